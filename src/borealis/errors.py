@@ -1,0 +1,60 @@
+"""What can go wrong, told in one line: what happened, what was seen, what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class BorealisError(Exception):
+    """The root of all errors a user can mend; `hint` says how.
+
+    >>> print(BorealisError("no file 'a.csv'", hint="check the path"))
+    no file 'a.csv'. Hint: check the path
+    """
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}. Hint: {self.hint}" if self.hint else self.message
+
+
+class DiagramError(BorealisError):
+    """The diagram itself is wrong; nothing was run."""
+
+
+class ExpressionError(DiagramError):
+    """A Spark SQL expression in a box does not parse or does not type."""
+
+
+class InputError(BorealisError):
+    """A source cannot be read, or a row in it does not fit."""
+
+
+class OutputError(BorealisError):
+    """A sink cannot be written."""
+
+
+class StateError(BorealisError):
+    """A state directory cannot be used: another diagram's, another version's, or damaged beyond its tail."""
+
+
+class TrainError(BorealisError):
+    """A train failed while it ran; everything up to the train before it is committed."""
+
+
+class MachineError(BorealisError):
+    """The machine lacks something: Java, a disk with room, a port."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`Did you mean 'bytes'?`, or nothing when no known name is near.
+
+    >>> did_you_mean("byte", ["ts", "bytes"])
+    "did you mean 'bytes'?"
+    """
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"did you mean '{near[0]}'?" if near else ""

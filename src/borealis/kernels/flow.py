@@ -1,0 +1,87 @@
+"""What travels along one arrow during one train: rows in order, and the boundaries between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from borealis.tuples import FIRST_TIME, Int64s
+
+NOTHING: Int64s = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The boundaries on an arrow. `standing` held before the train; each later one has a cause of its own.
+
+    Rows of a cause come before the boundary of the same cause.
+    """
+
+    standing: int = FIRST_TIME
+    cause: Int64s = NOTHING
+    time: Int64s = NOTHING  # strictly rising, each above `standing`
+
+    @property
+    def final(self) -> int:
+        """The boundary that stands after the train."""
+        return int(self.time[-1]) if len(self.time) else self.standing
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Rows sorted by (cause, sub), unique in it. The arrays have one entry per row."""
+
+    rows: pa.Table
+    time: Int64s
+    cause: Int64s
+    sub: Int64s
+    bounds: Bounds
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    def take(self, index: Int64s) -> Flow:
+        """The rows at these places, in this order; the caller keeps (cause, sub) sorted."""
+        return Flow(self.rows.take(pa.array(index)), self.time[index], self.cause[index], self.sub[index], self.bounds)
+
+    def with_rows(self, rows: pa.Table) -> Flow:
+        """The same tuples with other columns."""
+        return replace(self, rows=rows)
+
+
+def merge_bounds(inputs: list[Bounds]) -> Bounds:
+    """The boundaries of a box with several inputs: the least of theirs, at the cause that raised it."""
+    standing = min(b.standing for b in inputs)
+    if len(inputs) == 1:
+        return inputs[0]
+    cause = np.concatenate([b.cause for b in inputs])
+    if not len(cause):
+        return Bounds(standing)
+    which = np.concatenate([np.full(len(b.cause), i) for i, b in enumerate(inputs)])
+    time = np.concatenate([b.time for b in inputs])
+    order = np.argsort(cause, kind="stable")
+    cause, which, time = cause[order], which[order], time[order]
+    least = np.full(len(cause), np.iinfo(np.int64).max)
+    for i, b in enumerate(inputs):
+        seen = np.where(which == i, time, b.standing)
+        least = np.minimum(least, np.maximum.accumulate(seen))
+    # several inputs may have a boundary of the same cause: what counts is the least after all of them
+    last_of_cause = np.append(cause[1:] != cause[:-1], True)
+    cause, least = cause[last_of_cause], least[last_of_cause]
+    rose = least > np.maximum.accumulate(np.concatenate(([standing], least[:-1])))
+    return Bounds(standing, cause[rose], least[rose])
+
+
+def rank_within(cause: Int64s) -> Int64s:
+    """0, 1, 2 ... within each run of equal causes.
+
+    >>> rank_within(np.array([3, 3, 7, 8, 8, 8])).tolist()
+    [0, 1, 0, 0, 1, 2]
+    """
+    n = len(cause)
+    if n == 0:
+        return NOTHING
+    starts = np.flatnonzero(np.concatenate(([True], cause[1:] != cause[:-1])))
+    return np.arange(n) - np.repeat(starts, np.diff(np.append(starts, n)))

@@ -1,0 +1,52 @@
+"""What a tuple is: the user's columns, and a header that orders, times and classifies it."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+Int64s = NDArray[np.int64]
+
+ID = "_id"  # position in its stream, consecutive from 0
+TIME = "_time"  # tuple time, microseconds since 1970 (event time)
+KIND = "_kind"
+STABLE = "_stable"
+HEADER = (ID, TIME, KIND, STABLE)
+
+# Only inside a unit: what caused a tuple (the position of an input event in the unit's merge order) and its rank
+# among the tuples of the same cause. (cause, sub) is unique on an arrow and orders it.
+CAUSE = "_cause"
+SUB = "_sub"
+
+FIRST_TIME = -(2**63)  # the boundary of a stream that has promised nothing yet
+LAST_TIME = 2**63 - 1  # the boundary of a stream that has ended
+
+TIMESTAMP = pa.timestamp("us", "UTC")  # Spark's TIMESTAMP, in Arrow
+
+
+class Kind(IntEnum):
+    """The kinds of tuples on a stream."""
+
+    INSERTION = 0
+    DELETION = 1
+    REPLACEMENT = 2
+    BOUNDARY = 3
+    UNDO = 4
+    RECOVERY_DONE = 5
+    G_OPEN = 6
+    G_CHECK = 7
+
+
+def with_header(rows: pa.Table, first_id: int, time: Int64s) -> pa.Table:
+    """The rows with header columns in front, as they leave the engine when a user asks for headers."""
+    n = rows.num_rows
+    columns = {
+        ID: pa.array(np.arange(first_id, first_id + n, dtype=np.int64)),
+        TIME: pa.array(time, pa.int64()),
+        KIND: pa.array(np.full(n, Kind.INSERTION, np.int8)),
+        STABLE: pa.array(np.ones(n, np.bool_)),
+    }
+    return pa.table(columns | dict(zip(rows.column_names, rows.columns, strict=True)))
