@@ -1,0 +1,8 @@
+"""WHAT to compute: boxes and arrows as frozen data. No Spark here, and no I/O but a diagram's own YAML file."""
+
+from __future__ import annotations
+
+from borealis.diagram.durations import Window, window
+from borealis.diagram.model import Diagram, Input, Output, Spec, Stream, Unit
+
+__all__ = ["Diagram", "Input", "Output", "Spec", "Stream", "Unit", "Window", "window"]

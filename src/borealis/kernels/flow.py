@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +20,8 @@ class Bounds:
     """
 
     standing: int = FIRST_TIME
-    cause: Int64s = NOTHING
-    time: Int64s = NOTHING  # strictly rising, each above `standing`
+    cause: Int64s = field(default_factory=lambda: NOTHING)
+    time: Int64s = field(default_factory=lambda: NOTHING)  # strictly rising, each above `standing`
 
     @property
     def final(self) -> int:

@@ -1,12 +1,20 @@
-"""What a train changes in the tables of a stateful box, and how such changes add up."""
+"""What a train changes in the tables of a stateful box, and how such changes add up.
+
+On the way and on disk a delta is bytes: a version, the length of a JSON index, the index, then one Arrow stream per
+table part, each starting at a multiple of 64.
+"""
 
 from __future__ import annotations
 
+import json
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from borealis.errors import StateError
 from borealis.tuples import Int64s
 
 
@@ -31,3 +39,125 @@ class TableSpec:
     name: str
     key: tuple[str, ...]
     floor: str | None = None
+
+
+def merge(spec: TableSpec, changes: Sequence[Change]) -> Change:
+    """One change that does what all of them do, oldest first. It may also be applied where some of them already were."""
+    if len(changes) == 1:
+        return changes[0]
+    puts = pa.concat_tables([c.put for c in changes])
+    put_age = np.repeat(np.arange(len(changes)), [c.put.num_rows for c in changes])
+    keep = np.ones(puts.num_rows, np.bool_)
+    floors = [c.floor for c in changes if c.floor is not None]
+    if spec.floor is not None and floors:
+        # a row falls by any floor that came after it
+        risen = np.full(len(changes) + 1, np.iinfo(np.int64).min)
+        for age in range(len(changes) - 1, -1, -1):
+            floor = changes[age].floor
+            risen[age] = risen[age + 1] if floor is None else max(int(risen[age + 1]), floor)
+        keep &= puts[spec.floor].to_numpy() >= risen[put_age + 1]
+    cuts = [c.cut for c in changes if c.cut is not None]
+    cut = pa.concat_tables(cuts) if cuts else None
+    cut_age = np.concatenate([np.full(c.cut.num_rows, i) for i, c in enumerate(changes) if c.cut is not None] or [[]])
+    last, distinct = _last_put(spec, puts, put_age, cut, cut_age.astype(np.int64))
+    keep &= last
+    return Change(
+        puts.filter(pa.array(keep)),
+        cut=None if cut is None else cut.take(pa.array(distinct)),
+        floor=max(floors) if floors else None,
+    )
+
+
+def _last_put(
+    spec: TableSpec, puts: pa.Table, put_age: Int64s, cut: pa.Table | None, cut_age: Int64s
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], Int64s]:
+    """Which put rows are the last word on their key, and which cut rows to keep (one per key)."""
+    n = puts.num_rows
+    columns = [puts[k].to_numpy() for k in spec.key]
+    order = 2 * put_age + 1
+    if cut is not None:
+        columns = [np.concatenate([c, cut[k].to_numpy()]) for c, k in zip(columns, spec.key, strict=True)]
+        order = np.concatenate([order, 2 * cut_age])
+    if not len(order):
+        return np.ones(0, np.bool_), np.empty(0, np.int64)
+    sorting = np.lexsort((order, *reversed(columns)))
+    same = np.ones(len(sorting) - 1, np.bool_)
+    for column in columns:
+        ranked = column[sorting]
+        same &= ranked[1:] == ranked[:-1]
+    final = np.zeros(len(sorting), np.bool_)
+    final[sorting[np.append(~same, True)]] = True
+    if cut is None:
+        return final[:n], np.empty(0, np.int64)
+    group = np.concatenate(([0], np.cumsum(~same)))
+    cuts = sorting >= n
+    _, first = np.unique(group[cuts], return_index=True)
+    return final[:n], np.sort(sorting[cuts][first] - n)
+
+
+def merge_deltas(specs: Sequence[TableSpec], deltas: Sequence[Delta], *, whole: bool) -> Delta:
+    """Several trains' deltas as one, oldest first. `whole`: the first one starts from nothing, so cuts are done with."""
+    merged: Delta = {}
+    for spec in specs:
+        changes = [d[spec.name] for d in deltas if spec.name in d]
+        if changes:
+            change = merge(spec, changes)
+            merged[spec.name] = Change(change.put) if whole else change
+    return merged
+
+
+_MAGIC = b"BDL1"
+_ALIGN = 64
+
+
+def pack(delta: Delta) -> bytes:
+    """A delta as bytes."""
+    index: list[dict[str, object]] = []
+    blobs: list[pa.Buffer] = []
+    for name, change in delta.items():
+        entry: dict[str, object] = {"table": name, "floor": change.floor, "put": len(blobs), "cut": None}
+        blobs.append(to_stream(change.put))
+        if change.cut is not None:
+            entry["cut"] = len(blobs)
+            blobs.append(to_stream(change.cut))
+        index.append(entry)
+    head = json.dumps({"tables": index, "sizes": [b.size for b in blobs]}).encode()
+    out = bytearray(_MAGIC + struct.pack("<I", len(head)) + head)
+    for blob in blobs:
+        out += b"\0" * (-len(out) % _ALIGN)
+        out += memoryview(blob)
+    return bytes(out)
+
+
+def unpack(data: bytes | pa.Buffer) -> Delta:
+    """The delta in these bytes, without copying them."""
+    buffer = pa.py_buffer(data)
+    view = memoryview(buffer)
+    if view[:4] != _MAGIC:
+        raise StateError("these bytes are not a state delta of this version", hint="start with a new state directory")
+    (size,) = struct.unpack("<I", view[4:8])
+    head = json.loads(bytes(view[8 : 8 + size]))
+    tables: list[pa.Table] = []
+    at = 8 + size
+    for length in head["sizes"]:
+        at += -at % _ALIGN
+        tables.append(from_stream(buffer.slice(at, length)))
+        at += length
+    return {
+        e["table"]: Change(tables[e["put"]], None if e["cut"] is None else tables[e["cut"]], e["floor"])
+        for e in head["tables"]
+    }
+
+
+def to_stream(table: pa.Table) -> pa.Buffer:
+    """A table as one Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def from_stream(data: bytes | pa.Buffer) -> pa.Table:
+    """The table in an Arrow IPC stream, zero-copy."""
+    with pa.ipc.open_stream(data) as reader:
+        return reader.read_all()

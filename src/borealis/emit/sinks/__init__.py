@@ -1,0 +1,35 @@
+"""Where an output's rows go: files, lists, callbacks, nowhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from borealis.emit.sinks.base import Sink
+from borealis.emit.sinks.files import file_sink
+from borealis.emit.sinks.memory import CallbackSink, DiscardSink, ListSink, TableSink
+from borealis.errors import OutputError
+
+__all__ = ["CallbackSink", "DiscardSink", "ListSink", "Sink", "TableSink", "as_sink", "file_sink"]
+
+DISCARD = "discard:"
+
+
+def as_sink(value: object, journal: Path | None = None) -> Sink:
+    """A sink from what a user may give. Without a `journal` a Parquet or Arrow file does not survive a crash.
+
+    >>> as_sink("out.csv").durable, as_sink("out.parquet").durable, as_sink([]).durable
+    (True, False, False)
+    """
+    if isinstance(value, Sink):
+        return value
+    if value == DISCARD:
+        return DiscardSink()
+    if isinstance(value, str | Path):
+        return file_sink(value, journal)
+    if isinstance(value, list):
+        return ListSink(value)
+    if callable(value):
+        return CallbackSink(value)
+    raise OutputError(
+        f"a {type(value).__name__} cannot be an output", hint="give a path, a list, a function or 'discard:'"
+    )

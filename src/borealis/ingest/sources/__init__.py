@@ -1,0 +1,35 @@
+"""Where rows come from: files, Python iterables, Arrow tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+
+from borealis.errors import InputError
+from borealis.ingest.sources.base import Source
+from borealis.ingest.sources.files import FileSource, replay
+from borealis.ingest.sources.rows import rows
+
+__all__ = ["FileSource", "Source", "as_source", "replay", "rows"]
+
+
+def as_source(value: object) -> Source:
+    """A source from what a user may give: a path is replayed, anything with rows in it gives its rows.
+
+    >>> as_source([{"n": 1}]).finite_and_ordered
+    True
+    """
+    if isinstance(value, Source):
+        return value
+    if isinstance(value, str | Path):
+        return replay(value)
+    if isinstance(value, pa.Table | pa.RecordBatch):
+        return rows(value)
+    if callable(value) or (isinstance(value, Iterable) and not isinstance(value, bytes | bytearray | dict)):
+        return rows(value)
+    raise InputError(
+        f"a {type(value).__name__} cannot be an input",
+        hint="give a path, replay(...), a list or generator of rows, or an Arrow table",
+    )

@@ -1,0 +1,113 @@
+"""What every box is: a name, the arrows into it, and what it says about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import Field, field_validator
+
+from borealis.diagram.frozen import Frozen
+from borealis.errors import DiagramError
+
+# Hwang's operator taxonomy (3.2.2), from the strongest promise to the weakest; a diagram has the weakest of its boxes.
+CLASSES = ("repeatable", "convergent-capable", "deterministic", "arbitrary")
+
+
+class Box(Frozen):
+    """An operator with its parameters; inert. `kernels/` and `plan/` know how to run it."""
+
+    noun: ClassVar[str] = "box"
+    kind: ClassVar[str] = ""
+    stateful: ClassVar[bool] = False
+    sources_min: ClassVar[int] = 1
+    sources_max: ClassVar[int | None] = 1  # None: any number
+
+    name: str
+    sources: tuple[str, ...] = Field(description="say where its tuples come from")
+
+    @field_validator("sources", mode="before")
+    @classmethod
+    def _one_source(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.name, self.sources))
+
+    @property
+    def operator_class(self) -> str:
+        """Its place in the operator taxonomy, one of CLASSES."""
+        raise NotImplementedError
+
+    @property
+    def spans(self) -> dict[str, int]:
+        """Its lengths of time in microseconds, by parameter; each must be more than zero."""
+        return {}
+
+    @property
+    def grid_us(self) -> int:
+        """It can emit only at multiples of this; 0 if it has no such grid."""
+        return 0
+
+    @property
+    def reach_us(self) -> int:
+        """How far back in time its state reaches without a grid; 0 if it does not."""
+        return 0
+
+    def columns(self, inputs: list[list[str]]) -> list[str]:
+        """The names of its output columns, given those of its inputs."""
+        raise NotImplementedError
+
+    def check(self, inputs: list[list[str]]) -> None:
+        """Raise a DiagramError if it cannot stand on these input columns."""
+        self.check_arity()
+        try:
+            self.examine(inputs)
+        except DiagramError as e:
+            raise self.wrong(e.message, e.hint) from None
+
+    def check_arity(self) -> None:
+        """Raise a DiagramError if the number of arrows into it is wrong."""
+        n = len(self.sources)
+        if n < self.sources_min or (self.sources_max is not None and n > self.sources_max):
+            wanted = str(self.sources_min) if self.sources_min == self.sources_max else f"at least {self.sources_min}"
+            raise self.wrong(f"a {self.kind} takes {wanted} input{'s' * (wanted != '1')}, not {n}", "mend its arrows")
+
+    def check_spans(self) -> None:
+        """Raise a DiagramError if a length of time is zero."""
+        for what, us in self.spans.items():
+            if us <= 0:
+                raise self.wrong(f"'{what}' must be more than zero", f"give a {what} such as '1 second'")
+
+    def examine(self, inputs: list[list[str]]) -> None:
+        """What this kind of box checks; errors need not name the box."""
+
+    def describe(self) -> str:
+        """It, in one line for people."""
+        raise NotImplementedError
+
+    def plain(self) -> dict[str, Any]:
+        """Its parameters as the YAML form has them."""
+        body: dict[str, Any] = {"from": self.sources[0] if len(self.sources) == 1 else list(self.sources)}
+        for field in type(self).model_fields:
+            if field not in ("name", "sources"):
+                value = getattr(self, field)
+                body[field] = list(value) if isinstance(value, tuple) else value
+        return {self.kind: body}
+
+    @classmethod
+    def from_plain(cls, name: str, body: Mapping[str, Any]) -> Box:
+        """A box from its parameters in the YAML form."""
+        fields = dict(body)
+        if "sources" in fields:
+            raise DiagramError(f"box '{name}': unknown key 'sources'", hint="did you mean 'from'?")
+        if "name" in fields:
+            raise DiagramError(f"box '{name}': unknown key 'name'", hint="a box's name is the key it stands under")
+        if "from" not in fields:
+            raise DiagramError(f"box '{name}': 'from' is missing", hint="say where its tuples come from")
+        return cls(name=name, sources=fields.pop("from"), **fields)
+
+
+def flat(expression: str) -> str:
+    """An expression on one line."""
+    return " ".join(expression.split())

@@ -1,0 +1,33 @@
+"""Filter: lets the tuples through for which a predicate is true; null is not true."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from borealis.diagram import sql
+from borealis.diagram.boxes.base import Box, flat
+from borealis.errors import DiagramError
+
+
+class Filter(Box):
+    """Lets the tuples through for which the predicate is true."""
+
+    kind: ClassVar[str] = "filter"
+
+    predicate: str = Field(description="give a condition, such as predicate: bytes > 100")
+
+    @property
+    def operator_class(self) -> str:
+        return "repeatable"
+
+    def columns(self, inputs: list[list[str]]) -> list[str]:
+        return list(inputs[0])
+
+    def examine(self, inputs: list[list[str]]) -> None:
+        if not any(t.solid for t in sql.tokens(self.predicate)):
+            raise DiagramError("the predicate is empty", hint="give a condition, such as bytes > 100")
+
+    def describe(self) -> str:
+        return f"filter where {flat(self.predicate)}"

@@ -1,0 +1,97 @@
+"""Lengths of time as people write them ("10 seconds", "250 ms"), and as the engine counts them: microseconds."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from borealis.errors import DiagramError, did_you_mean
+
+UNITS_US = {
+    "day": 86_400_000_000,
+    "hour": 3_600_000_000,
+    "minute": 60_000_000,
+    "second": 1_000_000,
+    "millisecond": 1_000,
+    "microsecond": 1,
+}
+SHORT = {"d": "day", "h": "hour", "min": "minute", "sec": "second", "s": "second", "ms": "millisecond"}
+SHORT |= {"us": "microsecond", "µs": "microsecond", "μs": "microsecond"}  # micro sign and Greek mu
+
+LONGEST_US = 10_000 * 365 * UNITS_US["day"]  # ten thousand years: times plus durations stay far inside int64
+
+_DURATION = re.compile(r"\s*(-?)([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([^\W\d_]+)\s*")
+
+
+def parse(text: str) -> int:
+    """The microseconds in a duration text; zero is a duration, less is not.
+
+    >>> parse("1.5 s"), parse("2 minutes"), parse("250ms")
+    (1500000, 120000000, 250000)
+    """
+    match = _DURATION.fullmatch(text)
+    if not match:
+        raise DiagramError(f"'{text}' is not a duration", hint="write a number and a unit, such as '10 seconds'")
+    sign, number, word = match.groups()
+    unit = word.lower()
+    unit = SHORT.get(unit) or SHORT.get(unit.removesuffix("s")) or unit.removesuffix("s")
+    if unit not in UNITS_US:
+        near = did_you_mean(word.lower(), [f"{name}s" for name in UNITS_US])
+        raise DiagramError(f"'{text}': no unit of time '{word}'", hint=near or f"units are {', '.join(UNITS_US)}")
+    if sign:
+        raise DiagramError(f"'{text}' is a negative duration", hint="durations are zero or more")
+    exact = Fraction(number) * UNITS_US[unit]
+    if exact.denominator != 1:
+        raise DiagramError(f"'{text}' is finer than a microsecond", hint="times are counted in whole microseconds")
+    if exact > LONGEST_US:
+        raise DiagramError(f"'{text}' is too long", hint="durations go up to ten thousand years")
+    return int(exact)
+
+
+def show(us: int) -> str:
+    """The text of a duration, in the largest unit that needs no fraction.
+
+    >>> show(10_000_000), show(250_000), show(0)
+    ('10 seconds', '250 milliseconds', '0 seconds')
+    """
+    if us == 0:
+        return "0 seconds"
+    unit = next(name for name, length in UNITS_US.items() if us % length == 0)
+    count = us // UNITS_US[unit]
+    return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
+
+
+def _canonical(text: str) -> str:
+    return show(parse(text))
+
+
+Duration = Annotated[str, AfterValidator(_canonical)]  # a field of a model: kept in the words of `show`
+
+
+@dataclass(frozen=True)
+class Window:
+    """A span of time that slides: `[start, start + size)`, starts being the multiples of the slide."""
+
+    size_us: int
+    slide_us: int
+
+    def __post_init__(self) -> None:
+        for what, us in (("size", self.size_us), ("slide", self.slide_us)):
+            if us <= 0:
+                raise DiagramError(
+                    f"a window's {what} must be more than zero", hint=f"give a {what} such as '1 second'"
+                )
+
+
+def window(size: str, slide: str | None = None) -> Window:
+    """A sliding window, or a tumbling one when the slide is left out.
+
+    >>> window("10 seconds", "1 second")
+    Window(size_us=10000000, slide_us=1000000)
+    """
+    size_us = parse(size)
+    return Window(size_us, size_us if slide is None else parse(slide))

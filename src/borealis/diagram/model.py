@@ -1,0 +1,215 @@
+"""The diagram as a user draws it: start with `Diagram`, follow a `Stream` from box to box, end in outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from borealis.diagram import passes
+from borealis.diagram.boxes.aggregate import Aggregate
+from borealis.diagram.boxes.base import Box
+from borealis.diagram.boxes.filter import Filter
+from borealis.diagram.boxes.join import Join
+from borealis.diagram.boxes.map import Map
+from borealis.diagram.boxes.union import Union
+from borealis.diagram.durations import Window, show, window
+from borealis.diagram.spec import LATE, Input, Output, Spec, Unit
+from borealis.errors import DiagramError
+
+__all__ = ["Diagram", "Input", "Output", "Spec", "Stream", "Unit"]
+
+
+class Diagram:
+    """Draws a `spec`, which is replaced by a larger one with every addition; nothing runs here.
+
+    >>> d = Diagram("traffic")
+    >>> packets = d.input("packets", "ts TIMESTAMP, src STRING, bytes INT", slack="2 seconds")
+    >>> packets.filter("bytes > 100").aggregate(by="src", over=window("10 seconds"), n="count(*)").output("busy")
+    >>> d.spec.columns("aggregate_1")
+    ['src', 'window_start', 'window_end', 'n']
+    """
+
+    def __init__(self, name: str) -> None:
+        self.spec = Spec(name=name)
+
+    @property
+    def name(self) -> str:
+        """The diagram's name."""
+        return self.spec.name
+
+    def __repr__(self) -> str:
+        s = self.spec
+        return f"<Diagram {s.name}: {len(s.inputs)} inputs, {len(s.boxes)} boxes, {len(s.outputs)} outputs>"
+
+    def input(
+        self,
+        name: str,
+        columns: str,
+        *,
+        time: str | None = None,
+        slack: str = "0 seconds",
+        idle: str | None = None,
+        every: str | None = None,
+        late: Literal["keep", "fail"] = "keep",
+    ) -> Stream:
+        """A stream from outside; `time` may be left out where only one column is a TIMESTAMP."""
+        fields: dict[str, Any] = {
+            "columns": columns,
+            "time": time,
+            "slack": slack,
+            "idle": idle,
+            "every": every,
+            "late": late,
+        }
+        self._grow(inputs=(*self.spec.inputs, Input(name=name, **fields)))
+        return Stream(self, name)
+
+    def stream(self, source: str) -> Stream:
+        """The stream from an input or box that is there already; for a diagram that was loaded."""
+        self.spec.columns(source)
+        return Stream(self, source)
+
+    def add(self, box: Box) -> Stream:
+        """Add a box that was made by hand, and return what comes out of it."""
+        self._grow(boxes=(*self.spec.boxes, box))
+        return Stream(self, box.name)
+
+    def validate(self) -> Spec:
+        """The spec, if it is sound and complete; otherwise a DiagramError that says what is not."""
+        passes.check(self.spec)
+        return self.spec
+
+    def to_yaml(self) -> str:
+        """The YAML form; `from_yaml` gives an equal diagram back."""
+        return self.spec.to_yaml()
+
+    @classmethod
+    def from_yaml(cls, text: str) -> Diagram:
+        """The diagram in a YAML text. It must be sound, but need not be complete: `validate` asks for that."""
+        spec = Spec.from_yaml(text)
+        passes.check(spec, passes.SOUND)
+        diagram = cls(spec.name)
+        diagram.spec = spec
+        return diagram
+
+    def save(self, path: str | Path) -> None:
+        """Write the YAML form to a file."""
+        try:
+            Path(path).write_text(self.to_yaml(), encoding="utf-8", newline="\n")
+        except OSError as e:
+            raise DiagramError(
+                f"cannot write '{path}': {e.strerror or e}", hint="check the folder and its rights"
+            ) from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Diagram:
+        """The diagram in a YAML file."""
+        try:
+            text = Path(path).read_bytes().decode("utf-8-sig")
+        except OSError as e:
+            raise DiagramError(f"cannot read '{path}': {e.strerror or e}", hint="check the path") from None
+        except UnicodeDecodeError:
+            raise DiagramError(f"cannot read '{path}': not UTF-8 text", hint="is it a diagram?") from None
+        try:
+            return cls.from_yaml(text)
+        except DiagramError as e:
+            raise DiagramError(f"{path}: {e.message}", hint=e.hint) from None
+
+    def batch(self, spark: Any, inputs: Mapping[str, Any], **options: Any) -> Any:
+        """The same diagram over finite DataFrames with ordinary Spark SQL: the truth that the engine is held to."""
+        from borealis.plan.batch import batch
+
+        return batch(self.spec, spark, inputs, **options)
+
+    def _grow(self, **parts: Any) -> None:
+        s = self.spec
+        spec = Spec(**({"name": s.name, "inputs": s.inputs, "boxes": s.boxes, "outputs": s.outputs} | parts))
+        passes.check(spec, passes.SOUND)
+        self.spec = spec
+
+    def _free_name(self, kind: str) -> str:
+        taken = set(self.spec.arrows())
+        number = 1 + sum(box.kind == kind for box in self.spec.boxes)
+        while f"{kind}_{number}" in taken:
+            number += 1
+        return f"{kind}_{number}"
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What flows along an arrow of a diagram; each method adds a box and returns what comes out of it."""
+
+    diagram: Diagram
+    source: str
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of its columns."""
+        return self.diagram.spec.columns(self.source)
+
+    def filter(self, predicate: str, name: str | None = None) -> Stream:
+        """The tuples for which the predicate is true."""
+        return self._then(Filter, name, predicate=predicate)
+
+    def map(self, exprs: Mapping[str, str] | None = None, /, *, box_name: str | None = None, **columns: str) -> Stream:
+        """New columns, each an expression; a column called `box_name` has to come in the dict."""
+        return self._then(Map, box_name, exprs=dict(exprs or {}) | columns)
+
+    def union(self, *others: Stream, name: str | None = None) -> Stream:
+        """This stream and others of the same columns, as they arrive."""
+        for other in others:
+            self._same_diagram(other)
+        return self._then(Union, name, sources=(self.source, *(other.source for other in others)))
+
+    def aggregate(
+        self,
+        by: str | Sequence[str] = (),
+        over: Window | str | None = None,
+        exprs: Mapping[str, str] | None = None,
+        *,
+        box_name: str | None = None,
+        **columns: str,
+    ) -> Stream:
+        """One tuple per group and window; an aggregate called like a parameter has to come in the dict `exprs`."""
+        if over is None:
+            raise DiagramError("an aggregate without a window", hint='say over=window("10 seconds", "1 second")')
+        if isinstance(over, str):
+            over = window(over)
+        groups = (by,) if isinstance(by, str) else tuple(by)
+        return self._then(
+            Aggregate,
+            box_name,
+            by=groups,
+            size=show(over.size_us),
+            slide=show(over.slide_us),
+            exprs=dict(exprs or {}) | columns,
+        )
+
+    def join(self, other: Stream, *, on: str, within: str | None = None, name: str | None = None) -> Stream:
+        """Pairs of a tuple from here (`left.`) and one from there (`right.`), less than `within` apart."""
+        self._same_diagram(other)
+        if within is None:
+            raise DiagramError("a join without a window", hint='say within="10 seconds"')
+        return self._then(Join, name, sources=(self.source, other.source), on=on, within=within)
+
+    @property
+    def late(self) -> Stream:
+        """The tuples of an input that came after the boundary had passed them."""
+        if self.source not in {i.name for i in self.diagram.spec.inputs}:
+            raise DiagramError(f"'{self.source}' has no late tuples", hint="only an input has: take .late from it")
+        return Stream(self.diagram, self.source + LATE)
+
+    def output(self, name: str) -> None:
+        """Give this stream to clients under a name."""
+        self.diagram._grow(outputs=(*self.diagram.spec.outputs, Output(name=name, source=self.source)))
+
+    def _then(self, kind: type[Box], name: str | None, **fields: Any) -> Stream:
+        name = self.diagram._free_name(kind.kind) if name is None else name
+        return self.diagram.add(kind(**({"name": name, "sources": (self.source,)} | fields)))
+
+    def _same_diagram(self, other: Stream) -> None:
+        if other.diagram is not self.diagram:
+            hint = "draw both in one Diagram"
+            raise DiagramError(f"'{other.source}' belongs to another diagram, '{other.diagram.name}'", hint=hint)

@@ -1,0 +1,50 @@
+"""Names of columns and of boxes: which are free, which are taken, and what to say about a wrong one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from borealis.errors import DiagramError, did_you_mean
+from borealis.tuples import CAUSE, HEADER, SUB
+
+RESERVED = (*HEADER, CAUSE, SUB)
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def require_identifier(what: str, name: str) -> None:
+    """Refuse a name for an input, box or output that could not stand in a file name, a URL or an arrow."""
+    if not _IDENTIFIER.fullmatch(name):
+        raise DiagramError(f"{what} {name!r} is not a usable name", hint="use letters, digits and _, no digit first")
+
+
+def require_free(name: str) -> None:
+    """Refuse a column name that is empty or belongs to the engine."""
+    if not name.strip():
+        raise DiagramError("a column has an empty name", hint="give it one")
+    if name.startswith("__") or name.lower() in RESERVED:
+        taken = ", ".join(RESERVED)
+        raise DiagramError(
+            f"column name '{name}' is reserved",
+            hint=f"{taken} and names that start with __ are the engine's: rename it",
+        )
+
+
+def require_distinct(names: Iterable[str]) -> None:
+    """Refuse two columns of one name; Spark does not tell `a` from `A`."""
+    seen: dict[str, str] = {}
+    for name in names:
+        before = seen.get(name.lower())
+        if before == name:
+            raise DiagramError(f"column '{name}' appears twice", hint="rename one of the two")
+        if before is not None:
+            raise DiagramError(f"columns '{before}' and '{name}' differ only in case", hint="rename one of the two")
+        seen[name.lower()] = name
+
+
+def no_column(name: str, known: Sequence[str]) -> DiagramError:
+    """The error for a column that is not there."""
+    near = [k for k in known if k.lower() == name.lower()]
+    hint = f"did you mean '{near[0]}'?" if near else did_you_mean(name, known)
+    return DiagramError(f"no column '{name}' (has: {', '.join(known)})", hint=hint)

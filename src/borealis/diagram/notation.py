@@ -1,0 +1,86 @@
+"""YAML as diagrams are written in it: every scalar is text, no key comes twice, nothing in it can run code.
+
+Plain YAML would read the key `on` as true, the expression `1.0` as a number, and of two inputs of one name the last.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+from borealis.errors import DiagramError
+
+_BREAK = re.compile(r"[\r\n\x85\u2028\u2029\ufeff]")
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML's own way to say it
+
+
+class _Dumper(yaml.SafeDumper):
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
+
+
+class Block(dict[str, Any]):
+    """A mapping that is written one key a line, however short."""
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, str):
+            raise yaml.constructor.ConstructorError(None, None, "a key must be text", key_node.start_mark)
+        if key in found:
+            raise yaml.constructor.ConstructorError(None, None, f"'{key}' appears twice", key_node.start_mark)
+        found[key] = loader.construct_object(value_node, deep=True)
+    return found
+
+
+def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    # Line breaks, and what YAML takes for one, survive only where they are escaped.
+    style = '"' if _BREAK.search(text) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+_Dumper.add_representer(str, _text)
+_Dumper.add_representer(
+    Block, lambda dumper, data: dumper.represent_mapping("tag:yaml.org,2002:map", data.items(), False)
+)
+# What YAML 1.2 would not read as text is quoted, for readers other than ours.
+_Dumper.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"^(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
+_Dumper.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"^(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)$"), list("-+0123456789")
+)
+_Dumper.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(
+        r"^(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+    ),
+    list("-+.0123456789"),
+)
+
+
+def dump(data: dict[str, Any]) -> str:
+    """The text of plain data; the same data always gives the same text."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=1 << 30)
+
+
+def load(text: str) -> Any:
+    """The plain data in a text: dicts, lists and strings."""
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as e:
+        mark = e.problem_mark or e.context_mark
+        place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise DiagramError(f"bad YAML{place}: {e.problem or e.context}", hint="mend the text there") from None
+    except yaml.YAMLError as e:
+        raise DiagramError(f"bad YAML: {' '.join(str(e).split())}", hint="save the file as plain UTF-8 text") from None
+    except RecursionError:
+        raise DiagramError("bad YAML: nested too deep", hint="a diagram needs five levels") from None

@@ -1,0 +1,343 @@
+"""A diagram as frozen data: inputs, boxes, outputs, and what follows from their arrows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from math import gcd
+from typing import Any, ClassVar, Literal, TypeVar
+
+from pydantic import Field, SerializeAsAny, model_validator
+
+from borealis.diagram import notation, sql
+from borealis.diagram.boxes import BOXES, Box
+from borealis.diagram.durations import Duration, parse
+from borealis.diagram.frozen import Frozen
+from borealis.diagram.names import no_column
+from borealis.errors import DiagramError, did_you_mean
+
+VERSION = 1  # of the YAML form
+LATE = ".late"  # the side stream of an input: what came after the boundary had passed it
+PACE_US = 1_000_000  # distance of boundaries where no box needs a finer one
+FACTOR_MAX = 1_000_000  # what of a number has no factor up to here counts as prime
+
+
+Named = TypeVar("Named", "Input", Box)
+
+
+class Input(Frozen):
+    """A stream that comes from outside, its schema, and how its boundaries are made."""
+
+    noun: ClassVar[str] = "input"
+
+    name: str
+    columns: str = Field(description='write them as in "ts TIMESTAMP, src STRING"')
+    time: str = Field(description="name the column that holds a tuple's time")
+    slack: Duration = "0 seconds"  # how far out of order tuples may come
+    idle: Duration | None = None  # silence after which this input no longer holds the boundary back
+    every: Duration | None = None  # distance of boundaries; None: as the windows downstream need it
+    late: Literal["keep", "fail"] = "keep"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _find_time(cls, fields: Any) -> Any:
+        if not isinstance(fields, dict) or fields.get("time") is not None or not isinstance(fields.get("columns"), str):
+            return fields
+        times = [name for name, kind in sql.columns_of_ddl(fields["columns"]) if _is_timestamp(kind)]
+        if len(times) != 1:
+            seen = f"{len(times)} TIMESTAMP columns" if times else "no TIMESTAMP column"
+            hint = f"name one as time: {' or '.join(times)}" if times else "add one that holds a tuple's time"
+            raise DiagramError(f"no time column is named, and there is {seen}", hint=hint)
+        return {**fields, "time": times[0]}
+
+    @model_validator(mode="after")
+    def _check(self) -> Input:
+        types = dict(sql.columns_of_ddl(self.columns))
+        if self.time not in types:
+            raise no_column(self.time, list(types))
+        if not _is_timestamp(types[self.time]):
+            hint = "its type must be TIMESTAMP, in UTC"
+            raise DiagramError(f"the time column '{self.time}' is {types[self.time]}", hint=hint)
+        for what, us in (("idle", self.idle_us), ("every", self.every_us)):
+            if us == 0:
+                raise DiagramError(f"'{what}' must be more than zero", hint="leave it out, or give some time")
+        return self
+
+    @property
+    def slack_us(self) -> int:
+        """How far the boundary stays behind the newest tuple."""
+        return parse(self.slack)
+
+    @property
+    def idle_us(self) -> int | None:
+        """How long a silence lasts before the boundary advances without tuples."""
+        return None if self.idle is None else parse(self.idle)
+
+    @property
+    def every_us(self) -> int | None:
+        """The distance of boundaries, if the user chose it."""
+        return None if self.every is None else parse(self.every)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns."""
+        return [name for name, _ in sql.columns_of_ddl(self.columns)]
+
+    def plain(self) -> dict[str, Any]:
+        """It as the YAML form has it; what is as always is left out."""
+        body: dict[str, Any] = {"columns": self.columns, "time": self.time}
+        for field in ("slack", "idle", "every", "late"):
+            value = getattr(self, field)
+            if value != type(self).model_fields[field].default:
+                body[field] = value
+        return body
+
+
+class Output(Frozen):
+    """A stream that goes to clients, under a name of its own."""
+
+    noun: ClassVar[str] = "output"
+
+    name: str
+    source: str
+
+
+class Unit(Frozen):
+    """A connected piece of a diagram, which runs as one streaming query."""
+
+    noun: ClassVar[str] = "unit"
+
+    name: str
+    spec: Spec
+
+
+class Spec(Frozen):
+    """A diagram. Making one checks each piece; `passes.check` checks that the pieces fit."""
+
+    noun: ClassVar[str] = "diagram"
+
+    name: str
+    inputs: tuple[Input, ...] = ()
+    boxes: tuple[SerializeAsAny[Box], ...] = ()
+    outputs: tuple[Output, ...] = ()
+
+    def box(self, name: str) -> Box:
+        """The box of that name."""
+        return _named("box", name, self.boxes)
+
+    def input(self, name: str) -> Input:
+        """The input of that name."""
+        return _named("input", name, self.inputs)
+
+    def arrows(self) -> list[str]:
+        """Everything an arrow can come from: inputs, their late tuples, boxes."""
+        return [a for i in self.inputs for a in (i.name, i.name + LATE)] + [box.name for box in self.boxes]
+
+    def no_arrow(self, source: str) -> DiagramError:
+        """The error for an arrow that comes from nowhere."""
+        near = did_you_mean(source, self.arrows())
+        known = ", ".join([*(i.name for i in self.inputs), *(b.name for b in self.boxes)]) or "nothing"
+        return DiagramError(
+            f"no input or box '{source}' (has: {known})", hint=near or "draw the arrow from one of these"
+        )
+
+    def topological(self) -> list[Box]:
+        """The boxes, each after those it reads from; otherwise in the order in which they were added."""
+        boxes = {box.name: box for box in self.boxes}
+        waiting = {name: sum(s in boxes for s in set(box.sources)) for name, box in boxes.items()}
+        readers: dict[str, list[str]] = {name: [] for name in boxes}
+        for box in self.boxes:
+            for source in set(box.sources) & boxes.keys():
+                readers[source].append(box.name)
+        ready = deque(name for name, n in waiting.items() if n == 0)
+        order = []
+        while ready:
+            name = ready.popleft()
+            order.append(boxes[name])
+            for reader in readers[name]:
+                waiting[reader] -= 1
+                if waiting[reader] == 0:
+                    ready.append(reader)
+        if len(order) < len(boxes):
+            way = self._cycle({name for name, n in waiting.items() if n > 0})
+            hint = "a box cannot read what comes from itself: cut one of these arrows"
+            raise DiagramError(f"a cycle: {' -> '.join(way)}", hint=hint)
+        return order
+
+    def _cycle(self, stuck: set[str]) -> list[str]:
+        """One way along the arrows from a box back to itself, among boxes each of which waits for another."""
+        boxes = {box.name: box for box in self.boxes}
+        way = [next(box.name for box in self.boxes if box.name in stuck)]
+        while way[-1] not in way[:-1]:
+            way.append(next(source for source in boxes[way[-1]].sources if source in stuck))
+        return way[way.index(way[-1]) :][::-1]
+
+    @cached_property
+    def _columns(self) -> dict[str, list[str]]:
+        found = {i.name + suffix: i.names for i in self.inputs for suffix in ("", LATE)}
+        for box in self.topological():
+            box.check_arity()
+            for source in box.sources:
+                if source not in found:
+                    e = self.no_arrow(source)
+                    raise box.wrong(e.message, e.hint)
+            found[box.name] = box.columns([found[source] for source in box.sources])
+        return found
+
+    def columns(self, source: str) -> list[str]:
+        """The names of the columns on the arrow from there."""
+        if source not in self._columns:
+            raise self.no_arrow(source)
+        return list(self._columns[source])
+
+    def units(self) -> list[Unit]:
+        """The connected pieces, in the order of their first inputs."""
+        home: dict[str, str] = {}
+
+        def find(node: str) -> str:
+            while home.setdefault(node, node) != node:
+                home[node] = home.setdefault(home[node], home[node])
+                node = home[node]
+            return node
+
+        for i in self.inputs:
+            find(i.name)
+        for box in self.boxes:
+            for source in box.sources:
+                home[find(box.name)] = find(source.removesuffix(LATE))
+        pieces: dict[str, None] = dict.fromkeys(find(node) for node in [*(i.name for i in self.inputs), *home])
+        units = []
+        for number, piece in enumerate(pieces, 1):
+            spec = Spec(
+                name=self.name,
+                inputs=tuple(i for i in self.inputs if find(i.name) == piece),
+                boxes=tuple(box for box in self.boxes if find(box.name) == piece),
+                outputs=tuple(o for o in self.outputs if find(o.source.removesuffix(LATE)) == piece),
+            )
+            units.append(Unit(name=f"u{number}", spec=spec))
+        return units
+
+    def paces(self) -> dict[str, int]:
+        """For each input the distance of its boundaries in microseconds: as fine as its windows need, no finer."""
+        return {i.name: i.every_us or self._pace(i.name) for i in self.inputs}
+
+    def _pace(self, name: str) -> int:
+        reached = {name, name + LATE}
+        downstream = []
+        for box in self.topological():
+            if reached & set(box.sources):
+                reached.add(box.name)
+                downstream.append(box)
+        grid = gcd(*(box.grid_us for box in downstream))
+        reach = min((box.reach_us for box in downstream if box.reach_us), default=0)
+        if grid and 0 < reach < grid:
+            return max(divisor for divisor in _divisors(grid) if divisor <= reach)
+        return grid or reach or PACE_US
+
+    def to_yaml(self) -> str:
+        """The YAML form; equal diagrams give equal texts."""
+        return notation.dump(
+            notation.Block(
+                borealis=VERSION,
+                name=self.name,
+                inputs=notation.Block({i.name: i.plain() for i in self.inputs}),
+                boxes=notation.Block({box.name: box.plain() for box in self.boxes}),
+                outputs=notation.Block({o.name: o.source for o in self.outputs}),
+            )
+        )
+
+    @classmethod
+    def from_yaml(cls, text: str) -> Spec:
+        """The diagram in a YAML text, its pieces checked one by one."""
+        data = notation.load(text)
+        if not isinstance(data, dict) or "borealis" not in data:
+            raise DiagramError("not a diagram", hint="its first line is 'borealis: 1'")
+        if data["borealis"] != str(VERSION):
+            seen = data["borealis"]
+            raise DiagramError(f"a diagram of version {seen}", hint=f"this Borealis reads version {VERSION}")
+        keys = ("borealis", "name", "inputs", "boxes", "outputs")
+        _known("diagram", data, keys)
+        name = data.get("name")
+        if not isinstance(name, str) or not name:
+            raise DiagramError("the diagram has no name", hint="add a line such as 'name: traffic'")
+        return cls(
+            name=name,
+            inputs=tuple(_read_input(n, body) for n, body in _section(data, "inputs")),
+            boxes=tuple(_read_box(n, body) for n, body in _section(data, "boxes")),
+            outputs=tuple(Output(name=n, source=source) for n, source in _section(data, "outputs")),
+        )
+
+    def fingerprint(self) -> str:
+        """What tells this diagram from any other: the SHA-256 of its YAML form."""
+        return hashlib.sha256(self.to_yaml().encode()).hexdigest()
+
+
+def _is_timestamp(kind: str) -> bool:
+    return kind.split()[0].upper() in ("TIMESTAMP", "TIMESTAMP_LTZ")
+
+
+def _named(what: str, name: str, things: Iterable[Named]) -> Named:
+    known = {thing.name: thing for thing in things}
+    if name not in known:
+        raise DiagramError(f"no {what} '{name}' (has: {', '.join(known) or 'none'})", hint=did_you_mean(name, known))
+    return known[name]
+
+
+def _divisors(n: int) -> list[int]:
+    """The divisors of a number; of one with two large prime factors only some, which is enough here."""
+    found = [1]
+    factor = 2
+    while n > 1:
+        if factor > FACTOR_MAX or factor * factor > n:
+            factor = n
+        power, powers = 1, [1]
+        while n % factor == 0:
+            n //= factor
+            power *= factor
+            powers.append(power)
+        found = [a * b for a in found for b in powers]
+        factor += 1
+    return found
+
+
+def _known(where: str, body: Mapping[str, Any], keys: Iterable[str]) -> None:
+    for key in body:
+        if key not in keys:
+            hint = did_you_mean(key, keys) or f"keys are {', '.join(keys)}"
+            raise DiagramError(f"{where}: unknown key '{key}'", hint=hint)
+
+
+def _section(data: Mapping[str, Any], key: str) -> Iterable[tuple[str, Any]]:
+    body = data.get(key) or {}
+    if not isinstance(body, dict):
+        raise DiagramError(
+            f"'{key}' must hold one entry per name, not {body!r}", hint=f"write '{key}:' and indent them"
+        )
+    return body.items()
+
+
+def _read_input(name: str, body: Any) -> Input:
+    if not isinstance(body, dict):
+        raise DiagramError(f"input '{name}' must have columns, not {body!r}", hint='write {columns: "ts TIMESTAMP"}')
+    _known(f"input '{name}'", body, [field for field in Input.model_fields if field != "name"])
+    empty = ("", "null", "~")  # every scalar is text here, also the one that says there is none
+    return Input(name=name, **{k: v for k, v in body.items() if k not in ("time", "idle", "every") or v not in empty})
+
+
+def _read_box(name: str, body: Any) -> Box:
+    if not isinstance(body, dict) or len(body) != 1:
+        hint = f"write one of {', '.join(BOXES)}, and its parameters under it"
+        raise DiagramError(f"box '{name}' must have one kind", hint=hint)
+    [(kind, parameters)] = body.items()
+    if kind not in BOXES:
+        raise DiagramError(
+            f"box '{name}': no kind of box '{kind}'", hint=did_you_mean(kind, BOXES) or f"kinds are {', '.join(BOXES)}"
+        )
+    if not isinstance(parameters, dict):
+        raise DiagramError(f"box '{name}': a {kind} needs parameters", hint="write them as {from: ..., ...}")
+    return BOXES[kind].from_plain(name, parameters)
+
+
+Unit.model_rebuild()

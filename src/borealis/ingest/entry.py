@@ -1,0 +1,130 @@
+"""An entry point: where tuples get their ids, times and boundaries, once and for all.
+
+Everything downstream (lateness, window closing, eviction) depends on where boundaries stand among the tuples, so they
+are a function of the tuples alone: before the tuple that lifts `newest time - slack` over the next multiple of the
+input's pace stands a boundary with that multiple. Only idleness looks at a clock, and what it writes is part of the
+stream like any other boundary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from borealis.diagram.durations import show
+from borealis.diagram.spec import Input
+from borealis.errors import InputError
+from borealis.tuples import FIRST_TIME, LAST_TIME, Int64s
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """How far an input has come: what a restart needs to go on at the same tuple with the same boundaries."""
+
+    position: int = 0  # tuples taken from the source
+    newest: int = FIRST_TIME  # the largest time seen
+    boundary: int = FIRST_TIME
+    late: int = 0
+    lateness: int = 0  # the largest distance of a late tuple behind the boundary, microseconds
+    ended: bool = False
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A batch with its times; `bound[i]` is the boundary that stands just before row i, or FIRST_TIME for none."""
+
+    start: Cursor  # before the first row
+    rows: pa.Table
+    time: Int64s
+    newest: Int64s  # the largest time up to and including each row
+    bound: Int64s
+    late: np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    def cursor(self, stop: int) -> Cursor:
+        """How far the input has come after the first `stop` rows."""
+        if not stop:
+            return self.start
+        late = np.flatnonzero(self.late[:stop])
+        boundary = np.maximum(np.maximum.accumulate(self.bound[:stop]), self.start.boundary)
+        behind = int((boundary[late] - self.time[late]).max()) if len(late) else 0
+        return Cursor(
+            self.start.position + stop,
+            int(self.newest[stop - 1]),
+            int(boundary[-1]),
+            self.start.late + len(late),
+            max(self.start.lateness, behind),
+        )
+
+    def split(self, stop: int) -> tuple[Admitted, Admitted]:
+        """The first `stop` rows, and the rest."""
+        head, tail = slice(None, stop), slice(stop, None)
+        return (
+            Admitted(self.start, self.rows.slice(0, stop), *(a[head] for a in self._arrays())),
+            Admitted(self.cursor(stop), self.rows.slice(stop), *(a[tail] for a in self._arrays())),
+        )
+
+    def _arrays(self) -> tuple[Any, ...]:
+        return self.time, self.newest, self.bound, self.late
+
+
+class EntryPoint:
+    """Admits batches of one input in order. Not thread-safe: one thread admits."""
+
+    def __init__(self, spec: Input, pace_us: int, cursor: Cursor) -> None:
+        self.spec, self.pace, self.cursor = spec, pace_us, cursor
+
+    def admit(self, rows: pa.Table) -> Admitted:
+        """Give a batch its times and boundaries."""
+        cursor, spec = self.cursor, self.spec
+        column = rows[spec.time]
+        if column.null_count:
+            row = cursor.position + pc.index(pc.is_null(column), True).as_py() + 1
+            raise InputError(
+                f"input '{spec.name}': row {row} has no time (column '{spec.time}' is null)",
+                hint="drop or repair such rows before they enter",
+            )
+        time = column.combine_chunks().view(pa.int64()).to_numpy() if len(column) else np.empty(0, np.int64)
+        n = len(time)
+        if not n:
+            nothing = np.empty(0, np.int64)
+            return Admitted(cursor, rows, nothing, nothing, nothing, np.empty(0, np.bool_))
+        newest = np.maximum.accumulate(time)
+        if newest[0] < cursor.newest:
+            newest = np.maximum(newest, cursor.newest)
+        held = newest - spec.slack_us
+        boundary = np.maximum(held - np.mod(held, self.pace), cursor.boundary)
+        bound = np.full(n, FIRST_TIME)
+        rises = np.flatnonzero(boundary[1:] > boundary[:-1]) + 1
+        bound[rises] = boundary[rises]
+        if boundary[0] > cursor.boundary:
+            bound[0] = boundary[0]
+        late = time < boundary
+        if spec.late == "fail" and late.any():
+            first = int(np.flatnonzero(late)[0])
+            behind = show(int(boundary[first] - time[first]))
+            raise InputError(
+                f"input '{spec.name}': row {cursor.position + first + 1} is late by {behind}",
+                hint="raise slack, or set late: keep to have late tuples set aside",
+            )
+        admitted = Admitted(cursor, rows, time, newest, bound, late)
+        self.cursor = admitted.cursor(n)
+        return admitted
+
+    def idle(self, boundary: int) -> int | None:
+        """Write a boundary although nothing arrived; returns it rounded to the pace, or None when it would not rise."""
+        rounded = boundary - boundary % self.pace
+        if self.cursor.ended or rounded <= self.cursor.boundary:
+            return None
+        self.cursor = replace(self.cursor, boundary=rounded)
+        return rounded
+
+    def end(self) -> None:
+        """Nothing comes any more: the boundary goes to the end of time."""
+        self.cursor = replace(self.cursor, boundary=LAST_TIME, ended=True)

@@ -1,0 +1,506 @@
+"""The input manager of a unit: reads its sources, puts their tuples in one order, and cuts that order into trains.
+
+Several finite, replayable inputs (files) are merged by time: the tuple whose input had come less far goes first, so
+that a replay gives the same order every time. Live inputs are merged as they arrive. Either way each tuple and each
+boundary gets a *cause*: its place in the unit's order of events.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections import deque
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from borealis.clock import Clock, WallClock
+from borealis.diagram.spec import Input
+from borealis.errors import BorealisError, InputError
+from borealis.ingest.entry import Admitted, Cursor, EntryPoint
+from borealis.ingest.sources.base import Source
+from borealis.tuples import CAUSE, FIRST_TIME, LAST_TIME, Int64s
+
+READ_AHEAD = 2  # batches a source may be ahead of the trains
+TRAINS_AHEAD = 2  # trains made before they are asked for
+
+
+@dataclass(frozen=True)
+class Admission:
+    """How large a train may be."""
+
+    rows_most: int = 500_000
+    bytes_most: int = 64 << 20
+
+
+@dataclass(frozen=True)
+class Train:
+    """A train as it was cut: where every input stands after it, and whether it is the last."""
+
+    number: int
+    cursors: dict[str, Cursor]
+    next_cause: int
+    rows: int
+    final: bool
+
+
+@dataclass
+class _Intake:
+    """One input: its entry point, what its source has read, and what is admitted but in no train yet."""
+
+    entry: EntryPoint
+    source: Source
+    schema: pa.Schema
+    read: queue.Queue[pa.RecordBatch | BaseException | None]
+    pending: deque[Admitted]
+    cut: Cursor  # as of the last train
+    last_arrival: float
+    idle_tail: list[int]  # boundaries written while nothing arrived
+    source_ended: bool = False
+    failure: BaseException | None = None  # what stands behind the last row that could be read
+
+    @property
+    def rows(self) -> int:
+        return sum(len(a) for a in self.pending)
+
+    @property
+    def done(self) -> bool:
+        return self.cut.ended
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Consecutive rows of one input within a train, then boundaries that stand behind them."""
+
+    name: str
+    rows: Admitted
+    tail: tuple[int, ...]
+
+
+class InputManager:
+    """Ask `next_train` for trains, one after the other; `release` what is committed. Safe to use from threads."""
+
+    def __init__(
+        self,
+        inputs: list[Input],
+        sources: dict[str, Source],
+        schemas: dict[str, pa.Schema],
+        paces: dict[str, int],
+        depot: Path,
+        *,
+        cursors: dict[str, Cursor] | None = None,
+        next_cause: int = 0,
+        trains: int = 0,
+        admission: Admission | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.depot = depot
+        self.admission = admission or Admission()
+        self.clock = clock or WallClock()
+        self._intakes: dict[str, _Intake] = {}
+        for spec in inputs:
+            cursor = (cursors or {}).get(spec.name, Cursor())
+            self._intakes[spec.name] = _Intake(
+                EntryPoint(spec, paces[spec.name], cursor),
+                sources[spec.name],
+                schemas[spec.name],
+                queue.Queue(READ_AHEAD),
+                deque(),
+                cursor,
+                self.clock.now(),
+                [],
+                source_ended=cursor.ended,
+            )
+        self.by_time = all(s.finite_and_ordered for s in sources.values())
+        self._next_cause = next_cause
+        self._trains: dict[int, Train] = {}
+        self._made = trains  # number of the newest train
+        self._asked = trains
+        self._released = trains
+        self._final = all(i.done for i in self._intakes.values())
+        self._failure: BaseException | None = None
+        self._stopped = False
+        self._news = 0  # counts what the making of trains may be waiting for
+        self._changed = threading.Condition()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Begin to read."""
+        self.depot.mkdir(parents=True, exist_ok=True)
+        for name, intake in self._intakes.items():
+            if not intake.source_ended:
+                self._spawn(f"read-{name}", self._read, intake)
+        self._spawn("trains", self._make_trains)
+
+    def stop(self) -> None:
+        """Stop reading; trains already made stay."""
+        with self._changed:
+            self._stopped = True
+            self._tell()
+
+    @property
+    def finished(self) -> bool:
+        """Whether every input had ended when the newest train was made."""
+        return self._final
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What went wrong while reading, once all trains before it are made."""
+        return self._failure
+
+    def cursors(self) -> dict[str, Cursor]:
+        """Where every input stands after the newest train."""
+        return {name: intake.cut for name, intake in self._intakes.items()}
+
+    def next_train(self, after: int, wait: float) -> int | None:
+        """The number of the train after `after`, waiting for it at most so many seconds."""
+        with self._changed:
+            if self._asked <= after:
+                self._asked = after + 1
+                self._tell()
+            self._changed.wait_for(lambda: self._made > after or self._stopped or self._failure is not None, wait)
+            return after + 1 if self._made > after else None
+
+    def train(self, number: int) -> Train:
+        """A train that was made and not yet released."""
+        return self._trains[number]
+
+    def header(self, number: int) -> dict[str, Any]:
+        """What workers must know of a train."""
+        header: dict[str, Any] = json.loads((self.depot / f"{number}.json").read_text())
+        return header
+
+    def release(self, number: int) -> None:
+        """The train is committed: forget it, and tell sources that wait for that."""
+        with self._changed:
+            train = self._trains.pop(number)
+            self._released = number
+            self._tell()
+        for path in self.depot.glob(f"{number}.*"):
+            path.unlink(missing_ok=True)
+        for name, intake in self._intakes.items():
+            committed = getattr(intake.source, "committed", None)
+            if committed is not None:
+                committed(train.cursors[name].position)
+
+    # -- threads
+
+    def _spawn(self, name: str, run: Any, *args: Any) -> None:
+        thread = threading.Thread(target=run, args=args, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _read(self, intake: _Intake) -> None:
+        item: pa.RecordBatch | BaseException | None = None
+        try:
+            skip = intake.entry.cursor.position
+            for batch in intake.source.batches(intake.schema, skip, self.admission.rows_most):
+                if not self._hand_over(intake, batch):
+                    return
+        except BaseException as error:
+            item = error
+        self._hand_over(intake, item)
+
+    def _hand_over(self, intake: _Intake, item: pa.RecordBatch | BaseException | None) -> bool:
+        while not self._stopped:
+            try:
+                intake.read.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+            with self._changed:
+                self._tell()
+            return True
+        return False
+
+    def _make_trains(self) -> None:
+        try:
+            while not self._final:
+                with self._changed:
+                    seen = self._news
+                    if self._stopped:
+                        return
+                    wanted = self._asked > self._made
+                    ahead = self._made - self._released < TRAINS_AHEAD
+                if not ((wanted or ahead) and (self._fill() or self._make(wanted))):
+                    with self._changed:
+                        self._changed.wait_for(lambda seen=seen: self._news != seen, self._patience())  # type: ignore[misc]
+        except BaseException as error:
+            with self._changed:
+                self._failure = error
+                self._tell()
+
+    def _tell(self) -> None:
+        """Wake whoever waits; called with the lock held."""
+        self._news += 1
+        self._changed.notify_all()
+
+    def _patience(self) -> float:
+        """How long to wait before idleness is to be looked at again, in seconds."""
+        return 0.05 if any(i.entry.spec.idle_us for i in self._intakes.values()) else 5.0
+
+    def _fill(self) -> bool:
+        """Admit what the sources have read, up to a train's worth of each input; whether there was any."""
+        news = False
+        for intake in self._intakes.values():
+            while not intake.source_ended and intake.rows < self.admission.rows_most:
+                try:
+                    item = intake.read.get_nowait()
+                except queue.Empty:
+                    break
+                if isinstance(item, BaseException):
+                    intake.failure = item
+                elif item is None:
+                    intake.source_ended = True
+                    intake.entry.end()
+                    news = True
+                elif len(item):
+                    intake.last_arrival = self.clock.now()
+                    intake.pending.append(intake.entry.admit(pa.table(item)))
+                    news = news or intake.rows < self.admission.rows_most
+        return news
+
+    # -- the order of events
+
+    def _make(self, wanted: bool) -> bool:
+        """Make a train if there is one to make: any, when one is wanted, otherwise only a full one."""
+        full = sum(i.rows for i in self._intakes.values()) >= self.admission.rows_most
+        if not (wanted or full):
+            return False
+        pieces, order = self._by_time() if self.by_time else (self._by_arrival(), None)
+        if pieces:
+            self._write(pieces, order)
+            return True
+        for name, intake in self._intakes.items():
+            if intake.failure is not None:
+                raise _told(name, intake.failure)
+        return False
+
+    def _by_arrival(self) -> list[_Piece]:
+        self._write_idle_boundaries()
+        enough = self.admission.rows_most
+        pieces = []
+        for name, intake in self._intakes.items():
+            while intake.pending and enough > 0:
+                pieces.append(self._take(name, intake, enough))
+                enough -= len(pieces[-1].rows)
+            if not intake.pending and not intake.done and (intake.idle_tail or intake.source_ended):
+                pieces.append(self._take(name, intake, 0))
+        return pieces
+
+    def _write_idle_boundaries(self) -> None:
+        now = self.clock.now()
+        for name, intake in self._intakes.items():
+            spec, cursor = intake.entry.spec, intake.entry.cursor
+            if spec.idle_us is None or intake.pending or intake.source_ended or not intake.read.empty():
+                continue
+            silent_us = int((now - intake.last_arrival) * 1e6)
+            if silent_us < spec.idle_us:
+                continue
+            others = [i.entry.cursor.boundary for n, i in self._intakes.items() if n != name and not i.source_ended]
+            reach = max(others, default=FIRST_TIME)
+            if cursor.newest > FIRST_TIME:
+                reach = max(reach, cursor.newest + silent_us - spec.slack_us)
+            if reach > FIRST_TIME and (bound := intake.entry.idle(reach)) is not None:
+                intake.idle_tail.append(bound)
+
+    def _by_time(self) -> tuple[list[_Piece], Int64s | None]:
+        """All rows that no row still to be read can come before, by (newest time of their input, input, position)."""
+        if len(self._intakes) == 1:
+            return self._by_arrival(), None
+        limit = LAST_TIME
+        for intake in self._intakes.values():
+            if not intake.source_ended:
+                if not intake.pending:
+                    return [], None
+                limit = min(limit, intake.entry.cursor.newest)
+        free = {}
+        for name, intake in self._intakes.items():
+            intake.pending = deque([_joined(intake)] if intake.pending else [])
+            newest = intake.pending[0].newest if intake.pending else np.empty(0, np.int64)
+            free[name] = newest[: np.searchsorted(newest, limit, "left")] if limit < LAST_TIME else newest
+        which = np.repeat(np.arange(len(free)), [len(f) for f in free.values()])
+        order = np.lexsort((which, np.concatenate(list(free.values()))))[: self.admission.rows_most]
+        counts = np.bincount(which[order], minlength=len(free))
+        pieces, places, start = [], [], 0
+        for (name, intake), mine, count in zip(self._intakes.items(), free.values(), counts.tolist(), strict=True):
+            if count or (intake.source_ended and not intake.rows and not intake.done and self._may_end(intake)):
+                pieces.append(self._take(name, intake, count))
+            places.append((start, start + count))
+            start += len(mine)
+        return pieces, _dense(order, places)
+
+    def _may_end(self, intake: _Intake) -> bool:
+        """Whether no row still to come goes before the end of an input whose rows are all in trains."""
+        mine = intake.entry.cursor.newest
+        others = [i for i in self._intakes.values() if i is not intake]
+        return all(i.source_ended or i.entry.cursor.newest > mine for i in others)
+
+    def _take(self, name: str, intake: _Intake, most: int) -> _Piece:
+        """The next rows of one input, with what stands behind them if they are its last for now."""
+        if intake.pending and most:
+            first = intake.pending.popleft()
+            per_row = max(1, first.rows.nbytes // max(len(first), 1))
+            count = max(1, min(most, len(first), self.admission.bytes_most // per_row))
+            if count < len(first):
+                first, rest = first.split(count)
+                intake.pending.appendleft(rest)
+            cut = first.cursor(len(first))
+        else:
+            nothing = np.empty(0, np.int64)
+            empty = intake.schema.empty_table()
+            first = Admitted(intake.cut, empty, nothing, nothing, nothing, np.empty(0, np.bool_))
+            cut = intake.cut
+        tail: tuple[int, ...] = ()
+        if not intake.pending:
+            tail, intake.idle_tail = tuple(intake.idle_tail), []
+            if tail:
+                cut = replace(cut, boundary=tail[-1])
+            if intake.source_ended and not cut.ended:
+                tail += (LAST_TIME,)
+                cut = replace(cut, boundary=LAST_TIME, ended=True)
+        intake.cut = cut
+        return _Piece(name, first, tail)
+
+    # -- writing a train
+
+    def _write(self, pieces: list[_Piece], order: Int64s | None) -> None:
+        number = self._made + 1
+        standing = {name: intake.cut.boundary for name, intake in self._intakes.items()}
+        for piece in reversed(pieces):
+            standing[piece.name] = piece.rows.start.boundary
+        events, causes = self._number(pieces, order)
+        header: dict[str, Any] = {"train": number, "inputs": {}}
+        rows = 0
+        for name, intake in self._intakes.items():
+            mine = [(p, c) for p, c in zip(pieces, causes, strict=True) if p.name == name]
+            bounds = [b for p, c in mine for b in _bounds(p, c)]
+            table = _with_cause(mine, intake.schema, late=False)
+            late = _with_cause(mine, intake.schema, late=True)
+            header["inputs"][name] = {
+                "time": intake.entry.spec.time,
+                "standing": standing[name],
+                "cause": [c for c, _ in bounds],
+                "bound": [b for _, b in bounds],
+                "rows": self._file(f"{number}.{name}.arrow", table),
+                "late": self._file(f"{number}.{name}.late.arrow", late),
+            }
+            rows += sum(len(p.rows) for p, _ in mine)
+        (self.depot / f"{number}.json").write_text(json.dumps(header))
+        final = all(i.done for i in self._intakes.values())
+        with self._changed:
+            self._next_cause += events
+            self._trains[number] = Train(number, self.cursors(), self._next_cause, rows, final)
+            self._made, self._final = number, final
+            self._tell()
+
+    def _number(self, pieces: list[_Piece], order: Int64s | None) -> tuple[int, list[Int64s]]:
+        """How many events there are, and per piece the causes of its rows followed by those of its tail."""
+        weights = [
+            np.concatenate([1 + (p.rows.bound > FIRST_TIME), np.ones(len(p.tail), np.int64)]).astype(np.int64)
+            for p in pieces
+        ]
+        flat = np.concatenate(weights)
+        if order is None:
+            cause = self._next_cause + np.cumsum(flat) - 1
+        else:
+            places = _event_order(pieces, order)
+            cause = np.empty(len(flat), np.int64)
+            cause[places] = self._next_cause + np.cumsum(flat[places]) - 1
+        ends = np.cumsum([len(w) for w in weights])
+        return int(flat.sum()), [cause[end - len(w) : end] for end, w in zip(ends, weights, strict=True)]
+
+    def _file(self, name: str, table: pa.Table) -> str | None:
+        if not table.num_rows:
+            return None
+        path = self.depot / name
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+        return str(path)
+
+
+def _told(name: str, error: BaseException) -> BaseException:
+    if isinstance(error, BorealisError):
+        return error
+    told = InputError(f"input '{name}' failed: {error}")
+    told.__cause__ = error
+    return told
+
+
+def _joined(intake: _Intake) -> Admitted:
+    """All that is pending as one."""
+    parts = list(intake.pending)
+    if len(parts) == 1:
+        return parts[0]
+    return Admitted(
+        parts[0].start,
+        pa.concat_tables([p.rows for p in parts]),
+        *(np.concatenate(arrays) for arrays in zip(*(p._arrays() for p in parts), strict=True)),
+    )
+
+
+def _dense(order: Int64s, places: list[tuple[int, int]]) -> Int64s:
+    """Places among the rows that are in the train, for places among all rows that could have been."""
+    renumber = np.full(max((stop for _, stop in places), default=0), -1)
+    at = 0
+    for start, stop in places:
+        renumber[start:stop] = np.arange(at, at + stop - start)
+        at += stop - start
+    return renumber[order]
+
+
+def _event_order(pieces: list[_Piece], order: Int64s) -> Int64s:
+    """The order of rows widened to rows and tails: a piece's tail stands right behind its last row."""
+    shift = np.cumsum([0] + [len(p.tail) for p in pieces])
+    ends = np.cumsum([len(p.rows) for p in pieces])
+    piece_of = np.searchsorted(ends, order, "right")
+    rows = order + shift[piece_of]
+    if not shift[-1]:
+        return rows
+    out: list[Int64s] = []
+    at = 0
+    tails = []  # (place in the order after which the tail stands, events)
+    for i, piece in enumerate(pieces):
+        if piece.tail:
+            mine = np.flatnonzero(piece_of == i)
+            behind = int(mine[-1]) + 1 if len(mine) else 0
+            first = int(ends[i] + shift[i])
+            tails.append((behind, np.arange(first, first + len(piece.tail))))
+    for behind, events in sorted(tails, key=lambda t: t[0]):
+        out += [rows[at:behind], events]
+        at = behind
+    return np.concatenate([*out, rows[at:]])
+
+
+def _bounds(piece: _Piece, cause: Int64s) -> list[tuple[int, int]]:
+    n = len(piece.rows)
+    at = np.flatnonzero(piece.rows.bound > FIRST_TIME)
+    inside = zip((cause[at] - 1).tolist(), piece.rows.bound[at].tolist(), strict=True)
+    return [*inside, *zip(cause[n:].tolist(), piece.tail, strict=True)]
+
+
+def _with_cause(pieces: list[tuple[_Piece, Int64s]], schema: pa.Schema, *, late: bool) -> pa.Table:
+    tables = []
+    for piece, causes in pieces:
+        rows, mask = piece.rows.rows, piece.rows.late
+        cause = causes[: len(piece.rows)]
+        if late or mask.any():
+            wanted = mask if late else ~mask
+            rows, cause = rows.filter(pa.array(wanted)), cause[wanted]
+        tables.append(rows.append_column(CAUSE, pa.array(cause)))
+    if not tables:
+        return schema.append(pa.field(CAUSE, pa.int64())).empty_table()
+    return pa.concat_tables(tables)
+
+
+def cursors_to_json(cursors: dict[str, Cursor]) -> dict[str, Any]:
+    """Cursors as they stand in a commit record."""
+    return {name: asdict(c) for name, c in cursors.items()}
+
+
+def cursors_from_json(data: dict[str, Any]) -> dict[str, Cursor]:
+    """Cursors from a commit record."""
+    return {name: Cursor(**c) for name, c in data.items()}

@@ -1,0 +1,25 @@
+"""What a source is: rows in an order that never changes, from any position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol, runtime_checkable
+
+import pyarrow as pa
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Where an input's rows come from. Position `n` must mean the same row at every start, or resuming is wrong."""
+
+    finite_and_ordered: bool  # True for files and in-memory sequences: several such inputs may be merged by time
+
+    def batches(self, schema: pa.Schema, skip: int, most_rows: int) -> Iterator[pa.RecordBatch]:
+        """Rows in order from position `skip`: each batch exactly `schema`'s columns, at most `most_rows` rows."""
+        ...
+
+
+def cut(batch: pa.RecordBatch, most_rows: int) -> Iterator[pa.RecordBatch]:
+    """The batch in slices of at most `most_rows` rows; none if it is empty."""
+    for start in range(0, batch.num_rows, most_rows):
+        yield batch.slice(start, most_rows) if batch.num_rows > most_rows else batch

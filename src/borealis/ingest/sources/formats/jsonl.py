@@ -1,0 +1,146 @@
+"""JSON lines: one object a line; a key that is absent from a line is null there."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.json as pajson
+import pyarrow.types as pt
+
+from borealis.errors import InputError
+from borealis.ingest.sources.fit import Place, match_columns
+from borealis.ingest.sources.python_values import batch_of
+from borealis.ingest.sources.suffixes import is_gzipped
+
+BLOCK_BYTES = 4 * 2**20
+LINES_SEARCHED = 1000  # for the names of the columns
+BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True)
+class JsonOptions:
+    """With `sparse`, a column that none of the first 1,000 lines has is null there instead of an error."""
+
+    sparse: bool = False
+
+
+def read(
+    path: Path, schema: pa.Schema, skip: int, most_rows: int, options: JsonOptions
+) -> Iterator[int | pa.RecordBatch]:
+    """Blocks of whole lines; those before the position are counted, not parsed."""
+    row = 0
+    raw: pa.Schema | None = None
+    with _open(path) as file:
+        for block in _blocks(file):
+            lines = [line for line in block.split(b"\n") if line and not line.isspace()]
+            if not lines:
+                continue
+            if raw is None:
+                raw = _raw_schema(lines, schema, path, options)
+            if row + len(lines) <= skip:
+                yield len(lines)
+            else:
+                batch = _fast(block, raw, len(lines))
+                yield batch if batch is not None else _slow(lines, raw, schema, Place(str(path), row))
+            row += len(lines)
+
+
+def _open(path: Path) -> IO[bytes]:
+    return gzip.open(path, "rb") if is_gzipped(path) else open(path, "rb")  # type: ignore[return-value]
+
+
+def _blocks(file: IO[bytes]) -> Iterator[bytes]:
+    rest = file.read(len(BOM))
+    rest = b"" if rest == BOM else rest
+    while data := file.read(BLOCK_BYTES):
+        end = data.rfind(b"\n") + 1
+        if end:
+            yield rest + data[:end]
+            rest = data[end:]
+        else:
+            rest += data
+    if rest:
+        yield rest
+
+
+def _raw_schema(lines: list[bytes], schema: pa.Schema, path: Path, options: JsonOptions) -> pa.Schema:
+    """The declared columns under the file's names for them, in the types to read them as."""
+    seen: dict[str, None] = {}
+    for index, line in enumerate(lines[:LINES_SEARCHED]):
+        seen |= dict.fromkeys(_parse(line, Place(str(path)), index))
+    names = list(seen)
+    if options.sparse:
+        folded = {name.casefold() for name in names}
+        names += [name for name in schema.names if name.casefold() not in folded]
+    chosen = match_columns(schema.names, names, str(path))
+    return pa.schema([(names[index], _raw(field.type)) for index, field in zip(chosen, schema, strict=True)])
+
+
+def _raw(kind: pa.DataType) -> pa.DataType:
+    """What Arrow's JSON reader reads the type as; our own parsing does the rest."""
+    if pt.is_timestamp(kind) or pt.is_date(kind) or pt.is_binary(kind):
+        return pa.string()
+    if pt.is_list(kind):
+        return pa.list_(_raw(kind.value_type))
+    if pt.is_struct(kind):
+        return pa.struct([(field.name, _raw(field.type)) for field in kind])
+    return kind
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    if pt.is_map(kind):
+        return True
+    return bool(pt.is_nested(kind)) and any(_has_map(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _fast(block: bytes, raw: pa.Schema, rows: int) -> pa.RecordBatch | None:
+    """The block by Arrow's reader, or None where that reader knows less than ours ("NaN", maps, text for numbers)."""
+    if any(_has_map(field.type) for field in raw):
+        return None
+    try:
+        table = pajson.read_json(
+            io.BytesIO(block),
+            read_options=pajson.ReadOptions(block_size=len(block) + 1),
+            parse_options=pajson.ParseOptions(explicit_schema=raw, unexpected_field_behavior="ignore"),
+        )
+        table = table.select(raw.names).combine_chunks()
+        table.validate(full=True)  # the reader takes bytes that are not UTF-8
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+    if table.num_rows != rows or table.schema != raw:
+        return None
+    return table.to_batches()[0]
+
+
+def _slow(lines: list[bytes], raw: pa.Schema, schema: pa.Schema, place: Place) -> pa.RecordBatch:
+    rows = [_parse(line, place, index) for index, line in enumerate(lines)]
+    picked = [{name: row.get(key) for name, key in zip(schema.names, raw.names, strict=True)} for row in rows]
+    return batch_of(picked, schema, place)
+
+
+def _integer(text: str) -> int | Decimal:
+    return Decimal(text) if text == "-0" else int(text)
+
+
+def _parse(line: bytes, place: Place, index: int) -> dict[str, Any]:
+    try:
+        value = json.loads(line, parse_float=Decimal, parse_int=_integer)
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"{place.row(index)} is not JSON ({error}): {line[:60].decode(errors='replace')!r}",
+            hint="write one JSON object per line, in UTF-8",
+        ) from None
+    if not isinstance(value, dict):
+        raise InputError(
+            f"{place.row(index)} is not a JSON object: {line[:60].decode(errors='replace')!r}",
+            hint="write one JSON object per line, without brackets around or commas between them",
+        )
+    return value

@@ -1,0 +1,212 @@
+"""Python rows as Arrow columns: dicts or tuples of what Python programs hold, each value checked against its type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from borealis.errors import InputError, did_you_mean
+from borealis.ingest.sources.fit import Place, misfit, parse
+
+NOTHING = type(None)
+FAILURES = (pa.ArrowException, ValueError, TypeError, OverflowError, ArithmeticError, AttributeError)
+
+
+def batch_of(
+    rows: Sequence[object], schema: pa.Schema, place: Place, *, absent_is_null: bool = False
+) -> pa.RecordBatch:
+    """The rows as one batch of exactly `schema`; a dict may hold more than is declared, a tuple may not."""
+    if all(type(row) is dict for row in rows):
+        try:
+            columns: list[list[Any]] = [[row[name] for row in rows] for name in schema.names]  # type: ignore[index]
+        except KeyError:
+            columns = _slowly(rows, schema, place, absent_is_null)
+    elif all(isinstance(row, tuple | list) and len(row) == len(schema) for row in rows):
+        columns = [[row[index] for row in rows] for index in range(len(schema))]  # type: ignore[index]
+    else:
+        columns = _slowly(rows, schema, place, absent_is_null)
+    arrays = [column_of(values, field, place) for values, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _slowly(rows: Sequence[object], schema: pa.Schema, place: Place, absent_is_null: bool) -> list[list[Any]]:
+    tuples = [_as_tuple(row, schema, place, index, absent_is_null) for index, row in enumerate(rows)]
+    return [list(column) for column in zip(*tuples, strict=True)] if tuples else [[] for _ in schema]
+
+
+def _as_tuple(row: object, schema: pa.Schema, place: Place, index: int, absent_is_null: bool) -> Sequence[Any]:
+    if isinstance(row, Mapping):
+        return [_value_in(row, name, place, index, absent_is_null) for name in schema.names]
+    if isinstance(row, tuple | list):
+        if len(row) != len(schema):
+            raise InputError(
+                f"{place.row(index)} has {len(row)} values, declared are {len(schema)}: {', '.join(schema.names)}",
+                hint="give every declared column a value, in the declared order, or use dicts",
+            )
+        return row
+    raise InputError(
+        f"{place.row(index)} is of type {type(row).__name__}",
+        hint="rows are dicts, tuples in the declared order, or Arrow record batches",
+    )
+
+
+def _value_in(row: Mapping[Any, Any], name: str, place: Place, index: int, absent_is_null: bool) -> Any:
+    if name in row:
+        return row[name]
+    folded = [key for key in row if isinstance(key, str) and key.casefold() == name.casefold()]
+    if len(folded) == 1:
+        return row[folded[0]]
+    if absent_is_null:
+        return None
+    names = [str(key) for key in row]
+    raise InputError(
+        f"{place.row(index)}: no column '{name}' (has: {', '.join(names) or 'none'})",
+        hint=did_you_mean(name, names) or "give every declared column a value; None is null",
+    )
+
+
+def column_of(values: list[Any], field: pa.Field, place: Place) -> pa.Array:
+    """Values of one column as its declared type. A naive datetime is UTC; text is parsed as in a CSV file."""
+    wanted = field.type
+    kinds = set(map(type, values))
+    try:
+        if kinds <= _natural(wanted):
+            return pa.array(values, wanted)
+        if kinds <= {str, NOTHING} and not pt.is_nested(wanted):
+            return parse(pa.array(values, pa.string()), wanted)
+        return pa.array([normal(value, wanted) for value in values], wanted)
+    except FAILURES:
+        for index, value in enumerate(values):
+            try:
+                pa.array([normal(value, wanted)], wanted)
+            except FAILURES:
+                raise misfit(place, index, field, value) from None
+        raise
+
+
+def _natural(wanted: pa.DataType) -> set[type]:
+    """The Python types that Arrow itself takes for this one as we mean it."""
+    if pt.is_timestamp(wanted):
+        return {datetime, NOTHING}
+    if pt.is_date(wanted):
+        return {date, NOTHING}
+    if pt.is_decimal(wanted):
+        return {Decimal, int, NOTHING}
+    if pt.is_integer(wanted):
+        return {int, NOTHING}
+    if pt.is_floating(wanted):
+        return {float, NOTHING}
+    if pt.is_boolean(wanted):
+        return {bool, NOTHING}
+    if pt.is_string(wanted):
+        return {str, NOTHING}
+    if pt.is_binary(wanted):
+        return {bytes, NOTHING}
+    return {NOTHING}
+
+
+def normal(value: Any, wanted: pa.DataType) -> Any:
+    """The value as the Python type that Arrow takes for `wanted`. Raises ValueError if it means something else."""
+    if isinstance(value, pa.Scalar):
+        value = value.as_py()
+    if isinstance(value, np.datetime64):
+        value = value.astype("datetime64[us]").item()
+    elif isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if value is None:
+        return None
+    if isinstance(value, str) and not pt.is_nested(wanted) and not pt.is_string(wanted):
+        return parse(pa.array([value], pa.string()), wanted)[0].as_py()
+    for applies, make in _MAKERS:
+        if applies(wanted):
+            return make(value, wanted)
+    return value
+
+
+def _refuse(value: object) -> Any:
+    raise ValueError(f"{value!r} means something else")
+
+
+def _time(value: Any, wanted: pa.DataType) -> datetime:
+    if isinstance(value, datetime):
+        return value
+    return datetime.combine(value, time(), UTC) if isinstance(value, date) else _refuse(value)
+
+
+def _date(value: Any, wanted: pa.DataType) -> date:
+    if isinstance(value, datetime):
+        midnight = value.timetz().replace(tzinfo=None) == time() and value.utcoffset() in (None, UTC.utcoffset(None))
+        return value.date() if midnight else _refuse(value)
+    return value if isinstance(value, date) else _refuse(value)
+
+
+def _decimal(value: Any, wanted: pa.DataType) -> Decimal:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return _refuse(value)  # type: ignore[no-any-return]
+    exact = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+    return exact if exact.is_finite() else _refuse(value)
+
+
+def _integer(value: Any, wanted: pa.DataType) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or int(value) != value:
+        return _refuse(value)  # type: ignore[no-any-return]
+    return int(value)
+
+
+def _floating(value: Any, wanted: pa.DataType) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return _refuse(value)  # type: ignore[no-any-return]
+    made = float(value)
+    return made if isinstance(value, float) or abs(made) != float("inf") else _refuse(value)
+
+
+def _boolean(value: Any, wanted: pa.DataType) -> bool:
+    return value if isinstance(value, bool) else _refuse(value)
+
+
+def _string(value: Any, wanted: pa.DataType) -> str:
+    return value if isinstance(value, str) else _refuse(value)
+
+
+def _binary(value: Any, wanted: pa.DataType) -> bytes:
+    return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else _refuse(value)
+
+
+def _map(value: Any, wanted: pa.DataType) -> list[tuple[Any, Any]]:
+    pairs = value.items() if isinstance(value, Mapping) else value
+    return [(normal(key, wanted.key_type), normal(item, wanted.item_type)) for key, item in pairs]
+
+
+def _list(value: Any, wanted: pa.DataType) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        return _refuse(value)  # type: ignore[no-any-return]
+    return [normal(item, wanted.value_type) for item in value]
+
+
+def _struct(value: Any, wanted: pa.DataType) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return {field.name: normal(value.get(field.name), field.type) for field in wanted}
+    if isinstance(value, tuple | list) and len(value) == wanted.num_fields:
+        return {field.name: normal(item, field.type) for field, item in zip(wanted, value, strict=True)}
+    return _refuse(value)  # type: ignore[no-any-return]
+
+
+_MAKERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any, pa.DataType], Any]], ...] = (
+    (pt.is_timestamp, _time),
+    (pt.is_date, _date),
+    (pt.is_decimal, _decimal),
+    (pt.is_integer, _integer),
+    (pt.is_floating, _floating),
+    (pt.is_boolean, _boolean),
+    (pt.is_string, _string),
+    (pt.is_binary, _binary),
+    (pt.is_map, _map),
+    (pt.is_list, _list),
+    (pt.is_struct, _struct),
+)

@@ -1,0 +1,210 @@
+"""Python rows as a source: lists and tables, or generators that may be endless and slow."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from borealis.clock import Clock, WallClock
+from borealis.errors import InputError
+from borealis.ingest.sources.base import cut
+from borealis.ingest.sources.fit import Place, fit, match_columns
+from borealis.ingest.sources.python_values import batch_of
+
+HOLD_SECONDS = 0.05  # a row drawn from a generator waits at most this long for company
+SOURCE = "the rows"
+
+
+def rows(iterable: Iterable[Any] | Callable[[], Any]) -> SequenceSource | IterableSource:
+    """Rows that a Python program holds or makes: dicts, tuples in the declared order, record batches or tables.
+
+    Lists, tuples and tables can be merged by time with files; other iterables are taken as they come. A generator can
+    be read once only: give the function that makes it if the run shall be resumed.
+    """
+    if isinstance(iterable, pa.Table | pa.RecordBatch):
+        return SequenceSource([iterable])
+    if isinstance(iterable, list | tuple):
+        return SequenceSource(iterable)
+    if callable(iterable) or (isinstance(iterable, Iterable) and not isinstance(iterable, str | bytes | dict)):
+        return IterableSource(iterable)
+    raise InputError(f"a {type(iterable).__name__} is not a source of rows", hint="give a list, a generator or a table")
+
+
+class SequenceSource:
+    """Rows in memory. The sequence must not change while it is read."""
+
+    finite_and_ordered = True
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        self._items = items
+
+    def batches(self, schema: pa.Schema, skip: int, most_rows: int) -> Iterator[pa.RecordBatch]:
+        """Rows from position `skip` on; a record batch in the sequence counts as its rows."""
+        items = self._items
+        if not any(isinstance(item, pa.RecordBatch | pa.Table) for item in items):
+            for start in range(skip, len(items), most_rows):
+                yield batch_of(items[start : start + most_rows], schema, Place(SOURCE, start))
+            return
+        assembler = _Assembler(schema, skip, most_rows)
+        for start in range(0, len(items), most_rows):
+            yield from assembler.batches(items[start : start + most_rows])
+
+
+class IterableSource:
+    """Rows drawn one by one in a thread of their own, so that a slow iterable never holds back what it has given."""
+
+    finite_and_ordered = False
+
+    def __init__(self, iterable: Iterable[Any] | Callable[[], Any], clock: Clock | None = None) -> None:
+        self._iterable = iterable
+        self._clock = clock or WallClock()
+        self._drawn_once = False
+
+    def batches(self, schema: pa.Schema, skip: int, most_rows: int) -> Iterator[pa.RecordBatch]:
+        """Rows from position `skip` on, handed over at most about 50 ms after they were drawn."""
+        pump = _Pump(self._begin(), most_rows, self._clock)
+        assembler = _Assembler(schema, skip, most_rows)
+        try:
+            while items := pump.take():
+                yield from assembler.batches(items)
+            pump.reraise()
+        finally:
+            pump.stop()
+
+    def _begin(self) -> Iterator[Any]:
+        if callable(self._iterable):
+            made = self._iterable()
+            return iter([made] if isinstance(made, pa.Table | pa.RecordBatch) else made)
+        iterator = iter(self._iterable)
+        if iterator is self._iterable:
+            if self._drawn_once:
+                raise InputError(
+                    "a generator can be read only once", hint="give the function that makes it, without calling it"
+                )
+            self._drawn_once = True
+        return iterator
+
+
+class _Assembler:
+    """Makes batches of drawn items and knows how many rows came before."""
+
+    def __init__(self, schema: pa.Schema, skip: int, most_rows: int) -> None:
+        self._schema = schema
+        self._left = skip
+        self._most_rows = most_rows
+        self._row = 0
+
+    def batches(self, items: Sequence[Any]) -> Iterator[pa.RecordBatch]:
+        for run in _runs(items):
+            size = _weight(run)
+            drop = min(self._left, size)
+            self._left -= drop
+            self._row += drop
+            if drop == size:
+                continue
+            rest = run[drop:] if isinstance(run, list) else run.slice(drop)
+            for part in self._parts(rest):
+                yield part
+                self._row += part.num_rows
+
+    def _parts(self, run: Any) -> Iterator[pa.RecordBatch]:
+        if isinstance(run, list):
+            for start in range(0, len(run), self._most_rows):
+                yield batch_of(run[start : start + self._most_rows], self._schema, Place(SOURCE, self._row))
+            return
+        chosen = match_columns(self._schema.names, run.schema.names, SOURCE)
+        for batch in run.to_batches() if isinstance(run, pa.Table) else [run]:
+            for part in cut(batch.select(chosen), self._most_rows):
+                yield fit(part, self._schema, Place(SOURCE, self._row))
+
+
+def _runs(items: Sequence[Any]) -> Iterator[Any]:
+    """Python rows that follow each other as a list; batches and tables each by itself."""
+    run: list[Any] = []
+    for item in items:
+        if isinstance(item, pa.RecordBatch | pa.Table):
+            if run:
+                yield run
+                run = []
+            yield item
+        else:
+            run.append(item)
+    if run:
+        yield run
+
+
+def _weight(item: Any) -> int:
+    return int(item.num_rows) if isinstance(item, pa.RecordBatch | pa.Table) else len(item)
+
+
+class _Pump:
+    """Draws items in a thread into a bounded buffer. What was drawn before an error is handed over before the error."""
+
+    def __init__(self, iterator: Iterator[Any], most_rows: int, clock: Clock) -> None:
+        self._iterator = iterator
+        self._most_rows = most_rows
+        self._clock = clock
+        self._items: deque[Any] = deque()
+        self._rows = 0
+        self._first_at = 0.0
+        self._ended = False
+        self._stopped = False
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+        threading.Thread(target=self._draw, name="borealis-rows", daemon=True).start()
+
+    def take(self) -> list[Any]:
+        """The items drawn so far, at most most_rows rows or one item; empty only at the end."""
+        with self._changed:
+            while not self._items and not self._ended:
+                self._changed.wait()
+            while self._rows < self._most_rows and not self._ended:
+                left = self._first_at + HOLD_SECONDS - self._clock.now()
+                if left <= 0 or not self._changed.wait(left):
+                    break
+            items = list(self._items)
+            self._items.clear()
+            self._rows = 0
+            self._changed.notify_all()
+            return items
+
+    def reraise(self) -> None:
+        """Tell why the iterable ended, if it did not end well."""
+        if isinstance(self._error, Exception):
+            raise InputError(
+                f"the rows ended with {type(self._error).__name__}: {self._error}", hint="mend the generator"
+            ) from self._error
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """Draw no more; a draw that is under way is left to itself."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def _draw(self) -> None:
+        try:
+            for item in self._iterator:
+                weight = item.num_rows if isinstance(item, pa.RecordBatch | pa.Table) else 1
+                with self._changed:
+                    if not self._items:
+                        self._first_at = self._clock.now()
+                    self._items.append(item)
+                    self._rows += weight
+                    if len(self._items) == 1 or self._rows >= self._most_rows:
+                        self._changed.notify_all()
+                    while self._rows >= self._most_rows and not self._stopped:
+                        self._changed.wait()
+                    if self._stopped:
+                        return
+        except BaseException as error:
+            self._error = error
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()

@@ -1,0 +1,301 @@
+"""Aggregate over time windows (Hwang's algorithm 5), kept in panes: each row is folded once, however windows overlap.
+
+A pane is the greatest stretch of time that no window's edge cuts. What a train changes is the panes its rows fall
+into; a window is put together from its panes when the boundary reaches its end.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from borealis.kernels.accumulators import Pick, Rows, accumulator
+from borealis.kernels.columns import Columns, compact, concat, take, to_numpy, to_table, whole
+from borealis.kernels.flow import Bounds, Flow, rank_within
+from borealis.kernels.groups import Groups
+from borealis.state.delta import Change, Delta, TableSpec
+from borealis.tuples import FIRST_TIME, LAST_TIME, TIMESTAMP, Int64s
+
+PANE, GROUP, FIRST_CAUSE, FIRST_SUB = "pane", "group", "first_cause", "first_sub"
+CHUNKS_MOST = 32  # sealed chunks held apart before they are joined into one
+
+
+@dataclass(frozen=True)
+class Call:
+    """An aggregate function over a column (None for `count(*)`), and the Spark type of its result."""
+
+    function: str
+    column: str | None
+    result: pa.DataType
+
+
+class AggregateKernel:
+    """State: `groups` (number to key) and `panes` (pane and group to accumulators)."""
+
+    tables = (TableSpec("groups", (GROUP,)), TableSpec("panes", (PANE, GROUP), floor=PANE))
+
+    def __init__(self, schema: pa.Schema, by: list[str], size: int, slide: int, calls: list[Call]) -> None:
+        self.by, self.size, self.slide = by, size, slide
+        self.width = math.gcd(size, slide)
+        self.calls = calls
+        self.accumulators = [
+            accumulator(c.function, None if c.column is None else schema.field(c.column).type, c.result) for c in calls
+        ]
+        self.key_types = [schema.field(name).type for name in by]
+        self.groups = Groups(self.key_types)
+        self.last_pane = np.empty(0, np.int64)  # of each group number: the newest pane that has it
+        self.open = self._entries(np.empty(0, np.int64), np.empty(0, np.int64))
+        self.sealed: list[Columns] = []  # panes that can no longer change, oldest first
+        self.schema = pa.schema(
+            [(name, t) for name, t in zip(by, self.key_types, strict=True)]
+            + [("window_start", TIMESTAMP), ("window_end", TIMESTAMP)]
+            + [(f"__a{i}", c.result) for i, c in enumerate(calls)]
+        )
+
+    # -- one train
+
+    def step(self, flow: Flow) -> tuple[Flow, Delta]:
+        """Fold the rows into panes, then emit every window whose end the boundary has reached."""
+        bounds = flow.bounds
+        self._seal(bounds.standing)
+        touched, fresh = self._fold(flow)
+        out = self._emit(bounds)
+        floor_before, floor = self._floor(bounds.standing), self._floor(bounds.final)
+        dead: list[int] = []
+        if floor > floor_before:
+            self._evict(floor)
+            dead = self._dead_groups(floor)
+        delta = self._delta(touched, fresh, dead, floor if floor > floor_before else None)
+        self.groups.cut(dead)
+        return out, delta
+
+    def _fold(self, flow: Flow) -> tuple[Columns, list[int]]:
+        if self.slide > self.size:
+            inside = np.flatnonzero(np.mod(flow.time, self.slide) < self.size)
+            flow = flow if len(inside) == len(flow) else flow.take(inside)
+        if not len(flow):
+            return take(self.open, np.empty(0, np.int64)), []
+        group, fresh = self.groups.encode([flow.rows[c] for c in self.by], len(flow))
+        pane = np.floor_divide(flow.time, self.width)
+        least, many = int(pane.min()), self.groups.capacity
+        span = (int(pane.max()) - least + 1) * many
+        distinct, slot = compact((pane - least) * many + group, span)
+        panes, groups = (distinct // many + least) * self.width, distinct % many
+        touched = self._stored_or_new(panes, groups, flow, slot)
+        for i, (call, acc) in enumerate(zip(self.calls, self.accumulators, strict=True)):
+            rows = _rows(flow, call.column, slot, len(distinct), nulls=isinstance(acc, Pick))
+            stored = {k: touched[f"{k}{i}"] for k in acc.start(0)}
+            touched |= {f"{k}{i}": v for k, v in acc.fold(stored, rows).items()}
+        self._put_open(touched)
+        self._note_groups(groups, panes)
+        return touched, fresh
+
+    def _stored_or_new(self, panes: Int64s, groups: Int64s, flow: Flow, slot: Int64s) -> Columns:
+        first = np.empty(len(panes), np.int64)
+        first[slot[::-1]] = np.arange(len(slot) - 1, -1, -1)
+        new = self._entries(panes, groups)
+        new[FIRST_CAUSE], new[FIRST_SUB] = flow.cause[first], flow.sub[first]
+        at, found = _find(self.open, panes, groups)
+        if not found.any():
+            return new
+        index = np.arange(len(panes)) + len(self.open[PANE])
+        index[found] = at[found]
+        return take(concat([self.open, new]), index)
+
+    def _put_open(self, entries: Columns) -> None:
+        """Put entries into the open panes, over those of the same pane and group."""
+        panes, groups = np.asarray(entries[PANE]), np.asarray(entries[GROUP])
+        at, found = _find(self.open, panes, groups)
+        keep = np.ones(len(self.open[PANE]), np.bool_)
+        keep[at[found]] = False
+        both = concat([take(self.open, np.flatnonzero(keep)), entries])
+        self.open = take(both, np.lexsort((np.asarray(both[GROUP]), np.asarray(both[PANE]))))
+
+    def _note_groups(self, groups: Int64s, panes: Int64s) -> None:
+        if self.groups.capacity > len(self.last_pane):
+            grown = np.full(max(self.groups.capacity, 2 * len(self.last_pane)), FIRST_TIME)
+            grown[: len(self.last_pane)] = self.last_pane
+            self.last_pane = grown
+        np.maximum.at(self.last_pane, groups, panes)
+
+    # -- windows
+
+    def _emit(self, bounds: Bounds) -> Flow:
+        entries = self._closing(bounds)
+        if entries is None:
+            return Flow(self.schema.empty_table(), *(np.empty(0, np.int64) for _ in range(3)), bounds)
+        pane = np.asarray(entries[PANE])
+        # window ends that hold a pane: newest, newest - slide, ...; of these, the ones in (standing, final]
+        newest = np.floor_divide(pane, self.slide) * self.slide + self.size
+        low = max(bounds.standing, int(newest.min()) - self.size - self.slide)
+        high = min(bounds.final, int(newest.max()))
+        first = np.maximum(0, -np.floor_divide(high - newest, self.slide))
+        last = np.minimum(np.floor_divide(newest - low - 1, self.slide), np.floor_divide(newest - pane - 1, self.slide))
+        times = np.maximum(last - first + 1, 0)
+        index = np.repeat(np.arange(len(pane)), times)
+        nth = np.arange(len(index)) - np.repeat(np.cumsum(times) - times, times)
+        end = newest[index] - (first[index] + nth) * self.slide
+        if not len(end):
+            return Flow(self.schema.empty_table(), *(np.empty(0, np.int64) for _ in range(3)), bounds)
+        many, least = self.groups.capacity, int(end.min())
+        code = np.floor_divide(end - least, self.slide) * many + np.asarray(entries[GROUP])[index]
+        distinct, slot = compact(code, (int(end.max()) - least) // self.slide * many + many)
+        ends, groups = distinct // many * self.slide + least, distinct % many
+        order = _by_first(entries, index, slot, ends)
+        columns = dict(zip(self.by, self.groups.keys(groups[order]), strict=True))
+        columns["window_start"] = pa.array((ends - self.size)[order]).view(TIMESTAMP)
+        columns["window_end"] = pa.array(ends[order]).view(TIMESTAMP)
+        for i, acc in enumerate(self.accumulators):
+            stored = take({k: entries[f"{k}{i}"] for k in acc.start(0)}, index)
+            columns[f"__a{i}"] = acc.result(take(acc.combine(stored, slot, len(distinct)), order))
+        ends = ends[order]
+        cause = bounds.cause[np.searchsorted(bounds.time, ends, "left")]
+        rows = pa.table([columns[name] for name in self.schema.names], schema=self.schema)
+        return Flow(rows, ends, cause, rank_within(cause), bounds)
+
+    def _closing(self, bounds: Bounds) -> Columns | None:
+        """The entries of panes in windows that close now, oldest pane first; None when no window closes."""
+        if self._floor(bounds.final) == self._floor(bounds.standing):
+            return None
+        parts = [p for p in [*self.sealed, self.open] if len(p[PANE]) and p[PANE][0] < bounds.final]
+        if not parts:
+            return None
+        entries = concat(parts)
+        inside = np.asarray(entries[PANE]) < bounds.final
+        return entries if inside.all() else take(entries, np.flatnonzero(inside))
+
+    # -- what is kept
+
+    def _floor(self, boundary: int) -> int:
+        """The oldest pane that a window still open at this boundary may need."""
+        if boundary <= FIRST_TIME + self.size + self.slide or boundary == LAST_TIME:
+            return boundary
+        return ((boundary - self.size) // self.slide + 1) * self.slide
+
+    def _seal(self, boundary: int) -> None:
+        pane = np.asarray(self.open[PANE])
+        split = int(np.searchsorted(pane, boundary - self.width, "right")) if boundary > FIRST_TIME + self.width else 0
+        if split:
+            self.sealed.append(take(self.open, np.arange(split)))
+            self.open = take(self.open, np.arange(split, len(pane)))
+            if len(self.sealed) > CHUNKS_MOST:
+                self.sealed = [concat(self.sealed)]
+
+    def _evict(self, floor: int) -> None:
+        kept = []
+        for part in self.sealed:
+            split = int(np.searchsorted(np.asarray(part[PANE]), floor, "left"))
+            if split < len(part[PANE]):
+                kept.append(take(part, np.arange(split, len(part[PANE]))) if split else part)
+        self.sealed = kept
+        split = int(np.searchsorted(np.asarray(self.open[PANE]), floor, "left"))
+        if split:
+            self.open = take(self.open, np.arange(split, len(self.open[PANE])))
+
+    def _dead_groups(self, floor: int) -> list[int]:
+        dead = np.flatnonzero((self.last_pane < floor) & (self.last_pane > FIRST_TIME))
+        self.last_pane[dead] = FIRST_TIME
+        return [int(n) for n in dead]
+
+    # -- tables
+
+    def _delta(self, touched: Columns, fresh: list[int], dead: list[int], floor: int | None) -> Delta:
+        delta: Delta = {}
+        if floor is not None:
+            touched = take(touched, np.flatnonzero(np.asarray(touched[PANE]) >= floor))
+        if len(touched[PANE]) or floor is not None:
+            delta["panes"] = Change(to_table(touched), floor=floor)
+        gone = set(dead)
+        born = [n for n in fresh if n not in gone]
+        cut = sorted(gone.difference(fresh))
+        if born or cut:
+            put = self._group_table(np.array(born, np.int64))
+            delta["groups"] = Change(put, cut=pa.table({GROUP: pa.array(cut, pa.int64())}) if cut else None)
+        return delta
+
+    def apply(self, delta: Delta) -> None:
+        """Catch up with a change that another copy made."""
+        if (groups := delta.get("groups")) is not None:
+            cut = groups.cut[GROUP].to_pylist() if groups.cut is not None else []
+            self.groups.cut(cut)
+            self.last_pane[np.array(cut, np.int64)] = FIRST_TIME
+            columns = [whole(groups.put[f"g{i}"]) for i in range(len(self.by))]
+            self.groups.put(groups.put[GROUP].to_pylist(), columns)
+        if (panes := delta.get("panes")) is not None:
+            if panes.floor is not None:
+                self._evict(panes.floor)
+            if panes.put.num_rows:
+                entries = self._from_table(panes.put)
+                self._put_open(entries)
+                self._note_groups(np.asarray(entries[GROUP]), np.asarray(entries[PANE]))
+
+    def tables_now(self) -> dict[str, pa.Table]:
+        """The whole state, each table in key order."""
+        panes = concat([*self.sealed, self.open])
+        return {"groups": self._group_table(self.groups.alive()), "panes": to_table(panes)}
+
+    def size_now(self) -> tuple[int, int]:
+        """Rows and bytes held."""
+        rows = sum(len(p[PANE]) for p in [*self.sealed, self.open])
+        width = sum(v.itemsize if isinstance(v, np.ndarray) else 16 for v in self.open.values())
+        return rows + len(self.groups), rows * width + 64 * len(self.groups)
+
+    def _group_table(self, numbers: Int64s) -> pa.Table:
+        keys = {f"g{i}": k for i, k in enumerate(self.groups.keys(numbers))}
+        return pa.table({GROUP: pa.array(numbers)} | keys)
+
+    def _entries(self, panes: Int64s, groups: Int64s) -> Columns:
+        n = len(panes)
+        entries: Columns = {
+            PANE: panes,
+            GROUP: groups,
+            FIRST_CAUSE: np.zeros(n, np.int64),
+            FIRST_SUB: np.zeros(n, np.int64),
+        }
+        for i, acc in enumerate(self.accumulators):
+            entries |= {f"{k}{i}": v for k, v in acc.start(n).items()}
+        return entries
+
+    def _from_table(self, table: pa.Table) -> Columns:
+        return {k: to_numpy(table[k]) if isinstance(v, np.ndarray) else whole(table[k]) for k, v in self.open.items()}
+
+
+def _find(entries: Columns, panes: Int64s, groups: Int64s) -> tuple[Int64s, Int64s]:
+    """Where (pane, group) pairs stand among sorted entries, and whether they do."""
+    have_pane, have_group = np.asarray(entries[PANE]), np.asarray(entries[GROUP])
+    if not len(have_pane) or not len(panes):
+        return np.zeros(len(panes), np.int64), np.zeros(len(panes), np.bool_)
+    # one sortable code for both sides: the rank of the pane among all panes, then the group
+    distinct = np.unique(np.concatenate([have_pane, panes]))
+    many = int(max(have_group.max(), groups.max())) + 1
+    have = np.searchsorted(distinct, have_pane) * many + have_group
+    want = np.searchsorted(distinct, panes) * many + groups
+    at = np.minimum(np.searchsorted(have, want), len(have) - 1)
+    return at, have[at] == want
+
+
+def _rows(flow: Flow, column: str | None, slot: Int64s, slots: int, *, nulls: bool) -> Rows:
+    if column is None:
+        return Rows(pa.nulls(0), slot, flow.time, slots)
+    values = whole(flow.rows[column])
+    if values.null_count and not nulls:
+        valid = pc.is_valid(values)
+        keep = valid.to_numpy(zero_copy_only=False)
+        return Rows(values.filter(valid), slot[keep], flow.time[keep], slots)
+    return Rows(values, slot, flow.time, slots)
+
+
+def _by_first(entries: Columns, index: Int64s, slot: Int64s, ends: Int64s) -> Int64s:
+    """The order of results: by window end, then by the first row that each window's group saw."""
+    cause, sub = np.asarray(entries[FIRST_CAUSE])[index], np.asarray(entries[FIRST_SUB])[index]
+    most = np.iinfo(np.int64).max
+    first = np.full(len(ends), most)
+    np.minimum.at(first, slot, cause)
+    second = np.full(len(ends), most)
+    earliest = cause == first[slot]
+    np.minimum.at(second, slot[earliest], sub[earliest])
+    return np.lexsort((second, first, ends))

@@ -1,0 +1,83 @@
+"""Columns of a state table: NumPy where arithmetic happens, Arrow where values are only carried."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from borealis.tuples import Int64s
+
+Column = NDArray[Any] | pa.Array
+Columns = dict[str, Column]
+
+
+def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """One contiguous array."""
+    if isinstance(column, pa.ChunkedArray):
+        return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(_chunks(column))
+    return column
+
+
+def _chunks(column: pa.ChunkedArray) -> list[pa.Array]:
+    return column.chunks if column.num_chunks else [pa.array([], column.type)]
+
+
+def take(columns: Columns, index: Int64s) -> Columns:
+    """The rows at these places."""
+    return {k: v[index] if isinstance(v, np.ndarray) else v.take(pa.array(index)) for k, v in columns.items()}
+
+
+def concat(parts: Sequence[Columns]) -> Columns:
+    """The rows of all parts, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return {
+        k: np.concatenate([p[k] for p in parts])
+        if isinstance(parts[0][k], np.ndarray)
+        else pa.concat_arrays([p[k] for p in parts])
+        for k in parts[0]
+    }
+
+
+def to_table(columns: Columns) -> pa.Table:
+    """As an Arrow table, without copying."""
+    return pa.table({k: pa.array(v) if isinstance(v, np.ndarray) else v for k, v in columns.items()})
+
+
+def to_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
+    """A column without nulls as NumPy: temporal types as int64, booleans as int64."""
+    array = whole(column)
+    if pa.types.is_boolean(array.type):
+        array = array.cast(pa.int8())
+    elif pa.types.is_temporal(array.type):
+        array = array.view(pa.int32()) if array.type.bit_width == 32 else array.view(pa.int64())
+    if array.null_count:
+        array = array.fill_null(0)
+    values: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    return values
+
+
+def normal_floats(array: pa.Array) -> pa.Array:
+    """Floats as SQL groups and compares them: one NaN, no negative zero."""
+    if not pa.types.is_floating(array.type):
+        return array
+    array = pc.if_else(pc.equal(array, 0.0), pa.scalar(0.0, array.type), array)
+    return pc.if_else(pc.is_nan(array), pa.scalar(float("nan"), array.type), array)
+
+
+def compact(codes: Int64s, span: int) -> tuple[Int64s, Int64s]:
+    """The distinct codes in rising order, and each row's place among them. Codes lie in [0, span)."""
+    if span <= max(4 * len(codes), 1 << 18):
+        seen = np.zeros(span, np.bool_)
+        seen[codes] = True
+        distinct = np.flatnonzero(seen)
+        place = np.empty(span, np.int64)
+        place[distinct] = np.arange(len(distinct))
+        return distinct, place[codes]
+    distinct, inverse = np.unique(codes, return_inverse=True)
+    return distinct, inverse.astype(np.int64, copy=False)

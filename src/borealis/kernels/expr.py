@@ -1,0 +1,561 @@
+"""Spark SQL expressions as Arrow compute: only what gives Spark's own answer, to the bit, is ever built here.
+
+`plan.expressions` translates a tree that Spark has resolved into an `Expr`; the workers evaluate it on whole columns
+and no row crosses into the JVM. Spark evaluates lazily, row by row (`CASE WHEN b <> 0 THEN a / b END` never divides by
+zero); Arrow evaluates whole columns. So an expression is first evaluated eagerly: if nothing went wrong anywhere, the
+laziness could not have mattered. Only if something did is it evaluated again the slow way, each branch on just the rows
+that Spark would have evaluated it on, and an error that is left is the user's.
+
+>>> half = Call("divide", (Column("v", "double"), Literal("2.0", "double")), "double")
+>>> evaluate(half, pa.table({"v": [1.0, None]})).to_pylist()
+[0.5, None]
+>>> from_json(to_json(half)) == half
+True
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from borealis.errors import TrainError
+
+Values: TypeAlias = Any  # pa.Array | pa.ChunkedArray | pa.Scalar: literals stay scalars
+Rows: TypeAlias = Any  # pa.Table | pa.RecordBatch
+
+ARROW_TYPES = {
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
+INTEGRAL = ("byte", "short", "integer", "long")
+FLOATING = ("float", "double")
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+_IN_AS_EQUALITIES_MAX = 8  # up to here a chain of comparisons beats building a hash table
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the input, by its name in the input's schema (Spark keeps the name as the *user* spelt it)."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A constant: Spark's text of it and Spark's type; no text is a null of that type."""
+
+    value: str | None
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function of this module applied to arguments; `type` is the result's, as Spark typed it."""
+
+    function: str
+    args: tuple[Expr, ...]
+    type: str
+
+
+Expr: TypeAlias = Column | Literal | Call
+
+
+def to_json(expr: Expr) -> list[Any]:
+    """Nested lists that `json` can write; `from_json` reads them back."""
+    match expr:
+        case Column(name, kind):
+            return ["column", name, kind]
+        case Literal(value, kind):
+            return ["literal", value, kind]
+        case Call(function, args, kind):
+            return ["call", function, kind, [to_json(arg) for arg in args]]
+
+
+def from_json(form: list[Any]) -> Expr:
+    """The expression that `to_json` wrote; anything else is an error, never a guess."""
+    match form:
+        case ["column", str(name), str(kind)]:
+            return Column(name, kind)
+        case ["literal", str() | None as value, str(kind)]:
+            return Literal(value, kind)
+        case ["call", str(function), str(kind), list(args)] if function in FUNCTIONS or function in LAZY:
+            return Call(function, tuple(from_json(arg) for arg in args), kind)
+        case _:
+            raise TrainError(f"not an expression: {form!r}", hint="the program is from another version; start it again")
+
+
+def arrow_type(kind: str) -> pa.DataType | None:
+    """The Arrow type of a Spark type name, or None for a type (or collation) that is not handled here."""
+    if known := ARROW_TYPES.get(kind):
+        return known
+    decimal = _DECIMAL.fullmatch(kind)
+    return pa.decimal128(int(decimal[1]), int(decimal[2])) if decimal else None
+
+
+# --- evaluating ---------------------------------------------------------------------------------------------------
+
+
+def evaluate(expr: Expr, table: Rows) -> Values:
+    """The value of the expression on every row; a scalar if no column is in it. A plain column is not copied."""
+    try:
+        return _eager(expr, table, {})
+    except _FaultError:
+        return _lazy(expr, table)
+
+
+def column(expr: Expr, table: Rows, type: pa.DataType) -> Values:
+    """The value as an array of full length and exactly this Arrow type."""
+    value = evaluate(expr, table)
+    if isinstance(value, pa.Scalar):
+        value = _full(value, table.num_rows)
+    return value if value.type == type else value.cast(type)
+
+
+def mask(expr: Expr, table: Rows) -> Values:
+    """The rows that pass a predicate; null counts as false.
+
+    A row whose null fails the filter anyway does not raise: Spark tests those nulls first, whatever the order written.
+    """
+    try:
+        value = _eager(expr, table, {})
+    except _FaultError:
+        alive = _alive(expr, table)
+        value = _scatter(_lazy(expr, table.filter(alive)), alive, pa.bool_())
+    if isinstance(value, pa.Scalar):
+        value = _full(value, table.num_rows)
+    return value.fill_null(False) if value.null_count else value
+
+
+class _FaultError(Exception):
+    """Something overflowed or was divided by zero, perhaps on a row that Spark would not have looked at."""
+
+    def __init__(self, what: str, expr: Call) -> None:
+        super().__init__(what)
+        self.what = what
+        self.expr = expr
+
+    def told(self) -> TrainError:
+        if self.what == "division by zero":
+            hint = "filter out the rows with a zero divisor, or use try_divide or try_mod, which give null"
+        else:
+            hint = f"cast to a type wider than {self.expr.type} first, or use try_add, try_subtract or try_multiply"
+        return TrainError(f"{self.what} in `{sql(self.expr)}`", hint=hint)
+
+
+def _eager(expr: Expr, table: Rows, seen: dict[Call, Values]) -> Values:
+    match expr:
+        case Column(name, kind):
+            values, wanted = table.column(name), arrow_type(kind)
+            return values if values.type == wanted else values.cast(wanted)
+        case Literal():
+            return scalar(expr)
+        case Call():
+            if expr not in seen:
+                seen[expr] = _apply(expr, [_eager(arg, table, seen) for arg in expr.args])
+            return seen[expr]
+
+
+def _apply(expr: Call, values: list[Values]) -> Values:
+    try:
+        return FUNCTIONS[expr.function](expr, *values)
+    except ZeroDivisionError:
+        raise _FaultError("division by zero", expr) from None
+    except OverflowError:
+        raise _FaultError("overflow", expr) from None
+    except pa.ArrowInvalid as error:
+        if "divide by zero" in str(error):
+            raise _FaultError("division by zero", expr) from None
+        if "overflow" in str(error):
+            raise _FaultError("overflow", expr) from None
+        raise
+
+
+def _lazy(expr: Expr, table: Rows) -> Values:
+    """As `_eager`, but no argument is evaluated on a row on which Spark would not evaluate it."""
+    if not table.num_rows:  # where there is no row, even 1 / 0 is no error
+        return pa.nulls(0, arrow_type(expr.type))
+    if not isinstance(expr, Call) or not can_raise(expr):
+        return _full(_eager(expr, table, {}), table.num_rows)
+    if expr.function in LAZY:
+        return LAZY[expr.function](expr, table)
+    order = list(evaluation_order(expr))
+    values: list[Values] = [None] * len(order)
+    alive = _full(pa.scalar(True), table.num_rows)
+    for i in order:
+        arg = expr.args[i]
+        values[i] = scalar(arg) if isinstance(arg, Literal) else _on(alive, arg, table)
+        if expr.function not in NULL_TOLERANT:
+            alive = pc.and_(alive, pc.is_valid(values[i]))
+    try:
+        return _full(_apply(expr, values), table.num_rows)
+    except _FaultError as fault:
+        raise fault.told() from None
+
+
+def _on(rows: Values, expr: Expr, table: Rows) -> Values:
+    """The expression on just these rows; null elsewhere."""
+    if not can_raise(expr):
+        return _full(_eager(expr, table, {}), table.num_rows)
+    return _scatter(_lazy(expr, table.filter(rows)), rows, arrow_type(expr.type))
+
+
+def _scatter(values: Values, rows: Values, type: pa.DataType) -> Values:
+    return pc.replace_with_mask(pa.nulls(len(rows), type), _one(rows), _one(values))
+
+
+def _full(value: Values, n: int) -> Values:
+    if not isinstance(value, pa.Scalar):
+        return value
+    return pa.repeat(value, n) if value.is_valid else pa.nulls(n, value.type)
+
+
+def _one(values: Values) -> pa.Array:
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+
+
+def _alive(expr: Expr, table: Rows) -> pa.Array:
+    """The rows on which no part of a conjunction is null for sure."""
+    alive = _full(pa.scalar(True), table.num_rows)
+    for name in sorted({name for part in _conjuncts(expr) for name in _null_spreads(part)}):
+        alive = pc.and_(alive, _one(pc.is_valid(table.column(name))))
+    return alive
+
+
+def _conjuncts(expr: Expr) -> Iterator[Expr]:
+    if isinstance(expr, Call) and expr.function == "and":
+        for arg in expr.args:
+            yield from _conjuncts(arg)
+    else:
+        yield expr
+
+
+def _null_spreads(expr: Expr) -> Iterator[str]:
+    """Columns whose null makes the whole expression null; not through AND: null AND false is false."""
+    if isinstance(expr, Column):
+        yield expr.name
+    elif isinstance(expr, Call) and expr.function not in LAZY and expr.function not in NULL_TOLERANT:
+        for arg in expr.args:
+            yield from _null_spreads(arg)
+
+
+# --- what may raise, and when ---------------------------------------------------------------------------------------
+
+
+def raises_itself(expr: Expr) -> bool:
+    """Whether this call (not its arguments) may raise on some row."""
+    match expr:
+        case Call(function, args, kind):
+            if function in ("add", "subtract", "multiply", "negate", "abs"):
+                return kind in INTEGRAL
+            if function in ("divide", "int_divide", "remainder"):
+                return not _harmless_divisor(args[1], minus_one=function == "int_divide")
+    return False
+
+
+def _harmless_divisor(divisor: Expr, *, minus_one: bool) -> bool:
+    if not isinstance(divisor, Literal):
+        return False
+    if divisor.value is None:
+        return True
+    value = float(divisor.value)
+    return value != 0 and not (minus_one and value == -1)
+
+
+def can_raise(expr: Expr) -> bool:
+    """Whether evaluating this expression may raise on some row."""
+    return raises_itself(expr) or (isinstance(expr, Call) and any(can_raise(arg) for arg in expr.args))
+
+
+def evaluation_order(expr: Call) -> range:
+    """The order in which Spark evaluates the arguments: the divisor comes first, and a null ends it there."""
+    n = len(expr.args)
+    return range(n - 1, -1, -1) if expr.function in ("divide", "int_divide", "remainder") else range(n)
+
+
+def _lazy_and(expr: Call, table: Rows) -> Values:
+    left = _lazy(expr.args[0], table)
+    undecided = pc.fill_null(left, True)
+    return pc.and_kleene(left, _on(undecided, expr.args[1], table))
+
+
+def _lazy_or(expr: Call, table: Rows) -> Values:
+    left = _lazy(expr.args[0], table)
+    undecided = pc.invert(pc.fill_null(left, False))
+    return pc.or_kleene(left, _on(undecided, expr.args[1], table))
+
+
+def _lazy_case(expr: Call, table: Rows) -> Values:
+    result = pa.nulls(table.num_rows, arrow_type(expr.type))
+    waiting = _full(pa.scalar(True), table.num_rows)
+    pairs, rest = divmod(len(expr.args), 2)
+    for i in range(pairs):
+        chosen = pc.and_(waiting, pc.fill_null(_on(waiting, expr.args[2 * i], table), False))
+        result = pc.if_else(chosen, _on(chosen, expr.args[2 * i + 1], table), result)
+        waiting = pc.and_not(waiting, chosen)
+    return pc.if_else(waiting, _on(waiting, expr.args[-1], table), result) if rest else result
+
+
+def _lazy_coalesce(expr: Call, table: Rows) -> Values:
+    result = _lazy(expr.args[0], table)
+    for arg in expr.args[1:]:
+        result = pc.coalesce(result, _on(pc.is_null(result), arg, table))
+    return result
+
+
+LAZY: dict[str, Callable[[Call, Rows], Values]] = {
+    "and": _lazy_and,
+    "or": _lazy_or,
+    "case": _lazy_case,
+    "coalesce": _lazy_coalesce,
+}
+NULL_TOLERANT = frozenset({"eq_null_safe", "is_null", "is_not_null", "is_nan", "greatest", "least", "in"})
+
+
+# --- literals -------------------------------------------------------------------------------------------------------
+
+
+def scalar(literal: Literal) -> pa.Scalar:
+    """The Arrow scalar of a literal. Spark's text of a timestamp is in the session's zone, here always UTC."""
+    type, text = arrow_type(literal.type), literal.value
+    if text is None:
+        return pa.scalar(None, type)
+    value: Any
+    if literal.type in INTEGRAL:
+        value = int(text)
+    elif literal.type in FLOATING:
+        value = np.float32(text) if literal.type == "float" else float(text)
+    elif literal.type == "boolean":
+        value = {"true": True, "false": False}[text]
+    elif literal.type == "string":
+        value = text
+    elif literal.type == "date":
+        value = datetime.date.fromisoformat(text)
+    elif literal.type == "timestamp":
+        value = datetime.datetime.fromisoformat(text).replace(tzinfo=datetime.UTC)
+    elif literal.type.startswith("decimal"):
+        value = Decimal(text)
+    else:
+        raise TrainError(f"no constants of type {literal.type}", hint="start the program again")
+    return pa.scalar(value, type)
+
+
+# --- the functions ----------------------------------------------------------------------------------------------------
+
+
+def _may_be_nan(x: Values) -> bool:
+    if not pa.types.is_floating(x.type):
+        return False
+    return not isinstance(x, pa.Scalar) or (x.is_valid and math.isnan(x.as_py()))
+
+
+def _eq(_: Call, a: Values, b: Values) -> Values:
+    same = pc.equal(a, b)
+    if _may_be_nan(a) and _may_be_nan(b):
+        return pc.or_(same, pc.and_(pc.is_nan(a), pc.is_nan(b)))
+    return same
+
+
+def _gt(_: Call, a: Values, b: Values) -> Values:
+    if not _may_be_nan(a):  # NaN on the right is above everything, and IEEE says false too
+        return pc.greater(a, b)
+    above = pc.invert(pc.less_equal(a, b))  # true for NaN on either side
+    return pc.and_(above, pc.invert(pc.is_nan(b))) if _may_be_nan(b) else above
+
+
+def _ge(expr: Call, a: Values, b: Values) -> Values:
+    if not _may_be_nan(a):
+        return pc.greater_equal(a, b)
+    return pc.invert(_gt(expr, b, a)) if _may_be_nan(b) else pc.invert(pc.less(a, b))
+
+
+def _eq_null_safe(expr: Call, a: Values, b: Values) -> Values:
+    same = pc.coalesce(_eq(expr, a, b), pa.scalar(False))
+    return pc.or_(same, pc.and_(pc.is_null(a), pc.is_null(b)))
+
+
+def _in(expr: Call, value: Values, *items: pa.Scalar) -> Values:
+    if value.type in (pa.float32(), pa.float64()) or len(items) <= _IN_AS_EQUALITIES_MAX:
+        found = _eq(expr, value, items[0])
+        for item in items[1:]:
+            found = pc.or_kleene(found, _eq(expr, value, item))
+        return found
+    present = pa.array([item.as_py() for item in items if item.is_valid], value.type)
+    found = pc.is_in(value, value_set=present)
+    null = pa.scalar(None, pa.bool_())
+    if len(present) < len(items):  # not found among items one of which is unknown: unknown
+        found = pc.if_else(found, found, null)
+    return pc.if_else(pc.is_valid(value), found, null)
+
+
+def _add(_: Call, a: Values, b: Values) -> Values:
+    return pc.add_checked(a, b) if pa.types.is_integer(a.type) else pc.add(a, b)
+
+
+def _subtract(_: Call, a: Values, b: Values) -> Values:
+    return pc.subtract_checked(a, b) if pa.types.is_integer(a.type) else pc.subtract(a, b)
+
+
+def _multiply(_: Call, a: Values, b: Values) -> Values:
+    return pc.multiply_checked(a, b) if pa.types.is_integer(a.type) else pc.multiply(a, b)
+
+
+def _refuse_zero(expr: Call, a: Values, b: Values) -> None:
+    """A zero divisor raises unless the dividend is null."""
+    if _harmless_divisor(expr.args[1], minus_one=False):
+        return
+    zero = pa.scalar(0, b.type)
+    hit = pc.and_kleene(pc.equal(b, zero), pc.is_valid(a))
+    if (hit if isinstance(hit, pa.Scalar) else pc.any(hit)).as_py():
+        raise ZeroDivisionError
+
+
+def _divide(expr: Call, a: Values, b: Values) -> Values:
+    _refuse_zero(expr, a, b)
+    return pc.divide(a, b)
+
+
+def _remainder(expr: Call, a: Values, b: Values) -> Values:
+    """Java's %, with the sign of the dividend; Arrow has none, numpy's fmod is it."""
+    _refuse_zero(expr, a, b)
+    if isinstance(a, pa.Scalar) and isinstance(b, pa.Scalar):
+        return _remainder(expr, pa.array([a.as_py()], a.type), b)[0]
+    if any(isinstance(x, pa.Scalar) and not x.is_valid for x in (a, b)):
+        return pa.nulls(len(a) if isinstance(b, pa.Scalar) else len(b), a.type)
+    with np.errstate(all="ignore"):
+        rest = pa.array(np.fmod(_numpy(a, 0), _numpy(b, 1)))
+    nulls = [x for x in (a, b) if not isinstance(x, pa.Scalar) and x.null_count]
+    for x in nulls:
+        rest = pc.if_else(_one(pc.is_valid(x)), rest, pa.scalar(None, rest.type))
+    return rest
+
+
+def _numpy(x: Values, instead_of_null: int) -> Any:
+    if isinstance(x, pa.Scalar):
+        return x.type.to_pandas_dtype()(x.as_py())
+    full = x.fill_null(pa.scalar(instead_of_null, x.type)) if x.null_count else x
+    return _one(full).to_numpy(zero_copy_only=False)
+
+
+def _negate(_: Call, a: Values) -> Values:
+    return pc.negate_checked(a) if pa.types.is_integer(a.type) else pc.negate(a)
+
+
+def _abs(_: Call, a: Values) -> Values:
+    return pc.abs_checked(a) if pa.types.is_integer(a.type) else pc.abs(a)
+
+
+def _cast(expr: Call, a: Values) -> Values:
+    return pc.cast(a, arrow_type(expr.type), safe=False)  # the planner lets through only casts that cannot fail
+
+
+def _case(expr: Call, *args: Values) -> Values:
+    pairs, rest = divmod(len(args), 2)
+    result = args[-1] if rest else pa.scalar(None, arrow_type(expr.type))
+    for i in reversed(range(pairs)):
+        chosen = pc.coalesce(args[2 * i], pa.scalar(False))
+        result = pc.if_else(chosen, args[2 * i + 1], result)
+    return result
+
+
+def _concat(_: Call, *args: Values) -> Values:
+    return pc.binary_join_element_wise(*args, pa.scalar("", pa.string()), null_handling="emit_null")
+
+
+def _substring(_: Call, text: Values, start: pa.Scalar, length: pa.Scalar) -> Values:
+    first = max(start.as_py() - 1, 0)  # Spark counts from 1, and takes 0 for 1
+    return pc.utf8_slice_codeunits(text, first, first + length.as_py())
+
+
+FUNCTIONS: dict[str, Callable[..., Values]] = {
+    "eq": _eq,
+    "gt": _gt,
+    "ge": _ge,
+    "lt": lambda expr, a, b: _gt(expr, b, a),
+    "le": lambda expr, a, b: _ge(expr, b, a),
+    "eq_null_safe": _eq_null_safe,
+    "in": _in,
+    "and": lambda _, a, b: pc.and_kleene(a, b),
+    "or": lambda _, a, b: pc.or_kleene(a, b),
+    "not": lambda _, a: pc.invert(a),
+    "is_null": lambda _, a: pc.is_null(a),
+    "is_not_null": lambda _, a: pc.is_valid(a),
+    "is_nan": lambda _, a: pc.coalesce(pc.is_nan(a), pa.scalar(False)),
+    "add": _add,
+    "subtract": _subtract,
+    "multiply": _multiply,
+    "divide": _divide,
+    "int_divide": lambda _, a, b: pc.divide_checked(a, b),
+    "remainder": _remainder,
+    "negate": _negate,
+    "abs": _abs,
+    "cast": _cast,
+    "case": _case,
+    "coalesce": lambda _, *args: pc.coalesce(*args),
+    "greatest": lambda _, *args: pc.max_element_wise(*args),
+    "least": lambda _, *args: pc.min_element_wise(*args),
+    "bit_and": lambda _, a, b: pc.bit_wise_and(a, b),
+    "bit_or": lambda _, a, b: pc.bit_wise_or(a, b),
+    "bit_xor": lambda _, a, b: pc.bit_wise_xor(a, b),
+    "bit_not": lambda _, a: pc.bit_wise_not(a),
+    "sqrt": lambda _, a: pc.sqrt(a),
+    "length": lambda _, a: pc.utf8_length(a),
+    "concat": _concat,
+    "substring": _substring,
+    "starts_with": lambda _, a, b: pc.starts_with(a, b.as_py()),
+    "ends_with": lambda _, a, b: pc.ends_with(a, b.as_py()),
+    "contains": lambda _, a, b: pc.match_substring(a, b.as_py()),
+}
+
+_INFIX = {
+    "eq": "=", "gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq_null_safe": "<=>", "and": "AND", "or": "OR",
+    "add": "+", "subtract": "-", "multiply": "*", "divide": "/", "int_divide": "DIV", "remainder": "%",
+    "bit_and": "&", "bit_or": "|", "bit_xor": "^",
+}  # fmt: skip
+
+
+def sql(expr: Expr) -> str:
+    """The expression for a reader of an error message; casts that Spark put in are left out, so do not parse it.
+
+    >>> sql(Call("remainder", (Column("a", "long"), Column("b", "long")), "long"))
+    'a % b'
+    """
+    match expr:
+        case Column(name):
+            return name
+        case Literal(None):
+            return "NULL"
+        case Literal(value, kind):
+            return f"'{value}'" if kind in ("string", "date", "timestamp") else str(value)
+        case Call("cast", (arg,)):
+            return sql(arg)
+        case Call("negate", (arg,)):
+            return f"-{_in_brackets(arg)}"
+        case Call(function, (a, b)) if function in _INFIX:
+            return f"{_in_brackets(a)} {_INFIX[function]} {_in_brackets(b)}"
+        case Call(function, args):
+            return f"{function}({', '.join(map(sql, args))})"
+
+
+def _in_brackets(expr: Expr) -> str:
+    while isinstance(expr, Call) and expr.function == "cast":
+        expr = expr.args[0]
+    return f"({sql(expr)})" if isinstance(expr, Call) and expr.function in _INFIX else sql(expr)

@@ -1,0 +1,590 @@
+"""Join: pairs of tuples of two streams that are near in time and equal in their keys (Hwang 5.3.5, algorithm 4).
+
+Each side holds its recent rows in *chunks*: immutable, in order of (cause, sub), merged when a younger one has grown
+to half the size of the older, so that there are O(log n) of them and a small train seldom touches a large one. Rows
+are found by one sorted array per chunk, of `code * span + time`, where `code` is the key itself or some bits of its
+hash, and `time` is counted from the chunk's first: the partners of a row are one slice of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from borealis.errors import DiagramError, StateError, did_you_mean
+from borealis.kernels.flow import NOTHING, Flow, merge_bounds, rank_within
+from borealis.state.delta import Change, Delta, TableSpec
+from borealis.tuples import CAUSE, FIRST_TIME, LAST_TIME, SUB, TIME, Int64s
+
+LEFT, RIGHT = 0, 1
+SIDES = ("left", "right")
+
+CANDIDATES_AT_ONCE = 1 << 22  # pairs made before their keys are compared: bounds the memory that a bad hash costs
+ROWS_PER_TAKE = 1 << 20  # output rows gathered into one Arrow chunk: a string chunk holds at most 2 GiB
+SORT_PROBES_ABOVE = 1 << 12  # a larger index leaves the nearest cache, and is then walked in order
+LONG_STRING_BYTES = 128  # longer strings are hashed one by one
+WORD_BITS = 63  # of an int64 that is not negative
+
+_MIX_1 = np.uint64(0x9E3779B97F4A7C15)
+_MIX_2 = np.uint64(0xD6E8FEB86659FD93)
+_SHIFT = np.uint64(32)
+
+
+# ---------------------------------------------------------------- keys as words
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return any(is_a(kind) for is_a in _TEXT)
+
+
+_TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+_WHOLE = (
+    pa.types.is_integer,
+    pa.types.is_boolean,
+    pa.types.is_date,
+    pa.types.is_time,
+    pa.types.is_timestamp,
+    pa.types.is_duration,
+)
+
+
+def _can_be_key(kind: pa.DataType) -> bool:
+    exact = any(is_a(kind) for is_a in _WHOLE) or kind in (pa.float32(), pa.float64(), pa.null())
+    return exact or _is_text(kind) or pa.types.is_decimal128(kind)
+
+
+def _words(column: pa.ChunkedArray) -> list[Int64s]:
+    """A key column without nulls as int64 words: equal values have equal words. For text the converse does not hold."""
+    pieces = [_words_of(piece) for piece in column.chunks if len(piece)]
+    if not pieces:
+        return [NOTHING] * _word_count(column.type)
+    return pieces[0] if len(pieces) == 1 else [np.concatenate(words) for words in zip(*pieces, strict=True)]
+
+
+def _word_count(kind: pa.DataType) -> int:
+    return 2 if pa.types.is_decimal128(kind) and kind.precision > 18 else 1  # 18 digits fit into one word
+
+
+def _words_of(array: pa.Array) -> list[Int64s]:
+    kind = array.type
+    if _is_text(kind):
+        return [_hash_text(array)]
+    if pa.types.is_decimal128(kind):
+        end = array.offset + len(array)
+        halves = np.frombuffer(array.buffers()[1], np.int64, count=2 * end).reshape(-1, 2)[array.offset :]
+        return [np.ascontiguousarray(halves[:, i]) for i in range(_word_count(kind))]
+    if pa.types.is_floating(kind):
+        numbers = array.to_numpy(zero_copy_only=False).astype(np.float64) + 0.0  # -0.0 becomes 0.0
+        numbers[np.isnan(numbers)] = np.nan  # one NaN of the many
+        return [numbers.view(np.int64)]
+    if pa.types.is_temporal(kind):
+        array = array.view(pa.int32() if kind.bit_width == 32 else pa.int64())
+    return [array.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)]
+
+
+def _hash_text(array: pa.Array) -> Int64s:
+    """A 64-bit hash per string or binary, eight bytes of all of them at a time."""
+    wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    _, offset_buffer, data_buffer = array.buffers()
+    end = array.offset + len(array) + 1
+    offsets = np.frombuffer(offset_buffer, np.int64 if wide else np.int32, count=end)[array.offset :].astype(np.int64)
+    first, last = int(offsets[0]), int(offsets[-1])
+    data = np.zeros(last - first + 8, np.uint8)  # so that eight bytes can be read at every start
+    if last > first:
+        data[:-8] = np.frombuffer(data_buffer, np.uint8)[first:last]
+    start, length = offsets[:-1] - first, np.diff(offsets)
+    eights = np.ndarray((last - first + 1,), np.uint64, buffer=data.data, strides=(1,))
+    hashes = length.astype(np.uint64) * _MIX_1
+    long = length > LONG_STRING_BYTES
+    left = np.where(long, 0, length) if long.any() else length
+    rows, at = np.arange(len(array)), start
+    done = 0
+    while len(left) and int(left.max()) > done:
+        if int(left.min()) <= done:  # from here on, only the strings that are longer
+            more = np.flatnonzero(left > done)
+            rows, left, at = rows[more], left[more], at[more]
+        word = eights[at + done]
+        spare = np.maximum(8 - (left - done), 0).astype(np.uint64) * np.uint64(8)
+        word = (word << spare) >> spare
+        hashes[rows] = _mixed(hashes[rows], word)
+        done += 8
+    for i in np.flatnonzero(long).tolist():
+        hashes[i] = np.uint64(hash(data[start[i] : start[i] + length[i]].tobytes()) & (2**64 - 1))
+    return hashes.view(np.int64)
+
+
+def _mixed(state: NDArray[np.uint64], word: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    state = (state ^ word) * _MIX_1
+    state ^= state >> _SHIFT
+    state *= _MIX_2
+    return state
+
+
+def _hash_words(words: list[Int64s], bits: int) -> Int64s:
+    """The first `bits` bits of a hash of all words."""
+    state = np.zeros(len(words[0]), np.uint64)
+    for word in words:
+        state = _mixed(state, word.view(np.uint64))
+    state ^= state >> _SHIFT
+    state *= _MIX_1
+    return (state >> np.uint64(64 - bits)).view(np.int64)
+
+
+# ---------------------------------------------------------------- finding partners
+
+
+def _sorted_with_places(key: Int64s, key_bits: int) -> tuple[Int64s, Int64s]:
+    """The sorted keys (none negative) and where each stood; packed into one word where they fit, as sorting values is
+    several times faster than sorting places."""
+    place_bits = len(key).bit_length()
+    if key_bits + place_bits > WORD_BITS:
+        places = np.argsort(key, kind="stable")
+        return key[places], places
+    packed = (key << place_bits) | np.arange(len(key))
+    packed.sort()
+    return packed >> place_bits, packed & ((1 << place_bits) - 1)
+
+
+class _Index:
+    """Where in a chunk the rows of a key and a span of time stand. `sure` says that equal codes are equal words."""
+
+    def __init__(self, words: list[Int64s], time: Int64s, first: int, last: int) -> None:
+        self.first, self.last = first, last
+        n = len(time)
+        place_bits = n.bit_length()
+        self.ranks: Int64s | None = None  # the chunk's distinct times, when their span is too wide
+        self.span = last - first + 1
+        self.low = int(words[0].min()) if len(words) == 1 else 0
+        self.codes = int(words[0].max()) - self.low + 1 if len(words) == 1 else 1
+        if not self._fit(words, WORD_BITS - place_bits, place_bits + 3):
+            self.ranks = np.unique(time)
+            self.span = len(self.ranks)
+            if not self._fit(words, WORD_BITS - place_bits, place_bits + 1):
+                self._fit(words, WORD_BITS, 1)
+        moment = time - first if self.ranks is None else np.searchsorted(self.ranks, time)
+        composite = self._code(words) * self.span + moment if words else moment
+        self.composite, self.places = _sorted_with_places(composite, (self.codes * self.span).bit_length())
+
+    def _fit(self, words: list[Int64s], room_bits: int, hash_bits_least: int) -> bool:
+        """Whether code and time fit into `room_bits`; chooses the key itself as code, or else as much hash as fits."""
+        self.hash_bits = 0
+        self.sure = len(words) < 2 and (self.codes * self.span).bit_length() <= room_bits
+        if self.sure:
+            return True
+        self.hash_bits = room_bits - self.span.bit_length()
+        if self.hash_bits < hash_bits_least:
+            return False
+        self.codes = 1 << self.hash_bits
+        return True
+
+    def _code(self, words: list[Int64s]) -> Int64s:
+        return _hash_words(words, self.hash_bits) if self.hash_bits else words[0] - self.low
+
+    def slices(self, words: list[Int64s], early: Int64s, late: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+        """For rows that look for partners from `early` to `late`: which rows may have some, and the slice of `places`
+        where they are, from and until."""
+        if self.ranks is None:
+            start = np.where(early > self.last, self.span, np.maximum(early, self.first) - self.first)
+            end = np.where(late < self.first, 0, np.minimum(late, self.last) - self.first + 1)
+        else:
+            start, end = np.searchsorted(self.ranks, early), np.searchsorted(self.ranks, late, side="right")
+        inside = start < end
+        if words and not self.hash_bits:
+            inside &= (words[0] >= self.low) & (words[0] <= self.low + self.codes - 1)
+        who = np.flatnonzero(inside)
+        if len(who) < len(inside):
+            words, start, end = [w[who] for w in words], start[who], end[who]
+        if words:
+            base = self._code(words) * self.span
+            start, end = base + start, base + end
+        if len(who) > 1 and len(self.composite) > SORT_PROBES_ABOVE:
+            start, order = _sorted_with_places(start, (self.codes * self.span).bit_length())
+            who, end = who[order], end[order]  # ends rise with starts: the window has one width
+        return who, np.searchsorted(self.composite, start), np.searchsorted(self.composite, end)
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Rows of one side in order of (cause, sub), none with a null key. Never changed, only replaced."""
+
+    rows: pa.Table  # the held columns, without the three below
+    time: Int64s
+    cause: Int64s
+    sub: Int64s
+    words: list[Int64s]  # the key, as numbers
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    @cached_property
+    def first(self) -> int:
+        return int(self.time.min())
+
+    @cached_property
+    def last(self) -> int:
+        return int(self.time.max())
+
+    @cached_property
+    def index(self) -> _Index:
+        return _Index(self.words, self.time, self.first, self.last)
+
+    @cached_property
+    def _risen(self) -> Int64s:
+        return self.time if bool((self.time[1:] >= self.time[:-1]).all()) else np.sort(self.time)
+
+    def count_from(self, floor: int) -> int:
+        """How many rows have a time of at least `floor`."""
+        return len(self) if floor <= self.first else len(self) - int(np.searchsorted(self._risen, floor))
+
+    def take(self, index: Int64s) -> _Chunk:
+        rows = self.rows.take(pa.array(index))
+        return _Chunk(rows, self.time[index], self.cause[index], self.sub[index], [w[index] for w in self.words])
+
+    def since(self, floor: int) -> _Chunk:
+        """The rows with a time of at least `floor`."""
+        if not len(self) or floor <= self.first:
+            return self
+        return self.take(np.flatnonzero(self.time >= floor))
+
+    def table(self, schema: pa.Schema) -> pa.Table:
+        """The chunk as the state log sees it."""
+        head = [pa.array(self.cause), pa.array(self.sub), pa.array(self.time)]
+        return pa.Table.from_arrays(head + self.rows.columns, schema=schema)
+
+    @property
+    def nbytes(self) -> int:
+        numbers = sum(a.nbytes for a in (self.time, self.cause, self.sub, *self.words))
+        index = self.__dict__.get("index")
+        return int(self.rows.nbytes) + numbers + (index.composite.nbytes + index.places.nbytes if index else 0)
+
+
+def _joined(chunks: list[_Chunk]) -> _Chunk:
+    """One chunk of several that follow each other."""
+    if len(chunks) == 1:
+        return chunks[0]
+    time, cause, sub = (np.concatenate([getattr(c, name) for c in chunks]) for name in ("time", "cause", "sub"))
+    words = [np.concatenate(parts) for parts in zip(*(c.words for c in chunks), strict=True)]
+    return _Chunk(pa.concat_tables([c.rows for c in chunks]).combine_chunks(), time, cause, sub, words)
+
+
+def _candidates(index: _Index, probe: _Chunk, early: Int64s, late: Int64s) -> Iterator[tuple[Int64s, Int64s]]:
+    """Pairs (place in `probe`, place in the indexed chunk) within the window and of equal code, some at a time."""
+    who, start, end = index.slices(probe.words, early, late)
+    found = end > start
+    if not found.all():
+        who, start, end = who[found], start[found], end[found]
+    count = end - start
+    until = np.cumsum(count)
+    done = 0
+    while done < len(who):
+        before = int(until[done - 1]) if done else 0
+        upto = max(done + 1, int(np.searchsorted(until, before + CANDIDATES_AT_ONCE, side="right")))
+        some = slice(done, upto)
+        shift = np.repeat(start[some] - (until[some] - count[some] - before), count[some])
+        yield np.repeat(who[some], count[some]), index.places[shift + np.arange(len(shift))]
+        done = upto
+
+
+# ---------------------------------------------------------------- one side's rows
+
+
+class _Side:
+    """What one input has and holds. Held are only the columns that keys or output need, in the order of the input."""
+
+    def __init__(self, name: str, schema: pa.Schema, keys: list[str], wanted: list[str]) -> None:
+        for column in keys + wanted:
+            if column not in schema.names:
+                known = ", ".join(schema.names)
+                hint = did_you_mean(column, schema.names)
+                raise DiagramError(f"no column '{column}' in the {name} input of a join (has: {known})", hint=hint)
+        self.name = name
+        self.keys = keys
+        self.text_keys = [_is_text(schema.field(key).type) for key in keys]
+        self.user = pa.schema([field for field in schema if field.name in {*keys, *wanted}])
+        self.schema = pa.schema([pa.field(name, pa.int64()) for name in (CAUSE, SUB, TIME)] + list(self.user))
+        self.chunks: list[_Chunk] = []
+        self.floor = FIRST_TIME
+
+    def chunk_of(self, rows: pa.Table, time: Int64s, cause: Int64s, sub: Int64s) -> _Chunk:
+        """The rows as a chunk, without those that have a null in a key: they match nothing."""
+        columns = [rows.column(name) for name in self.user.names]
+        held = pa.Table.from_arrays(columns, schema=self.user) if columns else rows.select([])
+        whole = [held.column(key).is_valid() for key in self.keys if held.column(key).null_count]
+        if whole:
+            mask = np.logical_and.reduce([valid.to_numpy() for valid in whole])
+            held = held.filter(pa.array(mask))
+            time, cause, sub = time[mask], cause[mask], sub[mask]
+        held = held.combine_chunks()
+        words = [word for key in self.keys for word in _words(held.column(key))]
+        return _Chunk(held, time, cause, sub, words)
+
+    def raise_floor(self, floor: int) -> bool:
+        """Forget the rows before `floor`; whether there were any. Dead rows stay inside a chunk until half of it is."""
+        if floor <= self.floor:
+            return False
+        dropped = False
+        kept = []
+        for chunk in self.chunks:
+            alive = chunk.count_from(floor)
+            dropped |= alive < chunk.count_from(self.floor)
+            if alive * 2 < len(chunk):
+                chunk = chunk.since(floor)
+            if alive:
+                kept.append(chunk)
+        self.chunks, self.floor = kept, floor
+        return dropped
+
+    def add(self, chunk: _Chunk) -> None:
+        """Hold these rows, which come after all that are held."""
+        if not len(chunk):
+            return
+        run = [chunk]
+        size = len(chunk)
+        while self.chunks and len(self.chunks[-1]) <= 2 * size:
+            size += len(self.chunks[-1])
+            run.append(self.chunks.pop())
+        if len(run) > 1:
+            chunk = _joined([c.since(self.floor) for c in reversed(run)])
+        self.chunks.append(chunk)
+
+    def put(self, table: pa.Table) -> None:
+        """Hold rows as they stand in a delta: in any order, and in place of any that have the same key."""
+        if not table.num_rows:
+            return
+        time, cause, sub = (table.column(name).to_numpy() for name in (TIME, CAUSE, SUB))
+        chunk = self.chunk_of(table, time, cause, sub)
+        last = (int(self.chunks[-1].cause[-1]), int(self.chunks[-1].sub[-1])) if self.chunks else None
+        in_order = (cause[1:] > cause[:-1]) | ((cause[1:] == cause[:-1]) & (sub[1:] > sub[:-1]))
+        if bool(in_order.all()) and (last is None or last < (int(cause[0]), int(sub[0]))):
+            self.add(chunk)
+            return
+        everything = _joined([*(c.since(self.floor) for c in self.chunks), chunk])
+        order = np.lexsort((everything.sub, everything.cause))  # stable: of equal keys the newest is the last
+        cause, sub = everything.cause[order], everything.sub[order]
+        newest = np.append((cause[1:] != cause[:-1]) | (sub[1:] != sub[:-1]), True)
+        self.chunks = [everything.take(order[newest])]
+
+    def table(self) -> pa.Table:
+        """All that is held, in order."""
+        parts = [chunk.since(self.floor).table(self.schema) for chunk in self.chunks]
+        return pa.concat_tables(parts).combine_chunks() if parts else self.schema.empty_table()
+
+
+@dataclass
+class _Pool:
+    """The rows of one side that a train's pairs are made of: places are counted over held chunks, then new rows."""
+
+    held: list[_Chunk]
+    new: _Chunk
+
+    def __post_init__(self) -> None:
+        self.base = np.cumsum([0, *(len(chunk) for chunk in self.held)])
+
+    def gather(self, places: Int64s) -> tuple[_Chunk, Int64s]:
+        """A chunk with these rows in it, and where in it they are; no large held chunk is copied for a few rows."""
+        before = int(self.base[-1])
+        old = np.unique(places[places < before]) if before else NOTHING
+        parts = []
+        for chunk, base, end in zip(self.held, self.base, self.base[1:], strict=False):
+            low, high = np.searchsorted(old, (base, end))
+            if high > low:
+                parts.append(chunk.take(old[low:high] - base))
+        if not parts:
+            return self.new, places - before
+        moved = np.where(places < before, np.searchsorted(old, places), places - (before - len(old)))
+        return _joined([*parts, self.new]), moved
+
+
+# ---------------------------------------------------------------- the kernel
+
+
+class JoinKernel:
+    """Pairs of tuples of two streams closer than `within` in time, whose keys are equal. Keeps each side's recent rows.
+
+    Keys are compared as SQL's `=` does: null matches nothing, NaN matches NaN, -0.0 matches 0.0. Without keys every
+    pair within the window matches. A tuple's time must be before LAST_TIME, the boundary of a stream that has ended.
+
+    The state has, per side, `_cause`, `_sub`, `_time`, and those of the input's columns that are keys or output, in
+    the input's order: it depends on the arguments alone.
+    """
+
+    tables = (TableSpec("left", (CAUSE, SUB), floor=TIME), TableSpec("right", (CAUSE, SUB), floor=TIME))
+
+    def __init__(
+        self,
+        left: pa.Schema,
+        right: pa.Schema,
+        keys: list[tuple[str, str]],
+        within_us: int,
+        columns: list[tuple[str, str, str]],
+    ) -> None:
+        if within_us <= 0:
+            raise DiagramError(f"a join within {within_us} µs matches nothing", hint="let `within` be above zero")
+        for side, column, _ in columns:
+            if side not in SIDES:
+                raise DiagramError(f"no side '{side}' of a join for column '{column}'", hint="say 'left' or 'right'")
+        schemas = (left, right)
+        self._sides = [
+            _Side(name, schemas[i], [pair[i] for pair in keys], [c for side, c, _ in columns if side == name])
+            for i, name in enumerate(SIDES)
+        ]
+        for l_key, r_key in keys:
+            l_type, r_type = left.field(l_key).type, right.field(r_key).type
+            if l_type != r_type:
+                raise DiagramError(f"'{l_key}' is {l_type} but '{r_key}' is {r_type}", hint="cast one of them before")
+            if not _can_be_key(l_type):
+                raise DiagramError(f"'{l_key}' is {l_type}, which is no key of a join", hint="join by a plain column")
+        self._columns = [(SIDES.index(side), column) for side, column, _ in columns]
+        fields = [schemas[SIDES.index(side)].field(column).with_name(name) for side, column, name in columns]
+        self.schema = pa.schema(fields)  # of the output's rows
+        self._within = within_us
+        self._reach = min(within_us - 1, LAST_TIME)  # the largest difference that matches
+
+    def step(self, left: Flow, right: Flow) -> tuple[Flow, Delta]:
+        """Run one train: the pairs of which at least one is new, and what changed in the state.
+
+        Relies on the boundaries: rows that come later than a boundary must not be before it.
+        """
+        new = [s.chunk_of(f.rows, f.time, f.cause, f.sub) for s, f in zip(self._sides, (left, right), strict=True)]
+        out = self._output(new, left, right)
+        delta: Delta = {}
+        for side, chunk, other in zip(self._sides, new, (right, left), strict=True):
+            dropped = side.raise_floor(self._floor(other.bounds.final))
+            ended = side.floor == LAST_TIME
+            kept = chunk.take(NOTHING) if ended else chunk.since(side.floor)
+            side.add(kept)
+            if dropped or len(kept):
+                delta[side.name] = Change(kept.table(side.schema), floor=side.floor if dropped else None)
+        return out, delta
+
+    def apply(self, delta: Delta) -> None:
+        """Catch up with a train that another process ran, or load: put everything into an empty kernel. Deltas must
+        come in the order of their trains."""
+        for side in self._sides:
+            change = delta.get(side.name)
+            if change is None:
+                continue
+            if change.cut is not None and change.cut.num_rows:
+                raise StateError(f"a join cuts no rows from its table '{side.name}'", hint="is this a join's state?")
+            if change.floor is not None:
+                side.raise_floor(change.floor)
+            side.put(change.put)
+
+    def tables_now(self) -> dict[str, pa.Table]:
+        """The whole state, sorted by key. Copies all of it."""
+        return {side.name: side.table() for side in self._sides}
+
+    def size(self) -> tuple[int, int]:
+        """Rows held, and the bytes they take with their indexes; the bytes include rows that are dead but not yet
+        swept out."""
+        chunks = [(chunk, side.floor) for side in self._sides for chunk in side.chunks]
+        return sum(chunk.count_from(floor) for chunk, floor in chunks), sum(chunk.nbytes for chunk, _ in chunks)
+
+    def _floor(self, boundary: int) -> int:
+        """The least time of a row that can still match a row of the other input, which has promised `boundary`."""
+        if boundary == LAST_TIME:
+            return LAST_TIME
+        return max(FIRST_TIME, boundary - self._within + 1)
+
+    def _output(self, new: list[_Chunk], left: Flow, right: Flow) -> Flow:
+        pools = [_Pool(side.chunks, chunk) for side, chunk in zip(self._sides, new, strict=True)]
+        found = list(self._pairs(pools))
+        bounds = merge_bounds([left.bounds, right.bounds])
+        if not found:
+            return Flow(self.schema.empty_table(), NOTHING, NOTHING, NOTHING, bounds)
+        cause, l_place, r_place = _in_order(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+        sources = [pool.gather(places) for pool, places in zip(pools, (l_place, r_place), strict=True)]
+        time = np.maximum(*(chunk.time[places] for chunk, places in sources))
+        return Flow(self._rows(sources, len(time)), time, cause, rank_within(cause), bounds)
+
+    def _rows(self, sources: list[tuple[_Chunk, Int64s]], n: int) -> pa.Table:
+        parts = []
+        for start in range(0, n, ROWS_PER_TAKE):
+            index = [pa.array(places[start : start + ROWS_PER_TAKE]) for _, places in sources]
+            taken = [sources[i][0].rows.column(name).take(index[i]) for i, name in self._columns]
+            parts.append(pa.Table.from_arrays(taken, schema=self.schema) if taken else _no_columns(len(index[0])))
+        return pa.concat_tables(parts)
+
+    def _pairs(self, pools: list[_Pool]) -> Iterator[tuple[Int64s, Int64s, Int64s]]:
+        """(cause, left place, right place) of each pair of which at least one is new, in no order."""
+        new = [pool.new for pool in pools]
+        windows = [self._window(chunk.time) for chunk in new]
+        for probing in (LEFT, RIGHT):
+            other = pools[1 - probing]
+            if not len(new[probing]):
+                continue
+            for chunk, base in zip(other.held, other.base.tolist(), strict=False):
+                yield from self._matches(pools, probing, windows[probing], chunk, base)
+        if len(new[LEFT]) and len(new[RIGHT]):
+            probing = LEFT if len(new[LEFT]) >= len(new[RIGHT]) else RIGHT  # the index goes to the smaller
+            other = pools[1 - probing]
+            yield from self._matches(pools, probing, windows[probing], other.new, int(other.base[-1]))
+
+    def _window(self, time: Int64s) -> tuple[Int64s, Int64s]:
+        """The first and the last time that match, stopping at the ends of time."""
+        early = np.maximum(time, FIRST_TIME + self._reach) - self._reach
+        return early, np.minimum(time, LAST_TIME - self._reach) + self._reach
+
+    def _matches(
+        self, pools: list[_Pool], probing: int, window: tuple[Int64s, Int64s], chunk: _Chunk, base: int
+    ) -> Iterator[tuple[Int64s, Int64s, Int64s]]:
+        """The pairs of the probing side's new rows with a chunk of the other side."""
+        probe = pools[probing].new
+        early, late = window
+        if probe.last + self._reach < chunk.first or probe.first - self._reach > chunk.last:
+            return
+        own_base = int(pools[probing].base[-1])
+        for at, place in _candidates(chunk.index, probe, early, late):
+            if not chunk.index.sure:
+                at, place = _equal_words(probe, at, chunk, place)
+            at, place = self._equal_text(probe, probing, at, chunk, place)
+            if len(at):
+                cause = np.maximum(probe.cause[at], chunk.cause[place])
+                places = (at + own_base, place + base)
+                yield cause, places[probing], places[1 - probing]
+
+    def _equal_text(
+        self, probe: _Chunk, probing: int, at: Int64s, chunk: _Chunk, place: Int64s
+    ) -> tuple[Int64s, Int64s]:
+        """The pairs whose strings are equal and not only their hashes."""
+        own, other = self._sides[probing], self._sides[1 - probing]
+        for own_key, other_key, is_text in zip(own.keys, other.keys, own.text_keys, strict=True):
+            if is_text and len(at):
+                texts = probe.rows.column(own_key).take(pa.array(at))
+                same = pc.equal(texts, chunk.rows.column(other_key).take(pa.array(place))).to_numpy()
+                if not same.all():
+                    at, place = at[same], place[same]
+        return at, place
+
+
+def _equal_words(probe: _Chunk, at: Int64s, chunk: _Chunk, place: Int64s) -> tuple[Int64s, Int64s]:
+    """The pairs whose words are equal and not only some bits of their hash."""
+    for own, other in zip(probe.words, chunk.words, strict=True):
+        same = own[at] == other[place]
+        if not same.all():
+            at, place = at[same], place[same]
+    return at, place
+
+
+def _in_order(cause: Int64s, l_place: Int64s, r_place: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+    """The pairs sorted by cause, left place, right place; packed into one word where they fit."""
+    first = int(cause.min())
+    c_bits = (int(cause.max()) - first).bit_length()
+    l_bits, r_bits = int(l_place.max()).bit_length(), int(r_place.max()).bit_length()
+    if c_bits + l_bits + r_bits > WORD_BITS:
+        order = np.lexsort((r_place, l_place, cause))
+        return cause[order], l_place[order], r_place[order]
+    packed = ((cause - first) << (l_bits + r_bits)) | (l_place << r_bits) | r_place
+    packed.sort()
+    l_sorted = (packed >> r_bits) & ((1 << l_bits) - 1)
+    return (packed >> (l_bits + r_bits)) + first, l_sorted, packed & ((1 << r_bits) - 1)
+
+
+def _no_columns(n: int) -> pa.Table:
+    return pa.table({"_": pa.nulls(n)}).select([])

@@ -1,0 +1,250 @@
+"""A unit's program: which kernels run over a train, level by level, and what passes between the levels.
+
+A level is one Python hop of a micro-batch. Most units have a single one, inside the Spark source's own read. A further
+level begins where a box must be left to Catalyst, or where rows must change buckets for a key of their own.
+
+A flow is *whole* (every bucket has all its rows, as read from the source) or *parted* (each bucket has its own).
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from borealis.kernels.aggregate import AggregateKernel, Call
+from borealis.kernels.columns import normal_floats, whole
+from borealis.kernels.expr import from_json
+from borealis.kernels.flow import Bounds, Flow, merge_bounds
+from borealis.kernels.join import JoinKernel
+from borealis.kernels.stateless import run_filter, run_map, run_union
+from borealis.state.delta import Delta, from_stream, pack, to_stream
+from borealis.tuples import CAUSE, SUB, TIME
+
+Kernel = AggregateKernel | JoinKernel
+PIECE_BYTES_MOST = 32 << 20  # a row that crosses the JVM stays well below its 2 GB limit
+
+# tags of rows that are no flow
+TRAIN_TAG = -1  # payload: the plan of the train, so that later levels know it
+DELTA_TAG = -2  # payload: box name, zero byte, delta
+
+
+@dataclass(frozen=True)
+class Step:
+    """One kernel run: `op` over the flows `sources` gives the flow `out`."""
+
+    op: str  # filter, map, union, aggregate, join
+    out: str
+    sources: tuple[str, ...]
+    box: str
+    parted: bool
+    schema: str  # of `out`
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Port:
+    """A flow that leaves a level: to the commit (`level` None) or to a later level, as bytes or as rows for Catalyst."""
+
+    tag: int
+    flow: str
+    schema: str
+    level: int | None = None
+    as_rows: bool = False
+    slice_: bool = False  # a whole flow of which each bucket sends its share
+    key: tuple[str, ...] | None = None  # send each row to the bucket of this key
+
+
+@dataclass(frozen=True)
+class Level:
+    """Flows that arrive, kernels that run, flows that leave."""
+
+    arrive: tuple[tuple[int, str, str], ...] = ()  # tag, flow, schema
+    steps: tuple[Step, ...] = ()
+    leave: tuple[Port, ...] = ()
+
+
+@dataclass(frozen=True)
+class Program:
+    """All levels of a unit, and how boundaries pass through its boxes."""
+
+    buckets: int
+    shared: bool  # no keyed box: each bucket takes its share of the input's rows
+    inputs: dict[str, str]  # input (or input.late) to schema
+    bounds: tuple[tuple[str, tuple[str, ...]], ...]  # flow, the flows whose boundaries it takes, in order
+    levels: tuple[Level, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Program:
+        levels = tuple(
+            Level(
+                tuple((t, f, s) for t, f, s in level["arrive"]),
+                tuple(Step(**(s | {"sources": tuple(s["sources"])})) for s in level["steps"]),
+                tuple(Port(**(p | {"key": None if p["key"] is None else tuple(p["key"])})) for p in level["leave"]),
+            )
+            for level in data["levels"]
+        )
+        bounds = tuple((f, tuple(s)) for f, s in data["bounds"])
+        return Program(data["buckets"], data["shared"], data["inputs"], bounds, levels)
+
+
+def schema_text(schema: pa.Schema) -> str:
+    """A schema as text that fits into JSON."""
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def schema_of(text: str) -> pa.Schema:
+    """The schema back from its text."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A row that leaves a level as bytes: which flow, for which bucket."""
+
+    tag: int
+    bucket: int
+    payload: bytes | pa.Buffer
+
+
+Keep = Callable[[str, Callable[[], Kernel]], Kernel]  # gives a box's kernel, with its state as of the train before
+
+
+def all_bounds(program: Program, inputs: dict[str, Bounds]) -> dict[str, Bounds]:
+    """The boundaries of every flow of the unit during a train."""
+    bounds = dict(inputs)
+    for flow, sources in program.bounds:
+        bounds[flow] = merge_bounds([bounds[s] for s in sources])
+    return bounds
+
+
+def run_level(
+    program: Program, number: int, bucket: int, flows: dict[str, Flow], bounds: dict[str, Bounds], keep: Keep
+) -> Iterator[Parcel | tuple[Port, Flow]]:
+    """Run one level in one bucket: yields parcels, and (port, flow) pairs whose rows go to Catalyst."""
+    level = program.levels[number]
+    flows = dict(flows)
+    parted = {f for _, f, _ in level.arrive} | {s.out for s in level.steps if s.parted}
+    for step in level.steps:
+        sources = [flows[s] for s in step.sources]
+        if step.parted and program.buckets > 1:
+            sources = _own_rows(program, step, sources, [s in parted for s in step.sources], bucket)
+        out, delta = _run(step, sources, keep)
+        if step.parted and program.buckets > 1 and step.op not in ("filter", "map"):
+            out = Flow(out.rows, out.time, out.cause, out.sub * program.buckets + bucket, out.bounds)
+        flows[step.out] = out
+        if delta:
+            yield Parcel(DELTA_TAG, bucket, step.box.encode() + b"\0" + pack(delta))
+    for port in level.leave:
+        flow = flows[port.flow]
+        if port.slice_ and program.buckets > 1:
+            flow = flow.take(np.flatnonzero(flow.cause % program.buckets == bucket))
+        if port.as_rows:
+            yield port, flow
+        elif port.key is not None:
+            owner = bucket_of(flow, port.key, program.buckets)
+            for target in range(program.buckets):
+                yield from _parcels(port.tag, target, flow.take(np.flatnonzero(owner == target)))
+        else:
+            yield from _parcels(port.tag, bucket, flow)
+
+
+def _own_rows(program: Program, step: Step, sources: list[Flow], parted: list[bool], bucket: int) -> list[Flow]:
+    """Of whole flows, the rows that are this bucket's business; parted ones are its own already."""
+    keys = step.options.get("buckets_by")
+    out = []
+    for i, (flow, own) in enumerate(zip(sources, parted, strict=True)):
+        if not own:
+            owner = flow.cause % program.buckets if keys is None else bucket_of(flow, keys[i], program.buckets)
+            flow = flow.take(np.flatnonzero(owner == bucket))
+        out.append(flow)
+    return out
+
+
+def _run(step: Step, sources: list[Flow], keep: Keep) -> tuple[Flow, Delta]:
+    match step.op:
+        case "filter":
+            return run_filter(sources[0], from_json(step.options["predicate"])), {}
+        case "map":
+            exprs = [(name, from_json(e)) for name, e in step.options["exprs"]]
+            return run_map(sources[0], exprs, schema_of(step.schema)), {}
+        case "union":
+            return run_union(sources), {}
+        case _:
+            kernel = keep(step.box, lambda: make_kernel(step))
+            return kernel.step(*sources)
+
+
+def make_kernel(step: Step) -> Kernel:
+    """A stateful step's kernel with nothing in it."""
+    o = step.options
+    if step.op == "aggregate":
+        result = schema_of(step.schema)
+        calls = [Call(f, c, result.field(f"__a{i}").type) for i, (f, c) in enumerate(o["calls"])]
+        return AggregateKernel(schema_of(o["schema"]), o["by"], o["size"], o["slide"], calls)
+    left, right = schema_of(o["left"]), schema_of(o["right"])
+    keys = [(a, b) for a, b in o["keys"]]
+    return JoinKernel(left, right, keys, o["within"], [(s, c, n) for s, c, n in o["columns"]])
+
+
+def bucket_of(flow: Flow, key: tuple[str, ...] | list[str], buckets: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The bucket of each row's key: the same on any machine, in any process, with any library version."""
+    mixed = np.zeros(len(flow), np.uint64)
+    for name in key:
+        encoded = normal_floats(whole(flow.rows[name])).dictionary_encode(null_encoding="encode")
+        hashes = np.array([zlib.crc32(repr(v).encode()) for v in encoded.dictionary.to_pylist()], np.uint64)
+        if len(hashes):
+            mixed = (mixed * np.uint64(1_000_003)) ^ hashes[encoded.indices.to_numpy()]
+    return (mixed % np.uint64(buckets)).astype(np.int64)
+
+
+# -- flows as bytes
+
+
+def _parcels(tag: int, bucket: int, flow: Flow) -> Iterator[Parcel]:
+    if not len(flow):
+        return
+    table = flow_table(flow)
+    pieces = max(1, -(-table.nbytes // PIECE_BYTES_MOST))
+    step = -(-len(flow) // pieces)
+    for start in range(0, len(flow), step):
+        yield Parcel(tag, bucket, to_stream(table.slice(start, step)))
+
+
+def flow_table(flow: Flow) -> pa.Table:
+    """A flow's rows with their hidden columns behind."""
+    table = flow.rows
+    hidden = {TIME: flow.time, CAUSE: flow.cause, SUB: flow.sub}
+    if not table.num_columns:
+        return pa.table({k: pa.array(v) for k, v in hidden.items()})
+    for name, values in hidden.items():
+        table = table.append_column(name, pa.array(values))
+    return table
+
+
+def flow_of(tables: list[pa.Table], schema: pa.Schema, bounds: Bounds) -> Flow:
+    """A flow from the tables of all its parcels, put in order."""
+    if not tables:
+        empty = np.empty(0, np.int64)
+        return Flow(schema.empty_table(), empty, empty, empty, bounds)
+    table = pa.concat_tables(tables)
+    time, cause, sub = (table[name].to_numpy() for name in (TIME, CAUSE, SUB))
+    rows = table.drop_columns([TIME, CAUSE, SUB])
+    flow = Flow(rows, time, cause, sub, bounds)
+    later = cause[1:] > cause[:-1]
+    if np.all(later | ((cause[1:] == cause[:-1]) & (sub[1:] > sub[:-1]))):
+        return flow
+    return flow.take(np.lexsort((sub, cause)))
+
+
+def flow_from_parcels(payloads: list[bytes | pa.Buffer], schema: pa.Schema, bounds: Bounds) -> Flow:
+    """The flow that `run_level` sent as parcels."""
+    return flow_of([from_stream(p) for p in payloads], schema, bounds)

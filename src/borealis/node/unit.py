@@ -1,0 +1,196 @@
+"""A running unit: hands out trains, takes what came of them, and commits each as a whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from borealis.clock import Clock
+from borealis.diagram.spec import Unit
+from borealis.emit.sinks.base import Sink
+from borealis.errors import BorealisError
+from borealis.ingest.input_manager import Admission, InputManager, Train, cursors_from_json, cursors_to_json
+from borealis.ingest.sources.base import Source
+from borealis.kernels.program import DELTA_TAG
+from borealis.node.progress import Progress
+from borealis.plan.compile import Compiled
+from borealis.plan.session import scratch
+from borealis.plan.worker import Arrived, train_bounds
+from borealis.state.commits import CommitLog
+from borealis.state.log import Key, StateLog
+from borealis.tuples import with_header
+
+
+@dataclass(frozen=True)
+class UnitOptions:
+    """How a unit runs."""
+
+    admission: Admission = Admission()
+    state: Path | None = None  # where commits are kept; None: in memory
+    headers: bool = False  # outputs carry the header columns
+
+
+class UnitRun:
+    """One unit from its sources to its sinks. `plan.train.Query` drives it; it knows no Spark itself."""
+
+    def __init__(
+        self,
+        unit: Unit,
+        compiled: Compiled,
+        sources: Mapping[str, Source],
+        sinks: Mapping[str, Sink],
+        options: UnitOptions,
+        clock: Clock | None = None,
+    ) -> None:
+        self.unit, self.compiled, self.sinks, self.options = unit, compiled, dict(sinks), options
+        self.progress = Progress(unit.name)
+        self.scratch = scratch(f"borealis-{unit.name}-")
+        self.done = threading.Event()
+        self.failure: BorealisError | None = None
+        self._planned: dict[int, float] = {}
+        self._log = StateLog(self.scratch / "state", compiled.tables)
+        self._commits: CommitLog | None = None
+        self._committed = 0
+        self._ids = dict.fromkeys(compiled.outlets, 0)
+        (self.scratch / "program.json").write_text(json.dumps(compiled.program.to_json()))
+        header = self._recover() if options.state is not None else None
+        self._open_sinks(header)
+        specs = unit.spec
+        self.manager = InputManager(
+            list(specs.inputs),
+            dict(sources),
+            {i.name: compiled.inputs[i.name] for i in specs.inputs},
+            specs.paces(),
+            self.scratch / "trains",
+            cursors=cursors_from_json(header["cursors"]) if header else None,
+            next_cause=header["next_cause"] if header else 0,
+            trains=self._committed,
+            admission=options.admission,
+            clock=clock,
+        )
+        if self.manager.finished:
+            self.done.set()
+
+    def _recover(self) -> dict[str, Any] | None:
+        assert self.options.state is not None
+        belongs = {"diagram": self.unit.spec.fingerprint(), "buckets": self.compiled.program.buckets}
+        self._commits = CommitLog(self.options.state, belongs, self.compiled.tables)
+        found = self._commits.recover()
+        if found.header is None:
+            return None
+        self._committed = self.progress.resumed_after = int(found.header["train"])
+        self._ids |= found.header["ids"]
+        self._log.load(self._committed, found.state)
+        self.progress.rows_out = {name: self._ids[name] for name in self.sinks}
+        return found.header
+
+    def _open_sinks(self, header: dict[str, Any] | None) -> None:
+        for name, sink in self.sinks.items():
+            schema = self.compiled.outlets[name].schema
+            if self.options.headers:
+                schema = with_header(schema.empty_table(), 0, np.empty(0, np.int64)).schema
+            # an output the earlier run did not have starts afresh
+            sink.open(schema, header["sinks"].get(name) if header else None)
+
+    def start(self) -> None:
+        """Begin to read the sources."""
+        self.manager.start()
+
+    # -- what the Spark source asks
+
+    def committed(self) -> int:
+        return self._committed
+
+    def next_train(self, after: int, wait: float) -> int | None:
+        return self.manager.next_train(after, wait)
+
+    def plan(self, number: int) -> dict[str, Any]:
+        self._planned.setdefault(number, time.perf_counter())
+        return self.manager.header(number) | {
+            "program": str(self.scratch / "program.json"),
+            "state": str(self._log.root),
+            "manifest": self._log.manifest(),
+        }
+
+    # -- the commit
+
+    def commit(self, result: pa.Table) -> None:
+        """Take what came of the next train: outputs to the sinks, deltas to the log, cursors forward; one step."""
+        arrived = Arrived(iter(result.to_batches()))
+        assert arrived.train is not None
+        train = self.manager.train(arrived.train["train"])
+        if train.number != self._committed + 1:
+            raise RuntimeError(f"train {train.number} came after train {self._committed}")
+        deltas = self._deltas(arrived)
+        self._write_outputs(arrived)
+        positions = {name: sink.flush(self._commits is not None) for name, sink in self.sinks.items()}
+        if self._commits is not None:
+            self._commits.append(self._header(train, positions), deltas)
+        self._log.commit(train.number, deltas)
+        self._committed = train.number
+        self.manager.release(train.number)
+        ms = (time.perf_counter() - self._planned.pop(train.number)) * 1000
+        self.progress.note(train.rows, ms, train.cursors, self._log.size())
+        if self._commits is not None and self._commits.wants_base():
+            self._commits.write_base(self._header(train, positions), self._log.whole())
+        if train.final:
+            self.done.set()
+
+    def _deltas(self, arrived: Arrived) -> dict[Key, bytes]:
+        deltas = {}
+        for parcel in arrived.parcels:
+            if parcel.tag == DELTA_TAG:
+                box, _, data = _as_bytes(parcel.payload).partition(b"\0")
+                deltas[(box.decode(), parcel.bucket)] = data
+        return deltas
+
+    def _write_outputs(self, arrived: Arrived) -> None:
+        bounds = train_bounds(self.compiled.program, arrived.train or {})
+        for name, outlet in self.compiled.outlets.items():
+            if name not in self.sinks and not name.endswith(".late"):
+                continue
+            flow = arrived.flow(outlet.tag, outlet.schema, bounds[outlet.flow])
+            if len(flow):
+                rows = with_header(flow.rows, self._ids[name], flow.time) if self.options.headers else flow.rows
+                self._ids[name] += len(flow)
+                if name in self.sinks:
+                    self.sinks[name].write(rows)
+            if name in self.sinks:
+                self.progress.rows_out[name] = self._ids[name]
+
+    def _header(self, train: Train, positions: Mapping[str, int]) -> dict[str, Any]:
+        return {
+            "train": train.number,
+            "cursors": cursors_to_json(train.cursors),
+            "next_cause": train.next_cause,
+            "sinks": dict(positions),
+            "ids": self._ids,
+        }
+
+    # -- the end
+
+    def close(self, complete: bool) -> None:
+        """Stop reading and make the outputs whole, also after a failure."""
+        self.manager.stop()
+        self._log.close()
+        try:
+            for sink in self.sinks.values():
+                sink.close(complete)
+        finally:
+            if self._commits is not None:
+                self._commits.close()
+            shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def _as_bytes(payload: bytes | pa.Buffer) -> bytes:
+    """A payload as bytes."""
+    return payload if isinstance(payload, bytes) else bytes(payload.to_pybytes())

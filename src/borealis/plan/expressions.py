@@ -1,0 +1,479 @@
+"""Which Spark SQL expressions have an exact Arrow twin: Spark parses, resolves and types, we translate or decline.
+
+A row that crosses into the JVM is the dearest thing in a train, so a Filter or Map that translates is evaluated in
+Python, inside the Spark source. What is declined costs time and nothing else; what is translated wrongly costs the
+truth. Hence the rule: only what equals Spark (ANSI mode, UTC) on every input is translated.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from borealis.errors import TrainError
+from borealis.kernels.expr import (
+    FLOATING,
+    INTEGRAL,
+    LAZY,
+    NULL_TOLERANT,
+    Call,
+    Column,
+    Expr,
+    Literal,
+    arrow_type,
+    evaluate,
+    evaluation_order,
+    raises_itself,
+)
+
+_CATALYST = "org.apache.spark.sql.catalyst.expressions."
+_ALIAS = "__borealis_expression_"  # no user's column: in a select list a later item may refer to an earlier alias
+_FLOAT_IN_MAX = 10  # longer lists become a hash set in Spark, where -0.0 and 0.0 may differ
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d{1,6})?)?", re.ASCII)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+_ONE_ROW = pa.table({"": [0]})
+_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 20}
+
+
+def translate(frame: DataFrame, sql: str) -> Expr | None:
+    """The Arrow twin of a Spark SQL expression over the frame's columns, or None where there is no exact one.
+
+    The frame may be empty, but its session must be the one that would run the expression: its settings decide.
+    What Spark itself refuses (a column that is not there, types that do not fit) raises as Spark raises it.
+    """
+    return translate_all(frame, {"x": sql})["x"]
+
+
+def translate_all(frame: DataFrame, expressions: Mapping[str, str]) -> dict[str, Expr | None]:
+    """As `translate`, for several expressions in one analysis; an error in one is raised for all."""
+    if not expressions:
+        return {}
+    selected = [F.expr(sql).alias(f"{_ALIAS}{i}") for i, sql in enumerate(expressions.values())]
+    trees = _project_list(frame.select(*selected))
+    conf = frame.sparkSession.conf
+    exact = conf.get("spark.sql.ansi.enabled") == "true" and conf.get("spark.sql.session.timeZone") == "UTC"
+    whole = [tree.fields.get("name") for tree in trees] == [f"{_ALIAS}{i}" for i in range(len(selected))]
+    if not exact or (not whole and len(expressions) == 1):
+        return dict.fromkeys(expressions)
+    if not whole:  # one of them made Spark plan something other than a projection: find out which
+        return {name: translate(frame, sql) for name, sql in expressions.items()}
+    columns = {_expr_id(node): str(node.fields["name"]) for node in _project_list(frame.select("*"))}
+    return {
+        name: _translate(tree.children[0], columns, sql) if tree.name == "Alias" else None
+        for (name, sql), tree in zip(expressions.items(), trees, strict=True)
+    }
+
+
+# --- the resolved tree ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Node:
+    """One node of Spark's tree. Use `children`, not the indices in the fields: equal children share an index there."""
+
+    name: str
+    fields: dict[str, Any]
+    children: tuple[_Node, ...]
+
+
+def _project_list(frame: DataFrame) -> list[_Node]:
+    plan = json.loads(frame._jdf.queryExecution().analyzed().toJSON())
+    if not plan[0]["class"].endswith(".Project"):
+        return []
+    return [_node(iter(nodes)) for nodes in plan[0]["projectList"]]
+
+
+def _node(nodes: Iterator[dict[str, Any]]) -> _Node:
+    fields = next(nodes)
+    name = str(fields["class"])
+    children = tuple(_node(nodes) for _ in range(fields["num-children"]))
+    return _Node(name.removeprefix(_CATALYST), fields, children)
+
+
+def _expr_id(node: _Node) -> tuple[int, str]:
+    identity = node.fields["exprId"]
+    return int(identity["id"]), str(identity["jvmId"])
+
+
+# --- translating ------------------------------------------------------------------------------------------------------
+
+
+class _DeclinedError(Exception):
+    """There is no exact twin, or we are not sure that there is."""
+
+
+def _translate(tree: _Node, columns: Mapping[tuple[int, str], str], sql: str) -> Expr | None:
+    try:
+        expr = _Translation(columns, sql).of(tree)
+        _decline_unless(arrow_type(expr.type) is not None)  # a bare NULL
+        _check_constants(expr)
+        _check_repeats(expr)
+    except _DeclinedError:
+        return None
+    return expr
+
+
+def _check_constants(expr: Expr) -> bool:
+    """Decline constants that raise: Spark may fold them early and raise on rows (or no rows) that never need them.
+
+    Returns whether this expression is a constant.
+    """
+    if not isinstance(expr, Call):
+        return isinstance(expr, Literal)
+    constants = [_check_constants(arg) for arg in expr.args]
+    if all(constants):
+        try:
+            evaluate(expr, _ONE_ROW)
+        except TrainError:
+            raise _DeclinedError from None
+    return all(constants)
+
+
+def _check_repeats(expr: Expr) -> None:
+    """Decline what Spark may compute once, ahead of the conditions around it, and so raise where we would not."""
+    repeated = {part for part, times in Counter(_raising(expr)).items() if times > 1}
+    if not repeated <= set(_certain(expr)):
+        raise _DeclinedError
+
+
+def _raising(expr: Expr) -> Iterator[Expr]:
+    if isinstance(expr, Call):
+        if raises_itself(expr):
+            yield expr
+        for arg in expr.args:
+            yield from _raising(arg)
+
+
+def _certain(expr: Expr) -> Iterator[Expr]:
+    """The parts that are evaluated on every row, whatever is null."""
+    if isinstance(expr, Call):
+        yield expr
+        for i in evaluation_order(expr):
+            arg = expr.args[i]
+            yield from _certain(arg)
+            never_null = isinstance(arg, Literal) and arg.value is not None
+            if expr.function in LAZY or not (never_null or expr.function in NULL_TOLERANT):
+                break
+
+
+class _Translation:
+    """One expression's translation; holds the columns by Spark's id, as the name in the tree is the user's spelling."""
+
+    def __init__(self, columns: Mapping[tuple[int, str], str], sql: str) -> None:
+        self.columns = columns
+        self.escapes = "escape" in sql.lower()  # the tree does not tell LIKE's escape character
+        self.common: Expr | None = None  # what BETWEEN and NULLIF compute once
+
+    def of(self, node: _Node) -> Expr:
+        name, children = node.name, node.children
+        if name == "AttributeReference":
+            return self.attribute(node)
+        if name == "Literal":
+            return _literal(node)
+        if name == "With":
+            return self.with_common(node)
+        if name == "CommonExpressionRef":
+            if self.common is None or self.common.type != node.fields["dataType"]:
+                raise _DeclinedError
+            return self.common
+        if name in _TRANSPARENT and len(children) == 1:
+            return self.of(children[0])
+        if name not in _RULES:
+            raise _DeclinedError
+        if name == "Like" and self.escapes:
+            raise _DeclinedError
+        expr = _RULES[name](node, [self.of(child) for child in children])
+        if arrow_type(expr.type) is None:
+            raise _DeclinedError
+        return expr
+
+    def attribute(self, node: _Node) -> Expr:
+        name, kind = self.columns.get(_expr_id(node)), node.fields["dataType"]
+        if name is None or not isinstance(kind, str) or arrow_type(kind) is None:
+            raise _DeclinedError
+        return Column(name, kind)
+
+    def with_common(self, node: _Node) -> Expr:
+        """Put the one common expression in place of its references; their ids are not in the tree, so never nested."""
+        body, *definitions = node.children
+        if self.common is not None or len(definitions) != 1 or definitions[0].name != "CommonExpressionDef":
+            raise _DeclinedError
+        common = self.of(definitions[0].children[0])
+        self.common = common
+        try:
+            return self.of(body)
+        finally:
+            self.common = None
+
+
+def _literal(node: _Node) -> Literal:
+    value, kind = node.fields["value"], node.fields["dataType"]
+    if not isinstance(kind, str):
+        raise _DeclinedError
+    if value is None and (kind == "void" or arrow_type(kind) is not None):
+        return Literal(None, kind)
+    if arrow_type(kind) is None or kind == "binary" or not isinstance(value, str):  # a binary's text is its address
+        raise _DeclinedError
+    if kind == "date":
+        return _date(value)
+    if kind == "timestamp":
+        return _timestamp(value)
+    return Literal(value, kind)
+
+
+def _date(text: str) -> Literal:
+    try:
+        if _DATE.fullmatch(text):
+            return Literal(datetime.date.fromisoformat(text).isoformat(), "date")
+    except ValueError:
+        pass
+    raise _DeclinedError
+
+
+def _timestamp(text: str) -> Literal:
+    try:
+        if _TIMESTAMP.fullmatch(text):
+            return Literal(datetime.datetime.fromisoformat(text).isoformat(" "), "timestamp")
+    except ValueError:
+        pass
+    raise _DeclinedError
+
+
+_Rule = Callable[[_Node, list[Expr]], Expr]
+_TRANSPARENT = frozenset({"Between", "NullIf", "Nvl", "Nvl2", "ZeroIfNull", "NullIfZero", "UnaryPositive"})
+_ORDERED = frozenset({*INTEGRAL, *FLOATING, "boolean", "string", "binary", "date", "timestamp"})
+
+
+def _decline_unless(sure: bool) -> None:
+    if not sure:
+        raise _DeclinedError
+
+
+def _known(args: list[Expr]) -> str:
+    """The one type of all arguments."""
+    kind = args[0].type
+    _decline_unless(all(arg.type == kind for arg in args) and arrow_type(kind) is not None)
+    return kind
+
+
+def _compare(function: str) -> _Rule:
+    def rule(_: _Node, args: list[Expr]) -> Expr:
+        kind = _known(args)
+        _decline_unless(kind in _ORDERED or kind.startswith("decimal"))
+        return Call(function, tuple(args), "boolean")
+
+    return rule
+
+
+def _logic(function: str) -> _Rule:
+    def rule(_: _Node, args: list[Expr]) -> Expr:
+        _decline_unless(_known(args) == "boolean")
+        return Call(function, tuple(args), "boolean")
+
+    return rule
+
+
+def _test(function: str) -> _Rule:
+    def rule(_: _Node, args: list[Expr]) -> Expr:
+        _known(args)
+        return Call(function, tuple(args), "boolean")
+
+    return rule
+
+
+def _arithmetic(function: str, kinds: tuple[str, ...]) -> _Rule:
+    def rule(node: _Node, args: list[Expr]) -> Expr:
+        kind = _known(args)
+        _decline_unless(kind in kinds and node.fields.get("failOnError", True) is True)
+        return Call(function, tuple(args), kind)
+
+    return rule
+
+
+def _cast(node: _Node, args: list[Expr]) -> Expr:
+    """Only casts that cannot fail: the tree does not tell CAST from TRY_CAST."""
+    (arg,), kind = args, node.fields["dataType"]
+    _decline_unless(isinstance(kind, str) and arrow_type(kind) is not None)
+    if arg.type == kind:
+        return arg
+    if isinstance(arg, Literal):
+        return _cast_literal(arg, kind, node)
+    source, target = _DECIMAL.fullmatch(arg.type), _DECIMAL.fullmatch(kind)
+    if arg.type in INTEGRAL and kind in INTEGRAL:
+        _decline_unless(INTEGRAL.index(arg.type) < INTEGRAL.index(kind))
+    elif arg.type == "boolean":
+        _decline_unless(kind in INTEGRAL)
+    elif source and target:
+        (p, s), (p2, s2) = map(int, source.groups()), map(int, target.groups())
+        _decline_unless(s2 >= s and p2 - s2 >= p - s)
+    elif arg.type in INTEGRAL and target:
+        p2, s2 = map(int, target.groups())
+        _decline_unless(p2 - s2 >= _DIGITS[arg.type])
+    else:
+        _decline_unless(arg.type in (*INTEGRAL, *FLOATING) and kind in FLOATING)
+    return Call("cast", (arg,), kind)
+
+
+def _cast_literal(arg: Literal, kind: str, node: _Node) -> Expr:
+    """Fold as Spark folds: an exact or correctly rounded value, or nothing."""
+    if arg.value is None:
+        return Literal(None, kind)
+    _decline_unless(arg.type != "void")
+    if arg.type == "string":
+        _decline_unless(kind in ("date", "timestamp") and node.fields.get("timeZoneId") == "UTC")
+        return _date(arg.value) if kind == "date" else _timestamp(arg.value)
+    if arg.type in INTEGRAL and kind in INTEGRAL:
+        _decline_unless(INTEGRAL.index(arg.type) < INTEGRAL.index(kind))
+        return Literal(arg.value, kind)
+    if kind == "double" and (arg.type in INTEGRAL or arg.type.startswith("decimal")):
+        return Literal(repr(float(arg.value)), kind)
+    target = _DECIMAL.fullmatch(kind)
+    if target and (arg.type in INTEGRAL or arg.type.startswith("decimal")):
+        p, s = map(int, target.groups())
+        value = Decimal(arg.value)
+        _, digits, exponent = value.as_tuple()
+        scale = -exponent if isinstance(exponent, int) else s + 1
+        _decline_unless(scale <= s and len(digits) - scale <= p - s)
+        return Literal(str(value), kind)
+    if arg.type in (*INTEGRAL, *FLOATING) and kind in FLOATING:
+        return Call("cast", (arg,), kind)
+    raise _DeclinedError
+
+
+def _in(_: _Node, args: list[Expr]) -> Expr:
+    kind, items = _known(args), args[1:]
+    _decline_unless(kind in _ORDERED or kind.startswith("decimal"))
+    _decline_unless(all(isinstance(item, Literal) for item in items) and len(items) > 0)
+    _decline_unless(kind not in FLOATING or len(items) <= _FLOAT_IN_MAX)
+    return Call("in", tuple(args), "boolean")
+
+
+def _case(_: _Node, args: list[Expr]) -> Expr:
+    pairs, rest = divmod(len(args), 2)
+    conditions = [args[2 * i] for i in range(pairs)]
+    kind = _known([args[2 * i + 1] for i in range(pairs)] + ([args[-1]] if rest else []))
+    _decline_unless(all(condition.type == "boolean" for condition in conditions))
+    return Call("case", tuple(args), kind)
+
+
+def _null_if(_: _Node, args: list[Expr]) -> Expr:
+    predicate, value = args
+    _decline_unless(predicate.type == "boolean" and arrow_type(value.type) is not None)
+    return Call("case", (predicate, Literal(None, value.type), value), value.type)
+
+
+def _coalesce(_: _Node, args: list[Expr]) -> Expr:
+    return Call("coalesce", tuple(args), _known(args))
+
+
+def _extreme(function: str) -> _Rule:
+    def rule(_: _Node, args: list[Expr]) -> Expr:
+        kind = _known(args)
+        _decline_unless(kind in (*INTEGRAL, "date", "timestamp"))
+        return Call(function, tuple(args), kind)
+
+    return rule
+
+
+def _text(function: str) -> _Rule:
+    def rule(_: _Node, args: list[Expr]) -> Expr:
+        text, pattern = args
+        _decline_unless(_known(args) == "string" and isinstance(pattern, Literal) and pattern.value is not None)
+        _decline_unless(not isinstance(text, Literal))
+        return Call(function, (text, pattern), "boolean")
+
+    return rule
+
+
+def _like(node: _Node, args: list[Expr]) -> Expr:
+    """Only % at the ends: then LIKE is equality, a prefix, a suffix or a part."""
+    text, pattern = args
+    if not isinstance(pattern, Literal) or pattern.value is None or _known(args) != "string":
+        raise _DeclinedError
+    plain = pattern.value.strip("%")
+    _decline_unless(not set(plain) & set("%_\\"))
+    part: list[Expr] = [text, Literal(plain, "string")]
+    match pattern.value.startswith("%"), pattern.value.endswith("%"):
+        case False, False:
+            return _compare("eq")(node, part)
+        case before, after:
+            return _text("contains" if before and after else "ends_with" if before else "starts_with")(node, part)
+
+
+def _length(_: _Node, args: list[Expr]) -> Expr:
+    _decline_unless(_known(args) == "string")
+    return Call("length", tuple(args), "integer")
+
+
+def _concat(_: _Node, args: list[Expr]) -> Expr:
+    _decline_unless(len(args) > 0 and _known(args) == "string")
+    return Call("concat", tuple(args), "string")
+
+
+def _substring(_: _Node, args: list[Expr]) -> Expr:
+    text, *bounds = args
+    _decline_unless(text.type == "string" and len(bounds) == 2)
+    for bound in bounds:
+        if not isinstance(bound, Literal) or bound.value is None or bound.type != "integer":
+            raise _DeclinedError
+        _decline_unless(0 <= int(bound.value) < 2**30)
+    return Call("substring", tuple(args), "string")
+
+
+_RULES: dict[str, _Rule] = {
+    "EqualTo": _compare("eq"),
+    "EqualNullSafe": _compare("eq_null_safe"),
+    "GreaterThan": _compare("gt"),
+    "GreaterThanOrEqual": _compare("ge"),
+    "LessThan": _compare("lt"),
+    "LessThanOrEqual": _compare("le"),
+    "In": _in,
+    "And": _logic("and"),
+    "Or": _logic("or"),
+    "Not": _logic("not"),
+    "IsNull": _test("is_null"),
+    "IsNotNull": _test("is_not_null"),
+    "IsNaN": lambda node, args: _test("is_nan")(node, args) if args[0].type in FLOATING else _decline(),
+    "Add": _arithmetic("add", (*INTEGRAL, *FLOATING)),
+    "Subtract": _arithmetic("subtract", (*INTEGRAL, *FLOATING)),
+    "Multiply": _arithmetic("multiply", (*INTEGRAL, *FLOATING)),
+    "Divide": _arithmetic("divide", ("double",)),
+    "IntegralDivide": _arithmetic("int_divide", ("long",)),
+    "Remainder": _arithmetic("remainder", (*INTEGRAL, *FLOATING)),
+    "UnaryMinus": _arithmetic("negate", (*INTEGRAL, *FLOATING)),
+    "Abs": _arithmetic("abs", (*INTEGRAL, *FLOATING)),
+    "BitwiseAnd": _arithmetic("bit_and", INTEGRAL),
+    "BitwiseOr": _arithmetic("bit_or", INTEGRAL),
+    "BitwiseXor": _arithmetic("bit_xor", INTEGRAL),
+    "BitwiseNot": _arithmetic("bit_not", INTEGRAL),
+    "Sqrt": _arithmetic("sqrt", ("double",)),
+    "Cast": _cast,
+    "If": _case,
+    "CaseWhen": _case,
+    "NullIfResult": _null_if,
+    "Coalesce": _coalesce,
+    "Greatest": _extreme("greatest"),
+    "Least": _extreme("least"),
+    "StartsWith": _text("starts_with"),
+    "EndsWith": _text("ends_with"),
+    "Contains": _text("contains"),
+    "Like": _like,
+    "Length": _length,
+    "Concat": _concat,
+    "Substring": _substring,
+}
+
+
+def _decline() -> Expr:
+    raise _DeclinedError

@@ -1,0 +1,81 @@
+"""The SparkSession of a node: the settings that a train's time was measured with, and a check for Java."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from borealis.errors import MachineError
+
+JAVA_LEAST = 17
+# a serial collector and the first compiler tier only: a micro-batch is too short for anything that pays off later;
+# without the larger stack, the stream thread can die in a deep regular expression
+JVM_FLAGS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss16m"
+CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
+    "spark.sql.streaming.minBatchesToRetain": "2",
+    "spark.sql.streaming.numRecentProgressUpdates": "8",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.driver.memory": "1g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.log.level": "ERROR",
+}
+
+
+def session(master: str | None = None, settings: dict[str, str] | None = None) -> SparkSession:
+    """The session to run units in: the one that is active, or a new one with this project's settings."""
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    check_java()
+    builder: Any = SparkSession.builder.appName("borealis").master(master or default_master())
+    for name, value in (SETTINGS | {"spark.driver.extraJavaOptions": JVM_FLAGS} | (settings or {})).items():
+        builder = builder.config(name, value)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers need this very environment
+    return builder.getOrCreate()
+
+
+def default_master() -> str:
+    """All cores of this machine; a failed task is tried three times before its train fails."""
+    return "local[*, 3]"
+
+
+def check_java() -> None:
+    """Refuse clearly when there is no Java, or one too old for Spark."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    hint = f"install Java {JAVA_LEAST} or newer (Debian: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17)"
+    if java is None or not Path(java).exists():
+        where = f"JAVA_HOME is {home}, which has no bin/java" if home else "no java on the PATH"
+        raise MachineError(f"Spark needs Java: {where}", hint=hint)
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    found = re.search(r'version "(?:1\.)?(\d+)', said.stderr + said.stdout)
+    if said.returncode or found is None:
+        raise MachineError(f"cannot run {java}: {said.stderr.strip().splitlines()[-1:]}", hint=hint)
+    if int(found[1]) < JAVA_LEAST:
+        raise MachineError(f"{java} is Java {found[1]}; Spark needs {JAVA_LEAST} or newer", hint=hint)
+
+
+def scratch(prefix: str = "borealis-") -> Path:
+    """A new directory in memory where there is such a thing, for what need not outlive the run."""
+    shm = Path("/dev/shm")
+    roomy = shm.is_dir() and os.access(shm, os.W_OK) and shutil.disk_usage(shm).free > 256 << 20
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=shm if roomy else None))

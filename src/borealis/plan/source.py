@@ -1,0 +1,125 @@
+"""The Spark source of a unit: each micro-batch is the train that the input manager hands out next.
+
+The stream reader lives in a process of its own and asks the node over a Unix socket, one line of JSON each way; an
+idle unit waits there, so that it costs nothing and wakes at once.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from borealis.plan.worker import read_train
+
+FORMAT = "borealis_train"
+POLL_S = 0.1  # how long a question for the next train may wait; Spark asks again
+
+
+class Trains(Protocol):
+    """What the source asks of a unit."""
+
+    def committed(self) -> int: ...
+
+    def next_train(self, after: int, wait: float) -> int | None: ...
+
+    def plan(self, number: int) -> dict[str, Any]: ...
+
+
+class TrainPartition(InputPartition):
+    """One bucket of one train."""
+
+    def __init__(self, train: dict[str, Any], bucket: int) -> None:
+        super().__init__(None)
+        self.train, self.bucket = train, bucket
+
+
+class TrainReader(DataSourceStreamReader):
+    """An offset is the number of the last train."""
+
+    def __init__(self, options: dict[str, str], schema: StructType) -> None:
+        self.socket, self.buckets, self.schema = options["socket"], int(options["buckets"]), schema
+        self._node: Any = None
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        return {"train": self._ask("committed")}
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: N802 - Spark's name
+        number = self._ask("next", after=start["train"])
+        return start if number is None else {"train": number}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        if end["train"] == start["train"]:
+            return []
+        train = self._ask("plan", number=end["train"])
+        return [TrainPartition(train, bucket) for bucket in range(self.buckets)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, TrainPartition)
+        return read_train(partition.train, partition.bucket, to_arrow_schema(self.schema, timezone="UTC"))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_node": None}
+
+    def _ask(self, what: str, **arguments: int) -> Any:
+        if self._node is None:
+            line = socket.socket(socket.AF_UNIX)
+            line.connect(self.socket)
+            self._node = line.makefile("rwb")
+        self._node.write(json.dumps({"ask": what, **arguments}).encode() + b"\n")
+        self._node.flush()
+        answer = self._node.readline()
+        if not answer:
+            raise ConnectionError("the node that feeds this query is gone")
+        return json.loads(answer)
+
+
+class TrainSource(DataSource):
+    """`readStream.format("borealis_train")`: for units only, a user reads streams with other means."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        return TrainReader(self.options, schema)
+
+
+class TrainServer:
+    """Answers the source's questions for one unit."""
+
+    def __init__(self, path: Path, trains: Trains) -> None:
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                for line in self.rfile:
+                    self.wfile.write(json.dumps(_answer(trains, json.loads(line))).encode() + b"\n")
+
+        class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+            daemon_threads = True
+
+        self._server = Server(str(path), Handler)
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), name="train-server", daemon=True).start()
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _answer(trains: Trains, question: dict[str, Any]) -> Any:
+    match question["ask"]:
+        case "committed":
+            return trains.committed()
+        case "next":
+            return trains.next_train(question["after"], POLL_S)
+        case "plan":
+            return trains.plan(question["number"])

@@ -1,0 +1,104 @@
+"""A unit as a Structured Streaming query: each micro-batch is a train, and what it yields goes to the commit."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from borealis.errors import BorealisError, TrainError
+from borealis.plan.compile import Compiled
+from borealis.plan.source import FORMAT, Trains, TrainServer, TrainSource
+
+
+class Query:
+    """Runs trains until stopped. `commit` gets the rows that came out of a train; if it raises, the train never was."""
+
+    def __init__(
+        self, spark: SparkSession, compiled: Compiled, trains: Trains, commit: Callable[[pa.Table], None], scratch: Path
+    ) -> None:
+        self.spark, self.compiled, self.trains, self.scratch = spark, compiled, trains, scratch
+        self._commit = commit
+        self._query: Any = None
+        self._server: TrainServer | None = None
+        self._refused: BaseException | None = None
+
+    def start(self) -> None:
+        """Start the query; trains come as soon as there are any."""
+        self._server = TrainServer(self.scratch / "trains.sock", self.trains)
+        self._query = (
+            self.plan()
+            .writeStream.foreachBatch(self._take)
+            .option("checkpointLocation", str(self.scratch / "checkpoint"))
+            .start()
+        )
+
+    def plan(self) -> DataFrame:
+        """The streaming DataFrame that the query runs."""
+        self.spark.dataSource.register(TrainSource)
+        source = (
+            self.spark.readStream.format(FORMAT)
+            .schema(self.compiled.first_schema)
+            .option("socket", str(self.scratch / "trains.sock"))
+            .option("buckets", str(self.compiled.program.buckets))
+            .load()
+        )
+        return self.compiled.frame(source)
+
+    def _take(self, frame: DataFrame, _: int) -> None:
+        try:
+            self._commit(frame.toArrow())
+        except BorealisError as error:
+            self._refused = error
+            raise
+
+    def failure(self) -> BorealisError | None:
+        """Why the query died, if it did."""
+        if self._query is None or self._query.isActive:
+            return None
+        error = self._query.exception()
+        if error is None:
+            return None
+        return self._refused if isinstance(self._refused, BorealisError) else explain_failure(error)
+
+    def durations(self) -> list[dict[str, int]]:
+        """What Spark says of the last micro-batches, in milliseconds."""
+        return [p.durationMs for p in self._query.recentProgress if p.numInputRows > 0] if self._query else []
+
+    def wait(self, seconds: float) -> None:
+        """Sleep, but not longer than the query lives."""
+        try:
+            self._query.awaitTermination(seconds)
+        except StreamingQueryException:
+            return  # told by `failure`
+
+    def stop(self) -> None:
+        """Stop after the current train."""
+        if self._query is not None:
+            self._query.stop()
+        if self._server is not None:
+            self._server.close()
+        shutil.rmtree(self.scratch / "checkpoint", ignore_errors=True)
+
+
+def explain_failure(error: BaseException) -> BorealisError:
+    """One sentence out of what Spark reports of a failed train."""
+    text = str(error)
+    ours = re.findall(r"borealis\.errors\.\w+: ([^\n]*)", text)
+    if ours:
+        message, _, hint = ours[-1].partition(". Hint: ")
+        failure: BorealisError = TrainError(message, hint=hint)
+    else:
+        spark = re.findall(r"\[([A-Z][A-Z0-9_.]+)\] ([^\n]*?)(?: SQLSTATE[^\n]*)?(?=\n|$)", text)
+        inner = [m for code, m in spark if not code.startswith(("STREAM_FAILED", "FAILED_EXECUTE", "FOREACH_BATCH"))]
+        python = re.findall(r"^(\w*(?:Error|Exception): [^\n]*)", text, re.MULTILINE)
+        said = (inner or python or [text.splitlines()[0]])[-1]
+        failure = TrainError(f"a train failed: {said.strip()}", hint="everything before it is committed")
+    failure.__cause__ = error
+    return failure

@@ -1,0 +1,42 @@
+"""A worker's copy of the state: it knows which train it stands after, and catches up from the log or starts anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from borealis.state.delta import Delta
+from borealis.state.log import Key, read_stretch, stretch_path
+
+
+class Stateful(Protocol):
+    """What a cache needs of a kernel."""
+
+    def apply(self, delta: Delta) -> None: ...
+
+
+K = TypeVar("K", bound=Stateful)
+
+
+class Cache(Generic[K]):
+    """Kernels by box and bucket. While one runs a train it is taken out: a failure leaves nothing half-done behind."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, Key], tuple[int, K]] = {}
+        self.reloads = 0
+
+    def take(self, root: Path, key: Key, train: int, manifest: list[list[int]], make: Callable[[], K]) -> K:
+        """The kernel as it stood after `train`, which is the log's last."""
+        stands, kernel = self._held.pop((str(root), key), (None, None))
+        if kernel is None or stands is None or stands > train:  # ahead: its train was run but never committed
+            stands, kernel = 0, make()
+            self.reloads += 1
+        for first, last in manifest:
+            if last > stands:
+                kernel.apply(read_stretch(stretch_path(root, key, first, last)))
+        return kernel
+
+    def give(self, root: Path, key: Key, train: int, kernel: K) -> None:
+        """Put the kernel back after it ran `train`."""
+        self._held[(str(root), key)] = (train, kernel)

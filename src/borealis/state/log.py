@@ -1,0 +1,187 @@
+"""The state log: every train's deltas, in order. It is the truth; what workers hold is a cache of it.
+
+Files in one directory, one per stateful box and bucket and stretch of trains: `<box>.<bucket>/<first>-<last>.delta`.
+The stretch that starts at train 0 holds the whole state. Stretches are merged in the background, small ones first, so
+that their number stays small and their bytes stay within a few times the state's own size.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from borealis.state.delta import Delta, TableSpec, merge_deltas, pack, unpack
+
+STRETCHES_MOST = 24  # of one box and bucket, before neighbours are merged
+Key = tuple[str, int]  # box, bucket
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The merged deltas of trains `first` to `last`, in a file of `size` bytes."""
+
+    first: int
+    last: int
+    size: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.first}-{self.last}.delta"
+
+
+def stretch_path(root: Path, key: Key, first: int, last: int) -> Path:
+    """Where a stretch lies."""
+    return root / f"{key[0]}.{key[1]}" / f"{first}-{last}.delta"
+
+
+def read_stretch(path: Path) -> Delta:
+    """A stretch's delta, mapped into memory."""
+    with pa.memory_map(str(path)) as file:
+        return unpack(file.read_buffer())
+
+
+class StateLog:
+    """Append with `commit`, hand `manifest` to whoever must catch up, `close` when done. Safe to use from threads."""
+
+    def __init__(self, root: Path, specs: Mapping[str, Sequence[TableSpec]]) -> None:
+        self.root = root
+        self.specs = specs
+        self.train = 0
+        self._stretches: dict[Key, list[Stretch]] = {}
+        self._lock = threading.Lock()
+        self._work = threading.Event()
+        self._closed = False
+        self._doomed: list[
+            tuple[int, Path]
+        ] = []  # merged away while this was the last train; its successor may read them
+        self._failure: BaseException | None = None
+        self._pins = 0  # readers of older stretches
+        root.mkdir(parents=True, exist_ok=True)
+        self._merger = threading.Thread(target=self._merge_forever, name="state-merge", daemon=True)
+        self._merger.start()
+
+    def commit(self, train: int, deltas: Mapping[Key, bytes]) -> None:
+        """Append a train. Trains come in order; one without deltas still counts."""
+        if self._failure is not None:
+            raise self._failure
+        if train != self.train + 1:
+            raise ValueError(f"train {train} does not follow train {self.train}")
+        for key, data in deltas.items():
+            self._write(key, Stretch(train, train, len(data)), data)
+        with self._lock:
+            for key, data in deltas.items():
+                self._stretches.setdefault(key, []).append(Stretch(train, train, len(data)))
+            self.train = train
+            if not self._pins:
+                for _, path in (d for d in self._doomed if d[0] < train):
+                    path.unlink(missing_ok=True)
+                self._doomed = [d for d in self._doomed if d[0] >= train]
+            crowded = any(len(s) > STRETCHES_MOST for s in self._stretches.values())
+        if crowded:
+            self._work.set()
+
+    def load(self, train: int, whole: Mapping[Key, bytes]) -> None:
+        """Start from the whole state as of a train."""
+        for key, data in whole.items():
+            self._write(key, Stretch(0, train, len(data)), data)
+        with self._lock:
+            self._stretches = {key: [Stretch(0, train, len(data))] for key, data in whole.items()}
+            self.train = train
+
+    def manifest(self) -> dict[str, list[list[int]]]:
+        """For each `box.bucket`, the stretches that make up its state, oldest first, as [first, last] pairs."""
+        with self._lock:
+            return {f"{k[0]}.{k[1]}": [[s.first, s.last] for s in v] for k, v in self._stretches.items()}
+
+    def whole(self) -> Callable[[], dict[Key, bytes]]:
+        """A way to the whole state as of now, one delta per box and bucket; to be called once, from any thread."""
+        with self._lock:
+            stretches = {k: list(v) for k, v in self._stretches.items()}
+            self._pins += 1
+
+        def read() -> dict[Key, bytes]:
+            try:
+                return {key: pack(self._merged(key, parts, whole=True)) for key, parts in stretches.items()}
+            finally:
+                with self._lock:
+                    self._pins -= 1
+
+        return read
+
+    def cut(self, train: int) -> None:
+        """Forget every train after this one. Only trains that were not yet merged with older ones can be cut off."""
+        with self._lock:
+            for key, parts in self._stretches.items():
+                kept = [s for s in parts if s.last <= train]
+                if any(s.first <= train < s.last for s in parts):
+                    raise ValueError(f"train {train} is merged with later ones in {key[0]}.{key[1]}")
+                for gone in parts[len(kept) :]:
+                    stretch_path(self.root, key, gone.first, gone.last).unlink(missing_ok=True)
+                self._stretches[key] = kept
+            self.train = train
+
+    def size(self) -> int:
+        """Bytes of all stretches: the state, and what is not merged yet."""
+        with self._lock:
+            return sum(s.size for parts in self._stretches.values() for s in parts)
+
+    def close(self) -> None:
+        """Stop merging. The files stay."""
+        self._closed = True
+        self._work.set()
+        self._merger.join()
+
+    # -- merging
+
+    def _merge_forever(self) -> None:
+        while True:
+            self._work.wait()
+            self._work.clear()
+            if self._closed:
+                return
+            try:
+                self.merge()
+            except BaseException as error:  # told to the next commit: a log that cannot merge must not grow silently
+                self._failure = error
+                return
+
+    def merge(self) -> None:
+        """Merge neighbours in every crowded box and bucket: as many of the newest as are not dwarfed by the one before."""
+        with self._lock:
+            crowded = {k: list(v) for k, v in self._stretches.items() if len(v) > STRETCHES_MOST}
+        for key, parts in crowded.items():
+            # leave the newest alone: workers that are one train behind want just that
+            parts = parts[:-1]
+            start = len(parts) - 1
+            total = parts[start].size
+            while start > 0 and (parts[start - 1].size <= 2 * total or len(parts) - start < STRETCHES_MOST // 2):
+                start -= 1
+                total += parts[start].size
+            group = parts[start:]
+            whole = start == 0
+            data = pack(self._merged(key, group, whole=whole))
+            joined = Stretch(0 if whole else group[0].first, group[-1].last, len(data))
+            self._write(key, joined, data)
+            with self._lock:
+                now = self._stretches[key]
+                if now[start : start + len(group)] != group:
+                    continue  # cut meanwhile
+                self._stretches[key] = [*now[:start], joined, *now[start + len(group) :]]
+                gone = [stretch_path(self.root, key, s.first, s.last) for s in group]
+                self._doomed += [(self.train, p) for p in gone if p.name != joined.name]
+
+    def _merged(self, key: Key, parts: Sequence[Stretch], *, whole: bool) -> Delta:
+        deltas = [read_stretch(stretch_path(self.root, key, s.first, s.last)) for s in parts]
+        return merge_deltas(self.specs[key[0]], deltas, whole=whole)
+
+    def _write(self, key: Key, stretch: Stretch, data: bytes) -> None:
+        path = stretch_path(self.root, key, stretch.first, stretch.last)
+        path.parent.mkdir(exist_ok=True)
+        temporary = path.with_suffix(".tmp")
+        temporary.write_bytes(data)
+        os.replace(temporary, path)

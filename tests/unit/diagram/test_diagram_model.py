@@ -1,0 +1,145 @@
+"""Drawing a diagram, and what follows from its arrows."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from borealis.diagram import Diagram, Input, window
+from borealis.errors import DiagramError
+
+SCHEMA = "ts TIMESTAMP, k STRING, v INT"
+
+
+def test_the_example_of_the_tour() -> None:
+    d = Diagram("traffic")
+    packets = d.input("packets", "ts TIMESTAMP, src STRING, dst STRING, bytes INT", time="ts", slack="2 seconds")
+    big = packets.filter("bytes > 100").map(src="src", kb="bytes / 1024.0")
+    out = big.aggregate(by=["src"], over=window("10 seconds", "1 second"), n="count(*)", kb="sum(kb)")
+    assert out.output("per_source") is None  # type: ignore[func-returns-value]
+    spec = d.validate()
+    assert out.columns == ["src", "window_start", "window_end", "n", "kb"]
+    assert [box.name for box in spec.topological()] == ["filter_1", "map_1", "aggregate_1"]
+    assert spec.paces() == {"packets": 1_000_000}
+    assert spec.columns("packets.late") == spec.columns("packets") == ["ts", "src", "dst", "bytes"]
+    assert pickle.loads(pickle.dumps(spec)) == spec
+    assert hash(pickle.loads(pickle.dumps(spec))) == hash(spec)
+
+
+def test_names_are_given_where_none_is() -> None:
+    d = Diagram("d")
+    a = d.input("filter_2", SCHEMA)
+    assert a.filter("v > 0").source == "filter_1"
+    assert a.filter("v > 1").source == "filter_3"
+    assert a.filter("v > 1", name="mine").source == "mine"
+    assert a.map({"box_name": "v", "self": "v"}, box_name="m", exprs="k").columns == ["box_name", "self", "exprs"]
+    assert a.aggregate(over="1 second", exprs={"by": "count(*)"}, box_name="g").columns[-1] == "by"
+    assert a.union(a, name="u").source == "u"
+
+
+def test_a_failed_addition_leaves_no_trace() -> None:
+    d = Diagram("d")
+    a = d.input("a", SCHEMA)
+    narrow = a.map(k="k")
+    before = d.spec
+    other = Diagram("e").input("a", SCHEMA)
+    wrong: list[Any] = [
+        lambda: d.input("a", SCHEMA),
+        lambda: a.filter("("),
+        lambda: a.map(),
+        lambda: a.map(x=1),  # type: ignore[arg-type]
+        lambda: a.aggregate(by="kk", over=window("1 s"), n="count(*)"),
+        lambda: a.aggregate(by="k", n="count(*)"),
+        lambda: a.join(a, on="left.k = right.k"),
+        lambda: a.join(a, on="left.k = right.k", within="0 s"),
+        lambda: a.join(other, on="left.k = right.k", within="1 s"),
+        lambda: a.union(),
+        lambda: a.union(other),
+        lambda: a.union(narrow),
+        lambda: a.late.late,
+        lambda: a.output("no name"),
+        lambda: d.stream("b"),
+    ]
+    for add in wrong:
+        with pytest.raises(DiagramError) as e:
+            add()
+        assert e.value.hint or "text" in e.value.message
+    assert d.spec is before
+    with pytest.raises(DiagramError, match="two inputs are called 'a'"):
+        d.input("a", SCHEMA)
+    a.output("o")
+    with pytest.raises(DiagramError, match="two outputs are called 'o'"):
+        a.output("o")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"columns": "k STRING"}, "no time column is named, and there is no TIMESTAMP column"),
+        ({"columns": "a TIMESTAMP, b TIMESTAMP"}, "2 TIMESTAMP columns. Hint: name one as time: a or b"),
+        ({"columns": SCHEMA, "time": "tss"}, "no column 'tss' (has: ts, k, v). Hint: did you mean 'ts'?"),
+        ({"columns": SCHEMA, "time": "TS"}, "did you mean 'ts'?"),
+        ({"columns": SCHEMA, "time": "k"}, "the time column 'k' is STRING"),
+        ({"columns": "ts TIMESTAMP_NTZ", "time": "ts"}, "the time column 'ts' is TIMESTAMP_NTZ"),
+        ({"columns": SCHEMA, "slack": "much"}, "'much' is not a duration"),
+        ({"columns": SCHEMA, "idle": "0 s"}, "'idle' must be more than zero"),
+        ({"columns": SCHEMA, "late": "drop"}, "'late': input should be 'keep' or 'fail'"),
+        ({"columns": ""}, "no columns"),
+    ],
+)
+def test_wrong_inputs(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(DiagramError) as e:
+        Input(name="p", **fields)
+    assert str(e.value).startswith("input 'p': ")
+    assert message in str(e.value)
+
+
+def test_units_are_connected_pieces() -> None:
+    d = Diagram("d")
+    a, b, c, e = (d.input(name, SCHEMA) for name in "abce")
+    b.union(c).output("bc")
+    a.filter("v > 0").output("pos")
+    a.late.filter("v > 0").output("late_pos")
+    e.output("e")
+    units = d.validate().units()
+    assert [(u.name, [i.name for i in u.spec.inputs], [o.name for o in u.spec.outputs]) for u in units] == [
+        ("u1", ["a"], ["pos", "late_pos"]),
+        ("u2", ["b", "c"], ["bc"]),
+        ("u3", ["e"], ["e"]),
+    ]
+    assert [len(u.spec.boxes) for u in units] == [2, 1, 0]
+    assert all(u.spec.name == "d" for u in units)
+
+
+def paced(*windows: tuple[str, str], within: str = "", every: str | None = None) -> int:
+    d = Diagram("d")
+    a = d.input("a", SCHEMA, every=every)
+    for size, slide in windows:
+        a.filter("v > 0").aggregate(over=window(size, slide), n="count(*)")
+    if within:
+        a.join(d.input("b", SCHEMA), on="left.k = right.k", within=within)
+    return d.spec.paces()["a"]
+
+
+def test_paces() -> None:
+    assert paced() == 1_000_000
+    assert paced(("10 s", "4 s")) == 2_000_000
+    assert paced(("10 s", "10 s"), ("15 s", "15 s")) == 5_000_000
+    assert paced(within="10 ms") == 10_000
+    assert paced(("10 s", "1 s"), within="30 s") == 1_000_000
+    assert paced(("10 s", "1 s"), within="300 ms") == 250_000
+    assert paced(("10 s", "1 s"), within="300 ms", every="7 s") == 7_000_000
+    assert paced(("3000000019 us", "3000000019 us"), within="1 s") == 1  # a prime has no nearer divisor
+
+
+def test_lookups_suggest() -> None:
+    d = Diagram("d")
+    d.input("packets", SCHEMA).filter("v > 0")
+    with pytest.raises(DiagramError, match=r"no input 'packet'.*did you mean 'packets'"):
+        d.spec.input("packet")
+    with pytest.raises(DiagramError, match=r"no box 'filter'.*did you mean 'filter_1'"):
+        d.spec.box("filter")
+    with pytest.raises(DiagramError, match=r"did you mean 'packets.late'"):
+        d.spec.columns("packets.lat")

@@ -1,0 +1,142 @@
+"""What the Arrow twins of Spark's expressions do at the edges; that they equal Spark is a law, tested elsewhere."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from borealis.errors import TrainError
+from borealis.kernels.expr import Call, Column, Expr, Literal, column, evaluate, from_json, mask, sql, to_json
+
+NAN = float("nan")
+K, L = Column("k", "long"), Column("l", "long")
+V, W = Column("v", "double"), Column("w", "double")
+ONE, ZERO = Literal("1", "long"), Literal("0", "long")
+
+
+def test_a_plain_column_is_not_copied() -> None:
+    table = pa.table({"v": [1.0, 2.0]})
+    before = table.column("v").chunk(0).buffers()[1].address
+    assert column(V, table, pa.float64()).chunk(0).buffers()[1].address == before
+
+
+def test_a_constant_becomes_a_full_column_of_the_wanted_type() -> None:
+    table = pa.table({"v": [1.0, 2.0]})
+    assert column(ONE, table, pa.int64()).equals(pa.array([1, 1]))
+    assert column(Literal(None, "string"), table, pa.string()).equals(pa.nulls(2, pa.string()))
+    assert mask(Literal("true", "boolean"), table).equals(pa.array([True, True]))
+    assert mask(Literal(None, "boolean"), table).equals(pa.array([False, False]))
+
+
+@pytest.mark.parametrize("batch", [pa.table, lambda columns: pa.RecordBatch.from_pydict(columns)])
+def test_tables_and_batches_alike(batch: object) -> None:
+    rows = batch({"k": pa.array([1, None, -3]), "l": pa.array([2, 2, 2])})  # type: ignore[operator]
+    assert evaluate(Call("remainder", (K, L), "long"), rows).to_pylist() == [1, None, -1]
+    assert mask(Call("gt", (K, ZERO), "boolean"), rows).to_pylist() == [True, False, False]
+
+
+def test_many_chunks() -> None:
+    chunks = pa.chunked_array([[1, None], [], [5]], pa.int64())
+    table = pa.table({"k": chunks, "l": chunks})
+    assert evaluate(Call("remainder", (K, L), "long"), table).to_pylist() == [0, None, 0]
+    lazy = Call("case", (Call("gt", (K, ONE), "boolean"), Call("add", (K, L), "long")), "long")
+    assert evaluate(lazy, table).to_pylist() == [None, None, 10]
+
+
+def test_nan_is_above_everything_and_equals_itself() -> None:
+    table = pa.table({"v": [NAN, NAN, 1.0, None], "w": [NAN, float("inf"), NAN, NAN]})
+    results = {f: evaluate(Call(f, (V, W), "boolean"), table).to_pylist() for f in ("eq", "gt", "ge", "lt", "le")}
+    assert results == {
+        "eq": [True, False, False, None],
+        "gt": [False, True, False, None],
+        "ge": [True, True, False, None],
+        "lt": [False, False, True, None],
+        "le": [True, False, True, None],
+    }
+
+
+def test_errors_name_the_expression_and_say_what_to_do() -> None:
+    table = pa.table({"k": [1, 2**63 - 1], "l": [1, 0]})
+    with pytest.raises(TrainError, match=r"overflow in `k \+ 1`.*try_add"):
+        evaluate(Call("add", (K, ONE), "long"), table)
+    with pytest.raises(TrainError, match=r"division by zero in `k % l`.*try_mod"):
+        evaluate(Call("remainder", (K, L), "long"), table)
+    ratio = Call("divide", (Call("cast", (K,), "double"), Call("cast", (L,), "double")), "double")
+    with pytest.raises(TrainError, match=r"division by zero in `k / l`.*try_divide"):
+        evaluate(ratio, table)
+
+
+def test_nothing_raises_on_null_or_without_rows() -> None:
+    table = pa.table({"k": pa.array([None], pa.int64()), "l": [0]})
+    assert evaluate(Call("remainder", (K, L), "long"), table).to_pylist() == [None]
+    assert evaluate(Call("int_divide", (K, L), "long"), table).to_pylist() == [None]
+    assert len(evaluate(Call("remainder", (ONE, ZERO), "long"), table.slice(0, 0))) == 0
+
+
+GUARD = Call("not", (Call("eq", (L, ZERO), "boolean"),), "boolean")
+REST = Call("remainder", (K, L), "long")
+
+
+@pytest.mark.parametrize(
+    ("expr", "answer"),
+    [
+        (Call("case", (GUARD, REST), "long"), [1, None, None]),
+        (Call("case", (GUARD, REST, Literal("9", "long")), "long"), [1, 9, 9]),
+        (Call("and", (GUARD, Call("gt", (REST, ZERO), "boolean")), "boolean"), [True, False, None]),
+        (
+            Call("or", (Call("eq", (L, ZERO), "boolean"), Call("gt", (REST, ZERO), "boolean")), "boolean"),
+            [True, True, None],
+        ),
+        (Call("coalesce", (Call("case", (GUARD, K), "long"), L), "long"), [7, 0, None]),
+    ],
+)
+def test_a_branch_not_taken_does_not_raise(expr: Expr, answer: list[object]) -> None:
+    table = pa.table({"k": [7, 5, 5], "l": [2, 0, None]})
+    assert evaluate(expr, table).to_pylist() == answer
+
+
+def test_a_branch_taken_raises() -> None:
+    table = pa.table({"k": [7, 5], "l": [2, 0]})
+    with pytest.raises(TrainError, match="division by zero"):
+        evaluate(Call("case", (GUARD, K, REST), "long"), table)
+
+
+def test_a_filter_does_not_raise_on_a_row_that_a_null_fails() -> None:
+    table = pa.table({"k": [7, 5], "l": [2, 0], "v": [1.0, None]})
+    predicate = Call(
+        "and", (Call("gt", (REST, ZERO), "boolean"), Call("gt", (V, Literal("0.0", "double")), "boolean")), "boolean"
+    )
+    assert mask(predicate, table).to_pylist() == [True, False]
+    with pytest.raises(TrainError):
+        evaluate(predicate, table)
+    denied = Call(
+        "not",
+        (Call("and", (Call("is_null", (V,), "boolean"), Call("lt", (REST, ZERO), "boolean")), "boolean"),),
+        "boolean",
+    )
+    with pytest.raises(TrainError):
+        mask(denied, table)
+
+
+def test_in_knows_unknown() -> None:
+    table = pa.table({"k": [1, 5, None]})
+    for size in (3, 20):
+        items = tuple(Literal(str(i), "long") for i in range(10, 10 + size))
+        assert evaluate(Call("in", (K, ONE, *items), "boolean"), table).to_pylist() == [True, False, None]
+        with_null = Call("in", (K, ONE, Literal(None, "long"), *items), "boolean")
+        assert evaluate(with_null, table).to_pylist() == [True, None, None]
+
+
+def test_json_there_and_back() -> None:
+    expr = Call("case", (GUARD, REST, Literal(None, "long")), "long")
+    assert from_json(json.loads(json.dumps(to_json(expr)))) == expr
+    with pytest.raises(TrainError, match="not an expression"):
+        from_json(["call", "__import__", "long", []])
+
+
+def test_an_expression_reads_like_sql() -> None:
+    assert (
+        sql(Call("multiply", (Call("add", (K, ONE), "long"), Call("negate", (L,), "long")), "long")) == "(k + 1) * -l"
+    )
