@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from borealis.errors import DiagramError, TrainError
-from borealis.kernels.columns import Column, Columns, to_numpy, whole
+from borealis.kernels.columns import Column, Columns, numbers, to_numpy, whole
 from borealis.tuples import Int64s
 
 Floats = NDArray[np.float64]
@@ -68,8 +68,8 @@ def accumulator(function: str, argument: pa.DataType | None, result: pa.DataType
     raise DiagramError(f"{function} of {argument} is not supported", hint="cast the argument to a number")
 
 
-def _add_counts(stored: Column, slot: Int64s, slots: int) -> NDArray[Any]:
-    return np.asarray(stored) + np.bincount(slot, minlength=slots)
+def _add_counts(stored: Int64s, slot: Int64s, slots: int) -> Int64s:
+    return stored + np.bincount(slot, minlength=slots)
 
 
 def _add_floats(stored: Floats, slot: Int64s, values: Floats) -> Floats:
@@ -98,7 +98,7 @@ def _add_ints(stored: Int64s, slot: Int64s, values: Int64s) -> Int64s:
 
 def _nullable(values: Column, count: Column, result: pa.DataType) -> pa.Array:
     """Null where nothing was counted."""
-    array = pa.array(values, mask=np.asarray(count) == 0) if isinstance(values, np.ndarray) else values
+    array = pa.array(values, mask=count == 0) if isinstance(values, np.ndarray) else values
     return array if array.type == result else array.cast(result, safe=False)
 
 
@@ -112,7 +112,7 @@ class Count:
         return {"c": _add_counts(stored["c"], rows.slot, rows.slots)}
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        return {"c": _add_ints(np.zeros(slots, np.int64), slot, np.asarray(panes["c"]))}
+        return {"c": _add_ints(np.zeros(slots, np.int64), slot, numbers(panes, "c"))}
 
     def result(self, stored: Columns) -> pa.Array:
         return pa.array(stored["c"], pa.int64())
@@ -132,18 +132,18 @@ class Sum:
         return self._add(stored, to_numpy(rows.values), rows.slot, np.bincount(rows.slot, minlength=rows.slots))
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        count = _add_ints(np.zeros(slots, np.int64), slot, np.asarray(panes["c"]))
-        return self._add(self.start(slots), np.asarray(panes["s"]), slot, count)
+        count = _add_ints(np.zeros(slots, np.int64), slot, numbers(panes, "c"))
+        return self._add(self.start(slots), numbers(panes, "s"), slot, count)
 
     def _add(self, stored: Columns, values: NDArray[Any], slot: Int64s, count: Int64s) -> Columns:
         if self.exact:
-            total: Column = _add_ints(np.asarray(stored["s"]), slot, values.astype(np.int64, copy=False))
+            total: Column = _add_ints(numbers(stored, "s"), slot, values.astype(np.int64, copy=False))
         else:
-            total = _add_floats(np.asarray(stored["s"]), slot, values.astype(np.float64, copy=False))
-        return {"s": total, "c": np.asarray(stored["c"]) + count}
+            total = _add_floats(numbers(stored, "s"), slot, values.astype(np.float64, copy=False))
+        return {"s": total, "c": numbers(stored, "c") + count}
 
     def result(self, stored: Columns) -> pa.Array:
-        total, count = np.asarray(stored["s"]), np.asarray(stored["c"])
+        total, count = numbers(stored, "s"), numbers(stored, "c")
         if self.average:
             total = total / np.maximum(count, 1)
         return _nullable(total, count, self.type)
@@ -164,8 +164,8 @@ class DecimalSum:
         return self._add(stored, words[1::2], words[0::2], rows.slot, np.bincount(rows.slot, minlength=rows.slots))
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        count = _add_ints(np.zeros(slots, np.int64), slot, np.asarray(panes["c"]))
-        return self._add(self.start(slots), np.asarray(panes["hi"]), np.asarray(panes["lo"]), slot, count)
+        count = _add_ints(np.zeros(slots, np.int64), slot, numbers(panes, "c"))
+        return self._add(self.start(slots), numbers(panes, "hi"), numbers(panes, "lo"), slot, count)
 
     def _add(self, stored: Columns, hi: Int64s, lo: Int64s, slot: Int64s, count: Int64s) -> Columns:
         slots = len(stored["c"])
@@ -175,17 +175,17 @@ class DecimalSum:
         sums = [np.zeros(slots, np.int64) for _ in limbs]
         for total, limb in zip(sums, limbs, strict=True):
             np.add.at(total, slot, limb)
-        acc_hi, acc_lo = np.asarray(stored["hi"]), np.asarray(stored["lo"]).view(np.uint64)
+        acc_hi, acc_lo = numbers(stored, "hi"), numbers(stored, "lo").view(np.uint64)
         for shift, total in zip((0, 32, 64, 96), sums, strict=True):
             add_lo = total.view(np.uint64) << np.uint64(shift) if shift < 64 else np.zeros(slots, np.uint64)
             add_hi = total << (shift - 64) if shift >= 64 else (total >> (64 - shift) if shift else total >> 63)
             summed = acc_lo + add_lo
             acc_hi = acc_hi + add_hi + (summed < add_lo)
             acc_lo = summed
-        return {"hi": acc_hi, "lo": acc_lo.view(np.int64), "c": np.asarray(stored["c"]) + count}
+        return {"hi": acc_hi, "lo": acc_lo.view(np.int64), "c": numbers(stored, "c") + count}
 
     def result(self, stored: Columns) -> pa.Array:
-        hi, lo, count = (np.asarray(stored[k]) for k in ("hi", "lo", "c"))
+        hi, lo, count = (numbers(stored, k) for k in ("hi", "lo", "c"))
         words = np.empty(2 * len(hi), np.int64)
         words[0::2], words[1::2] = lo, hi
         total = pa.Array.from_buffers(pa.decimal128(38, self.of.scale), len(hi), [None, pa.py_buffer(words)])
@@ -218,6 +218,7 @@ class Extreme:
         self.float = pa.types.is_floating(of)
         info = np.iinfo(np.int64)
         self.neutral: float | int
+        self.pick: np.ufunc
         if function == "min":
             self.pick, self.neutral = (np.fmin, float("nan")) if self.float else (np.minimum, info.max)
         else:
@@ -232,16 +233,16 @@ class Extreme:
         return self._add(stored, values, rows.slot, np.bincount(rows.slot, minlength=rows.slots))
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        count = _add_ints(np.zeros(slots, np.int64), slot, np.asarray(panes["c"]))
-        return self._add(self.start(slots), np.asarray(panes["v"]), slot, count)
+        count = _add_ints(np.zeros(slots, np.int64), slot, numbers(panes, "c"))
+        return self._add(self.start(slots), numbers(panes, "v"), slot, count)
 
     def _add(self, stored: Columns, values: NDArray[Any], slot: Int64s, count: Int64s) -> Columns:
         best = np.array(stored["v"])
         self.pick.at(best, slot, values)
-        return {"v": best, "c": np.asarray(stored["c"]) + count}
+        return {"v": best, "c": numbers(stored, "c") + count}
 
     def result(self, stored: Columns) -> pa.Array:
-        values = pa.array(stored["v"], mask=np.asarray(stored["c"]) == 0)
+        values = pa.array(stored["v"], mask=numbers(stored, "c") == 0)
         if pa.types.is_temporal(self.of) and self.of.bit_width == 32:
             return values.cast(pa.int32()).view(self.of)
         return values.view(self.of) if pa.types.is_temporal(self.of) else values.cast(self.of, safe=False)
@@ -289,13 +290,13 @@ class Pick:
         return self._pick(stored, whole(rows.values), rows.time, rows.slot, np.ones(len(rows.slot), np.int64))
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        counts = np.asarray(panes["c"])
+        counts = numbers(panes, "c")
         filled = counts > 0
-        values, time = panes["v"].filter(pa.array(filled)), np.asarray(panes["t"])[filled]
+        values, time = panes["v"].filter(pa.array(filled)), numbers(panes, "t")[filled]
         return self._pick(self.start(slots), values, time, slot[filled], counts[filled])
 
     def _pick(self, stored: Columns, values: pa.Array, time: Int64s, slot: Int64s, counts: Int64s) -> Columns:
-        count, when = np.asarray(stored["c"]), np.array(stored["t"])
+        count, when = numbers(stored, "c"), np.array(stored["t"])
         order = np.arange(len(slot))
         if len(time) and np.any(time[1:] < time[:-1]):
             order = np.lexsort((order, time))
@@ -327,20 +328,20 @@ class StdDev:
     def fold(self, stored: Columns, rows: Rows) -> Columns:
         column = rows.values
         values = to_numpy(column.cast(pa.float64()) if pa.types.is_decimal(column.type) else column).astype(np.float64)
-        centre, count = np.array(stored["k"]), np.asarray(stored["c"])
+        centre, count = np.array(stored["k"]), numbers(stored, "c")
         first = centre.copy()
         first[rows.slot[::-1]] = values[::-1]
         centre = np.where(count == 0, first, centre)
         off = values - centre[rows.slot]
         return {
             "k": centre,
-            "s": _add_floats(np.asarray(stored["s"]), rows.slot, off),
-            "q": _add_floats(np.asarray(stored["q"]), rows.slot, off * off),
+            "s": _add_floats(numbers(stored, "s"), rows.slot, off),
+            "q": _add_floats(numbers(stored, "q"), rows.slot, off * off),
             "c": _add_counts(count, rows.slot, rows.slots),
         }
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        k, s, q, c = (np.asarray(panes[n]) for n in ("k", "s", "q", "c"))
+        k, s, q, c = (numbers(panes, n) for n in ("k", "s", "q", "c"))
         filled = c > 0
         k, s, q, c, slot = k[filled], s[filled], q[filled], c[filled], slot[filled]
         centre = np.zeros(slots)
@@ -354,7 +355,7 @@ class StdDev:
         }
 
     def result(self, stored: Columns) -> pa.Array:
-        s, q, c = (np.asarray(stored[n]) for n in ("s", "q", "c"))
+        s, q, c = (numbers(stored, n) for n in ("s", "q", "c"))
         with np.errstate(invalid="ignore", divide="ignore"):
             variance = (q - s * s / np.maximum(c, 1)) / np.maximum(c - 1, 1)
             return pa.array(np.sqrt(np.maximum(variance, 0.0)), mask=c < 2)

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from borealis.kernels.accumulators import Pick, Rows, accumulator
-from borealis.kernels.columns import Columns, compact, concat, take, to_numpy, to_table, whole
-from borealis.kernels.flow import Bounds, Flow, rank_within
+from borealis.kernels.columns import Columns, compact, concat, numbers, take, to_numpy, to_table, whole
+from borealis.kernels.flow import Bounds, Flow, empty_flow, rank_within
 from borealis.kernels.groups import Groups
 from borealis.state.delta import Change, Delta, TableSpec
 from borealis.tuples import FIRST_TIME, LAST_TIME, TIMESTAMP, Int64s
@@ -108,12 +108,12 @@ class AggregateKernel:
 
     def _put_open(self, entries: Columns) -> None:
         """Put entries into the open panes, over those of the same pane and group."""
-        panes, groups = np.asarray(entries[PANE]), np.asarray(entries[GROUP])
+        panes, groups = numbers(entries, PANE), numbers(entries, GROUP)
         at, found = _find(self.open, panes, groups)
         keep = np.ones(len(self.open[PANE]), np.bool_)
         keep[at[found]] = False
         both = concat([take(self.open, np.flatnonzero(keep)), entries])
-        self.open = take(both, np.lexsort((np.asarray(both[GROUP]), np.asarray(both[PANE]))))
+        self.open = take(both, np.lexsort((numbers(both, GROUP), numbers(both, PANE))))
 
     def _note_groups(self, groups: Int64s, panes: Int64s) -> None:
         if self.groups.capacity > len(self.last_pane):
@@ -127,8 +127,8 @@ class AggregateKernel:
     def _emit(self, bounds: Bounds) -> Flow:
         entries = self._closing(bounds)
         if entries is None:
-            return Flow(self.schema.empty_table(), *(np.empty(0, np.int64) for _ in range(3)), bounds)
-        pane = np.asarray(entries[PANE])
+            return empty_flow(self.schema, bounds)
+        pane = numbers(entries, PANE)
         # window ends that hold a pane: newest, newest - slide, ...; of these, the ones in (standing, final]
         newest = np.floor_divide(pane, self.slide) * self.slide + self.size
         low = max(bounds.standing, int(newest.min()) - self.size - self.slide)
@@ -140,9 +140,9 @@ class AggregateKernel:
         nth = np.arange(len(index)) - np.repeat(np.cumsum(times) - times, times)
         end = newest[index] - (first[index] + nth) * self.slide
         if not len(end):
-            return Flow(self.schema.empty_table(), *(np.empty(0, np.int64) for _ in range(3)), bounds)
+            return empty_flow(self.schema, bounds)
         many, least = self.groups.capacity, int(end.min())
-        code = np.floor_divide(end - least, self.slide) * many + np.asarray(entries[GROUP])[index]
+        code = np.floor_divide(end - least, self.slide) * many + numbers(entries, GROUP)[index]
         distinct, slot = compact(code, (int(end.max()) - least) // self.slide * many + many)
         ends, groups = distinct // many * self.slide + least, distinct % many
         order = _by_first(entries, index, slot, ends)
@@ -165,7 +165,7 @@ class AggregateKernel:
         if not parts:
             return None
         entries = concat(parts)
-        inside = np.asarray(entries[PANE]) < bounds.final
+        inside = numbers(entries, PANE) < bounds.final
         return entries if inside.all() else take(entries, np.flatnonzero(inside))
 
     # -- what is kept
@@ -177,7 +177,7 @@ class AggregateKernel:
         return ((boundary - self.size) // self.slide + 1) * self.slide
 
     def _seal(self, boundary: int) -> None:
-        pane = np.asarray(self.open[PANE])
+        pane = numbers(self.open, PANE)
         split = int(np.searchsorted(pane, boundary - self.width, "right")) if boundary > FIRST_TIME + self.width else 0
         if split:
             self.sealed.append(take(self.open, np.arange(split)))
@@ -188,11 +188,11 @@ class AggregateKernel:
     def _evict(self, floor: int) -> None:
         kept = []
         for part in self.sealed:
-            split = int(np.searchsorted(np.asarray(part[PANE]), floor, "left"))
+            split = int(np.searchsorted(numbers(part, PANE), floor, "left"))
             if split < len(part[PANE]):
                 kept.append(take(part, np.arange(split, len(part[PANE]))) if split else part)
         self.sealed = kept
-        split = int(np.searchsorted(np.asarray(self.open[PANE]), floor, "left"))
+        split = int(np.searchsorted(numbers(self.open, PANE), floor, "left"))
         if split:
             self.open = take(self.open, np.arange(split, len(self.open[PANE])))
 
@@ -206,7 +206,7 @@ class AggregateKernel:
     def _delta(self, touched: Columns, fresh: list[int], dead: list[int], floor: int | None) -> Delta:
         delta: Delta = {}
         if floor is not None:
-            touched = take(touched, np.flatnonzero(np.asarray(touched[PANE]) >= floor))
+            touched = take(touched, np.flatnonzero(numbers(touched, PANE) >= floor))
         if len(touched[PANE]) or floor is not None:
             delta["panes"] = Change(to_table(touched), floor=floor)
         gone = set(dead)
@@ -231,7 +231,7 @@ class AggregateKernel:
             if panes.put.num_rows:
                 entries = self._from_table(panes.put)
                 self._put_open(entries)
-                self._note_groups(np.asarray(entries[GROUP]), np.asarray(entries[PANE]))
+                self._note_groups(numbers(entries, GROUP), numbers(entries, PANE))
 
     def tables_now(self) -> dict[str, pa.Table]:
         """The whole state, each table in key order."""
@@ -266,7 +266,7 @@ class AggregateKernel:
 
 def _find(entries: Columns, panes: Int64s, groups: Int64s) -> tuple[Int64s, Int64s]:
     """Where (pane, group) pairs stand among sorted entries, and whether they do."""
-    have_pane, have_group = np.asarray(entries[PANE]), np.asarray(entries[GROUP])
+    have_pane, have_group = numbers(entries, PANE), numbers(entries, GROUP)
     if not len(have_pane) or not len(panes):
         return np.zeros(len(panes), np.int64), np.zeros(len(panes), np.bool_)
     # one sortable code for both sides: the rank of the pane among all panes, then the group
@@ -291,7 +291,7 @@ def _rows(flow: Flow, column: str | None, slot: Int64s, slots: int, *, nulls: bo
 
 def _by_first(entries: Columns, index: Int64s, slot: Int64s, ends: Int64s) -> Int64s:
     """The order of results: by window end, then by the first row that each window's group saw."""
-    cause, sub = np.asarray(entries[FIRST_CAUSE])[index], np.asarray(entries[FIRST_SUB])[index]
+    cause, sub = numbers(entries, FIRST_CAUSE)[index], numbers(entries, FIRST_SUB)[index]
     most = np.iinfo(np.int64).max
     first = np.full(len(ends), most)
     np.minimum.at(first, slot, cause)

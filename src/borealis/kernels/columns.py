@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -12,8 +12,14 @@ from numpy.typing import NDArray
 
 from borealis.tuples import Int64s
 
-Column = NDArray[Any] | pa.Array
-Columns = dict[str, Column]
+Column: TypeAlias = Any  # NDArray | pa.Array
+Columns: TypeAlias = dict[str, Column]
+
+
+def numbers(columns: Columns, name: str) -> NDArray[Any]:
+    """A column that is NumPy."""
+    column: NDArray[Any] = columns[name]
+    return column
 
 
 def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:

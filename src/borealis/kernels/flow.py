@@ -51,6 +51,11 @@ class Flow:
         return replace(self, rows=rows)
 
 
+def empty_flow(schema: pa.Schema, bounds: Bounds) -> Flow:
+    """No rows, only boundaries."""
+    return Flow(schema.empty_table(), NOTHING, NOTHING, NOTHING, bounds)
+
+
 def merge_bounds(inputs: list[Bounds]) -> Bounds:
     """The boundaries of a box with several inputs: the least of theirs, at the cause that raised it."""
     standing = min(b.standing for b in inputs)

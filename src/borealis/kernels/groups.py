@@ -33,7 +33,7 @@ class Groups:
     def encode(self, columns: list[pa.Array | pa.ChunkedArray], rows: int) -> tuple[Int64s, list[int]]:
         """The number of each row's key, and the numbers given out for the first time."""
         if not self.types:
-            codes, keys = np.zeros(rows, np.int64), [()] if rows else []
+            codes, keys = np.zeros(rows, np.int64), _keys([], min(rows, 1))
         else:
             codes, keys = _distinct([normal_floats(whole(c)) for c in columns])
         numbers = np.empty(len(keys), np.int64)
@@ -82,7 +82,7 @@ class Groups:
         """The key columns of these groups."""
         keys = [self._key[n] for n in numbers.tolist()]
         return [
-            pa.array([float("nan") if k[i] is _NAN else k[i] for k in keys], t)  # type: ignore[index]
+            pa.array([float("nan") if k[i] is _NAN else k[i] for k in keys], t)
             for i, t in enumerate(self.types)
         ]
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from borealis.kernels.aggregate import AggregateKernel, Call
 from borealis.kernels.columns import normal_floats, whole
 from borealis.kernels.expr import from_json
-from borealis.kernels.flow import Bounds, Flow, merge_bounds
+from borealis.kernels.flow import Bounds, Flow, empty_flow, merge_bounds
 from borealis.kernels.join import JoinKernel
 from borealis.kernels.stateless import run_filter, run_map, run_union
 from borealis.state.delta import Delta, from_stream, pack, to_stream
@@ -49,7 +49,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Port:
-    """A flow that leaves a level: to the commit (`level` None) or to a later level, as bytes or as rows for Catalyst."""
+    """A flow that leaves a level, as bytes or as rows for Catalyst: for the commit (`level` None) or a later level."""
 
     tag: int
     flow: str
@@ -233,8 +233,7 @@ def flow_table(flow: Flow) -> pa.Table:
 def flow_of(tables: list[pa.Table], schema: pa.Schema, bounds: Bounds) -> Flow:
     """A flow from the tables of all its parcels, put in order."""
     if not tables:
-        empty = np.empty(0, np.int64)
-        return Flow(schema.empty_table(), empty, empty, empty, bounds)
+        return empty_flow(schema, bounds)
     table = pa.concat_tables(tables)
     time, cause, sub = (table[name].to_numpy() for name in (TIME, CAUSE, SUB))
     rows = table.drop_columns([TIME, CAUSE, SUB])

@@ -7,7 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from borealis.tuples import with_header
 class UnitOptions:
     """How a unit runs."""
 
-    admission: Admission = Admission()
+    admission: Admission = field(default_factory=Admission)
     state: Path | None = None  # where commits are kept; None: in memory
     headers: bool = False  # outputs carry the header columns
 

@@ -75,8 +75,9 @@ def _check_expressions(box: Box, sources: list[DataFrame]) -> None:
             for name, other in zip(box.sources[1:], sources[1:], strict=True):
                 for a, b in zip(first.fields, other.schema.fields, strict=True):
                     if a.dataType != b.dataType:
+                        ours, theirs = show(a.dataType), show(b.dataType)
                         raise box.wrong(
-                            f"column '{a.name}' is {show(a.dataType)} in '{box.sources[0]}' and {show(b.dataType)} in '{name}'",
+                            f"column '{a.name}' is {ours} in '{box.sources[0]}' and {theirs} in '{name}'",
                             f'cast one of them: map({a.name}="CAST({a.name} AS {show(a.dataType)})", ...)',
                         )
         case "aggregate":

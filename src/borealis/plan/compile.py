@@ -284,8 +284,8 @@ class _Compiler:
         columns = [("left", c, f"__l_{c}") for c in frames[0].columns]
         columns += [("right", c, f"__r_{c}") for c in frames[1].columns]
         schema = StructType()
-        for side, name, out in columns:
-            schema = schema.add(out, frames[side == "right"].schema[name].dataType)
+        for which, column, out in columns:
+            schema = schema.add(out, frames[which == "right"].schema[column].dataType)
         left, right = (_arrow(self.flows[s].schema) for s in sides)
         options = {
             "left": schema_text(left),
@@ -304,9 +304,9 @@ class _Compiler:
             )
             self._stateless(box, pairs, f"{box.name}~matches", CatalystStep(predicate=condition))
             pairs = f"{box.name}~matches"
-        names = box.output_names(frames[0].columns, frames[1].columns)
-        exprs = tuple((out, f"`__{side[0]}_{column}`") for side, column, out in names)
-        self._stateless(box, pairs, box.name, CatalystStep(exprs=exprs))
+        outputs = box.output_names(frames[0].columns, frames[1].columns)
+        renamed = tuple((out, f"`__{which[0]}_{column}`") for which, column, out in outputs)
+        self._stateless(box, pairs, box.name, CatalystStep(exprs=renamed))
 
     # -- steps and levels
 

@@ -62,7 +62,8 @@ def check_java() -> None:
     """Refuse clearly when there is no Java, or one too old for Spark."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    hint = f"install Java {JAVA_LEAST} or newer (Debian: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17)"
+    ways = "Debian: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17"
+    hint = f"install Java {JAVA_LEAST} or newer ({ways})"
     if java is None or not Path(java).exists():
         where = f"JAVA_HOME is {home}, which has no bin/java" if home else "no java on the PATH"
         raise MachineError(f"Spark needs Java: {where}", hint=hint)

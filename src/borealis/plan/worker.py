@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from borealis.kernels.flow import Bounds, Flow
+from borealis.kernels.flow import Bounds, Flow, empty_flow
 from borealis.kernels.program import (
     TRAIN_TAG,
     Kernel,
@@ -162,8 +162,7 @@ def _run(
 
 def _read_input(file: str | None, time: str, schema: pa.Schema, bounds: Bounds) -> Flow:
     if file is None:
-        nothing = np.empty(0, np.int64)
-        return Flow(schema.empty_table(), nothing, nothing, nothing, bounds)
+        return empty_flow(schema, bounds)
     with pa.memory_map(file) as source, pa.ipc.open_file(source) as reader:
         table = reader.read_all()
     cause = table[CAUSE].to_numpy()

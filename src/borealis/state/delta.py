@@ -42,7 +42,7 @@ class TableSpec:
 
 
 def merge(spec: TableSpec, changes: Sequence[Change]) -> Change:
-    """One change that does what all of them do, oldest first. It may also be applied where some of them already were."""
+    """One change that does what all do, oldest first. It may also be applied where some of them already were."""
     if len(changes) == 1:
         return changes[0]
     puts = pa.concat_tables([c.put for c in changes])
@@ -58,8 +58,8 @@ def merge(spec: TableSpec, changes: Sequence[Change]) -> Change:
         keep &= puts[spec.floor].to_numpy() >= risen[put_age + 1]
     cuts = [c.cut for c in changes if c.cut is not None]
     cut = pa.concat_tables(cuts) if cuts else None
-    cut_age = np.concatenate([np.full(c.cut.num_rows, i) for i, c in enumerate(changes) if c.cut is not None] or [[]])
-    last, distinct = _last_put(spec, puts, put_age, cut, cut_age.astype(np.int64))
+    cut_age = np.repeat(np.arange(len(changes)), [0 if c.cut is None else c.cut.num_rows for c in changes])
+    last, distinct = _last_put(spec, puts, put_age, cut, cut_age)
     keep &= last
     return Change(
         puts.filter(pa.array(keep)),
@@ -96,7 +96,7 @@ def _last_put(
 
 
 def merge_deltas(specs: Sequence[TableSpec], deltas: Sequence[Delta], *, whole: bool) -> Delta:
-    """Several trains' deltas as one, oldest first. `whole`: the first one starts from nothing, so cuts are done with."""
+    """Several trains' deltas as one, oldest first. `whole`: the first starts from nothing, so cuts are done with."""
     merged: Delta = {}
     for spec in specs:
         changes = [d[spec.name] for d in deltas if spec.name in d]

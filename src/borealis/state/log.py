@@ -151,7 +151,7 @@ class StateLog:
                 return
 
     def merge(self) -> None:
-        """Merge neighbours in every crowded box and bucket: as many of the newest as are not dwarfed by the one before."""
+        """Merge neighbours wherever there are many: as many of the newest as are not dwarfed by the one before."""
         with self._lock:
             crowded = {k: list(v) for k, v in self._stretches.items() if len(v) > STRETCHES_MOST}
         for key, parts in crowded.items():
