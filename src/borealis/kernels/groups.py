@@ -81,10 +81,7 @@ class Groups:
     def keys(self, numbers: Int64s) -> list[pa.Array]:
         """The key columns of these groups."""
         keys = [self._key[n] for n in numbers.tolist()]
-        return [
-            pa.array([float("nan") if k[i] is _NAN else k[i] for k in keys], t)
-            for i, t in enumerate(self.types)
-        ]
+        return [pa.array([float("nan") if k[i] is _NAN else k[i] for k in keys], t) for i, t in enumerate(self.types)]
 
     def alive(self) -> Int64s:
         """All numbers in use, rising."""

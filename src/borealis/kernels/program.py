@@ -58,6 +58,7 @@ class Port:
     as_rows: bool = False
     slice_: bool = False  # a whole flow of which each bucket sends its share
     key: tuple[str, ...] | None = None  # send each row to the bucket of this key
+    hidden: tuple[str, ...] = (TIME, CAUSE, SUB)  # what travels along; with one bucket the order needs no proof
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,10 @@ class Program:
             Level(
                 tuple((t, f, s) for t, f, s in level["arrive"]),
                 tuple(Step(**(s | {"sources": tuple(s["sources"])})) for s in level["steps"]),
-                tuple(Port(**(p | {"key": None if p["key"] is None else tuple(p["key"])})) for p in level["leave"]),
+                tuple(
+                    Port(**(p | {"key": None if p["key"] is None else tuple(p["key"]), "hidden": tuple(p["hidden"])}))
+                    for p in level["leave"]
+                ),
             )
             for level in data["levels"]
         )
@@ -152,9 +156,9 @@ def run_level(
         elif port.key is not None:
             owner = bucket_of(flow, port.key, program.buckets)
             for target in range(program.buckets):
-                yield from _parcels(port.tag, target, flow.take(np.flatnonzero(owner == target)))
+                yield from _parcels(port, target, flow.take(np.flatnonzero(owner == target)))
         else:
-            yield from _parcels(port.tag, bucket, flow)
+            yield from _parcels(port, bucket, flow)
 
 
 def _own_rows(program: Program, step: Step, sources: list[Flow], parted: list[bool], bucket: int) -> list[Flow]:
@@ -209,37 +213,36 @@ def bucket_of(flow: Flow, key: tuple[str, ...] | list[str], buckets: int) -> np.
 # -- flows as bytes
 
 
-def _parcels(tag: int, bucket: int, flow: Flow) -> Iterator[Parcel]:
+def _parcels(port: Port, bucket: int, flow: Flow) -> Iterator[Parcel]:
     if not len(flow):
         return
-    table = flow_table(flow)
+    table = flow_table(flow, port.hidden)
     pieces = max(1, -(-table.nbytes // PIECE_BYTES_MOST))
     step = -(-len(flow) // pieces)
     for start in range(0, len(flow), step):
-        yield Parcel(tag, bucket, to_stream(table.slice(start, step)))
+        yield Parcel(port.tag, bucket, to_stream(table.slice(start, step)))
 
 
-def flow_table(flow: Flow) -> pa.Table:
-    """A flow's rows with their hidden columns behind."""
+def flow_table(flow: Flow, hidden: tuple[str, ...] = (TIME, CAUSE, SUB)) -> pa.Table:
+    """A flow's rows with hidden columns behind."""
     table = flow.rows
-    hidden = {TIME: flow.time, CAUSE: flow.cause, SUB: flow.sub}
-    if not table.num_columns:
-        return pa.table({k: pa.array(v) for k, v in hidden.items()})
-    for name, values in hidden.items():
-        table = table.append_column(name, pa.array(values))
+    values = {TIME: flow.time, CAUSE: flow.cause, SUB: flow.sub}
+    for name in hidden:
+        table = table.append_column(name, pa.array(values[name]))
     return table
 
 
 def flow_of(tables: list[pa.Table], schema: pa.Schema, bounds: Bounds) -> Flow:
-    """A flow from the tables of all its parcels, put in order."""
+    """A flow from the tables of all its parcels, put in order unless they came without proof of it."""
     if not tables:
         return empty_flow(schema, bounds)
     table = pa.concat_tables(tables)
-    time, cause, sub = (table[name].to_numpy() for name in (TIME, CAUSE, SUB))
-    rows = table.drop_columns([TIME, CAUSE, SUB])
+    rows = table.select(schema.names)
+    nothing = np.zeros(len(table), np.int64)
+    time, cause, sub = (table[n].to_numpy() if n in table.column_names else nothing for n in (TIME, CAUSE, SUB))
     flow = Flow(rows, time, cause, sub, bounds)
     later = cause[1:] > cause[:-1]
-    if np.all(later | ((cause[1:] == cause[:-1]) & (sub[1:] > sub[:-1]))):
+    if cause is nothing or np.all(later | ((cause[1:] == cause[:-1]) & (sub[1:] > sub[:-1]))):
         return flow
     return flow.take(np.lexsort((sub, cause)))
 

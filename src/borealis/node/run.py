@@ -91,7 +91,7 @@ def run(
     complete = False
     try:
         for unit in spec.units():
-            compiled = compile_unit(unit.spec, spark, buckets)
+            compiled = compile_unit(unit.spec, spark, buckets, headers=headers)
             home = None if state is None else Path(state) / unit.name
             options = UnitOptions(admission or Admission(), home, headers)
             mine: dict[str, Source] = {i.name: sources[i.name] for i in unit.spec.inputs}

@@ -52,6 +52,8 @@ class UnitRun:
         clock: Clock | None = None,
     ) -> None:
         self.unit, self.compiled, self.sinks, self.options = unit, compiled, dict(sinks), options
+        if options.headers and not compiled.headers:
+            raise ValueError("outputs with headers need compile_unit(..., headers=True)")
         self.progress = Progress(unit.name)
         self.scratch = scratch(f"borealis-{unit.name}-")
         self.done = threading.Event()

@@ -28,6 +28,7 @@ from borealis.plan.analyze import analyze, empty, nullable
 from borealis.plan.expressions import translate_all
 from borealis.plan.worker import BUCKET, HIDDEN, PAYLOAD, TAG, level_runner, rows_column
 from borealis.state.delta import TableSpec
+from borealis.tuples import CAUSE, SUB, TIME
 
 INTEGERS = ("tinyint", "smallint", "int", "bigint")
 
@@ -68,6 +69,7 @@ class Compiled:
     tables: dict[str, tuple[TableSpec, ...]]  # of every stateful box
     catalyst: dict[int, tuple[tuple[CatalystStep, ...], StructType]]  # by tag: steps, and the schema they start from
     where: dict[str, str]  # box to where it runs, for explain
+    headers: bool = False  # outputs know their times
 
     @property
     def first_schema(self) -> StructType:
@@ -118,9 +120,9 @@ def _apply(frame: DataFrame, tag: int, steps: tuple[CatalystStep, ...]) -> DataF
     return frame
 
 
-def compile_unit(spec: Spec, spark: SparkSession, buckets: int = 1) -> Compiled:
-    """The program of a unit whose diagram has been checked."""
-    return _Compiler(spec, spark, buckets).run()
+def compile_unit(spec: Spec, spark: SparkSession, buckets: int = 1, *, headers: bool = False) -> Compiled:
+    """The program of a unit whose diagram has been checked. `headers`: its outputs will be asked for their times."""
+    return _Compiler(spec, spark, buckets, headers).run()
 
 
 @dataclass
@@ -139,8 +141,10 @@ class _Draft:
 
 
 class _Compiler:
-    def __init__(self, spec: Spec, spark: SparkSession, buckets: int) -> None:
-        self.spec, self.spark, self.buckets = spec, spark, buckets
+    def __init__(self, spec: Spec, spark: SparkSession, buckets: int, headers: bool) -> None:
+        self.spec, self.spark, self.buckets, self.headers = spec, spark, buckets, headers
+        # what an output's parcels carry beside the rows: one bucket's are in order as they come
+        self.output_hidden = (TIME, CAUSE, SUB) if buckets > 1 else (TIME,) if headers else ()
         self.schemas = analyze(spec, spark)
         self.flows: dict[str, _Flow] = {}
         self.drafts: list[_Draft] = [_Draft()]
@@ -181,7 +185,7 @@ class _Compiler:
             tuple(self.bounds),
             tuple(Level(tuple(d.arrive), tuple(d.steps), tuple(d.leave)) for d in self.drafts),
         )
-        return Compiled(program, outlets, inputs, self.schemas, self.tables, self.catalyst, self.where)
+        return Compiled(program, outlets, inputs, self.schemas, self.tables, self.catalyst, self.where, self.headers)
 
     # -- boxes
 
@@ -388,7 +392,8 @@ class _Compiler:
                     self.tags += 1
                     whole = not flow.parted and self.buckets > 1
                     text = schema_text(_arrow(flow.schema))
-                    self._draft(flow.level).leave.append(Port(self.tags, name, text, slice_=whole))
+                    port = Port(self.tags, name, text, slice_=whole, hidden=self.output_hidden)
+                    self._draft(flow.level).leave.append(port)
                 made[name] = self.tags
             outlets[output] = Outlet(made[name], name, _arrow(flow.schema))
         return outlets

@@ -31,6 +31,7 @@ from borealis.kernels.expr import (
     Expr,
     Literal,
     arrow_type,
+    can_raise,
     evaluate,
     evaluation_order,
     raises_itself,
@@ -43,6 +44,7 @@ _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d{1,6})?)?", re.ASC
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _ONE_ROW = pa.table({"": [0]})
+_FOLDED = frozenset({"add", "subtract", "multiply", "divide", "negate", "cast"})  # constants as people write them
 _DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 20}
 
 
@@ -119,6 +121,8 @@ def _translate(tree: _Node, columns: Mapping[tuple[int, str], str], sql: str) ->
         _decline_unless(arrow_type(expr.type) is not None)  # a bare NULL
         _check_constants(expr)
         _check_repeats(expr)
+        if can_raise(expr):
+            _check_plain(expr)
     except _DeclinedError:
         return None
     return expr
@@ -145,6 +149,64 @@ def _check_repeats(expr: Expr) -> None:
     repeated = {part for part, times in Counter(_raising(expr)).items() if times > 1}
     if not repeated <= set(_certain(expr)):
         raise _DeclinedError
+
+
+def _check_plain(expr: Expr) -> None:
+    """Decline an expression that may raise and that Spark's optimizer may simplify: the error could go, or come.
+
+    `k + 1 > 5 AND false`, `if(k + 1 > 5, 2, 2)` and `k + 1 > NULL` never add; `1 + k + l` adds k and l first.
+    """
+    operands = Counter(_operands(expr))
+    _decline_unless(all(times == 1 for times in operands.values()))
+    for part in _calls(expr):
+        args = part.args
+        _decline_unless(not _constant(part) or part.function in _FOLDED)
+        _decline_unless(part.function not in ("is_null", "is_not_null", "eq_null_safe") or not can_raise(part))
+        if part.function in ("add", "multiply") and part.type in INTEGRAL:
+            constants = [_constant(operand) for operand in _chain(part, part.function)]
+            _decline_unless(len(constants) == 2 or not any(constants[:-1]))
+        if part.function == "case":
+            pairs, rest = divmod(len(args), 2)
+            values = {*args[1 : 2 * pairs : 2], args[-1] if rest else Literal(None, part.type)}
+            _decline_unless(len(values) == pairs + 1 and not any(_constant(arg) for arg in args[: 2 * pairs : 2]))
+        elif part.function == "coalesce":
+            _decline_unless(not any(_constant(arg) for arg in args[:-1]) and len(set(args)) == len(args))
+        elif part.function != "in":
+            _decline_unless(not any(isinstance(arg, Literal) and arg.value is None for arg in args))
+        if part.type == "boolean" and part.function != "in":
+            _decline_unless(len(set(args)) == len(args))
+            _decline_unless(not any(arg.type == "boolean" and _constant(arg) for arg in args))
+
+
+def _calls(expr: Expr) -> Iterator[Call]:
+    if isinstance(expr, Call):
+        yield expr
+        for arg in expr.args:
+            yield from _calls(arg)
+
+
+def _constant(expr: Expr) -> bool:
+    return not isinstance(expr, Column) and (isinstance(expr, Literal) or all(map(_constant, expr.args)))
+
+
+def _chain(expr: Expr, function: str) -> Iterator[Expr]:
+    """The operands of a chain of one function, from left to right."""
+    if isinstance(expr, Call) and expr.function == function:
+        for arg in expr.args:
+            yield from _chain(arg, function)
+    else:
+        yield expr
+
+
+def _operands(expr: Expr) -> Iterator[Expr]:
+    """What AND and OR connect, whether denied or not."""
+    for part in _calls(expr):
+        if part.function in ("and", "or"):
+            for arg in part.args:
+                while isinstance(arg, Call) and arg.function == "not":
+                    arg = arg.args[0]
+                if not (isinstance(arg, Call) and arg.function in ("and", "or")):
+                    yield arg
 
 
 def _raising(expr: Expr) -> Iterator[Expr]:

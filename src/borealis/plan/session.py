@@ -14,6 +14,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from borealis.errors import MachineError
+from borealis.plan.quiet import quiet
 
 JAVA_LEAST = 17
 # a serial collector and the first compiler tier only: a micro-batch is too short for anything that pays off later;
@@ -45,11 +46,14 @@ def session(master: str | None = None, settings: dict[str, str] | None = None) -
     if active is not None:
         return active
     check_java()
-    builder: Any = SparkSession.builder.appName("borealis").master(master or default_master())
-    for name, value in (SETTINGS | {"spark.driver.extraJavaOptions": JVM_FLAGS} | (settings or {})).items():
-        builder = builder.config(name, value)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers need this very environment
+    ours = {"spark.app.name": "borealis", "spark.master": master or default_master()}
+    ours |= SETTINGS | {"spark.driver.extraJavaOptions": JVM_FLAGS} | (settings or {})
+    quiet(ours)
+    builder: Any = SparkSession.builder
+    for name, value in ours.items():
+        builder = builder.config(name, value)
     return builder.getOrCreate()
 
 

@@ -1,0 +1,61 @@
+"""What the JVM and Spark's Python workers say goes to a file of its own, not to the user's terminal.
+
+The file is gone when the process ends, unless someone asked to keep it. `BOREALIS_SPARK_LOG=path` chooses the file
+(and keeps it); `BOREALIS_SPARK_LOG=-` leaves everything on the terminal, as Spark has it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+
+VARIABLE = "BOREALIS_SPARK_LOG"
+
+_log: Path | None = None
+_kept = False
+
+
+def quiet(settings: Mapping[str, str]) -> None:
+    """Start the JVM with these Spark settings and its words going to the log; does nothing where one runs already."""
+    global _log, _kept
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    chosen = os.environ.get(VARIABLE)
+    if chosen == "-":
+        return
+    if chosen:
+        _log, _kept = Path(chosen), True
+    else:
+        number, name = tempfile.mkstemp(prefix="borealis-spark-", suffix=".log")
+        os.close(number)
+        _log = Path(name)
+        atexit.register(_forget)
+    conf = SparkConf()
+    for name, value in settings.items():
+        conf.set(name, value)
+    with open(_log, "ab", buffering=0) as file:
+        gateway = launch_gateway(conf, {"stdout": file, "stderr": file})
+    SparkContext._ensure_initialized(gateway=gateway, conf=conf)
+
+
+def log_file() -> Path | None:
+    """Where the JVM of this process writes; None if it writes to the terminal, or was not started."""
+    return _log
+
+
+def keep_log() -> Path | None:
+    """The log, which from now on outlives the process."""
+    global _kept
+    _kept = True
+    return _log
+
+
+def _forget() -> None:
+    if _log is not None and not _kept:
+        _log.unlink(missing_ok=True)
