@@ -1,17 +1,51 @@
-# One verb per target; CI calls the same ones.
+# One verb per target; CI calls the same ones. `make demo` and `make test` are all a new machine needs.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.ready
+READY := $(VENV)/.ready
+PYTEST := $(BIN)/python -m pytest -q
 
-.PHONY: setup demo test check bench clean java
+.PHONY: help setup demo test check bench chaos clean
 
-setup: $(STAMP)
+help:
+	@echo "make demo    see it run: packets per source, live (set-up included)"
+	@echo "make test    every test, as CI runs them"
+	@echo "make check   lint, types, unit tests and laws: the quick ones"
+	@echo "make bench   measure against plain Structured Streaming"
+	@echo "make chaos   kill -9 at many random moments (long)"
+	@echo "make setup   only the virtual environment; make clean removes it"
 
-$(STAMP): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "Borealis needs Python 3.11 or newer; '$(PYTHON)' is older. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+setup: $(READY)
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Borealis needs Python 3.11 or newer; '$(PYTHON)' is not. Try: make PYTHON=python3.12 setup"; exit 2; }
+	@{ test -n "$$JAVA_HOME" && test -x "$$JAVA_HOME/bin/java"; } || command -v java >/dev/null || { \
+	  echo "Borealis needs Java 17 or newer. Debian, Ubuntu: apt-get install openjdk-17-jre-headless;" \
+	       "Fedora: dnf install java-17-openjdk-headless; macOS: brew install openjdk@17"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
-	@touch $(STAMP)
+	$(BIN)/python -m borealis.plan.archive
+	@touch $(READY)
+
+demo: setup
+	$(BIN)/borealis demo
+
+check: setup
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/mypy
+	$(PYTEST) tests/unit tests/laws --durations=5
+
+test: check
+	$(PYTEST) tests/steps tests/chaos --durations=10
+
+bench: setup
+	$(BIN)/borealis bench engine
+
+chaos: setup
+	BOREALIS_CHAOS=full $(PYTEST) tests/chaos
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -31,7 +31,6 @@ from borealis.kernels.expr import (
     Expr,
     Literal,
     arrow_type,
-    can_raise,
     evaluate,
     evaluation_order,
     raises_itself,
@@ -121,7 +120,7 @@ def _translate(tree: _Node, columns: Mapping[tuple[int, str], str], sql: str) ->
         _decline_unless(arrow_type(expr.type) is not None)  # a bare NULL
         _check_constants(expr)
         _check_repeats(expr)
-        if can_raise(expr):
+        if any(_raising(expr)):
             _check_plain(expr)
     except _DeclinedError:
         return None
@@ -161,10 +160,10 @@ def _check_plain(expr: Expr) -> None:
     for part in _calls(expr):
         args = part.args
         _decline_unless(not _constant(part) or part.function in _FOLDED)
-        _decline_unless(part.function not in ("is_null", "is_not_null", "eq_null_safe") or not can_raise(part))
+        _decline_unless(part.function not in ("is_null", "is_not_null", "eq_null_safe") or not any(_raising(part)))
         if part.function in ("add", "multiply") and part.type in INTEGRAL:
             constants = [_constant(operand) for operand in _chain(part, part.function)]
-            _decline_unless(len(constants) == 2 or not any(constants[:-1]))
+            _decline_unless(len(constants) == 2 or all(constants) or not any(constants[:-1]))
         if part.function == "case":
             pairs, rest = divmod(len(args), 2)
             values = {*args[1 : 2 * pairs : 2], args[-1] if rest else Literal(None, part.type)}
@@ -210,7 +209,8 @@ def _operands(expr: Expr) -> Iterator[Expr]:
 
 
 def _raising(expr: Expr) -> Iterator[Expr]:
-    if isinstance(expr, Call):
+    """The parts that may raise on some row; constants have been checked."""
+    if isinstance(expr, Call) and not _constant(expr):
         if raises_itself(expr):
             yield expr
         for arg in expr.args:

@@ -14,6 +14,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from borealis.errors import MachineError
+from borealis.plan.archive import archive_flags
 from borealis.plan.quiet import quiet
 
 JAVA_LEAST = 17
@@ -49,7 +50,7 @@ def session(master: str | None = None, settings: dict[str, str] | None = None) -
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers need this very environment
     ours = {"spark.app.name": "borealis", "spark.master": master or default_master()}
-    ours |= SETTINGS | {"spark.driver.extraJavaOptions": JVM_FLAGS} | (settings or {})
+    ours |= SETTINGS | {"spark.driver.extraJavaOptions": f"{JVM_FLAGS} {archive_flags()}"} | (settings or {})
     quiet(ours)
     builder: Any = SparkSession.builder
     for name, value in ours.items():
