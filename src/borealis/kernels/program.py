@@ -12,6 +12,7 @@ import base64
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,7 @@ def schema_text(schema: pa.Schema) -> str:
     return base64.b64encode(schema.serialize().to_pybytes()).decode()
 
 
+@cache
 def schema_of(text: str) -> pa.Schema:
     """The schema back from its text."""
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
@@ -137,6 +139,8 @@ def run_level(
     level = program.levels[number]
     flows = dict(flows)
     parted = {f for _, f, _ in level.arrive} | {s.out for s in level.steps if s.parted}
+    if program.shared:
+        parted |= program.inputs.keys()  # each bucket was given its share when it read them
     for step in level.steps:
         sources = [flows[s] for s in step.sources]
         if step.parted and program.buckets > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
@@ -45,6 +46,17 @@ def program_at(path: str) -> Program:
     return Program.from_json(json.loads(Path(path).read_text()))
 
 
+@cache
+def settle() -> None:
+    """Once per worker: what is loaded by now stays, so take it out of the garbage collector's rounds.
+
+    Spark's daemon collects garbage after every task; with all our modules in sight that took ten times as long as a
+    small train's kernels.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 def train_bounds(program: Program, train: dict[str, Any]) -> dict[str, Bounds]:
     """The boundaries of every flow, from the train's header."""
     inputs = {}
@@ -59,6 +71,7 @@ def train_bounds(program: Program, train: dict[str, Any]) -> dict[str, Bounds]:
 
 def read_train(train: dict[str, Any], bucket: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Level 0, inside the Spark source: read the train's tuples and run the first kernels over them."""
+    settle()
     program = program_at(train["program"])
     bounds = train_bounds(program, train)
     share = program.shared and program.buckets > 1
@@ -76,6 +89,7 @@ def level_runner(number: int, schema: pa.Schema) -> Callable[[Iterator[pa.Record
     """A later level, for `mapInArrow`: takes what the level before sent to this bucket."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
         arrived = Arrived(batches)
         if arrived.train is None:
             return
