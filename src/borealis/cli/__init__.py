@@ -1,0 +1,13 @@
+"""The command line: `borealis run`, `explain`, `check`, `bench`, `demo`."""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """The entry point; every way it can end is an exit code and at most one line of complaint."""
+    from borealis.cli.ending import run_app
+
+    sys.exit(run_app(sys.argv[1:]))

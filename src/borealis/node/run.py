@@ -24,6 +24,7 @@ from borealis.plan.compile import compile_unit
 from borealis.plan.frames import as_frame_source, is_frame
 from borealis.plan.session import session
 from borealis.plan.train import Query
+from borealis.state.commits import make_directory
 
 LOOK_S = 0.05  # how often a run looks whether it is over
 
@@ -87,7 +88,7 @@ def run(
     spark = spark or session()
     runs: list[UnitRun] = []
     queries: list[Query] = []
-    sources = {name: as_frame_source(v) if is_frame(v) else as_source(v) for name, v in inputs.items()}
+    sources = {name: _source(name, value, state) for name, value in inputs.items()}
     complete = False
     try:
         for unit in spec.units():
@@ -109,6 +110,12 @@ def run(
         _close(runs, queries, complete)
     tables = {name: sink.table() for name, sink in sinks.items() if isinstance(sink, TableSink)}
     return Result([r.progress for r in runs], tables, spark)
+
+
+def _source(name: str, value: Any, state: str | Path | None) -> Source:
+    if is_frame(value):
+        return as_frame_source(value, name, None if state is None else Path(state) / f"{name}.frame")
+    return as_source(value)
 
 
 def _attend(runs: list[UnitRun], queries: list[Query], watch: Callable[[list[Progress]], None] | None) -> None:
@@ -151,7 +158,7 @@ def _sinks(spec: Spec, outputs: Mapping[str, Any], state: Path | None) -> dict[s
             hint = did_you_mean(name, known) or f"it has: {', '.join(known)}"
             raise OutputError(f"diagram '{spec.name}' has no output '{name}'", hint=hint)
     if state is not None:
-        state.mkdir(parents=True, exist_ok=True)
+        make_directory(state)
     sinks: dict[str, Sink] = {}
     for name, value in outputs.items():
         sinks[name] = as_sink(value, None if state is None else state / f"{name}.journal")

@@ -17,7 +17,7 @@ import pyarrow as pa
 from borealis.clock import Clock
 from borealis.diagram.spec import Unit
 from borealis.emit.sinks.base import Sink
-from borealis.errors import BorealisError
+from borealis.errors import BorealisError, TrainError
 from borealis.ingest.input_manager import Admission, InputManager, Train, cursors_from_json, cursors_to_json
 from borealis.ingest.sources.base import Source
 from borealis.kernels.program import DELTA_TAG
@@ -55,23 +55,28 @@ class UnitRun:
         if options.headers and not compiled.headers:
             raise ValueError("outputs with headers need compile_unit(..., headers=True)")
         self.progress = Progress(unit.name)
-        self.scratch = scratch(f"borealis-{unit.name}-")
+        self.scratch = scratch(unit.name)
         self.done = threading.Event()
         self.failure: BorealisError | None = None
         self._planned: dict[int, float] = {}
+        self._committing = threading.Lock()
+        self._closed = False
         self._log = StateLog(self.scratch / "state", compiled.tables)
         self._commits: CommitLog | None = None
         self._committed = 0
         self._ids = dict.fromkeys(compiled.outlets, 0)
         (self.scratch / "program.json").write_text(json.dumps(compiled.program.to_json()))
-        header = self._recover() if options.state is not None else None
-        self._open_sinks(header)
-        specs = unit.spec
+        try:
+            header = self._recover() if options.state is not None else None
+            self._open_sinks(header)
+        except BaseException:
+            self._let_go()
+            raise
         self.manager = InputManager(
-            list(specs.inputs),
+            list(unit.spec.inputs),
             dict(sources),
-            {i.name: compiled.inputs[i.name] for i in specs.inputs},
-            specs.paces(),
+            {i.name: compiled.inputs[i.name] for i in unit.spec.inputs},
+            unit.spec.paces(),
             self.scratch / "trains",
             cursors=cursors_from_json(header["cursors"]) if header else None,
             next_cause=header["next_cause"] if header else 0,
@@ -127,6 +132,12 @@ class UnitRun:
 
     def commit(self, result: pa.Table) -> None:
         """Take what came of the next train: outputs to the sinks, deltas to the log, cursors forward; one step."""
+        with self._committing:  # a run may be closed from another thread
+            if self._closed:
+                raise TrainError("the run was closed while this train was under way")
+            self._commit(result)
+
+    def _commit(self, result: pa.Table) -> None:
         arrived = Arrived(iter(result.to_batches()))
         assert arrived.train is not None
         train = self.manager.train(arrived.train["train"])
@@ -181,16 +192,21 @@ class UnitRun:
     # -- the end
 
     def close(self, complete: bool) -> None:
-        """Stop reading and make the outputs whole, also after a failure."""
+        """Stop reading and make the outputs whole, also after a failure or in the midst of a train."""
+        with self._committing:
+            self._closed = True
         self.manager.stop()
-        self._log.close()
         try:
             for sink in self.sinks.values():
                 sink.close(complete)
         finally:
-            if self._commits is not None:
-                self._commits.close()
-            shutil.rmtree(self.scratch, ignore_errors=True)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._log.close()
+        if self._commits is not None:
+            self._commits.close()
+        shutil.rmtree(self.scratch, ignore_errors=True)
 
 
 def _as_bytes(payload: bytes | pa.Buffer) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -127,20 +128,22 @@ def _translate(tree: _Node, columns: Mapping[tuple[int, str], str], sql: str) ->
     return expr
 
 
-def _check_constants(expr: Expr) -> bool:
-    """Decline constants that raise: Spark may fold them early and raise on rows (or no rows) that never need them.
+def _check_constants(expr: Expr) -> None:
+    """Decline constants that raise, and -0.0.
 
-    Returns whether this expression is a constant.
+    Spark may fold a constant early and raise on rows (or no rows) that never need it. And it takes -0.0 and 0.0 for the
+    same constant: `if(c, 0.0D, -0.0D)` is 0.0 always.
     """
-    if not isinstance(expr, Call):
-        return isinstance(expr, Literal)
-    constants = [_check_constants(arg) for arg in expr.args]
-    if all(constants):
+    if isinstance(expr, Call):
+        for arg in expr.args:
+            _check_constants(arg)
+    if _constant(expr) and arrow_type(expr.type) is not None:
         try:
-            evaluate(expr, _ONE_ROW)
+            value = evaluate(expr, _ONE_ROW)
         except TrainError:
             raise _DeclinedError from None
-    return all(constants)
+        if expr.type in FLOATING and value.is_valid:
+            _decline_unless(value.as_py() != 0 or math.copysign(1, value.as_py()) > 0)
 
 
 def _check_repeats(expr: Expr) -> None:

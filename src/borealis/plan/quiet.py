@@ -7,6 +7,7 @@ The file is gone when the process ends, unless someone asked to keep it. `BOREAL
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import tempfile
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
 
 VARIABLE = "BOREALIS_SPARK_LOG"
 
@@ -24,6 +26,8 @@ _kept = False
 def quiet(settings: Mapping[str, str]) -> None:
     """Start the JVM with these Spark settings and its words going to the log; does nothing where one runs already."""
     global _log, _kept
+    # PySpark prints every refused expression with a stack trace, also those that are caught and told in our words
+    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         return
     chosen = os.environ.get(VARIABLE)

@@ -17,6 +17,7 @@ class Stateful(Protocol):
 
 
 K = TypeVar("K", bound=Stateful)
+HELD_MOST = 32  # kernels, before those of finished runs are looked for
 
 
 class Cache(Generic[K]):
@@ -38,5 +39,7 @@ class Cache(Generic[K]):
         return kernel
 
     def give(self, root: Path, key: Key, train: int, kernel: K) -> None:
-        """Put the kernel back after it ran `train`."""
+        """Put the kernel back after it ran `train`; forget those of runs that are over."""
+        if (str(root), key) not in self._held and len(self._held) >= HELD_MOST:
+            self._held = {k: v for k, v in self._held.items() if Path(k[0]).exists()}
         self._held[(str(root), key)] = (train, kernel)

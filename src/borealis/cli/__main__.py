@@ -1,0 +1,5 @@
+"""`python -m borealis.cli`."""
+
+from borealis.cli import main
+
+main()

@@ -1,0 +1,90 @@
+"""`borealis bench`: run an experiment of the `benchmarks` folder and show what it measured."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from borealis.cli.watching import console
+from borealis.errors import BorealisError, did_you_mean
+
+INSTALLED = "borealis.benchmarks"  # where a wheel has them
+
+
+def bench_command(experiment: str, as_json: bool, only: tuple[str, ...], runs: int, quick: bool) -> None:
+    """Progress goes to stderr, so that stdout has figures only."""
+    module = find(experiment)
+    known = list(getattr(module, "QUERIES", only))
+    for name in only:
+        if name not in known:
+            hint = did_you_mean(name, known) or f"it has: {', '.join(known)}"
+            raise BorealisError(f"benchmark '{experiment}' has no query '{name}'", hint=hint)
+    err = console(stderr=True)
+
+    def say(text: str) -> None:
+        err.print(text, markup=False, soft_wrap=True)
+
+    figures: list[dict[str, Any]] = module.run(module.Options(only=only, runs=runs, quick=quick), say)
+    if as_json:
+        print(json.dumps(figures, ensure_ascii=False, indent=2))
+    else:
+        console().print(table(figures))
+
+
+def find(experiment: str) -> ModuleType:
+    """The module of an experiment, from the wheel or from the repository this package stands in."""
+    known = known_experiments()
+    if experiment not in known:
+        near = did_you_mean(experiment, known) or (f"there are: {', '.join(known)}" if known else "")
+        hint = near or "run it in a clone of the repository, or install the wheel"
+        raise BorealisError(f"no benchmark '{experiment}'", hint=hint)
+    package, root = known[experiment]
+    if root is not None and str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    return importlib.import_module(f"{package}.{experiment}")
+
+
+def known_experiments() -> dict[str, tuple[str, Path | None]]:
+    """Each experiment's package, and the folder that has to be on the path for it."""
+    here = Path(__file__).resolve().parents[1]
+    places = [(here.parents[1] / "benchmarks", "benchmarks", here.parents[1]), (here / "benchmarks", INSTALLED, None)]
+    found: dict[str, tuple[str, Path | None]] = {}
+    for folder, package, root in places:
+        for file in sorted(folder.glob("*.py")):
+            text = file.read_text(encoding="utf-8")
+            if "\ndef run(" in text and "\nclass Options" in text:  # others lend a hand, and are none themselves
+                found[file.stem] = (package, root)
+    return found
+
+
+def table(figures: Sequence[dict[str, Any]]) -> Table:
+    """The figures, a column for each that any of them has."""
+    made = Table(box=SIMPLE_HEAD, pad_edge=False)
+    names = list(dict.fromkeys(name for one in figures for name, v in one.items() if not isinstance(v, list | dict)))
+    for name in names:
+        numbers = any(isinstance(one.get(name), int | float) for one in figures)
+        made.add_column(name.replace("_", " "), justify="right" if numbers else "left")
+    for one in figures:
+        made.add_row(*(_cell(one.get(name)) for name in names))
+    return made
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return str(value)

@@ -1,0 +1,194 @@
+"""`borealis demo`: packets go through a diagram at a live pace, and the result is held against plain Spark SQL."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from borealis.cli.ending import STOP, Stopped
+from borealis.cli.opening import start_spark
+from borealis.cli.watching import console, summary, watcher
+from borealis.cli.words import span
+from borealis.diagram import Diagram, window
+from borealis.errors import TrainError
+from borealis.ingest.sources import rows
+from borealis.node.progress import Progress
+
+SEED = 20_050_104
+SPEED = 20  # seconds of the stream in one second of the demo: 30 s show ten minutes
+PACKETS_PER_SECOND = 500  # of the stream
+SOURCES = 200
+START_US = 1_767_225_600_000_000  # 2026-01-01
+DELAY_MOST_US = 1_500_000  # packets overtake each other by up to this, less than the slack
+SLACK = "2 seconds"
+TICKS_PER_SECOND = 10
+WARM_UP_MOST_S = 40.0  # the first train takes as long as Spark needs to get going
+TOP = 8
+SHOWN_BAR = 30
+SIZES = (40, 64, 128, 576, 1_200, 1_500)  # bytes, as packets tend to have
+SIZES_SHARE = (0.30, 0.15, 0.10, 0.15, 0.10, 0.20)
+
+SCHEMA = pa.schema(
+    [("ts", pa.timestamp("us", "UTC")), ("src", pa.string()), ("dst", pa.string()), ("bytes", pa.int32())]
+)
+
+
+def traffic() -> Diagram:
+    """The diagram of the tutorial: what each source sends, over the last ten seconds, every second."""
+    d = Diagram("traffic")
+    packets = d.input("packets", "ts TIMESTAMP, src STRING, dst STRING, bytes INT", time="ts", slack=SLACK)
+    big = packets.filter("bytes > 100").map(src="src", kb="bytes / 1024.0")
+    big.aggregate(by=["src"], over=window("10 seconds", "1 second"), n="count(*)", kb="sum(kb)").output("per_source")
+    return d
+
+
+def packets(stream_seconds: float, seed: int = SEED) -> pa.Table:
+    """Packets in the order in which they arrive, which is not quite that of their times; the same for a seed."""
+    chance = np.random.default_rng(seed)
+    count = max(1, int(stream_seconds * PACKETS_PER_SECOND))
+    sent = np.sort(chance.integers(0, max(1, int(stream_seconds * 1e6)), count))
+    delay = np.minimum(chance.exponential(DELAY_MOST_US / 10, count), DELAY_MOST_US).astype(np.int64)
+    share = 1 / np.arange(1, SOURCES + 1)
+    who = chance.choice(SOURCES, count, p=share / share.sum())
+    whom = chance.integers(0, SOURCES, count)
+    names = pa.array([f"10.0.{i // 50}.{i % 50 + 1}" for i in range(SOURCES)])
+    table = pa.table(
+        {
+            "ts": pa.array(START_US + sent, pa.timestamp("us", "UTC")),
+            "src": names.take(pa.array(who)),
+            "dst": names.take(pa.array(whom)),
+            "bytes": pa.array(chance.choice(SIZES, count, p=SIZES_SHARE), pa.int32()),
+        },
+        schema=SCHEMA,
+    )
+    return table.take(pa.array(np.argsort(sent + delay, kind="stable")))
+
+
+def paced(table: pa.Table, seconds: float, warm: threading.Event) -> Iterator[pa.RecordBatch]:
+    """The same packets, spread evenly over so many seconds once the first of them are through; 0: at once."""
+    ticks = max(1, round(seconds * TICKS_PER_SECOND))
+    begin = time.monotonic()
+    for tick in range(ticks):
+        first, last = table.num_rows * tick // ticks, table.num_rows * (tick + 1) // ticks
+        time.sleep(max(0.0, begin + tick * seconds / ticks - time.monotonic()))
+        yield from table.slice(first, last - first).combine_chunks().to_batches()
+        if tick == 0 and seconds:
+            warm.wait(WARM_UP_MOST_S)
+            begin = time.monotonic()
+
+
+class Talkers:
+    """Takes the output as a callback; remembers all of it for the check, and shows the newest window."""
+
+    def __init__(self) -> None:
+        self._batches: list[pa.RecordBatch] = []
+        self._newest: list[dict[str, Any]] = []
+        self._lock = threading.Lock()
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """The output's rows, as they are committed."""
+        ends = batch.column("window_end")
+        newest = batch.filter(pc.equal(ends, pc.max(ends)))
+        top = newest.take(pc.sort_indices(newest, [("kb", "descending"), ("src", "ascending")])[:TOP])
+        with self._lock:
+            self._batches.append(batch)
+            self._newest = top.to_pylist()
+
+    def table(self) -> pa.Table:
+        """All of them."""
+        return pa.Table.from_batches(self._batches) if self._batches else pa.table({})
+
+    def show(self) -> RenderableType:
+        """The sources that sent most in the newest window."""
+        with self._lock:
+            newest = self._newest
+        if not newest:
+            return Text("the first window is still open ...", style="dim")
+        end = newest[0]["window_end"]
+        made = Table(box=SIMPLE_HEAD, pad_edge=False, title=f"top talkers, ten seconds up to {end:%H:%M:%S}")
+        made.title_justify = "left"
+        made.add_column("source")
+        made.add_column("packets", justify="right")
+        made.add_column("kB", justify="right")
+        made.add_column("", min_width=SHOWN_BAR)
+        most = float(newest[0]["kb"])
+        for row in newest:
+            bar = "█" * max(1, round(SHOWN_BAR * float(row["kb"]) / most))
+            made.add_row(row["src"], f"{row['n']:,}", f"{row['kb']:,.1f}", Text(bar, style="cyan"))
+        return made
+
+
+def demo_command(seconds: float, fast: bool) -> None:
+    """All of the demo: the run, its summary, and the check."""
+    out = console()
+    diagram, talkers = traffic(), Talkers()
+    stream_us = seconds * SPEED * 1e6
+    table = packets(seconds * SPEED)
+    pace = "as fast as they go" if fast else f"{SPEED} times as fast as they were sent"
+    out.print(f"{table.num_rows:,} packets of {SOURCES} sources, {span(stream_us)} of them, {pace}:")
+    out.print(Text(diagram.to_yaml().rstrip(), style="dim"))
+    with watcher(console(stderr=True), talkers.show) as watch:
+        watch.say("starting Spark ...")
+        spark = start_spark()
+        from borealis.node.run import run
+
+        warm = threading.Event()
+        source = rows(lambda: paced(table, 0 if fast else seconds, warm))
+
+        def see(units: list[Progress]) -> None:
+            if any(unit.trains for unit in units):
+                warm.set()
+            watch.see(units)
+
+        try:
+            with STOP.deferred():
+                result = run(diagram, {"packets": source}, {"per_source": talkers.take}, spark=spark, watch=see)
+        except Stopped:
+            watch.__exit__(None, None, None)
+            if watch.units:
+                out.print(summary(diagram.name, watch.units, {"per_source": "the table above"}, "stopped"))
+            raise
+    out.print(talkers.show())
+    out.print(summary(diagram.name, result.units, {"per_source": "the table above"}, "done"))
+    _check(diagram, spark, table, talkers.table(), out)
+
+
+def _check(diagram: Diagram, spark: Any, table: pa.Table, streamed: pa.Table, out: Console) -> None:
+    """Compute the same once more in one batch, with plain Spark SQL and none of our kernels."""
+    out.print(Text("and now the same in one batch, with plain Spark SQL ...", style="dim"))
+    began = time.monotonic()
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    batch = diagram.batch(spark, {"packets": spark.createDataFrame(table)})["per_source"].toArrow()
+    took = span((time.monotonic() - began) * 1e6)
+    if not same_rows(streamed, batch):
+        raise TrainError(
+            f"the stream gave {streamed.num_rows:,} rows that are not the {batch.num_rows:,} of plain Spark SQL",
+            hint="this is a defect of Borealis: please report it",
+        )
+    out.print(
+        Text.assemble(
+            ("identical", "bold green"),
+            f": plain Spark SQL over all packets at once gives the same {batch.num_rows:,} rows (it took {took})",
+        )
+    )
+
+
+def same_rows(one: pa.Table, other: pa.Table) -> bool:
+    """Whether two tables hold the same rows, in whatever order."""
+    if one.num_rows != other.num_rows or not one.num_rows:
+        return bool(one.num_rows == other.num_rows)
+    if one.column_names != other.column_names:
+        return False
+    order = [(name, "ascending") for name in one.column_names]
+    fit = other.cast(one.schema)
+    return bool(one.sort_by(order).combine_chunks().equals(fit.sort_by(order).combine_chunks()))

@@ -1,0 +1,139 @@
+"""How a command ends: an exit code, and for a failure one line on stderr.
+
+0 done, 1 a defect of ours, 2 something the user can mend, 130 and 143 stopped by a signal, 141 nobody reads stdout.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from borealis.errors import BorealisError, MachineError, OutputError, TrainError
+
+DEFECT, USER, PIPE_CLOSED = 1, 2, 141
+DEBUG = "--debug"
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Stopped(BaseException):
+    """Someone asked this process to end; not an error, so that nothing mistakes it for one."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(signal_number)
+        self.exit_code = 128 + signal_number
+
+
+class Stop:
+    """A wish to stop that is granted at the next safe point instead of anywhere; the second wish is granted at once."""
+
+    def __init__(self) -> None:
+        self._wished: int | None = None
+        self._deferred = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if not self._deferred or self._wished is not None:
+            raise Stopped(number)
+        self._wished = number
+
+    @contextmanager
+    def deferred(self) -> Iterator[Stop]:
+        """Within, signals wait for `point`."""
+        self._deferred = True
+        try:
+            yield self
+        finally:
+            self._deferred = False
+
+    def point(self) -> None:
+        """A safe point: stop here if that is wished."""
+        if self._wished is not None:
+            raise Stopped(self._wished)
+
+    def listen(self) -> None:
+        """Take the signals over, also from Spark, which would cancel its jobs and raise wherever the program stands."""
+        if threading.current_thread() is threading.main_thread():  # no other may
+            signal.signal(signal.SIGINT, self)
+            signal.signal(signal.SIGTERM, self)
+
+
+STOP = Stop()
+
+
+class PipeClosedError(OutputError):
+    """Whoever read our stdout has gone; that is their right, and no news to anyone."""
+
+
+def run_app(arguments: Sequence[str]) -> int:
+    """Run the command line and return its exit code."""
+    debug = DEBUG in arguments
+    rest = [a for a in arguments if a != DEBUG]  # wherever the user wrote it, it is the option of `borealis`
+    try:
+        STOP.listen()
+        from borealis.cli.app import app
+
+        code = app([DEBUG, *rest] if debug else rest, prog_name="borealis", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except (Stopped, KeyboardInterrupt) as stop:
+        return stop.exit_code if isinstance(stop, Stopped) else 130
+    except (PipeClosedError, BrokenPipeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains once more when it flushes stdout
+        return PIPE_CLOSED
+    except BaseException as error:
+        if debug:
+            traceback.print_exc()
+        code, line = told(error)
+        if line:
+            print(line, file=sys.stderr)
+        return code
+
+
+def told(error: BaseException) -> tuple[int, str]:
+    """The exit code and the line for a failure."""
+    if isinstance(error, SystemExit):
+        return (error.code, "") if isinstance(error.code, int) else (DEFECT, str(error.code or ""))
+    if isinstance(error, BorealisError):
+        hints = [error.hint] if error.hint else []
+        if _wants_log(error) and (log := _kept_log()):
+            hints.append(f"Spark's log is {log}")
+        return USER, _line(error.message, "; ".join(hints))
+    if hasattr(error, "format_message"):  # Typer's own: a wrong option, a missing argument
+        where = getattr(getattr(error, "ctx", None), "command_path", None) or "borealis"
+        said = str(error.format_message())  # nothing, where the help has just been shown
+        return int(getattr(error, "exit_code", USER)), _line(said, f"see {where} --help") if said else ""
+    if isinstance(error, OSError) and error.filename is not None:  # the machine says no: full, forbidden, not there
+        hint = "make room and start again" if error.errno in FULL else "check that it is there and may be used"
+        return USER, _line(f"cannot use '{error.filename}': {error.strerror}", hint)
+    hints = [f"this is a defect of Borealis: run it again with {DEBUG} to see where"]
+    if log := _kept_log():
+        hints.append(f"Spark's log is {log}")
+    return DEFECT, _line(f"unexpected {type(error).__name__}: {_first_line(error)}", "; ".join(hints))
+
+
+def _line(message: str, hint: str) -> str:
+    message = " ".join(message.split()).rstrip(".")
+    stop = "" if message.endswith(("?", "!")) else "."
+    return f"error: {message}{stop} Hint: {' '.join(hint.split())}" if hint else f"error: {message}"
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), "no message")[:300]
+
+
+def _wants_log(error: BorealisError) -> bool:
+    """Whether only Spark's log can say more: not where a worker already told what is wrong in our words."""
+    return isinstance(error, MachineError) or (isinstance(error, TrainError) and error.message.startswith("a train"))
+
+
+def _kept_log() -> Any:
+    """Spark's log if there is one, but without importing Spark for that."""
+    quiet = sys.modules.get("borealis.plan.quiet")
+    return None if quiet is None else quiet.keep_log()

@@ -1,0 +1,134 @@
+"""`borealis explain`: what a diagram computes, what each box promises, and where it runs."""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.text import Text
+from rich.tree import Tree
+
+from borealis.cli.opening import load, start_spark
+from borealis.cli.watching import console
+from borealis.diagram.boxes.base import CLASSES, Box
+from borealis.diagram.durations import show
+from borealis.diagram.spec import Spec, Unit
+
+
+def explain_command(path: Path, as_json: bool) -> None:
+    """The diagram as data, printed one way or the other."""
+    spec = load(path).spec
+    spark = start_spark()
+    facts = explained(spec, spark)
+    if as_json:
+        print(json.dumps(facts, ensure_ascii=False, indent=2))
+    else:
+        console().print(drawn(facts))
+
+
+def explained(spec: Spec, spark: Any) -> dict[str, Any]:
+    """All there is to say about a diagram."""
+    return {
+        "diagram": spec.name,
+        "class": weakest(spec),
+        "units": [_unit(unit, spark) for unit in spec.units()],
+    }
+
+
+def weakest(spec: Spec) -> str:
+    """The class of a diagram: the weakest of its boxes'."""
+    return CLASSES[max((CLASSES.index(box.operator_class) for box in spec.boxes), default=0)]
+
+
+def _unit(unit: Unit, spark: Any) -> dict[str, Any]:
+    from borealis.plan.compile import compile_unit
+
+    spec = unit.spec
+    compiled = compile_unit(spec, spark)
+    paces = spec.paces()
+    return {
+        "unit": unit.name,
+        "class": weakest(spec),
+        "inputs": [
+            {
+                "name": one.name,
+                "columns": _types(compiled.schemas[one.name]),
+                "time": one.time,
+                "slack": one.slack,
+                "idle": one.idle,
+                "boundary_every": show(paces[one.name]),
+                "late": one.late,
+            }
+            for one in spec.inputs
+        ],
+        "boxes": [_box(box, compiled) for box in spec.topological()],
+        "outputs": {o.name: o.source for o in spec.outputs},
+        "plan": _plan(compiled, spark),
+    }
+
+
+def _box(box: Box, compiled: Any) -> dict[str, Any]:
+    return {
+        "name": box.name,
+        "kind": box.kind,
+        "does": box.describe(),
+        "from": list(box.sources),
+        "columns": _types(compiled.schemas[box.name]),
+        "class": box.operator_class,
+        "stateful": box.stateful,
+        "runs": compiled.where[box.name],
+    }
+
+
+def _types(schema: Any) -> dict[str, str]:
+    from borealis.plan.analyze import show as show_type
+
+    return {f.name: show_type(f.dataType) for f in schema.fields}
+
+
+def _plan(compiled: Any, spark: Any) -> str:
+    """The physical plan of a unit, as Spark prints it."""
+    from borealis.plan.train import Query
+
+    nobody: Any = None  # the query is not started, so that no one is asked for trains
+    frame = Query(spark, compiled, nobody, nobody, Path("unit")).plan()
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        frame.explain(mode="simple")
+    return printed.getvalue().replace("== Physical Plan ==", "").strip()
+
+
+def drawn(facts: dict[str, Any]) -> RenderableType:
+    """The same, for people."""
+    parts: list[RenderableType] = [
+        Text.assemble((facts["diagram"], "bold"), ", ", (facts["class"], "cyan"), " as a whole"),
+    ]
+    for unit in facts["units"]:
+        tree = Tree(Text.assemble("unit ", (unit["unit"], "bold")), guide_style="dim")
+        for one in unit["inputs"]:
+            idle = f", idle after {one['idle']}" if one["idle"] else ""
+            how = f"time {one['time']}, slack {one['slack']}{idle}, a boundary every {one['boundary_every']}"
+            node = tree.add(Text.assemble("input ", (one["name"], "bold"), f": {how}"))
+            node.add(_columns(one["columns"]))
+        for box in unit["boxes"]:
+            node = tree.add(Text.assemble((box["name"], "bold"), f": {box['does']}"))
+            state = "stateful" if box["stateful"] else "stateless"
+            node.add(
+                Text.assemble(
+                    f"from {', '.join(box['from'])}; {state}; ", (box["class"], "cyan"), "; ", (box["runs"], "green")
+                )
+            )
+            node.add(_columns(box["columns"]))
+        for output, source in unit["outputs"].items():
+            tree.add(Text.assemble("output ", (output, "bold"), f": from {source}"))
+        parts += [tree, Panel(Text(unit["plan"]), title=f"Spark plan of {unit['unit']}", title_align="left")]
+    return Group(*parts)
+
+
+def _columns(columns: dict[str, str]) -> Text:
+    return Text(", ".join(f"{name} {kind}" for name, kind in columns.items()), style="dim")

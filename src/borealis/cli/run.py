@@ -1,0 +1,181 @@
+"""`borealis run`: a diagram over files, watched, with a summary at the end."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from borealis.cli.ending import STOP, PipeClosedError, Stopped
+from borealis.cli.opening import load, start_spark
+from borealis.cli.watching import Silent, Watcher, console, summary, watcher
+from borealis.diagram.spec import LATE, Spec
+from borealis.emit.sinks import DISCARD, file_sink
+from borealis.emit.sinks.text import JsonLines, render
+from borealis.errors import BorealisError, InputError, OutputError, did_you_mean
+from borealis.ingest.sources import replay
+
+STDOUT = "-"
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How to run, as the command line has it."""
+
+    state: Path | None = None
+    buckets: int = 1
+    rows_per_train: int | None = None
+    headers: bool = False
+    json: bool = False
+    master: str | None = None
+
+
+def run_command(path: Path, inputs: Sequence[str], outputs: Sequence[str], options: RunOptions) -> None:
+    """Everything that can be wrong without Spark is found before Spark starts."""
+    spec = load(path).spec
+    sources = {name: replay(place) for name, place in given_inputs(spec, inputs).items()}
+    places = given_outputs(spec, outputs, options.json)
+    sinks = {name: _sink(place) for name, place in places.items()}
+    out = console(stderr=STDOUT in places.values())
+    with Silent() if options.json else watcher(console(stderr=True)) as watch:
+        result = _run(spec, sources, sinks, options, watch, places)
+    if options.json:
+        print(json.dumps({"diagram": spec.name, "outputs": places} | result.to_json(), ensure_ascii=False))
+    else:
+        out.print(summary(spec.name, result.units, places, "done"))
+
+
+def _run(
+    spec: Spec,
+    sources: Mapping[str, Any],
+    sinks: Mapping[str, Any],
+    options: RunOptions,
+    watch: Watcher,
+    places: Mapping[str, str | None],
+) -> Any:
+    watch.say("starting Spark ...")
+    spark = start_spark(options.master)
+    from borealis.ingest.input_manager import Admission
+    from borealis.node.run import run
+
+    admission = Admission() if options.rows_per_train is None else Admission(rows_most=options.rows_per_train)
+    try:
+        with STOP.deferred():
+            watch.say("compiling ...")
+            return run(
+                spec,
+                sources,
+                sinks,
+                state=options.state,
+                buckets=options.buckets,
+                admission=admission,
+                headers=options.headers,
+                spark=spark,
+                watch=watch.see,
+            )
+    except Stopped:
+        watch.__exit__(None, None, None)
+        if watch.units and not options.json:
+            console(stderr=True).print(summary(spec.name, watch.units, places, "stopped"))
+        raise
+
+
+def given_inputs(spec: Spec, pairs: Sequence[str]) -> dict[str, str]:
+    """Where each input comes from; all must be given, and no others."""
+    given = _pairs("--input", pairs)
+    known = [i.name for i in spec.inputs]
+    for name in given:
+        if name not in known:
+            hint = did_you_mean(name, known) or f"it has: {', '.join(known)}"
+            raise InputError(f"diagram '{spec.name}' has no input '{name}'", hint=hint)
+    for name in known:
+        if name not in given:
+            raise InputError(f"nothing is given for input '{name}'", hint=f"add --input {name}=FILE")
+    return given
+
+
+def given_outputs(spec: Spec, pairs: Sequence[str], json_too: bool) -> dict[str, str | None]:
+    """Where each output goes, in the diagram's order; None for one that is only counted."""
+    given = _pairs("--output", pairs)
+    known = [o.name for o in spec.outputs] + [i.name + LATE for i in spec.inputs]
+    for name in given:
+        if name not in known:
+            hint = did_you_mean(name, known) or f"it has: {', '.join(known)}"
+            raise OutputError(f"diagram '{spec.name}' has no output '{name}'", hint=hint)
+    if json_too and STDOUT in given.values():
+        raise OutputError("--json and an output on stdout exclude each other", hint="send that output to a file")
+    _distinct(given)
+    return {n: given.get(n) for n in known if n in given or not n.endswith(LATE)}
+
+
+def _pairs(option: str, pairs: Sequence[str]) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, place = pair.partition("=")
+        if not (name and equals and place):
+            raise BorealisError(f"{option} '{pair}' is not NAME=PATH", hint=f"write {option} packets=packets.parquet")
+        if name in given:
+            raise BorealisError(f"{option} {name} is given twice", hint="keep one of them")
+        given[name] = place
+    return given
+
+
+def _distinct(given: Mapping[str, str]) -> None:
+    seen: dict[str, str] = {}
+    for name, place in given.items():
+        key = place if place == STDOUT else str(Path(place).absolute())
+        if key in seen and place != STDOUT:
+            raise OutputError(f"outputs '{seen[key]}' and '{name}' go to one file, {place}", hint="give each its own")
+        seen[key] = name
+
+
+def _sink(place: str | None) -> Any:
+    if place is None:
+        return DISCARD
+    if place == STDOUT:
+        return StdoutSink()
+    file_sink(place)  # complains of a suffix nobody knows before Spark starts
+    parent = Path(place).absolute().parent
+    if not parent.is_dir():
+        raise OutputError(f"cannot write {place}: no directory '{parent}'", hint=f"make it first: mkdir -p {parent}")
+    return place
+
+
+class StdoutSink:
+    """Rows as JSON lines on stdout. A run that was resumed prints only what is new."""
+
+    durable = False
+
+    def __init__(self) -> None:
+        self._rendering = JsonLines()
+        self._rows = 0
+
+    def open(self, schema: pa.Schema, resume: int | None) -> None:
+        """Refuse what JSON cannot hold."""
+        self._rendering.check(schema)
+        self._rows = resume or 0
+
+    def write(self, rows: pa.Table) -> None:
+        """Print them."""
+        self._rows += rows.num_rows
+        try:
+            for piece in render(rows, self._rendering):
+                sys.stdout.buffer.write(piece)
+        except BrokenPipeError as error:
+            raise PipeClosedError("nobody reads stdout any more") from error
+
+    def flush(self, sync: bool) -> int:
+        """The rows printed so far, those of earlier starts included."""
+        try:
+            sys.stdout.buffer.flush()
+        except BrokenPipeError as error:
+            raise PipeClosedError("nobody reads stdout any more") from error
+        return self._rows
+
+    def close(self, complete: bool) -> None:
+        """Nothing is left to do."""

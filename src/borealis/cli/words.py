@@ -1,0 +1,46 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def span(us: float | None) -> str:
+    """A length of time in microseconds.
+
+    >>> span(1_500), span(2_340_000), span(75_000_000), span(None)
+    ('2 ms', '2.3 s', '1 min 15 s', '-')
+    """
+    if us is None:
+        return "-"
+    if us < 1_000_000:
+        return f"{us / 1000:.0f} ms"
+    if us < 60_000_000:
+        return f"{us / 1e6:.1f} s"
+    seconds = round(us / 1e6)
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    return f"{seconds // 3600:,} h {seconds % 3600 // 60} min"
+
+
+def size(count: int) -> str:
+    """A number of bytes.
+
+    >>> size(624), size(1_530_000)
+    ('624 B', '1.5 MB')
+    """
+    value = float(count)
+    for unit in BYTE_UNITS:
+        if value < 1000 or unit == BYTE_UNITS[-1]:
+            break
+        value /= 1000
+    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def plural(count: int, noun: str, many: str = "") -> str:
+    """A count with its noun.
+
+    >>> plural(1, "box", "boxes"), plural(3, "box", "boxes"), plural(0, "unit")
+    ('1 box', '3 boxes', '0 units')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {many or noun + 's'}"

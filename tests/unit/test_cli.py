@@ -1,0 +1,284 @@
+"""The command line without Spark: what it refuses, what it prints, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from rich.console import Console
+
+from borealis.cli import bench, demo, watching
+from borealis.cli.ending import Stop, Stopped, run_app, told
+from borealis.cli.run import given_outputs
+from borealis.diagram import Diagram
+from borealis.errors import BorealisError
+from borealis.ingest.entry import Cursor
+from borealis.node.progress import Progress
+
+YAML = Path(__file__).parents[2] / "examples" / "traffic.yaml"
+BROKEN = """
+borealis: 1
+name: traffic
+inputs:
+  packets: {columns: 'ts TIMESTAMP, n INT', time: ts}
+boxes:
+  f:
+    filter: {from: paket, predicate: n > 1}
+outputs:
+  out: f
+"""
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """The command line takes signals over; pytest wants them back."""
+    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def refused(capfd: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one line that a wrong command gets."""
+    assert run_app([str(a) for a in arguments]) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1, err
+    return err
+
+
+def test_version_and_help_are_quick_and_need_no_spark() -> None:
+    code = (
+        "import sys; from borealis.cli.ending import run_app\n"
+        "assert run_app(['--version']) == run_app(['--help']) == run_app(['run', '--help']) == 0\n"
+        "assert 'pyspark' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("borealis 0.")
+    assert "--rows-per-train" in done.stdout
+
+
+def test_no_arguments_show_the_help(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_app([]) == 2
+    out, err = capfd.readouterr()
+    assert "explain" in out + err
+    assert "error:" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["rnu"], "No such command"),
+        (["run"], "Missing argument"),
+        (["run", YAML, "--bogus"], "No such option"),
+        (["run", YAML, "--buckets", "0"], "--buckets"),
+        (["run", "nowhere.yaml"], "cannot read 'nowhere.yaml'"),
+        (["check", "nowhere.yaml"], "cannot read 'nowhere.yaml'"),
+        (["explain", "nowhere.yaml"], "cannot read 'nowhere.yaml'"),
+        (["run", YAML], "add --input packets=FILE"),
+        (["run", YAML, "--input", "packets.parquet"], "is not NAME=PATH"),
+        (["run", YAML, "--input", "packets="], "is not NAME=PATH"),
+        (["run", YAML, "--input", "packets=a.csv", "--input", "packets=b.csv"], "given twice"),
+        (["run", YAML, "--input", "packet=a.csv"], "did you mean 'packets'?"),
+        (["run", YAML, "--input", "packets=nowhere.parquet"], "no file 'nowhere.parquet'"),
+        (["bench", "engin"], "no benchmark 'engin'"),
+    ],
+)
+def test_a_wrong_command_gets_one_line(
+    arguments: list[object],
+    says: str,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert says in refused(capfd, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "says"),
+    [
+        (["per_sauce=a.csv"], "did you mean 'per_source'?"),
+        (["per_source=a.xlsx"], "by its suffix"),
+        (["per_source=nowhere/a.csv"], "mkdir -p"),
+        (["per_source=-", "--json"], "exclude each other"),
+        (["per_source=a.csv", "-o", "packets.late=a.csv"], "go to one file"),
+    ],
+)
+def test_a_wrong_output_gets_one_line(
+    outputs: list[str], says: str, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("packets.csv").write_text("ts,src,dst,bytes\n")
+    assert says in refused(capfd, "run", YAML, "-i", "packets=packets.csv", "-o", *outputs)
+
+
+def test_a_broken_diagram_is_refused_before_spark_is_touched(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("borealis.cli.opening.start_spark", lambda *_: pytest.fail("Spark was started"))
+    (tmp_path / "broken.yaml").write_text(BROKEN)
+    line = refused(capfd, "check", tmp_path / "broken.yaml")
+    assert "box 'f'" in line
+    assert "paket" in line
+
+
+def test_without_java_the_line_says_what_to_install(tmp_path: Path) -> None:
+    environment = os.environ | {"JAVA_HOME": "/nowhere", "PATH": str(tmp_path)}
+    command = [sys.executable, "-m", "borealis.cli", "check", str(YAML)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: Spark needs Java: JAVA_HOME is /nowhere")
+    assert "install Java 17" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_debug_adds_the_trace_wherever_it_is_written(capfd: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--debug", "check", "nowhere.yaml"], ["check", "nowhere.yaml", "--debug"]):
+        assert run_app(arguments) == 2
+        err = capfd.readouterr().err
+        assert "Traceback" in err
+        assert err.splitlines()[-1].startswith("error: cannot read")
+
+
+def test_an_error_is_one_line_whatever_its_message() -> None:
+    assert told(BorealisError("two\nlines.", hint="mend\nit")) == (2, "error: two lines. Hint: mend it")
+    assert told(BorealisError("alone")) == (2, "error: alone")
+    assert told(FileExistsError(17, "File exists", "state"))[0] == 2
+    code, line = told(ZeroDivisionError("division by zero"))
+    assert code == 1
+    assert line.startswith("error: unexpected ZeroDivisionError: division by zero. Hint: ")
+    assert "--debug" in line
+
+
+def test_a_signal_waits_for_a_safe_point_and_a_second_one_does_not() -> None:
+    stop = Stop()
+    with pytest.raises(Stopped) as at_once:
+        stop(signal.SIGINT, None)
+    assert at_once.value.exit_code == 130
+    with stop.deferred():
+        stop.point()
+        stop(signal.SIGTERM, None)
+        with pytest.raises(Stopped) as later:
+            stop.point()
+        assert later.value.exit_code == 143
+        with pytest.raises(Stopped):
+            stop(signal.SIGINT, None)
+
+
+def test_outputs_that_are_not_named_go_nowhere() -> None:
+    spec = Diagram.load(YAML).spec
+    assert given_outputs(spec, [], False) == {"per_source": None}
+    assert given_outputs(spec, ["packets.late=l.csv"], False) == {"per_source": None, "packets.late": "l.csv"}
+
+
+# -- what is shown
+
+
+def some_progress() -> Progress:
+    unit = Progress("u1", resumed_after=7)
+    unit.rows_out = {"per_source": 1_234}
+    second = 1_000_000
+    cursors = {
+        "north": Cursor(100, newest=20 * second, boundary=18 * second, late=3, lateness=2 * second),
+        "south": Cursor(50, newest=9 * second, boundary=5 * second),
+    }
+    unit.note(150_000, 85.0, cursors, 2_500_000)
+    return unit
+
+
+def printed(thing: object) -> str:
+    out = Console(width=120, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    out.print(thing)
+    return out.export_text()
+
+
+def test_the_progress_line_says_all() -> None:
+    line = watching.progress_line(some_progress())
+    for part in ("150,000 in", "1,234 to per_source", "lag 15.0 s", "train 85 ms", "held by south", "3 late", "2.5 MB"):
+        assert part in line
+    assert "no train" in watching.progress_line(Progress("u1"))
+
+
+def test_the_progress_table_says_all() -> None:
+    text = printed(watching.progress_table([some_progress()]))
+    for part in ("150,000", "1,234", "15.0 s", "85 ms", "south", "2.5 MB"):
+        assert part in text
+
+
+def test_the_summary_says_what_became_of_everything() -> None:
+    places = {"per_source": "out.parquet", "other": None}
+    text = printed(watching.summary("traffic", [some_progress()], places, "done"))
+    for part in (
+        "resumed after train 7",
+        "out.parquet",
+        "nowhere: add --output other=FILE",
+        "3 late tuples on 'north'",
+    ):
+        assert part in text
+
+
+def test_plain_lines_come_every_five_seconds() -> None:
+    now = [0.0]
+    out = Console(width=120, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    lines = watching.Lines(out, lambda: now[0])
+    for now[0] in (1.0, 4.9, 5.0, 6.0, 9.9, 10.0):
+        lines.see([some_progress()])
+    assert out.export_text().count("u1:") == 2
+
+
+# -- the demo's data
+
+
+def test_the_demos_packets_are_the_same_every_time_and_never_late() -> None:
+    table = demo.packets(20)
+    assert table.equals(demo.packets(20))
+    assert table.num_rows == 20 * demo.PACKETS_PER_SECOND
+    time = table["ts"].combine_chunks().view(pa.int64()).to_numpy()
+    behind = np.maximum.accumulate(time) - time
+    assert 0 < behind.max() < 2_000_000
+    assert sum(b.num_rows for b in demo.paced(table, 0, threading.Event())) == table.num_rows
+
+
+def test_same_rows_sees_a_difference() -> None:
+    one = pa.table({"a": [1, 2], "b": ["x", None]})
+    assert demo.same_rows(one, one.take([1, 0]))
+    assert not demo.same_rows(one, pa.table({"a": [1, 2], "b": ["x", "y"]}))
+    assert not demo.same_rows(one, one.slice(1))
+
+
+# -- benchmarks
+
+
+def test_figures_become_a_table_and_json(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fake:
+        QUERIES = ("q1",)
+
+        class Options:
+            def __init__(self, only: tuple[str, ...], runs: int, quick: bool) -> None:
+                self.told = f"{only} {runs} {quick}"
+
+        @staticmethod
+        def run(options: Options, say: object) -> list[dict[str, object]]:
+            say(options.told)  # type: ignore[operator]
+            return [{"query": "q1", "rows_per_second": 1_234_567, "ratio_to_native": None}]
+
+    monkeypatch.setattr(bench, "find", lambda _: Fake)
+    assert run_app(["bench", "--only", "q1", "--runs", "5", "--quick"]) == 0
+    out, err = capfd.readouterr()
+    assert "1,234,567" in out
+    assert "('q1',) 5 True" in err
+    assert run_app(["bench", "engine", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)[0]["query"] == "q1"
+    assert "no query 'q9'" in refused(capfd, "bench", "--only", "q9")
