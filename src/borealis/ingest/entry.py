@@ -79,17 +79,19 @@ class EntryPoint:
 
     def __init__(self, spec: Input, pace_us: int, cursor: Cursor) -> None:
         self.spec, self.pace, self.cursor = spec, pace_us, cursor
+        self.refused: InputError | None = None  # what is wrong with the row behind the last one admitted
 
     def admit(self, rows: pa.Table) -> Admitted:
-        """Give a batch its times and boundaries."""
+        """Give a batch its times and boundaries. Only the rows before one that is `refused` are admitted."""
         cursor, spec = self.cursor, self.spec
         column = rows[spec.time]
         if column.null_count:
-            row = cursor.position + pc.index(pc.is_null(column), True).as_py() + 1
-            raise InputError(
-                f"input '{spec.name}': row {row} has no time (column '{spec.time}' is null)",
+            good = pc.index(pc.is_null(column), True).as_py()
+            self.refused = InputError(
+                f"input '{spec.name}': row {cursor.position + good + 1} has no time (column '{spec.time}' is null)",
                 hint="drop or repair such rows before they enter",
             )
+            rows, column = rows.slice(0, good), column.slice(0, good)
         time = column.combine_chunks().view(pa.int64()).to_numpy() if len(column) else np.empty(0, np.int64)
         n = len(time)
         if not n:
@@ -109,10 +111,12 @@ class EntryPoint:
         if spec.late == "fail" and late.any():
             first = int(np.flatnonzero(late)[0])
             behind = show(int(boundary[first] - time[first]))
-            raise InputError(
+            self.refused = InputError(
                 f"input '{spec.name}': row {cursor.position + first + 1} is late by {behind}",
                 hint="raise slack, or set late: keep to have late tuples set aside",
             )
+            n = first
+            rows, time, newest, bound, late = rows.slice(0, n), time[:n], newest[:n], bound[:n], late[:n]
         admitted = Admitted(cursor, rows, time, newest, bound, late)
         self.cursor = admitted.cursor(n)
         return admitted

@@ -13,14 +13,14 @@ import threading
 from collections import deque
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from borealis.clock import Clock, WallClock
 from borealis.diagram.spec import Input
-from borealis.errors import BorealisError, InputError
+from borealis.errors import BorealisError, InputError, MachineError
 from borealis.ingest.entry import Admitted, Cursor, EntryPoint
 from borealis.ingest.sources.base import Source
 from borealis.tuples import CAUSE, FIRST_TIME, LAST_TIME, Int64s
@@ -31,7 +31,7 @@ TRAINS_AHEAD = 2  # trains made before they are asked for
 
 @dataclass(frozen=True)
 class Admission:
-    """How large a train may be."""
+    """How large a train may be, in rows and in bytes; one row of each input always has room."""
 
     rows_most: int = 500_000
     bytes_most: int = 64 << 20
@@ -62,10 +62,29 @@ class _Intake:
     idle_tail: list[int]  # boundaries written while nothing arrived
     source_ended: bool = False
     failure: BaseException | None = None  # what stands behind the last row that could be read
+    rows: int = 0  # pending
+    size: int = 0  # of pending rows, in bytes
 
-    @property
-    def rows(self) -> int:
-        return sum(len(a) for a in self.pending)
+    def add(self, admitted: Admitted) -> None:
+        """Keep admitted rows until a train takes them."""
+        if len(admitted):
+            self.pending.append(admitted)
+            self.rows += len(admitted)
+            self.size += admitted.rows.nbytes
+
+    def take(self, count: int) -> Admitted:
+        """The next rows, so many of them, all from the first batch that is pending."""
+        first = self.pending.popleft()
+        if count < len(first):
+            first, rest = first.split(count)
+            self.pending.appendleft(rest)
+        self.rows -= count
+        self.size = max(0, self.size - first.rows.nbytes) if self.pending else 0
+        return first
+
+    def full(self, admission: Admission) -> bool:
+        """Whether this is a train's worth. A single row is not: it may have to wait for the one behind it."""
+        return self.rows > 1 and (self.rows >= admission.rows_most or self.size >= admission.bytes_most)
 
     @property
     def done(self) -> bool:
@@ -126,21 +145,28 @@ class InputManager:
         self._stopped = False
         self._news = 0  # counts what the making of trains may be waiting for
         self._changed = threading.Condition()
-        self._threads: list[threading.Thread] = []
+        self._maker: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin to read."""
         self.depot.mkdir(parents=True, exist_ok=True)
         for name, intake in self._intakes.items():
             if not intake.source_ended:
-                self._spawn(f"read-{name}", self._read, intake)
-        self._spawn("trains", self._make_trains)
+                threading.Thread(target=self._read, args=(intake,), name=f"read-{name}", daemon=True).start()
+        self._maker = threading.Thread(target=self._make_trains, name="trains", daemon=True)
+        self._maker.start()
 
     def stop(self) -> None:
-        """Stop reading; trains already made stay."""
+        """Stop reading; trains already made stay. A source that waits for its next row is left to itself."""
         with self._changed:
             self._stopped = True
             self._tell()
+        for intake in self._intakes.values():
+            stop = getattr(intake.source, "stop", None)
+            if stop is not None:
+                stop()
+        if self._maker is not None:
+            self._maker.join()
 
     @property
     def finished(self) -> bool:
@@ -189,11 +215,6 @@ class InputManager:
 
     # -- threads
 
-    def _spawn(self, name: str, run: Any, *args: Any) -> None:
-        thread = threading.Thread(target=run, args=args, name=name, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
     def _read(self, intake: _Intake) -> None:
         item: pa.RecordBatch | BaseException | None = None
         try:
@@ -230,7 +251,7 @@ class InputManager:
                         self._changed.wait_for(lambda seen=seen: self._news != seen, self._patience())  # type: ignore[misc]
         except BaseException as error:
             with self._changed:
-                self._failure = error
+                self._failure = _no_room(self.depot, error) if isinstance(error, OSError) else error
                 self._tell()
 
     def _tell(self) -> None:
@@ -243,10 +264,12 @@ class InputManager:
         return 0.05 if any(i.entry.spec.idle_us for i in self._intakes.values()) else 5.0
 
     def _fill(self) -> bool:
-        """Admit what the sources have read, up to a train's worth of each input; whether there was any."""
+        """Admit what the sources have read, up to a train's worth of each input; whether more may be had at once."""
+        if not self.by_time and any(i.failure is not None for i in self._intakes.values()):
+            return False  # what is pending goes into trains, then the failure is told; live inputs might never pause
         news = False
         for intake in self._intakes.values():
-            while not intake.source_ended and intake.rows < self.admission.rows_most:
+            while not intake.source_ended and intake.failure is None and not intake.full(self.admission):
                 try:
                     item = intake.read.get_nowait()
                 except queue.Empty:
@@ -259,35 +282,53 @@ class InputManager:
                     news = True
                 elif len(item):
                     intake.last_arrival = self.clock.now()
-                    intake.pending.append(intake.entry.admit(pa.table(item)))
-                    news = news or intake.rows < self.admission.rows_most
+                    intake.add(intake.entry.admit(pa.table(item)))
+                    intake.failure = intake.entry.refused
+                    news = news or not self._enough()
         return news
+
+    def _enough(self) -> bool:
+        """Whether what is pending makes a full train."""
+        rows = sum(i.rows for i in self._intakes.values())
+        size = sum(i.size for i in self._intakes.values())
+        return rows >= self.admission.rows_most or size >= self.admission.bytes_most
 
     # -- the order of events
 
     def _make(self, wanted: bool) -> bool:
         """Make a train if there is one to make: any, when one is wanted, otherwise only a full one."""
-        full = sum(i.rows for i in self._intakes.values()) >= self.admission.rows_most
-        if not (wanted or full):
+        if not (wanted or self._enough()):
             return False
         pieces, order = self._by_time() if self.by_time else (self._by_arrival(), None)
         if pieces:
             self._write(pieces, order)
             return True
         for name, intake in self._intakes.items():
-            if intake.failure is not None:
+            if intake.failure is not None and not intake.pending:
                 raise _told(name, intake.failure)
         return False
 
     def _by_arrival(self) -> list[_Piece]:
+        """What is pending, each input its share: a fast one must not keep the others waiting."""
         self._write_idle_boundaries()
-        enough = self.admission.rows_most
-        pieces = []
+        rows, size = self.admission.rows_most, self.admission.bytes_most
+        pieces: list[_Piece] = []
+        waiting = sorted((i.rows, name) for name, i in self._intakes.items() if i.pending)
+        for n, (_, name) in enumerate(waiting):
+            intake, shares = self._intakes[name], len(waiting) - n
+            rows_mine, size_mine = max(1, rows // shares), size // shares
+            while intake.pending and rows_mine > 0:
+                first = intake.pending[0]
+                fit = size_mine // max(1, first.rows.nbytes // len(first))
+                if fit < 1 and pieces and pieces[-1].name == name:
+                    break
+                piece = self._take(name, intake, max(1, min(rows_mine, len(first), fit)))
+                pieces.append(piece)
+                rows_mine, rows = rows_mine - len(piece.rows), rows - len(piece.rows)
+                size_mine, size = size_mine - piece.rows.rows.nbytes, size - piece.rows.rows.nbytes
         for name, intake in self._intakes.items():
-            while intake.pending and enough > 0:
-                pieces.append(self._take(name, intake, enough))
-                enough -= len(pieces[-1].rows)
-            if not intake.pending and not intake.done and (intake.idle_tail or intake.source_ended):
+            ends = intake.idle_tail or intake.source_ended
+            if ends and not intake.pending and not intake.done:
                 pieces.append(self._take(name, intake, 0))
         return pieces
 
@@ -297,6 +338,8 @@ class InputManager:
             spec, cursor = intake.entry.spec, intake.entry.cursor
             if spec.idle_us is None or intake.pending or intake.source_ended or not intake.read.empty():
                 continue
+            if intake.failure is not None or intake.source.finite_and_ordered:
+                continue  # a file is never silent, only slow: its boundaries must not depend on the clock
             silent_us = int((now - intake.last_arrival) * 1e6)
             if silent_us < spec.idle_us:
                 continue
@@ -311,19 +354,19 @@ class InputManager:
         """All rows that no row still to be read can come before, by (newest time of their input, input, position)."""
         if len(self._intakes) == 1:
             return self._by_arrival(), None
-        limit = LAST_TIME
-        for intake in self._intakes.values():
-            if not intake.source_ended:
-                if not intake.pending:
-                    return [], None
-                limit = min(limit, intake.entry.cursor.newest)
+        if not all(i.pending or i.source_ended for i in self._intakes.values()):
+            return [], None
         free = {}
-        for name, intake in self._intakes.items():
+        weights = []
+        for number, (name, intake) in enumerate(self._intakes.items()):
             intake.pending = deque([_joined(intake)] if intake.pending else [])
             newest = intake.pending[0].newest if intake.pending else np.empty(0, np.int64)
-            free[name] = newest[: np.searchsorted(newest, limit, "left")] if limit < LAST_TIME else newest
+            free[name] = newest[: self._free(number, intake, newest)]
+            weights.append(intake.size / max(1, intake.rows))
         which = np.repeat(np.arange(len(free)), [len(f) for f in free.values()])
         order = np.lexsort((which, np.concatenate(list(free.values()))))[: self.admission.rows_most]
+        room = np.searchsorted(np.cumsum(np.array(weights)[which[order]]), self.admission.bytes_most, "right")
+        order = order[: max(1, int(room))]
         counts = np.bincount(which[order], minlength=len(free))
         pieces, places, start = [], [], 0
         for (name, intake), mine, count in zip(self._intakes.items(), free.values(), counts.tolist(), strict=True):
@@ -333,22 +376,31 @@ class InputManager:
             start += len(mine)
         return pieces, _dense(order, places)
 
+    def _free(self, number: int, intake: _Intake, newest: Int64s) -> int:
+        """How many of an input's rows no row still to be read can come before.
+
+        Its last row waits until the next one is there, or the end, which stands right behind the last row.
+        """
+        free = len(newest)
+        if free and not intake.source_ended and intake.failure is None:
+            free -= 1
+        for other, theirs in enumerate(self._intakes.values()):
+            if other != number and not theirs.source_ended:
+                side: Literal["left", "right"] = "right" if number < other else "left"
+                free = min(free, int(np.searchsorted(newest, theirs.entry.cursor.newest, side)))
+        return free
+
     def _may_end(self, intake: _Intake) -> bool:
         """Whether no row still to come goes before the end of an input whose rows are all in trains."""
         mine = intake.entry.cursor.newest
         others = [i for i in self._intakes.values() if i is not intake]
         return all(i.source_ended or i.entry.cursor.newest > mine for i in others)
 
-    def _take(self, name: str, intake: _Intake, most: int) -> _Piece:
+    def _take(self, name: str, intake: _Intake, count: int) -> _Piece:
         """The next rows of one input, with what stands behind them if they are its last for now."""
-        if intake.pending and most:
-            first = intake.pending.popleft()
-            per_row = max(1, first.rows.nbytes // max(len(first), 1))
-            count = max(1, min(most, len(first), self.admission.bytes_most // per_row))
-            if count < len(first):
-                first, rest = first.split(count)
-                intake.pending.appendleft(rest)
-            cut = first.cursor(len(first))
+        if count:
+            first = intake.take(count)
+            cut = first.cursor(count)
         else:
             nothing = np.empty(0, np.int64)
             empty = intake.schema.empty_table()
@@ -425,7 +477,14 @@ class InputManager:
 def _told(name: str, error: BaseException) -> BaseException:
     if isinstance(error, BorealisError):
         return error
-    told = InputError(f"input '{name}' failed: {error}")
+    said = " ".join(str(error).split())[:300] or type(error).__name__
+    told = InputError(f"input '{name}' failed: {said}", hint="everything before it is committed")
+    told.__cause__ = error
+    return told
+
+
+def _no_room(depot: Path, error: OSError) -> BorealisError:
+    told = MachineError(f"cannot write a train to {depot}: {error}", hint="make room there, or make trains smaller")
     told.__cause__ = error
     return told
 
@@ -449,7 +508,8 @@ def _dense(order: Int64s, places: list[tuple[int, int]]) -> Int64s:
     for start, stop in places:
         renumber[start:stop] = np.arange(at, at + stop - start)
         at += stop - start
-    return renumber[order]
+    dense: Int64s = renumber[order]
+    return dense
 
 
 def _event_order(pieces: list[_Piece], order: Int64s) -> Int64s:
@@ -457,7 +517,7 @@ def _event_order(pieces: list[_Piece], order: Int64s) -> Int64s:
     shift = np.cumsum([0] + [len(p.tail) for p in pieces])
     ends = np.cumsum([len(p.rows) for p in pieces])
     piece_of = np.searchsorted(ends, order, "right")
-    rows = order + shift[piece_of]
+    rows: Int64s = order + shift[piece_of]
     if not shift[-1]:
         return rows
     out: list[Int64s] = []

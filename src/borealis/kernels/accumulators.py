@@ -75,7 +75,8 @@ def _add_counts(stored: Int64s, slot: Int64s, slots: int) -> Int64s:
 def _add_floats(stored: Floats, slot: Int64s, values: Floats) -> Floats:
     """A strict left fold: ((stored + v1) + v2) + ..."""
     out = stored.copy()
-    np.add.at(out, slot, values)
+    with np.errstate(all="ignore"):  # infinity less infinity is NaN, and no news
+        np.add.at(out, slot, values)
     return out
 
 
@@ -182,6 +183,10 @@ class DecimalSum:
             summed = acc_lo + add_lo
             acc_hi = acc_hi + add_hi + (summed < add_lo)
             acc_lo = summed
+        rough = numbers(stored, "hi").astype(np.float64)
+        np.add.at(rough, slot, hi)
+        if np.any(np.abs(rough) > 1.1 * (10**38 >> 64)):  # before 128 bits do not hold it any more
+            raise self._overflow()
         return {"hi": acc_hi, "lo": acc_lo.view(np.int64), "c": numbers(stored, "c") + count}
 
     def result(self, stored: Columns) -> pa.Array:
@@ -189,13 +194,26 @@ class DecimalSum:
         words = np.empty(2 * len(hi), np.int64)
         words[0::2], words[1::2] = lo, hi
         total = pa.Array.from_buffers(pa.decimal128(38, self.of.scale), len(hi), [None, pa.py_buffer(words)])
+        if np.any(_at_least(hi, lo, 10**38) | ~_at_least(hi, lo, 1 - 10**38)):  # Arrow itself does not look
+            raise self._overflow()
         total = pc.if_else(pa.array(count == 0), pa.scalar(None, total.type), total)
         if self.average:
             return _decimal_average(total, count, self.type)
         try:
             return total.cast(self.type)
         except pa.ArrowInvalid as error:
-            raise TrainError(f"sum overflows {self.type}", hint="cast the argument to a smaller DECIMAL") from error
+            raise self._overflow() from error
+
+    def _overflow(self) -> TrainError:
+        kind = self.type if not self.average else pa.decimal128(38, self.of.scale)
+        return TrainError(f"sum overflows {kind}", hint="cast the argument to a smaller DECIMAL")
+
+
+def _at_least(hi: Int64s, lo: Int64s, bound: int) -> NDArray[np.bool_]:
+    """Which 128-bit integers are not below a bound."""
+    high, low = divmod(bound, 2**64)
+    result: NDArray[np.bool_] = (hi > high) | ((hi == high) & (lo.view(np.uint64) >= np.uint64(low)))
+    return result
 
 
 def _decimal_average(total: pa.Array, count: Int64s, result: pa.DataType) -> pa.Array:
@@ -238,7 +256,8 @@ class Extreme:
 
     def _add(self, stored: Columns, values: NDArray[Any], slot: Int64s, count: Int64s) -> Columns:
         best = np.array(stored["v"])
-        self.pick.at(best, slot, values)
+        with np.errstate(invalid="ignore"):
+            self.pick.at(best, slot, values)
         return {"v": best, "c": numbers(stored, "c") + count}
 
     def result(self, stored: Columns) -> pa.Array:
@@ -268,7 +287,7 @@ class ExtremeByRank:
         owner = np.concatenate([np.arange(len(stored)), slot])
         order = "ascending" if self.least else "descending"
         sorting = every.cast(pa.int8()) if pa.types.is_boolean(every.type) else every
-        by_rank = pc.sort_indices(sorting, sort_keys=[("", order)], null_placement="at_end").to_numpy().astype(np.int64)
+        by_rank = pc.sort_indices(sorting, sort_keys=[("", order)]).to_numpy().astype(np.int64)
         winner = np.empty(len(stored), np.int64)
         winner[owner[by_rank[::-1]]] = by_rank[::-1]  # the best is written last
         return {"v": every.take(pa.array(winner))}
@@ -332,11 +351,13 @@ class StdDev:
         first = centre.copy()
         first[rows.slot[::-1]] = values[::-1]
         centre = np.where(count == 0, first, centre)
-        off = values - centre[rows.slot]
+        with np.errstate(all="ignore"):
+            off = values - centre[rows.slot]
+            squares = off * off
         return {
             "k": centre,
             "s": _add_floats(numbers(stored, "s"), rows.slot, off),
-            "q": _add_floats(numbers(stored, "q"), rows.slot, off * off),
+            "q": _add_floats(numbers(stored, "q"), rows.slot, squares),
             "c": _add_counts(count, rows.slot, rows.slots),
         }
 
@@ -346,11 +367,13 @@ class StdDev:
         k, s, q, c, slot = k[filled], s[filled], q[filled], c[filled], slot[filled]
         centre = np.zeros(slots)
         centre[slot[::-1]] = k[::-1]
-        move = k - centre[slot]
+        with np.errstate(all="ignore"):
+            move = k - centre[slot]
+            s, q = s + c * move, q + 2 * move * s + c * move * move
         return {
             "k": centre,
-            "s": _add_floats(np.zeros(slots), slot, s + c * move),
-            "q": _add_floats(np.zeros(slots), slot, q + 2 * move * s + c * move * move),
+            "s": _add_floats(np.zeros(slots), slot, s),
+            "q": _add_floats(np.zeros(slots), slot, q),
             "c": _add_ints(np.zeros(slots, np.int64), slot, c),
         }
 

@@ -222,7 +222,8 @@ class AggregateKernel:
         if (groups := delta.get("groups")) is not None:
             cut = groups.cut[GROUP].to_pylist() if groups.cut is not None else []
             self.groups.cut(cut)
-            self.last_pane[np.array(cut, np.int64)] = FIRST_TIME
+            known = [n for n in cut if n < len(self.last_pane)]  # others were born and died in between
+            self.last_pane[known] = FIRST_TIME
             columns = [whole(groups.put[f"g{i}"]) for i in range(len(self.by))]
             self.groups.put(groups.put[GROUP].to_pylist(), columns)
         if (panes := delta.get("panes")) is not None:
@@ -230,6 +231,9 @@ class AggregateKernel:
                 self._evict(panes.floor)
             if panes.put.num_rows:
                 entries = self._from_table(panes.put)
+                if self.sealed and numbers(entries, PANE).min() <= numbers(self.sealed[-1], PANE)[-1]:
+                    # a change that is known in part already: what was sealed is put once more
+                    self.open, self.sealed = concat([*self.sealed, self.open]), []
                 self._put_open(entries)
                 self._note_groups(numbers(entries, GROUP), numbers(entries, PANE))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Hashable
 
 import numpy as np
@@ -14,13 +15,17 @@ _NAN = object()  # NaN is one group, though no NaN equals another in Python
 
 
 class Groups:
-    """Numbers for group keys, and the keys back from the numbers. Numbers of dead groups are used again."""
+    """Numbers for group keys, and the keys back from the numbers. Numbers of dead groups are used again.
+
+    A new key takes the least free number: two copies that run the same train must give out the same numbers, or one
+    whose run was thrown away could not go on from what the other committed.
+    """
 
     def __init__(self, types: list[pa.DataType]) -> None:
         self.types = types
         self._number: dict[Hashable, int] = {}
         self._key: list[Hashable | None] = []  # None where the number is free; a key is always a tuple
-        self._free: list[int] = []
+        self._free: list[int] = []  # a heap
 
     def __len__(self) -> int:
         return len(self._number)
@@ -49,7 +54,7 @@ class Groups:
 
     def _add(self, key: Hashable) -> int:
         if self._free:
-            number = self._free.pop()
+            number = heapq.heappop(self._free)
             self._key[number] = key
         else:
             number = len(self._key)
@@ -68,7 +73,7 @@ class Groups:
             free.discard(number)
             self._key[number] = key
             self._number[key] = number
-        self._free = sorted(free, reverse=True)
+        self._free = sorted(free)
 
     def cut(self, numbers: list[int]) -> None:
         """Forget groups; their numbers are free. Harmless for a number that is free already."""
@@ -76,7 +81,7 @@ class Groups:
             if number < len(self._key) and self._key[number] is not None:
                 del self._number[self._key[number]]
                 self._key[number] = None
-                self._free.append(number)
+                heapq.heappush(self._free, number)
 
     def keys(self, numbers: Int64s) -> list[pa.Array]:
         """The key columns of these groups."""

@@ -8,7 +8,9 @@ The protocol:
 4. Now and then the whole state is written as a base, in the background; older segments are deleted after that.
 
 A restart takes the newest whole base, then every record behind it up to the first that is torn or damaged; the log is
-cut there. Files: `base-<train>.bin`, `log-<first train>.bin`, `state.json` (what the state belongs to), `lock`.
+cut there. Only the newest segment with records can be torn by a crash, so damage before it, or trains that are missing
+altogether, are refused. Files: `base-<train>.bin`, `log-<first train>.bin`, `state.json` (what the state belongs to),
+`lock`.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import struct
 import threading
 import zlib
@@ -34,7 +37,9 @@ VERSION = 1
 _FILE = b"BOREALIS-LOG-1\n"
 _RECORD = struct.Struct("<4sQI")  # mark, length, checksum
 _MARK = b"TRN1"
+_SIZE = struct.Struct("<I")  # of the JSON that begins a record's body
 BASE_BYTES_LEAST = 32 << 20  # log this much before a new base is worth writing
+ANEW = "delete the state directory to start anew, or restore it from a copy"
 
 
 @dataclass(frozen=True)
@@ -51,29 +56,37 @@ class CommitLog:
 
     def __init__(self, root: Path, belongs: Mapping[str, Any], specs: Mapping[str, Sequence[TableSpec]]) -> None:
         self.root, self.specs = root, specs
+        self._segment: IO[bytes] | None = None
+        self._length = 0  # of the segment's whole records
+        self._logged = 0  # bytes of records since the base
+        self._base_bytes = 0
+        self._writer: threading.Thread | None = None
+        self._failure: BaseException | None = None
         with _disk(root):
-            root.mkdir(parents=True, exist_ok=True)
+            make_directory(root)
             self._lock = open(root / "lock", "w")  # noqa: SIM115 - held until close
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            self._lock.close()
             raise StateError(
                 f"state directory {root} is in use by another run", hint="wait for it, or stop it"
             ) from error
-        self._check_owner(belongs)
-        self._segment: IO[bytes] | None = None
-        self._logged = 0
-        self._base_bytes = 0
-        self._writer: threading.Thread | None = None
-        self._failure: BaseException | None = None
+        try:
+            self._check_owner(belongs)
+        except BaseException:
+            self._lock.close()
+            raise
 
     def _check_owner(self, belongs: Mapping[str, Any]) -> None:
         path, mine = self.root / "state.json", {"version": VERSION, **belongs}
         if path.exists():
             try:
                 theirs = json.loads(path.read_text())
-            except ValueError as error:
-                raise StateError(f"{path} is damaged", hint="delete the state directory to start anew") from error
+            except (ValueError, OSError) as error:
+                raise StateError(f"{path} cannot be read: {_one_line(error)}", hint=ANEW) from error
+            if not isinstance(theirs, dict):
+                raise StateError(f"{path} is damaged", hint=ANEW)
             for what, value in mine.items():
                 if theirs.get(what) != value:
                     raise StateError(
@@ -81,58 +94,110 @@ class CommitLog:
                         hint="give another state directory, or delete this one to start anew",
                     )
             return
+        if self._numbered("log") or self._numbered("base"):
+            raise StateError(f"nothing says what the state in {self.root} belongs to: {path.name} is gone", hint=ANEW)
         with _disk(self.root):
-            _write_whole(path, json.dumps(mine).encode())
+            write_whole(path, json.dumps(mine).encode())
 
     # -- restart
 
     def recover(self) -> Recovered:
-        """Read what is there, cut off what is damaged, and be ready to append."""
-        header, parts, base_train = self._read_base()
+        """Read what is there, cut off what is damaged, and be ready to append; after an error, closed."""
+        try:
+            with _disk(self.root, "read"):
+                return self._recover()
+        except BaseException:
+            self.close()
+            raise
+
+    def _recover(self) -> Recovered:
+        for left_over in self.root.glob("*.tmp"):
+            left_over.unlink()
+        header, parts, damaged = self._read_base()
+        base_train = last = int(header["train"]) if header else 0
         torn = False
-        segments = sorted(self.root.glob("log-*.bin"), key=_number)
-        for i, path in enumerate(segments):
-            good = len(_FILE)
+        segments = self._numbered("log")
+        for i, (first, path) in enumerate(segments):
+            if first > last + 1:
+                raise self._gap(last + 1, first - 1)
+            good = 0
             for end, record, deltas in _records(path):
                 good = end
-                if record["train"] > base_train:
-                    header = record
-                    for key, data in deltas.items():
-                        parts.setdefault(key, []).append(data)
-            if good < path.stat().st_size:
+                if record is None or record["train"] <= base_train:
+                    continue
+                if record["train"] != last + 1:
+                    raise self._gap(last + 1, record["train"] - 1)
+                header, last = record, record["train"]
+                for key, data in deltas.items():
+                    parts.setdefault(key, []).append(data)
+            self._logged += good
+            if good < max(path.stat().st_size, len(_FILE)):
                 torn = True
-                os.truncate(path, good)
-                for later in segments[i + 1 :]:
-                    later.unlink()
+                self._cut(path, good, [later for _, later in segments[i + 1 :]])
                 break
+        if last < damaged:
+            raise StateError(f"the base of train {damaged} in {self.root} is damaged", hint=ANEW)
         state = {
             key: pack(merge_deltas(self.specs[key[0]], [unpack(d) for d in p], whole=True)) for key, p in parts.items()
         }
         self._base_bytes = sum(len(d) for d in state.values())
-        self._open_segment((header or {"train": 0})["train"] + 1)
+        self._open_segment(last + 1)
         return Recovered(header, state, torn)
 
+    def _cut(self, path: Path, length: int, later: Sequence[Path]) -> None:
+        """Leave a segment's whole records; segments behind it must hold nothing, or more than a tail is damaged."""
+        for other in later:
+            for _, record, _ in _records(other):
+                if record is not None:
+                    raise StateError(f"{path} is damaged in the midst of the state", hint=ANEW)
+        for other in reversed(later):
+            other.unlink()
+        if not length:  # not even its first line is whole
+            path.unlink()
+            return
+        with open(path, "r+b") as file:
+            file.truncate(length)
+            os.fsync(file.fileno())
+
+    def _gap(self, first: int, last: int) -> StateError:
+        some = f"train {first}" if first == last else f"trains {first} to {last}"
+        return StateError(f"{some} missing from the state in {self.root}: files are gone or damaged", hint=ANEW)
+
+    def _numbered(self, kind: str) -> list[tuple[int, Path]]:
+        """The files `<kind>-<train>.bin`, in the order of their trains."""
+        found = ((re.fullmatch(rf"{kind}-(\d+)\.bin", p.name), p) for p in self.root.iterdir())
+        return sorted((int(match[1]), path) for match, path in found if match)
+
     def _read_base(self) -> tuple[dict[str, Any] | None, dict[Key, list[bytes]], int]:
-        bases = sorted(self.root.glob("base-*.bin"), key=_number, reverse=True)
-        for path in bases:
+        """The newest whole base, and the train of the newest one that is damaged: the log must reach as far as that."""
+        damaged = 0
+        for train, path in reversed(self._numbered("base")):
             for _, header, state in _records(path):
-                return header, {k: [v] for k, v in state.items()}, int(header["train"])
-        if bases:
-            raise StateError(f"no whole base in {self.root}", hint="delete the state directory to start anew")
-        return None, {}, 0
+                if header is not None:
+                    return header, {k: [v] for k, v in state.items()}, damaged
+            damaged = max(damaged, train)
+        return None, {}, damaged
 
     # -- commits
 
     def append(self, header: Mapping[str, Any], deltas: Mapping[Key, bytes]) -> None:
-        """Commit a train: when this returns, it will survive."""
+        """Commit a train: when this returns, it will survive. After an error nothing more can be appended."""
         if self._failure is not None:
-            raise StateError(f"cannot write the state's base: {self._failure}", hint="make room on the disk")
+            raise StateError(f"cannot write the state: {_one_line(self._failure)}", hint="make room on the disk")
         assert self._segment is not None
-        with _disk(self.root):
-            data = _record(header, deltas)
-            self._segment.write(data)
-            self._segment.flush()
-            os.fdatasync(self._segment.fileno())
+        data = _record(header, deltas)
+        try:
+            with _disk(self.root):
+                left = memoryview(data)
+                while len(left):
+                    left = left[self._segment.write(left) :]
+                os.fdatasync(self._segment.fileno())
+        except BaseException as error:
+            self._failure = error
+            with contextlib.suppress(OSError):  # what stays is cut off by the next start
+                self._segment.truncate(self._length)
+            raise
+        self._length += len(data)
         self._logged += len(data)
 
     def wants_base(self) -> bool:
@@ -142,6 +207,7 @@ class CommitLog:
 
     def write_base(self, header: Mapping[str, Any], whole: Callable[[], Mapping[Key, bytes]]) -> None:
         """Write the state as of the last commit in the background, then drop what it makes needless."""
+        header = json.loads(json.dumps(header))  # as it is now: the next train may change what is in it
         train = int(header["train"])
         self._open_segment(train + 1)
         self._logged = 0
@@ -149,11 +215,12 @@ class CommitLog:
         def write() -> None:
             try:
                 state = whole()
-                _write_whole(self.root / f"base-{train}.bin", _FILE + _record(header, state))
+                write_whole(self.root / f"base-{train}.bin", _FILE + _record(header, state))
                 self._base_bytes = sum(len(d) for d in state.values())
-                for path in self.root.glob("*-*.bin"):
-                    if _number(path) <= train and path.name != f"base-{train}.bin":
-                        path.unlink()
+                for path in (p for n, p in self._numbered("base") if n < train):
+                    path.unlink()
+                for path in (p for n, p in self._numbered("log") if n <= train):
+                    path.unlink()
             except BaseException as error:
                 self._failure = error
 
@@ -173,54 +240,55 @@ class CommitLog:
             self._segment.close()
         path = self.root / f"log-{first}.bin"
         with _disk(self.root):
-            fresh = not path.exists() or path.stat().st_size < len(_FILE)
-            self._segment = open(path, "wb" if fresh else "ab")  # noqa: SIM115 - held until the next
-            if fresh:
+            self._segment = open(path, "ab", buffering=0)  # noqa: SIM115 - held until the next
+            if not self._segment.tell():
                 self._segment.write(_FILE)
-                self._segment.flush()
+            self._length = self._segment.tell()
             _sync_directory(self.root)
-
-
-def _number(path: Path) -> int:
-    return int(path.stem.split("-")[1])
 
 
 def _record(header: Mapping[str, Any], blobs: Mapping[Key, bytes]) -> bytes:
     index = [[box, bucket, len(data)] for (box, bucket), data in blobs.items()]
     head = json.dumps({"header": header, "blobs": index}).encode()
-    body = b"".join([struct.pack("<I", len(head)), head, *blobs.values()])
+    body = b"".join([_SIZE.pack(len(head)), head, *blobs.values()])
     return _RECORD.pack(_MARK, len(body), zlib.crc32(body)) + body
 
 
-def _records(path: Path) -> Iterator[tuple[int, dict[str, Any], dict[Key, bytes]]]:
-    """Every whole record of a file with the offset behind it; stops at the first that is not whole."""
+def _records(path: Path) -> Iterator[tuple[int, dict[str, Any] | None, dict[Key, bytes]]]:
+    """The file's first line (None), then every whole record, each with the offset behind it; stops at damage."""
     with open(path, "rb") as file:
         if file.read(len(_FILE)) != _FILE:
             return
+        yield len(_FILE), None, {}
         while len(start := file.read(_RECORD.size)) == _RECORD.size:
             mark, length, checksum = _RECORD.unpack(start)
-            if mark != _MARK or length > path.stat().st_size:
+            if mark != _MARK or not _SIZE.size <= length <= path.stat().st_size:
                 return
             body = file.read(length)
             if len(body) < length or zlib.crc32(body) != checksum:
                 return
-            (size,) = struct.unpack("<I", body[:4])
-            head = json.loads(body[4 : 4 + size])
-            blobs, at = {}, 4 + size
+            (size,) = _SIZE.unpack_from(body)
+            at = _SIZE.size + size
+            head = json.loads(body[_SIZE.size : at])
+            blobs = {}
             for box, bucket, n in head["blobs"]:
                 blobs[(box, bucket)] = body[at : at + n]
                 at += n
             yield file.tell(), head["header"], blobs
 
 
-def _write_whole(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: Any) -> None:
     """All of it or nothing, also after a power cut."""
     temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     _sync_directory(path.parent)
 
 
@@ -232,10 +300,21 @@ def _sync_directory(path: Path) -> None:
         os.close(handle)
 
 
+def _one_line(error: BaseException) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or " ".join(str(error).split())
+
+
 @contextlib.contextmanager
-def _disk(root: Path) -> Iterator[None]:
+def _disk(root: Path, verb: str = "write") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        hint = "make room on the disk" if error.errno == errno.ENOSPC else "check the directory and its permissions"
-        raise StateError(f"cannot write state in {root}: {error.strerror or error}", hint=hint) from error
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        hint = "make room on the disk, then start again" if full else "check the directory and its permissions"
+        raise StateError(f"cannot {verb} state in {root}: {_one_line(error)}", hint=hint) from error
+
+
+def make_directory(root: Path) -> None:
+    """The directory for a state, or a clear word why there cannot be one."""
+    with _disk(root):
+        root.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,8 @@
 
 Files in one directory, one per stateful box and bucket and stretch of trains: `<box>.<bucket>/<first>-<last>.delta`.
 The stretch that starts at train 0 holds the whole state. Stretches are merged in the background, small ones first, so
-that their number stays small and their bytes stay within a few times the state's own size.
+that their number stays small and their bytes stay within a few times the state's own size; where trains are faster than
+merging, they wait for it.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from borealis.errors import StateError
 from borealis.state.delta import Delta, TableSpec, merge_deltas, pack, unpack
 
 STRETCHES_MOST = 24  # of one box and bucket, before neighbours are merged
+CROWD_MOST = 4 * STRETCHES_MOST  # of one box and bucket, before a commit waits for the merging
 Key = tuple[str, int]  # box, bucket
 
 
@@ -53,12 +56,12 @@ class StateLog:
         self.specs = specs
         self.train = 0
         self._stretches: dict[Key, list[Stretch]] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
+        self._merging = threading.Lock()  # taken before the other one
         self._work = threading.Event()
         self._closed = False
-        self._doomed: list[
-            tuple[int, Path]
-        ] = []  # merged away while this was the last train; its successor may read them
+        # merged away while that was the last train; its successor may read them
+        self._doomed: list[tuple[int, Path]] = []
         self._failure: BaseException | None = None
         self._pins = 0  # readers of older stretches
         root.mkdir(parents=True, exist_ok=True)
@@ -67,10 +70,15 @@ class StateLog:
 
     def commit(self, train: int, deltas: Mapping[Key, bytes]) -> None:
         """Append a train. Trains come in order; one without deltas still counts."""
-        if self._failure is not None:
-            raise self._failure
         if train != self.train + 1:
             raise ValueError(f"train {train} does not follow train {self.train}")
+        with self._lock:
+            self._lock.wait_for(lambda: self._failure is not None or self._closed or self._longest() < CROWD_MOST)
+        if self._failure is not None:
+            raise StateError(
+                f"cannot merge the state: {type(self._failure).__name__}: {self._failure}",
+                hint=f"is there room in {self.root}?",
+            ) from self._failure
         for key, data in deltas.items():
             self._write(key, Stretch(train, train, len(data)), data)
         with self._lock:
@@ -81,9 +89,12 @@ class StateLog:
                 for _, path in (d for d in self._doomed if d[0] < train):
                     path.unlink(missing_ok=True)
                 self._doomed = [d for d in self._doomed if d[0] >= train]
-            crowded = any(len(s) > STRETCHES_MOST for s in self._stretches.values())
+            crowded = self._longest() > STRETCHES_MOST
         if crowded:
             self._work.set()
+
+    def _longest(self) -> int:
+        return max((len(s) for s in self._stretches.values()), default=0)
 
     def load(self, train: int, whole: Mapping[Key, bytes]) -> None:
         """Start from the whole state as of a train."""
@@ -108,22 +119,30 @@ class StateLog:
             try:
                 return {key: pack(self._merged(key, parts, whole=True)) for key, parts in stretches.items()}
             finally:
-                with self._lock:
-                    self._pins -= 1
+                self._unpin()
 
         return read
 
-    def cut(self, train: int) -> None:
-        """Forget every train after this one. Only trains that were not yet merged with older ones can be cut off."""
+    def _unpin(self) -> None:
         with self._lock:
+            self._pins -= 1
+            self._lock.notify_all()
+
+    def cut(self, train: int) -> None:
+        """Forget every train after this one, or none of them where some were already merged with older ones."""
+        with self._merging, self._lock:
+            self._lock.wait_for(lambda: not self._pins)
             for key, parts in self._stretches.items():
-                kept = [s for s in parts if s.last <= train]
                 if any(s.first <= train < s.last for s in parts):
                     raise ValueError(f"train {train} is merged with later ones in {key[0]}.{key[1]}")
-                for gone in parts[len(kept) :]:
+            for key, parts in self._stretches.items():
+                for gone in (s for s in parts if s.last > train):
                     stretch_path(self.root, key, gone.first, gone.last).unlink(missing_ok=True)
-                self._stretches[key] = kept
-            self.train = train
+                self._stretches[key] = [s for s in parts if s.last <= train]
+            for _, path in self._doomed:  # trains to come may take their names
+                path.unlink(missing_ok=True)
+            self._doomed = []
+            self.train = min(train, self.train)
 
     def size(self) -> int:
         """Bytes of all stretches: the state, and what is not merged yet."""
@@ -132,7 +151,9 @@ class StateLog:
 
     def close(self) -> None:
         """Stop merging. The files stay."""
-        self._closed = True
+        with self._lock:
+            self._closed = True
+            self._lock.notify_all()
         self._work.set()
         self._merger.join()
 
@@ -147,33 +168,37 @@ class StateLog:
             try:
                 self.merge()
             except BaseException as error:  # told to the next commit: a log that cannot merge must not grow silently
-                self._failure = error
+                with self._lock:
+                    self._failure = error
+                    self._lock.notify_all()
                 return
 
     def merge(self) -> None:
-        """Merge neighbours wherever there are many: as many of the newest as are not dwarfed by the one before."""
-        with self._lock:
-            crowded = {k: list(v) for k, v in self._stretches.items() if len(v) > STRETCHES_MOST}
-        for key, parts in crowded.items():
-            # leave the newest alone: workers that are one train behind want just that
-            parts = parts[:-1]
-            start = len(parts) - 1
-            total = parts[start].size
-            while start > 0 and (parts[start - 1].size <= 2 * total or len(parts) - start < STRETCHES_MOST // 2):
-                start -= 1
-                total += parts[start].size
-            group = parts[start:]
-            whole = start == 0
-            data = pack(self._merged(key, group, whole=whole))
-            joined = Stretch(0 if whole else group[0].first, group[-1].last, len(data))
-            self._write(key, joined, data)
+        """Merge neighbours in every crowded box and bucket: as many of the newest as the one before does not dwarf."""
+        with self._merging:
             with self._lock:
-                now = self._stretches[key]
-                if now[start : start + len(group)] != group:
-                    continue  # cut meanwhile
-                self._stretches[key] = [*now[:start], joined, *now[start + len(group) :]]
-                gone = [stretch_path(self.root, key, s.first, s.last) for s in group]
-                self._doomed += [(self.train, p) for p in gone if p.name != joined.name]
+                crowded = {k: list(v) for k, v in self._stretches.items() if len(v) > STRETCHES_MOST}
+            for key, parts in crowded.items():
+                # leave the newest alone: workers that are one train behind want just that
+                self._merge_one(key, parts[:-1])
+
+    def _merge_one(self, key: Key, parts: list[Stretch]) -> None:
+        start = len(parts) - 1
+        total = parts[start].size
+        while start > 0 and (parts[start - 1].size <= 2 * total or len(parts) - start < STRETCHES_MOST // 2):
+            start -= 1
+            total += parts[start].size
+        group = parts[start:]
+        whole = start == 0
+        data = pack(self._merged(key, group, whole=whole))
+        joined = Stretch(0 if whole else group[0].first, group[-1].last, len(data))
+        self._write(key, joined, data)
+        with self._lock:
+            now = self._stretches[key]  # it may have grown, but not changed: a cut waits until merging is over
+            self._stretches[key] = [*now[:start], joined, *now[start + len(group) :]]
+            gone = [stretch_path(self.root, key, s.first, s.last) for s in group]
+            self._doomed += [(self.train, p) for p in gone if p.name != joined.name]
+            self._lock.notify_all()
 
     def _merged(self, key: Key, parts: Sequence[Stretch], *, whole: bool) -> Delta:
         deltas = [read_stretch(stretch_path(self.root, key, s.first, s.last)) for s in parts]
@@ -181,7 +206,13 @@ class StateLog:
 
     def _write(self, key: Key, stretch: Stretch, data: bytes) -> None:
         path = stretch_path(self.root, key, stretch.first, stretch.last)
-        path.parent.mkdir(exist_ok=True)
         temporary = path.with_suffix(".tmp")
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
+        try:
+            path.parent.mkdir(exist_ok=True)
+            temporary.write_bytes(data)
+            os.replace(temporary, path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise StateError(
+                f"cannot write state to {path}: {error.strerror or error}", hint="make room there"
+            ) from error

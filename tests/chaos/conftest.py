@@ -1,0 +1,34 @@
+"""Shared by the chaos tests."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def workload() -> ModuleType:
+    """The module `workload.py`, which also runs as a program."""
+    spec = importlib.util.spec_from_file_location("chaos_workload", Path(__file__).with_name("workload.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """A directory in memory where there is such a thing: these tests sync thousands of times."""
+    shm = Path("/dev/shm")
+    if not os.access(shm, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="borealis-test-", dir=shm) as made:
+        yield Path(made)

@@ -1,0 +1,114 @@
+"""The entry point: boundaries are a function of the tuples, lateness of the boundaries."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from borealis.diagram.spec import Input
+from borealis.ingest.entry import Admitted, Cursor, EntryPoint
+from borealis.tuples import FIRST_TIME, LAST_TIME
+
+SECOND = 1_000_000
+
+
+def entry(slack: str = "2 seconds", late: str = "keep", cursor: Cursor | None = None) -> EntryPoint:
+    spec = Input.model_validate({"name": "in", "columns": "ts TIMESTAMP, n INT", "slack": slack, "late": late})
+    return EntryPoint(spec, SECOND, cursor or Cursor())
+
+
+def table(*seconds: float | None) -> pa.Table:
+    times = [None if s is None else int(s * SECOND) for s in seconds]
+    return pa.table({"ts": pa.array(times, pa.timestamp("us", "UTC")), "n": pa.array(range(len(times)), pa.int32())})
+
+
+def bounds(admitted: Admitted) -> list[float | None]:
+    """The boundary before each row, in seconds."""
+    return [None if b == FIRST_TIME else b / SECOND for b in admitted.bound.tolist()]
+
+
+def test_a_boundary_stands_before_the_tuple_that_lifts_it() -> None:
+    one = entry()
+    admitted = one.admit(table(10, 10.5, 11.9, 12, 11, 15.2))
+    assert bounds(admitted) == [8, None, 9, 10, None, 13]
+    assert one.cursor == Cursor(position=6, newest=15_200_000, boundary=13 * SECOND)
+    assert not admitted.late.any()
+
+
+def test_times_before_1970_round_down() -> None:
+    admitted = entry(slack="0 seconds").admit(table(-3.5, -3, -0.1))
+    assert bounds(admitted) == [-4, -3, -1]
+
+
+def test_late_tuples_are_marked_counted_and_kept() -> None:
+    one = entry(slack="1 second")
+    admitted = one.admit(table(10, 8.5, 9, 20, 4, 18.9))
+    assert admitted.late.tolist() == [False, True, False, False, True, True]
+    assert len(admitted) == admitted.rows.num_rows == 6
+    assert one.cursor.late == 3
+    assert one.cursor.lateness == 15 * SECOND
+
+
+@pytest.mark.parametrize("cuts", [[3], [1, 2, 5], [0, 6], [1, 2, 3, 4, 5]])
+def test_cuts_change_nothing(cuts: list[int]) -> None:
+    rows = table(10, 8.5, 9, 20, 4, 18.9)
+    whole = entry(slack="1 second")
+    at_once = whole.admit(rows)
+    parts = entry(slack="1 second")
+    pieces = [parts.admit(rows.slice(a, b - a)) for a, b in zip([0, *cuts], [*cuts, 6], strict=True)]
+    for name in ("time", "newest", "bound", "late"):
+        assert np.concatenate([getattr(p, name) for p in pieces]).tolist() == getattr(at_once, name).tolist()
+    assert parts.cursor == whole.cursor
+    for stop in range(7):
+        again = entry(slack="1 second", cursor=at_once.cursor(stop))
+        assert again.admit(rows.slice(stop)).bound.tolist() == at_once.bound[stop:].tolist()
+        assert again.cursor == whole.cursor
+        head, tail = at_once.split(stop)
+        assert head.cursor(len(head)) == tail.start == at_once.cursor(stop)
+        assert tail.cursor(len(tail)) == whole.cursor
+
+
+def test_a_null_time_is_refused_by_its_row_and_rows_before_it_are_admitted() -> None:
+    one = entry(cursor=Cursor(position=100, newest=SECOND))
+    admitted = one.admit(table(10, 11, None, 12, None))
+    assert len(admitted) == admitted.rows.num_rows == 2
+    assert one.cursor.position == 102
+    assert "input 'in': row 103 has no time (column 'ts' is null)" in str(one.refused)
+
+
+def test_a_null_time_in_the_first_row() -> None:
+    one = entry()
+    assert len(one.admit(table(None, 1))) == 0
+    assert one.cursor == Cursor()
+    assert "row 1 has no time" in str(one.refused)
+
+
+def test_late_fail_refuses_the_first_late_row() -> None:
+    one = entry(slack="1 second", late="fail")
+    admitted = one.admit(table(10, 9, 20, 4, 18.9))
+    assert len(admitted) == admitted.rows.num_rows == 3
+    assert not admitted.late.any()
+    assert one.cursor == Cursor(position=3, newest=20 * SECOND, boundary=19 * SECOND)
+    assert "row 4 is late by 15 seconds" in str(one.refused)
+
+
+def test_late_fail_and_a_null_behind_it_tell_of_the_first() -> None:
+    one = entry(slack="0 seconds", late="fail")
+    assert len(one.admit(table(10, 2, None))) == 1
+    assert "row 2 is late" in str(one.refused)
+
+
+def test_idleness_lifts_the_boundary_to_the_pace_and_never_lowers_it() -> None:
+    one = entry()
+    one.admit(table(10))
+    assert one.idle(9_700_000) == 9 * SECOND
+    assert one.idle(9_900_000) is None
+    assert one.idle(SECOND) is None
+    admitted = one.admit(table(8.5, 11))
+    assert admitted.late.tolist() == [True, False]
+    assert bounds(admitted) == [None, None]  # 11 - 2 is no more than what idleness said
+    one.end()
+    assert one.idle(99 * SECOND) is None
+    assert one.cursor.boundary == LAST_TIME
+    assert one.cursor.ended
