@@ -51,7 +51,9 @@ class UnitRun:
         options: UnitOptions,
         clock: Clock | None = None,
     ) -> None:
-        self.unit, self.compiled, self.sinks, self.options = unit, compiled, dict(sinks), options
+        self.unit, self.compiled, self.options = unit, compiled, options
+        # those that run a user's code first: what they refuse has not yet gone to any file
+        self.sinks = dict(sorted(sinks.items(), key=lambda item: item[1].durable))
         if options.headers and not compiled.headers:
             raise ValueError("outputs with headers need compile_unit(..., headers=True)")
         self.progress = Progress(unit.name)
@@ -101,12 +103,16 @@ class UnitRun:
         return found.header
 
     def _open_sinks(self, header: dict[str, Any] | None) -> None:
+        # an output the earlier run did not have starts afresh
+        self._positions = {n: p for n, p in header["sinks"].items() if n in self.sinks} if header else {}
         for name, sink in self.sinks.items():
-            schema = self.compiled.outlets[name].schema
-            if self.options.headers:
-                schema = with_header(schema.empty_table(), 0, np.empty(0, np.int64)).schema
-            # an output the earlier run did not have starts afresh
-            sink.open(schema, header["sinks"].get(name) if header else None)
+            sink.open(self._sink_schema(name), self._positions.get(name))
+
+    def _sink_schema(self, name: str) -> pa.Schema:
+        schema = self.compiled.outlets[name].schema
+        if self.options.headers:
+            schema = with_header(schema.empty_table(), 0, np.empty(0, np.int64)).schema
+        return schema
 
     def start(self) -> None:
         """Begin to read the sources."""
@@ -149,7 +155,7 @@ class UnitRun:
         if self._commits is not None:
             self._commits.append(self._header(train, positions), deltas)
         self._log.commit(train.number, deltas)
-        self._committed = train.number
+        self._committed, self._positions = train.number, positions
         self.manager.release(train.number)
         ms = (time.perf_counter() - self._planned.pop(train.number)) * 1000
         self.progress.note(train.rows, ms, train.cursors, self._log.size())
@@ -168,17 +174,13 @@ class UnitRun:
 
     def _write_outputs(self, arrived: Arrived) -> None:
         bounds = train_bounds(self.compiled.program, arrived.train or {})
-        for name, outlet in self.compiled.outlets.items():
-            if name not in self.sinks and not name.endswith(".late"):
-                continue
+        for name, sink in self.sinks.items():
+            outlet = self.compiled.outlets[name]
             flow = arrived.flow(outlet.tag, outlet.schema, bounds[outlet.flow])
             if len(flow):
-                rows = with_header(flow.rows, self._ids[name], flow.time) if self.options.headers else flow.rows
+                sink.write(with_header(flow.rows, self._ids[name], flow.time) if self.options.headers else flow.rows)
                 self._ids[name] += len(flow)
-                if name in self.sinks:
-                    self.sinks[name].write(rows)
-            if name in self.sinks:
-                self.progress.rows_out[name] = self._ids[name]
+            self.progress.rows_out[name] = self._ids[name]
 
     def _header(self, train: Train, positions: Mapping[str, int]) -> dict[str, Any]:
         return {
@@ -186,7 +188,7 @@ class UnitRun:
             "cursors": cursors_to_json(train.cursors),
             "next_cause": train.next_cause,
             "sinks": dict(positions),
-            "ids": self._ids,
+            "ids": dict(self._ids),
         }
 
     # -- the end
@@ -196,11 +198,17 @@ class UnitRun:
         with self._committing:
             self._closed = True
         self.manager.stop()
-        try:
-            for sink in self.sinks.values():
+        errors: list[BaseException] = []
+        for name, sink in self.sinks.items():
+            try:
+                if sink.durable and not complete:  # a train that failed may have got as far as this file
+                    sink.open(self._sink_schema(name), self._positions.get(name))
                 sink.close(complete)
-        finally:
-            self._let_go()
+            except BorealisError as error:
+                errors.append(error)
+        self._let_go()
+        if errors:
+            raise errors[0]
 
     def _let_go(self) -> None:
         self._log.close()

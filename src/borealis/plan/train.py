@@ -64,7 +64,7 @@ class Query:
             return None
         error = self._query.exception()
         if error is None:
-            return None
+            return TrainError("the unit's query was stopped from outside", hint="start the run again")
         return self._refused if isinstance(self._refused, BorealisError) else explain_failure(error)
 
     def durations(self) -> list[dict[str, int]]:

@@ -30,7 +30,11 @@ class Cache(Generic[K]):
     def take(self, root: Path, key: Key, train: int, manifest: list[list[int]], make: Callable[[], K]) -> K:
         """The kernel as it stood after `train`, which is the log's last."""
         stands, kernel = self._held.pop((str(root), key), (None, None))
-        if kernel is None or stands is None or stands > train:  # ahead: its train was run but never committed
+        # ahead: its train was run but never committed; overtaken: what it lacks is merged into the whole, where rows
+        # that it still holds are no longer mentioned
+        ahead = stands is not None and stands > train
+        overtaken = any(first == 0 and last > (stands or 0) for first, last in manifest)
+        if kernel is None or stands is None or ahead or overtaken:
             stands, kernel = 0, make()
             self.reloads += 1
         for first, last in manifest:
