@@ -1,0 +1,75 @@
+"""The rows that both engines are fed: k uniform over the keys, v a double, ts advancing with the rows.
+
+A row depends only on its position, its stream and the seed, so that every engine and every run sees the same rows.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+EPOCH_US = 1_767_225_600_000_000  # 2026-01-01 00:00 UTC: a multiple of every window
+KEYS = 1_000
+ROWS_PER_MS = 100  # of stream time
+FILE_ROWS = 500_000
+ROW_GROUPS = 4  # per file: with a single one, a native scan keeps only one core busy
+TICK_S = 0.1  # how often a live feed hands over rows
+SEED = 1
+SCHEMA = pa.schema([("k", pa.int32()), ("v", pa.float64()), ("ts", pa.timestamp("us", "UTC"))])
+
+
+def rows_at(first: int, count: int, rows_per_ms: int = ROWS_PER_MS, stream: int = 0) -> pa.RecordBatch:
+    """The rows at positions `first` to `first + count`; only whole batches of one size fit together."""
+    chance = np.random.default_rng([SEED, stream, first])
+    return _batch(chance.integers(0, KEYS, count, np.int32), chance.random(count), first, rows_per_ms)
+
+
+def rows_touching(first: int, count: int, keys: int, touched: int) -> pa.RecordBatch:
+    """Rows that touch exactly `touched` keys out of `keys`, as often each; the next batch touches the next keys."""
+    chance = np.random.default_rng([SEED, keys, first])
+    block = first // count % (keys // touched)
+    k = chance.permutation(np.arange(count, dtype=np.int32) % touched) + np.int32(block * touched)
+    return _batch(k, chance.random(count), first, ROWS_PER_MS)
+
+
+def _batch(k: np.ndarray, v: np.ndarray, first: int, rows_per_ms: int) -> pa.RecordBatch:
+    ts = EPOCH_US + np.arange(first, first + len(k), dtype=np.int64) // rows_per_ms * 1000
+    return pa.record_batch([pa.array(k, pa.int32()), pa.array(v), pa.array(ts).view(SCHEMA.field("ts").type)], SCHEMA)
+
+
+def write_files(to: Path, files: int, rows: int, rows_per_ms: int = ROWS_PER_MS, stream: int = 0) -> None:
+    """Parquet files of so many rows each, in the order of their names."""
+    to.mkdir(parents=True)
+    for i in range(files):
+        write(to / f"{i:05}.parquet", rows_at(i * rows, rows, rows_per_ms, stream), -(-rows // ROW_GROUPS))
+
+
+def write(path: Path, batch: pa.RecordBatch, group: int) -> None:
+    """One Parquet file, with `group` rows to a row group."""
+    pq.write_table(pa.Table.from_batches([batch]), path, row_group_size=group)
+
+
+def live(rows_per_s: int, stop: threading.Event) -> Iterator[pa.RecordBatch]:
+    """Rows in real time, a tenth of a second's worth every tenth of a second; ts advances as fast as they come."""
+    count = int(rows_per_s * TICK_S)
+    started, at = time.monotonic(), 0
+    while not stop.is_set():
+        yield rows_at(at * count, count, rows_per_s // 1000)
+        at += 1
+        stop.wait(max(0.0, started + at * TICK_S - time.monotonic()))
+
+
+def drop_files(to: Path, rows_per_s: int, stop: threading.Event) -> None:
+    """The live rows as files in a watched directory; each appears whole."""
+    aside = to.with_name(f"{to.name}.aside")
+    aside.mkdir()
+    for i, batch in enumerate(live(rows_per_s, stop)):
+        write(aside / "next", batch, len(batch))
+        os.rename(aside / "next", to / f"{i:06}.parquet")

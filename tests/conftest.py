@@ -1,0 +1,40 @@
+"""What all tests share: one Spark session, and how long hypothesis looks for trouble."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from pyspark.sql import SparkSession
+
+# A failing example prints the blob that replays it. Choose with `HYPOTHESIS_PROFILE=deep pytest tests/laws`.
+CALM = {"deadline": None, "print_blob": True, "suppress_health_check": list(HealthCheck)}
+settings.register_profile("quick", max_examples=25, **CALM)
+settings.register_profile("deep", max_examples=500, **CALM)
+settings.register_profile("hunt", max_examples=500, phases=[Phase.explicit, Phase.generate], **CALM)  # no shrinking
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One session for all tests: two tasks at a time, and a failed one is tried three times."""
+    from borealis.plan.session import session
+
+    one = session(master="local[2, 3]")
+    one.conf.set("spark.sql.shuffle.partitions", "2")
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # errors are expected in some tests
+    yield one
+    one.stop()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that bring a Spark session of their own go last: they stop it, and with it the one that others share."""
+    items.sort(key=_stops_the_session)
+
+
+def _stops_the_session(item: pytest.Item) -> bool:
+    made = item._fixtureinfo.name2fixturedefs.get("spark", ())  # type: ignore[attr-defined]
+    return any(one.scope != "session" for one in made[-1:])

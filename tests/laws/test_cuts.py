@@ -1,0 +1,199 @@
+"""Cut-invariance and the oracle, box by box: the same story in any trains, on any workers, gives the same outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pyarrow as pa
+import pytest
+from chance import ARROW, DDL, random_story
+from chance import COLUMNS as PLAIN
+from harness import (
+    Luck,
+    Story,
+    check_truth,
+    compiled,
+    differences,
+    exactly,
+    examples,
+    pieces_of,
+    random_places,
+    run_sources,
+    run_story,
+    without_header,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from borealis.diagram.durations import window
+from borealis.diagram.model import Diagram
+from borealis.ingest.input_manager import Admission
+
+pytestmark = pytest.mark.spark
+SEEDS = st.integers(0, 2**32 - 1)
+
+# every type that can be aggregated, under its own name
+TYPES = {
+    "y": "TINYINT", "h": "SMALLINT", "k": "INT", "n": "BIGINT", "f": "FLOAT", "v": "DOUBLE", "m": "DECIMAL(10,2)",
+    "z": "DECIMAL(38,0)", "s": "STRING", "x": "BINARY", "b": "BOOLEAN", "d": "DATE", "u": "TIMESTAMP",
+}  # fmt: skip
+WIDE = "ts TIMESTAMP, " + ", ".join(f"{name} {kind}" for name, kind in TYPES.items())
+NUMBERS = [c for c, kind in TYPES.items() if pa.types.is_floating(ARROW[kind]) or pa.types.is_integer(ARROW[kind])]
+
+
+def calls(columns: str) -> dict[str, str]:
+    """Every function over every one of these columns whose type it takes."""
+    found = {"rows": "count(*)", "mean": "sum(v) / count(*)", "range": "max(k) - min(k)"}
+    for c in columns:
+        functions = ["count", "min", "max", "first", "last"]
+        functions += ["sum", "avg"] if c in [*NUMBERS, "m", "z"] else []
+        functions += ["stddev"] if c in NUMBERS else []
+        found |= {f"{function}_{c}": f"{function}({c})" for function in functions}
+    return found
+
+
+def filter_() -> Diagram:
+    d = Diagram("filter")
+    d.input("a", WIDE, slack="1 second", time="ts").filter("k > 0 OR v < 1").output("out")
+    return d
+
+
+def map_() -> Diagram:
+    d = Diagram("map")
+    a = d.input("a", WIDE, slack="1 second", time="ts")
+    a.map(k="k + 1", v="v * 2", s="coalesce(s, 'none')", m="m", u="u", x="x").output("out")
+    return d
+
+
+def union_() -> Diagram:
+    d = Diagram("union")
+    a, b = (d.input(name, DDL, slack="1 second") for name in "ab")
+    a.filter("k > 0").union(b, a.filter("v < 1")).output("out")
+    return d
+
+
+def tumbling() -> Diagram:
+    d = Diagram("tumbling")
+    a = d.input("a", WIDE, slack="1 second", time="ts")
+    a.aggregate(by=["k", "s"], over=window("2 seconds"), exprs=calls("".join(TYPES))).output("out")
+    return d
+
+
+def sliding() -> Diagram:
+    d = Diagram("sliding")
+    a = d.input("a", WIDE, slack="1 second", time="ts")
+    a.aggregate(by=["k"], over=window("3 seconds", "2 seconds"), exprs=calls("kvms")).output("out")
+    a.aggregate(by=["v", "m"], over=window("5 seconds", "1 second"), n="count(*)", s="max(s)").output("more")
+    return d
+
+
+def gaps() -> Diagram:
+    d = Diagram("gaps")
+    a = d.input("a", WIDE, slack="1 second", time="ts")
+    a.aggregate(by=["f", "b"], over=window("1 second", "3 seconds"), exprs=calls("nfzx")).output("out")
+    return d
+
+
+def keyless() -> Diagram:
+    d = Diagram("keyless")
+    a = d.input("a", WIDE, slack="3 seconds", time="ts")
+    a.aggregate(over=window("4 seconds", "2 seconds"), exprs=calls("yhbdu")).output("out")
+    a.late.aggregate(by="d", over=window("4 seconds"), n="count(*)").output("tardy")
+    return d
+
+
+def join() -> Diagram:
+    d = Diagram("join")
+    a, b = (d.input(name, DDL, slack="1 second") for name in "ab")
+    a.join(b, on="left.k = right.k", within="2 seconds").output("out")
+    a.join(b, on="left.s = right.s AND left.m = right.m AND left.n <= right.n", within="3 seconds").output("text")
+    b.map(k="k", w="v").join(a.map(v="v"), on="left.w < right.v", within="250 ms").output("theta")
+    return d
+
+
+def chain() -> Diagram:
+    """Two stateful boxes with different keys in a row, an aggregate of an aggregate, a filter after a join."""
+    d = Diagram("chain")
+    a, b = (d.input(name, DDL, slack="1 second") for name in "ab")
+    both = a.join(b.map(k="k", s2="s", w="v"), on="left.k = right.k", within="3 seconds").filter("n < 6 OR s2 > 'a'")
+    per = both.aggregate(by=["s2"], over=window("3 seconds", "1 second"), n="count(*)", total="sum(w)")
+    per.aggregate(by=["n"], over=window("5 seconds"), groups="count(*)", most="max(total)").output("out")
+    a.union(a.late, b).aggregate(by="d", over=window("2 seconds"), n="count(*)").output("everything")
+    return d
+
+
+BOXES = [filter_, map_, union_, tumbling, sliding, gaps, keyless, join, chain]
+
+
+def story_of(diagram: Diagram, rng: Random, rows: int, *, distinct: bool = True) -> Story:
+    spec = diagram.validate()
+    columns = {i.name: TYPES if i.columns == WIDE else PLAIN for i in spec.inputs}
+    return random_story(rng, spec, columns, rows, distinct=distinct, tardy=rng.choice([0, 0.1]))
+
+
+def unlucky(rng: Random) -> Luck:
+    """Workers that come and go."""
+    chances = (rng.choice([0, 0, 0.15]) for _ in range(3))
+    return Luck(Random(rng.random()), rng.randint(1, 3), *chances, stretches=rng.choice([2, 4, 24]))
+
+
+@pytest.mark.parametrize("box", BOXES, ids=lambda b: b.__name__)
+def test_the_cut_changes_nothing_and_neither_do_workers(spark: SparkSession, box: Callable[[], Diagram]) -> None:
+    diagram = box()
+
+    @examples(2 if box is tumbling else 4)  # it has most columns by far
+    @given(SEEDS, st.integers(0, 30))
+    def law(seed: int, rows: int) -> None:
+        rng = Random(seed)
+        story = story_of(diagram, rng, rows, distinct=rng.random() < 0.3)
+        results = []
+        for buckets in (1, rng.choice([2, 3])):
+            unit = compiled(story.spec.to_yaml(), spark, buckets)
+            whole = run_story(story, unit)
+            for _ in range(2):
+                places = random_places(rng, len(story.events))
+                assert exactly(run_story(story, unit, places, unlucky(rng))) == exactly(whole)
+            results.append(whole)
+        for name, table in results[0].items():
+            assert differences(results[1][name], without_header(table)) == []
+
+    law()
+
+
+@pytest.mark.parametrize("box", BOXES, ids=lambda b: b.__name__)
+def test_the_engine_is_the_oracle(spark: SparkSession, box: Callable[[], Diagram]) -> None:
+    diagram = box()
+
+    @examples(1)
+    @given(SEEDS, st.integers(10, 40))
+    def law(seed: int, rows: int) -> None:
+        rng = Random(seed)
+        story = story_of(diagram, rng, rows)
+        unit = compiled(story.spec.to_yaml(), spark, 1)
+        outputs = run_story(story, unit, random_places(rng, len(story.events)), unlucky(rng))
+        check_truth(story, outputs, spark)
+
+    law()
+
+
+@pytest.mark.parametrize("box", [union_, sliding, chain], ids=lambda b: b.__name__)
+def test_batches_of_the_sources_and_sizes_of_trains_change_nothing(
+    spark: SparkSession, box: Callable[[], Diagram]
+) -> None:
+    diagram = box()
+
+    @examples(3)
+    @given(SEEDS, st.integers(0, 30))
+    def law(seed: int, rows: int) -> None:
+        rng = Random(seed)
+        story = story_of(diagram, rng, rows, distinct=False)
+        unit = compiled(story.spec.to_yaml(), spark, rng.choice([1, 2]))
+        outputs = []
+        for most in (500_000, rng.choice([1, 2, 7])):
+            sources = {name: pieces_of(table, rng) for name, table in story.tables.items()}
+            outputs.append(exactly(run_sources(story.spec, unit, sources, Admission(most), unlucky(rng))))
+        assert outputs[0] == outputs[1]
+
+    law()

@@ -1,0 +1,72 @@
+"""A few runs of the whole thing on Structured Streaming itself, held to the oracle."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from chance import BOTH, COLUMNS, DDL, SECOND, random_table, random_times
+from harness import Story, differences, exactly, pieces_of, tell, truth, without_header
+from pyspark.sql import SparkSession
+
+from borealis import run
+from borealis.diagram.durations import window
+from borealis.diagram.model import Diagram
+from borealis.diagram.spec import LATE, Spec
+from borealis.ingest.input_manager import Admission
+
+pytestmark = pytest.mark.spark
+
+
+def left_to_catalyst() -> Diagram:
+    """Expressions that only Catalyst knows, before and behind stateful boxes."""
+    d = Diagram("catalyst")
+    a, b = (d.input(name, DDL, slack="1 second") for name in BOTH)
+    loud = a.map(k="k", loud="upper(s)", m="m * 2 + 1.25", minute="date_trunc('MINUTE', ts)")
+    loud.aggregate(by=["loud", "minute"], over=window("4 seconds", "2 seconds"), n="count(*)", m="sum(m)").output(
+        "loud"
+    )
+    loud.join(b.map(k="k", w="v"), on="left.k = right.k", within="1 second").filter("loud LIKE 'A%'").output("pairs")
+    return d
+
+
+def two_keys() -> Diagram:
+    """Two stateful boxes with different keys: with several buckets, a shuffle between them."""
+    d = Diagram("two_keys")
+    a, b = (d.input(name, DDL, slack="1 second") for name in BOTH)
+    both = a.union(b).filter("k IS NOT NULL")
+    per = both.aggregate(by=["k", "s"], over=window("3 seconds", "1 second"), n="count(*)", mean="avg(m)")
+    per.aggregate(by="n", over=window("6 seconds"), groups="count(*)", names="max(s)").output("sizes")
+    a.late.union(b.late).output("tardy")
+    return d
+
+
+def story_of(spec: Spec, rng: Random, rows: int) -> Story:
+    tables = {}
+    for one in spec.inputs:
+        stamps = random_times(rng, rows, one.slack_us, -5 * SECOND, tardy=0.05)
+        tables[one.name] = random_table(rng, COLUMNS, stamps)
+    return tell(spec, tables)
+
+
+@pytest.mark.parametrize("make", [left_to_catalyst, two_keys], ids=lambda m: m.__name__)
+def test_a_run_on_structured_streaming_is_the_oracle(spark: SparkSession, make: type[Diagram]) -> None:
+    rng = Random(make.__name__)
+    spec = make().validate()
+    story = story_of(spec, rng, 40)
+    known = truth(story, spark)
+    late = {name + LATE: story.late_rows(name) for name in story.tables}
+    orders = {}
+    for buckets, most in ((1, 30), (1, 1000), (3, 50)):
+        sources = {name: pieces_of(table, rng) for name, table in story.tables.items()}
+        lists: dict[str, list[dict[str, object]]] = {name: [] for name in late}
+        result = run(
+            spec, sources, lists, buckets=buckets, admission=Admission(rows_most=most), headers=True, spark=spark
+        )  # fmt: skip
+        for name, table in known.items():
+            assert differences(result[name], table) == []
+            assert without_header(result[name]).schema.types == table.schema.types
+        for name, table in late.items():
+            assert len(lists[name]) == table.num_rows
+        outputs = exactly({name: result[name] for name in known})
+        assert orders.setdefault(buckets, outputs) == outputs
