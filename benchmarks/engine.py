@@ -39,7 +39,7 @@ FILE_ROWS = 500_000
 LIVE_ROWS_PER_S = 1_000
 COLD = 3  # micro-batches of a live query before its warm-up begins: the rows that came while it started go into these
 DEFAULTS, FLAGS, ROCKSDB = "JVM defaults", "our JVM flags", "RocksDB"
-NEAR = 0.85  # a way to run native that comes so close to the best in one run may be the best after all
+NEAR = 0.93  # a way to run native that comes so close to the best in one run may be the best after all
 MB = 1 << 20
 
 Say = Callable[[str], None]
@@ -59,17 +59,17 @@ class Options:
 class Size:
     """How much of everything: batches are counted per run, and the first `*_warm` of them are dropped."""
 
-    q1_files: int = 60
-    q1_warm: int = 20
-    q2_files: int = 60
-    q2_native_files: int = 18
+    q1_files: int = 40
+    q1_warm: int = 12
+    q2_files: int = 40
+    q2_native_files: int = 16
     q2_warm: int = 6
     q3_files: int = 24
     q3_warm: int = 6
-    q3_native: tuple[tuple[int, int], ...] = ((10_000, 30), (25_000, 16))  # rows of a file, files; of each stream
+    q3_native: tuple[tuple[int, int], ...] = ((10_000, 20), (25_000, 14))  # rows of a file, files; of each stream
     live_warm_s: float = 15.0
     live_s: float = 20.0
-    keys_trains: int = 320
+    keys_trains: int = 240
     keys_warm: int = 120  # a window of 10 s is full after 100
     hour_minutes: int = 60
     hour_rows_per_ms: int = 50  # half the rate of the workload: 180 million rows

@@ -114,11 +114,12 @@ def schema_of(text: str) -> pa.Schema:
 
 @dataclass(frozen=True)
 class Parcel:
-    """A row that leaves a level as bytes: which flow, for which bucket."""
+    """A row that leaves a level as bytes: which flow, for which bucket; in which file they lie already, if in any."""
 
     tag: int
     bucket: int
     payload: bytes | pa.Buffer
+    file: str | None = None
 
 
 Keep = Callable[[str, Callable[[], Kernel]], Kernel]  # gives a box's kernel, with its state as of the train before

@@ -132,7 +132,12 @@ class UnitRun:
             "program": str(self.scratch / "program.json"),
             "state": str(self._log.root),
             "manifest": self._log.manifest(),
+            "results": str(self._results(number)),
         }
+
+    def _results(self, number: int) -> Path:
+        """Where a train's workers put what is too large to pass through the JVM."""
+        return self.scratch / "results" / str(number)
 
     # -- the commit
 
@@ -157,6 +162,7 @@ class UnitRun:
         self._log.commit(train.number, deltas)
         self._committed, self._positions = train.number, positions
         self.manager.release(train.number)
+        shutil.rmtree(self._results(train.number), ignore_errors=True)
         ms = (time.perf_counter() - self._planned.pop(train.number)) * 1000
         self.progress.note(train.rows, ms, train.cursors, self._log.size())
         if self._commits is not None and self._commits.wants_base():

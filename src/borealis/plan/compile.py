@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BinaryType, IntegerType, LongType, StructType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
 
 from borealis.diagram import sides as side_names
 from borealis.diagram.boxes.aggregate import Aggregate
@@ -26,7 +26,7 @@ from borealis.kernels.join import JoinKernel
 from borealis.kernels.program import Level, Port, Program, Step, schema_text
 from borealis.plan.analyze import analyze, empty, nullable
 from borealis.plan.expressions import translate_all
-from borealis.plan.worker import BUCKET, HIDDEN, PAYLOAD, TAG, level_runner, rows_column
+from borealis.plan.worker import BUCKET, FILE, HIDDEN, PAYLOAD, TAG, level_runner, rows_column
 from borealis.state.delta import TableSpec
 from borealis.tuples import CAUSE, SUB, TIME
 
@@ -93,7 +93,8 @@ class Compiled:
 
     def _between(self, number: int) -> StructType:
         """What leaves a level, before Catalyst has touched it."""
-        schema = StructType().add(TAG, IntegerType()).add(BUCKET, IntegerType()).add(PAYLOAD, BinaryType())
+        schema = StructType().add(TAG, IntegerType()).add(BUCKET, IntegerType())
+        schema = schema.add(PAYLOAD, BinaryType()).add(FILE, StringType())
         rows = [p for p in self.program.levels[number].leave if p.as_rows]
         if rows:
             for name in HIDDEN.values():

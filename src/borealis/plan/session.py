@@ -19,8 +19,9 @@ from borealis.plan.quiet import quiet
 
 JAVA_LEAST = 17
 # a serial collector and the first compiler tier only: a micro-batch is too short for anything that pays off later;
-# without the larger stack, the stream thread can die in a deep regular expression
-JVM_FLAGS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss16m"
+# without the larger stack, the stream thread can die in a deep regular expression; without the metaspace, a session's
+# first seconds go into full collections
+JVM_FLAGS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss16m -XX:MetaspaceSize=256m"
 CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 SCRATCH = "borealis-"

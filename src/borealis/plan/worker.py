@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from borealis.kernels.flow import Bounds, Flow, empty_flow
 from borealis.kernels.program import (
@@ -31,7 +33,8 @@ from borealis.tuples import CAUSE, SUB, TIME
 _CACHE: Cache[Kernel] = Cache()
 
 # columns of what passes between levels; behind them one struct column per flow that goes through Catalyst
-TAG, BUCKET, PAYLOAD = "__tag", "__bucket", "__payload"
+TAG, BUCKET, PAYLOAD, FILE = "__tag", "__bucket", "__payload", "__file"
+FILE_BYTES_LEAST = 32 << 10  # from here on a payload goes by way of a file: the JVM copies bytes many times over
 HIDDEN = {TIME: "__time", CAUSE: "__cause", SUB: "__sub"}
 
 
@@ -81,7 +84,7 @@ def read_train(train: dict[str, Any], bucket: int, schema: pa.Schema) -> Iterato
             if flow in program.inputs:
                 rows = _read_input(file, one["time"], schema_of(program.inputs[flow]), bounds[flow])
                 flows[flow] = rows.take(_share(len(rows), bucket, program.buckets)) if share else rows
-    yield from _parcel_batches([Parcel(TRAIN_TAG, bucket, json.dumps(train).encode())], schema)
+    yield from _parcel_batches([Parcel(TRAIN_TAG, bucket, json.dumps(train).encode())], train, schema)
     yield from _run(program, 0, train, bucket, flows, bounds, schema)
 
 
@@ -97,7 +100,7 @@ def level_runner(number: int, schema: pa.Schema) -> Callable[[Iterator[pa.Record
         bounds = train_bounds(program, arrived.train)
         flows = {flow: arrived.flow(tag, schema_of(s), bounds[flow]) for tag, flow, s in program.levels[number].arrive}
         mine = {tag for tag, _, _ in program.levels[number].arrive}
-        yield from _parcel_batches((p for p in arrived.parcels if p.tag not in mine), schema)
+        yield from _parcel_batches((p for p in arrived.parcels if p.tag not in mine), arrived.train, schema)
         yield from _run(program, number, arrived.train, arrived.bucket, flows, bounds, schema)
 
     return run
@@ -115,20 +118,17 @@ class Arrived:
             self._add(batch)
 
     def _add(self, batch: pa.RecordBatch) -> None:
-        tags = batch.column(TAG).to_numpy()
-        packed = batch.column(PAYLOAD).is_valid().to_numpy(zero_copy_only=False)
-        if packed.any():
-            some = batch if packed.all() else batch.filter(pa.array(packed))
-            buckets = some.column(BUCKET).to_numpy()
-            for i, tag in enumerate(some.column(TAG).to_numpy().tolist()):
-                payload = some.column(PAYLOAD)[i].as_buffer()
-                if tag == TRAIN_TAG and self.train is None:
-                    self.train, self.bucket = json.loads(payload.to_pybytes()), int(buckets[i])
-                self.parcels.append(Parcel(tag, int(buckets[i]), payload))
-        if not packed.all():
-            for tag in np.unique(tags[~packed]).tolist():
-                mine = (tags == tag) & ~packed
-                self._rows.setdefault(tag, []).append(batch if mine.all() else batch.filter(pa.array(mine)))
+        tags, packed = batch.column(TAG).to_numpy(), _packed(batch)
+        for i in np.flatnonzero(packed).tolist():
+            file = batch.column(FILE)[i].as_py()
+            payload = batch.column(PAYLOAD)[i].as_buffer() if file is None else _mapped(file)
+            parcel = Parcel(int(tags[i]), batch.column(BUCKET)[i].as_py(), payload, file)
+            if parcel.tag == TRAIN_TAG and self.train is None:
+                self.train, self.bucket = json.loads(payload.to_pybytes()), parcel.bucket
+            self.parcels.append(parcel)
+        for tag in np.unique(tags[~packed]).tolist():
+            mine = (tags == tag) & ~packed
+            self._rows.setdefault(tag, []).append(batch if mine.all() else batch.filter(pa.array(mine)))
 
     def flow(self, tag: int, schema: pa.Schema, bounds: Bounds) -> Flow:
         """The flow that was sent under a tag, in order."""
@@ -171,7 +171,7 @@ def _run(
             yield from _row_batches(*one, bucket, schema)
     for box, kernel in taken:
         _CACHE.give(root, (box, bucket), train["train"], kernel)
-    yield from _parcel_batches(parcels, schema)
+    yield from _parcel_batches(parcels, train, schema)
 
 
 def _read_input(file: str | None, time: str, schema: pa.Schema, bounds: Bounds) -> Flow:
@@ -189,16 +189,41 @@ def _share(rows: int, bucket: int, buckets: int) -> np.ndarray[Any, np.dtype[np.
     return np.arange(rows * bucket // buckets, rows * (bucket + 1) // buckets)
 
 
-def _parcel_batches(parcels: Iterable[Parcel], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """One row per parcel, in a batch of its own: its bytes are not copied."""
+def _packed(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which rows are parcels."""
+    packed: np.ndarray[Any, np.dtype[np.bool_]] = pc.or_(
+        batch.column(PAYLOAD).is_valid(), batch.column(FILE).is_valid()
+    ).to_numpy(zero_copy_only=False)
+    return packed
+
+
+def _mapped(path: str) -> pa.Buffer:
+    with pa.memory_map(path) as file:
+        return file.read_buffer()
+
+
+def _parcel_batches(parcels: Iterable[Parcel], train: dict[str, Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """One row per parcel, in a batch of its own: its bytes are not copied, and large ones do not pass the JVM.
+
+    A file belongs to the attempt that wrote it; only what a successful task names is ever read, and all of a train's
+    files are removed with it.
+    """
     for parcel in parcels:
-        payload = pa.py_buffer(parcel.payload)
+        payload, file = pa.py_buffer(parcel.payload), parcel.file
+        if file is None and payload.size >= FILE_BYTES_LEAST:
+            directory = Path(train["results"])
+            directory.mkdir(parents=True, exist_ok=True)
+            file = str(directory / uuid.uuid4().hex)
+            Path(file).write_bytes(memoryview(payload))
         ends = pa.py_buffer(np.array([0, payload.size], np.int32))
         known = {
             TAG: pa.array([parcel.tag], pa.int32()),
             BUCKET: pa.array([parcel.bucket], pa.int32()),
             PAYLOAD: pa.Array.from_buffers(pa.binary(), 1, [None, ends, payload]),
+            FILE: pa.array([file], pa.string()),
         }
+        if file is not None:
+            known[PAYLOAD] = pa.nulls(1, pa.binary())
         columns = [known[f.name] if f.name in known else pa.nulls(1, f.type) for f in schema]
         yield pa.record_batch(columns, schema=schema)
 
