@@ -32,7 +32,12 @@ def _packets(path: Path) -> None:
 
     n = 1_000
     ts = pa.array(np.arange(n) * 50_000, pa.timestamp("us", "UTC"))
-    table = {"ts": ts, "src": ["a", "b"] * (n // 2), "dst": ["c"] * n, "bytes": pa.array(np.arange(n) % 1500, pa.int32())}
+    table = {
+        "ts": ts,
+        "src": ["a", "b"] * (n // 2),
+        "dst": ["c"] * n,
+        "bytes": pa.array(np.arange(n) % 1500, pa.int32()),
+    }
     pq.write_table(pa.table(table), path)
 
 

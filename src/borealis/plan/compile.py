@@ -326,8 +326,9 @@ class _Compiler:
         options: dict[str, Any],
     ) -> None:
         """A keyed step: rows that are already parted by something else must first go to the bucket of their key."""
-        moves = [self.buckets > 1 and self.flows[s].parted for s in sources]
-        level = max(self.flows[s].level + move for s, move in zip(sources, moves, strict=True))
+        many = self.buckets > 1
+        level = max(self.flows[s].level + (many and self.flows[s].parted) for s in sources)
+        moves = [many and (self.flows[s].parted or self.flows[s].level < level) for s in sources]
         local = tuple(
             self._at(s, level, tuple(key) if move else None) for s, key, move in zip(sources, by, moves, strict=True)
         )
@@ -363,7 +364,9 @@ class _Compiler:
             alias = name if key is None else f"{name}@{level}/{','.join(key)}"
             self.tags += 1
             text = schema_text(_arrow(flow.schema))
-            self._draft(flow.level).leave.append(Port(self.tags, name, text, level, key=key))
+            # a whole flow is sent by every bucket: each sends its share, and it arrives parted
+            share = not flow.parted and self.buckets > 1
+            self._draft(flow.level).leave.append(Port(self.tags, name, text, level, slice_=share, key=key))
             self._draft(level).arrive.append((self.tags, alias, text))
             if alias != name:
                 self.bounds.append((alias, (name,)))
