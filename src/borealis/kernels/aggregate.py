@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from borealis.kernels.accumulators import Pick, Rows, accumulator
-from borealis.kernels.columns import Columns, compact, concat, numbers, take, to_numpy, to_table, whole
+from borealis.kernels.columns import Columns, concat, distinct_pairs, numbers, take, to_numpy, to_table, whole
 from borealis.kernels.flow import Bounds, Flow, empty_flow, rank_within
 from borealis.kernels.groups import Groups
 from borealis.state.delta import Change, Delta, TableSpec
@@ -81,13 +81,11 @@ class AggregateKernel:
             return take(self.open, np.empty(0, np.int64)), []
         group, fresh = self.groups.encode([flow.rows[c] for c in self.by], len(flow))
         pane = np.floor_divide(flow.time, self.width)
-        least, many = int(pane.min()), self.groups.capacity
-        span = (int(pane.max()) - least + 1) * many
-        distinct, slot = compact((pane - least) * many + group, span)
-        panes, groups = (distinct // many + least) * self.width, distinct % many
+        panes, groups, slot = distinct_pairs(pane, group, self.groups.capacity)
+        panes = panes * self.width
         touched = self._stored_or_new(panes, groups, flow, slot)
         for i, (call, acc) in enumerate(zip(self.calls, self.accumulators, strict=True)):
-            rows = _rows(flow, call.column, slot, len(distinct), nulls=isinstance(acc, Pick))
+            rows = _rows(flow, call.column, slot, len(panes), nulls=isinstance(acc, Pick))
             stored = {k: touched[f"{k}{i}"] for k in acc.start(0)}
             touched |= {f"{k}{i}": v for k, v in acc.fold(stored, rows).items()}
         self._put_open(touched)
@@ -141,17 +139,16 @@ class AggregateKernel:
         end = newest[index] - (first[index] + nth) * self.slide
         if not len(end):
             return empty_flow(self.schema, bounds)
-        many, least = self.groups.capacity, int(end.min())
-        code = np.floor_divide(end - least, self.slide) * many + numbers(entries, GROUP)[index]
-        distinct, slot = compact(code, (int(end.max()) - least) // self.slide * many + many)
-        ends, groups = distinct // many * self.slide + least, distinct % many
+        number = np.floor_divide(end - self.size, self.slide)
+        windows, groups, slot = distinct_pairs(number, numbers(entries, GROUP)[index], self.groups.capacity)
+        ends = windows * self.slide + self.size
         order = _by_first(entries, index, slot, ends)
         columns = dict(zip(self.by, self.groups.keys(groups[order]), strict=True))
         columns["window_start"] = pa.array((ends - self.size)[order]).view(TIMESTAMP)
         columns["window_end"] = pa.array(ends[order]).view(TIMESTAMP)
         for i, acc in enumerate(self.accumulators):
             stored = take({k: entries[f"{k}{i}"] for k in acc.start(0)}, index)
-            columns[f"__a{i}"] = acc.result(take(acc.combine(stored, slot, len(distinct)), order))
+            columns[f"__a{i}"] = acc.result(take(acc.combine(stored, slot, len(ends)), order))
         ends = ends[order]
         cause = bounds.cause[np.searchsorted(bounds.time, ends, "left")]
         rows = pa.table([columns[name] for name in self.schema.names], schema=self.schema)

@@ -87,3 +87,15 @@ def compact(codes: Int64s, span: int) -> tuple[Int64s, Int64s]:
         return distinct, place[codes]
     distinct, inverse = np.unique(codes, return_inverse=True)
     return distinct, inverse.astype(np.int64, copy=False)
+
+
+def distinct_pairs(major: Int64s, minor: Int64s, many: int) -> tuple[Int64s, Int64s, Int64s]:
+    """The distinct (major, minor) pairs in rising order, and each row's place among them. Minors lie in [0, many)."""
+    least = int(major.min())
+    span = (int(major.max()) - least + 1) * many
+    if span < 2**62:
+        distinct, slot = compact((major - least) * many + minor, span)
+        return distinct // many + least, distinct % many, slot
+    ranks, rank = np.unique(major, return_inverse=True)
+    distinct, slot = compact(rank * many + minor, len(ranks) * many)
+    return ranks[distinct // many], distinct % many, slot

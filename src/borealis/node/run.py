@@ -22,7 +22,7 @@ from borealis.node.progress import Progress
 from borealis.node.unit import UnitOptions, UnitRun
 from borealis.plan.compile import compile_unit
 from borealis.plan.frames import as_frame_source, is_frame
-from borealis.plan.session import session
+from borealis.plan.session import require, session
 from borealis.plan.train import Query
 from borealis.state.commits import make_directory
 
@@ -85,7 +85,7 @@ def run(
     spec = diagram.validate() if isinstance(diagram, Diagram) else diagram
     sinks = _sinks(spec, outputs or {}, None if state is None else Path(state))
     _check_inputs(spec, inputs)
-    spark = spark or session()
+    spark = require(spark or session())
     runs: list[UnitRun] = []
     queries: list[Query] = []
     sources = {name: _source(name, value, state) for name, value in inputs.items()}

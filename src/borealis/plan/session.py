@@ -62,6 +62,18 @@ def session(master: str | None = None, settings: dict[str, str] | None = None) -
     return builder.getOrCreate()
 
 
+def require(spark: SparkSession) -> SparkSession:
+    """The session, if what it computes is what a diagram means: times in UTC, and SQL in ANSI mode."""
+    for name, wanted in (("spark.sql.session.timeZone", "UTC"), ("spark.sql.ansi.enabled", "true")):
+        found = spark.conf.get(name)
+        if found != wanted:
+            raise MachineError(
+                f"this SparkSession has {name}={found}; a diagram needs {wanted}",
+                hint=f"spark.conf.set('{name}', '{wanted}') before the run, or let Borealis make the session",
+            )
+    return spark
+
+
 def default_master() -> str:
     """All cores of this machine; a failed task is tried three times before its train fails."""
     return "local[*, 3]"

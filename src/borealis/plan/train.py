@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from borealis.errors import BorealisError, TrainError
 from borealis.plan.compile import Compiled
 from borealis.plan.source import FORMAT, Trains, TrainServer, TrainSource
+
+WHOLE_STAGE = "spark.sql.codegen.wholeStage"
 
 
 class Query:
@@ -32,12 +35,23 @@ class Query:
     def start(self) -> None:
         """Start the query; trains come as soon as there are any."""
         self._server = TrainServer(self.scratch / "trains.sock", self.trains)
-        self._query = (
-            self.plan()
-            .writeStream.foreachBatch(self._take)
-            .option("checkpointLocation", str(self.scratch / "checkpoint"))
-            .start()
-        )
+        with self._settings():
+            self._query = (
+                self.plan()
+                .writeStream.foreachBatch(self._take)
+                .option("checkpointLocation", str(self.scratch / "checkpoint"))
+                .start()
+            )
+
+    @contextmanager
+    def _settings(self) -> Iterator[None]:
+        """A query keeps the settings it was started with. Code for a whole stage pays off only where rows pass it."""
+        before = self.spark.conf.get(WHOLE_STAGE)
+        self.spark.conf.set(WHOLE_STAGE, before if self.compiled.catalyst else "false")
+        try:
+            yield
+        finally:
+            self.spark.conf.set(WHOLE_STAGE, before)
 
     def plan(self) -> DataFrame:
         """The streaming DataFrame that the query runs."""
