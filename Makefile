@@ -36,7 +36,7 @@ check: setup
 	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/mypy
-	$(PYTEST) tests/unit tests/laws --durations=5
+	$(PYTEST) tests/unit tests/laws -n 2 --dist worksteal --durations=5
 
 test: check
 	$(PYTEST) tests/steps tests/chaos --durations=10

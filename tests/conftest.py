@@ -28,13 +28,3 @@ def spark() -> Iterator[SparkSession]:
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # errors are expected in some tests
     yield one
     one.stop()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that bring a Spark session of their own go last: they stop it, and with it the one that others share."""
-    items.sort(key=_stops_the_session)
-
-
-def _stops_the_session(item: pytest.Item) -> bool:
-    made = item._fixtureinfo.name2fixturedefs.get("spark", ())  # type: ignore[attr-defined]
-    return any(one.scope != "session" for one in made[-1:])

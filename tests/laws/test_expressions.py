@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import logging
-from collections.abc import Iterator
 from decimal import Decimal
 from random import Random
 from typing import Any
@@ -38,19 +36,13 @@ SCHEMA = pa.schema({
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        # let the generated code run, as in a train, and not the optimizer's interpreter
-        .config("spark.sql.optimizer.excludedRules", "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # errors are expected here
-    yield session
-    session.stop()
+def spark(spark: SparkSession) -> SparkSession:
+    """The shared session with settings of its own."""
+    own = spark.newSession()
+    # let the generated code run, as in a train, and not the optimizer's interpreter
+    rule = "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation"
+    own.conf.set("spark.sql.optimizer.excludedRules", rule)
+    return own
 
 
 @pytest.fixture(scope="module")
