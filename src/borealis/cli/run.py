@@ -17,7 +17,7 @@ from borealis.cli.watching import Silent, Watcher, console, summary, watcher
 from borealis.diagram.spec import LATE, Spec
 from borealis.emit.sinks import DISCARD, file_sink
 from borealis.emit.sinks.text import JsonLines, render
-from borealis.errors import BorealisError, InputError, OutputError, did_you_mean
+from borealis.errors import BorealisError, OutputError, did_you_mean
 from borealis.ingest.sources import replay
 
 STDOUT = "-"
@@ -88,14 +88,7 @@ def _run(
 def given_inputs(spec: Spec, pairs: Sequence[str]) -> dict[str, str]:
     """Where each input comes from; all must be given, and no others."""
     given = _pairs("--input", pairs)
-    known = [i.name for i in spec.inputs]
-    for name in given:
-        if name not in known:
-            hint = did_you_mean(name, known) or f"it has: {', '.join(known)}"
-            raise InputError(f"diagram '{spec.name}' has no input '{name}'", hint=hint)
-    for name in known:
-        if name not in given:
-            raise InputError(f"nothing is given for input '{name}'", hint=f"add --input {name}=FILE")
+    spec.check_inputs(given, "add --input {name}=FILE")
     return given
 
 

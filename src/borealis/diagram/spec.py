@@ -16,7 +16,7 @@ from borealis.diagram.boxes import BOXES, Box
 from borealis.diagram.durations import Duration, parse
 from borealis.diagram.frozen import Frozen
 from borealis.diagram.names import no_column
-from borealis.errors import DiagramError, did_you_mean
+from borealis.errors import DiagramError, InputError, did_you_mean
 
 VERSION = 1  # of the YAML form
 LATE = ".late"  # the side stream of an input: what came after the boundary had passed it
@@ -130,6 +130,17 @@ class Spec(Frozen):
     def input(self, name: str) -> Input:
         """The input of that name."""
         return _named("input", name, self.inputs)
+
+    def check_inputs(self, given: Iterable[str], how: str) -> None:
+        """Raise an InputError unless just the inputs are given; `how` tells to give `{name}`."""
+        known = [i.name for i in self.inputs]
+        for name in given:
+            if name not in known:
+                hint = did_you_mean(name, known) or f"it has: {', '.join(known)}"
+                raise InputError(f"diagram '{self.name}' has no input '{name}'", hint=hint)
+        for name in known:
+            if name not in given:
+                raise InputError(f"nothing is given for input '{name}'", hint=how.format(name=name))
 
     def arrows(self) -> list[str]:
         """Everything an arrow can come from: inputs, their late tuples, boxes."""

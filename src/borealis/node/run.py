@@ -14,7 +14,7 @@ from borealis.diagram.model import Diagram
 from borealis.diagram.spec import LATE, Spec
 from borealis.emit.sinks import TableSink, as_sink
 from borealis.emit.sinks.base import Sink
-from borealis.errors import BorealisError, InputError, OutputError, did_you_mean
+from borealis.errors import BorealisError, OutputError, did_you_mean
 from borealis.ingest.input_manager import Admission
 from borealis.ingest.sources import as_source
 from borealis.ingest.sources.base import Source
@@ -84,7 +84,7 @@ def run(
     """
     spec = diagram.validate() if isinstance(diagram, Diagram) else diagram
     sinks = _sinks(spec, outputs or {}, None if state is None else Path(state))
-    _check_inputs(spec, inputs)
+    spec.check_inputs(inputs, "give it: inputs={{'{name}': 'file.parquet'}}")
     spark = require(spark or session())
     runs: list[UnitRun] = []
     queries: list[Query] = []
@@ -165,16 +165,3 @@ def _sinks(spec: Spec, outputs: Mapping[str, Any], state: Path | None) -> dict[s
     for output in spec.outputs:
         sinks.setdefault(output.name, TableSink())
     return sinks
-
-
-def _check_inputs(spec: Spec, inputs: Mapping[str, Any]) -> None:
-    known = [i.name for i in spec.inputs]
-    for name in inputs:
-        if name not in known:
-            hint = did_you_mean(name, known) or f"it has: {', '.join(known)}"
-            raise InputError(f"diagram '{spec.name}' has no input '{name}'", hint=hint)
-    for name in known:
-        if name not in inputs:
-            raise InputError(
-                f"nothing is given for input '{name}'", hint=f"give it: inputs={{'{name}': 'file.parquet'}}"
-            )

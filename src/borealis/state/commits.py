@@ -244,7 +244,7 @@ class CommitLog:
             if not self._segment.tell():
                 self._segment.write(_FILE)
             self._length = self._segment.tell()
-            _sync_directory(self.root)
+            sync_directory(self.root)
 
 
 def _record(header: Mapping[str, Any], blobs: Mapping[Key, bytes]) -> bytes:
@@ -289,10 +289,11 @@ def write_whole(path: Path, data: Any) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
+    """Make names in a directory survive a power cut."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

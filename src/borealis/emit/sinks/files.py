@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from borealis.emit.sinks.text import Csv, JsonLines, Rendering, render
 from borealis.errors import OutputError
 from borealis.ingest.sources.suffixes import KNOWN, TEXT, format_of, is_gzipped
+from borealis.state.commits import sync_directory
 
 GROUP_ROWS = 131_072  # of a Parquet row group or an Arrow file's batch, however small the writes
 GROUP_BYTES = 128 * 2**20  # or so many bytes, where rows are large
@@ -114,15 +115,6 @@ class AppendFile:
         if self._file is None:
             raise OutputError(f"{self.path} is not open", hint="open the sink before writing to it")
         return self._file
-
-
-def sync_directory(path: Path) -> None:
-    """Make names in a directory survive a power cut."""
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 class TextSink:
