@@ -102,6 +102,7 @@ class Harness:
             **more,
         )
         self.number = self.manager._made
+        self.cursors = {name: Cursor() for name in sources}  # after the last train that was taken
         self.events: list[tuple[int, str, str, int]] = []  # cause, input, what, value
         self.sizes: list[int] = []
         self.manager.start()
@@ -121,6 +122,7 @@ class Harness:
                         for row in reader.read_all().to_pylist():
                             self.events.append((row[CAUSE], name, what, row["n"]))
         self.train = self.manager.train(number)
+        self.cursors = self.train.cursors
         self.sizes.append(self.train.rows)
         self.number = number
         self.manager.release(number)
@@ -355,7 +357,7 @@ def test_an_idle_input_lets_the_boundary_go_on(harness: Make) -> None:
     progress = Progress("u1")
 
     def boundary(name: str) -> int:
-        return one.manager.cursors()[name].boundary
+        return one.cursors[name].boundary
 
     b.give(10)
     one.take_until(lambda: boundary("b") == 10 * SECOND)
@@ -369,7 +371,7 @@ def test_an_idle_input_lets_the_boundary_go_on(harness: Make) -> None:
     assert one.train.rows == 0
     assert one.train.cursors["b"].position == 1
     b.give(20, 31)  # wakes up: what is older than its boundary is late
-    one.take_until(lambda: one.manager.cursors()["b"].position == 3)
+    one.take_until(lambda: one.cursors["b"].position == 3)
     assert one.train.cursors["b"].late == 1
     found = one.ordered()
     assert found.index(("b", "bound", 30 * SECOND)) < found.index(("b", "late", 1))
@@ -383,10 +385,10 @@ def test_an_input_that_never_said_anything_follows_the_others(harness: Make) -> 
     a, b = Live(), Live()
     one = harness({"a": a, "b": b}, {"b": {"idle": "5 seconds"}}, clock=clock)
     a.give(100)
-    one.take_until(lambda: one.manager.cursors()["a"].position == 1)
-    assert one.manager.cursors()["b"].boundary == FIRST_TIME
+    one.take_until(lambda: one.cursors["a"].position == 1)
+    assert one.cursors["b"].boundary == FIRST_TIME
     clock.advance(5)
-    one.take_until(lambda: one.manager.cursors()["b"].boundary == 100 * SECOND)
+    one.take_until(lambda: one.cursors["b"].boundary == 100 * SECOND)
 
 
 def test_an_input_alone_goes_on_with_the_clock(harness: Make) -> None:
@@ -394,9 +396,9 @@ def test_an_input_alone_goes_on_with_the_clock(harness: Make) -> None:
     a = Live()
     one = harness({"a": a}, {"a": {"idle": "5 seconds", "slack": "2 seconds"}}, clock=clock)
     a.give(10)
-    one.take_until(lambda: one.manager.cursors()["a"].position == 1)
+    one.take_until(lambda: one.cursors["a"].position == 1)
     clock.advance(7)
-    one.take_until(lambda: one.manager.cursors()["a"].boundary == 15 * SECOND)
+    one.take_until(lambda: one.cursors["a"].boundary == 15 * SECOND)
 
 
 def test_an_idle_boundary_survives_a_restart(harness: Make) -> None:
@@ -404,7 +406,7 @@ def test_an_idle_boundary_survives_a_restart(harness: Make) -> None:
     a = Live()
     one = harness({"a": a}, cursors={"a": cursor}, trains=4)
     a.give(10, 20, 31)
-    one.take_until(lambda: one.manager.cursors()["a"].position == 3)
+    one.take_until(lambda: one.cursors["a"].position == 3)
     assert [e[1:] for e in sorted(one.events)][:1] == [("a", "late", 1)]
 
 
