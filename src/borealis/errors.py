@@ -46,6 +46,18 @@ class TrainError(BorealisError):
     """A train failed while it ran; everything up to the train before it is committed."""
 
 
+class WireError(BorealisError):
+    """Something came over the wire that cannot be, or the other side cannot be reached."""
+
+
+class StreamError(BorealisError):
+    """There is no such stream, or it does not hold what is asked for any more."""
+
+
+class ClusterError(BorealisError):
+    """Nodes and coordinator cannot do what was asked: no such node, a name taken, another version."""
+
+
 class MachineError(BorealisError):
     """The machine lacks something: Java, a disk with room, a port."""
 

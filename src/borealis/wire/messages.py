@@ -1,0 +1,234 @@
+"""What nodes, clients and the coordinator say to one another beside tuples: versioned, and checked on arrival.
+
+Everything is JSON. A reader refuses what it does not know (another version, an unknown field, a value out of range)
+with a sentence that says what it got.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from borealis.errors import WireError
+
+PROTOCOL = 1  # of all messages; raised when one of them changes its meaning
+
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_.~-]+$")]
+StreamName = Annotated[str, Field(min_length=3, max_length=401, pattern=r"^[A-Za-z0-9_.~-]+/[A-Za-z0-9_.~-]+$")]
+Id = Annotated[int, Field(ge=0, lt=2**63)]
+Time = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+M = TypeVar("M", bound="Message")
+
+
+class Message(BaseModel):
+    """The root of all messages."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    v: Literal[1] = 1
+
+    def encode(self) -> bytes:
+        """As bytes for the wire."""
+        return self.model_dump_json().encode()
+
+    @classmethod
+    def decode(cls: type[M], data: bytes | str | Any) -> M:
+        """From bytes of the wire; a WireError says what is wrong with them."""
+        raw = data if isinstance(data, bytes | str) else bytes(data)
+        try:
+            return cls.model_validate_json(raw)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(p) for p in first["loc"]) or "the message"
+            seen = str(first.get("input"))[:80]
+            if where == "v":
+                hint = f"this side speaks version {PROTOCOL}: use the same version of Borealis on both sides"
+                raise WireError(f"a {cls.__name__} of version {seen}", hint=hint) from None
+            raise WireError(f"bad {cls.__name__}: {where}: {first['msg']} (got {seen})") from None
+
+
+# -- streams
+
+
+class Subscribe(Message):
+    """A Flight ticket: push me this stream from a tuple id on."""
+
+    stream: StreamName
+    start: Id | Literal["oldest", "newest"] = "oldest"
+    boundary: Time = -(2**63)  # the subscriber knows of this one already
+    epoch: str | None = Field(default=None, max_length=64)  # of the queue that gave the ids it has; None: it has none
+    reader: Name | None = None  # a name under which the queue keeps what is not acknowledged; None: a passing reader
+    stop: Id | None = None  # end before this id, for replay of a range
+
+
+class SectionHead(Message):
+    """Beside each record batch of a stream: ids and boundaries."""
+
+    first: Id
+    standing: Time
+    at: list[Id] = []
+    bound: list[Time] = []
+    lost: Id = 0  # tuples that were dropped before this section because the reader was too slow
+
+
+class Ack(Message):
+    """Level 0: received. Level 1: no longer needed, whatever happens. Both mean all tuples before `upto`."""
+
+    stream: StreamName
+    reader: Name
+    level: Literal[0, 1]
+    upto: Id
+
+
+class Publish(Message):
+    """The descriptor of a Flight put: who publishes to which stream."""
+
+    stream: StreamName
+    publisher: Name
+
+
+class BatchHead(Message):
+    """Beside each published batch: its number, rising by one; the end of the stream or a heartbeat may come along."""
+
+    number: Id
+    heartbeat: Time | None = None  # no tuple before this time follows
+    end: bool = False
+
+
+class Receipt(Message):
+    """What a publisher is answered: all batches up to `number` are taken over (durably where the stream asks for it)."""
+
+    number: int = Field(ge=-1)  # -1: none yet
+    next_id: Id = 0
+    late: Id = 0  # of this publisher's tuples since it connected
+
+
+# -- nodes
+
+
+class Ping(Message):
+    """Are you there?"""
+
+
+class Pong(Message):
+    """I am, and this is who I am."""
+
+    node: Name
+    incarnation: str
+    version: str
+
+
+class Problem(Message):
+    """An error on its way over the wire."""
+
+    kind: str
+    message: str
+    hint: str = ""
+
+
+class UnitOrder(Message):
+    """Run these boxes of a diagram."""
+
+    diagram: Name
+    yaml: str
+    unit: Name
+    boxes: list[str]
+    buckets: int = Field(default=1, ge=1, le=1024)
+    feeds: dict[str, str] = {}  # stream name to the Flight address that serves it
+    readers: dict[str, list[str]] = {}  # for each arrow that leaves the unit, who reads it: units as `diagram.unit`
+    take_over: str | None = None  # the address of the node to take the running unit from, with its state
+
+
+class EntryOrder(Message):
+    """Be the entry point of a diagram's input."""
+
+    diagram: Name
+    yaml: str
+    input: str
+    readers: list[str] = []  # of the input
+    late_readers: list[str] = []  # of its late tuples
+
+
+class UnitName(Message):
+    """Which unit, for orders that need no more."""
+
+    diagram: Name
+    unit: Name
+
+
+class DiagramName(Message):
+    """Which diagram."""
+
+    diagram: Name
+
+
+class CheckOrder(Message):
+    """Are the types of this diagram right?"""
+
+    yaml: str
+
+
+class Checked(Message):
+    """They are; the columns of each arrow as DDL."""
+
+    columns: dict[str, str]
+
+
+class Reroute(Message):
+    """A stream is now served elsewhere."""
+
+    stream: StreamName
+    address: str
+
+
+class QueueStatus(Message):
+    """How one stream stands on its node."""
+
+    stream: str
+    epoch: str
+    first_id: int  # the oldest held
+    next_id: int
+    boundary: int
+    held_rows: int
+    held_bytes: int
+    dropped: int
+    readers: dict[str, int] = {}  # acknowledged (level 1) up to
+    late: int = 0
+
+
+class UnitStatus(Message):
+    """How one unit stands on its node."""
+
+    diagram: str
+    unit: str
+    state: Literal["starting", "running", "frozen", "ended", "failed"]
+    boxes: list[str]
+    trains: int = 0
+    rows_in: int = 0
+    rows_out: int = 0
+    train_ms: float = 0.0  # median of the last trains
+    state_bytes: int = 0
+    inputs: dict[str, int] = {}  # stream to the id up to which trains are committed
+    lag_rows: int = 0  # received, but in no committed train yet
+    boundary: int = -(2**63)  # the least of its outputs
+    error: str = ""
+
+
+class NodeStatus(Message):
+    """All a node can say of itself; also its heartbeat to the coordinator."""
+
+    node: Name
+    incarnation: str
+    version: str
+    address: str  # of its Flight server, as grpc://host:port or grpc+tls://host:port
+    http: str  # of its metrics, as http://host:port
+    pid: int
+    host: str
+    master: str
+    spark: Literal["starting", "ready", "failed", "stopped"]
+    cores: int
+    units: list[UnitStatus] = []
+    queues: list[QueueStatus] = []
+    entries: list[str] = []
+    started: float = 0.0  # seconds since 1970
