@@ -91,7 +91,7 @@ def _spread(boxes: Mapping[str, Box], wanted: Mapping[str, str]) -> dict[str, st
     for box in boxes.values():
         if place[box.name] is None:
             place[box.name] = next((place[s] for s in box.sources if place.get(s) is not None), None)
-    for box in reversed(boxes.values()):
+    for box in reversed(list(boxes.values())):
         for source in box.sources:
             if source in boxes and place[source] is None:
                 place[source] = place[box.name]

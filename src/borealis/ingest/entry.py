@@ -47,6 +47,25 @@ class Admitted:
     def __len__(self) -> int:
         return len(self.time)
 
+    @property
+    def nbytes(self) -> int:
+        """About how much memory it takes."""
+        return int(self.rows.nbytes)
+
+    def weights(self) -> Int64s:
+        """For each row how many events it stands for: itself, and the boundary before it if there is one."""
+        counted: Int64s = np.where(self.bound > FIRST_TIME, 2, 1)
+        return counted
+
+    def bounds(self, cause: Int64s) -> list[tuple[int, int]]:
+        """The boundaries and their causes, given the causes of the rows."""
+        at = np.flatnonzero(self.bound > FIRST_TIME)
+        return list(zip((cause[at] - 1).tolist(), self.bound[at].tolist(), strict=True))
+
+    def tail(self) -> tuple[int, ...]:
+        """The boundaries behind the last row: none is known before the next row comes."""
+        return ()
+
     def cursor(self, stop: int) -> Cursor:
         """How far the input has come after the first `stop` rows."""
         if not stop:
@@ -81,9 +100,9 @@ class EntryPoint:
         self.spec, self.pace, self.cursor = spec, pace_us, cursor
         self.refused: InputError | None = None  # what is wrong with the row behind the last one admitted
 
-    def admit(self, rows: pa.Table) -> Admitted:
+    def admit(self, batch: pa.Table | pa.RecordBatch) -> Admitted:
         """Give a batch its times and boundaries. Only the rows before one that is `refused` are admitted."""
-        cursor, spec = self.cursor, self.spec
+        cursor, spec, rows = self.cursor, self.spec, pa.table(batch)
         column = rows[spec.time]
         if column.null_count:
             good = pc.index(pc.is_null(column), True).as_py()

@@ -11,6 +11,7 @@ import json
 import queue
 import threading
 from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +23,9 @@ from borealis.clock import Clock, WallClock
 from borealis.diagram.spec import Input
 from borealis.errors import BorealisError, InputError, MachineError
 from borealis.ingest.entry import Admitted, Cursor, EntryPoint
+from borealis.ingest.relay import Feed, Relay, Relayed, SectionSource, nothing_relayed
 from borealis.ingest.sources.base import Source
+from borealis.section import Section, empty_rows, wire_schema
 from borealis.tuples import CAUSE, FIRST_TIME, LAST_TIME, Int64s
 
 READ_AHEAD = 2  # batches a source may be ahead of the trains
@@ -52,11 +55,11 @@ class Train:
 class _Intake:
     """One input: its entry point, what its source has read, and what is admitted but in no train yet."""
 
-    entry: EntryPoint
-    source: Source
+    entry: EntryPoint | Relay
+    source: Source | SectionSource
     schema: pa.Schema
-    read: queue.Queue[pa.RecordBatch | BaseException | None]
-    pending: deque[Admitted]
+    read: queue.Queue[pa.RecordBatch | Section | BaseException | None]
+    pending: deque[Admitted | Relayed]
     cut: Cursor  # as of the last train
     last_arrival: float
     idle_tail: list[int]  # boundaries written while nothing arrived
@@ -65,22 +68,29 @@ class _Intake:
     rows: int = 0  # pending
     size: int = 0  # of pending rows, in bytes
 
-    def add(self, admitted: Admitted) -> None:
+    def add(self, admitted: Admitted | Relayed) -> None:
         """Keep admitted rows until a train takes them."""
-        if len(admitted):
+        if len(admitted) or admitted.tail():
             self.pending.append(admitted)
             self.rows += len(admitted)
-            self.size += admitted.rows.nbytes
+            self.size += admitted.nbytes
 
-    def take(self, count: int) -> Admitted:
+    def take(self, count: int) -> Admitted | Relayed:
         """The next rows, so many of them, all from the first batch that is pending."""
         first = self.pending.popleft()
         if count < len(first):
             first, rest = first.split(count)
             self.pending.appendleft(rest)
         self.rows -= count
-        self.size = max(0, self.size - first.rows.nbytes) if self.pending else 0
+        self.size = max(0, self.size - first.nbytes) if self.pending else 0
         return first
+
+    def nothing(self) -> Admitted | Relayed:
+        """No rows, as of the last train."""
+        if isinstance(self.entry, Relay):
+            return nothing_relayed(self.cut, empty_rows(self.schema.remove(len(self.schema) - 1)))
+        none = np.empty(0, np.int64)
+        return Admitted(self.cut, self.schema.empty_table(), none, none, none, np.empty(0, np.bool_))
 
     def full(self, admission: Admission) -> bool:
         """Whether this is a train's worth. A single row is not: it may have to wait for the one behind it."""
@@ -96,7 +106,7 @@ class _Piece:
     """Consecutive rows of one input within a train, then boundaries that stand behind them."""
 
     name: str
-    rows: Admitted
+    rows: Admitted | Relayed
     tail: tuple[int, ...]
 
 
@@ -105,10 +115,10 @@ class InputManager:
 
     def __init__(
         self,
-        inputs: list[Input],
-        sources: dict[str, Source],
-        schemas: dict[str, pa.Schema],
-        paces: dict[str, int],
+        inputs: Sequence[Input | Feed],
+        sources: Mapping[str, Source | SectionSource],
+        schemas: Mapping[str, pa.Schema],
+        paces: Mapping[str, int],
         depot: Path,
         *,
         cursors: dict[str, Cursor] | None = None,
@@ -123,10 +133,11 @@ class InputManager:
         self._intakes: dict[str, _Intake] = {}
         for spec in inputs:
             cursor = (cursors or {}).get(spec.name, Cursor())
+            relayed = isinstance(spec, Feed)
             self._intakes[spec.name] = _Intake(
-                EntryPoint(spec, paces[spec.name], cursor),
+                Relay(spec, cursor) if isinstance(spec, Feed) else EntryPoint(spec, paces[spec.name], cursor),
                 sources[spec.name],
-                schemas[spec.name],
+                wire_schema(schemas[spec.name]) if relayed else schemas[spec.name],
                 queue.Queue(READ_AHEAD),
                 deque(),
                 cursor,
@@ -134,11 +145,13 @@ class InputManager:
                 [],
                 source_ended=cursor.ended,
             )
-        self.by_time = all(s.finite_and_ordered for s in sources.values())
+        self.by_time = all(isinstance(s, Source) and s.finite_and_ordered for s in sources.values())
         self._next_cause = next_cause
         self._trains: dict[int, Train] = {}
         self._made = trains  # number of the newest train
         self._asked = trains
+        self._handed = trains  # number of the newest train that was handed out
+        self._paused = False
         self._released = trains
         self._final = all(i.done for i in self._intakes.values())
         self._failure: BaseException | None = None
@@ -188,8 +201,30 @@ class InputManager:
             if self._asked <= after:
                 self._asked = after + 1
                 self._tell()
-            self._changed.wait_for(lambda: self._made > after or self._stopped or self._failure is not None, wait)
-            return after + 1 if self._made > after else None
+            self._changed.wait_for(
+                lambda: (self._made > after and not self._paused) or self._stopped or self._failure is not None, wait
+            )
+            if self._made <= after or self._paused:
+                return None
+            self._handed = max(self._handed, after + 1)
+            return after + 1
+
+    def pause(self) -> int:
+        """Hand out no more trains until `resume`; returns the number of the last one that was handed out."""
+        with self._changed:
+            self._paused = True
+            return self._handed
+
+    def resume(self) -> None:
+        """Hand out trains again."""
+        with self._changed:
+            self._paused = False
+            self._tell()
+
+    def waiting(self) -> int:
+        """How many rows have arrived and are in no committed train."""
+        with self._changed:
+            return sum(i.rows for i in self._intakes.values()) + sum(t.rows for t in self._trains.values())
 
     def train(self, number: int) -> Train:
         """A train that was made and not yet released."""
@@ -218,15 +253,20 @@ class InputManager:
     def _read(self, intake: _Intake) -> None:
         item: pa.RecordBatch | BaseException | None = None
         try:
-            skip = intake.entry.cursor.position
-            for batch in intake.source.batches(intake.schema, skip, self.admission.rows_most):
+            for batch in self._batches(intake):
                 if not self._hand_over(intake, batch):
                     return
         except BaseException as error:
             item = error
         self._hand_over(intake, item)
 
-    def _hand_over(self, intake: _Intake, item: pa.RecordBatch | BaseException | None) -> bool:
+    def _batches(self, intake: _Intake) -> Iterator[pa.RecordBatch | Section]:
+        cursor = intake.entry.cursor
+        if isinstance(intake.source, SectionSource):
+            return intake.source.sections(cursor.position, cursor.boundary)
+        return intake.source.batches(intake.schema, cursor.position, self.admission.rows_most)
+
+    def _hand_over(self, intake: _Intake, item: pa.RecordBatch | Section | BaseException | None) -> bool:
         while not self._stopped:
             try:
                 intake.read.put(item, timeout=0.1)
@@ -280,10 +320,11 @@ class InputManager:
                     intake.source_ended = True
                     intake.entry.end()
                     news = True
-                elif len(item):
+                elif isinstance(item, Section) or len(item):
                     intake.last_arrival = self.clock.now()
-                    intake.add(intake.entry.admit(pa.table(item)))
+                    intake.add(intake.entry.admit(item))
                     intake.failure = intake.entry.refused
+                    intake.source_ended = intake.entry.cursor.ended
                     news = news or not self._enough()
         return news
 
@@ -319,13 +360,13 @@ class InputManager:
             rows_mine, size_mine = max(1, rows // shares), size // shares
             while intake.pending and rows_mine > 0:
                 first = intake.pending[0]
-                fit = size_mine // max(1, first.rows.nbytes // len(first))
+                fit = size_mine // max(1, first.nbytes // max(1, len(first)))
                 if fit < 1 and pieces and pieces[-1].name == name:
                     break
-                piece = self._take(name, intake, max(1, min(rows_mine, len(first), fit)))
+                piece = self._take(name, intake, min(len(first), max(1, min(rows_mine, fit))))
                 pieces.append(piece)
                 rows_mine, rows = rows_mine - len(piece.rows), rows - len(piece.rows)
-                size_mine, size = size_mine - piece.rows.rows.nbytes, size - piece.rows.rows.nbytes
+                size_mine, size = size_mine - piece.rows.nbytes, size - piece.rows.nbytes
         for name, intake in self._intakes.items():
             ends = intake.idle_tail or intake.source_ended
             if ends and not intake.pending and not intake.done:
@@ -338,7 +379,7 @@ class InputManager:
             spec, cursor = intake.entry.spec, intake.entry.cursor
             if spec.idle_us is None or intake.pending or intake.source_ended or not intake.read.empty():
                 continue
-            if intake.failure is not None or intake.source.finite_and_ordered:
+            if intake.failure is not None or getattr(intake.source, "finite_and_ordered", False):
                 continue  # a file is never silent, only slow: its boundaries must not depend on the clock
             silent_us = int((now - intake.last_arrival) * 1e6)
             if silent_us < spec.idle_us:
@@ -359,8 +400,9 @@ class InputManager:
         free = {}
         weights = []
         for number, (name, intake) in enumerate(self._intakes.items()):
-            intake.pending = deque([_joined(intake)] if intake.pending else [])
-            newest = intake.pending[0].newest if intake.pending else np.empty(0, np.int64)
+            whole = _joined(intake)
+            intake.pending = deque([whole] if whole is not None else [])
+            newest = whole.newest if whole is not None else np.empty(0, np.int64)
             free[name] = newest[: self._free(number, intake, newest)]
             weights.append(intake.size / max(1, intake.rows))
         which = np.repeat(np.arange(len(free)), [len(f) for f in free.values()])
@@ -398,19 +440,13 @@ class InputManager:
 
     def _take(self, name: str, intake: _Intake, count: int) -> _Piece:
         """The next rows of one input, with what stands behind them if they are its last for now."""
-        if count:
-            first = intake.take(count)
-            cut = first.cursor(count)
-        else:
-            nothing = np.empty(0, np.int64)
-            empty = intake.schema.empty_table()
-            first = Admitted(intake.cut, empty, nothing, nothing, nothing, np.empty(0, np.bool_))
-            cut = intake.cut
-        tail: tuple[int, ...] = ()
+        first = intake.take(count) if intake.pending else intake.nothing()
+        cut, tail = first.cursor(len(first)), first.tail()
         if not intake.pending:
-            tail, intake.idle_tail = tuple(intake.idle_tail), []
-            if tail:
-                cut = replace(cut, boundary=tail[-1])
+            tail, intake.idle_tail = (*tail, *intake.idle_tail), []
+        if tail:
+            cut = replace(cut, boundary=tail[-1], ended=tail[-1] == LAST_TIME)
+        if not intake.pending:
             if intake.source_ended and not cut.ended:
                 tail += (LAST_TIME,)
                 cut = replace(cut, boundary=LAST_TIME, ended=True)
@@ -452,8 +488,7 @@ class InputManager:
     def _number(self, pieces: list[_Piece], order: Int64s | None) -> tuple[int, list[Int64s]]:
         """How many events there are, and per piece the causes of its rows followed by those of its tail."""
         weights = [
-            np.concatenate([1 + (p.rows.bound > FIRST_TIME), np.ones(len(p.tail), np.int64)]).astype(np.int64)
-            for p in pieces
+            np.concatenate([p.rows.weights(), np.ones(len(p.tail), np.int64)]).astype(np.int64) for p in pieces
         ]
         flat = np.concatenate(weights)
         if order is None:
@@ -489,11 +524,11 @@ def _no_room(depot: Path, error: OSError) -> BorealisError:
     return told
 
 
-def _joined(intake: _Intake) -> Admitted:
+def _joined(intake: _Intake) -> Admitted | None:
     """All that is pending as one."""
-    parts = list(intake.pending)
-    if len(parts) == 1:
-        return parts[0]
+    parts = [part for part in intake.pending if isinstance(part, Admitted)]
+    if len(parts) < 2:
+        return parts[0] if parts else None
     return Admitted(
         parts[0].start,
         pa.concat_tables([p.rows for p in parts]),
@@ -537,9 +572,7 @@ def _event_order(pieces: list[_Piece], order: Int64s) -> Int64s:
 
 def _bounds(piece: _Piece, cause: Int64s) -> list[tuple[int, int]]:
     n = len(piece.rows)
-    at = np.flatnonzero(piece.rows.bound > FIRST_TIME)
-    inside = zip((cause[at] - 1).tolist(), piece.rows.bound[at].tolist(), strict=True)
-    return [*inside, *zip(cause[n:].tolist(), piece.tail, strict=True)]
+    return [*piece.rows.bounds(cause[:n]), *zip(cause[n:].tolist(), piece.tail, strict=True)]
 
 
 def _with_cause(pieces: list[tuple[_Piece, Int64s]], schema: pa.Schema, *, late: bool) -> pa.Table:
