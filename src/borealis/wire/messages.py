@@ -175,6 +175,28 @@ class Checked(Message):
     columns: dict[str, str]
 
 
+class EntryName(Message):
+    """Which entry point, by its stream, for orders that need no more."""
+
+    stream: StreamName
+
+
+class SchemaOf(Message):
+    """Which columns has this stream?"""
+
+    stream: StreamName
+
+
+class SchemaIs(Message):
+    """These: an Arrow schema as an IPC message, in base64."""
+
+    arrow: str
+
+
+class Done(Message):
+    """What is answered to an order where nothing more is to be said."""
+
+
 class Reroute(Message):
     """A stream is now served elsewhere."""
 
