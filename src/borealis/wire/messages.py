@@ -97,11 +97,26 @@ class BatchHead(Message):
 
 
 class Receipt(Message):
-    """What a publisher is answered: all batches up to `number` are taken over (durably where the stream asks for it)."""
+    """What a publisher is answered: batches up to `number` are taken over (durably where the stream asks for it)."""
 
     number: int = Field(ge=-1)  # -1: none yet
     next_id: Id = 0
     late: Id = 0  # of this publisher's tuples since it connected
+
+
+class StreamFacts(Message):
+    """In the schema's metadata of a subscription: which stream this is, and where it begins."""
+
+    stream: StreamName
+    epoch: str
+    first: Id
+
+
+class Export(Message):
+    """A Flight ticket: give me these bytes (state, files), in pieces."""
+
+    export: Name
+    body: str = ""  # a message of its own, as JSON
 
 
 # -- nodes
@@ -125,6 +140,7 @@ class Problem(Message):
     kind: str
     message: str
     hint: str = ""
+    moved_to: str = ""  # for a stream that is served elsewhere now
 
 
 class UnitOrder(Message):
@@ -155,6 +171,14 @@ class UnitName(Message):
 
     diagram: Name
     unit: Name
+
+
+class Moved(Message):
+    """A frozen unit goes on at another node from now on."""
+
+    diagram: Name
+    unit: Name
+    address: str
 
 
 class DiagramName(Message):

@@ -1,0 +1,116 @@
+"""Who may talk to a node: a bearer token on every call, TLS where there are certificates, nothing else off loopback."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pyarrow import flight
+
+from borealis.errors import ClusterError, WireError
+from borealis.wire.messages import Problem
+
+HEADER = "authorization"
+SCHEME = "Bearer "
+HOW = "give a token (and a certificate with its key, for TLS), or use 127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Security:
+    """What a process proves itself with. For TLS a server needs `cert` and `key`, and its clients the `ca` behind it."""
+
+    token: str | None = field(default=None, repr=False)
+    cert: Path | None = None
+    key: Path | None = field(default=None, repr=False)
+    ca: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.token is not None and not (self.token.isascii() and self.token.isprintable() and self.token.strip()):
+            raise WireError("this token cannot be used", hint="visible ASCII characters only, one at least")
+        if (self.cert is None) != (self.key is None):
+            raise WireError("a certificate and its key go together", hint="give both, or none for a wire without TLS")
+
+    @property
+    def tls(self) -> bool:
+        """Whether a server of this security speaks TLS."""
+        return self.cert is not None
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """What goes with every call."""
+        return [] if self.token is None else [(HEADER.encode(), f"{SCHEME}{self.token}".encode())]
+
+    def certificates(self) -> list[tuple[bytes, bytes]]:
+        """For a server: its certificate and key."""
+        return [] if self.cert is None or self.key is None else [(_pem(self.cert), _pem(self.key))]
+
+    def roots(self) -> bytes | None:
+        """For a client: who must have signed the server's certificate; None: whoever this machine trusts."""
+        return None if self.ca is None else _pem(self.ca)
+
+
+OPEN = Security()
+
+
+def _pem(path: Path) -> bytes:
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise WireError(f"cannot read '{path}': {error.strerror}", hint="check the path and its permissions") from None
+    if b"-----BEGIN " not in data:
+        raise WireError(f"'{path}' has no PEM in it", hint="certificates and keys are given as PEM files")
+    return data
+
+
+def host_of(address: str) -> str:
+    """The host in `grpc://host:port`, `host:port` or `host`.
+
+    >>> host_of("grpc://127.0.0.1:7471"), host_of("[::1]:80"), host_of("example.org")
+    ('127.0.0.1', '::1', 'example.org')
+    """
+    text = address.strip()
+    if "://" not in text:
+        text = f"//[{text}]" if text.count(":") > 1 and not text.startswith("[") else f"//{text}"
+    try:
+        return urlsplit(text).hostname or ""
+    except ValueError:
+        raise WireError(f"'{address}' is no address", hint="write host:port") from None
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can come by this address; a name other than localhost counts as reachable."""
+    host = host_of(address)
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def require_security(addresses: Iterable[str], security: Security | None) -> None:
+    """Refuse to open an address to other machines without a token."""
+    exposed = [a for a in addresses if not is_loopback(a)]
+    if exposed and (security is None or security.token is None):
+        raise ClusterError(f"{', '.join(exposed)}: open to other machines, and no token given", hint=HOW)
+
+
+class TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Lets a call in only if it carries the token."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self._expected = f"{SCHEME}{token}".encode()
+
+    def start_call(self, info: Any, headers: dict[str, list[str | bytes]]) -> None:
+        """Raises for a call that carries no token, or another."""
+        given = [g.encode("utf-8", "replace") if isinstance(g, str) else g for g in headers.get(HEADER, [])]
+        if len(given) == 1 and hmac.compare_digest(given[0], self._expected):
+            return
+        what = "another token" if given else "no token"
+        problem = Problem(kind=WireError.__name__, message=f"refused: {what}", hint="give the token of this cluster")
+        raise flight.FlightUnauthenticatedError(problem.message, extra_info=problem.encode())

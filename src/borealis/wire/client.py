@@ -1,0 +1,385 @@
+"""The other side of a node's Flight server: subscribe, publish, order. Everything blocks; threads may share a Peer."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import flight
+
+from borealis.errors import BorealisError, WireError
+from borealis.section import Section
+from borealis.tuples import LAST_TIME, TIME
+from borealis.wire.auth import OPEN, Security
+from borealis.wire.messages import (
+    Ack,
+    BatchHead,
+    Export,
+    Message,
+    Ping,
+    Pong,
+    Publish,
+    Receipt,
+    SectionHead,
+    StreamFacts,
+    Subscribe,
+)
+from borealis.wire.problems import told
+from borealis.wire.server import BATCH_BYTES_MOST, FACTS
+
+A = TypeVar("A", bound=Message)
+
+WINDOW_BYTES = 4 << 20  # so much may be under way to a subscriber that does not read
+FRAME_BYTES = 1 << 20  # large ones save work; gRPC's own choice is 16 KB
+NEVER_MS = 24 * 3600 * 1000  # gRPC's own pings are not wanted: servers take them for an attack
+WATCH_S = 0.5  # so often subscriptions are looked at
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to wait for the other side, in seconds."""
+
+    connect_s: float = 3.0
+    answer_s: float = 30.0  # of an order
+    silence_s: float = 10.0  # of a subscription; the server says something every second
+
+
+class Peer:
+    """A node at an address. Nothing is sent before the first call; a broken connection is made anew by the next one."""
+
+    def __init__(self, address: str, security: Security | None = None, patience: Patience | None = None) -> None:
+        self.address = address
+        self.patience = patience or Patience()
+        self._security = security or OPEN
+        options = [
+            ("grpc.enable_http_proxy", 0),  # nodes talk to one another, whatever the environment says of the web
+            ("grpc.min_reconnect_backoff_ms", int(self.patience.connect_s * 1000)),  # of one attempt to connect
+            ("grpc.http2.bdp_probe", 0),
+            ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
+            ("grpc.http2.max_frame_size", FRAME_BYTES),
+            ("grpc.keepalive_time_ms", NEVER_MS),  # set at all, it makes the system give up on unanswered packets
+            ("grpc.keepalive_timeout_ms", int(self.patience.silence_s * 1000)),
+        ]
+        tls = {"tls_root_certs": self._security.roots()} if address.startswith("grpc+tls://") else {}
+        try:
+            self._client = flight.FlightClient(address, generic_options=options, **tls)
+        except (pa.ArrowException, KeyError, ValueError) as error:
+            raise WireError(f"'{address}' is no address of a node ({error})", hint="write grpc://host:port") from None
+
+    def ping(self, within: float | None = None) -> Pong:
+        """Who is there?"""
+        return self.act("ping", Ping(), Pong, within=within or self.patience.connect_s)
+
+    def act(self, name: str, message: Message, answer: type[A], *, within: float | None = None) -> A:
+        """Give an order and wait for its answer."""
+        got = self._act(name, message, within)
+        if len(got) != 1:
+            raise WireError(f"{self.address} answered '{name}' with {len(got)} messages", hint="one is expected")
+        return answer.decode(got[0])
+
+    def ack(self, ack: Ack) -> None:
+        """Tell a queue how far a reader is."""
+        self._act("ack", ack, None)
+
+    def subscribe(self, wanted: Subscribe) -> Subscription:
+        """Be pushed a stream from a place on."""
+        self.reach()
+        try:
+            reader = self._client.do_get(flight.Ticket(wanted.encode()), self._options())
+            return Subscription(self, wanted, reader)
+        except (flight.FlightError, pa.ArrowException) as error:
+            raise told(error, self.address) from None
+
+    def publish(self, publish: Publish, schema: pa.Schema) -> Publication:
+        """Send batches to an entry point."""
+        self.reach()
+        try:
+            descriptor = flight.FlightDescriptor.for_command(publish.encode())
+            writer, receipts = self._client.do_put(descriptor, schema, self._options())
+        except (flight.FlightError, pa.ArrowException) as error:
+            raise told(error, self.address) from None
+        return Publication(self, schema, writer, receipts)
+
+    def export(self, what: str, body: bytes = b"") -> Iterator[bytes]:
+        """Bytes from the other side, in pieces."""
+        self.reach()
+        ticket = flight.Ticket(Export(export=what, body=body.decode()).encode())
+        try:
+            for chunk in self._client.do_get(ticket, self._options()):
+                yield chunk.data.column(0)[0].as_py()
+        except (flight.FlightError, pa.ArrowException) as error:
+            raise told(error, self.address) from None
+
+    def close(self) -> None:
+        """Give the connection back; what runs over it ends."""
+        self._client.close()
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def reach(self) -> None:
+        """Raises soon if nobody answers: a stream itself has no time limit."""
+        try:
+            self._client.list_actions(self._options(self.patience.connect_s))
+        except (flight.FlightError, pa.ArrowException) as error:
+            raise told(error, self.address) from None
+
+    def _act(self, name: str, message: Message, within: float | None) -> list[bytes]:
+        limit = self.patience.answer_s if within is None else within
+        try:
+            answers = self._client.do_action(flight.Action(name, message.encode()), self._options(limit))
+            return [answer.body.to_pybytes() for answer in answers]
+        except (flight.FlightError, pa.ArrowException) as error:
+            raise told(error, self.address) from None
+
+    def _options(self, within: float | None = None) -> flight.FlightCallOptions:
+        return flight.FlightCallOptions(timeout=within, headers=self._security.headers())
+
+
+class Subscription:
+    """A stream as it comes in: iterate for its sections, in order. One thread iterates; any may cancel.
+
+    It ends where the stream ends, where the request says, or by `cancel`; anything else that ends it raises.
+    """
+
+    def __init__(self, peer: Peer, wanted: Subscribe, reader: flight.FlightStreamReader) -> None:
+        self._address, self._stop, self._reader = peer.address, wanted.stop, reader
+        schema = reader.schema
+        facts = StreamFacts.decode((schema.metadata or {}).get(FACTS, b""))
+        if schema.names[-1:] != [TIME] or schema.types[-1] != pa.int64():
+            raise WireError(f"{self._address} serves {wanted.stream} without '{TIME}'")
+        self.stream, self.epoch, self.next_id = facts.stream, facts.epoch, facts.first
+        self.schema = pa.schema(list(schema)[:-1])
+        self.boundary = wanted.boundary  # with `next_id`: where to take the stream up again
+        self.lost = 0  # tuples that were dropped because this reader was too slow
+        self._cancelled = False
+        self._silence_s = peer.patience.silence_s
+        self._waiting_since: float | None = None
+        self._silent = False
+        _WATCH.add(self)
+
+    def __iter__(self) -> Iterator[Section]:
+        return (section for section in self.beats() if section is not None)
+
+    def beats(self) -> Iterator[Section | None]:
+        """Sections, and None about once a second while nothing comes, for those who also look at something else."""
+        while (chunk := self._receive()) is not None:
+            section, lost = self._section(chunk)
+            news = len(section) or lost or section.final > self.boundary
+            self.next_id, self.boundary = section.stop, section.final
+            self.lost += lost
+            yield section if news else None
+
+    def cancel(self) -> None:
+        """End it, from any thread."""
+        self._cancelled = True
+        self._reader.cancel()
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.cancel()
+
+    def check_silence(self, now: float) -> None:
+        """End it if the other side, which should speak every second, has not for long."""
+        since = self._waiting_since
+        if since is not None and now - since > self._silence_s:
+            self._silent = True
+            self._reader.cancel()
+
+    def _receive(self) -> flight.FlightStreamChunk | None:
+        self._waiting_since = time.monotonic()
+        try:
+            return self._reader.read_chunk()
+        except StopIteration:
+            if self._cancelled or self.boundary == LAST_TIME or (self._stop is not None and self.next_id >= self._stop):
+                return None
+            raise WireError(f"{self._address} ended stream {self.stream} before its end") from None
+        except (flight.FlightError, pa.ArrowException) as error:
+            if self._silent:
+                message = f"{self._address} has been silent for {self._silence_s:g} s"
+                raise WireError(message, hint="is it frozen, or the network broken?") from None
+            if self._cancelled:
+                return None
+            raise told(error, self._address) from None
+        finally:
+            self._waiting_since = None
+
+    def _section(self, chunk: flight.FlightStreamChunk) -> tuple[Section, int]:
+        """A pushed batch as a section, if it is one and follows the last."""
+        batch = chunk.data
+        if batch is None or chunk.app_metadata is None:
+            raise WireError(f"{self._address} sent a batch of {self.stream} without its head")
+        head = SectionHead.decode(chunk.app_metadata)
+        try:
+            batch.validate()
+        except pa.ArrowException as error:
+            raise WireError(f"{self._address} sent a broken batch of {self.stream}: {error}") from None
+        rows = pa.RecordBatch.from_arrays(batch.columns[:-1], schema=self.schema)
+        time_of = batch.column(batch.num_columns - 1).to_numpy()
+        at, bound = np.array(head.at, np.int64), np.array(head.bound, np.int64)
+        section = Section(head.first, rows, time_of, at, bound, head.standing)
+        if head.first != self.next_id + head.lost or head.standing < self.boundary or not _is_whole(section):
+            raise WireError(
+                f"{self._address} sent tuples {head.first} to {section.stop} of {self.stream} ({head.lost} lost, "
+                f"boundary {head.standing}) after tuple {self.next_id}, boundary {self.boundary}",
+                hint="subscribe again from there",
+            )
+        return section, head.lost
+
+
+def _is_whole(section: Section) -> bool:
+    """Whether the boundaries are where boundaries can be."""
+    at, bound = section.at, section.bound
+    if not len(at) and not len(bound):
+        return True
+    if len(at) != len(bound) or at[0] < section.first or at[-1] > section.stop or bound[0] <= section.standing:
+        return False
+    return not ((at[1:] < at[:-1]).any() or (bound[1:] <= bound[:-1]).any())
+
+
+class _Watch:
+    """Looks at all subscriptions of this process now and then: gRPC waits forever for a machine that is gone."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watched: weakref.WeakSet[Subscription] = weakref.WeakSet()
+        self._thread: threading.Thread | None = None
+
+    def add(self, subscription: Subscription) -> None:
+        """From now on."""
+        with self._lock:
+            self._watched.add(subscription)
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._look, name="wire-watch", daemon=True)
+                self._thread.start()
+
+    def _look(self) -> None:
+        while True:
+            time.sleep(WATCH_S)
+            with self._lock:
+                watched = list(self._watched)
+                if not watched:
+                    self._thread = None
+                    return
+            for subscription in watched:
+                subscription.check_silence(time.monotonic())
+            del watched
+
+
+_WATCH = _Watch()
+
+
+class Publication:
+    """Batches on their way to an entry point. One thread sends; receipts come in beside it.
+
+    `known` is what the entry point had of this publisher before: go on with the number behind it. A batch is safe when
+    its receipt is there, not when `send` returns.
+    """
+
+    def __init__(
+        self, peer: Peer, schema: pa.Schema, writer: flight.FlightStreamWriter, receipts: flight.FlightMetadataReader
+    ) -> None:
+        self._peer, self._writer, self._receipts = peer, writer, receipts
+        self.schema = schema
+        self._came = threading.Condition()
+        self._last: Receipt | None = None
+        self._error: BorealisError | None = None
+        self._over = False
+        threading.Thread(target=self._listen, name="wire-receipts", daemon=True).start()
+        self.known = self._wait_for(lambda: self._last is not None, peer.patience.answer_s)
+
+    @property
+    def receipt(self) -> Receipt:
+        """The last that came."""
+        return self._last or self.known
+
+    def send(self, batch: pa.RecordBatch, head: BatchHead) -> None:
+        """Send a batch; waits while the other side does not read."""
+        if batch.nbytes > BATCH_BYTES_MOST:
+            raise WireError(f"a batch of {batch.nbytes:,} bytes", hint=f"cut it: {BATCH_BYTES_MOST:,} at most")
+        if self._error is not None:
+            raise self._error
+        try:
+            self._writer.write_with_metadata(batch, head.encode())
+        except (flight.FlightError, pa.ArrowException) as error:
+            raise self._reason(error) from None
+
+    def wait(self, number: int, within: float | None = None) -> Receipt:
+        """Wait until all batches up to this number are taken over."""
+        return self._wait_for(lambda: self.receipt.number >= number, within)
+
+    def close(self, within: float | None = None) -> Receipt:
+        """Wait until everything sent is taken over, and end. This does not end the stream: `BatchHead.end` does."""
+        try:
+            self._writer.done_writing()
+            with self._came:
+                self._hear(lambda: self._over, within)
+            self._writer.close()
+        except (flight.FlightError, pa.ArrowException) as error:
+            raise self._reason(error) from None
+        if self._error is not None:
+            raise self._error
+        return self.receipt
+
+    def __enter__(self) -> Publication:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        if kind is None:
+            self.close()
+        elif not self._over:
+            self._writer.done_writing()
+
+    def _listen(self) -> None:
+        error: BorealisError | None = None
+        try:
+            while (data := self._receipts.read()) is not None:
+                receipt = Receipt.decode(data)
+                with self._came:
+                    self._last = receipt
+                    self._came.notify_all()
+        except (flight.FlightError, pa.ArrowException) as broken:
+            error = told(broken, self._peer.address)
+        except WireError as bad:
+            error = bad
+        with self._came:
+            self._error, self._over = error, True
+            self._came.notify_all()
+
+    def _wait_for(self, condition: Callable[[], bool], within: float | None) -> Receipt:
+        with self._came:
+            self._hear(lambda: self._over or condition(), within)
+            if condition():
+                return self.receipt
+            raise self._error or WireError(f"{self._peer.address} ended the publication")
+
+    def _hear(self, condition: Callable[[], bool], within: float | None) -> None:
+        """Wait for something to be so. A full queue may keep us waiting for long; a node that is gone may not."""
+        until = None if within is None else time.monotonic() + within
+        while not condition():
+            left = self._peer.patience.silence_s if until is None else until - time.monotonic()
+            if left <= 0:
+                raise WireError(f"{self._peer.address} did not take a batch over within {within:g} s")
+            if not self._came.wait(min(left, self._peer.patience.silence_s)):
+                self._came.release()
+                try:
+                    self._peer.reach()
+                finally:
+                    self._came.acquire()
+
+    def _reason(self, error: Exception) -> BorealisError:
+        """Why writing failed: what the server said, if it did."""
+        with self._came:
+            self._came.wait_for(lambda: self._over, self._peer.patience.connect_s)
+        return self._error or told(error, self._peer.address)
