@@ -8,6 +8,7 @@ the one it has. So a stream can be taken up anywhere, and nobody sees two bounda
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -55,6 +56,8 @@ class Section:
         """The tuples from `start` on, with the boundaries at `start` and later."""
         if start <= self.first:
             return self
+        if start > self.stop:
+            raise ValueError(f"nothing of tuples {self.first} to {self.stop} is behind {start}")
         skip = start - self.first
         kept = int(np.searchsorted(self.at, start, "left"))
         standing = int(self.bound[kept - 1]) if kept else self.standing
@@ -64,9 +67,13 @@ class Section:
         """The tuples before `stop`, with the boundaries before `stop`; those at `stop` go with what follows."""
         if stop >= self.stop:
             return self
+        if stop < self.first:
+            raise ValueError(f"nothing of tuples {self.first} to {self.stop} is before {stop}")
         n = stop - self.first
         kept = int(np.searchsorted(self.at, stop, "left"))
-        return Section(self.first, self.rows.slice(0, n), self.time[:n], self.at[:kept], self.bound[:kept], self.standing)
+        return Section(
+            self.first, self.rows.slice(0, n), self.time[:n], self.at[:kept], self.bound[:kept], self.standing
+        )
 
     def above(self, boundary: int) -> Section:
         """The same for someone who knows of `boundary` already: lower boundaries are gone."""
@@ -81,8 +88,7 @@ def section(
 ) -> Section:
     """A section from rows in whatever form they are."""
     if isinstance(rows, pa.Table):
-        whole = rows.combine_chunks().to_batches()
-        rows = whole[0] if whole else empty_rows(rows.schema)
+        rows = _one_batch(rows.to_batches(), rows.schema)
     return Section(first, rows, time, at, bound, standing)
 
 
@@ -100,15 +106,22 @@ def joined(parts: list[Section]) -> Section:
     """Sections that follow one another, as one."""
     if len(parts) == 1:
         return parts[0]
-    rows = pa.Table.from_batches([p.rows for p in parts])
-    return section(
+    if any(late.first != early.stop for early, late in pairwise(parts)):
+        raise ValueError(f"sections that do not follow one another: {[(p.first, p.stop) for p in parts]}")
+    return Section(
         parts[0].first,
-        rows,
+        _one_batch([p.rows for p in parts if len(p)], parts[0].rows.schema),
         np.concatenate([p.time for p in parts]),
         np.concatenate([p.at for p in parts]),
         np.concatenate([p.bound for p in parts]),
         parts[0].standing,
     )
+
+
+def _one_batch(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    if len(batches) > 1:
+        return pa.concat_batches(batches)
+    return batches[0] if batches else empty_rows(schema)
 
 
 def wire_schema(schema: pa.Schema) -> pa.Schema:

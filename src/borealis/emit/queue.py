@@ -11,6 +11,7 @@ import json
 import struct
 import threading
 import uuid
+import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,10 +22,11 @@ import pyarrow as pa
 
 from borealis.errors import StateError, StreamError, did_you_mean
 from borealis.section import NOTHING, Section, empty_rows, joined, wire_schema
-from borealis.tuples import FIRST_TIME, LAST_TIME
+from borealis.tuples import FIRST_TIME, LAST_TIME, Int64s
 from borealis.wire.messages import QueueStatus
 
-HELD_BYTES = 1024  # what holding a section costs beside its columns: Python's and Arrow's objects
+HELD_BYTES = 1024  # what holding a section costs beside its values: Python's and Arrow's objects
+COLUMN_BYTES = 256  # the same for each column
 BOUNDARIES_MOST = 1 << 16  # without a tuple between them; older ones melt, so that an idle stream stays small
 _SHED_LEAST = 1024  # entries of gone sections before the lists are cut
 _GONE = Section(0, empty_rows(pa.schema([])), NOTHING, NOTHING, NOTHING)
@@ -80,6 +82,8 @@ class OutputQueue:
         self._boundary = standing
         self._readers = {name: _Reader(next_id, next_id) for name in readers}
         self._dropped = 0
+        self._none = empty_rows(schema)
+        self._overhead = HELD_BYTES + COLUMN_BYTES * len(schema)
         self._closed = False
         self._moved_to: str | None = None
         # What is held, oldest first, behind `_head` entries that are gone. For each section: the place behind it, and
@@ -207,7 +211,7 @@ class OutputQueue:
             parts = self._parts(start, boundary, most_bytes)
             standing = self._boundary
         if not parts:  # only a boundary before `start` is news
-            return Section(start, empty_rows(self.schema), NOTHING, NOTHING, NOTHING, standing)
+            return Section(start, self._none, NOTHING, NOTHING, NOTHING, standing)
         parts[0] = parts[0].since(start)
         if len(parts) == 1:
             parts[0] = _cut(parts[0], most_bytes)
@@ -233,7 +237,7 @@ class OutputQueue:
         here = self._held[at]
         size = self._ends[at] - self._before(at)
         if start > here.first:  # about what is left of it
-            size = HELD_BYTES + (size - HELD_BYTES) * (here.stop - start) // max(1, len(here))
+            size = size * (here.stop - start) // len(here)
         end = bisect_right(self._ends, self._ends[at] + max(0, most_bytes - size), at + 1)
         return self._held[at:end]
 
@@ -380,7 +384,7 @@ class OutputQueue:
         return needed < len(self._held) and self._total() - self._before(needed) >= self.limits.bytes_most
 
     def _push(self, section: Section) -> None:
-        end = self._total() + _cost(section)
+        end = self._total() + section.nbytes + self._overhead
         self._held.append(section)
         self._places.append((section.stop, section.final))
         self._ends.append(end)
@@ -405,54 +409,57 @@ class OutputQueue:
 
     def _trim(self) -> None:
         """Let go of what nobody needs, beyond what is kept for latecomers."""
-        needed = self._needed()
-        spare = self._before(needed) - self._base
-        excess = max(spare - self.limits.keep_bytes, self._total() - self._base - self.limits.bytes_most)
-        if excess > 0 and spare > 0:
-            self._let_go(excess, needed)
+        while True:
+            needed = self._needed()
+            spare = self._before(needed) - self._base
+            excess = max(spare - self.limits.keep_bytes, self._total() - self._base - self.limits.bytes_most)
+            if excess <= 0 or not self._let_go(excess, needed):
+                return
 
     def _drop(self) -> None:
         """Lose the oldest for the newest; the newest tuples themselves always have room."""
-        excess = self._total() - self._base - self.limits.bytes_most
-        if excess <= 0:
-            return
         first, low = self._first, self._low()
-        self._let_go(excess, bisect_left(self._places, (self._next, FIRST_TIME), self._head))
-        self._dropped += max(0, self._first - max(first, low))
-        for reader in self._readers.values():
-            reader.lost += max(0, self._first - max(first, reader.done))
+        while (excess := self._total() - self._base - self.limits.bytes_most) > 0:
+            if not self._let_go(excess, bisect_left(self._places, (self._next, FIRST_TIME), self._head)):
+                break
+        if self._first > first:
+            self._dropped += max(0, self._first - max(first, low))
+            for reader in self._readers.values():
+                reader.lost += max(0, self._first - max(first, reader.done))
 
-    def _let_go(self, excess: int, most: int) -> None:
-        """Forget so many bytes of the oldest sections, whole ones, all before `most`; boundaries at the edge stay."""
-        upto = min(most, bisect_left(self._ends, self._base + excess, self._head) + 1)
-        while upto < most and self._places[upto - 1][0] == self._first:  # boundaries alone cannot go
-            upto += 1
-        if upto <= self._head or self._places[upto - 1][0] == self._first:
-            return
-        edge = self._places[upto - 1][0]
-        last = upto - 1
-        while last > self._head and self._places[last - 1][0] == edge:
-            last -= 1
-        kept = [s.since(edge) for s in self._held[last:upto]]
-        bound = np.concatenate([s.bound for s in kept])
-        self._first, self._base = edge, self._ends[upto - 1]
-        self._held[self._head : upto] = [_GONE] * (upto - self._head)
-        self._head = upto
-        if len(bound):
-            at = np.full(len(bound), edge, np.int64)
-            alone = Section(edge, empty_rows(self.schema), NOTHING, at, bound, kept[0].standing)
-            self._head -= 1
-            self._held[self._head] = alone
-            self._places[self._head] = (edge, alone.final)
-            self._base -= _cost(alone)
+    def _let_go(self, excess: int, most: int) -> bool:
+        """Forget so many bytes of the oldest sections, whole ones, all before `most`; says whether a tuple went.
+
+        The boundaries at the new edge stay, in front of the section behind it.
+        """
+        if most <= self._head or self._places[most - 1][0] == self._first:  # boundaries alone cannot go
+            return False
+        upto = bisect_left(self._ends, self._base + excess, self._head, most - 1) + 1
+        edge = max(self._places[upto - 1][0], self._first + 1)
+        upto = bisect_left(self._places, (edge, FIRST_TIME), self._head)  # the section with the last tuple to go
+        edge = self._places[upto][0]
+        end = bisect_right(self._places, (edge, LAST_TIME), upto)
+        kept = [s.since(edge) for s in self._held[upto:end] if len(s.at) and s.at[-1] == edge]
+        self._first, self._base = edge, self._ends[end - 1]
+        self._held[self._head : end] = [_GONE] * (end - self._head)
+        self._head = end
+        if kept:
+            self._keep_boundaries(np.concatenate([s.bound for s in kept]), kept[0].standing)
         if self._head > _SHED_LEAST and 2 * self._head > len(self._held):
             del self._held[: self._head], self._places[: self._head], self._ends[: self._head]
             self._head = 0
+        return True
 
-
-def _cost(section: Section) -> int:
-    """What holding a section takes."""
-    return section.nbytes + HELD_BYTES
+    def _keep_boundaries(self, bound: Int64s, standing: int) -> None:
+        """Put boundaries in front of the first section that is held; alone if there is none."""
+        at = np.full(len(bound), self._first, np.int64)
+        if self._head == len(self._held):
+            self._push(Section(self._first, self._none, NOTHING, at, bound, standing))
+            return
+        old = self._held[self._head]
+        at, bound = np.concatenate([at, old.at]), np.concatenate([bound, old.bound])
+        self._held[self._head] = new = Section(old.first, old.rows, old.time, at, bound, standing)
+        self._base -= new.nbytes - old.nbytes
 
 
 def _cut(section: Section, most_bytes: int) -> Section:
@@ -481,7 +488,7 @@ def _check_inside(section: Section) -> None:
 # -- snapshots
 
 _MAGIC = b"BQS1"
-_HEAD = struct.Struct("<4sI")  # mark, size of the JSON head
+_HEAD = struct.Struct("<4sII")  # mark, checksum of what follows, size of the JSON head
 _BOUNDARIES = pa.schema([pa.field("at", pa.int64(), nullable=False), pa.field("bound", pa.int64(), nullable=False)])
 
 
@@ -489,8 +496,8 @@ _BOUNDARIES = pa.schema([pa.field("at", pa.int64(), nullable=False), pa.field("b
 class QueueSnapshot:
     """A queue at one moment: what it held, and how far its readers were.
 
-    As bytes: a mark with the version, the size of a JSON head, the head, then two Arrow streams: one batch of tuples
-    per section, and one of boundaries per section.
+    As bytes: a mark with the version, a checksum, the size of a JSON head, the head, then two Arrow streams: one batch
+    of tuples per section, and one of boundaries per section.
     """
 
     stream: str
@@ -526,7 +533,8 @@ class QueueSnapshot:
             "sizes": [b.size for b in blobs],
         }
         text = json.dumps(head).encode()
-        return b"".join([_HEAD.pack(_MAGIC, len(text)), text, *blobs])
+        body = b"".join([text, *blobs])
+        return _HEAD.pack(_MAGIC, zlib.crc32(body), len(text)) + body
 
     @classmethod
     def from_bytes(cls, data: bytes | pa.Buffer) -> QueueSnapshot:
@@ -539,13 +547,13 @@ class QueueSnapshot:
 
     @classmethod
     def _parse(cls, buffer: pa.Buffer) -> QueueSnapshot:
-        mark, size = _HEAD.unpack_from(buffer)
+        mark, checksum, size = _HEAD.unpack_from(buffer)
         if mark != _MAGIC:
             raise ValueError(f"they begin with {mark!r}")
+        if zlib.crc32(buffer.slice(_HEAD.size)) != checksum:
+            raise ValueError("wrong checksum")
         at = _HEAD.size + size
         head = json.loads(bytes(buffer.slice(_HEAD.size, size)))
-        if at + sum(head["sizes"]) != buffer.size:
-            raise ValueError(f"{buffer.size} bytes, not {at + sum(head['sizes'])}")
         batches = []
         for length in head["sizes"]:
             with pa.ipc.open_stream(buffer.slice(at, length)) as reader:
