@@ -65,7 +65,7 @@ class Section:
 
     def until(self, stop: int) -> Section:
         """The tuples before `stop`, with the boundaries before `stop`; those at `stop` go with what follows."""
-        if stop >= self.stop:
+        if stop > self.stop:
             return self
         if stop < self.first:
             raise ValueError(f"nothing of tuples {self.first} to {self.stop} is before {stop}")
