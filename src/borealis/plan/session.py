@@ -39,27 +39,73 @@ SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.driver.memory": "1g",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.log.level": "ERROR",
 }
 
+# where executors are processes of their own: they die, and a train must outlive several of them
+CLUSTER_SETTINGS = {
+    "spark.executor.extraJavaOptions": JVM_FLAGS,
+    "spark.task.maxFailures": "8",
+    "spark.stage.maxConsecutiveAttempts": "8",
+    "spark.executor.heartbeatInterval": "2s",
+    "spark.network.timeout": "30s",  # for a machine that is gone without a word
+    "spark.network.timeoutInterval": "5s",
+}
+DRIVER_HOST = "BOREALIS_DRIVER_HOST"
+LOOPBACK = "127.0.0.1"
+
 
 def session(master: str | None = None, settings: dict[str, str] | None = None) -> SparkSession:
-    """The session to run units in: the one that is active, or a new one with this project's settings."""
+    """The session to run units in: the one that is active, or a new one with this project's settings.
+
+    Executors on other machines must reach this one: BOREALIS_DRIVER_HOST, or `spark.driver.host` in the settings, says
+    where.
+    """
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
     check_java()
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    ours = settings_for(master or default_master(), settings or {})
+    if (bind := ours["spark.driver.bindAddress"]) not in ("0.0.0.0", "::"):
+        os.environ.setdefault("SPARK_LOCAL_IP", bind)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers need this very environment
-    ours = {"spark.app.name": "borealis", "spark.master": master or default_master()}
-    ours |= SETTINGS | {"spark.driver.extraJavaOptions": f"{JVM_FLAGS} {archive_flags()}"} | (settings or {})
     quiet(ours)
     builder: Any = SparkSession.builder
     for name, value in ours.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def settings_for(master: str, settings: dict[str, str]) -> dict[str, str]:
+    """All settings of a session for this master; what is given goes before what we would choose."""
+    ours = {"spark.app.name": "borealis", "spark.master": master} | SETTINGS
+    ours["spark.driver.extraJavaOptions"] = f"{JVM_FLAGS} {archive_flags()}"
+    if not is_local(master):
+        ours |= CLUSTER_SETTINGS
+    host = settings.get("spark.driver.host") or _driver_host(master)
+    return ours | {"spark.driver.host": host, "spark.driver.bindAddress": host} | settings
+
+
+def is_local(master: str) -> bool:
+    """Whether a master's executors are threads of the driver's own JVM, so that they see the node's files."""
+    return re.match(r"local($|\[)", master) is not None
+
+
+def _driver_host(master: str) -> str:
+    """Where executors reach this process: here, unless they are elsewhere."""
+    if is_local(master):
+        return LOOPBACK
+    if host := os.environ.get(DRIVER_HOST):
+        return host
+    machines = re.findall(r"(?:spark://|,)(\[[^]]*\]|[^:,/]*)", master)
+    if master.startswith("local-cluster") or (
+        machines and all(m.startswith("127.") or m in ("localhost", "[::1]") for m in machines)
+    ):
+        return LOOPBACK
+    raise MachineError(
+        f"executors of {master} are on other machines, and nothing says where they reach this one",
+        hint=f"set {DRIVER_HOST} to an address of this machine that they can connect to",
+    )
 
 
 def require(spark: SparkSession) -> SparkSession:

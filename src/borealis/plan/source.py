@@ -10,7 +10,7 @@ import json
 import socket
 import socketserver
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -95,13 +95,19 @@ class TrainSource(DataSource):
 
 
 class TrainServer:
-    """Answers the source's questions for one unit."""
+    """Answers the source's questions for one unit; `outward` makes a train's header fit for executors elsewhere."""
 
-    def __init__(self, path: Path, trains: Trains) -> None:
+    def __init__(
+        self, path: Path, trains: Trains, outward: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    ) -> None:
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
                 for line in self.rfile:
-                    self.wfile.write(json.dumps(_answer(trains, json.loads(line))).encode() + b"\n")
+                    question = json.loads(line)
+                    answer = _answer(trains, question)
+                    if question["ask"] == "plan" and outward is not None:
+                        answer = outward(answer)
+                    self.wfile.write(json.dumps(answer).encode() + b"\n")
 
         class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
             daemon_threads = True

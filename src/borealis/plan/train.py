@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from borealis.errors import BorealisError, TrainError
 from borealis.plan.compile import Compiled
+from borealis.plan.depot import Loan, lend
 from borealis.plan.source import FORMAT, Trains, TrainServer, TrainSource
 
 WHOLE_STAGE = "spark.sql.codegen.wholeStage"
@@ -30,16 +31,19 @@ class Query:
         self._commit = commit
         self._query: Any = None
         self._server: TrainServer | None = None
+        self._loan: Loan | None = None
         self._refused: BaseException | None = None
 
     def start(self) -> None:
         """Start the query; trains come as soon as there are any."""
-        self._server = TrainServer(self.scratch / "trains.sock", self.trains)
+        self._loan = lend(self.spark, self.scratch)
+        outward = None if self._loan is None else self._loan.abroad
+        self._server = TrainServer(self.scratch / "trains.sock", self.trains, outward)
         with self._settings():
             self._query = (
                 self.plan()
                 .writeStream.foreachBatch(self._take)
-                .option("checkpointLocation", str(self.scratch / "checkpoint"))
+                .option("checkpointLocation", f"file://{self.scratch}/checkpoint")  # not where Hadoop has its files
                 .start()
             )
 
@@ -98,6 +102,9 @@ class Query:
             self._query.stop()
         if self._server is not None:
             self._server.close()
+        if self._loan is not None:
+            self._loan.close()
+            self._loan = None
         shutil.rmtree(self.scratch / "checkpoint", ignore_errors=True)
 
 

@@ -6,7 +6,8 @@ import gc
 import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, lru_cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from borealis.errors import WireError
 from borealis.kernels.flow import Bounds, Flow, empty_flow
 from borealis.kernels.program import (
     TRAIN_TAG,
@@ -27,14 +29,17 @@ from borealis.kernels.program import (
     run_level,
     schema_of,
 )
+from borealis.plan.location import is_there, meet, read
 from borealis.state.cache import Cache
 from borealis.tuples import CAUSE, SUB, TIME
 
-_CACHE: Cache[Kernel] = Cache()
+_CACHE: Cache[Kernel] = Cache(read, is_there)
 
 # columns of what passes between levels; behind them one struct column per flow that goes through Catalyst
 TAG, BUCKET, PAYLOAD, FILE = "__tag", "__bucket", "__payload", "__file"
 FILE_BYTES_LEAST = 32 << 10  # from here on a payload goes by way of a file: the JVM copies bytes many times over
+PIECE_BYTES_MOST = 4 << 20  # of a payload that no file can take, in one row: an executor's heap may be small
+PIECE = "piece"  # `piece <number> <of how many> <of which payload>` stands in the place of a file's name
 HIDDEN = {TIME: "__time", CAUSE: "__cause", SUB: "__sub"}
 
 
@@ -43,10 +48,16 @@ def rows_column(tag: int) -> str:
     return f"__f{tag}"
 
 
-@cache
-def program_at(path: str) -> Program:
+@lru_cache(64)
+def program_at(location: str) -> Program:
     """The unit's program; it never changes while the unit runs."""
-    return Program.from_json(json.loads(Path(path).read_text()))
+    return Program.from_json(json.loads(read(location).to_pybytes()))
+
+
+def program_of(train: dict[str, Any]) -> Program:
+    """The program that a train is for."""
+    meet(train)
+    return program_at(train["program"])
 
 
 @cache
@@ -75,8 +86,9 @@ def train_bounds(program: Program, train: dict[str, Any]) -> dict[str, Bounds]:
 def read_train(train: dict[str, Any], bucket: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Level 0, inside the Spark source: read the train's tuples and run the first kernels over them."""
     settle()
-    program = program_at(train["program"])
+    program = program_of(train)
     bounds = train_bounds(program, train)
+    out = Sending(train, 0, bucket, schema)
     share = program.shared and program.buckets > 1
     flows = {}
     for name, one in train["inputs"].items():
@@ -84,8 +96,8 @@ def read_train(train: dict[str, Any], bucket: int, schema: pa.Schema) -> Iterato
             if flow in program.inputs:
                 rows = _read_input(file, one["time"], schema_of(program.inputs[flow]), bounds[flow])
                 flows[flow] = rows.take(_share(len(rows), bucket, program.buckets)) if share else rows
-    yield from _parcel_batches([Parcel(TRAIN_TAG, bucket, json.dumps(train).encode())], train, schema)
-    yield from _run(program, 0, train, bucket, flows, bounds, schema)
+    yield from out.parcels([Parcel(TRAIN_TAG, bucket, json.dumps(train).encode())])
+    yield from _run(program, out, flows, bounds)
 
 
 def level_runner(number: int, schema: pa.Schema) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -96,12 +108,13 @@ def level_runner(number: int, schema: pa.Schema) -> Callable[[Iterator[pa.Record
         arrived = Arrived(batches)
         if arrived.train is None:
             return
-        program = program_at(arrived.train["program"])
+        program = program_of(arrived.train)
         bounds = train_bounds(program, arrived.train)
+        out = Sending(arrived.train, number, arrived.bucket, schema)
         flows = {flow: arrived.flow(tag, schema_of(s), bounds[flow]) for tag, flow, s in program.levels[number].arrive}
         mine = {tag for tag, _, _ in program.levels[number].arrive}
-        yield from _parcel_batches((p for p in arrived.parcels if p.tag not in mine), arrived.train, schema)
-        yield from _run(program, number, arrived.train, arrived.bucket, flows, bounds, schema)
+        yield from out.parcels(p for p in arrived.parcels if p.tag not in mine)
+        yield from _run(program, out, flows, bounds)
 
     return run
 
@@ -112,16 +125,24 @@ class Arrived:
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self.parcels: list[Parcel] = []
         self._rows: dict[int, list[pa.RecordBatch]] = {}
+        self._pieces: dict[str, dict[int, pa.Buffer]] = {}
         self.train: dict[str, Any] | None = None
         self.bucket = -1
         for batch in batches:
             self._add(batch)
+        if self._pieces:
+            raise WireError(f"of {len(self._pieces)} results of a train only pieces came")
 
     def _add(self, batch: pa.RecordBatch) -> None:
         tags, packed = batch.column(TAG).to_numpy(), _packed(batch)
         for i in np.flatnonzero(packed).tolist():
-            file = batch.column(FILE)[i].as_py()
-            payload = batch.column(PAYLOAD)[i].as_buffer() if file is None else _mapped(file)
+            file, payload = batch.column(FILE)[i].as_py(), batch.column(PAYLOAD)[i].as_buffer()
+            if file is not None and payload is not None:
+                payload, file = self._whole(file, payload), None
+                if payload is None:
+                    continue
+            elif file is not None:
+                payload = read(file)
             parcel = Parcel(int(tags[i]), batch.column(BUCKET)[i].as_py(), payload, file)
             if parcel.tag == TRAIN_TAG and self.train is None:
                 self.train, self.bucket = json.loads(payload.to_pybytes()), parcel.bucket
@@ -129,6 +150,16 @@ class Arrived:
         for tag in np.unique(tags[~packed]).tolist():
             mine = (tags == tag) & ~packed
             self._rows.setdefault(tag, []).append(batch if mine.all() else batch.filter(pa.array(mine)))
+
+    def _whole(self, name: str, piece: pa.Buffer) -> pa.Buffer | None:
+        """The payload that this piece was the last one missing of."""
+        _, number, count, whose = name.split(" ")
+        pieces = self._pieces.setdefault(whose, {})
+        pieces[int(number)] = piece
+        if len(pieces) < int(count):
+            return None
+        del self._pieces[whose]
+        return _joined([pieces[n] for n in range(len(pieces))])
 
     def flow(self, tag: int, schema: pa.Schema, bounds: Bounds) -> Flow:
         """The flow that was sent under a tag, in order."""
@@ -145,16 +176,8 @@ class Arrived:
         return flow_from_parcels([p.payload for p in self.parcels if p.tag == tag], schema, bounds)
 
 
-def _run(
-    program: Program,
-    number: int,
-    train: dict[str, Any],
-    bucket: int,
-    flows: dict[str, Flow],
-    bounds: dict[str, Bounds],
-    schema: pa.Schema,
-) -> Iterator[pa.RecordBatch]:
-    root = Path(train["state"])
+def _run(program: Program, out: Sending, flows: dict[str, Flow], bounds: dict[str, Bounds]) -> Iterator[pa.RecordBatch]:
+    train, bucket, root = out.train, out.bucket, out.train["state"]
     taken: list[tuple[str, Kernel]] = []
 
     def keep(box: str, make: Callable[[], Kernel]) -> Kernel:
@@ -164,24 +187,26 @@ def _run(
         return kernel
 
     parcels: list[Parcel] = []
-    for one in run_level(program, number, bucket, flows, bounds, keep):
+    for one in run_level(program, out.level, bucket, flows, bounds, keep):
         if isinstance(one, Parcel):
             parcels.append(one)
         else:
-            yield from _row_batches(*one, bucket, schema)
+            yield from out.rows(*one)
     for box, kernel in taken:
         _CACHE.give(root, (box, bucket), train["train"], kernel)
-    yield from _parcel_batches(parcels, train, schema)
+    yield from out.parcels(parcels)
 
 
 def _read_input(file: str | None, time: str, schema: pa.Schema, bounds: Bounds) -> Flow:
     if file is None:
         return empty_flow(schema, bounds)
-    with pa.memory_map(file) as source, pa.ipc.open_file(source) as reader:
+    with pa.ipc.open_file(read(file)) as reader:
         table = reader.read_all()
     cause = table[CAUSE].to_numpy()
     rows = table.drop_columns([CAUSE])
     times = rows[time].combine_chunks().view(pa.int64()).to_numpy()
+    if time == TIME:  # a stream from another unit: its times are no column of the user's
+        rows = rows.drop_columns([TIME])
     return Flow(rows, times, cause, np.zeros(len(cause), np.int64), bounds)
 
 
@@ -197,49 +222,79 @@ def _packed(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return packed
 
 
-def _mapped(path: str) -> pa.Buffer:
-    with pa.memory_map(path) as file:
-        return file.read_buffer()
+def _joined(pieces: list[pa.Buffer]) -> pa.Buffer:
+    whole = pa.allocate_buffer(sum(p.size for p in pieces))
+    view, at = memoryview(whole).cast("B"), 0
+    for piece in pieces:
+        view[at : at + piece.size] = memoryview(piece).cast("B")
+        at += piece.size
+    return whole
 
 
-def _parcel_batches(parcels: Iterable[Parcel], train: dict[str, Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """One row per parcel, in a batch of its own: its bytes are not copied, and large ones do not pass the JVM.
+class Sending:
+    """What one level in one bucket sends on, as batches of the schema that Spark was told."""
 
-    A file belongs to the attempt that wrote it; only what a successful task names is ever read, and all of a train's
-    files are removed with it.
-    """
-    for parcel in parcels:
-        payload, file = pa.py_buffer(parcel.payload), parcel.file
-        if file is None and payload.size >= FILE_BYTES_LEAST:
-            directory = Path(train["results"])
-            directory.mkdir(parents=True, exist_ok=True)
-            file = str(directory / uuid.uuid4().hex)
-            Path(file).write_bytes(memoryview(payload))
-        ends = pa.py_buffer(np.array([0, payload.size], np.int32))
+    def __init__(self, train: dict[str, Any], level: int, bucket: int, schema: pa.Schema) -> None:
+        self.train, self.level, self.bucket, self.schema = train, level, bucket, schema
+        self._numbers = count()
+
+    def parcels(self, parcels: Iterable[Parcel]) -> Iterator[pa.RecordBatch]:
+        """One row per parcel, in a batch of its own: its bytes are not copied, and large ones do not pass the JVM.
+
+        A file belongs to the attempt that wrote it; only what a successful task names is ever read, and all of a
+        train's files are removed with it. Where node and worker share no files, large ones pass in pieces, called the
+        same by every attempt.
+        """
+        for parcel in parcels:
+            payload, file = pa.py_buffer(parcel.payload), parcel.file
+            if file is None and payload.size >= FILE_BYTES_LEAST and self.train["results"] is not None:
+                file = self._written(payload)
+            if file is not None:
+                yield self._parcel(parcel, None, file)
+            elif payload.size <= PIECE_BYTES_MOST:
+                yield self._parcel(parcel, payload, None)
+            else:
+                whose = f"{self.level}.{self.bucket}.{next(self._numbers)}"
+                starts = range(0, payload.size, PIECE_BYTES_MOST)
+                for number, start in enumerate(starts):
+                    name = f"{PIECE} {number} {len(starts)} {whose}"
+                    yield self._parcel(parcel, payload.slice(start, min(PIECE_BYTES_MOST, payload.size - start)), name)
+
+    def rows(self, port: Port, flow: Flow) -> Iterator[pa.RecordBatch]:
+        """A flow's rows for Catalyst."""
+        mine = rows_column(port.tag)
+        for batch in flow.rows.combine_chunks().to_batches():
+            n = len(batch)
+            known: dict[str, Any] = {
+                TAG: pa.array(np.full(n, port.tag, np.int32)),
+                BUCKET: pa.array(np.full(n, self.bucket, np.int32)),
+                HIDDEN[TIME]: pa.array(flow.time),
+                HIDDEN[CAUSE]: pa.array(flow.cause),
+                HIDDEN[SUB]: pa.array(flow.sub),
+            }
+            kind = self.schema.field(mine).type
+            known[mine] = pa.StructArray.from_arrays(batch.columns, fields=list(kind))
+            yield self._batch(known, n)
+
+    def _parcel(self, parcel: Parcel, payload: pa.Buffer | None, file: str | None) -> pa.RecordBatch:
         known = {
             TAG: pa.array([parcel.tag], pa.int32()),
             BUCKET: pa.array([parcel.bucket], pa.int32()),
-            PAYLOAD: pa.Array.from_buffers(pa.binary(), 1, [None, ends, payload]),
+            PAYLOAD: pa.nulls(1, pa.binary()),
             FILE: pa.array([file], pa.string()),
         }
-        if file is not None:
-            known[PAYLOAD] = pa.nulls(1, pa.binary())
-        columns = [known[f.name] if f.name in known else pa.nulls(1, f.type) for f in schema]
-        yield pa.record_batch(columns, schema=schema)
+        if payload is not None:
+            ends = pa.py_buffer(np.array([0, payload.size], np.int32))
+            known[PAYLOAD] = pa.Array.from_buffers(pa.binary(), 1, [None, ends, payload])
+        return self._batch(known, 1)
 
+    def _batch(self, known: dict[str, Any], rows: int) -> pa.RecordBatch:
+        columns = [known[f.name] if f.name in known else pa.nulls(rows, f.type) for f in self.schema]
+        return pa.record_batch(columns, schema=self.schema)
 
-def _row_batches(port: Port, flow: Flow, bucket: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    mine = rows_column(port.tag)
-    for batch in flow.rows.combine_chunks().to_batches():
-        n = len(batch)
-        known: dict[str, Any] = {
-            TAG: pa.array(np.full(n, port.tag, np.int32)),
-            BUCKET: pa.array(np.full(n, bucket, np.int32)),
-            HIDDEN[TIME]: pa.array(flow.time),
-            HIDDEN[CAUSE]: pa.array(flow.cause),
-            HIDDEN[SUB]: pa.array(flow.sub),
-        }
-        kind = schema.field(mine).type
-        known[mine] = pa.StructArray.from_arrays(batch.columns, fields=list(kind))
-        columns = [known[f.name] if f.name in known else pa.nulls(n, f.type) for f in schema]
-        yield pa.record_batch(columns, schema=schema)
+    def _written(self, payload: pa.Buffer) -> str:
+        directory = Path(self.train["results"])
+        directory.mkdir(parents=True, exist_ok=True)
+        file = directory / uuid.uuid4().hex
+        file.write_bytes(memoryview(payload))
+        return str(file)

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from borealis.state.delta import Delta
-from borealis.state.log import Key, read_stretch, stretch_path
+import pyarrow as pa
+
+from borealis.state.delta import Delta, unpack
+from borealis.state.log import Key, mapped, stretch_name
 
 
 class Stateful(Protocol):
@@ -21,13 +23,21 @@ HELD_MOST = 32  # kernels, before those of finished runs are looked for
 
 
 class Cache(Generic[K]):
-    """Kernels by box and bucket. While one runs a train it is taken out: a failure leaves nothing half-done behind."""
+    """Kernels by box and bucket. While one runs a train it is taken out: a failure leaves nothing half-done behind.
 
-    def __init__(self) -> None:
+    A log's root is a directory, or whatever else `read` finds stretches under and `is_there` knows of.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[str], pa.Buffer] = mapped,
+        is_there: Callable[[str], bool] = lambda root: Path(root).exists(),
+    ) -> None:
+        self._read, self._is_there = read, is_there
         self._held: dict[tuple[str, Key], tuple[int, K]] = {}
         self.reloads = 0
 
-    def take(self, root: Path, key: Key, train: int, manifest: list[list[int]], make: Callable[[], K]) -> K:
+    def take(self, root: Path | str, key: Key, train: int, manifest: list[list[int]], make: Callable[[], K]) -> K:
         """The kernel as it stood after `train`, which is the log's last."""
         stands, kernel = self._held.pop((str(root), key), (None, None))
         # ahead: its train was run but never committed; overtaken: what it lacks is merged into the whole, where rows
@@ -39,11 +49,12 @@ class Cache(Generic[K]):
             self.reloads += 1
         for first, last in manifest:
             if last > stands:
-                kernel.apply(read_stretch(stretch_path(root, key, first, last)))
+                kernel.apply(unpack(self._read(f"{root}/{stretch_name(key, first, last)}")))
         return kernel
 
-    def give(self, root: Path, key: Key, train: int, kernel: K) -> None:
+    def give(self, root: Path | str, key: Key, train: int, kernel: K) -> None:
         """Put the kernel back after it ran `train`; forget those of runs that are over."""
         if (str(root), key) not in self._held and len(self._held) >= HELD_MOST:
-            self._held = {k: v for k, v in self._held.items() if Path(k[0]).exists()}
+            live = {held for held in {name for name, _ in self._held} if self._is_there(held)}
+            self._held = {k: v for k, v in self._held.items() if k[0] in live}
         self._held[(str(root), key)] = (train, kernel)

@@ -37,15 +37,25 @@ class Stretch:
         return f"{self.first}-{self.last}.delta"
 
 
+def stretch_name(key: Key, first: int, last: int) -> str:
+    """Where a stretch lies under the log's root, on whichever machine that is."""
+    return f"{key[0]}.{key[1]}/{first}-{last}.delta"
+
+
 def stretch_path(root: Path, key: Key, first: int, last: int) -> Path:
     """Where a stretch lies."""
-    return root / f"{key[0]}.{key[1]}" / f"{first}-{last}.delta"
+    return root / stretch_name(key, first, last)
 
 
 def read_stretch(path: Path) -> Delta:
     """A stretch's delta, mapped into memory."""
-    with pa.memory_map(str(path)) as file:
-        return unpack(file.read_buffer())
+    return unpack(mapped(str(path)))
+
+
+def mapped(path: str) -> pa.Buffer:
+    """A file's bytes, without reading them."""
+    with pa.memory_map(path) as file:
+        return file.read_buffer()
 
 
 class StateLog:
