@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pyarrow as pa
 from harness import examples
 from hypothesis import given
@@ -59,7 +61,7 @@ def test_above_leaves_out_what_is_known(shape: list[int], first: int, standing: 
 def test_rows_in_any_number_of_chunks(shape: list[int], cuts: list[int]) -> None:
     whole = section_of(events(shape), 0, FIRST_TIME)
     edges = [0, *sorted(min(c, len(whole)) for c in cuts), len(whole)]
-    chunks = [whole.rows.slice(a, b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    chunks = [whole.rows.slice(a, b - a) for a, b in pairwise(edges)]
     table = pa.Table.from_batches(chunks, schema=SCHEMA)
     again = section(0, table, whole.time, whole.at, whole.bound)
     assert events_of(again) == events_of(whole)

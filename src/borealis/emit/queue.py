@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from borealis.errors import StateError, StreamError, did_you_mean
+from borealis.errors import GoneError, StateError, StreamError, did_you_mean
 from borealis.section import NOTHING, Section, empty_rows, joined, wire_schema
 from borealis.tuples import FIRST_TIME, LAST_TIME, Int64s
 from borealis.wire.messages import QueueStatus
@@ -200,10 +200,7 @@ class OutputQueue:
                 self._more.wait_for(lambda: self._is_news(start, boundary), wait)
             self._check_open()
             if start > self._next:
-                raise StreamError(
-                    f"stream {self.stream} has no tuple {start} yet: the next is {self._next}",
-                    hint="these ids are of another stream, or of an earlier life of this one",
-                )
+                raise self._unknown(start)
             if start < self._first:
                 start = self._behind(start)
             if start == self._next and boundary >= self._boundary:
@@ -224,9 +221,15 @@ class OutputQueue:
         """Where to go on for someone who wants what is no longer held."""
         if self.limits.full == "drop":
             return self._first
-        raise StreamError(
+        raise GoneError(
             f"stream {self.stream} is held from id {self._first} on: {start} is gone",
             hint=f"subscribe from {self._first}, or from 'oldest'",
+        )
+
+    def _unknown(self, start: int) -> GoneError:
+        return GoneError(
+            f"stream {self.stream} has no tuple {start} yet: the next is {self._next}",
+            hint="these ids are of another stream, or of an earlier life of this one",
         )
 
     def _parts(self, start: int, boundary: int, most_bytes: int) -> list[Section]:
@@ -255,10 +258,7 @@ class OutputQueue:
             if start is None:
                 start = known.done if known else self._first
             elif start > self._next:
-                raise StreamError(
-                    f"stream {self.stream} has no tuple {start} yet: the next is {self._next}",
-                    hint="these ids are of another stream, or of an earlier life of this one",
-                )
+                raise self._unknown(start)
             elif start < self._first:
                 self._behind(start)
             if known is None:
