@@ -54,6 +54,10 @@ class StreamError(BorealisError):
     """There is no such stream, or it does not hold what is asked for any more."""
 
 
+class GoneError(StreamError):
+    """What was asked for will never be there again: trimmed away, or of an earlier life of the stream."""
+
+
 class ClusterError(BorealisError):
     """Nodes and coordinator cannot do what was asked: no such node, a name taken, another version."""
 

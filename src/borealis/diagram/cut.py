@@ -6,7 +6,7 @@ box it comes from. Pieces never wait for one another in a circle: an arrow alway
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from borealis.diagram.boxes import Box
@@ -49,7 +49,7 @@ def cut(spec: Spec, cuts: Collection[str] = (), places: Mapping[str, str] | None
     pieces = []
     for number, root in enumerate(order, 1):
         mine = [name for name in boxes if home[name] == root]
-        pieces.append(_piece(spec, f"u{number}", mine, place[root]))
+        pieces.append(piece_of(spec, f"u{number}", mine, place[root]))
     return pieces
 
 
@@ -127,7 +127,8 @@ def _components(
     return {name: find(name) for name in boxes}
 
 
-def _piece(spec: Spec, name: str, mine: list[str], place: str | None) -> Piece:
+def piece_of(spec: Spec, name: str, mine: Sequence[str], place: str | None = None) -> Piece:
+    """The piece that these boxes make."""
     inside = set(mine)
     arrows = spec.arrows()
     reads = {s for box in mine for s in spec.box(box).sources if s not in inside}

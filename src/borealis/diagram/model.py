@@ -53,8 +53,14 @@ class Diagram:
         idle: str | None = None,
         every: str | None = None,
         late: Literal["keep", "fail"] = "keep",
+        durable: bool = False,
+        full: Literal["wait", "drop"] = "wait",
     ) -> Stream:
-        """A stream from outside; `time` may be left out where only one column is a TIMESTAMP."""
+        """A stream from outside; `time` may be left out where only one column is a TIMESTAMP.
+
+        In a cluster, a `durable` input is logged on disk before its publisher is answered, and `full` says what happens
+        when its queue is full: publishers wait, or the oldest tuples are dropped and counted.
+        """
         fields: dict[str, Any] = {
             "columns": columns,
             "time": time,
@@ -62,6 +68,8 @@ class Diagram:
             "idle": idle,
             "every": every,
             "late": late,
+            "durable": durable,
+            "full": full,
         }
         self._grow(inputs=(*self.spec.inputs, Input(name=name, **fields)))
         return Stream(self, name)
@@ -201,9 +209,10 @@ class Stream:
             raise DiagramError(f"'{self.source}' has no late tuples", hint="only an input has: take .late from it")
         return Stream(self.diagram, self.source + LATE)
 
-    def output(self, name: str) -> None:
-        """Give this stream to clients under a name."""
-        self.diagram._grow(outputs=(*self.diagram.spec.outputs, Output(name=name, source=self.source)))
+    def output(self, name: str, *, full: Literal["wait", "drop"] = "wait") -> None:
+        """Give this stream to clients under a name. In a cluster, a slow client makes the unit wait, or loses tuples."""
+        output = Output(name=name, source=self.source, full=full)
+        self.diagram._grow(outputs=(*self.diagram.spec.outputs, output))
 
     def _then(self, kind: type[Box], name: str | None, **fields: Any) -> Stream:
         name = self.diagram._free_name(kind.kind) if name is None else name

@@ -39,6 +39,8 @@ class Input(Frozen):
     idle: Duration | None = None  # silence after which this input no longer holds the boundary back
     every: Duration | None = None  # distance of boundaries; None: as the windows downstream need it
     late: Literal["keep", "fail"] = "keep"
+    durable: bool = False  # in a cluster: logged on disk before a publisher is answered
+    full: Literal["wait", "drop"] = "wait"  # in a cluster, when its queue is full: publishers wait, or the oldest go
 
     @model_validator(mode="before")
     @classmethod
@@ -88,10 +90,10 @@ class Input(Frozen):
     def plain(self) -> dict[str, Any]:
         """It as the YAML form has it; what is as always is left out."""
         body: dict[str, Any] = {"columns": self.columns, "time": self.time}
-        for field in ("slack", "idle", "every", "late"):
+        for field in ("slack", "idle", "every", "late", "durable", "full"):
             value = getattr(self, field)
             if value != type(self).model_fields[field].default:
-                body[field] = value
+                body[field] = "true" if value is True else value
         return body
 
 
@@ -102,6 +104,11 @@ class Output(Frozen):
 
     name: str
     source: str
+    full: Literal["wait", "drop"] = "wait"  # in a cluster, when its queue is full: the unit waits, or the oldest go
+
+    def plain(self) -> Any:
+        """It as the YAML form has it."""
+        return self.source if self.full == "wait" else {"from": self.source, "full": self.full}
 
 
 class Unit(Frozen):
@@ -255,7 +262,7 @@ class Spec(Frozen):
                 name=self.name,
                 inputs=notation.Block({i.name: i.plain() for i in self.inputs}),
                 boxes=notation.Block({box.name: box.plain() for box in self.boxes}),
-                outputs=notation.Block({o.name: o.source for o in self.outputs}),
+                outputs=notation.Block({o.name: o.plain() for o in self.outputs}),
             )
         )
 
@@ -277,7 +284,7 @@ class Spec(Frozen):
             name=name,
             inputs=tuple(_read_input(n, body) for n, body in _section(data, "inputs")),
             boxes=tuple(_read_box(n, body) for n, body in _section(data, "boxes")),
-            outputs=tuple(Output(name=n, source=source) for n, source in _section(data, "outputs")),
+            outputs=tuple(_read_output(n, body) for n, body in _section(data, "outputs")),
         )
 
     def fingerprint(self) -> str:
@@ -335,6 +342,15 @@ def _read_input(name: str, body: Any) -> Input:
     _known(f"input '{name}'", body, [field for field in Input.model_fields if field != "name"])
     empty = ("", "null", "~")  # every scalar is text here, also the one that says there is none
     return Input(name=name, **{k: v for k, v in body.items() if k not in ("time", "idle", "every") or v not in empty})
+
+
+def _read_output(name: str, body: Any) -> Output:
+    if not isinstance(body, dict):
+        return Output(name=name, source=body)
+    _known(f"output '{name}'", body, ("from", "full"))
+    if "from" not in body:
+        raise DiagramError(f"output '{name}': 'from' is missing", hint="say where its tuples come from")
+    return Output(name=name, **{"source" if k == "from" else k: v for k, v in body.items()})
 
 
 def _read_box(name: str, body: Any) -> Box:

@@ -247,7 +247,7 @@ def flow_of(tables: list[pa.Table], schema: pa.Schema, bounds: Bounds) -> Flow:
     time, cause, sub = (table[n].to_numpy() if n in table.column_names else nothing for n in (TIME, CAUSE, SUB))
     flow = Flow(rows, time, cause, sub, bounds)
     later = cause[1:] > cause[:-1]
-    if cause is nothing or np.all(later | ((cause[1:] == cause[:-1]) & (sub[1:] > sub[:-1]))):
+    if SUB not in table.column_names or np.all(later | ((cause[1:] == cause[:-1]) & (sub[1:] > sub[:-1]))):
         return flow
     return flow.take(np.lexsort((sub, cause)))
 

@@ -6,7 +6,7 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,19 +15,26 @@ import numpy as np
 import pyarrow as pa
 
 from borealis.clock import Clock
-from borealis.diagram.spec import Unit
+from borealis.diagram.spec import Input, Unit
+from borealis.emit.queue import OutputQueue
 from borealis.emit.sinks.base import Sink
 from borealis.errors import BorealisError, TrainError
 from borealis.ingest.input_manager import Admission, InputManager, Train, cursors_from_json, cursors_to_json
+from borealis.ingest.relay import Feed, SectionSource
 from borealis.ingest.sources.base import Source
+from borealis.kernels.flow import Flow
 from borealis.kernels.program import DELTA_TAG
+from borealis.node.handover import Handover
 from borealis.node.progress import Progress
 from borealis.plan.compile import Compiled
 from borealis.plan.session import scratch
 from borealis.plan.worker import Arrived, train_bounds
+from borealis.section import Section, section
 from borealis.state.commits import CommitLog
 from borealis.state.log import Key, StateLog
 from borealis.tuples import with_header
+
+ROOM_S = 0.1  # how long a commit waits for room in a queue before it looks whether the run is over
 
 
 @dataclass(frozen=True)
@@ -40,18 +47,27 @@ class UnitOptions:
 
 
 class UnitRun:
-    """One unit from its sources to its sinks. `plan.train.Query` drives it; it knows no Spark itself."""
+    """One unit from its sources to its sinks. `plan.train.Query` drives it; it knows no Spark itself.
+
+    A unit of a cluster has `feeds` (streams) instead of the diagram's inputs, and `queues` instead of sinks; with
+    `resume` it goes on where another node's run of it was frozen.
+    """
 
     def __init__(
         self,
         unit: Unit,
         compiled: Compiled,
-        sources: Mapping[str, Source],
+        sources: Mapping[str, Source | SectionSource],
         sinks: Mapping[str, Sink],
         options: UnitOptions,
         clock: Clock | None = None,
+        *,
+        feeds: Sequence[Feed] | None = None,
+        queues: Mapping[str, OutputQueue] | None = None,
+        resume: Handover | None = None,
     ) -> None:
         self.unit, self.compiled, self.options = unit, compiled, options
+        self.queues = dict(queues or {})
         # those that run a user's code first: what they refuse has not yet gone to any file
         self.sinks = dict(sorted(sinks.items(), key=lambda item: item[1].durable))
         if options.headers and not compiled.headers:
@@ -61,7 +77,7 @@ class UnitRun:
         self.done = threading.Event()
         self.failure: BorealisError | None = None
         self._planned: dict[int, float] = {}
-        self._committing = threading.Lock()
+        self._committing = threading.Condition()
         self._closed = False
         self._log = StateLog(self.scratch / "state", compiled.tables)
         self._commits: CommitLog | None = None
@@ -69,15 +85,18 @@ class UnitRun:
         self._ids = dict.fromkeys(compiled.outlets, 0)
         (self.scratch / "program.json").write_text(json.dumps(compiled.program.to_json()))
         try:
-            header = self._recover() if options.state is not None else None
+            header = self._take_over(resume) if resume is not None else None
+            if options.state is not None:
+                header = self._recover()
             self._open_sinks(header)
         except BaseException:
             self._let_go()
             raise
+        inputs: Sequence[Input | Feed] = unit.spec.inputs if feeds is None else feeds
         self.manager = InputManager(
-            list(unit.spec.inputs),
-            dict(sources),
-            {i.name: compiled.inputs[i.name] for i in unit.spec.inputs},
+            inputs,
+            sources,
+            {i.name: compiled.inputs[i.name] for i in inputs},
             unit.spec.paces(),
             self.scratch / "trains",
             cursors=cursors_from_json(header["cursors"]) if header else None,
@@ -86,8 +105,15 @@ class UnitRun:
             admission=options.admission,
             clock=clock,
         )
+        self._header_now = header or self._header(Train(0, self.manager.cursors(), 0, 0, False), {})
         if self.manager.finished:
             self.done.set()
+
+    def _take_over(self, resume: Handover) -> dict[str, Any]:
+        self._committed = self.progress.resumed_after = int(resume.header["train"])
+        self._ids |= resume.header["ids"]
+        self._log.load(self._committed, resume.state)
+        return resume.header
 
     def _recover(self) -> dict[str, Any] | None:
         assert self.options.state is not None
@@ -142,11 +168,20 @@ class UnitRun:
     # -- the commit
 
     def commit(self, result: pa.Table) -> None:
-        """Take what came of the next train: outputs to the sinks, deltas to the log, cursors forward; one step."""
+        """Take what came of the next train: outputs to the sinks, deltas to the log, cursors forward; one step.
+
+        A query that starts before there is anything to read begins with a micro-batch that is no train.
+        """
+        if not result.num_rows:
+            return
+        for queue in self.queues.values():  # none may block halfway; only commits fill them, so room stays room
+            while not queue.wait_for_room(ROOM_S) and not self._closed:
+                continue
         with self._committing:  # a run may be closed from another thread
             if self._closed:
                 raise TrainError("the run was closed while this train was under way")
             self._commit(result)
+            self._committing.notify_all()
 
     def _commit(self, result: pa.Table) -> None:
         arrived = Arrived(iter(result.to_batches()))
@@ -161,6 +196,7 @@ class UnitRun:
             self._commits.append(self._header(train, positions), deltas)
         self._log.commit(train.number, deltas)
         self._committed, self._positions = train.number, positions
+        self._header_now = self._header(train, positions)
         self.manager.release(train.number)
         shutil.rmtree(self._results(train.number), ignore_errors=True)
         ms = (time.perf_counter() - self._planned.pop(train.number)) * 1000
@@ -180,6 +216,12 @@ class UnitRun:
 
     def _write_outputs(self, arrived: Arrived) -> None:
         bounds = train_bounds(self.compiled.program, arrived.train or {})
+        for name, queue in self.queues.items():
+            outlet = self.compiled.outlets[name]
+            piece = queue_section(queue, arrived.flow(outlet.tag, outlet.schema, bounds[outlet.flow]))
+            if len(piece) or len(piece.bound):
+                queue.append(piece)
+            self._ids[name] = self.progress.rows_out[name] = piece.stop
         for name, sink in self.sinks.items():
             outlet = self.compiled.outlets[name]
             flow = arrived.flow(outlet.tag, outlet.schema, bounds[outlet.flow])
@@ -197,12 +239,35 @@ class UnitRun:
             "ids": dict(self._ids),
         }
 
+    # -- moving elsewhere
+
+    def freeze(self, seconds: float) -> Handover:
+        """Stop at a train boundary and give away all there is; `thaw` undoes it. Nothing is committed in between."""
+        handed = self.manager.pause()
+        with self._committing:
+            if not self._committing.wait_for(lambda: self._committed >= handed or self._closed, seconds):
+                self.manager.resume()
+                raise TrainError(
+                    f"unit '{self.unit.name}' did not finish its train within {seconds:g} s", hint="try again later"
+                )
+            return Handover(self._header_now, self._log.whole()(), {n: q.snapshot() for n, q in self.queues.items()})
+
+    def thaw(self) -> None:
+        """Go on after `freeze`."""
+        self.manager.resume()
+
+    def cursors(self) -> dict[str, Any]:
+        """Where every input stands after the last committed train."""
+        cursors: dict[str, Any] = self._header_now["cursors"]
+        return cursors
+
     # -- the end
 
     def close(self, complete: bool) -> None:
         """Stop reading and make the outputs whole, also after a failure or in the midst of a train."""
         with self._committing:
             self._closed = True
+            self._committing.notify_all()
         self.manager.stop()
         errors: list[BaseException] = []
         for name, sink in self.sinks.items():
@@ -221,6 +286,13 @@ class UnitRun:
         if self._commits is not None:
             self._commits.close()
         shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def queue_section(queue: OutputQueue, flow: Flow) -> Section:
+    """A train's share of a stream: the flow's rows with its boundaries among them, as the queue's next tuples."""
+    first = queue.next_id
+    at = first + np.searchsorted(flow.cause, flow.bounds.cause, "right")
+    return section(first, flow.rows, flow.time, at, flow.bounds.time, flow.bounds.standing).above(queue.boundary)
 
 
 def _as_bytes(payload: bytes | pa.Buffer) -> bytes:

@@ -6,6 +6,7 @@ exact Arrow twin runs among the kernels; any other is left to Catalyst, and what
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ from borealis.diagram import sides as side_names
 from borealis.diagram.boxes.aggregate import Aggregate
 from borealis.diagram.boxes.base import Box
 from borealis.diagram.boxes.join import Join
+from borealis.diagram.cut import Piece
 from borealis.diagram.spec import LATE, Spec
 from borealis.kernels.aggregate import AggregateKernel
 from borealis.kernels.expr import to_json
@@ -123,7 +125,20 @@ def _apply(frame: DataFrame, tag: int, steps: tuple[CatalystStep, ...]) -> DataF
 
 def compile_unit(spec: Spec, spark: SparkSession, buckets: int = 1, *, headers: bool = False) -> Compiled:
     """The program of a unit whose diagram has been checked. `headers`: its outputs will be asked for their times."""
-    return _Compiler(spec, spark, buckets, headers).run()
+    inputs = [name for one in spec.inputs for name in (one.name, one.name + LATE)]
+    outputs = {o.name: o.source for o in spec.outputs}
+    outputs |= {one.name + LATE: one.name + LATE for one in spec.inputs}
+    hidden = (TIME, CAUSE, SUB) if buckets > 1 else (TIME,) if headers else ()
+    return _Compiler(spec, spark, buckets, hidden).run(inputs, [b.name for b in spec.boxes], outputs)
+
+
+def compile_piece(spec: Spec, piece: Piece, spark: SparkSession, buckets: int = 1) -> Compiled:
+    """The program of one piece of a diagram: streams in, streams out, each known by its arrow.
+
+    Outputs carry times and causes, so that boundaries can be put among them.
+    """
+    hidden = (TIME, CAUSE, SUB) if buckets > 1 else (TIME, CAUSE)
+    return _Compiler(spec, spark, buckets, hidden).run(piece.reads, piece.boxes, {a: a for a in piece.gives})
 
 
 @dataclass
@@ -142,10 +157,10 @@ class _Draft:
 
 
 class _Compiler:
-    def __init__(self, spec: Spec, spark: SparkSession, buckets: int, headers: bool) -> None:
-        self.spec, self.spark, self.buckets, self.headers = spec, spark, buckets, headers
+    def __init__(self, spec: Spec, spark: SparkSession, buckets: int, hidden: tuple[str, ...]) -> None:
+        self.spec, self.spark, self.buckets = spec, spark, buckets
         # what an output's parcels carry beside the rows: one bucket's are in order as they come
-        self.output_hidden = (TIME, CAUSE, SUB) if buckets > 1 else (TIME,) if headers else ()
+        self.output_hidden = hidden
         self.schemas = analyze(spec, spark)
         self.flows: dict[str, _Flow] = {}
         self.drafts: list[_Draft] = [_Draft()]
@@ -156,13 +171,14 @@ class _Compiler:
         self.tags = 0
         self._arrived: dict[tuple[str, int, tuple[str, ...] | None], str] = {}
         # without a keyed box each bucket takes its share of the rows; with one, each reads all and keeps its keys
-        self.shared = not any(b.stateful for b in spec.boxes)
+        self.shared = False
 
-    def run(self) -> Compiled:
-        for one in self.spec.inputs:
-            for name in (one.name, one.name + LATE):
-                self.flows[name] = _Flow(nullable(self.schemas[one.name]), 0, self.shared)
-        for box in self.spec.topological():
+    def run(self, inputs: Sequence[str], boxes: Collection[str], outputs: dict[str, str]) -> Compiled:
+        mine = [box for box in self.spec.topological() if box.name in boxes]
+        self.shared = not any(box.stateful for box in mine)
+        for name in inputs:
+            self.flows[name] = _Flow(nullable(self.schemas[name]), 0, self.shared)
+        for box in mine:
             match box:
                 case Aggregate():
                     self._aggregate(box)
@@ -175,18 +191,17 @@ class _Compiler:
                 case _:
                     exprs = tuple(box.exprs.items())  # type: ignore[attr-defined]
                     self._stateless(box, box.sources[0], box.name, CatalystStep(exprs=exprs))
-        outputs = {o.name: o.source for o in self.spec.outputs}
-        outputs |= {one.name + LATE: one.name + LATE for one in self.spec.inputs}
         outlets = self._outlets(outputs)
-        inputs = {n: _arrow(self.flows[n].schema) for i in self.spec.inputs for n in (i.name, i.name + LATE)}
+        schemas = {name: _arrow(self.flows[name].schema) for name in inputs}
         program = Program(
             self.buckets,
             self.shared,
-            {name: schema_text(schema) for name, schema in inputs.items()},
+            {name: schema_text(schema) for name, schema in schemas.items()},
             tuple(self.bounds),
             tuple(Level(tuple(d.arrive), tuple(d.steps), tuple(d.leave)) for d in self.drafts),
         )
-        return Compiled(program, outlets, inputs, self.schemas, self.tables, self.catalyst, self.where, self.headers)
+        headers = TIME in self.output_hidden
+        return Compiled(program, outlets, schemas, self.schemas, self.tables, self.catalyst, self.where, headers)
 
     # -- boxes
 

@@ -1,0 +1,221 @@
+"""The streams that a unit reads, wherever they are served: on this node, or on another over the wire.
+
+A feed never gives up by itself. When its upstream moves, breaks or is not there yet, it asks where the stream is served
+now, and takes it up at the tuple where it stands.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+from borealis.emit.queue import MovedError, OutputQueue
+from borealis.errors import BorealisError, GoneError, StreamError, WireError
+from borealis.section import Section
+from borealis.tuples import FIRST_TIME, LAST_TIME
+from borealis.wire.auth import Security
+from borealis.wire.client import Peer, Subscription
+from borealis.wire.messages import Ack, Subscribe
+
+LOOK_S = 0.2  # how often a feed looks whether it was stopped
+RETRY_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # between attempts to reach an upstream
+ACK_S = 0.02  # acknowledgements that came meanwhile go together
+
+
+class Routes:
+    """Where streams are served, as far as this node knows. Thread-safe."""
+
+    def __init__(self, local: Callable[[str], OutputQueue | None], ask: Callable[[str], str | None]) -> None:
+        self.local = local
+        self._ask = ask  # the coordinator; None where it does not know or does not answer
+        self._addresses: dict[str, str] = {}
+        self._changed = threading.Condition()
+
+    def put(self, stream: str, address: str) -> None:
+        """A stream is served there."""
+        with self._changed:
+            self._addresses[stream] = address
+            self._changed.notify_all()
+
+    def address(self, stream: str) -> str | None:
+        """Where to go for a stream, as far as is known."""
+        with self._changed:
+            return self._addresses.get(stream)
+
+    def look_up(self, stream: str) -> str | None:
+        """Where to go for a stream that was not found where it should be."""
+        found = self._ask(stream)
+        if found is not None:
+            self.put(stream, found)
+        return found or self.address(stream)
+
+    def wait(self, stream: str, known: str | None, seconds: float) -> None:
+        """Wait until a stream has another address than the known one, but not longer than so many seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._addresses.get(stream) != known, seconds)
+
+
+class Peers:
+    """Connections to other nodes, one for each address. Thread-safe."""
+
+    def __init__(self, security: Security | None) -> None:
+        self._security = security
+        self._peers: dict[str, Peer] = {}
+        self._lock = threading.Lock()
+
+    def at(self, address: str) -> Peer:
+        """The node at an address."""
+        with self._lock:
+            if address not in self._peers:
+                self._peers[address] = Peer(address, self._security)
+            return self._peers[address]
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        with self._lock:
+            for peer in self._peers.values():
+                peer.close()
+            self._peers.clear()
+
+
+class Acks:
+    """Sends acknowledgements upstream, the newest of each kind, a few times a second at most. Thread-safe.
+
+    One that cannot be delivered is dropped: the next one says more, and a feed that reconnects says it again.
+    """
+
+    def __init__(self, routes: Routes, peers: Peers) -> None:
+        self._routes, self._peers = routes, peers
+        self._waiting: dict[tuple[str, str, int], int] = {}
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._send_forever, name="acks", daemon=True)
+        self._thread.start()
+
+    def put(self, stream: str, reader: str, level: int, upto: int) -> None:
+        """Acknowledge all tuples of a stream before `upto`."""
+        queue = self._routes.local(stream)
+        if queue is not None:
+            with suppress(StreamError):  # it was closed or began anew just now
+                queue.ack(reader, level, upto)
+            return
+        with self._changed:
+            self._waiting[stream, reader, level] = upto
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Send no more."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _send_forever(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._stopped)
+                if self._stopped:
+                    return
+                self._changed.wait_for(lambda: self._stopped, ACK_S)
+                waiting, self._waiting = self._waiting, {}
+            for (stream, reader, level), upto in waiting.items():
+                address = self._routes.address(stream)
+                if address is not None:
+                    with suppress(BorealisError):
+                        ack = Ack(stream=stream, reader=reader, level=1 if level else 0, upto=upto)
+                        self._peers.at(address).ack(ack)
+
+
+class StreamFeed:
+    """One stream as the source of a unit's input."""
+
+    def __init__(self, stream: str, reader: str, routes: Routes, peers: Peers, acks: Acks, epoch: str | None) -> None:
+        self.stream, self.reader = stream, reader
+        self.epoch = epoch  # of the ids this unit has seen; None: it has seen none
+        self.waiting_for = ""  # why nothing comes, if it is known
+        self._routes, self._peers, self._acks = routes, peers, acks
+        self._stopped = threading.Event()
+        self._open: Subscription | None = None
+        self._lock = threading.Lock()
+        self._next, self._boundary = 0, FIRST_TIME
+        self._committed = 0
+
+    def sections(self, start: int, boundary: int) -> Iterator[Section]:
+        """The stream from a tuple id on, across moves and broken connections; ends when the stream does."""
+        self._next, self._boundary, self._committed = start, boundary, start
+        failures = 0
+        while not self._stopped.is_set() and self._boundary != LAST_TIME:
+            address = self._routes.address(self.stream)
+            try:
+                for section in self._once(address):
+                    failures, self.waiting_for = 0, ""
+                    section = section.above(self._boundary)
+                    self._next, self._boundary = section.stop, section.final
+                    yield section
+                    self._acks.put(self.stream, self.reader, 0, self._next)
+                continue
+            except MovedError as moved:
+                if moved.moved_to and moved.moved_to != address:
+                    self._routes.put(self.stream, moved.moved_to)
+                    continue
+                self.waiting_for = str(moved)
+            except GoneError:
+                raise
+            except (StreamError, WireError) as error:
+                self.waiting_for = str(error)
+            if self._stopped.is_set():
+                return
+            now = self._routes.look_up(self.stream)
+            if now == address:
+                self._routes.wait(self.stream, address, RETRY_S[min(failures, len(RETRY_S) - 1)])
+            failures += 1
+
+    def _once(self, address: str | None) -> Iterator[Section]:
+        queue = self._routes.local(self.stream)
+        if queue is not None:
+            yield from self._from_queue(queue)
+            return
+        if address is None:
+            raise StreamError(f"nobody serves stream {self.stream} yet")
+        ask = Subscribe(
+            stream=self.stream, start=self._next, boundary=self._boundary, epoch=self.epoch, reader=self.reader
+        )
+        with self._peers.at(address).subscribe(ask) as subscription:
+            with self._lock:
+                self._open = subscription
+            if self._stopped.is_set():
+                return
+            self.epoch = subscription.epoch
+            self._acks.put(self.stream, self.reader, 1, self._committed)
+            try:
+                yield from subscription
+            finally:
+                with self._lock:
+                    self._open = None
+
+    def _from_queue(self, queue: OutputQueue) -> Iterator[Section]:
+        if self.epoch not in (None, queue.epoch):
+            raise GoneError(
+                f"stream {self.stream} began anew: tuple {self._next} is of its life {self.epoch}, not {queue.epoch}"
+            )
+        self.epoch = queue.epoch
+        queue.register(self.reader, self._next)
+        while not self._stopped.is_set():
+            section = queue.read(self._next, self._boundary, LOOK_S)
+            if section is not None:
+                yield section
+            elif queue.ended:
+                return
+
+    def committed(self, position: int) -> None:
+        """Everything before this position is in committed trains."""
+        self._committed = position
+        self._acks.put(self.stream, self.reader, 1, position)
+
+    def stop(self) -> None:
+        """Read no more."""
+        self._stopped.set()
+        with self._lock:
+            if self._open is not None:
+                self._open.cancel()

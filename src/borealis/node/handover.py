@@ -1,0 +1,62 @@
+"""A unit on its way from one node to another: where it stood, its state tables, and its output queues.
+
+As bytes: a version, the length of a JSON head, the head, then the blobs it lists, one behind the other.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from borealis.emit.queue import QueueSnapshot
+from borealis.errors import WireError
+from borealis.state.log import Key
+
+_MAGIC = b"BHO1"
+_HEAD = struct.Struct("<4sQ")
+
+
+@dataclass(frozen=True)
+class Handover:
+    """All that makes a unit, at a train boundary."""
+
+    header: dict[str, Any]  # train, cursors, next_cause, ids
+    state: dict[Key, bytes]  # the whole tables of each box and bucket
+    queues: dict[str, QueueSnapshot]
+
+    def to_bytes(self) -> bytes:
+        """For the wire."""
+        blobs = [*self.state.values(), *(q.to_bytes() for q in self.queues.values())]
+        head = {
+            "header": self.header,
+            "state": [list(key) for key in self.state],
+            "queues": list(self.queues),
+            "sizes": [len(b) for b in blobs],
+        }
+        text = json.dumps(head).encode()
+        return b"".join([_HEAD.pack(_MAGIC, len(text)), text, *blobs])
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Handover:
+        """From the wire; a WireError if it is none, or not whole."""
+        if len(data) < _HEAD.size or data[:4] != _MAGIC:
+            raise WireError("this is not a unit's state of this version", hint="use the same version on all nodes")
+        _, size = _HEAD.unpack_from(data)
+        at = _HEAD.size + size
+        try:
+            head = json.loads(data[_HEAD.size : at])
+            sizes: list[int] = head["sizes"]
+            blobs = []
+            for length in sizes:
+                blobs.append(data[at : at + length])
+                at += length
+            if at != len(data):
+                raise WireError(f"a unit's state came with {len(data)} bytes instead of {at}")
+            keys: list[Key] = [(box, int(bucket)) for box, bucket in head["state"]]
+            state = dict(zip(keys, blobs[: len(keys)], strict=True))
+            rest = zip(head["queues"], blobs[len(keys) :], strict=True)
+            return cls(head["header"], state, {name: QueueSnapshot.from_bytes(b) for name, b in rest})
+        except (ValueError, KeyError, TypeError) as error:
+            raise WireError(f"a unit's state is damaged: {error}") from error

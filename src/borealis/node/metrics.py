@@ -1,0 +1,122 @@
+"""A node's figures for Prometheus, read when somebody asks: base units, totals end in `_total`."""
+
+from __future__ import annotations
+
+import hmac
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from borealis.tuples import FIRST_TIME, LAST_TIME
+from borealis.wire.auth import Security
+from borealis.wire.messages import NodeStatus
+
+UNIT = ("diagram", "unit")
+
+
+class NodeFigures:
+    """What `/metrics` shows, made from the node's status."""
+
+    def __init__(self, status: Callable[[], NodeStatus]) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Metric]:
+        """All figures as of now."""
+        now = self._status()
+        up = GaugeMetricFamily("borealis_spark_ready", "1 when this node's Spark session is ready")
+        up.add_metric([], 1.0 if now.spark == "ready" else 0.0)
+        yield up
+        started = GaugeMetricFamily("borealis_node_start_time_seconds", "When this node started, in Unix time")
+        started.add_metric([], now.started)
+        yield started
+        yield from self._units(now)
+        yield from self._queues(now)
+
+    def _units(self, now: NodeStatus) -> Iterator[Metric]:
+        running = GaugeMetricFamily("borealis_unit_running", "1 when the unit runs", labels=UNIT)
+        trains = CounterMetricFamily("borealis_unit_trains", "Trains committed", labels=UNIT)
+        taken = CounterMetricFamily("borealis_unit_tuples_in", "Tuples in committed trains", labels=UNIT)
+        given = CounterMetricFamily("borealis_unit_tuples_out", "Tuples put out", labels=UNIT)
+        seconds = GaugeMetricFamily("borealis_unit_train_seconds", "Median time of the last trains", labels=UNIT)
+        state = GaugeMetricFamily("borealis_unit_state_bytes", "State tables of the unit", labels=UNIT)
+        lag = GaugeMetricFamily("borealis_unit_lag_tuples", "Tuples received and not yet committed", labels=UNIT)
+        for unit in now.units:
+            labels = [unit.diagram, unit.unit]
+            running.add_metric(labels, 1.0 if unit.state == "running" else 0.0)
+            trains.add_metric(labels, unit.trains)
+            taken.add_metric(labels, unit.rows_in)
+            given.add_metric(labels, unit.rows_out)
+            seconds.add_metric(labels, unit.train_ms / 1000)
+            state.add_metric(labels, unit.state_bytes)
+            lag.add_metric(labels, unit.lag_rows)
+        yield from (running, trains, taken, given, seconds, state, lag)
+
+    def _queues(self, now: NodeStatus) -> Iterator[Metric]:
+        tuples = CounterMetricFamily("borealis_stream_tuples", "Tuples on the stream so far", labels=["stream"])
+        held = GaugeMetricFamily("borealis_queue_bytes", "Bytes held in the output queue", labels=["stream"])
+        rows = GaugeMetricFamily("borealis_queue_tuples", "Tuples held in the output queue", labels=["stream"])
+        dropped = CounterMetricFamily("borealis_queue_dropped_tuples", "Tuples slow readers lost", labels=["stream"])
+        late = CounterMetricFamily("borealis_entry_late_tuples", "Tuples that came too late", labels=["stream"])
+        bound = GaugeMetricFamily("borealis_stream_boundary_seconds", "The boundary, in Unix time", labels=["stream"])
+        behind = GaugeMetricFamily("borealis_reader_behind_tuples", "Not acknowledged yet", labels=["stream", "reader"])
+        for queue in now.queues:
+            labels = [queue.stream]
+            tuples.add_metric(labels, queue.next_id)
+            held.add_metric(labels, queue.held_bytes)
+            rows.add_metric(labels, queue.held_rows)
+            dropped.add_metric(labels, queue.dropped)
+            if FIRST_TIME < queue.boundary < LAST_TIME:
+                bound.add_metric(labels, queue.boundary / 1e6)
+            if queue.stream in now.entries:
+                late.add_metric(labels, queue.late)
+            for reader, acked in queue.readers.items():
+                behind.add_metric([queue.stream, reader], queue.next_id - acked)
+        yield from (tuples, held, rows, dropped, late, bound, behind)
+
+
+class MetricsServer:
+    """Serves `/metrics` over HTTP; with a token, only to those who have it."""
+
+    def __init__(
+        self, status: Callable[[], NodeStatus], host: str, port: int, security: Security | None = None
+    ) -> None:
+        registry = CollectorRegistry()
+        registry.register(NodeFigures(status))
+        metrics: Any = make_wsgi_app(registry)
+        expected = None if security is None or security.token is None else f"Bearer {security.token}"
+
+        def app(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
+            given = str(environ.get("HTTP_AUTHORIZATION", ""))
+            if expected is not None and not hmac.compare_digest(given.encode(), expected.encode()):
+                start("401 Unauthorized", [("Content-Type", "text/plain")])
+                return [b"give the token of this cluster\n"]
+            if environ.get("PATH_INFO") != "/metrics":
+                start("404 Not Found", [("Content-Type", "text/plain")])
+                return [b"there is only /metrics\n"]
+            answer: Iterable[bytes] = metrics(environ, start)
+            return answer
+
+        self._server = _Server((host, port), _Quiet)
+        self._server.set_app(app)
+        self.port = int(self._server.server_address[1])
+        self.address = f"http://{host}:{self.port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.1,), name="metrics", daemon=True).start()
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Scrapes are not worth a line each."""

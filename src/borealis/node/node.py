@@ -1,0 +1,506 @@
+"""A node: units, entry points and output queues in one process, behind one Flight server.
+
+It does what it is told by actions (a coordinator's, or a test's) and keeps running whatever it runs when nobody tells
+it anything any more.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from borealis import __version__
+from borealis.diagram import passes
+from borealis.diagram.cut import Piece, piece_of
+from borealis.diagram.spec import LATE, Spec, Unit
+from borealis.emit.queue import OutputQueue, QueueLimits
+from borealis.errors import BorealisError, ClusterError, StreamError, WireError, did_you_mean
+from borealis.ingest.relay import Feed
+from borealis.node.entry import Entry
+from borealis.node.feeds import Acks, Peers, Routes, StreamFeed
+from borealis.node.handover import Handover
+from borealis.node.unit import UnitOptions, UnitRun
+from borealis.plan.analyze import analyze, input_schema, nullable
+from borealis.plan.compile import compile_piece
+from borealis.plan.train import Query
+from borealis.wire.auth import Security
+from borealis.wire.messages import (
+    CheckOrder,
+    Checked,
+    DiagramName,
+    Done,
+    EntryName,
+    EntryOrder,
+    Message,
+    Moved,
+    NodeStatus,
+    Ping,
+    Pong,
+    QueueStatus,
+    Reroute,
+    SchemaIs,
+    SchemaOf,
+    UnitName,
+    UnitOrder,
+    UnitStatus,
+)
+
+READY_S = 120.0  # how long an order waits for Spark
+FREEZE_S = 30.0  # how long a unit may take to finish its train, and how long it stays frozen without news
+PIECE_BYTES = 1 << 20  # of an export
+TICK_S = 0.05
+
+log = logging.getLogger("borealis.node")
+
+
+@dataclass
+class RunningUnit:
+    """A unit that runs here."""
+
+    order: UnitOrder
+    piece: Piece
+    run: UnitRun
+    query: Query
+    feeds: dict[str, StreamFeed]
+    queues: dict[str, OutputQueue]
+    frozen_since: float | None = None
+    failure: BorealisError | None = None
+
+    def look(self) -> BorealisError | None:
+        """Why the unit stands still, if it does and cannot help it."""
+        if self.failure is None and not self.run.done.is_set():
+            broken = self.run.manager.failure
+            self.failure = self.query.failure() or (broken if isinstance(broken, BorealisError) else None)
+        return self.failure
+
+    def status(self) -> UnitStatus:
+        """How it stands."""
+        progress, failure = self.run.progress, self.look()
+        waiting = [f.waiting_for for f in self.feeds.values() if f.waiting_for]
+        state: Any = "running"
+        if failure is not None:
+            state = "failed"
+        elif self.run.done.is_set():
+            state = "ended"
+        elif self.frozen_since is not None:
+            state = "frozen"
+        recent = sorted(list(progress.train_ms)[-50:])
+        return UnitStatus(
+            diagram=self.order.diagram,
+            unit=self.order.unit,
+            state=state,
+            boxes=list(self.piece.boxes),
+            trains=progress.trains,
+            rows_in=progress.rows_in,
+            rows_out=sum(progress.rows_out.values()),
+            train_ms=round(recent[len(recent) // 2], 3) if recent else 0.0,
+            state_bytes=progress.state_bytes,
+            inputs={f"{self.order.diagram}/{a}": c["position"] for a, c in self.run.cursors().items()},
+            lag_rows=self.run.manager.waiting(),
+            boundary=min((q.boundary for q in self.queues.values()), default=-(2**63)),
+            error=str(failure) if failure is not None else "; ".join(waiting),
+        )
+
+
+class Node:
+    """Serves streams and runs units; `wire.server.WireServer` is its way in."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        data: Path | None = None,
+        security: Security | None = None,
+        ask: Callable[[str], str | None] = lambda _: None,
+        master: str = "",
+        cores: int = 0,
+    ) -> None:
+        self.name, self.data, self.master = name, data, master
+        self.cores = cores or os.cpu_count() or 1
+        self.incarnation = uuid.uuid4().hex[:16]
+        self.address = self.http = ""
+        self.started = time.time()
+        self.stop_asked = threading.Event()
+        self.queues: dict[str, OutputQueue] = {}
+        self.entries: dict[str, Entry] = {}
+        self.units: dict[tuple[str, str], RunningUnit] = {}
+        self.peers = Peers(security)
+        self.routes = Routes(self.queues.get, ask)
+        self.acks = Acks(self.routes, self.peers)
+        self._spark: Any = None
+        self._spark_state: Any = "starting"
+        self._ready = threading.Event()
+        self._ordering = threading.RLock()  # one order at a time
+        self._stopped = threading.Event()
+        threading.Thread(target=self._tick_forever, name="node-tick", daemon=True).start()
+
+    # -- Spark
+
+    def spark_is(self, spark: Any) -> None:
+        """The session is there: orders can be carried out."""
+        self._spark, self._spark_state = spark, "ready"
+        self._ready.set()
+
+    def spark_failed(self) -> None:
+        """There will be no session."""
+        self._spark_state = "failed"
+        self._ready.set()
+
+    def _session(self) -> Any:
+        if not self._ready.wait(READY_S) or self._spark is None:
+            raise ClusterError(f"Spark did not start on {self.name}", hint="its log says why")
+        return self._spark
+
+    # -- what the Flight server asks
+
+    def queue(self, stream: str) -> OutputQueue:
+        """The queue of a stream that is served here."""
+        queue = self.queues.get(stream)
+        if queue is None:
+            raise StreamError(f"node {self.name} serves no stream {stream}", hint=did_you_mean(stream, self.queues))
+        return queue
+
+    def entry(self, stream: str) -> Entry:
+        """The entry point of a stream, if that is here."""
+        entry = self.entries.get(stream)
+        if entry is None:
+            if stream in self.queues:
+                raise StreamError(f"stream {stream} is computed, nobody can publish to it", hint="publish to an input")
+            raise StreamError(
+                f"node {self.name} is not the entry point of {stream}", hint=did_you_mean(stream, self.entries)
+            )
+        return entry
+
+    def act(self, action: str, body: bytes) -> bytes:
+        """Carry out an order, or answer a question."""
+        order = ACTIONS.get(action)
+        if order is None:
+            hint = did_you_mean(action, ACTIONS) or f"there are: {', '.join(ACTIONS)}"
+            raise WireError(f"no action '{action}'", hint=hint)
+        kind, carry_out = order
+        answer: Message = carry_out(self, kind.decode(body or b"{}"))
+        return answer.encode()
+
+    def export(self, what: str, body: bytes) -> Iterator[bytes]:
+        """A unit's state for the node that takes it over."""
+        if what != "unit":
+            raise WireError(f"nothing to export as '{what}'", hint="there is: unit")
+        data = self._freeze(UnitName.decode(body)).to_bytes()
+        return (data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES))
+
+    # -- questions
+
+    def ping(self, _: Ping) -> Pong:
+        """That this node is there."""
+        return Pong(node=self.name, incarnation=self.incarnation, version=__version__)
+
+    def status(self, _: Ping | None = None) -> NodeStatus:
+        """All there is to say."""
+        return NodeStatus(
+            node=self.name,
+            incarnation=self.incarnation,
+            version=__version__,
+            address=self.address,
+            http=self.http,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            master=self.master,
+            spark=self._spark_state,
+            cores=self.cores,
+            units=[u.status() for u in list(self.units.values())],
+            queues=[self._queue_status(q) for q in list(self.queues.values())],
+            entries=list(self.entries),
+            started=self.started,
+        )
+
+    def _queue_status(self, queue: OutputQueue) -> QueueStatus:
+        status = queue.status()
+        entry = self.entries.get(queue.stream)
+        return status if entry is None else status.model_copy(update={"late": entry.late.next_id})
+
+    def schema(self, ask: SchemaOf) -> SchemaIs:
+        """The columns of a stream."""
+        schema = self.queue(ask.stream).schema
+        return SchemaIs(arrow=base64.b64encode(schema.serialize().to_pybytes()).decode())
+
+    def check(self, order: CheckOrder) -> Checked:
+        """Whether a diagram's types are right, as Spark sees them."""
+        spec = _spec(order.yaml)
+        found = analyze(spec, self._session())
+        return Checked(columns={arrow: _ddl(schema) for arrow, schema in found.items()})
+
+    # -- orders
+
+    def start_entry(self, order: EntryOrder) -> Done:
+        """Be the entry point of an input; it is no error if it is already here."""
+        with self._ordering:
+            stream = f"{order.diagram}/{order.input}"
+            if stream in self.entries:
+                return Done()
+            spec = _spec(order.yaml)
+            one = spec.input(order.input)
+            from pyspark.sql.pandas.types import to_arrow_schema
+
+            self._session()
+            schema = to_arrow_schema(nullable(input_schema(one)), timezone="UTC")
+            limits = QueueLimits(full=one.full)
+            home = self._home(one.durable, "entries", order.diagram, order.input)
+            entry = Entry(
+                one,
+                spec.paces()[one.name],
+                OutputQueue(stream, schema, limits, readers=order.readers),
+                OutputQueue(stream + LATE, schema, limits, readers=order.late_readers),
+            )
+            self.entries[stream] = entry
+            self.queues[stream], self.queues[stream + LATE] = entry.queue, entry.late
+            return Done()
+
+    def _home(self, durable: bool, *parts: str) -> Path | None:
+        if not durable:
+            return None
+        if self.data is None:
+            raise ClusterError(
+                f"input '{parts[-1]}' is durable, and node {self.name} has no data directory",
+                hint="start the node with --data DIR",
+            )
+        return self.data.joinpath(*parts)
+
+    def start_unit(self, order: UnitOrder) -> Done:
+        """Run a unit: from nothing, or from where the node `take_over` has frozen it."""
+        with self._ordering:
+            key = (order.diagram, order.unit)
+            if key in self.units:
+                if self.units[key].order.yaml == order.yaml:
+                    return Done()
+                raise ClusterError(f"unit {order.unit} of {order.diagram} runs on {self.name}", hint="drop it first")
+            spec, spark = _spec(order.yaml), self._session()
+            piece = piece_of(spec, order.unit, order.boxes)
+            compiled = compile_piece(spec, piece, spark, order.buckets)
+            for stream, address in order.feeds.items():
+                self.routes.put(stream, address)
+            handover = self._fetch(order) if order.take_over is not None else None
+            try:
+                unit = self._build(order, spec, piece, compiled, handover)
+                self.units[key] = unit
+                self.queues.update({q.stream: q for q in unit.queues.values()})
+                if order.take_over is not None:
+                    self._close_source(order)
+                if not unit.run.done.is_set():
+                    unit.run.start()
+                    unit.query.start()
+            except BaseException:
+                self._take_down(key, order.take_over)
+                raise
+            return Done()
+
+    def _fetch(self, order: UnitOrder) -> Handover:
+        assert order.take_over is not None
+        name = UnitName(diagram=order.diagram, unit=order.unit)
+        return Handover.from_bytes(b"".join(self.peers.at(order.take_over).export("unit", name.encode())))
+
+    def _close_source(self, order: UnitOrder) -> None:
+        assert order.take_over is not None
+        moved = Moved(diagram=order.diagram, unit=order.unit, address=self.address)
+        self.peers.at(order.take_over).act("moved", moved, Done)
+
+    def _build(
+        self, order: UnitOrder, spec: Spec, piece: Piece, compiled: Any, handover: Handover | None
+    ) -> RunningUnit:
+        def name(arrow: str) -> str:
+            return f"{order.diagram}/{arrow}"
+
+        full = {o.source: o.full for o in spec.outputs if o.full == "drop"}
+        queues = {}
+        for arrow in piece.gives:
+            limits = QueueLimits(full=full.get(arrow, "wait"))
+            if handover is not None:
+                queues[arrow] = OutputQueue.restore(handover.queues[arrow], limits)
+            else:
+                schema = compiled.outlets[arrow].schema
+                queues[arrow] = OutputQueue(name(arrow), schema, limits, readers=order.readers.get(arrow, ()))
+        epochs = handover.header.get("epochs", {}) if handover else {}
+        reader = f"{order.diagram}.{order.unit}"
+        feeds = {
+            arrow: StreamFeed(name(arrow), reader, self.routes, self.peers, self.acks, epochs.get(arrow))
+            for arrow in piece.reads
+        }
+        run = UnitRun(
+            Unit(name=order.unit, spec=spec),
+            compiled,
+            feeds,
+            {},
+            UnitOptions(),
+            feeds=[Feed(arrow) for arrow in piece.reads],
+            queues=queues,
+            resume=handover,
+        )
+        query = Query(self._spark, compiled, run, run.commit, run.scratch)
+        return RunningUnit(order, piece, run, query, feeds, queues)
+
+    def _take_down(self, key: tuple[str, str], source: str | None) -> None:
+        """Undo a start that failed; the unit goes on where it was."""
+        self._remove(key, moved_to=source)
+        if source is not None:
+            name = UnitName(diagram=key[0], unit=key[1])
+            try:
+                self.peers.at(source).act("thaw", name, Done)
+            except BorealisError as error:
+                log.warning("cannot thaw unit %s at %s: %s", key, source, error)
+
+    def _unit(self, name: UnitName) -> RunningUnit:
+        unit = self.units.get((name.diagram, name.unit))
+        if unit is None:
+            raise ClusterError(f"no unit {name.unit} of {name.diagram} on {self.name}")
+        return unit
+
+    def _freeze(self, name: UnitName) -> Handover:
+        with self._ordering:
+            unit = self._unit(name)
+            if unit.frozen_since is not None:
+                raise ClusterError(f"unit {name.unit} of {name.diagram} is on its way elsewhere already")
+            if (failure := unit.look()) is not None:
+                raise failure
+            handover = unit.run.freeze(FREEZE_S)
+            unit.frozen_since = time.monotonic()
+            handover.header["epochs"] = {arrow: feed.epoch for arrow, feed in unit.feeds.items()}
+            return handover
+
+    def thaw(self, name: UnitName) -> Done:
+        """Let a frozen unit go on here."""
+        with self._ordering:
+            unit = self._unit(name)
+            if unit.frozen_since is not None:
+                unit.frozen_since = None
+                unit.run.thaw()
+            return Done()
+
+    def moved(self, moved: Moved) -> Done:
+        """A frozen unit goes on elsewhere: whoever reads its streams is sent there."""
+        with self._ordering:
+            unit = self._unit(UnitName(diagram=moved.diagram, unit=moved.unit))
+            if unit.frozen_since is None:
+                raise ClusterError(f"unit {moved.unit} of {moved.diagram} is not frozen", hint="move it again")
+            for queue in unit.queues.values():
+                self.routes.put(queue.stream, moved.address)
+            self._remove((moved.diagram, moved.unit), moved_to=moved.address)
+            return Done()
+
+    def drop(self, name: UnitName) -> Done:
+        """Stop a unit for good; harmless if it is not here."""
+        with self._ordering:
+            self._remove((name.diagram, name.unit))
+            return Done()
+
+    def undeploy(self, name: DiagramName) -> Done:
+        """Stop all of a diagram."""
+        with self._ordering:
+            for key in [k for k in self.units if k[0] == name.diagram]:
+                self._remove(key)
+            for stream in [s for s in self.entries if s.partition("/")[0] == name.diagram]:
+                self._remove_entry(stream)
+            return Done()
+
+    def drop_entry(self, name: EntryName) -> Done:
+        """Be an entry point no more; harmless if it is not here."""
+        with self._ordering:
+            if name.stream in self.entries:
+                self._remove_entry(name.stream)
+            return Done()
+
+    def _remove_entry(self, stream: str) -> None:
+        entry = self.entries.pop(stream)
+        for queue in (entry.queue, entry.late):
+            self.queues.pop(queue.stream, None)
+            queue.close()
+        entry.close()
+
+    def reroute(self, order: Reroute) -> Done:
+        """A stream is served elsewhere now."""
+        self.routes.put(order.stream, order.address)
+        return Done()
+
+    def stop(self, _: Ping) -> Done:
+        """End this process, in good order."""
+        self.stop_asked.set()
+        return Done()
+
+    def _remove(self, key: tuple[str, str], moved_to: str | None = None) -> None:
+        unit = self.units.pop(key, None)
+        if unit is None:
+            return
+        for queue in unit.queues.values():
+            if self.queues.get(queue.stream) is queue:
+                del self.queues[queue.stream]
+            queue.close(moved_to)
+        unit.query.stop()
+        unit.run.close(complete=False)
+
+    # -- the end
+
+    def close(self) -> None:
+        """Finish the trains that are under way, then stop everything."""
+        self._stopped.set()
+        with self._ordering:
+            for key, unit in list(self.units.items()):
+                try:
+                    if unit.look() is None and unit.frozen_since is None:
+                        unit.run.freeze(FREEZE_S)
+                except BorealisError as error:
+                    log.warning("unit %s of %s: %s", key[1], key[0], error)
+                self._remove(key)
+            for stream in list(self.entries):
+                self._remove_entry(stream)
+        self.acks.stop()
+        self.peers.close()
+        self._spark_state = "stopped"
+
+    def _tick_forever(self) -> None:
+        while not self._stopped.wait(TICK_S):
+            try:
+                for entry in list(self.entries.values()):
+                    entry.tick()
+                for unit in list(self.units.values()):
+                    since = unit.frozen_since
+                    if since is not None and time.monotonic() - since > FREEZE_S:
+                        log.warning("unit %s stayed frozen too long: it goes on", unit.order.unit)
+                        self.thaw(UnitName(diagram=unit.order.diagram, unit=unit.order.unit))
+            except BorealisError as error:
+                log.warning("%s", error)
+            except Exception:
+                log.exception("a tick failed")
+
+
+ACTIONS: dict[str, tuple[type[Message], Callable[[Node, Any], Message]]] = {
+    "ping": (Ping, Node.ping),
+    "status": (Ping, Node.status),
+    "schema": (SchemaOf, Node.schema),
+    "check": (CheckOrder, Node.check),
+    "entry": (EntryOrder, Node.start_entry),
+    "start": (UnitOrder, Node.start_unit),
+    "thaw": (UnitName, Node.thaw),
+    "moved": (Moved, Node.moved),
+    "drop": (UnitName, Node.drop),
+    "drop_entry": (EntryName, Node.drop_entry),
+    "undeploy": (DiagramName, Node.undeploy),
+    "reroute": (Reroute, Node.reroute),
+    "stop": (Ping, Node.stop),
+}
+
+
+def _spec(text: str) -> Spec:
+    spec = Spec.from_yaml(text)
+    passes.check(spec)
+    return spec
+
+
+def _ddl(schema: Any) -> str:
+    return ", ".join(f"{f.name} {f.dataType.simpleString().upper()}" for f in schema.fields)
