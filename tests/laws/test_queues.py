@@ -107,9 +107,9 @@ class Twin:
         status = queue.status()
         assert (status.first_id, status.next_id, status.held_rows) == (first, stop, stop - first)
         assert set(status.readers) == set(self.needs)
-        # bounds: beyond the limit there is at most the last append, and boundaries at the edge
-        at_edge = len([e for e in self.events if isinstance(e, Boundary) and e.at == first])
-        edge = 16 * at_edge + (queue._overhead + 64) * at_edge.bit_length()  # few sections hold many of them
+        # bounds: beyond the limit there is at most the last append, and boundaries at the edges; few sections hold many
+        at_edge = [e for e in self.events if isinstance(e, Boundary) and e.at in (first, stop)]
+        edge = 16 * len(at_edge) + (queue._overhead + 64) * len(at_edge).bit_length()
         largest = max((size for _, size in self.sizes), default=0)
         assert queue.held_bytes <= limits.bytes_most + largest + edge
         if not any(self.needs.values()):
@@ -118,7 +118,7 @@ class Twin:
             assert queue.has_room()
         # nobody lets go of more than it must: the last section that went would not have fit
         if first and self.sizes:
-            went = max(size for end, size in self.sizes if end == first)
+            went = sum(size for end, size in self.sizes if end == first) + 2 * LEAST  # and boundaries before it
             assert queue.held_bytes + went + edge > min(limits.keep_bytes, limits.bytes_most)
         # replay
         for start in {first, stop, rng.randint(first, stop)}:

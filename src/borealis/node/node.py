@@ -232,6 +232,10 @@ class Node:
         schema = self.queue(ask.stream).schema
         return SchemaIs(arrow=base64.b64encode(schema.serialize().to_pybytes()).decode())
 
+    def stream(self, ask: SchemaOf) -> QueueStatus:
+        """How one stream stands."""
+        return self._queue_status(self.queue(ask.stream))
+
     def check(self, order: CheckOrder) -> Checked:
         """Whether a diagram's types are right, as Spark sees them."""
         spec = _spec(order.yaml)
@@ -483,6 +487,7 @@ ACTIONS: dict[str, tuple[type[Message], Callable[[Node, Any], Message]]] = {
     "ping": (Ping, Node.ping),
     "status": (Ping, Node.status),
     "schema": (SchemaOf, Node.schema),
+    "stream": (SchemaOf, Node.stream),
     "check": (CheckOrder, Node.check),
     "entry": (EntryOrder, Node.start_entry),
     "start": (UnitOrder, Node.start_unit),

@@ -22,7 +22,7 @@ HOW = "give a token (and a certificate with its key, for TLS), or use 127.0.0.1"
 
 @dataclass(frozen=True)
 class Security:
-    """What a process proves itself with. For TLS a server needs `cert` and `key`, and its clients the `ca` behind it."""
+    """What a process proves itself with. For TLS a server needs `cert` and `key`, its clients the `ca` behind it."""
 
     token: str | None = field(default=None, repr=False)
     cert: Path | None = None
