@@ -1,0 +1,127 @@
+"""The coordinator as a web application: its routes, its errors, and the loop that keeps what shall be."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from borealis import __version__
+from borealis.coordinator import curl, rest
+from borealis.coordinator.cluster import Cluster
+from borealis.coordinator.deployment import take_up
+from borealis.coordinator.guard import Guard
+from borealis.coordinator.reconcile import Reconciler
+from borealis.coordinator.refusals import MalformedError, status_of
+from borealis.coordinator.threads import spawn
+from borealis.errors import BorealisError
+from borealis.wire.problems import problem_of
+
+log = logging.getLogger("borealis.coordinator")
+LOOK_SECONDS = 1.0  # between two looks at what is and what shall be
+
+
+@dataclass(frozen=True)
+class AppOptions:
+    """How the application is protected, and what it tells of itself."""
+
+    token: str | None = field(default=None, repr=False)
+    hosts: Collection[str] = ()  # names by which it may be asked, beside those of loopback
+    address: str = ""
+    look_seconds: float = LOOK_SECONDS
+
+
+def create_app(cluster: Cluster, options: AppOptions, end: Callable[[], None] = lambda: None) -> FastAPI:
+    """The application. `end` is called when someone asks it to stop."""
+    reconciler = Reconciler(cluster)
+    ending = asyncio.Event()
+    facts = _facts(cluster, options)
+
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        take_up(cluster)
+        stopped = threading.Event()
+        spawn("reconcile", lambda: _keep(reconciler, options.look_seconds, stopped))
+        yield
+        stopped.set()
+        cluster.nodes.close()
+
+    app = FastAPI(
+        title="Borealis coordinator",
+        version=__version__,
+        description="What runs where. Tuples go from node to node by Arrow Flight: ask `/v1/locate` for the way.",
+        lifespan=life,
+        redoc_url=None,
+    )
+    app.state.ending, app.state.reconciler = ending, reconciler
+    app.include_router(rest.router(cluster, reconciler, facts, end))
+    app.include_router(curl.router(cluster, ending))
+    app.add_exception_handler(BorealisError, _problem)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _unexpected)
+    app.add_middleware(Guard, token=options.token, hosts=options.hosts)
+    return app
+
+
+def _facts(cluster: Cluster, options: AppOptions) -> Callable[[], dict[str, Any]]:
+    fixed = {
+        "version": __version__,
+        "incarnation": uuid.uuid4().hex[:16],
+        "address": options.address,
+        "pid": os.getpid(),
+        "catalog": str(cluster.catalog.path),
+        "started": time.time(),
+    }
+    return lambda: dict(fixed)
+
+
+def _keep(reconciler: Reconciler, seconds: float, stopped: threading.Event) -> None:
+    while not stopped.wait(seconds):
+        try:
+            reconciler.step()
+        except Exception:
+            if not stopped.is_set():
+                log.exception("a look at the cluster failed")
+
+
+def _answer(error: BorealisError, status: int | None = None) -> Response:
+    return Response(problem_of(error).encode(), status or status_of(error), media_type="application/json")
+
+
+async def _problem(_: Request, error: Exception) -> Response:
+    assert isinstance(error, BorealisError)
+    return _answer(error)
+
+
+async def _invalid(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = " ".join(str(part) for part in first["loc"])
+    return _answer(MalformedError(f"bad request: {where}: {first['msg']}", hint="/docs shows what is asked"))
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    what = MalformedError(f"{request.method} {request.url.path}: {error.detail}", hint="/docs shows what there is")
+    return _answer(what, error.status_code)
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    said = " ".join(str(error).split())[:300]
+    return _answer(
+        BorealisError(f"unexpected {type(error).__name__}: {said}", hint="the coordinator's log says where"), 500
+    )

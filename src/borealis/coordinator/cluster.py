@@ -1,0 +1,137 @@
+"""All the coordinator holds: the catalog, who is there, the way to the nodes, and who is at work on which diagram."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from borealis.clock import Clock
+from borealis.coordinator.catalog import Catalog, KnownNode
+from borealis.coordinator.layout import Layout
+from borealis.coordinator.membership import DEAD_AFTER_SECONDS, Member, Membership
+from borealis.coordinator.nodes import Nodes
+from borealis.coordinator.refusals import MissingError, TakenError
+from borealis.errors import BorealisError, did_you_mean
+from borealis.wire.messages import DiagramName, Done, Message, NodeStatus, Ping, Pong
+
+M = TypeVar("M", bound=Message)
+WAIT_SECONDS = 60.0  # for someone else's work on the same diagram
+
+
+class Cluster:
+    """The coordinator's knowledge. Thread-safe."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        nodes: Nodes,
+        clock: Clock | None = None,
+        dead_after: float = DEAD_AFTER_SECONDS,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.catalog, self.nodes, self.now = catalog, nodes, now
+        self.members = Membership(clock, dead_after)
+        self._guard = threading.Lock()
+        self._work: dict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._doing: dict[str, str] = {}
+
+    # -- nodes
+
+    def heard(self, status: NodeStatus) -> None:
+        """Take a heartbeat. A name is given away as soon as its holder does not answer a ping."""
+        try:
+            self._heard(status)
+        except TakenError:
+            holder = self.members.member(status.node)
+            if holder is None or holder.status.incarnation == status.incarnation or self._answers(holder):
+                raise
+            with self._guard:
+                self.members.died(status.node, holder.status.incarnation)
+            self._heard(status)
+
+    def _heard(self, status: NodeStatus) -> None:
+        with self._guard:
+            new = self.members.heard(status)
+        if new:
+            self.catalog.saw(
+                KnownNode(
+                    name=status.node,
+                    incarnation=status.incarnation,
+                    address=status.address,
+                    http=status.http,
+                    host=status.host,
+                    pid=status.pid,
+                    seen=self.now(),
+                )
+            )
+
+    def _answers(self, holder: Member) -> bool:
+        try:
+            pong = self.nodes.act(holder.status.address, "ping", Ping(), Pong)
+        except BorealisError:
+            return False
+        return pong.incarnation == holder.status.incarnation
+
+    def living(self, name: str) -> Member:
+        """The node, which must be there and alive."""
+        return self.members.living(name, [known.name for known in self.catalog.nodes()])
+
+    def address(self, name: str) -> str | None:
+        """Where a node is, or was when it was last seen."""
+        member = self.members.member(name)
+        if member is not None:
+            return member.status.address
+        return next((known.address for known in self.catalog.nodes() if known.name == name), None)
+
+    def order(self, node: str, action: str, message: Message) -> None:
+        """Tell a living node to do something, and wait until it has."""
+        self.ask(node, action, message, Done)
+
+    def ask(self, node: str, action: str, message: Message, answer: type[M]) -> M:
+        """Ask a living node for something."""
+        return self.nodes.act(self.living(node).status.address, action, message, answer)
+
+    def forget(self, name: str) -> None:
+        """The node was told to go; it may come back as a new one."""
+        with self._guard:
+            self.members.forget(name)
+        self.catalog.forget(name)
+
+    def settle(self, node: str) -> None:
+        """Tell a node which diagrams ended while it was not there, before it gets anything new."""
+        for owed, diagram in sorted(self.catalog.owed()):
+            if owed == node:
+                self.order(node, "undeploy", DiagramName(diagram=diagram))
+                self.catalog.settled(node, diagram)
+
+    # -- diagrams
+
+    def layout(self, name: str) -> Layout:
+        """A diagram that must be there."""
+        layout = self.catalog.layout(name)
+        if layout is None:
+            known = [other.name for other in self.catalog.layouts()]
+            listing = f"there are {', '.join(known)}" if known else "none is deployed"
+            raise MissingError(f"there is no diagram '{name}' ({listing})", hint=did_you_mean(name, known))
+        return layout
+
+    @contextlib.contextmanager
+    def at_work(self, diagram: str, doing: str, wait: float = WAIT_SECONDS) -> Iterator[None]:
+        """Nobody else changes the diagram meanwhile. Refused if someone does for longer than `wait` seconds."""
+        with self._guard:
+            lock = self._work[diagram]
+        if not lock.acquire(timeout=wait) if wait else not lock.acquire(blocking=False):
+            other = self._doing.get(diagram, "changed")
+            raise TakenError(
+                f"diagram '{diagram}' is being {other} at this moment", hint="wait for that, then try again"
+            )
+        self._doing[diagram] = doing
+        try:
+            yield
+        finally:
+            self._doing.pop(diagram, None)
+            lock.release()

@@ -1,0 +1,193 @@
+"""Streams for people with nothing but curl: rows in as newline-delimited JSON, rows out as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Annotated
+
+import pyarrow as pa
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from borealis.coordinator.cluster import Cluster
+from borealis.coordinator.events import Listener, Start, events
+from borealis.coordinator.guard import body_of
+from borealis.coordinator.lines import Cutter, Line, rows_of
+from borealis.coordinator.naming import locate
+from borealis.coordinator.publishing import Ways, entry_of, schema_of, send_numbered
+from borealis.coordinator.refusals import MalformedError, status_of
+from borealis.coordinator.threads import in_thread
+from borealis.errors import BorealisError, InputError
+from borealis.wire.messages import PROTOCOL, BatchHead
+from borealis.wire.problems import problem_of
+
+NUMBERED_BYTES_MOST = 16 << 20  # a body that has a number is one batch
+DRAINED_BYTES_MOST = 16 << 20  # what is still read of a body that is refused, so that its sender reads the answer
+TAKEN = "Borealis-Taken"
+WORDS: dict[str, Start] = {"oldest": "oldest", "newest": "newest"}
+PUBLISHER = re.compile(r"[A-Za-z0-9_.~-]{1,200}")
+
+
+@dataclass
+class Counts:
+    """How far a body was taken."""
+
+    rows: int = 0
+    next_id: int = 0
+
+
+def router(cluster: Cluster, ending: asyncio.Event) -> APIRouter:
+    """The routes. At `ending` all listeners are sent away."""
+    api = APIRouter(prefix="/v1/streams", tags=["streams"])
+    ways = Ways(cluster)
+
+    @api.post("/{name:path}", openapi_extra=NDJSON)
+    async def send(
+        name: str,
+        request: Request,
+        borealis_publisher: Annotated[str | None, Header()] = None,
+        borealis_number: Annotated[int | None, Header(ge=0, lt=2**63)] = None,
+    ) -> Response:
+        """Send rows, one JSON object a line. Lines before a bad one are taken.
+
+        With `Borealis-Publisher` and `Borealis-Number` (rising by one from 0) the body is taken whole or not at all,
+        and once only, however often it is sent.
+        """
+        location = await in_thread(lambda: entry_of(cluster, name))
+        schema = await in_thread(lambda: schema_of(cluster, location))
+        if borealis_publisher is not None or borealis_number is not None:
+            given = _numbered(borealis_publisher, borealis_number)
+            return await _send_whole(cluster, request, location.stream, schema, *given)
+        counts = Counts()
+        try:
+            async for lines in _lines(request):
+                await in_thread(lambda lines=lines: _take(ways, location.stream, lines, schema, counts))  # type: ignore[misc]
+        except BorealisError as error:
+            await _drain(request)
+            return _refused(error, counts.rows)
+        return JSONResponse(
+            {"v": PROTOCOL, "stream": location.stream, "taken": counts.rows, "next_id": counts.next_id},
+            headers={TAKEN: str(counts.rows)},
+        )
+
+    @api.get("/{name:path}", response_class=StreamingResponse, responses=SSE)
+    async def listen(
+        name: str,
+        start: Annotated[str, Query(alias="from", description="`oldest`, `newest` or a tuple's id")] = "oldest",
+        headers: Annotated[bool, Query(description="with _id, _time, _kind and _stable")] = False,
+        last_event_id: Annotated[str | None, Header()] = None,
+    ) -> Response:
+        """Listen to a stream: server-sent events with the tuple's id and its row as JSON."""
+        begin = _start(start) if last_event_id is None else _after(last_event_id)
+        location = await in_thread(lambda: locate(cluster, name))
+        listener = Listener(cluster, location.stream, begin, headers)
+        await in_thread(listener.begin)
+        return StreamingResponse(
+            events(listener, ending),
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        )
+
+    return api
+
+
+async def _lines(request: Request) -> AsyncIterator[list[Line]]:
+    cutter = Cutter()
+    async for part in request.stream():
+        if lines := cutter.feed(part):
+            yield lines
+    if lines := cutter.rest():
+        yield lines
+
+
+def _take(ways: Ways, stream: str, lines: list[Line], schema: pa.Schema, counts: Counts) -> None:
+    rows = rows_of(lines, schema)
+    if rows.batch.num_rows:
+        receipt = ways.way(stream).send(rows.batch)
+        counts.rows += rows.batch.num_rows
+        counts.next_id = receipt.next_id
+    if rows.error is not None:
+        raise rows.error
+
+
+async def _send_whole(
+    cluster: Cluster, request: Request, stream: str, schema: pa.Schema, publisher: str, number: int
+) -> Response:
+    cutter = Cutter()
+    data = await body_of(request, NUMBERED_BYTES_MOST)
+    rows = rows_of([*cutter.feed(data), *cutter.rest()], schema)
+    if rows.error is not None:
+        return _refused(rows.error, 0)
+    head = BatchHead(number=number)
+    receipt, repeated = await in_thread(lambda: send_numbered(cluster, stream, rows.batch, publisher, head))
+    taken = 0 if repeated else rows.batch.num_rows
+    return JSONResponse(
+        {
+            "v": PROTOCOL,
+            "stream": stream,
+            "taken": taken,
+            "repeated": repeated,
+            "number": receipt.number,
+            "next_id": receipt.next_id,
+        },
+        headers={TAKEN: str(taken)},
+    )
+
+
+def _numbered(publisher: str | None, number: int | None) -> tuple[str, int]:
+    if publisher is None or number is None:
+        raise MalformedError(
+            "Borealis-Publisher and Borealis-Number go together",
+            hint="give both, or none: the number rises by one from 0",
+        )
+    if not PUBLISHER.fullmatch(publisher):
+        raise MalformedError(f"'{publisher[:80]}' cannot be a publisher", hint="use letters, digits and _ . ~ -")
+    return publisher, number
+
+
+def _refused(error: BorealisError, taken: int) -> Response:
+    """A problem that says how much was taken before it."""
+    if isinstance(error, InputError):
+        said = (
+            "the line before it is" if taken == 1 else f"the {taken:,} lines before it are" if taken else "nothing is"
+        )
+        error = InputError(f"{error.message}; {said} taken", hint=error.hint)
+    headers = {TAKEN: str(taken)}
+    return Response(problem_of(error).encode(), status_of(error), headers, media_type="application/json")
+
+
+async def _drain(request: Request) -> None:
+    left = DRAINED_BYTES_MOST
+    async for part in request.stream():
+        left -= len(part)
+        if left < 0:
+            return
+
+
+def _start(given: str) -> Start:
+    if given in WORDS:
+        return WORDS[given]
+    if given.isascii() and given.isdigit() and int(given) < 2**63:
+        return int(given)
+    raise MalformedError(f"a stream cannot be read from '{given[:80]}'", hint="say oldest, newest or a tuple's id")
+
+
+def _after(last: str) -> Start:
+    found = _start(last)
+    if isinstance(found, str):
+        raise MalformedError(f"'{last}' is no tuple's id", hint="Last-Event-ID is the id of the last event that came")
+    return found + 1
+
+
+NDJSON = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/x-ndjson": {"schema": {"type": "string", "example": '{"ts": "2024-05-01T12:00:00Z"}'}}
+        },
+    }
+}
+SSE: dict[int | str, dict[str, object]] = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}

@@ -1,0 +1,233 @@
+"""Deploying a diagram and taking it back.
+
+1. Whatever can be wrong without a node is found first: YAML, boxes, cuts, places, names.
+2. One node checks the types. Nothing is started and nothing is written before that.
+3. The catalog says `deploying`. Whoever finds that after a crash takes it back.
+4. Entry points are ordered, then units, those on different nodes side by side.
+5. The catalog says `running`. If any order failed before that, everything that was ordered is taken back.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from borealis.coordinator.cluster import Cluster
+from borealis.coordinator.layout import EntryPlace, Layout, UnitPlace
+from borealis.coordinator.orders import entry_order, feeds, unit_order
+from borealis.coordinator.placement import Load, place
+from borealis.coordinator.rates import busy
+from borealis.coordinator.refusals import AbsentError, TakenError
+from borealis.coordinator.threads import side_by_side
+from borealis.diagram import passes
+from borealis.diagram.cut import Piece, cut, even_cuts
+from borealis.diagram.spec import Spec
+from borealis.errors import BorealisError, DiagramError, WireError
+from borealis.wire.messages import Checked, CheckOrder, DiagramName
+
+log = logging.getLogger("borealis.coordinator")
+USABLE_NAME = re.compile(r"[A-Za-z0-9_.~-]{1,200}")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a user wants to have deployed."""
+
+    yaml: str
+    cuts: tuple[str, ...] = ()
+    places: Mapping[str, str] = field(default_factory=dict)
+    pieces: int = 1  # cut each connected part into about so many
+    buckets: int = 1
+
+
+def deploy(cluster: Cluster, wish: Wish) -> Layout:
+    """Make it run, all of it or nothing."""
+    spec = _checked(wish.yaml)
+    if cluster.catalog.layout(spec.name) is not None:
+        raise _there_already(spec.name)
+    _refuse_strays(cluster, spec.name)
+    cuts = tuple(dict.fromkeys([*wish.cuts, *(even_cuts(spec, wish.pieces) if wish.pieces > 1 else ())]))
+    pieces = cut(spec, cuts, wish.places)
+    layout = _placed(cluster, spec, pieces, wish)
+    with cluster.at_work(spec.name, "deployed", wait=0):
+        columns = _types(cluster, wish.yaml)
+        layout = replace(layout, cuts=cuts, columns=columns, since=cluster.now())
+        cluster.catalog.add(layout)
+        _start(cluster, layout)
+        cluster.catalog.set_state(layout.name, "running")
+    return replace(layout, state="running")
+
+
+def _checked(yaml: str) -> Spec:
+    spec = Spec.from_yaml(yaml)
+    passes.check(spec)
+    if not USABLE_NAME.fullmatch(spec.name):
+        hint = "use letters, digits and _ . ~ -: the name is part of its streams' names"
+        raise DiagramError(f"a diagram called {spec.name!r} cannot be deployed", hint=hint)
+    return spec
+
+
+def _there_already(name: str) -> BorealisError:
+    hint = f"undeploy it first (borealis undeploy {name}), or give this one another name"
+    return TakenError(f"there is a diagram '{name}' already", hint=hint)
+
+
+def _refuse_strays(cluster: Cluster, name: str) -> None:
+    """Something of that name runs that this catalog knows nothing of: it must not be mistaken for ours."""
+    if name in cluster.catalog.past():
+        return
+    for member in cluster.members.alive():
+        if name in member.diagrams():
+            raise TakenError(
+                f"node '{member.name}' runs a diagram '{name}' that is not in this catalog",
+                hint=f"end it first (borealis undeploy {name}), or give this one another name",
+            )
+
+
+def _placed(cluster: Cluster, spec: Spec, pieces: Sequence[Piece], wish: Wish) -> Layout:
+    placed = place(pieces, [i.name for i in spec.inputs], wish.places, loads(cluster))
+    return Layout(
+        name=spec.name,
+        yaml=wish.yaml,
+        state="deploying",
+        units=tuple(UnitPlace(p.name, p.boxes, p.reads, p.gives, placed.units[p.name]) for p in pieces),
+        entries=tuple(EntryPlace(i.name, placed.entries[i.name]) for i in spec.inputs),
+        outputs={o.name: o.source for o in spec.outputs},
+        places=dict(wish.places),
+        buckets=wish.buckets,
+    )
+
+
+def loads(cluster: Cluster) -> list[Load]:
+    """What each living node has to do, by the catalog: heartbeats may not tell of the newest units yet."""
+    wanted = Counter(unit.node for layout in cluster.catalog.layouts() for unit in layout.units)
+    return [
+        Load(m.name, wanted[m.name], busy(m), max(1, m.status.cores), m.status.spark in ("ready", "starting"))
+        for m in cluster.members.alive()
+    ]
+
+
+def _types(cluster: Cluster, yaml: str) -> dict[str, str]:
+    """The columns of each arrow, as one node's Spark finds them."""
+    order = {"ready": 0, "starting": 1}
+    able = [m for m in cluster.members.alive() if m.status.spark in order]
+    if not able:
+        raise AbsentError(
+            "no node has a Spark that could check the diagram", hint="see their logs, or start another node"
+        )
+    checker = min(able, key=lambda m: (order[m.status.spark], busy(m), m.name))
+    return cluster.ask(checker.name, "check", CheckOrder(yaml=yaml), Checked).columns
+
+
+# -- starting
+
+
+def _start(cluster: Cluster, layout: Layout) -> None:
+    begun: set[str] = set()  # nodes that have, or may have, parts of it
+    try:
+        _each_node(layout, lambda node: cluster.settle(node))
+        _each_node(layout, lambda node: _start_entries(cluster, layout, node, begun))
+        _each_node(layout, lambda node: _start_units(cluster, layout, node, begun))
+    except BaseException:
+        untold = _take_back(cluster, layout.name, begun)
+        cluster.catalog.remove(layout.name, untold)
+        raise
+
+
+def _each_node(layout: Layout, work: Callable[[str], None]) -> None:
+    """The same for all nodes of the layout, at once; the error of the first that had one."""
+    errors = side_by_side([partial(work, node) for node in sorted(layout.nodes())])
+    if errors:
+        raise errors[0]
+
+
+def _start_entries(cluster: Cluster, layout: Layout, node: str, begun: set[str]) -> None:
+    for entry in layout.entries:
+        if entry.node == node:
+            _begin(begun, node, partial(order_entry, cluster, layout, entry))
+
+
+def _start_units(cluster: Cluster, layout: Layout, node: str, begun: set[str]) -> None:
+    for unit in layout.units:
+        if unit.node == node:
+            _begin(begun, node, partial(order_unit, cluster, layout, unit))
+
+
+def _begin(begun: set[str], node: str, order: Callable[[], None]) -> None:
+    """A node that refuses has begun nothing; one that falls silent may have."""
+    try:
+        order()
+    except WireError:
+        begun.add(node)
+        raise
+    begun.add(node)
+
+
+def order_entry(cluster: Cluster, layout: Layout, entry: EntryPlace) -> None:
+    """Make a node the entry point of an input."""
+    cluster.order(entry.node, "entry", entry_order(layout, entry))
+
+
+def order_unit(cluster: Cluster, layout: Layout, unit: UnitPlace) -> None:
+    """Make a node run a unit."""
+    cluster.order(unit.node, "start", unit_order(layout, unit, cluster.address))
+    cluster.catalog.tell(layout.name, unit.unit, feeds(layout, unit, cluster.address))
+
+
+def _take_back(cluster: Cluster, diagram: str, nodes: Iterable[str]) -> set[str]:
+    """Tell the nodes that a diagram is no more; those that could not be told."""
+    untold: set[str] = set()
+
+    def tell(node: str) -> None:
+        try:
+            cluster.order(node, "undeploy", DiagramName(diagram=diagram))
+        except BorealisError as error:
+            log.warning("node %s could not be told to undeploy %s: %s", node, diagram, error)
+            untold.add(node)
+
+    side_by_side([partial(tell, node) for node in sorted(nodes)])
+    return untold
+
+
+# -- the end
+
+
+def undeploy(cluster: Cluster, name: str) -> set[str]:
+    """Stop it everywhere and forget it. Nodes that are not there are told when they come back; these are returned."""
+    with cluster.at_work(name, "undeployed"):
+        if cluster.catalog.layout(name) is not None:
+            cluster.catalog.set_state(name, "undeploying")
+            return finish(cluster, name)
+        strays = _with_parts_of(cluster, name)
+        if not strays:
+            cluster.layout(name)  # says that there is none
+        return _take_back(cluster, name, strays)
+
+
+def finish(cluster: Cluster, name: str) -> set[str]:
+    """The rest of an undeployment that has begun; the nodes that have yet to hear of it."""
+    layout = cluster.layout(name)
+    untold = _take_back(cluster, name, layout.nodes() | _with_parts_of(cluster, name))
+    cluster.catalog.remove(name, untold)
+    return untold
+
+
+def settle(cluster: Cluster, node: str, name: str) -> None:
+    """Tell a node that a diagram is no more."""
+    cluster.order(node, "undeploy", DiagramName(diagram=name))
+    cluster.catalog.settled(node, name)
+
+
+def _with_parts_of(cluster: Cluster, name: str) -> set[str]:
+    return {m.name for m in cluster.members.alive() if name in m.diagrams()}
+
+
+def take_up(cluster: Cluster) -> None:
+    """After a restart: what was being deployed has no one to answer to, and is taken back."""
+    for layout in cluster.catalog.layouts():
+        if layout.state == "deploying":
+            cluster.catalog.set_state(layout.name, "undeploying")

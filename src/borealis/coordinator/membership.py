@@ -1,0 +1,132 @@
+"""Which nodes are there: a node that is silent for three heartbeats is not. Pure: time is passed in as a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from borealis import __version__
+from borealis.clock import Clock, WallClock
+from borealis.coordinator.placement import no_node
+from borealis.coordinator.refusals import AbsentError, TakenError
+from borealis.wire.messages import NodeStatus, QueueStatus, UnitStatus
+
+HEARTBEAT_SECONDS = 1.0
+DEAD_AFTER_SECONDS = 3.0
+RATE_SECONDS = 5.0  # rates are means over about so long
+
+
+@dataclass(frozen=True)
+class Member:
+    """A node as its heartbeats tell, since its process began."""
+
+    status: NodeStatus
+    at: float  # when the last heartbeat came
+    beats: int
+    history: tuple[tuple[float, NodeStatus], ...]
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.status.node
+
+    def unit(self, diagram: str, unit: str) -> UnitStatus | None:
+        """What it says of a unit, if it has it."""
+        return next((u for u in self.status.units if u.diagram == diagram and u.unit == unit), None)
+
+    def queue(self, stream: str) -> QueueStatus | None:
+        """What it says of a stream, if it serves it."""
+        return next((q for q in self.status.queues if q.stream == stream), None)
+
+    def diagrams(self) -> set[str]:
+        """The diagrams it has parts of."""
+        return {u.diagram for u in self.status.units} | {stream.partition("/")[0] for stream in self.status.entries}
+
+    def beat(self, status: NodeStatus, now: float) -> Member:
+        """The same after one more heartbeat."""
+        history = [*self.history, (now, status)]
+        while len(history) > 2 and history[1][0] <= now - RATE_SECONDS:
+            history.pop(0)
+        return Member(status, now, self.beats + 1, tuple(history))
+
+
+class Membership:
+    """The nodes by name. May be read from any thread, but one at a time may tell it anything."""
+
+    def __init__(self, clock: Clock | None = None, dead_after: float = DEAD_AFTER_SECONDS) -> None:
+        self._clock = clock or WallClock()
+        self.dead_after = dead_after
+        self._members: dict[str, Member] = {}
+
+    def heard(self, status: NodeStatus) -> bool:
+        """Take a heartbeat; true if this node is new or has begun anew. Refused: another version, a name in use."""
+        check_version(status.node, status.version)
+        now = self._clock.now()
+        known = self._members.get(status.node)
+        if known is not None and known.status.incarnation == status.incarnation:
+            self._members[status.node] = known.beat(status, now)
+            return False
+        if known is not None and self._lives(known, now):
+            other = known.status
+            raise TakenError(
+                f"the name '{status.node}' belongs to a node that is alive (pid {other.pid} on {other.host})",
+                hint="give this node another name, or stop that one",
+            )
+        self._members[status.node] = Member(status, now, 1, ((now, status),))
+        return True
+
+    def _lives(self, member: Member, now: float) -> bool:
+        return now - member.at < self.dead_after
+
+    def lives(self, name: str) -> bool:
+        """Whether the node has been heard lately."""
+        member = self._members.get(name)
+        return member is not None and self._lives(member, self._clock.now())
+
+    def silent_for(self, name: str) -> float | None:
+        """Seconds since its last heartbeat; None if it has never sent one."""
+        member = self._members.get(name)
+        return None if member is None else self._clock.now() - member.at
+
+    def member(self, name: str) -> Member | None:
+        """What is known of a node, alive or not."""
+        return self._members.get(name)
+
+    def members(self) -> list[Member]:
+        """All that were ever heard, by name."""
+        return sorted(self._members.values(), key=lambda member: member.name)
+
+    def alive(self) -> list[Member]:
+        """The living, by name."""
+        now = self._clock.now()
+        return [member for member in self.members() if self._lives(member, now)]
+
+    def living(self, name: str, known: Iterable[str] = ()) -> Member:
+        """The node, which must be alive; `known` are names of others that are not, or not yet."""
+        member = self._members.get(name)
+        if member is not None and self._lives(member, self._clock.now()):
+            return member
+        if member is None and name not in known:
+            raise no_node(name, [m.name for m in self.alive()])
+        silence = self.silent_for(name)
+        said = "has not come back yet" if silence is None else f"has been silent for {silence:.0f} s"
+        raise AbsentError(f"node '{name}' {said}", hint="start it again, or choose another")
+
+    def died(self, name: str, incarnation: str) -> None:
+        """Someone knows better than the heartbeats: this process is gone."""
+        member = self._members.get(name)
+        if member is not None and member.status.incarnation == incarnation:
+            self._members[name] = replace(member, at=min(member.at, self._clock.now() - self.dead_after))
+
+    def forget(self, name: str) -> None:
+        """The node was told to go."""
+        self._members.pop(name, None)
+
+
+def check_version(node: str, version: str) -> None:
+    """Refuse a node of another version of Borealis."""
+    if version != __version__:
+        raise TakenError(
+            f"node '{node}' is Borealis {version}, the coordinator is {__version__}",
+            hint="run the same version everywhere",
+        )

@@ -1,0 +1,121 @@
+"""Moving a running unit to another node, with its state.
+
+1. The catalog says where the unit is going. Whoever finds that after a crash looks where it is (see reconcile).
+2. The target is ordered to start it and to take it over: it pulls the state from the source, which freezes the unit at
+   a train boundary, hands it over, sends the readers of its queues to the target, and drops it.
+3. The catalog says where it is. Readers are told the new address, as soon as they can be.
+
+If the target fails, the source is told to go on. Only a target that says it runs the unit has it.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from borealis.coordinator.cluster import Cluster
+from borealis.coordinator.layout import Layout, UnitPlace, stream_name
+from borealis.coordinator.orders import feeds, unit_order
+from borealis.coordinator.refusals import MissingError, TakenError
+from borealis.errors import BorealisError, ClusterError, did_you_mean
+from borealis.wire.messages import NodeStatus, Ping, Reroute, UnitName
+
+log = logging.getLogger("borealis.coordinator")
+
+
+def find_unit(cluster: Cluster, name: str, diagram: str | None = None) -> tuple[Layout, UnitPlace]:
+    """A unit by its name, or as `diagram.unit`; several diagrams may have one of the same name."""
+    layouts = cluster.catalog.layouts() if diagram is None else [cluster.layout(diagram)]
+    found = [(la, u) for la in layouts for u in la.units if name in (u.unit, f"{la.name}.{u.unit}")]
+    if len(found) == 1:
+        return found[0]
+    known = [f"{la.name}.{u.unit}" for la in layouts for u in la.units]
+    if not found:
+        short = [u.unit for la in layouts for u in la.units]
+        hint = did_you_mean(name, [*short, *known])
+        raise MissingError(f"there is no unit '{name}' (has: {', '.join(known) or 'none'})", hint=hint)
+    names = " or ".join(f"{la.name}.{u.unit}" for la, u in found)
+    raise TakenError(f"several diagrams have a unit '{name}'", hint=f"say which: {names}")
+
+
+def move(cluster: Cluster, name: str, node: str, diagram: str | None = None) -> Layout:
+    """Bring a unit to another node; when this returns, it runs there."""
+    layout, _ = find_unit(cluster, name, diagram)
+    with cluster.at_work(layout.name, "changed"):
+        layout, unit = find_unit(cluster, name, layout.name)
+        if layout.state != "running":
+            raise TakenError(f"diagram '{layout.name}' is {layout.state}", hint="a unit can move when it runs")
+        target = cluster.living(node)
+        if unit.node == node:
+            raise TakenError(f"unit '{unit.unit}' runs on '{node}' already", hint="choose another node")
+        source = cluster.living(unit.node)
+        cluster.settle(node)
+        cluster.catalog.moving(layout.name, unit.unit, node)
+        order = unit_order(layout, unit, cluster.address, take_over=source.status.address)
+        try:
+            cluster.order(node, "start", order)
+        except BorealisError as error:
+            if not _arrived(cluster, layout.name, unit.unit, node):
+                _go_on(cluster, layout.name, unit, node)
+                raise type(error)(
+                    f"unit '{unit.unit}' stays on '{unit.node}': {error.message}", hint=error.hint
+                ) from error
+        arrived(cluster, layout, unit, target.name)
+    return cluster.layout(layout.name)
+
+
+def arrived(cluster: Cluster, layout: Layout, unit: UnitPlace, node: str) -> None:
+    """The unit runs on this node now: note it, and tell its readers."""
+    cluster.catalog.moved(layout.name, unit.unit, node)
+    layout = cluster.layout(layout.name)
+    cluster.catalog.tell(layout.name, unit.unit, feeds(layout, unit, cluster.address))
+    for arrow in unit.gives:
+        for reader in layout.readers(arrow):
+            try:
+                reroute(cluster, layout, reader, arrow)
+            except BorealisError as error:  # the queue they read from sends them on; and reconcile tells them again
+                log.warning("unit %s.%s was not told where %s is: %s", layout.name, reader.unit, arrow, error)
+
+
+def reroute(cluster: Cluster, layout: Layout, reader: UnitPlace, arrow: str) -> None:
+    """Tell a unit where an arrow is served now."""
+    address = cluster.address(layout.served()[arrow])
+    if address is None:
+        raise ClusterError(f"nobody knows where node '{layout.served()[arrow]}' is", hint="start it")
+    cluster.order(reader.node, "reroute", Reroute(stream=stream_name(layout.name, arrow), address=address))
+    cluster.catalog.tell(layout.name, reader.unit, {arrow: address})
+
+
+def _arrived(cluster: Cluster, diagram: str, unit: str, node: str) -> bool:
+    """Whether the target has the unit after all, though its answer did not reach us."""
+    try:
+        status = cluster.ask(node, "status", Ping(), NodeStatus)
+    except BorealisError:
+        return False
+    return any(u.diagram == diagram and u.unit == unit and u.state in ("running", "ended") for u in status.units)
+
+
+def stayed(cluster: Cluster, layout: Layout, name: str) -> None:
+    """A move that nobody saw to its end did not happen: if the source has the unit still, it goes on there."""
+    unit = layout.unit(name)
+    if unit is None:
+        return
+    member = cluster.living(unit.node)
+    status = member.unit(layout.name, name)
+    if status is not None and status.state == "frozen":
+        cluster.order(unit.node, "thaw", UnitName(diagram=layout.name, unit=name))
+    cluster.catalog.moving(layout.name, name, None)
+
+
+def _go_on(cluster: Cluster, diagram: str, unit: UnitPlace, target: str) -> None:
+    """The target failed: it lets go of what it has, and the source goes on. What cannot be told now is told later."""
+    name = UnitName(diagram=diagram, unit=unit.unit)
+    try:
+        cluster.order(target, "drop", name)
+    except BorealisError as error:
+        log.info("unit %s.%s was not there to be dropped on %s: %s", diagram, unit.unit, target, error)
+    try:
+        cluster.order(unit.node, "thaw", name)
+    except BorealisError as error:
+        log.warning("unit %s.%s was not thawed on %s: %s", diagram, unit.unit, unit.node, error)
+        return
+    cluster.catalog.moving(diagram, unit.unit, None)

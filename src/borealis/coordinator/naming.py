@@ -1,0 +1,98 @@
+"""Streams by the names people use: `packets`, `traffic/packets`, or an output's name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from borealis.coordinator.cluster import Cluster
+from borealis.coordinator.layout import Layout, stream_name
+from borealis.coordinator.refusals import AmbiguousError, UnservedError
+from borealis.errors import BorealisError, StreamError, did_you_mean
+
+
+@dataclass(frozen=True)
+class Found:
+    """A stream and the node that serves it."""
+
+    diagram: str
+    arrow: str
+    node: str
+    entry: bool
+
+    @property
+    def stream(self) -> str:
+        """Its full name."""
+        return stream_name(self.diagram, self.arrow)
+
+
+def streams(layout: Layout) -> list[Found]:
+    """All streams of a diagram that can be subscribed to."""
+    inputs = {entry.input for entry in layout.entries}
+    return [Found(layout.name, arrow, node, arrow in inputs) for arrow, node in layout.served().items()]
+
+
+def find(layouts: Iterable[Layout], name: str) -> Found:
+    """The stream of that name. A bare name may be an input's, a box's or an output's; two that fit are refused."""
+    layouts = list(layouts)
+    diagram, slash, bare = name.partition("/")
+    if slash:
+        chosen = [layout for layout in layouts if layout.name == diagram]
+        if not chosen:
+            known = [layout.name for layout in layouts]
+            raise StreamError(
+                f"there is no stream '{name}': no diagram '{diagram}' is deployed",
+                hint=did_you_mean(diagram, known) or f"there are: {', '.join(known) or 'none'}",
+            )
+        exact = next((found for found in streams(chosen[0]) if found.arrow == bare), None)
+        if exact is not None:
+            return exact
+    else:
+        bare, chosen = name, layouts
+    found = {one.stream: one for layout in chosen for one in _called(layout, bare)}
+    if len(found) == 1:
+        return next(iter(found.values()))
+    if found:
+        raise AmbiguousError(f"several streams are called '{name}'", hint=f"say which: {' or '.join(sorted(found))}")
+    raise _none(name, bare, chosen)
+
+
+def _called(layout: Layout, bare: str) -> list[Found]:
+    wanted = {bare, layout.outputs.get(bare, bare)}
+    return [found for found in streams(layout) if found.arrow in wanted]
+
+
+def _none(name: str, bare: str, layouts: list[Layout]) -> BorealisError:
+    for layout in layouts:
+        for unit in layout.units:
+            if bare in unit.boxes:
+                return StreamError(
+                    f"'{layout.name}/{bare}' stays inside unit '{unit.unit}' and cannot be read from outside",
+                    hint="make it an output of the diagram, or cut behind it",
+                )
+    known = {n for layout in layouts for n in (*layout.served(), *layout.outputs)}
+    listing = ", ".join(sorted(known)) or "none"
+    return StreamError(f"there is no stream '{name}' (there are: {listing})", hint=did_you_mean(bare, known))
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where to go for a stream."""
+
+    stream: str
+    address: str
+    entry: bool
+    node: str
+
+
+def locate(cluster: Cluster, name: str) -> Location:
+    """Where a stream is served now."""
+    found = find(cluster.catalog.layouts(), name)
+    member = cluster.members.member(found.node)
+    if member is None or not cluster.members.lives(found.node):
+        silence = cluster.members.silent_for(found.node)
+        said = "has not come back yet" if silence is None else f"has been silent for {silence:.0f} s"
+        raise UnservedError(
+            f"stream '{found.stream}' is on node '{found.node}', which {said}", hint="wait for it, or start it"
+        )
+    return Location(found.stream, member.status.address, found.entry, found.node)

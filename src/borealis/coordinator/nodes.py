@@ -1,0 +1,119 @@
+"""What the coordinator asks of nodes, and how it asks them over the wire."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+import pyarrow as pa
+
+from borealis.errors import WireError
+from borealis.section import Section
+from borealis.wire.messages import BatchHead, Message, Publish, Receipt, Subscribe
+
+M = TypeVar("M", bound=Message)
+ORDER_SECONDS = 30.0
+PATIENCE_SECONDS = {"ping": 2.0, "status": 5.0, "check": 150.0, "entry": 150.0, "start": 170.0}  # Spark may be starting
+
+
+class Subscription(Protocol):
+    """A stream that is being pushed; leave it to end it, cancel it from another thread."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    @property
+    def epoch(self) -> str: ...
+
+    @property
+    def lost(self) -> int: ...
+
+    def __enter__(self) -> Subscription: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def __iter__(self) -> Iterator[Section]: ...
+
+    def cancel(self) -> None: ...
+
+
+class Publication(Protocol):
+    """A way into an entry point, in which batches are numbered."""
+
+    @property
+    def known(self) -> Receipt:
+        """Where the entry point stood with this publisher when this began."""
+        ...
+
+    def send(self, batch: pa.RecordBatch, head: BatchHead) -> None: ...
+
+    def wait(self, number: int, within: float | None = None) -> Receipt:
+        """Wait until all batches up to this number are taken over."""
+        ...
+
+    def close(self, within: float | None = None) -> Receipt: ...
+
+
+class Nodes(Protocol):
+    """All nodes, by the addresses of their Flight servers. Any call may raise a WireError, or what the node says."""
+
+    def act(self, address: str, action: str, message: Message, answer: type[M]) -> M: ...
+
+    def subscribe(self, address: str, ticket: Subscribe) -> Subscription: ...
+
+    def publish(self, address: str, descriptor: Publish, schema: pa.Schema) -> Publication: ...
+
+    def close(self) -> None: ...
+
+
+class WireNodes:
+    """Real nodes. One connection to each address, made when first needed and made anew after it broke."""
+
+    def __init__(self, security: Any = None) -> None:
+        self._security = security
+        self._peers: dict[str, Any] = {}
+        self._guard = threading.Lock()
+
+    def act(self, address: str, action: str, message: Message, answer: type[M]) -> M:
+        """One order and its answer."""
+        peer = self._peer(address)
+        try:
+            done: M = peer.act(action, message, answer, within=PATIENCE_SECONDS.get(action, ORDER_SECONDS))
+            return done
+        except WireError:
+            self._forget(address, peer)
+            raise
+
+    def subscribe(self, address: str, ticket: Subscribe) -> Subscription:
+        """A stream from a node."""
+        subscription: Subscription = self._peer(address).subscribe(ticket)
+        return subscription
+
+    def publish(self, address: str, descriptor: Publish, schema: pa.Schema) -> Publication:
+        """A way into an entry point."""
+        publication: Publication = self._peer(address).publish(descriptor, schema)
+        return publication
+
+    def close(self) -> None:
+        """Hang up everywhere."""
+        with self._guard:
+            peers, self._peers = list(self._peers.values()), {}
+        for peer in peers:
+            peer.close()
+
+    def _peer(self, address: str) -> Any:
+        from borealis.wire.client import Peer
+
+        with self._guard:
+            if address not in self._peers:
+                self._peers[address] = Peer(address, self._security)
+            return self._peers[address]
+
+    def _forget(self, address: str, peer: Any) -> None:
+        with self._guard:
+            if self._peers.get(address) is peer:
+                del self._peers[address]

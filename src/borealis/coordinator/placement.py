@@ -1,0 +1,77 @@
+"""Where units and entry points go: where the user says, otherwise where there is least to do. Pure, and the same twice.
+
+>>> from borealis.diagram.cut import Piece
+>>> first = Piece(name="u1", boxes=("a",), reads=("packets",), gives=("a",))
+>>> pieces = [first, *(Piece(name=name, boxes=(name,), reads=("a",), gives=(name,)) for name in ("u2", "u3"))]
+>>> placed = place(pieces, ["packets"], {}, [Load("node1", units=1), Load("node2")])
+>>> placed.units, placed.entries
+({'u1': 'node2', 'u2': 'node1', 'u3': 'node2'}, {'packets': 'node2'})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from borealis.coordinator.refusals import AbsentError, MissingError
+from borealis.diagram.cut import Piece
+from borealis.diagram.spec import LATE
+from borealis.errors import ClusterError, did_you_mean
+
+
+@dataclass(frozen=True)
+class Load:
+    """How much a living node has to do already."""
+
+    name: str
+    units: int = 0
+    busy: float = 0.0  # of each second, the part that its trains take
+    cores: int = 1
+    ready: bool = True  # otherwise only what the user places there goes there
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A node for each unit and for each input."""
+
+    units: Mapping[str, str]
+    entries: Mapping[str, str]
+
+
+def place(
+    pieces: Sequence[Piece], inputs: Sequence[str], places: Mapping[str, str], loads: Iterable[Load]
+) -> Placement:
+    """A node for everything. An input without a place is where the first unit that reads it is."""
+    nodes = {load.name: load for load in sorted(loads, key=lambda load: load.name)}
+    if not nodes:
+        raise AbsentError("there is no node to run on", hint="start one: borealis node, or borealis up --nodes 3")
+    given = {piece.name: piece.place for piece in pieces if piece.place is not None}
+    for wanted in (*given.values(), *places.values()):
+        if wanted not in nodes:
+            raise no_node(wanted, nodes)
+    units = dict(given)
+    for piece in pieces:
+        if piece.name not in units:
+            units[piece.name] = _idlest(nodes.values(), units)
+    entries: dict[str, str] = {}
+    for name in inputs:
+        first = next((p.name for p in pieces if name in (arrow.removesuffix(LATE) for arrow in p.reads)), None)
+        entries[name] = places.get(name) or (units[first] if first else _idlest(nodes.values(), units))
+    return Placement({piece.name: units[piece.name] for piece in pieces}, entries)
+
+
+def _idlest(nodes: Iterable[Load], units: Mapping[str, str]) -> str:
+    """The node with the fewest units for its cores; among equals the one whose trains take least."""
+    given = list(units.values())
+    return min(
+        nodes, key=lambda n: (not n.ready, Fraction(n.units + given.count(n.name), n.cores), n.busy, n.name)
+    ).name
+
+
+def no_node(name: str, known: Iterable[str]) -> ClusterError:
+    """The error for a node that is not there."""
+    known = sorted(known)
+    listing = f"nodes are {', '.join(known)}" if known else "there is none"
+    near = did_you_mean(name, known)
+    return MissingError(f"there is no node '{name}' ({listing})", hint=near or "start it, or choose one that is there")

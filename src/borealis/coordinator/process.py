@@ -1,0 +1,132 @@
+"""The coordinator as a process: one port, one catalog, gone within a second when it is told to go."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from borealis.coordinator.app import AppOptions, create_app
+from borealis.coordinator.catalog import Catalog
+from borealis.coordinator.cluster import Cluster
+from borealis.coordinator.membership import DEAD_AFTER_SECONDS
+from borealis.coordinator.nodes import WireNodes
+from borealis.errors import ClusterError
+from borealis.wire.auth import Security, require_security
+
+HOST, PORT = "127.0.0.1", 7470
+GOODBYE_SECONDS = 0.5  # for requests that are under way when the process is told to go
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a coordinator is started."""
+
+    catalog: Path
+    host: str = HOST
+    port: int = PORT  # 0: any that is free
+    security: Security | None = None
+    dead_after: float = DEAD_AFTER_SECONDS  # seconds without a heartbeat
+    pid_file: Path | None = None
+
+
+def serve(options: Options, announce: Callable[[str], None] | None = None) -> int:
+    """Run a coordinator until SIGTERM, SIGINT or a request ends it; `announce` gets its address when it is there."""
+    require_security([options.host], options.security)
+    catalog = Catalog(options.catalog)  # before the port: whoever holds it is the better thing to tell
+    try:
+        with _bound(options.host, options.port) as listening, _pid(options.pid_file):
+            scheme = "https" if options.security is not None and options.security.tls else "http"
+            host = f"[{options.host}]" if ":" in options.host else options.host
+            address = f"{scheme}://{host}:{listening.getsockname()[1]}"
+            catalog.held_by(address)
+            _run(options, catalog, address, listening, announce or _say)
+    finally:
+        catalog.close()
+    return 0
+
+
+def _run(
+    options: Options, catalog: Catalog, address: str, listening: socket.socket, announce: Callable[[str], None]
+) -> None:
+    security = options.security
+    cluster = Cluster(catalog, WireNodes(security), dead_after=options.dead_after)
+    told = AppOptions(security.token if security else None, [options.host], address)
+    app = create_app(cluster, told, end=lambda: server.stop())
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        ws="none",
+        timeout_graceful_shutdown=1,
+        ssl_certfile=security.cert if security else None,
+        ssl_keyfile=security.key if security else None,
+        server_header=False,
+    )
+    server = _Server(config, lambda: announce(address), app.state.ending.set)
+    server.run(sockets=[listening])
+    if not server.started:
+        raise ClusterError(f"the coordinator could not start at {address}", hint="its log says why")
+
+
+class _Server(uvicorn.Server):
+    """Says when it is there, sends listeners away when it has to go, and returns instead of dying of the signal."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], leaving: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready, self._leaving = ready, leaving
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._leaving()
+        await super().shutdown(sockets)
+
+    def stop(self) -> None:
+        """Go, when what is under way is done."""
+        self.should_exit = True
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.should_exit = True
+
+
+@contextmanager
+def _bound(host: str, port: int) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind((host, port))
+        except OSError as error:
+            raise ClusterError(
+                f"cannot listen at {host}:{port}: {error.strerror or error}",
+                hint="is another coordinator there? see --port",
+            ) from None
+        yield one
+
+
+@contextmanager
+def _pid(path: Path | None) -> Iterator[None]:
+    if path is None:
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{os.getpid()}\n")
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _say(address: str) -> None:
+    print(f"coordinator at {address}", flush=True)

@@ -1,0 +1,84 @@
+"""Errors that the coordinator answers with, each with its HTTP status. Over the wire they are their parents."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from borealis.errors import BorealisError, ClusterError, StateError, StreamError, TrainError, WireError
+
+
+class MissingError(ClusterError):
+    """There is no such diagram, unit or node."""
+
+    status: ClassVar[int] = 404
+
+
+class TakenError(ClusterError):
+    """It cannot be done as things stand: a name is taken, a version differs, something is under way."""
+
+    status: ClassVar[int] = 409
+
+
+class AbsentError(ClusterError):
+    """A node that is needed is not there now; later it may be."""
+
+    status: ClassVar[int] = 503
+
+
+class AmbiguousError(StreamError):
+    """A bare name that several streams have."""
+
+    status: ClassVar[int] = 409
+
+
+class UnservedError(StreamError):
+    """The stream is known, but nobody serves it now."""
+
+    status: ClassVar[int] = 503
+
+
+class NoEntryError(StreamError):
+    """A stream that nobody can publish to."""
+
+    status: ClassVar[int] = 400
+
+
+class UnauthorizedError(WireError):
+    """No token, or a wrong one."""
+
+    status: ClassVar[int] = 401
+
+
+class ForbiddenError(WireError):
+    """Asked from where it may not be asked."""
+
+    status: ClassVar[int] = 403
+
+
+class TooLargeError(WireError):
+    """A body above its bound."""
+
+    status: ClassVar[int] = 413
+
+
+class MalformedError(WireError):
+    """A body that is not what it should be."""
+
+    status: ClassVar[int] = 400
+
+
+STATUS: tuple[tuple[type[BorealisError], int], ...] = (
+    (StreamError, 404),
+    (WireError, 503),  # towards a node; what clients send badly is MalformedError
+    (ClusterError, 409),
+    (StateError, 503),
+    (TrainError, 503),
+)
+
+
+def status_of(error: BorealisError) -> int:
+    """The HTTP status of an error; whatever is wrong with what was sent is 400."""
+    own = getattr(error, "status", None)
+    if isinstance(own, int):
+        return own
+    return next((status for kind, status in STATUS if isinstance(error, kind)), 400)

@@ -1,0 +1,204 @@
+"""REST of the cluster itself: diagrams, units, nodes, where streams are, and how it all stands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from borealis.coordinator import deployment, moving
+from borealis.coordinator.cluster import Cluster
+from borealis.coordinator.guard import body_of, decoded
+from borealis.coordinator.membership import check_version
+from borealis.coordinator.naming import locate
+from borealis.coordinator.reconcile import Reconciler
+from borealis.coordinator.refusals import ForbiddenError, MalformedError, TakenError
+from borealis.coordinator.status import (
+    Facts,
+    diagram_view,
+    diagrams_view,
+    nodes_view,
+    status_view,
+    streams_view,
+    units_view,
+)
+from borealis.coordinator.threads import in_thread
+from borealis.wire.auth import is_loopback
+from borealis.wire.messages import PROTOCOL, NodeStatus, Ping
+
+B = TypeVar("B", bound=BaseModel)
+
+
+class DeployRequest(BaseModel):
+    """What to deploy, and how."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    yaml: str = Field(description="the diagram")
+    cuts: list[str] = Field(default=[], description="boxes before which to cut")
+    places: dict[str, str] = Field(default={}, description="inputs, boxes or outputs to the nodes they shall be on")
+    pieces: int = Field(default=1, ge=1, le=1024, description="cut each connected part into about so many")
+    buckets: int = Field(default=1, ge=1, le=1024, description="into which each stateful box splits its state")
+
+
+class MoveRequest(BaseModel):
+    """Where a unit shall go."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    node: str
+    diagram: str | None = Field(default=None, description="needed where several diagrams have a unit of that name")
+
+
+def takes(model: type[BaseModel], *others: str) -> dict[str, Any]:
+    """For the OpenAPI page: what the body is."""
+    content: dict[str, Any] = {"application/json": {"schema": model.model_json_schema()}}
+    content |= {other: {"schema": {"type": "string"}} for other in others}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def parsed(model: type[B], data: bytes) -> B:
+    """A body as JSON of this form; otherwise what is wrong with it."""
+    try:
+        return model.model_validate_json(data, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the body"
+        raise MalformedError(
+            f"bad request: {where}: {first['msg']} (got {str(first.get('input'))[:80]})",
+            hint="/docs shows what is asked",
+        ) from None
+
+
+def router(cluster: Cluster, reconciler: Reconciler, facts: Callable[[], Facts], end: Callable[[], None]) -> APIRouter:
+    """The routes. `facts` are the coordinator's about itself; `end` makes it stop."""
+    api = APIRouter(prefix="/v1")
+
+    @api.get("/health", tags=["coordinator"])
+    async def health() -> Facts:
+        """Whether the coordinator is there."""
+        return {"v": PROTOCOL, "ok": True, **facts()}
+
+    @api.get("/status", tags=["coordinator"])
+    async def status() -> Facts:
+        """Everything that `borealis status` shows."""
+        return await in_thread(lambda: status_view(cluster, facts(), reconciler.troubles()))
+
+    @api.post("/shutdown", tags=["coordinator"])
+    async def shutdown(request: Request) -> Facts:
+        """Stop the coordinator. What runs goes on."""
+        client = request.client.host if request.client else ""
+        if "authorization" not in request.headers and not is_loopback(client):  # a wrong token does not come this far
+            raise ForbiddenError(f"refused: {client} is not this machine", hint="ask on the coordinator's own machine")
+        end()
+        return {"v": PROTOCOL, "stopping": True}
+
+    @api.get("/diagrams", tags=["diagrams"])
+    async def diagrams() -> Facts:
+        """All that is deployed."""
+        return {"v": PROTOCOL, "diagrams": await in_thread(lambda: diagrams_view(cluster))}
+
+    @api.post("/diagrams", tags=["diagrams"], status_code=201, openapi_extra=takes(DeployRequest, "application/yaml"))
+    async def deploy(request: Request) -> Facts:
+        """Deploy a diagram: JSON as shown, or the YAML itself as application/yaml."""
+        data = await body_of(request)
+        wish = _wish(data, request.headers.get("content-type", ""))
+        layout = await in_thread(lambda: deployment.deploy(cluster, wish))
+        return {"v": PROTOCOL, **await in_thread(lambda: diagram_view(layout, []))}
+
+    @api.get("/diagrams/{name}", tags=["diagrams"])
+    async def diagram(name: str) -> Facts:
+        """One diagram, with its YAML, its units and its streams."""
+
+        def look() -> Facts:
+            layout = cluster.layout(name)
+            units = [u for u in units_view(cluster) if u["diagram"] == name]
+            streams = [s for s in streams_view(cluster) if s["diagram"] == name]
+            more = {"yaml": layout.yaml, "columns": dict(layout.columns), "running": units, "streams": streams}
+            return {"v": PROTOCOL, **diagram_view(layout, units), **more}
+
+        return await in_thread(look)
+
+    @api.delete("/diagrams/{name}", tags=["diagrams"])
+    async def undeploy(name: str) -> Facts:
+        """Stop a diagram everywhere and forget it."""
+        untold = await in_thread(lambda: deployment.undeploy(cluster, name))
+        return {"v": PROTOCOL, "diagram": name, "untold": sorted(untold)}
+
+    @api.post("/units/{unit}/move", tags=["diagrams"], openapi_extra=takes(MoveRequest))
+    async def move(unit: str, request: Request) -> Facts:
+        """Bring a running unit to another node, with its state."""
+        asked = parsed(MoveRequest, await body_of(request))
+        layout = await in_thread(lambda: moving.move(cluster, unit, asked.node, asked.diagram))
+        return {"v": PROTOCOL, "diagram": layout.name, "unit": unit.rpartition(".")[2], "node": asked.node}
+
+    @api.get("/nodes", tags=["nodes"])
+    async def nodes() -> Facts:
+        """Every node, alive or not."""
+        return {"v": PROTOCOL, "nodes": await in_thread(lambda: nodes_view(cluster))}
+
+    @api.post("/nodes", tags=["nodes"], openapi_extra=takes(NodeStatus))
+    async def heartbeat(request: Request) -> Facts:
+        """A node tells that it is there, and what is on it. Every second, from the node itself."""
+        status = _heartbeat(await body_of(request))
+        await in_thread(lambda: cluster.heard(status))
+        return {"v": PROTOCOL, "coordinator": facts()["incarnation"]}
+
+    @api.delete("/nodes/{name}", tags=["nodes"])
+    async def stop_node(name: str) -> Facts:
+        """Stop a node's process. Units that shall run on it are lost until it comes back."""
+        await in_thread(lambda: _stop(cluster, name))
+        return {"v": PROTOCOL, "node": name}
+
+    @api.get("/streams", tags=["streams"])
+    async def streams() -> Facts:
+        """All streams that can be subscribed to, and where."""
+        return {"v": PROTOCOL, "streams": await in_thread(lambda: streams_view(cluster))}
+
+    @api.get("/locate", tags=["streams"])
+    async def where(stream: str) -> Facts:
+        """Where a stream is served now: by Arrow Flight, at this address."""
+        found = await in_thread(lambda: locate(cluster, stream))
+        return {"v": PROTOCOL, **vars(found)}
+
+    return api
+
+
+def _wish(data: bytes, kind: str) -> deployment.Wish:
+    if "yaml" in kind:
+        try:
+            return deployment.Wish(yaml=data.decode("utf-8-sig"))
+        except UnicodeDecodeError:
+            raise MalformedError("the diagram is not UTF-8 text", hint="send the YAML file as it is") from None
+    asked = parsed(DeployRequest, data)
+    return deployment.Wish(asked.yaml, tuple(asked.cuts), asked.places, asked.pieces, asked.buckets)
+
+
+def _heartbeat(data: bytes) -> NodeStatus:
+    """A node's status. Another version is told as such, however different its messages are."""
+    try:
+        raw = json.loads(data)
+    except ValueError:
+        raise MalformedError("a heartbeat that is not JSON", hint="is this a node of Borealis?") from None
+    if isinstance(raw, dict):
+        node = str(raw.get("node"))[:200]
+        if "version" in raw:
+            check_version(node, str(raw["version"])[:40])
+        if raw.get("v", PROTOCOL) != PROTOCOL:
+            raise TakenError(
+                f"node '{node}' speaks version {str(raw['v'])[:40]} of the messages, the coordinator {PROTOCOL}",
+                hint="run the same version everywhere",
+            )
+    return decoded(NodeStatus, data)
+
+
+def _stop(cluster: Cluster, name: str) -> None:
+    known = {n.name for n in cluster.catalog.nodes()} | {m.name for m in cluster.members.members()}
+    if name in known and not cluster.members.lives(name):
+        cluster.forget(name)  # there is nothing to stop any more
+        return
+    cluster.order(name, "stop", Ping())
+    cluster.forget(name)
