@@ -1,4 +1,4 @@
-"""The command line: `borealis run`, `explain`, `check`, `bench`, `demo`."""
+"""The command line: `borealis run`, `explain`, `check`, `bench`, `demo`, and `up` to `down` for clusters."""
 
 from __future__ import annotations
 

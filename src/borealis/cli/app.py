@@ -20,6 +20,19 @@ app = typer.Typer(
 
 Yaml = Annotated[Path, typer.Argument(metavar="DIAGRAM", help="The diagram, a YAML file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")]
+Coordinator = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="The coordinator; BOREALIS_COORDINATOR, or what 'up' started, if left out."),
+]
+TokenFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="The file with the cluster's token; BOREALIS_TOKEN if left out.")
+]
+Ca = Annotated[Path | None, typer.Option(metavar="FILE", help="Who signed the cluster's certificates (PEM).")]
+TlsCert = Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate for TLS (PEM).")]
+TlsKey = Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate's key (PEM).")]
+TlsCa = Annotated[Path | None, typer.Option(metavar="FILE", help="Who signed the others' certificates (PEM).")]
+Host = Annotated[str, typer.Option(help="The address to listen at; others need a token.")]
+CLUSTER = "A cluster"
 Master = Annotated[
     str | None, typer.Option(metavar="URL", help="Spark's master; all cores of this machine if left out.")
 ]
@@ -113,3 +126,211 @@ def demo(
     from borealis.cli.demo import demo_command
 
     demo_command(seconds, fast)
+
+
+@app.command(rich_help_panel=CLUSTER)
+def up(
+    nodes: Annotated[int | None, typer.Option(min=1, max=64, help="How many nodes; one if left out.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A cluster.yaml: what of it is on this machine is started.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(metavar="NAME", help="Which host of the file this machine is.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="The coordinator's; 7470 if left out, 0 for a free one.")
+    ] = None,
+    cores_per_node: Annotated[int | None, typer.Option(min=1, help="Spark tasks at a time on each node.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep catalog and logs of durable inputs here, for a later 'up'.")
+    ] = None,
+    token_file: TokenFile = None,
+    wait: Annotated[float, typer.Option(min=1, help="Seconds until all must be ready.")] = 180,
+    json: Json = False,
+) -> None:
+    """Start a coordinator and nodes on this machine, and wait until they are ready."""
+    from borealis.cli.up import UpOptions, up_command
+
+    up_command(UpOptions(nodes, config, host, port, cores_per_node, data, token_file, wait, json))
+
+
+@app.command(rich_help_panel=CLUSTER)
+def down(json: Json = False) -> None:
+    """Stop what 'up' started."""
+    from borealis.cli.down import down_command
+
+    down_command(json)
+
+
+@app.command(rich_help_panel=CLUSTER)
+def deploy(
+    diagram: Yaml,
+    place: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=NODE", help="Put an input, a box or an output on this node."),
+    ] = None,
+    cut: Annotated[list[str] | None, typer.Option(metavar="BOX", help="Begin a new unit at this box.")] = None,
+    units: Annotated[int | None, typer.Option(min=1, help="Cut each connected part into about so many units.")] = None,
+    buckets: Annotated[
+        int, typer.Option(min=1, max=1024, help="How many parts of the keys are computed side by side.")
+    ] = 1,
+    coordinator: Coordinator = None,
+    token_file: TokenFile = None,
+    ca: Ca = None,
+    json: Json = False,
+) -> None:
+    """Run a diagram on the cluster."""
+    from borealis.cli.deploy import deploy_command
+    from borealis.cli.reaching import Reach
+
+    deploy_command(diagram, place or [], cut or [], units, buckets, Reach(coordinator, token_file, ca), json)
+
+
+@app.command(rich_help_panel=CLUSTER)
+def undeploy(
+    name: Annotated[str, typer.Argument(help="The diagram's name.")],
+    coordinator: Coordinator = None,
+    token_file: TokenFile = None,
+    ca: Ca = None,
+    json: Json = False,
+) -> None:
+    """Stop a diagram; its state and streams are gone then."""
+    from borealis.cli.reaching import Reach
+    from borealis.cli.undeploy import undeploy_command
+
+    undeploy_command(name, Reach(coordinator, token_file, ca), json)
+
+
+@app.command(rich_help_panel=CLUSTER)
+def send(
+    stream: Annotated[str, typer.Argument(help="An input of a running diagram: packets, or traffic/packets.")],
+    file: Annotated[str, typer.Argument(help="A file, folder or glob.")],
+    rate: Annotated[
+        float | None, typer.Option(min=0.001, help="Rows per second; as fast as they go if left out.")
+    ] = None,
+    publisher: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Send under this name: started again, it goes on where it was."),
+    ] = None,
+    batch_rows: Annotated[
+        int | None, typer.Option(min=1, max=1_000_000, help="Rows per batch; keep it when going on under a name.")
+    ] = None,
+    end: Annotated[bool, typer.Option("--end", help="End the stream behind the last row.")] = False,
+    coordinator: Coordinator = None,
+    token_file: TokenFile = None,
+    ca: Ca = None,
+    json: Json = False,
+) -> None:
+    """Send the rows of a file to an input."""
+    from borealis.cli.reaching import Reach
+    from borealis.cli.send import SendOptions, send_command
+
+    options = SendOptions(rate, publisher, batch_rows, end, json)
+    send_command(stream, file, options, Reach(coordinator, token_file, ca))
+
+
+@app.command(rich_help_panel=CLUSTER)
+def tail(
+    stream: Annotated[str, typer.Argument(help="An output, input or box: per_source, or traffic/per_source.")],
+    start: Annotated[str, typer.Option("--from", metavar="PLACE", help="oldest, newest, or a tuple id.")] = "newest",
+    reader: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Read under this name: what is not shown yet is kept for the next time."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="End after so many rows.")] = None,
+    headers: Annotated[bool, typer.Option("--headers", help="Show the header columns of tuples, too.")] = False,
+    coordinator: Coordinator = None,
+    token_file: TokenFile = None,
+    ca: Ca = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
+) -> None:
+    """Show a stream's rows as they come."""
+    from borealis.cli.reaching import Reach
+    from borealis.cli.tail import TailOptions, tail_command
+
+    tail_command(stream, TailOptions(start, reader, limit, headers, json), Reach(coordinator, token_file, ca))
+
+
+@app.command(rich_help_panel=CLUSTER)
+def status(
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Again every second, until stopped.")] = False,
+    coordinator: Coordinator = None,
+    token_file: TokenFile = None,
+    ca: Ca = None,
+    json: Json = False,
+) -> None:
+    """Show nodes, units and streams: where they are, rates, queues, lag, boundaries."""
+    from borealis.cli.reaching import Reach
+    from borealis.cli.status import status_command
+
+    status_command(watch, Reach(coordinator, token_file, ca), json)
+
+
+@app.command(rich_help_panel=CLUSTER)
+def move(
+    unit: Annotated[str, typer.Argument(help="The unit: u2, or traffic/u2.")],
+    node: Annotated[str, typer.Argument(help="Where it shall run.")],
+    diagram: Annotated[str | None, typer.Option(metavar="NAME", help="Of which diagram, if several run.")] = None,
+    coordinator: Coordinator = None,
+    token_file: TokenFile = None,
+    ca: Ca = None,
+    json: Json = False,
+) -> None:
+    """Move a running unit, with its state, to another node."""
+    from borealis.cli.move import move_command
+    from borealis.cli.reaching import Reach
+
+    move_command(unit, node, diagram, Reach(coordinator, token_file, ca), json)
+
+
+@app.command(rich_help_panel=CLUSTER)
+def kill(
+    node: Annotated[str, typer.Argument(help="The node.")],
+    coordinator: Coordinator = None,
+    token_file: TokenFile = None,
+    ca: Ca = None,
+    json: Json = False,
+) -> None:
+    """End a node of this machine as a power cut would (kill -9)."""
+    from borealis.cli.kill import kill_command
+    from borealis.cli.reaching import Reach
+
+    kill_command(node, Reach(coordinator, token_file, ca), json)
+
+
+@app.command(rich_help_panel=CLUSTER)
+def node(
+    coordinator: Coordinator = None,
+    name: Annotated[str | None, typer.Option(help="Its name; from host and process if left out.")] = None,
+    master: Master = None,
+    host: Host = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="For other nodes and clients; 0: a free one.")] = 0,
+    http_port: Annotated[int, typer.Option(min=0, max=65535, help="For metrics; 0: a free one.")] = 0,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where durable inputs keep their logs.")] = None,
+    cores: Annotated[int | None, typer.Option(min=1, help="Spark tasks at a time, where no master is given.")] = None,
+    conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting for Spark.")] = None,
+    token_file: TokenFile = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+) -> None:
+    """Run a node in the foreground."""
+    from borealis.cli.node import NodeArguments, Protection, node_command
+
+    given = NodeArguments(name, coordinator, master, host, port, http_port, data, cores, conf or [])
+    node_command(given, Protection(token_file, tls_cert, tls_key, tls_ca))
+
+
+@app.command(rich_help_panel=CLUSTER)
+def coordinator(
+    host: Host = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where it listens.")] = 7470,
+    catalog: Annotated[Path | None, typer.Option(metavar="FILE", help="What shall run, in SQLite.")] = None,
+    token_file: TokenFile = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+) -> None:
+    """Run a coordinator in the foreground."""
+    from borealis.cli.coordinator import coordinator_command
+    from borealis.cli.node import Protection
+
+    coordinator_command(host, port, catalog, Protection(token_file, tls_cert, tls_key, tls_ca))

@@ -1,0 +1,185 @@
+"""`cluster.yaml`: which processes a cluster has and on which machines, checked before anything starts.
+
+    coordinator: {host: 10.0.0.1, port: 7470, catalog: catalog.sqlite}
+    token_file: token
+    tls: {cert: node.pem, key: node.key, ca: ca.pem}
+    nodes:
+      - {name: node1, host: 10.0.0.1, master: "local[2]", data: /var/lib/borealis/node1}
+      - {name: node2, host: 10.0.0.2, port: 7481, cores: 2}
+
+Paths are taken from the folder of the file. Everything but the nodes may be left out.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from borealis.emit.whereabouts import HOST, PORT, PORT_MOST
+from borealis.errors import ClusterError, MachineError, did_you_mean
+
+EVERYWHERE = ("0.0.0.0", "::", "")
+NodeName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.-]+$")]
+
+
+class _Checked(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class CoordinatorPart(_Checked):
+    """The coordinator's place."""
+
+    host: str = HOST
+    port: int = Field(default=PORT, ge=1, le=PORT_MOST)
+    catalog: Path | None = None  # None: with the data of `up`
+
+
+class NodePart(_Checked):
+    """One node's place."""
+
+    name: NodeName
+    host: str = HOST
+    port: int = Field(default=0, ge=0, le=PORT_MOST)  # 0: any that is free
+    master: str | None = None
+    cores: int | None = Field(default=None, ge=1, le=1024)
+    data: Path | None = None
+
+
+class TlsPart(_Checked):
+    """Certificates, as PEM files."""
+
+    cert: Path
+    key: Path
+    ca: Path | None = None
+
+
+class ClusterFile(_Checked):
+    """All of it."""
+
+    coordinator: CoordinatorPart = CoordinatorPart()
+    token_file: Path | None = None
+    tls: TlsPart | None = None
+    nodes: list[NodePart] = Field(min_length=1)
+
+    @property
+    def hosts(self) -> list[str]:
+        """Where anything runs."""
+        return list(dict.fromkeys([self.coordinator.host, *(node.host for node in self.nodes)]))
+
+
+def load_cluster_file(path: Path) -> ClusterFile:
+    """The file, checked: a wrong word is told with its place."""
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not text"
+        raise MachineError(f"cannot read '{path}': {why}", hint="check the path") from None
+    except yaml.YAMLError as error:
+        raise ClusterError(f"{path} is no YAML: {' '.join(str(error).split())}", hint="mend it there") from None
+    if not isinstance(raw, dict):
+        raise ClusterError(f"{path} describes no cluster", hint="it needs at least 'nodes:' and a list under it")
+    try:
+        made = ClusterFile.model_validate(raw)
+    except ValidationError as error:
+        raise _told(path, error) from None
+    _check(path, made)
+    return _anchored(made, path.absolute().parent)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address.
+
+    >>> is_loopback("localhost"), is_loopback("127.0.0.9"), is_loopback("::1"), is_loopback("10.0.0.1")
+    (True, True, True, False)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_here(host: str, we_are: str | None = None) -> bool:
+    """Whether a host is this machine: loopback, the name the user gave us, or an address that is ours."""
+    if is_loopback(host):
+        return True
+    if we_are is not None:
+        return host == we_are
+    if host in (socket.gethostname(), socket.getfqdn()):
+        return True
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
+    except OSError:
+        return False
+    return any(_binds(family, place) for family, _, _, _, place in found)
+
+
+def _binds(family: int, place: Any) -> bool:
+    """Only an address of this machine can be bound."""
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind(place)
+    except OSError:
+        return False
+    return True
+
+
+def _check(path: Path, made: ClusterFile) -> None:
+    seen: set[str] = set()
+    for node in made.nodes:
+        if node.name in seen:
+            raise ClusterError(f"{path}: two nodes are called '{node.name}'", hint="give each its own name")
+        if node.name == "coordinator":
+            raise ClusterError(f"{path}: a node cannot be called 'coordinator'", hint="call it node1")
+        seen.add(node.name)
+    for host in made.hosts:
+        if host in EVERYWHERE:
+            raise ClusterError(
+                f"{path}: '{host}' is an address nobody can call", hint="write one that the other machines can reach"
+            )
+    if len({is_loopback(host) for host in made.hosts}) == 2:
+        inner = next(host for host in made.hosts if is_loopback(host))
+        raise ClusterError(
+            f"{path}: '{inner}' can be reached from its own machine only, and other hosts are named, too",
+            hint="write addresses that all machines of the cluster can reach",
+        )
+    places = [(n.host, n.port) for n in made.nodes if n.port] + [(made.coordinator.host, made.coordinator.port)]
+    for place in places:
+        if places.count(place) > 1:
+            raise ClusterError(f"{path}: {place[0]}:{place[1]} is given twice", hint="give each its own port")
+
+
+def _anchored(made: ClusterFile, folder: Path) -> ClusterFile:
+    def at(path: Path | None) -> Path | None:
+        return None if path is None else folder / path.expanduser()
+
+    tls = made.tls and made.tls.model_copy(update={k: at(getattr(made.tls, k)) for k in ("cert", "key", "ca")})
+    nodes = [node.model_copy(update={"data": at(node.data)}) for node in made.nodes]
+    coordinator = made.coordinator.model_copy(update={"catalog": at(made.coordinator.catalog)})
+    changed = {"coordinator": coordinator, "token_file": at(made.token_file), "tls": tls, "nodes": nodes}
+    return made.model_copy(update=changed)
+
+
+def _told(path: Path, error: ValidationError) -> ClusterError:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = _keys(first["loc"][:-1])
+        hint = did_you_mean(str(first["loc"][-1]), known) or f"keys there are {', '.join(known)}"
+        return ClusterError(f"{path}: unknown key '{where}'", hint=hint)
+    if first["type"] == "missing":
+        return ClusterError(f"{path}: '{where}' is missing", hint="every node has a name, and there is one at least")
+    return ClusterError(f"{path}: {where}: {first['msg']} (got {str(first.get('input'))[:60]})", hint="mend it there")
+
+
+def _keys(place: Iterable[Any]) -> list[str]:
+    top = next(iter(place), None)
+    model: dict[Any, type[BaseModel]] = {"coordinator": CoordinatorPart, "tls": TlsPart, "nodes": NodePart}
+    return list(model.get(top, ClusterFile).model_fields)

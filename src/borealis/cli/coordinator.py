@@ -1,0 +1,18 @@
+"""`borealis coordinator`: one coordinator, in the foreground."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from borealis.cli.node import Protection
+from borealis.emit.whereabouts import home
+
+
+def coordinator_command(host: str, port: int, catalog: Path | None, protection: Protection) -> None:
+    """Run until it is told to stop."""
+    security = protection.security()
+    from borealis.coordinator.process import Options, serve
+
+    raise typer.Exit(serve(Options(catalog or home() / "catalog.sqlite", host, port, security)))

@@ -1,0 +1,63 @@
+"""`borealis kill`: end a node as a power cut would, to see what the others do. Only on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+from borealis.cli import processes
+from borealis.cli.cluster_file import is_here
+from borealis.cli.reaching import Reach
+from borealis.emit.whereabouts import Part, read_record
+from borealis.errors import ClusterError, did_you_mean
+
+END_S = 10.0
+
+
+def kill_command(name: str, reach: Reach, as_json: bool) -> None:
+    """`kill -9`, and wait until it is gone."""
+    with reach.client() as client:
+        nodes = client.nodes()
+    found = next((node for node in nodes if node.get("node") == name), None)
+    if found is None:
+        known = [str(node.get("node")) for node in nodes]
+        listing = f"nodes are {', '.join(known)}" if known else "there is none"
+        raise ClusterError(f"there is no node '{name}' ({listing})", hint=did_you_mean(name, known))
+    part = _process(name, found)
+    if not processes.send(part, signal.SIGKILL):
+        raise ClusterError(
+            f"node '{name}' (pid {part.pid}) has ended already", hint="'borealis status' shows the others"
+        )
+    processes.wait_end(part, END_S)
+    print(json.dumps({"killed": name, "pid": part.pid}) if as_json else f"killed {name} (pid {part.pid})")
+
+
+def _process(name: str, node: dict[str, Any]) -> Part:
+    """The node's process, if it is one of this machine and surely a node."""
+    host, pid = str(node.get("host", "")), int(node.get("pid", 0))
+    if not is_here(host):
+        raise ClusterError(
+            f"node '{name}' runs on {host}, this is {socket.gethostname()}", hint=f"kill it there: kill -9 {pid}"
+        )
+    record = read_record()
+    for part in record.parts if record is not None else ():
+        if part.name == name and part.pid == pid:
+            return part
+    started = processes.moment(pid)
+    if started is None or pid <= 1 or pid == os.getpid():
+        raise ClusterError(f"node '{name}' (pid {pid}) has ended already", hint="'borealis status' shows the others")
+    if not _is_node(pid):
+        raise ClusterError(f"process {pid} of this machine is no node of Borealis", hint="is it another machine's pid?")
+    return Part(name=name, pid=pid, started=started, log="")
+
+
+def _is_node(pid: int) -> bool:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return True  # no such file system here; the start time must do
+    return b"borealis" in command and b"node" in command

@@ -1,0 +1,72 @@
+"""`borealis node`: one node, in the foreground."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from borealis.cli.reaching import pairs
+from borealis.emit.whereabouts import HOST, find, read_token
+from borealis.errors import ClusterError
+from borealis.wire.auth import Security
+
+
+@dataclass(frozen=True)
+class Protection:
+    """Token and certificates, as the command line has them."""
+
+    token_file: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    ca: Path | None = None
+
+    def security(self, token: str | None = None) -> Security:
+        """Read from their files."""
+        if (self.cert is None) != (self.key is None):
+            raise ClusterError("--tls-cert and --tls-key go together", hint="give both")
+        given = read_token(self.token_file) if self.token_file else token
+        return Security(token=given, cert=self.cert, key=self.key, ca=self.ca or self.cert)
+
+
+@dataclass(frozen=True)
+class NodeArguments:
+    """The rest, as the command line has it."""
+
+    name: str | None = None
+    coordinator: str | None = None
+    master: str | None = None
+    host: str = HOST
+    port: int = 0
+    http_port: int = 0
+    data: Path | None = None
+    cores: int | None = None
+    settings: Sequence[str] = ()
+
+
+def node_command(given: NodeArguments, protection: Protection) -> None:
+    """Run until it is told to stop."""
+    to = find(given.coordinator, read_token(protection.token_file) if protection.token_file else None, protection.ca)
+    security = protection.security(to.token)
+    settings = pairs("--conf", given.settings, "spark.executor.memory=2g")
+    if given.master and given.cores and given.master.startswith("local"):
+        raise ClusterError("--master local[...] says how many cores already", hint="leave out --cores, or --master")
+    from borealis.node.process import NodeOptions, serve
+
+    code = serve(
+        NodeOptions(
+            coordinator=to.url if to.tls else to.address,
+            name=given.name,
+            master=given.master,
+            host=given.host,
+            port=given.port,
+            http_port=given.http_port,
+            data=given.data,
+            cores=given.cores,
+            security=security,
+            settings=settings,
+        )
+    )
+    raise typer.Exit(code)

@@ -1,0 +1,187 @@
+"""Processes of a cluster on this machine: started apart from the terminal, known again later, stopped as a whole.
+
+A pid alone says little: the system gives it to another process one day. So a process is known by its pid and the moment
+it started, and no signal goes to one whose moment differs. Each part leads a session of its own; whatever a part leaves
+behind when it dies (a JVM, Python workers) is found by that session.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from borealis.emit.whereabouts import Part
+from borealis.errors import MachineError
+
+GRACE_S = 10.0  # between asking a process to end and ending it
+LEFT_BEHIND_GRACE_S = 2.0  # for the children of a process that has ended
+LOG_SHOWN_LINES = 12
+LOG_READ_BYTES = 1 << 16
+PROC = Path("/proc")
+
+
+def start(name: str, arguments: Sequence[str], log: Path, cwd: Path) -> tuple[Part, subprocess.Popen[bytes]]:
+    """`borealis ARGUMENTS` in a session of its own; what it prints goes to its log."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    cwd.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "borealis.cli", *arguments]
+    with log.open("wb") as out:
+        made = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, cwd=cwd, start_new_session=True
+        )
+    return Part(name=name, pid=made.pid, started=moment(made.pid) or "", log=str(log)), made
+
+
+def moment(pid: int) -> str | None:
+    """When the process with this pid started, in a form that is only good for comparing; None if there is none."""
+    if PROC.is_dir():
+        fields = _stat(pid)
+        if fields is None or fields[0] in ("Z", "X"):  # ended, and only waits for its parent to notice
+            return None
+        return f"{_boot()} {fields[19]}"
+    done = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    state, _, began = done.stdout.strip().partition(" ")
+    return None if not began or state.startswith("Z") else began.strip()
+
+
+def alive(part: Part) -> bool:
+    """Whether this very process still runs."""
+    return bool(part.started) and moment(part.pid) == part.started
+
+
+def left_behind(part: Part) -> list[int]:
+    """What still runs of a part's session: itself, its JVM, its workers."""
+    if not PROC.is_dir():
+        return [part.pid] if alive(part) else []
+    leader = moment(part.pid)
+    if leader is not None and leader != part.started:
+        return []  # the pid belongs to somebody else now, and so does the session of that number
+    boot, _, began = part.started.partition(" ")
+    if boot != _boot():
+        return []
+    found = []
+    for entry in PROC.iterdir():
+        if entry.name.isdigit() and (fields := _stat(int(entry.name))) and fields[0] not in ("Z", "X"):
+            own_session, ticks = int(fields[3]), int(fields[19])
+            if own_session == part.pid and ticks >= int(began):
+                found.append(int(entry.name))
+    return found
+
+
+def send(part: Part, number: int) -> bool:
+    """A signal for this very process; False if it has ended."""
+    try:
+        if hasattr(os, "pidfd_open"):
+            handle = os.pidfd_open(part.pid)  # from here on the pid cannot pass to another process unnoticed
+            try:
+                if not alive(part):
+                    return False
+                signal.pidfd_send_signal(handle, number)
+            finally:
+                os.close(handle)
+        elif alive(part):
+            os.kill(part.pid, number)
+        else:
+            return False
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        raise MachineError(
+            f"{part.name} (pid {part.pid}) belongs to another user", hint="stop it as that user"
+        ) from None
+    return True
+
+
+def stop(parts: Iterable[Part], grace_s: float = GRACE_S, say: Callable[[str], None] | None = None) -> list[str]:
+    """End all of them, politely first; the names of those that had to be killed."""
+    parts = list(parts)
+    asked = [part for part in parts if send(part, signal.SIGTERM)]
+    deadline = time.monotonic() + grace_s
+    killed = []
+    for part in asked:
+        if not wait_end(part, max(0.0, deadline - time.monotonic())):
+            if say is not None:
+                say(f"{part.name} does not end within {grace_s:.0f} s: killed")
+            killed.append(part.name)
+    if killed or any(left_behind(part) for part in parts):
+        _sweep(parts, killed)
+    return killed
+
+
+def wait_end(part: Part, seconds: float) -> bool:
+    """Wait until it has ended; False if it has not by then."""
+    deadline = time.monotonic() + seconds
+    if hasattr(os, "pidfd_open"):
+        try:
+            handle = os.pidfd_open(part.pid)
+        except ProcessLookupError:
+            return True
+        try:
+            if not alive(part):
+                return True
+            ready, _, _ = select.select([handle], [], [], seconds)
+            return bool(ready)
+        finally:
+            os.close(handle)
+    while alive(part) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not alive(part)
+
+
+def last_lines(log: str | Path, most: int = LOG_SHOWN_LINES) -> list[str]:
+    """How a log ends."""
+    try:
+        with Path(log).open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - LOG_READ_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    return [line.rstrip() for line in text.splitlines() if line.strip()][-most:]
+
+
+def _sweep(parts: Sequence[Part], killed: Sequence[str]) -> None:
+    deadline = time.monotonic() + LEFT_BEHIND_GRACE_S
+    for part in parts:
+        if part.name in killed:
+            _kill_all(part)
+    rest = [part for part in parts if left_behind(part)]
+    while (
+        rest and time.monotonic() < deadline
+    ):  # a JVM ends by itself when its Python has; there is no handle to wait on
+        time.sleep(0.05)
+        rest = [part for part in rest if left_behind(part)]
+    for part in rest:
+        _kill_all(part)
+
+
+def _kill_all(part: Part) -> None:
+    if not PROC.is_dir():
+        send(part, signal.SIGKILL)
+        return
+    for pid in left_behind(part):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields of /proc/PID/stat from the state on."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return None
+    return text[text.rindex(")") + 2 :].split()
+
+
+def _boot() -> str:
+    try:
+        return (PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
+    except OSError:
+        return "-"

@@ -1,0 +1,218 @@
+"""`borealis status`: nodes, units, streams, and how they stand; once, or again and again."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from borealis.cli.ending import STOP
+from borealis.cli.reaching import Reach
+from borealis.cli.watching import console
+from borealis.cli.words import plural, size, span
+from borealis.errors import WireError
+
+EVERY_S = 1.0  # nodes report that often
+GOOD = ("alive", "ready", "running", "ended")
+Facts = dict[str, Any]
+
+
+def status_command(watch: bool, reach: Reach, as_json: bool) -> None:
+    """What the coordinator knows; no node is asked."""
+    with reach.client() as client:
+        if not watch:
+            status = client.status()
+            print(json.dumps(status, ensure_ascii=False)) if as_json else console().print(shown(status))
+            return
+        out = console()
+        status = client.status()
+        live = Live(console=out, auto_refresh=False, screen=False) if out.is_terminal and not as_json else None
+        with STOP.deferred():
+            if live is not None:
+                live.start()
+            try:
+                while True:
+                    if as_json:
+                        print(json.dumps(status, ensure_ascii=False), flush=True)
+                    elif live is not None:
+                        live.update(shown(status), refresh=True)
+                    else:
+                        out.print(shown(status))
+                    _pause(EVERY_S)
+                    try:
+                        status = client.status()
+                    except WireError as error:
+                        status = status | {"troubles": [{"trouble": str(error)}]}
+            finally:
+                if live is not None:
+                    live.stop()
+
+
+def _pause(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        STOP.point()
+        time.sleep(min(left, 0.1))
+    STOP.point()
+
+
+def shown(status: Facts) -> RenderableType:
+    """All of it, for people."""
+    nodes, units, streams = (list(status.get(key, ())) for key in ("nodes", "units", "streams"))
+    parts: list[RenderableType] = [_head(status, nodes)]
+    if nodes:
+        parts.append(_nodes(nodes))
+    for diagram in status.get("diagrams", ()):
+        parts.append(_diagram(diagram))
+        parts.append(_units([unit for unit in units if unit.get("diagram") == diagram.get("diagram")]))
+        mine = [stream for stream in streams if stream.get("diagram") == diagram.get("diagram")]
+        if mine:
+            parts.append(_streams(mine))
+    orphans = [unit for unit in units if unit.get("state") == "orphan"]
+    if orphans:
+        parts += [Text("units that nobody knows", style="bold yellow"), _units(orphans)]
+    for unit in units:
+        if unit.get("error"):
+            parts.append(Text(f"{unit['diagram']}/{unit['unit']}: {unit['error']}", style="red"))
+    parts += [Text(f"trouble: {_trouble(one)}", style="yellow") for one in status.get("troubles", ())]
+    return Group(*parts)
+
+
+def _head(status: Facts, nodes: list[Facts]) -> Text:
+    coordinator = status.get("coordinator", {})
+    where = coordinator.get("address") or coordinator.get("url") or ""
+    alive = sum(bool(node.get("alive")) for node in nodes)
+    diagrams = plural(len(status.get("diagrams", ())), "diagram")
+    return Text.assemble(
+        ("coordinator", "bold"), f" {where}: {alive} of {plural(len(nodes), 'node')} alive, {diagrams}"
+    )
+
+
+def _nodes(nodes: list[Facts]) -> Table:
+    table = _table(("node", "state", "Spark", "master", "address"), ("cores", "units", "busy", "pid"))
+    for node in nodes:
+        busy = node.get("busy")
+        table.add_row(
+            str(node.get("node")),
+            _state(node.get("state")),
+            _state(node.get("spark")),
+            str(node.get("master", "-")),
+            str(node.get("address", "-")),
+            _count(node.get("cores")),
+            _count(node.get("units")),
+            "-" if busy is None else f"{100 * float(busy):.0f} %",
+            str(node.get("pid", "-")),
+        )
+    return table
+
+
+def _diagram(diagram: Facts) -> Text:
+    entries = ", ".join(f"{name} on {node}" for name, node in diagram.get("entries", {}).items())
+    text = Text.assemble((str(diagram.get("diagram")), "bold"), " ", _state(diagram.get("state")))
+    return text.append(f", inputs {entries}" if entries else "", style="dim")
+
+
+def _units(units: list[Facts]) -> Table:
+    left, right = ("unit", "node", "state"), ("in", "in/s", "out/s", "trains", "train", "lag", "state size", "boundary")
+    table = _table(left, right)
+    for unit in units:
+        moving = f"{unit['node']} > {unit['moving_to']}" if unit.get("moving_to") else str(unit.get("node"))
+        train = unit.get("train_ms")
+        table.add_row(
+            str(unit.get("unit")),
+            moving,
+            _state(unit.get("state")),
+            _count(unit.get("rows_in")),
+            _count(unit.get("rows_in_per_s")),
+            _count(unit.get("rows_out_per_s")),
+            _count(unit.get("trains")),
+            "-" if not train else span(1000 * float(train)),
+            "-" if unit.get("lag_rows") is None else f"{unit['lag_rows']:,} rows",
+            size(int(unit.get("state_bytes") or 0)),
+            _boundary(unit),
+        )
+    return table
+
+
+def _streams(streams: list[Facts]) -> Table:
+    left, right = (
+        ("stream", "node"),
+        ("tuples", "per s", "held", "bytes", "slowest reader", "behind", "lost", "boundary"),
+    )
+    table = _table(left, right)
+    for stream in streams:
+        name = Text(str(stream.get("arrow", stream.get("stream"))))
+        outputs = [o for o in stream.get("outputs", ()) if o != stream.get("arrow")]
+        if outputs or stream.get("entry"):
+            name.append(f" ({'input' if stream.get('entry') else ', '.join(outputs)})", style="dim")
+        if "next_id" not in stream:
+            table.add_row(name, str(stream.get("node")), *["-"] * len(right))
+            continue
+        reader, behind = _slowest(stream)
+        table.add_row(
+            name,
+            str(stream.get("node")),
+            _count(stream["next_id"]),
+            _count(stream.get("rows_per_s")),
+            _count(stream.get("held_rows")),
+            size(int(stream.get("held_bytes") or 0)),
+            reader,
+            _count(behind),
+            Text(_count(stream.get("dropped")), style="red" if stream.get("dropped") else ""),
+            _boundary(stream),
+        )
+    return table
+
+
+def _slowest(stream: Facts) -> tuple[str, int | None]:
+    """The reader that keeps most of the queue, and by how many tuples it is behind."""
+    readers: dict[str, int] = stream.get("readers") or {}
+    if not readers:
+        return "-", None
+    name = min(readers, key=lambda reader: (readers[reader], reader))
+    shown_as = "a passing one" if name.startswith("~") else name
+    others = f" (of {len(readers)})" if len(readers) > 1 else ""
+    return shown_as + others, int(stream["next_id"]) - readers[name]
+
+
+def _table(left: Iterable[str], right: Iterable[str]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for title in left:
+        table.add_column(title, overflow="fold")
+    for title in right:
+        table.add_column(title, justify="right", no_wrap=True)
+    return table
+
+
+def _state(state: Any) -> Text:
+    word = str(state or "-")
+    bad = word in ("dead", "failed", "lost", "orphan")
+    return Text(word, style="green" if word in GOOD else "red" if bad else "yellow")
+
+
+def _count(value: Any) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _boundary(facts: Facts) -> str:
+    if facts.get("ended"):
+        return "ended"
+    us = facts.get("boundary")
+    if us is None:
+        return "-"
+    try:
+        return (datetime.fromtimestamp(us / 1e6, UTC)).strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError, OSError):
+        return f"{us:,} µs"
+
+
+def _trouble(one: Any) -> str:
+    return ": ".join(str(value) for value in one.values()) if isinstance(one, dict) else str(one)

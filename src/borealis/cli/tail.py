@@ -1,0 +1,125 @@
+"""`borealis tail`: a stream's rows as they come."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from borealis.cli.ending import STOP, PipeClosedError
+from borealis.cli.reaching import Reach
+from borealis.cli.watching import console
+from borealis.emit.sinks.text import JsonLines, render
+from borealis.emit.subscriber import Start, Subscription
+from borealis.errors import StreamError
+
+LOOK_EVERY_S = 0.5  # whether someone wants us to stop
+CELL_MOST = 40  # characters, before a value is cut for people
+
+
+@dataclass(frozen=True)
+class TailOptions:
+    """What to show, as the command line has it."""
+
+    start: str = "newest"
+    reader: str | None = None
+    limit: int | None = None
+    headers: bool = False
+    json: bool = False
+
+
+def tail_command(stream: str, options: TailOptions, reach: Reach) -> None:
+    """Until the stream ends, the limit is reached, or someone stops us."""
+    start = _start(options.start)
+    with (
+        reach.client() as client,
+        client.subscribe(
+            stream, start, reader=options.reader, headers=options.headers, on_gap="continue"
+        ) as subscription,
+        STOP.deferred(),
+    ):
+        show = _Json(subscription.schema) if options.json else _Text()
+        err = console(stderr=True)
+        if err.is_terminal and not options.json:
+            err.print(f"{subscription.stream} from {subscription.position:,}", style="dim")
+        left, gaps = options.limit, 0
+        while left is None or left > 0:
+            STOP.point()
+            batch = subscription.read(LOOK_EVERY_S)
+            if subscription.gaps > gaps:
+                gaps = subscription.gaps
+                err.print(_gap(subscription), style="yellow", soft_wrap=True)
+            if batch is None:
+                if not subscription.running:
+                    break
+                continue
+            shown = batch if left is None else batch.slice(0, left)
+            show(shown)
+            if left is not None:
+                left -= shown.num_rows
+            if options.reader is not None:
+                subscription.ack(subscription.position - (batch.num_rows - shown.num_rows))
+
+
+def _start(text: str) -> Start:
+    if text in ("oldest", "newest"):
+        return text  # type: ignore[return-value]
+    if text.isascii() and text.isdigit():
+        return int(text)
+    raise StreamError(f"--from '{text}' is no place in a stream", hint="give oldest, newest or a tuple id")
+
+
+def _gap(subscription: Subscription) -> str:
+    known = f", {subscription.lost:,} tuples are missing" if subscription.lost else ""
+    return f"gap: {subscription.stream} goes on at {subscription.position:,}{known}"
+
+
+class _Json:
+    """Rows as JSON lines."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._rendering = JsonLines()
+        self._rendering.check(schema)
+
+    def __call__(self, batch: pa.RecordBatch) -> None:
+        _write(b"".join(bytes(piece) for piece in render(pa.table(batch), self._rendering)))
+
+
+class _Text:
+    """Rows in columns that grow as they must; the names once, and again when the widths have changed."""
+
+    def __init__(self) -> None:
+        self._widths: list[int] = []
+
+    def __call__(self, batch: pa.RecordBatch) -> None:
+        names = batch.schema.names
+        rows = [[_cell(value) for value in row.values()] for row in batch.to_pylist()]
+        widths = [max(map(len, cells)) for cells in zip(names, *rows, strict=True)]
+        before = self._widths or [0] * len(widths)
+        self._widths = [max(pair) for pair in zip(before, widths, strict=True)]
+        lines = [] if self._widths == before else [self._line(names)]
+        lines += [self._line(row) for row in rows]
+        _write("".join(lines).encode("utf-8", "replace"))
+
+    def _line(self, cells: list[str]) -> str:
+        return "  ".join(cell.ljust(width) for cell, width in zip(cells, self._widths, strict=True)).rstrip() + "\n"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S.%f").rstrip("0").rstrip(".")
+    text = f"{value:.6g}" if isinstance(value, float) else " ".join(str(value).split())
+    return text if len(text) <= CELL_MOST else text[: CELL_MOST - 1] + "…"
+
+
+def _write(data: bytes) -> None:
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError as error:
+        raise PipeClosedError("nobody reads stdout any more") from error

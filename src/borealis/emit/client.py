@@ -1,0 +1,205 @@
+"""The client library: publish to a running cluster's streams, subscribe to them, deploy and watch.
+
+with borealis.connect() as cluster:
+    cluster.publish("packets", [{"ts": now, "src": "10.0.0.1", "bytes": 40}])
+    for row in cluster.subscribe("per_source"):
+        print(row)
+
+async with borealis.connect_async() as cluster:
+    async for row in cluster.stream("per_source"):
+        print(row)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from borealis.diagram.model import Diagram
+from borealis.diagram.spec import Spec
+from borealis.emit.coordinator import Coordinator, Location
+from borealis.emit.publisher import Publisher, Publishing
+from borealis.emit.retrying import RETRIES, Retries
+from borealis.emit.subscriber import Reading, Start, Subscription
+from borealis.emit.whereabouts import Whereabouts, find
+from borealis.errors import InputError
+from borealis.wire.auth import Security
+from borealis.wire.client import Peer
+from borealis.wire.messages import Receipt
+
+if TYPE_CHECKING:
+    from borealis.emit.aio import AsyncClient
+
+
+def connect(
+    address: str | None = None,
+    token: str | None = None,
+    *,
+    ca: str | Path | None = None,
+    retries: Retries = RETRIES,
+) -> Client:
+    """A client of the cluster whose coordinator is at `address` (`host:port`).
+
+    Left out, they come from BOREALIS_COORDINATOR, BOREALIS_TOKEN and BOREALIS_CA, or from what `borealis up` wrote
+    down. Nothing is sent yet. `ca` is the file of the authority that signed the cluster's certificates.
+    """
+    return Client(find(address, token, ca), retries)
+
+
+def connect_async(
+    address: str | None = None,
+    token: str | None = None,
+    *,
+    ca: str | Path | None = None,
+    retries: Retries = RETRIES,
+) -> AsyncClient:
+    """The same for asyncio: `async with connect_async() as cluster`."""
+    return connect(address, token, ca=ca, retries=retries).aio
+
+
+class Client:
+    """A cluster, as a program uses it. Blocking; threads may share it. Close it, or use it as a context manager."""
+
+    def __init__(self, whereabouts: Whereabouts, retries: Retries = RETRIES) -> None:
+        self._coordinator = Coordinator(whereabouts)
+        self._security = Security(token=whereabouts.token, ca=Path(whereabouts.ca) if whereabouts.ca else None)
+        self._retries = retries
+        self._publishers: dict[str, Publisher] = {}
+        self._subscriptions: list[Subscription] = []
+        self._lock = threading.Lock()
+
+    # -- streams
+
+    def publish(self, stream: str, data: Any, *, timeout: float | None = None) -> Receipt:
+        """Send rows to an input and wait until they are taken over: a record batch, a table, a data frame, dicts."""
+        with self._lock:
+            publisher = self._publishers.get(stream)
+            if publisher is None:
+                publisher = self._publishers[stream] = self.publisher(stream)
+        try:
+            publisher.send(data)
+            return publisher.flush(timeout)
+        except InputError:
+            raise  # the rows were wrong, not the connection
+        except BaseException:
+            with self._lock:
+                if self._publishers.get(stream) is publisher:
+                    del self._publishers[stream]
+            publisher.abandon()
+            raise
+
+    def publisher(self, stream: str, name: str | None = None) -> Publisher:
+        """A way into an input for many batches. Under a `name` a later program can go on where this one ended."""
+        return Publisher(self, stream, Publishing(name=name, retries=self._retries))
+
+    def subscribe(
+        self,
+        stream: str,
+        start: Start | None = None,
+        *,
+        reader: str | None = None,
+        headers: bool = False,
+        on_gap: Literal["raise", "continue"] = "raise",
+        auto_ack: bool = True,
+        timeout: float | None = None,
+    ) -> Subscription:
+        """A stream from a place on: `newest` (what comes from now on), `oldest`, or a tuple id.
+
+        With a `reader` name the stream keeps tuples until they are acknowledged under it, and a later program goes on
+        where this one ended; `start` matters only the first time then. `timeout`: how many seconds may pass without a
+        tuple before iteration raises TimeoutError.
+        """
+        reading = Reading(start, reader, headers, on_gap, auto_ack, timeout, self._retries)
+        made = Subscription(self, stream, reading)
+        with self._lock:
+            self._subscriptions = [s for s in self._subscriptions if s.running]
+            self._subscriptions.append(made)
+        return made
+
+    # -- the cluster
+
+    def deploy(
+        self,
+        diagram: Diagram | Spec | str | Path,
+        *,
+        cut: Collection[str] = (),
+        place: Mapping[str, str] | None = None,
+        units: int | None = None,
+        buckets: int = 1,
+    ) -> dict[str, Any]:
+        """Run a diagram: a Diagram or the path of its YAML file.
+
+        `cut` names boxes before which to cut, `place` says on which node an input, box or output shall be, `units`
+        into how many units to cut where nothing else is said.
+        """
+        loaded = Diagram.load(diagram) if isinstance(diagram, str | Path) else diagram
+        if isinstance(loaded, Diagram):
+            loaded.validate()
+            loaded = loaded.spec
+        body = {
+            "yaml": loaded.to_yaml(),
+            "cuts": list(cut),
+            "places": dict(place or {}),
+            "pieces": units or 1,
+            "buckets": buckets,
+        }
+        return self._coordinator.deploy(body)
+
+    def undeploy(self, diagram: str) -> None:
+        """Stop a diagram; its state and streams are gone then."""
+        self._coordinator.undeploy(diagram)
+
+    def move(self, unit: str, node: str, *, diagram: str | None = None) -> dict[str, Any]:
+        """Move a running unit, with its state, to another node."""
+        return self._coordinator.move(unit, node, diagram)
+
+    def status(self) -> dict[str, Any]:
+        """Everything: nodes, diagrams, units, streams."""
+        return self._coordinator.status()
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """The nodes, alive or not."""
+        return self._coordinator.nodes()
+
+    def streams(self) -> list[dict[str, Any]]:
+        """The streams, and where they are."""
+        return self._coordinator.streams()
+
+    @property
+    def aio(self) -> AsyncClient:
+        """The same cluster for asyncio."""
+        from borealis.emit.aio import AsyncClient
+
+        return AsyncClient(self)
+
+    def close(self) -> None:
+        """End everything that runs over this client."""
+        with self._lock:
+            publishers, self._publishers = self._publishers, {}
+            subscriptions, self._subscriptions = self._subscriptions, []
+        for publisher in publishers.values():
+            publisher.abandon()  # each `publish` waited for its rows
+        for subscription in subscriptions:
+            subscription.stop()
+        self._coordinator.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- the way to streams
+
+    def locate(self, stream: str) -> Location:
+        """Where a stream is served now."""
+        return self._coordinator.locate(stream)
+
+    def peer(self, address: str) -> Peer:
+        """A new connection to a node."""
+        return Peer(address, self._security)

@@ -1,0 +1,389 @@
+"""A client's way into a stream: numbered batches, kept until the entry point has taken them over.
+
+1. A batch gets the number behind the last one and is kept. There is a bound on what is kept; there `send` waits.
+2. A thread sends what is kept, in order; another one takes away what the entry point has acknowledged.
+3. When the connection breaks or the entry point moves, the first receipt of the new connection says which number the
+   entry point has last. What it has is taken away, the rest is sent again. So nothing is lost or repeated.
+4. An entry point that was not durable and died knows nothing of us any more. What it had acknowledged is lost with it;
+   what is kept is numbered anew, and `forgotten` counts that.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import threading
+import uuid
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from borealis.clock import Clock, WallClock
+from borealis.emit.coordinator import Location
+from borealis.emit.queue import MovedError
+from borealis.emit.retrying import RETRIES, Backoff, Retries, is_temporary
+from borealis.emit.subscriber import Route, located
+from borealis.errors import BorealisError, GoneError, InputError, StreamError, WireError
+from borealis.ingest.sources import as_source
+from borealis.section import empty_rows
+from borealis.wire import client as wire
+from borealis.wire.messages import BatchHead, Publish, Receipt, SchemaIs, SchemaOf
+
+BATCH_ROWS = 65_536
+BATCH_BYTES = 4 << 20  # well below what the wire takes at most
+KEPT_BYTES = 32 << 20
+KEPT_BATCHES = 1024
+CLOSE_S = 2.0  # for hanging up politely
+
+
+@dataclass(frozen=True)
+class Publishing:
+    """How to publish."""
+
+    name: str | None = None  # under which the entry point counts batches; two publishers of one name lose each other's
+    retries: Retries = RETRIES
+    kept_bytes: int = KEPT_BYTES
+    kept_batches: int = KEPT_BATCHES
+
+
+@dataclass(frozen=True)
+class _Kept:
+    head: BatchHead
+    batch: pa.RecordBatch
+
+
+class Publisher:
+    """Sends rows to a stream. A context manager: leaving it waits until all of them are taken over."""
+
+    def __init__(
+        self, route: Route, stream: str, publishing: Publishing | None = None, clock: Clock | None = None
+    ) -> None:
+        self.publishing = publishing or Publishing()
+        self.name = self.publishing.name or f"client-{uuid.uuid4().hex[:12]}"
+        self.reconnects = 0
+        self.forgotten = 0  # how often the entry point had lost what it knew of us
+        self._route = route
+        self._clock = clock or WallClock()
+        self._kept: deque[_Kept] = deque()
+        self._bytes = 0
+        self._to_send = 0  # the number to send next on this connection; those kept before it are under way
+        self._closing = self._ended = False
+        self._failed: BaseException | None = None
+        self._broken: BorealisError | None = None  # why there is no connection
+        self._refused: tuple[int, str] | None = None  # the batch and the words of the last refusal
+        self._changed = threading.Condition()
+        found = _entry(located(route, stream))
+        self.stream = found.stream
+        self._peer = route.peer(found.address)
+        try:
+            self.schema = schema_of(self._peer, self.stream)
+            self._publication: wire.Publication | None = self._connect()
+        except BaseException:
+            self._peer.close()
+            raise
+        self.receipt: Receipt = self._publication.known
+        self._next = self._to_send = self.receipt.number + 1
+        self._backoff = Backoff(self.publishing.retries, self._clock)
+        for what, run in (("sends", self._send_on), ("listens", self._listen_on)):
+            threading.Thread(target=run, name=f"borealis-publisher {stream} {what}", daemon=True).start()
+
+    # -- for the program
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next batch. Under a name that was used before it is not 0: so many are taken over."""
+        return self._next
+
+    @property
+    def pending(self) -> int:
+        """Batches that are not acknowledged yet."""
+        return len(self._kept)
+
+    @property
+    def connected(self) -> bool:
+        """Whether batches are on their way, not waiting for a connection."""
+        return self._publication is not None
+
+    def has_room(self, seconds: float = 0.0) -> bool:
+        """Whether `send` would not have to wait; waits itself for at most so long."""
+        with self._changed:
+            return self._changed.wait_for(self._has_room, seconds)
+
+    def idle(self, seconds: float | None = 0.0) -> bool:
+        """Whether everything is acknowledged; waits for that for at most so long."""
+        with self._changed:
+            idle = self._changed.wait_for(lambda: not self._kept or self._failed is not None, seconds)
+            self._check()
+            return idle
+
+    def send(self, data: Any) -> int:
+        """Send rows: a record batch, a table, a data frame, dicts or tuples. Returns the number of rows.
+
+        They are safe when `flush` returns, not before. Waits while too much is not acknowledged.
+        """
+        rows = 0
+        for batch in batches_of(data, self.schema):
+            self._keep(batch)
+            rows += batch.num_rows
+        return rows
+
+    def send_batch(self, batch: pa.RecordBatch) -> None:
+        """Send a batch under one number, whatever its size; it must have the stream's columns already."""
+        if batch.num_rows:
+            self._keep(batch)
+
+    def heartbeat(self, time: int | datetime) -> None:
+        """Promise that no tuple before this time (microseconds since 1970, or a datetime) follows."""
+        self._keep(empty_rows(self.schema), heartbeat=_microseconds(time))
+
+    def end(self) -> None:
+        """Say that nothing follows, ever, from anybody; the stream has ended then."""
+        self._keep(empty_rows(self.schema), end=True)
+        self._ended = True
+
+    def flush(self, timeout: float | None = None) -> Receipt:
+        """Wait until everything is taken over. Raises TimeoutError if it is not by then."""
+        if not self.idle(timeout):
+            raise TimeoutError(f"{len(self._kept)} batches for {self.stream} are not taken over after {timeout} s")
+        return self.receipt
+
+    def close(self, timeout: float | None = None) -> Receipt:
+        """Wait until everything is taken over, and hang up."""
+        try:
+            receipt = self.flush(timeout)
+            if (publication := self._publication) is not None:
+                with contextlib.suppress(BorealisError):  # it has all of them
+                    publication.close(CLOSE_S)
+            return receipt
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Hang up now. What is not acknowledged may have arrived or not."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._peer.close()
+
+    def __enter__(self) -> Publisher:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
+    # -- what is kept
+
+    def _keep(self, batch: pa.RecordBatch, heartbeat: int | None = None, end: bool = False) -> None:
+        with self._changed:
+            if self._ended:
+                raise InputError(f"the end of {self.stream} was sent already", hint="send before the end")
+            self._changed.wait_for(self._has_room)
+            self._check()
+            if self._closing:
+                raise InputError(f"this publisher of {self.stream} is closed", hint="make another one")
+            head = BatchHead(number=self._next, heartbeat=heartbeat, end=end)
+            self._kept.append(_Kept(head, batch))
+            self._next += 1
+            self._bytes += batch.nbytes
+            self._changed.notify_all()
+
+    def _has_room(self) -> bool:
+        if self._is_over() or not self._kept:
+            return True
+        return self._bytes < self.publishing.kept_bytes and len(self._kept) < self.publishing.kept_batches
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+
+    def _taken(self, receipt: Receipt) -> None:
+        """Under the lock: let go of what the entry point has."""
+        self.receipt = receipt
+        while self._kept and self._kept[0].head.number <= receipt.number:
+            self._bytes -= self._kept.popleft().batch.nbytes
+            self._backoff.found()
+        self._changed.notify_all()
+
+    # -- the thread that sends
+
+    def _send_on(self) -> None:
+        while (publication := self._await_work()) is not None or not self._is_over():
+            try:
+                if publication is None:
+                    assert self._broken is not None
+                    self._wait(self._backoff.lost(self._broken))
+                    self._reconnect()
+                elif (item := self._take()) is not None:
+                    publication.send(item.batch, item.head)
+            except BorealisError as error:
+                self._lost(error, publication)
+            except BaseException as error:  # a defect: whoever waits for us has to know
+                self._fail(error)
+
+    def _await_work(self) -> wire.Publication | None:
+        """Wait until there is something to send, then where to; None: a connection is wanted, or it is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over() or self._broken is not None or self._to_send < self._next)
+            return None if self._is_over() or self._broken is not None else self._publication
+
+    def _is_over(self) -> bool:
+        return self._closing or self._failed is not None
+
+    def _take(self) -> _Kept | None:
+        with self._changed:
+            if self._broken is not None or self._to_send >= self._next:
+                return None
+            item = self._kept[self._to_send - self._kept[0].head.number]
+            self._to_send += 1
+            self._changed.notify_all()
+            return item
+
+    def _wait(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing, seconds)
+
+    def _lost(self, error: BorealisError, publication: wire.Publication | None) -> None:
+        """The connection broke, or could not be made: prepare to try again, or fail where that would be in vain."""
+        with self._changed:
+            if publication is not self._publication:
+                return  # of an earlier connection
+            if error is self._broken or not self._may_try_again(error, publication is not None):
+                self._failed = self._failed or error
+            self._publication, self._broken = None, error
+            self._changed.notify_all()
+
+    def _may_try_again(self, error: BorealisError, connected: bool) -> bool:
+        if is_temporary(error) or isinstance(error, MovedError):
+            return True
+        if not isinstance(error, StreamError) or isinstance(error, GoneError) or hasattr(error, "status"):
+            return False  # what we send is wrong, or the coordinator knows of no such stream
+        if not connected:
+            return True  # its node has not got it yet, or no longer
+        refused = (self._kept[0].head.number if self._kept else -1, error.message)
+        again, self._refused = refused == self._refused, refused
+        return not again
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            self._failed = self._failed or error
+            self._changed.notify_all()
+
+    def _reconnect(self) -> None:
+        if self._is_over():
+            return
+        moved_to = self._broken.moved_to if isinstance(self._broken, MovedError) else ""
+        address = moved_to or self._locate()
+        self._peer.close()
+        self._peer = self._route.peer(address)
+        publication = self._connect()
+        self.reconnects += 1
+        with self._changed:
+            self._taken(publication.known)
+            first = publication.known.number + 1
+            if (self._kept[0].head.number if self._kept else self._next) > first:
+                self.forgotten += 1
+                self._renumber(first)
+            if not self._kept:
+                self._backoff.found()
+            self._to_send = first
+            self._publication, self._broken = publication, None
+            self._changed.notify_all()
+
+    def _renumber(self, first: int) -> None:
+        renumbered = [
+            replace(k, head=k.head.model_copy(update={"number": first + i})) for i, k in enumerate(self._kept)
+        ]
+        self._kept = deque(renumbered)
+        self._next = first + len(renumbered)
+
+    def _locate(self) -> str:
+        try:
+            return _entry(self._route.locate(self.stream)).address
+        except WireError as error:
+            if not is_temporary(error):
+                raise
+            return self._peer.address  # the coordinator is away; the entry point may be where it was
+
+    def _connect(self) -> wire.Publication:
+        return self._peer.publish(Publish(stream=self.stream, publisher=self.name), self.schema)
+
+    # -- the thread that listens
+
+    def _listen_on(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_over() or (self._publication is not None and self._under_way()))
+                if self._is_over():
+                    return
+                publication, awaited = self._publication, self._kept[0].head.number
+            assert publication is not None
+            try:
+                receipt = publication.wait(awaited)
+            except BorealisError as error:
+                self._lost(error, publication)
+                continue
+            with self._changed:
+                if self._publication is publication:
+                    self._taken(receipt)
+
+    def _under_way(self) -> bool:
+        return bool(self._kept) and self._kept[0].head.number < self._to_send
+
+
+def schema_of(peer: wire.Peer, stream: str) -> pa.Schema:
+    """The columns of a stream."""
+    answer = peer.act("schema", SchemaOf(stream=stream), SchemaIs)
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(answer.arrow, validate=True)))
+    except (binascii.Error, ValueError, pa.ArrowException, OSError) as error:
+        raise WireError(f"{peer.address} sent no schema of {stream} ({error})") from None
+
+
+def batches_of(data: Any, schema: pa.Schema, most_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+    """Whatever holds rows, as batches of a stream's columns."""
+    if isinstance(data, Mapping):
+        data = [data]  # one row
+    elif type(data).__module__.partition(".")[0] == "pandas":
+        keep_index = getattr(getattr(data, "index", None), "name", None) in schema.names
+        data = pa.Table.from_pandas(data, preserve_index=keep_index)
+    elif hasattr(data, "__arrow_c_stream__") and not isinstance(data, pa.Table | pa.RecordBatch):
+        data = pa.table(data)
+    for batch in as_source(data).batches(schema, 0, most_rows):
+        yield from _pieces(batch)
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch in parts that are not too large for the wire."""
+    if batch.num_rows > 1 and batch.nbytes > BATCH_BYTES:
+        half = batch.num_rows // 2
+        yield from _pieces(batch.slice(0, half))
+        yield from _pieces(batch.slice(half))
+    elif batch.num_rows:
+        yield batch
+
+
+def _entry(found: Location) -> Location:
+    if not found.entry:
+        raise StreamError(f"{found.stream} cannot be published to", hint="only inputs of a diagram can")
+    return found
+
+
+def _microseconds(time: int | datetime) -> int:
+    if isinstance(time, datetime):
+        at = time if time.tzinfo else time.replace(tzinfo=UTC)
+        since = at - datetime(1970, 1, 1, tzinfo=UTC)
+        return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    if isinstance(time, bool) or not isinstance(time, int):
+        raise InputError(f"a heartbeat at {time!r}", hint="give microseconds since 1970, or a datetime")
+    return time

@@ -1,0 +1,53 @@
+"""Trying again: how soon, how often, and when to give up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from borealis.clock import Clock, WallClock
+from borealis.errors import BorealisError, WireError
+
+TEMPORARY_STATUS = 503  # the coordinator's word for what may be better in a moment
+
+
+@dataclass(frozen=True)
+class Retries:
+    """When to try again after the other side was lost."""
+
+    first_s: float = 0.05
+    most_s: float = 2.0
+    give_up_s: float = 60.0  # without any success
+
+
+RETRIES = Retries()
+
+
+class Backoff:
+    """The waits of one connection that is lost and found; `found` after each success."""
+
+    def __init__(self, retries: Retries, clock: Clock | None = None) -> None:
+        self._retries = retries
+        self._clock = clock or WallClock()
+        self._wait = retries.first_s
+        self._lost_at: float | None = None
+
+    def found(self) -> None:
+        """The other side answered."""
+        self._wait, self._lost_at = self._retries.first_s, None
+
+    def lost(self, error: BorealisError) -> float:
+        """Seconds to wait before the next attempt; raises the error when there were enough of them."""
+        now = self._clock.now()
+        self._lost_at = now if self._lost_at is None else self._lost_at
+        left = self._lost_at + self._retries.give_up_s - now
+        if left <= 0:
+            raise error
+        wait, self._wait = self._wait, min(2 * self._wait, self._retries.most_s)
+        return min(wait, left)
+
+
+def is_temporary(error: BorealisError) -> bool:
+    """Whether the same may succeed a moment later: nobody there, or the coordinator says so."""
+    if getattr(error, "status", None) == TEMPORARY_STATUS:
+        return True
+    return isinstance(error, WireError) and getattr(error, "status", None) is None

@@ -1,0 +1,151 @@
+"""Where the coordinator is: as given, in the environment, in the home's `cluster.json`, or at the usual place."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from borealis.errors import ClusterError, MachineError
+
+HOME, COORDINATOR, TOKEN, CA = "BOREALIS_HOME", "BOREALIS_COORDINATOR", "BOREALIS_TOKEN", "BOREALIS_CA"
+HOST, PORT = "127.0.0.1", 7470
+PORT_MOST = 65_535
+
+
+class Part(BaseModel):
+    """One process of a cluster, as `up` started it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    pid: int = Field(gt=1)
+    started: str  # tells it from another process that gets the same pid later
+    log: str
+
+
+class Record(BaseModel):
+    """`cluster.json`: what runs on this machine, so that every command finds it and `down` can stop it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    version: Literal[1] = 1
+    coordinator: str  # host:port
+    token_file: str | None = None
+    ca: str | None = None  # set when the coordinator speaks TLS
+    data: str
+    keep_data: bool = False  # the user named the place, so what is in it stays
+    parts: list[Part] = []
+
+
+@dataclass(frozen=True)
+class Whereabouts:
+    """How to reach a coordinator."""
+
+    host: str
+    port: int
+    token: str | None = None
+    ca: str | None = None
+    tls: bool = False
+
+    @property
+    def address(self) -> str:
+        """As people write it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """As HTTP wants it."""
+        return f"{'https' if self.tls else 'http'}://{self.address}"
+
+
+def home() -> Path:
+    """The folder of this user's cluster: its record, logs and data."""
+    return Path(os.environ.get(HOME) or Path.home() / ".borealis").expanduser().absolute()
+
+
+def record_path() -> Path:
+    """Where the record is."""
+    return home() / "cluster.json"
+
+
+def read_record() -> Record | None:
+    """The record of the cluster that runs here, or what is left of it; None if there is none."""
+    path = record_path()
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise MachineError(f"cannot read {path} ({error})", hint="mend or remove it") from error
+    try:
+        return Record.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise ClusterError(
+            f"{path} is no record of a cluster: {where}: {first['msg']}",
+            hint="if no cluster runs, remove the file; else stop it by the pids in the file",
+        ) from None
+
+
+def write_record(record: Record) -> None:
+    """Keep the record; a reader sees the old or the new one, never half of one."""
+    path = record_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(f".{os.getpid()}.tmp")
+    fresh.write_text(json.dumps(record.model_dump(), indent=2) + "\n", encoding="utf-8")
+    fresh.replace(path)
+
+
+def find(address: str | None = None, token: str | None = None, ca: str | Path | None = None) -> Whereabouts:
+    """The coordinator to speak to. A token or certificate of `cluster.json` goes to its own coordinator only."""
+    address = address or os.environ.get(COORDINATOR) or None
+    record = read_record() if address is None or token is None else None
+    if address is None:
+        address = record.coordinator if record else f"{HOST}:{PORT}"
+    host, port, tls = split(address)
+    token = token or os.environ.get(TOKEN) or None
+    given_ca = str(ca) if ca else os.environ.get(CA) or None
+    if record is not None and split(record.coordinator)[:2] == (host, port):
+        if token is None and record.token_file:
+            token = read_token(record.token_file)
+        given_ca = given_ca or record.ca
+    return Whereabouts(host, port, token, given_ca, tls or given_ca is not None)
+
+
+def split(address: str) -> tuple[str, int, bool]:
+    """Host, port, and whether TLS is asked for.
+
+    >>> split("localhost:7470"), split("https://[::1]:80"), split("somewhere")
+    (('localhost', 7470, False), ('::1', 80, True), ('somewhere', 7470, False))
+    """
+    scheme, separator, rest = address.strip().rpartition("://")
+    host, colon, port = rest.rstrip("/").rpartition(":")
+    if not colon or rest.rstrip("/").endswith("]"):
+        host, port = rest.rstrip("/"), str(PORT)
+    bare = host.removeprefix("[").removesuffix("]")
+    good_port = port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MOST
+    if (separator and scheme not in ("http", "https")) or not bare or "/" in bare or not good_port:
+        raise ClusterError(f"'{address}' is no address of a coordinator", hint=f"write HOST:PORT, as {HOST}:{PORT}")
+    return bare, int(port), scheme == "https"
+
+
+def read_token(path: str | Path) -> str:
+    """The token in a file: its one line."""
+    try:
+        token = Path(path).expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not text"
+        raise MachineError(
+            f"cannot read the token file '{path}': {why}", hint="check the path and its rights"
+        ) from None
+    if not token or any(c.isspace() or not c.isprintable() for c in token):
+        raise ClusterError(
+            f"the token file '{path}' holds no token", hint="make one: openssl rand -hex 32 > FILE; chmod 600 FILE"
+        )
+    return token
