@@ -23,7 +23,7 @@ import pyarrow as pa
 from borealis.clock import Clock, WallClock
 from borealis.diagram.spec import Input
 from borealis.emit.queue import OutputQueue
-from borealis.emit.segments import SegmentLog
+from typing import Any as SegmentLog
 from borealis.errors import InputError, StateError
 from borealis.ingest.entry import Admitted, Cursor, EntryPoint
 from borealis.section import Section, boundary_only, empty_rows, section

@@ -123,8 +123,10 @@ class Node:
         ask: Callable[[str], str | None] = lambda _: None,
         master: str = "",
         cores: int = 0,
+        query: type[Query] = Query,
     ) -> None:
         self.name, self.data, self.master = name, data, master
+        self._query = query  # what runs a unit's trains
         self.cores = cores or os.cpu_count() or 1
         self.incarnation = uuid.uuid4().hex[:16]
         self.address = self.http = ""
@@ -347,7 +349,7 @@ class Node:
             queues=queues,
             resume=handover,
         )
-        query = Query(self._spark, compiled, run, run.commit, run.scratch)
+        query = self._query(self._spark, compiled, run, run.commit, run.scratch)
         return RunningUnit(order, piece, run, query, feeds, queues)
 
     def _take_down(self, key: tuple[str, str], source: str | None) -> None:

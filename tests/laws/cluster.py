@@ -1,0 +1,211 @@
+"""A whole cluster in one process: real nodes, queues, wire and migration; only Spark's micro-batches are left out.
+
+Each unit's trains run in a thread of their own, with the very code that Spark's workers run.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+from harness import Luck, _later_levels
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from borealis.diagram.cut import Piece, cut
+from borealis.diagram.spec import LATE, Spec
+from borealis.emit.queue import MovedError
+from borealis.errors import BorealisError, TrainError
+from borealis.node.node import Node
+from borealis.plan import worker
+from borealis.plan.compile import Compiled
+from borealis.section import Section, joined
+from borealis.tuples import FIRST_TIME, with_header
+from borealis.wire.client import Peer
+from borealis.wire.messages import BatchHead, Done, EntryOrder, Publish, Subscribe, UnitOrder
+from borealis.wire.server import WireServer
+
+PATIENCE_S = 60.0
+
+
+class ThreadQuery:
+    """What `plan.train.Query` is to a node, without micro-batches."""
+
+    def __init__(self, spark: Any, compiled: Compiled, trains: Any, commit: Callable[[pa.Table], None], scratch: Path):
+        self.spark, self.compiled, self.trains = spark, compiled, trains
+        self._commit = commit
+        self._stopped = threading.Event()
+        self._failed: BorealisError | None = None
+        self._thread = threading.Thread(target=self._run, name="thread-query", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(PATIENCE_S)
+
+    def failure(self) -> BorealisError | None:
+        return self._failed
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.is_set():
+                number = self.trains.next_train(self.trains.committed(), 0.05)
+                if number is not None:
+                    self._commit(self._train(number))
+        except BaseException as error:
+            if not self._stopped.is_set():
+                self._failed = TrainError(f"{type(error).__name__}: {error}")
+
+    def _train(self, number: int) -> pa.Table:
+        plan = json.loads(json.dumps(self.trains.plan(number)))
+        schema = to_arrow_schema(self.compiled.first_schema, timezone="UTC")
+        buckets = self.compiled.program.buckets
+        batches = [b for bucket in range(buckets) for b in worker.read_train(plan, bucket, schema)]
+        table = pa.Table.from_batches(batches, schema)
+        return _later_levels(self.compiled, table, _Calm(), self.spark)
+
+
+class _Calm(Luck):
+    """Tasks run as they are, with this process's cache of kernels."""
+
+    def task(self, work: Callable[[], Any]) -> list[pa.RecordBatch]:
+        return list(work())
+
+
+class Cluster:
+    """Some nodes, and a client of each. Use with `with`."""
+
+    def __init__(self, spark: SparkSession, nodes: int) -> None:
+        self.nodes = [
+            Node(f"node{i + 1}", query=ThreadQuery, ask=self.locate)  # type: ignore[arg-type]
+            for i in range(nodes)
+        ]
+        self._servers = [WireServer(node).start() for node in self.nodes]
+        for node, server in zip(self.nodes, self._servers, strict=True):
+            node.address = server.address
+            node.spark_is(spark)
+        self.peers = [Peer(node.address) for node in self.nodes]
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        with ExitStack() as stack:
+            for node in self.nodes:
+                stack.callback(node.close)
+            for server in self._servers:
+                stack.callback(server.close)
+            for peer in self.peers:
+                stack.callback(peer.close)
+
+    def locate(self, stream: str) -> str | None:
+        """What a coordinator would know."""
+        return next((node.address for node in self.nodes if stream in node.queues), None)
+
+    def home(self, stream: str) -> int:
+        """Which node serves a stream."""
+        return next(i for i, node in enumerate(self.nodes) if stream in node.queues)
+
+    def deploy(self, spec: Spec, cuts: Sequence[str], rng: Random, buckets: int = 1) -> list[Piece]:
+        """Entry points and units on random nodes; where their streams are, they must find out."""
+        pieces, yaml = cut(spec, cuts), spec.to_yaml()
+        readers: dict[str, list[str]] = {}
+        for piece in pieces:
+            for arrow in piece.reads:
+                readers.setdefault(arrow, []).append(f"{spec.name}.{piece.name}")
+        for one in spec.inputs:
+            order = EntryOrder(
+                diagram=spec.name,
+                yaml=yaml,
+                input=one.name,
+                readers=readers.get(one.name, []),
+                late_readers=readers.get(one.name + LATE, []),
+            )
+            rng.choice(self.peers).act("entry", order, Done)
+        self.orders = {
+            piece.name: UnitOrder(
+                diagram=spec.name,
+                yaml=yaml,
+                unit=piece.name,
+                boxes=list(piece.boxes),
+                buckets=buckets,
+                readers={arrow: readers.get(arrow, []) for arrow in piece.gives},
+            )
+            for piece in pieces
+        }
+        for order in rng.sample(list(self.orders.values()), len(self.orders)):
+            rng.choice(self.peers).act("start", order, Done)
+        return pieces
+
+    def move(self, unit: str, rng: Random) -> None:
+        """A running unit, from where it is to another node."""
+        order = self.orders[unit]
+        here = next(i for i, n in enumerate(self.nodes) if (order.diagram, unit) in n.units)
+        there = rng.choice([i for i in range(len(self.nodes)) if i != here])
+        self.peers[there].act("start", order.model_copy(update={"take_over": self.nodes[here].address}), Done)
+
+    def publish(self, stream: str, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> None:
+        """All batches of an input, then its end."""
+        peer = self.peers[self.home(stream)]
+        with peer.publish(Publish(stream=stream, publisher="law"), schema) as publication:
+            for number, batch in enumerate(batches):
+                publication.send(batch, BatchHead(number=number))
+            nothing = pa.record_batch([pa.array([], f.type) for f in schema], schema=schema)
+            publication.send(nothing, BatchHead(number=len(batches), end=True))
+
+    def collect(self, stream: str) -> Section:
+        """A stream from its first tuple to its end, wherever it goes meanwhile."""
+        parts: list[Section] = []
+        at, boundary, epoch, where = 0, FIRST_TIME, None, self.peers[self.home(stream)].address
+        while True:
+            ask = Subscribe(stream=stream, start=at, boundary=boundary, epoch=epoch)
+            try:
+                with Peer(where) as peer, peer.subscribe(ask) as subscription:
+                    epoch = subscription.epoch
+                    for section in subscription:
+                        assert (section.first, section.standing) == (at, boundary)
+                        parts.append(section)
+                        at, boundary = section.stop, section.final
+                return joined(parts)
+            except MovedError as moved:
+                where = moved.moved_to
+
+    def failures(self) -> list[str]:
+        """Units that stand still."""
+        return [f"{u.unit}: {u.error}" for node in self.nodes for u in node.status().units if u.state == "failed"]
+
+
+def table_of(section: Section) -> pa.Table:
+    """A collected stream with header columns, as `run(..., headers=True)` gives it."""
+    return with_header(pa.table(section.rows), section.first, section.time)
+
+
+def collect_all(cluster: Cluster, streams: Mapping[str, str]) -> dict[str, Section]:
+    """Several streams at once, each in a thread: a stream that nobody reads must not stop those that somebody does."""
+    found: dict[str, Section] = {}
+    errors: list[BaseException] = []
+
+    def collect(name: str, stream: str) -> None:
+        try:
+            found[name] = cluster.collect(stream)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=collect, args=item, daemon=True) for item in streams.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert not errors, errors[0]
+    assert not any(t.is_alive() for t in threads), f"streams did not end: {cluster.failures()}"
+    return found

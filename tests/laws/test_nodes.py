@@ -1,0 +1,112 @@
+"""The same diagram, cut anywhere and spread over any number of nodes, gives the same output; so does one that moves."""
+
+from __future__ import annotations
+
+import threading
+from random import Random
+
+import pyarrow as pa
+import pytest
+from chance import BOTH, COLUMNS, DDL, random_diagram, random_story, random_table, random_times
+from cluster import Cluster, collect_all, table_of
+from harness import check_truth, compiled, exactly, examples, pieces_of, random_places, run_story, tell
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from borealis.diagram.durations import window
+from borealis.diagram.model import Diagram
+from borealis.diagram.spec import LATE, Spec
+
+pytestmark = pytest.mark.spark
+
+SEEDS = st.integers(0, 2**32)
+
+
+def random_cuts(rng: Random, spec: Spec) -> list[str]:
+    names = [box.name for box in spec.boxes]
+    return rng.sample(names, rng.randint(0, len(names)))
+
+
+def batches_of(table: pa.Table, rng: Random) -> list[pa.RecordBatch]:
+    return [b for part in pieces_of(table, rng).tables for b in part.combine_chunks().to_batches()]
+
+
+def run_on_nodes(
+    spark: SparkSession, spec: Spec, tables: dict[str, pa.Table], nodes: int, rng: Random, moves: int = 0
+) -> dict[str, pa.Table]:
+    """Every output and every late side, as a client of the cluster sees them."""
+    with Cluster(spark, nodes) as cluster:
+        pieces = cluster.deploy(spec, random_cuts(rng, spec), rng)
+
+        def publish(name: str) -> None:
+            batches = batches_of(tables[name], Random(name))
+            cluster.publish(f"{spec.name}/{name}", batches, tables[name].schema)
+
+        publishers = [threading.Thread(target=publish, args=(name,), daemon=True) for name in tables]
+        for publisher in publishers:
+            publisher.start()
+        for _ in range(moves):
+            cluster.move(rng.choice(pieces).name, rng)
+        streams = {o.name: f"{spec.name}/{o.source}" for o in spec.outputs}
+        streams |= {name + LATE: f"{spec.name}/{name}{LATE}" for name in tables}
+        return {name: table_of(section) for name, section in collect_all(cluster, streams).items()}
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+@examples(8)
+@given(seed=SEEDS)
+def test_random_diagrams_and_cuts_give_the_oracles_output(spark: SparkSession, nodes: int, seed: int) -> None:
+    rng = Random(seed)
+    spec = random_diagram(rng, rows=24, late=True)
+    story = random_story(rng, spec, BOTH, 24, tardy=0.1)
+    story = tell(spec, story.tables)  # without boundaries that idleness wrote: those come from the clock
+    check_truth(story, run_on_nodes(spark, spec, story.tables, nodes, rng), spark)
+
+
+def chain(rng: Random) -> Spec:
+    """Boxes one behind the other: there is one order only, so every bit must be the same."""
+    d = Diagram("chain")
+    stream = d.input("a", DDL, slack="1 second")
+    for _ in range(rng.randint(0, 2)):
+        stream = rng.choice([lambda s: s.filter("k IS NOT NULL"), lambda s: s.filter("n > -100 OR n IS NULL")])(stream)
+    stream = stream.map({name: f"`{name}`" for name in COLUMNS})
+    first = stream.aggregate(by=["k"], over=window("3 seconds", "1 second"), n="count(*)", v="sum(v)", s="last(s)")
+    first.output("first")
+    second = first.filter("n > 0").aggregate(by=[], over=window("4 seconds"), m="sum(n)", v="sum(v)", k="first(k)")
+    second.output("second")
+    return d.validate()
+
+
+@examples(10)
+@given(seed=SEEDS)
+def test_a_chain_gives_the_same_tuples_with_the_same_ids_however_it_is_cut(spark: SparkSession, seed: int) -> None:
+    rng = Random(seed)
+    spec = chain(rng)
+    table = random_table(rng, COLUMNS, random_times(rng, 40, 1_000_000, tardy=0.05))
+    story = tell(spec, {"a": table})
+    whole = run_story(story, compiled(spec.to_yaml(), spark, 1), random_places(rng, len(story.events)))
+    spread = run_on_nodes(spark, spec, {"a": table}, rng.choice([1, 2, 4]), rng)
+    assert exactly(spread) == exactly(whole)
+
+
+@examples(8)
+@given(seed=SEEDS)
+def test_units_that_move_lose_and_repeat_nothing(spark: SparkSession, seed: int) -> None:
+    rng = Random(seed)
+    spec = chain(rng)
+    table = random_table(rng, COLUMNS, random_times(rng, 60, 1_000_000, tardy=0.05))
+    story = tell(spec, {"a": table})
+    whole = run_story(story, compiled(spec.to_yaml(), spark, 1))
+    moved = run_on_nodes(spark, spec, {"a": table}, rng.choice([2, 3]), rng, moves=rng.randint(1, 4))
+    assert exactly(moved) == exactly(whole)
+
+
+@examples(6)
+@given(seed=SEEDS)
+def test_random_diagrams_that_move_give_the_oracles_output(spark: SparkSession, seed: int) -> None:
+    rng = Random(seed)
+    spec = random_diagram(rng, rows=24, late=True)
+    story = tell(spec, random_story(rng, spec, BOTH, 24, tardy=0.1).tables)
+    if spec.boxes:
+        check_truth(story, run_on_nodes(spark, spec, story.tables, 3, rng, moves=rng.randint(1, 3)), spark)
