@@ -566,7 +566,7 @@ class QueueSnapshot:
             one = Section(
                 first,
                 pa.RecordBatch.from_arrays(rows.columns[:-1], schema=user),
-                rows.column(schema.names[-1]).to_numpy(),
+                rows.columns[-1].to_numpy(),
                 bounds.column("at").to_numpy(),
                 bounds.column("bound").to_numpy(),
                 standing,
