@@ -23,6 +23,7 @@ from borealis.coordinator import curl, rest
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.deployment import take_up
 from borealis.coordinator.guard import Guard
+from borealis.coordinator.publishing import Ways
 from borealis.coordinator.reconcile import Reconciler
 from borealis.coordinator.refusals import MalformedError, status_of
 from borealis.coordinator.threads import spawn
@@ -47,6 +48,7 @@ def create_app(cluster: Cluster, options: AppOptions, end: Callable[[], None] = 
     """The application. `end` is called when someone asks it to stop."""
     reconciler = Reconciler(cluster)
     ending = asyncio.Event()
+    ways = Ways(cluster)
     facts = _facts(cluster, options)
 
     @asynccontextmanager
@@ -56,6 +58,7 @@ def create_app(cluster: Cluster, options: AppOptions, end: Callable[[], None] = 
         spawn("reconcile", lambda: _keep(reconciler, options.look_seconds, stopped))
         yield
         stopped.set()
+        ways.close()
         cluster.nodes.close()
 
     app = FastAPI(
@@ -67,7 +70,7 @@ def create_app(cluster: Cluster, options: AppOptions, end: Callable[[], None] = 
     )
     app.state.ending, app.state.reconciler = ending, reconciler
     app.include_router(rest.router(cluster, reconciler, facts, end))
-    app.include_router(curl.router(cluster, ending))
+    app.include_router(curl.router(cluster, ways, ending))
     app.add_exception_handler(BorealisError, _problem)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)

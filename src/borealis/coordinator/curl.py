@@ -39,10 +39,9 @@ class Counts:
     next_id: int = 0
 
 
-def router(cluster: Cluster, ending: asyncio.Event) -> APIRouter:
+def router(cluster: Cluster, ways: Ways, ending: asyncio.Event) -> APIRouter:
     """The routes. At `ending` all listeners are sent away."""
     api = APIRouter(prefix="/v1/streams", tags=["streams"])
-    ways = Ways(cluster)
 
     @api.post("/{name:path}", openapi_extra=NDJSON)
     async def send(

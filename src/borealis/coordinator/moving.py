@@ -23,18 +23,17 @@ log = logging.getLogger("borealis.coordinator")
 
 
 def find_unit(cluster: Cluster, name: str, diagram: str | None = None) -> tuple[Layout, UnitPlace]:
-    """A unit by its name, or as `diagram.unit`; several diagrams may have one of the same name."""
+    """A unit as `u2` or `traffic/u2`; several diagrams may have one of the same name."""
     layouts = cluster.catalog.layouts() if diagram is None else [cluster.layout(diagram)]
-    found = [(la, u) for la in layouts for u in la.units if name in (u.unit, f"{la.name}.{u.unit}")]
+    units = [(layout, unit) for layout in layouts for unit in layout.units]
+    known = {f"{layout.name}/{unit.unit}": (layout, unit) for layout, unit in units}
+    found = {full: one for full, one in known.items() if name in (full, one[1].unit)}
     if len(found) == 1:
-        return found[0]
-    known = [f"{la.name}.{u.unit}" for la in layouts for u in la.units]
-    if not found:
-        short = [u.unit for la in layouts for u in la.units]
-        hint = did_you_mean(name, [*short, *known])
-        raise MissingError(f"there is no unit '{name}' (has: {', '.join(known) or 'none'})", hint=hint)
-    names = " or ".join(f"{la.name}.{u.unit}" for la, u in found)
-    raise TakenError(f"several diagrams have a unit '{name}'", hint=f"say which: {names}")
+        return next(iter(found.values()))
+    if found:
+        raise TakenError(f"several diagrams have a unit '{name}'", hint=f"say which: {' or '.join(found)}")
+    hint = did_you_mean(name, [*known, *(unit.unit for _, unit in units)])
+    raise MissingError(f"there is no unit '{name}' (there are: {', '.join(known) or 'none'})", hint=hint)
 
 
 def move(cluster: Cluster, name: str, node: str, diagram: str | None = None) -> Layout:

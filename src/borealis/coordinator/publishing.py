@@ -16,6 +16,7 @@ from borealis.errors import BorealisError, WireError
 from borealis.wire.messages import BatchHead, Publish, Receipt, SchemaIs, SchemaOf
 
 ATTEMPTS = 3
+GOODBYE_SECONDS = 0.2
 TAKEN_WITHIN_SECONDS = 60.0  # a full queue makes its publishers wait
 
 
@@ -55,6 +56,12 @@ class Ways:
                 self._ways[stream] = Way(self._cluster, stream, self._name)
             return self._ways[stream]
 
+    def close(self) -> None:
+        """Hang up; whoever is sending at this moment goes on until the process ends."""
+        with self._guard:
+            for way in self._ways.values():
+                way.close()
+
 
 class Way:
     """The way into one stream, for all who send to it: batches go one after the other, each until it is taken over."""
@@ -79,6 +86,18 @@ class Way:
                     self._open = None
                     raise
         raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        """Hang up, unless someone is sending."""
+        if self._guard.acquire(blocking=False):
+            try:
+                if self._open is not None:
+                    self._open.close(GOODBYE_SECONDS)
+            except BorealisError:
+                pass  # the other side was faster
+            finally:
+                self._open = None
+                self._guard.release()
 
     def _send(self, batch: pa.RecordBatch, heartbeat: int | None, end: bool, again: bool) -> Receipt:
         if self._open is None:

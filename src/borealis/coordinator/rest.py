@@ -128,12 +128,12 @@ def router(cluster: Cluster, reconciler: Reconciler, facts: Callable[[], Facts],
         untold = await in_thread(lambda: deployment.undeploy(cluster, name))
         return {"v": PROTOCOL, "diagram": name, "untold": sorted(untold)}
 
-    @api.post("/units/{unit}/move", tags=["diagrams"], openapi_extra=takes(MoveRequest))
+    @api.post("/units/{unit:path}/move", tags=["diagrams"], openapi_extra=takes(MoveRequest))
     async def move(unit: str, request: Request) -> Facts:
         """Bring a running unit to another node, with its state."""
         asked = parsed(MoveRequest, await body_of(request))
         layout = await in_thread(lambda: moving.move(cluster, unit, asked.node, asked.diagram))
-        return {"v": PROTOCOL, "diagram": layout.name, "unit": unit.rpartition(".")[2], "node": asked.node}
+        return {"v": PROTOCOL, "diagram": layout.name, "unit": unit.rpartition("/")[2], "node": asked.node}
 
     @api.get("/nodes", tags=["nodes"])
     async def nodes() -> Facts:

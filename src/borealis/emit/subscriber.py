@@ -264,6 +264,11 @@ class Subscription:
         """Whether more may come."""
         return not self._buffer.closed
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection now; if not, another one is being tried."""
+        return self._feed is not None
+
     def on_news(self, tell: Callable[[], None]) -> None:
         """Call this from the reading thread when there may be something to take."""
         self._buffer.on_news = tell

@@ -58,6 +58,7 @@ READY_S = 120.0  # how long an order waits for Spark
 FREEZE_S = 30.0  # how long a unit may take to finish its train, and how long it stays frozen without news
 PIECE_BYTES = 1 << 20  # of an export
 TICK_S = 0.05
+SCHEMAS_MOST = 16  # diagrams whose types are remembered
 
 log = logging.getLogger("borealis.node")
 
@@ -138,6 +139,7 @@ class Node:
         self.peers = Peers(security)
         self.routes = Routes(self.queues.get, ask)
         self.acks = Acks(self.routes, self.peers)
+        self._schemas: dict[str, dict[str, Any]] = {}  # by a diagram's fingerprint
         self._spark: Any = None
         self._spark_state: Any = "starting"
         self._ready = threading.Event()
@@ -241,8 +243,17 @@ class Node:
     def check(self, order: CheckOrder) -> Checked:
         """Whether a diagram's types are right, as Spark sees them."""
         spec = _spec(order.yaml)
-        found = analyze(spec, self._session())
-        return Checked(columns={arrow: _ddl(schema) for arrow, schema in found.items()})
+        return Checked(columns={arrow: _ddl(schema) for arrow, schema in self._analyzed(spec).items()})
+
+    def _analyzed(self, spec: Spec) -> dict[str, Any]:
+        """The Spark schema of every arrow; a diagram that is deployed is looked at once."""
+        key = spec.fingerprint()
+        if key not in self._schemas:
+            found = analyze(spec, self._session())
+            while len(self._schemas) >= SCHEMAS_MOST:
+                self._schemas.pop(next(iter(self._schemas)))
+            self._schemas[key] = found
+        return self._schemas[key]
 
     # -- orders
 
@@ -290,14 +301,16 @@ class Node:
                 raise ClusterError(f"unit {order.unit} of {order.diagram} runs on {self.name}", hint="drop it first")
             spec, spark = _spec(order.yaml), self._session()
             piece = piece_of(spec, order.unit, order.boxes)
-            compiled = compile_piece(spec, piece, spark, order.buckets)
+            compiled = compile_piece(spec, piece, spark, order.buckets, self._analyzed(spec))
             for stream, address in order.feeds.items():
                 self.routes.put(stream, address)
             handover = self._fetch(order) if order.take_over is not None else None
             try:
                 unit = self._build(order, spec, piece, compiled, handover)
                 self.units[key] = unit
-                self.queues.update({q.stream: q for q in unit.queues.values()})
+                for queue in unit.queues.values():
+                    self.queues[queue.stream] = queue
+                    self.routes.put(queue.stream, self.address)  # wakes those who wait for it here
                 if order.take_over is not None:
                     self._close_source(order)
                 if not unit.run.done.is_set():

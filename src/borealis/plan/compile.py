@@ -132,13 +132,16 @@ def compile_unit(spec: Spec, spark: SparkSession, buckets: int = 1, *, headers: 
     return _Compiler(spec, spark, buckets, hidden).run(inputs, [b.name for b in spec.boxes], outputs)
 
 
-def compile_piece(spec: Spec, piece: Piece, spark: SparkSession, buckets: int = 1) -> Compiled:
+def compile_piece(
+    spec: Spec, piece: Piece, spark: SparkSession, buckets: int = 1, schemas: dict[str, StructType] | None = None
+) -> Compiled:
     """The program of one piece of a diagram: streams in, streams out, each known by its arrow.
 
-    Outputs carry times and causes, so that boundaries can be put among them.
+    Outputs carry times and causes, so that boundaries can be put among them. `schemas`: as `analyze` found them.
     """
     hidden = (TIME, CAUSE, SUB) if buckets > 1 else (TIME, CAUSE)
-    return _Compiler(spec, spark, buckets, hidden).run(piece.reads, piece.boxes, {a: a for a in piece.gives})
+    compiler = _Compiler(spec, spark, buckets, hidden, schemas)
+    return compiler.run(piece.reads, piece.boxes, {arrow: arrow for arrow in piece.gives})
 
 
 @dataclass
@@ -157,11 +160,18 @@ class _Draft:
 
 
 class _Compiler:
-    def __init__(self, spec: Spec, spark: SparkSession, buckets: int, hidden: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        spark: SparkSession,
+        buckets: int,
+        hidden: tuple[str, ...],
+        schemas: dict[str, StructType] | None = None,
+    ) -> None:
         self.spec, self.spark, self.buckets = spec, spark, buckets
         # what an output's parcels carry beside the rows: one bucket's are in order as they come
         self.output_hidden = hidden
-        self.schemas = analyze(spec, spark)
+        self.schemas = analyze(spec, spark) if schemas is None else schemas
         self.flows: dict[str, _Flow] = {}
         self.drafts: list[_Draft] = [_Draft()]
         self.bounds: list[tuple[str, tuple[str, ...]]] = []

@@ -81,6 +81,15 @@ def host_of(address: str) -> str:
         raise WireError(f"'{address}' is no address", hint="write host:port") from None
 
 
+def is_flight(address: str) -> bool:
+    """Whether a Flight server can be at such an address: `grpc://host:port`, or `grpc+tls://` with certificates."""
+    try:
+        parts = urlsplit(address)
+        return parts.scheme in ("grpc", "grpc+tcp", "grpc+tls") and bool(parts.hostname) and parts.port is not None
+    except ValueError:
+        return False
+
+
 def is_loopback(address: str) -> bool:
     """Whether only this machine can come by this address; a name other than localhost counts as reachable."""
     host = host_of(address)

@@ -16,7 +16,7 @@ from pyarrow import flight
 from borealis.errors import BorealisError, WireError
 from borealis.section import Section
 from borealis.tuples import LAST_TIME, TIME
-from borealis.wire.auth import OPEN, Security
+from borealis.wire.auth import OPEN, Security, is_flight
 from borealis.wire.messages import (
     Ack,
     BatchHead,
@@ -54,6 +54,8 @@ class Peer:
     """A node at an address. Nothing is sent before the first call; a broken connection is made anew by the next one."""
 
     def __init__(self, address: str, security: Security | None = None, patience: Patience | None = None) -> None:
+        if not is_flight(address):
+            raise WireError(f"'{address}' is no address of a node", hint="write grpc://host:port")
         self.address = address
         self.patience = patience or Patience()
         self._security = security or OPEN
@@ -67,10 +69,7 @@ class Peer:
             ("grpc.keepalive_timeout_ms", int(self.patience.silence_s * 1000)),
         ]
         tls = {"tls_root_certs": self._security.roots()} if address.startswith("grpc+tls://") else {}
-        try:
-            self._client = flight.FlightClient(address, generic_options=options, **tls)
-        except (pa.ArrowException, KeyError, ValueError) as error:
-            raise WireError(f"'{address}' is no address of a node ({error})", hint="write grpc://host:port") from None
+        self._client = flight.FlightClient(address, generic_options=options, **tls)
 
     def ping(self, within: float | None = None) -> Pong:
         """Who is there?"""
@@ -292,10 +291,12 @@ class Publication:
     ) -> None:
         self._peer, self._writer, self._receipts = peer, writer, receipts
         self.schema = schema
+        self._writing = threading.Lock()
         self._came = threading.Condition()
         self._last: Receipt | None = None
         self._error: BorealisError | None = None
-        self._over = False
+        self._finished = False  # nothing more is sent
+        self._over = False  # the server has ended the call
         threading.Thread(target=self._listen, name="wire-receipts", daemon=True).start()
         self.known = self._wait_for(lambda: self._last is not None, peer.patience.answer_s)
 
@@ -308,12 +309,14 @@ class Publication:
         """Send a batch; waits while the other side does not read."""
         if batch.nbytes > BATCH_BYTES_MOST:
             raise WireError(f"a batch of {batch.nbytes:,} bytes", hint=f"cut it: {BATCH_BYTES_MOST:,} at most")
-        if self._error is not None:
-            raise self._error
         try:
-            self._writer.write_with_metadata(batch, head.encode())
+            with self._writing:
+                if not self._over:
+                    self._writer.write_with_metadata(batch, head.encode())
+                    return
         except (flight.FlightError, pa.ArrowException) as error:
             raise self._reason(error) from None
+        raise self._ended()
 
     def wait(self, number: int, within: float | None = None) -> Receipt:
         """Wait until all batches up to this number are taken over."""
@@ -321,13 +324,9 @@ class Publication:
 
     def close(self, within: float | None = None) -> Receipt:
         """Wait until everything sent is taken over, and end. This does not end the stream: `BatchHead.end` does."""
-        try:
-            self._writer.done_writing()
-            with self._came:
-                self._hear(lambda: self._over, within)
-            self._writer.close()
-        except (flight.FlightError, pa.ArrowException) as error:
-            raise self._reason(error) from None
+        self._finish()
+        with self._came:
+            self._hear(lambda: self._over, within)
         if self._error is not None:
             raise self._error
         return self.receipt
@@ -338,10 +337,18 @@ class Publication:
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         if kind is None:
             self.close()
-        elif not self._over:
-            self._writer.done_writing()
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Say that nothing follows; what is wrong with that is heard by `_listen`."""
+        with self._writing, suppress(flight.FlightError, pa.ArrowException):
+            if not self._over and not self._finished:
+                self._finished = True
+                self._writer.done_writing()
 
     def _listen(self) -> None:
+        """Take receipts until the server has ended the call, and learn how it ended."""
         error: BorealisError | None = None
         try:
             while (data := self._receipts.read()) is not None:
@@ -353,8 +360,14 @@ class Publication:
             error = told(broken, self._peer.address)
         except WireError as bad:
             error = bad
+        with self._writing:
+            self._over = True
+            try:
+                self._writer.close()
+            except (flight.FlightError, pa.ArrowException) as broken:
+                error = error or told(broken, self._peer.address)
         with self._came:
-            self._error, self._over = error, True
+            self._error = error
             self._came.notify_all()
 
     def _wait_for(self, condition: Callable[[], bool], within: float | None) -> Receipt:
@@ -362,7 +375,7 @@ class Publication:
             self._hear(lambda: self._over or condition(), within)
             if condition():
                 return self.receipt
-            raise self._error or WireError(f"{self._peer.address} ended the publication")
+            raise self._ended()
 
     def _hear(self, condition: Callable[[], bool], within: float | None) -> None:
         """Wait for something to be so. A full queue may keep us waiting for long; a node that is gone may not."""
@@ -378,8 +391,5 @@ class Publication:
                 finally:
                     self._came.acquire()
 
-    def _reason(self, error: Exception) -> BorealisError:
-        """Why writing failed: what the server said, if it did."""
-        with self._came:
-            self._came.wait_for(lambda: self._over, self._peer.patience.connect_s)
-        return self._error or told(error, self._peer.address)
+    def _ended(self) -> BorealisError:
+        return self._error or WireError(f"{self._peer.address} ended the publication")

@@ -21,7 +21,7 @@ from pyarrow import flight
 from borealis.emit.queue import OutputQueue
 from borealis.errors import GoneError, MachineError, StreamError, WireError
 from borealis.section import NOTHING, Section, empty_rows, wire_schema
-from borealis.wire.auth import OPEN, Security, TokenCheck, host_of, require_security
+from borealis.wire.auth import OPEN, Security, TokenCheck, host_of, is_flight, require_security
 from borealis.wire.messages import Ack, BatchHead, Export, Publish, Receipt, SectionHead, StreamFacts, Subscribe
 from borealis.wire.problems import ReplacedError, log, refusal
 
@@ -78,9 +78,9 @@ class WireServer:
 
     def start(self) -> WireServer:
         """Open the address; calls are answered from now on."""
-        scheme, _, rest = self._location.partition("://")
-        if scheme not in ("grpc", "grpc+tcp", "grpc+tls") or not rest.rpartition(":")[2].isdecimal():
+        if not is_flight(self._location):
             raise WireError(f"cannot serve at '{self._location}'", hint="write grpc://host:port")
+        scheme, _, rest = self._location.partition("://")
         if scheme == "grpc+tls" and not self._security.tls:
             raise WireError(f"{self._location} needs a certificate and its key", hint="or write grpc://")
         place = f"grpc+tls://{rest}" if self._security.tls else f"grpc://{rest}"
@@ -255,6 +255,22 @@ class _Flight(flight.FlightServerBase):  # type: ignore[misc]
         """Those that the wire itself knows; a node knows more."""
         return [("ack", "a reader has tuples, or needs them no more"), ("ping", "are you there?")]
 
+    def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> None:
+        """Refused."""
+        raise _not_served("ListFlights")
+
+    def get_flight_info(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> None:
+        """Refused."""
+        raise _not_served("GetFlightInfo")
+
+    def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> None:
+        """Refused."""
+        raise _not_served("GetSchema")
+
+    def do_exchange(self, context: flight.ServerCallContext, *streams: Any) -> None:
+        """Refused."""
+        raise _not_served("DoExchange")
+
     def _pieces(self, wanted: Export) -> Iterator[pa.RecordBatch]:
         with _answering(f"export of {wanted.export}"):
             for data in self.host.export(wanted.export, wanted.body.encode()):
@@ -288,7 +304,7 @@ class _Feed:
         self._quiet_ticks = 0
         self._done = False
         self._key = (wanted.stream, self._reader)
-        server.turns[self._key] = self  # whoever had this name before ends
+        self._turn = server.turns[self._key] = object()  # whoever had this name before ends
         facts = StreamFacts(stream=wanted.stream, epoch=queue.epoch, first=self._next)
         self.schema = wire_schema(queue.schema).with_metadata({FACTS: facts.encode()})
         self._nothing = empty_rows(queue.schema)
@@ -316,7 +332,7 @@ class _Feed:
 
     def _is_over(self) -> bool:
         self._server.calls.check()
-        if self._server.turns.get(self._key) is not self:
+        if self._server.turns.get(self._key) is not self._turn:
             raise ReplacedError(f"another subscription to {self._wanted.stream} took over reader '{self._reader}'")
         stop = self._wanted.stop
         return self._done or (stop is not None and self._next >= stop) or bool(self._context.is_cancelled())
@@ -337,11 +353,16 @@ class _Feed:
     def __del__(self) -> None:
         if not hasattr(self, "_entered"):  # it was refused
             return
-        if self._server.turns.get(self._key) is self:
+        if self._server.turns.get(self._key) is self._turn:
             del self._server.turns[self._key]
         if self._passing:
             self._queue.forget(self._reader)
         self._server.calls.leave()
+
+
+def _not_served(call: str) -> flight.FlightError:
+    hint = "DoGet subscribes, DoPut publishes, DoAction gives orders; the coordinator knows the streams"
+    return refusal(WireError(f"{call} is not served here", hint=hint), call)
 
 
 @contextmanager
@@ -393,8 +414,13 @@ def _cut_connections(port: int) -> None:
     """Break what is connected to this port: Flight cannot end a call that waits for its peer to read or write."""
     for name in os.listdir("/dev/fd"):
         try:
-            other = socket.socket(fileno=os.dup(int(name)))
+            copy = os.dup(int(name))
         except OSError:
+            continue
+        try:
+            other = socket.socket(fileno=copy)
+        except OSError:  # a file, a pipe
+            os.close(copy)
             continue
         with other:
             try:
