@@ -210,7 +210,7 @@ class Stream:
         return Stream(self.diagram, self.source + LATE)
 
     def output(self, name: str, *, full: Literal["wait", "drop"] = "wait") -> None:
-        """Give this stream to clients under a name. In a cluster, a slow client makes the unit wait, or loses tuples."""
+        """Give this stream to clients under a name. In a cluster, a slow client makes it wait, or loses tuples."""
         output = Output(name=name, source=self.source, full=full)
         self.diagram._grow(outputs=(*self.diagram.spec.outputs, output))
 

@@ -446,10 +446,9 @@ class InputManager:
             tail, intake.idle_tail = (*tail, *intake.idle_tail), []
         if tail:
             cut = replace(cut, boundary=tail[-1], ended=tail[-1] == LAST_TIME)
-        if not intake.pending:
-            if intake.source_ended and not cut.ended:
-                tail += (LAST_TIME,)
-                cut = replace(cut, boundary=LAST_TIME, ended=True)
+        if not intake.pending and intake.source_ended and not cut.ended:
+            tail += (LAST_TIME,)
+            cut = replace(cut, boundary=LAST_TIME, ended=True)
         intake.cut = cut
         return _Piece(name, first, tail)
 

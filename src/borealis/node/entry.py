@@ -10,10 +10,10 @@ What it promises to a publisher:
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Mapping
-from dataclasses import asdict
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,31 +21,116 @@ import numpy as np
 import pyarrow as pa
 
 from borealis.clock import Clock, WallClock
-from borealis.diagram.spec import Input
-from borealis.emit.queue import OutputQueue
-from typing import Any as SegmentLog
-from borealis.errors import InputError, StateError
+from borealis.diagram.spec import LATE, Input
+from borealis.emit.queue import OutputQueue, QueueLimits, QueueSnapshot
+from borealis.emit.segments import SegmentLog
+from borealis.errors import InputError
 from borealis.ingest.entry import Admitted, Cursor, EntryPoint
-from borealis.section import Section, boundary_only, empty_rows, section
+from borealis.section import Section, boundary_only, section
 from borealis.state.delta import from_stream, to_stream
 from borealis.tuples import FIRST_TIME, LAST_TIME, TIME
 from borealis.wire.messages import BatchHead, Receipt
+
+PUBLISHER = "publisher:"  # before its name, among the facts of a log
+
+
+@dataclass(frozen=True)
+class Place:
+    """The stream that an entry point serves: its name, its columns, and who reads it and its late side."""
+
+    stream: str
+    schema: pa.Schema
+    limits: QueueLimits = field(default_factory=QueueLimits)
+    readers: Sequence[str] = ()
+    late_readers: Sequence[str] = ()
+
+
+@dataclass
+class Kept:
+    """What an entry point's log holds: facts, and the sections of the stream and of its late side."""
+
+    log: SegmentLog
+    first: list[int] = field(default_factory=lambda: [0, 0])
+    standing: list[int] = field(default_factory=lambda: [FIRST_TIME, FIRST_TIME])
+    sections: tuple[list[Section], list[Section]] = field(default_factory=lambda: ([], []))
+
+    @classmethod
+    def read(cls, root: Path, stream: str, schema: pa.Schema) -> Kept:
+        """Everything that is there; the log is ready to be written then."""
+        log = SegmentLog(root, {"stream": stream, "columns": schema.to_string()})
+        kept = cls(log)
+        for number, (head, data) in enumerate(log.open()):
+            if not number:  # how things stood before the oldest record
+                kept.first = list(head["facts"].get("next", [head["first"], 0]))
+                kept.standing = list(head["facts"].get("boundary", kept.standing))
+                continue
+            at = 0
+            for part, size, sections in zip(head["parts"], head["sizes"], kept.sections, strict=True):
+                section = _section(part, data[at : at + size], schema)
+                at += size
+                if len(section) or len(section.bound):
+                    sections.append(section)
+        return kept
+
+    def cursor(self) -> Cursor:
+        """How far the input had come."""
+        return Cursor(**self.log.facts["cursor"]) if "cursor" in self.log.facts else Cursor()
+
+    def publishers(self) -> dict[str, int]:
+        """The last batch of each publisher."""
+        return {k.removeprefix(PUBLISHER): n for k, n in self.log.facts.items() if k.startswith(PUBLISHER)}
+
+    def snapshot(self, stream: str, schema: pa.Schema, readers: Sequence[str], which: int) -> QueueSnapshot:
+        """A queue as it is to be served again; who read it says itself from where."""
+        sections, first = self.sections[which], self.first[which]
+        return QueueSnapshot(
+            stream,
+            schema,
+            self.log.facts["epochs"][which] if "epochs" in self.log.facts else uuid.uuid4().hex[:16],
+            first,
+            sections[-1].stop if sections else first,
+            sections[-1].final if sections else self.standing[which],
+            0,
+            dict.fromkeys(readers, (first, first, 0)),
+            tuple(sections),
+        )
 
 
 class Entry:
     """Takes batches from publishers, gives their tuples ids, times and boundaries, and serves them. Thread-safe."""
 
     def __init__(
-        self, spec: Input, pace_us: int, queue: OutputQueue, late: OutputQueue, clock: Clock | None = None
+        self,
+        spec: Input,
+        pace_us: int,
+        queue: OutputQueue,
+        late: OutputQueue,
+        clock: Clock | None = None,
+        kept: Kept | None = None,
     ) -> None:
         self.spec, self.queue, self.late = spec, queue, late
         self.schema = queue.schema
         self._clock = clock or WallClock()
-        self._point = EntryPoint(spec, pace_us, Cursor())
-        self._publishers: dict[str, int] = {}
+        self._log = kept.log if kept else None
+        self._point = EntryPoint(spec, pace_us, kept.cursor() if kept else Cursor())
+        self._publishers = kept.publishers() if kept else {}
         self._lock = threading.Lock()
         self._last_arrival = self._clock.now()
-        self._log: SegmentLog | None = None
+
+    @classmethod
+    def open(
+        cls, spec: Input, pace_us: int, place: Place, log: Path | None = None, clock: Clock | None = None
+    ) -> Entry:
+        """An entry point; with `log` its batches are kept there, and those that are there already are served again."""
+        if log is None:
+            queue = OutputQueue(place.stream, place.schema, place.limits, readers=place.readers)
+            late = OutputQueue(place.stream + LATE, place.schema, place.limits, readers=place.late_readers)
+            return cls(spec, pace_us, queue, late, clock)
+        kept = Kept.read(log, place.stream, place.schema)
+        queue = OutputQueue.restore(kept.snapshot(place.stream, place.schema, place.readers, 0), place.limits)
+        late_name = place.stream + LATE
+        late = OutputQueue.restore(kept.snapshot(late_name, place.schema, place.late_readers, 1), place.limits)
+        return cls(spec, pace_us, queue, late, clock, kept)
 
     # -- publishers
 
@@ -149,39 +234,25 @@ class Entry:
         if self._log is None:
             return
         blobs = [to_stream(_with_time(on_time)), to_stream(_with_time(late))]
+        facts = {
+            "epochs": [self.queue.epoch, self.late.epoch],
+            "next": [on_time.stop, late.stop],
+            "boundary": [on_time.final, late.final],
+            "cursor": asdict(self._point.cursor),
+        }
         head = {
             "first": on_time.first,
             "stop": on_time.stop,
             "parts": [_facts(on_time), _facts(late)],
             "sizes": [b.size for b in blobs],
-            "publisher": publisher,
-            "number": number,
-            "cursor": asdict(self._point.cursor),
+            "facts": facts | ({PUBLISHER + publisher: number} if publisher is not None else {}),
         }
         self._log.append(head, b"".join(memoryview(b) for b in blobs))
 
-    def _recover(self, root: Path) -> None:
-        belongs = {"stream": self.queue.stream, "columns": self.schema.to_string()}
-        self._log = SegmentLog(root, belongs, state=self._state)
-        for head, data in self._log.open():
-            self._replay(head, data)
-
-    def _state(self) -> dict[str, Any]:
-        """What a new segment begins with, so that older ones can go."""
-        return {
-            "epoch": self.queue.epoch,
-            "publishers": dict(self._publishers),
-            "cursor": asdict(self._point.cursor),
-            "next": [self.queue.next_id, self.late.next_id],
-            "boundary": [self.queue.boundary, self.late.boundary],
-        }
-
-    def _replay(self, head: Mapping[str, Any], data: bytes) -> None:
-        raise NotImplementedError
-
     def trim(self) -> None:
         """Delete from the log what no reader needs any more."""
-        if self._log is not None:
+        late = self.late.status()
+        if self._log is not None and min(late.readers.values(), default=late.next_id) == late.next_id:
             self._log.trim(self.queue.first_id)
 
     def close(self) -> None:
@@ -192,6 +263,13 @@ class Entry:
 
 def _facts(part: Section) -> dict[str, Any]:
     return {"first": part.first, "at": part.at.tolist(), "bound": part.bound.tolist(), "standing": part.standing}
+
+
+def _section(facts: Mapping[str, Any], data: bytes, schema: pa.Schema) -> Section:
+    table = from_stream(data)
+    at, bound = (np.array(facts[name], np.int64) for name in ("at", "bound"))
+    rows = table.drop_columns([TIME]).cast(schema)
+    return section(facts["first"], rows, table[TIME].to_numpy(), at, bound, facts["standing"])
 
 
 def _with_time(part: Section) -> pa.Table:

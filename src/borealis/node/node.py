@@ -25,7 +25,7 @@ from borealis.diagram.spec import LATE, Spec, Unit
 from borealis.emit.queue import OutputQueue, QueueLimits
 from borealis.errors import BorealisError, ClusterError, StreamError, WireError, did_you_mean
 from borealis.ingest.relay import Feed
-from borealis.node.entry import Entry
+from borealis.node.entry import Entry, Place
 from borealis.node.feeds import Acks, Peers, Routes, StreamFeed
 from borealis.node.handover import Handover
 from borealis.node.unit import UnitOptions, UnitRun
@@ -34,8 +34,8 @@ from borealis.plan.compile import compile_piece
 from borealis.plan.train import Query
 from borealis.wire.auth import Security
 from borealis.wire.messages import (
-    CheckOrder,
     Checked,
+    CheckOrder,
     DiagramName,
     Done,
     EntryName,
@@ -58,6 +58,7 @@ READY_S = 120.0  # how long an order waits for Spark
 FREEZE_S = 30.0  # how long a unit may take to finish its train, and how long it stays frozen without news
 PIECE_BYTES = 1 << 20  # of an export
 TICK_S = 0.05
+TRIM_TICKS = 20  # between looks at what an entry point's log need not keep
 SCHEMAS_MOST = 16  # diagrams whose types are remembered
 
 log = logging.getLogger("borealis.node")
@@ -271,12 +272,8 @@ class Node:
             schema = to_arrow_schema(nullable(input_schema(one)), timezone="UTC")
             limits = QueueLimits(full=one.full)
             home = self._home(one.durable, "entries", order.diagram, order.input)
-            entry = Entry(
-                one,
-                spec.paces()[one.name],
-                OutputQueue(stream, schema, limits, readers=order.readers),
-                OutputQueue(stream + LATE, schema, limits, readers=order.late_readers),
-            )
+            place = Place(stream, schema, limits, order.readers, order.late_readers)
+            entry = Entry.open(one, spec.paces()[one.name], place, home)
             self.entries[stream] = entry
             self.queues[stream], self.queues[stream + LATE] = entry.queue, entry.late
             return Done()
@@ -483,10 +480,14 @@ class Node:
         self._spark_state = "stopped"
 
     def _tick_forever(self) -> None:
+        ticks = 0
         while not self._stopped.wait(TICK_S):
+            ticks += 1
             try:
                 for entry in list(self.entries.values()):
                     entry.tick()
+                    if not ticks % TRIM_TICKS:
+                        entry.trim()
                 for unit in list(self.units.values()):
                     since = unit.frozen_since
                     if since is not None and time.monotonic() - since > FREEZE_S:
