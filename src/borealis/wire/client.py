@@ -6,6 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -31,7 +32,7 @@ from borealis.wire.messages import (
     Subscribe,
 )
 from borealis.wire.problems import told
-from borealis.wire.server import BATCH_BYTES_MOST, FACTS
+from borealis.wire.server import BATCH_BYTES_MOST, FACTS, columns
 
 A = TypeVar("A", bound=Message)
 
@@ -292,10 +293,10 @@ class Publication:
         self._peer, self._writer, self._receipts = peer, writer, receipts
         self.schema = schema
         self._writing = threading.Lock()
+        self._finished = False  # nothing more can be sent
         self._came = threading.Condition()
         self._last: Receipt | None = None
         self._error: BorealisError | None = None
-        self._finished = False  # nothing more is sent
         self._over = False  # the server has ended the call
         threading.Thread(target=self._listen, name="wire-receipts", daemon=True).start()
         self.known = self._wait_for(lambda: self._last is not None, peer.patience.answer_s)
@@ -309,14 +310,16 @@ class Publication:
         """Send a batch; waits while the other side does not read."""
         if batch.nbytes > BATCH_BYTES_MOST:
             raise WireError(f"a batch of {batch.nbytes:,} bytes", hint=f"cut it: {BATCH_BYTES_MOST:,} at most")
+        if not batch.schema.equals(self.schema):
+            raise WireError(f"a batch of ({columns(batch.schema)})", hint=f"this sends ({columns(self.schema)})")
         try:
             with self._writing:
-                if not self._over:
+                if not self._finished:
                     self._writer.write_with_metadata(batch, head.encode())
                     return
         except (flight.FlightError, pa.ArrowException) as error:
-            raise self._reason(error) from None
-        raise self._ended()
+            raise self._reason(told(error, self._peer.address)) from None
+        raise self._reason(WireError("this publication is closed"))
 
     def wait(self, number: int, within: float | None = None) -> Receipt:
         """Wait until all batches up to this number are taken over."""
@@ -341,33 +344,32 @@ class Publication:
             self._finish()
 
     def _finish(self) -> None:
-        """Say that nothing follows; what is wrong with that is heard by `_listen`."""
+        """Say that nothing follows; if that goes wrong, `_listen` hears why."""
         with self._writing, suppress(flight.FlightError, pa.ArrowException):
-            if not self._over and not self._finished:
+            if not self._finished:
                 self._finished = True
                 self._writer.done_writing()
 
     def _listen(self) -> None:
         """Take receipts until the server has ended the call, and learn how it ended."""
-        error: BorealisError | None = None
         try:
             while (data := self._receipts.read()) is not None:
                 receipt = Receipt.decode(data)
                 with self._came:
                     self._last = receipt
                     self._came.notify_all()
-        except (flight.FlightError, pa.ArrowException) as broken:
-            error = told(broken, self._peer.address)
-        except WireError as bad:
-            error = bad
-        with self._writing:
-            self._over = True
-            try:
-                self._writer.close()
-            except (flight.FlightError, pa.ArrowException) as broken:
-                error = error or told(broken, self._peer.address)
+            with self._writing:
+                self._finished = True
+                self._writer.close()  # raises what the server said last
+            self._end(None)
+        except (flight.FlightError, pa.ArrowException) as error:
+            self._end(told(error, self._peer.address))
+        except WireError as error:
+            self._end(error)
+
+    def _end(self, error: BorealisError | None) -> None:
         with self._came:
-            self._error = error
+            self._error, self._over = error, True
             self._came.notify_all()
 
     def _wait_for(self, condition: Callable[[], bool], within: float | None) -> Receipt:
@@ -375,7 +377,7 @@ class Publication:
             self._hear(lambda: self._over or condition(), within)
             if condition():
                 return self.receipt
-            raise self._ended()
+            raise self._error or WireError(f"{self._peer.address} ended the publication")
 
     def _hear(self, condition: Callable[[], bool], within: float | None) -> None:
         """Wait for something to be so. A full queue may keep us waiting for long; a node that is gone may not."""
@@ -391,5 +393,8 @@ class Publication:
                 finally:
                     self._came.acquire()
 
-    def _ended(self) -> BorealisError:
-        return self._error or WireError(f"{self._peer.address} ended the publication")
+    def _reason(self, seen: BorealisError) -> BorealisError:
+        """Why nothing can be sent: what the server said, if it did."""
+        with self._came:
+            self._came.wait_for(lambda: self._over, self._peer.patience.connect_s)
+            return self._error or seen

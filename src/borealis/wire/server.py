@@ -388,12 +388,13 @@ def _check_columns(stream: str, given: pa.Schema, wanted: pa.Schema) -> None:
     """Names and types in order; whether nulls are allowed is seen in each batch."""
     if given.names != wanted.names or given.types != wanted.types:
         raise StreamError(
-            f"stream {stream} has columns ({_columns(wanted)}), not ({_columns(given)})",
+            f"stream {stream} has columns ({columns(wanted)}), not ({columns(given)})",
             hint="send all of them, in this order and of these types",
         )
 
 
-def _columns(schema: pa.Schema) -> str:
+def columns(schema: pa.Schema) -> str:
+    """Names and types, for people."""
     return ", ".join(f"{f.name} {f.type}" for f in schema)
 
 
