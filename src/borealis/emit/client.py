@@ -83,13 +83,18 @@ class Client:
             publisher.send(data)
             return publisher.flush(timeout)
         except InputError:
-            raise  # the rows were wrong, not the connection
-        except BaseException:
-            with self._lock:
-                if self._publishers.get(stream) is publisher:
-                    del self._publishers[stream]
-            publisher.abandon()
+            if publisher.failed:  # else the rows were wrong, and nothing of them was sent
+                self._drop(stream, publisher)
             raise
+        except BaseException:
+            self._drop(stream, publisher)
+            raise
+
+    def _drop(self, stream: str, publisher: Publisher) -> None:
+        with self._lock:
+            if self._publishers.get(stream) is publisher:
+                del self._publishers[stream]
+        publisher.abandon()
 
     def publisher(self, stream: str, name: str | None = None) -> Publisher:
         """A way into an input for many batches. Under a `name` a later program can go on where this one ended."""

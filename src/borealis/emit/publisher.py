@@ -110,6 +110,11 @@ class Publisher:
         """Whether batches are on their way, not waiting for a connection."""
         return self._publication is not None
 
+    @property
+    def failed(self) -> bool:
+        """Whether it can do no more: something was refused for good."""
+        return self._failed is not None
+
     def has_room(self, seconds: float = 0.0) -> bool:
         """Whether `send` would not have to wait; waits itself for at most so long."""
         with self._changed:
