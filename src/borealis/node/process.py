@@ -17,6 +17,7 @@ import httpx
 from borealis.errors import BorealisError, ClusterError
 from borealis.node.metrics import MetricsServer
 from borealis.node.node import Node
+from borealis.node.warm import warm_up
 from borealis.plan.session import session
 from borealis.wire.auth import Security, require_security
 from borealis.wire.messages import Problem
@@ -104,6 +105,7 @@ def serve(options: NodeOptions) -> int:
         node.spark_is(spark)
         beats.wake()
         print(f"{node.name}: Spark is ready", flush=True)
+        threading.Thread(target=warm_up, args=(spark,), name="warm-up", daemon=True).start()
         node.stop_asked.wait()
         print(f"{node.name}: stopping", flush=True)
         return 0

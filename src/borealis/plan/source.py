@@ -58,13 +58,15 @@ class TrainReader(DataSourceStreamReader):
         return start if number is None else {"train": number}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        if end["train"] == start["train"]:
-            return []
+        if end["train"] == start["train"]:  # a query that starts with nothing to do: its workers get ready meanwhile
+            return [TrainPartition({}, bucket) for bucket in range(self.buckets)]
         train = self._ask("plan", number=end["train"])
         return [TrainPartition(train, bucket) for bucket in range(self.buckets)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TrainPartition)
+        if not partition.train:
+            return iter(())
         return read_train(partition.train, partition.bucket, to_arrow_schema(self.schema, timezone="UTC"))
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,0 +1,29 @@
+"""Warming a node up: the first trains of a new JVM and its Python workers take seconds, so let them be nobody's."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from typing import Any
+
+from borealis.diagram.durations import window
+from borealis.diagram.model import Diagram
+from borealis.errors import BorealisError
+from borealis.ingest.input_manager import Admission
+from borealis.node.run import run
+
+log = logging.getLogger("borealis.node")
+TRAINS = 3
+
+
+def warm_up(spark: Any) -> None:
+    """Run a small diagram of our own. What it loads and compiles is what any unit needs."""
+    d = Diagram("warm_up")
+    some = d.input("some", "ts TIMESTAMP, k INT, s STRING").filter("k >= 0").map(k="k + 1", s="s")
+    some.aggregate(by="s", over=window("2 seconds", "1 second"), n="count(*)", k="sum(k)").output("out")
+    start = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+    rows = [{"ts": start + dt.timedelta(seconds=i), "k": i, "s": str(i % 2)} for i in range(TRAINS)]
+    try:
+        run(d, {"some": rows}, admission=Admission(rows_most=1), spark=spark)
+    except BorealisError as error:
+        log.warning("warming up failed (%s): the first trains will be slow", error)
