@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from borealis.coordinator.process import PORT, Options, serve
+from borealis.coordinator.process import PORT, Options, run
 from borealis.errors import BorealisError
 
 if __name__ == "__main__":
     catalog, *port = sys.argv[1:]
     try:
-        sys.exit(serve(Options(Path(catalog), port=int(port[0]) if port else PORT)))
+        run(Options(Path(catalog), port=int(port[0]) if port else PORT))
     except BorealisError as error:
         sys.exit(f"error: {error}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import pyarrow as pa
@@ -15,9 +15,10 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.events import Listener, Start, events
 from borealis.coordinator.guard import body_of
+from borealis.coordinator.inflow import Inflow
 from borealis.coordinator.lines import Cutter, Line, rows_of
 from borealis.coordinator.naming import locate
-from borealis.coordinator.publishing import Ways, entry_of, schema_of, send_numbered
+from borealis.coordinator.publishing import Way, Ways, entry_of, schema_of, send_numbered
 from borealis.coordinator.refusals import MalformedError, status_of
 from borealis.coordinator.threads import in_thread
 from borealis.errors import BorealisError, InputError
@@ -25,7 +26,6 @@ from borealis.wire.messages import PROTOCOL, BatchHead
 from borealis.wire.problems import problem_of
 
 NUMBERED_BYTES_MOST = 16 << 20  # a body that has a number is one batch
-DRAINED_BYTES_MOST = 16 << 20  # what is still read of a body that is refused, so that its sender reads the answer
 TAKEN = "Borealis-Taken"
 WORDS: dict[str, Start] = {"oldest": "oldest", "newest": "newest"}
 PUBLISHER = re.compile(r"[A-Za-z0-9_.~-]{1,200}")
@@ -61,12 +61,14 @@ def router(cluster: Cluster, ways: Ways, ending: asyncio.Event) -> APIRouter:
             given = _numbered(borealis_publisher, borealis_number)
             return await _send_whole(cluster, request, location.stream, schema, *given)
         counts = Counts()
-        try:
-            async for lines in _lines(request):
-                await in_thread(lambda lines=lines: _take(ways, location.stream, lines, schema, counts))  # type: ignore[misc]
-        except BorealisError as error:
-            await _drain(request)
-            return _refused(error, counts.rows)
+        async with Inflow(request) as inflow:
+            try:
+                async for lines in inflow.lines():
+                    take = partial(_take, ways.way(location.stream), lines, schema, counts)
+                    await in_thread(take)
+            except BorealisError as error:
+                await inflow.drain()
+                return _refused(error, counts.rows)
         return JSONResponse(
             {"v": PROTOCOL, "stream": location.stream, "taken": counts.rows, "next_id": counts.next_id},
             headers={TAKEN: str(counts.rows)},
@@ -93,19 +95,10 @@ def router(cluster: Cluster, ways: Ways, ending: asyncio.Event) -> APIRouter:
     return api
 
 
-async def _lines(request: Request) -> AsyncIterator[list[Line]]:
-    cutter = Cutter()
-    async for part in request.stream():
-        if lines := cutter.feed(part):
-            yield lines
-    if lines := cutter.rest():
-        yield lines
-
-
-def _take(ways: Ways, stream: str, lines: list[Line], schema: pa.Schema, counts: Counts) -> None:
+def _take(way: Way, lines: list[Line], schema: pa.Schema, counts: Counts) -> None:
     rows = rows_of(lines, schema)
     if rows.batch.num_rows:
-        receipt = ways.way(stream).send(rows.batch)
+        receipt = way.send(rows.batch)
         counts.rows += rows.batch.num_rows
         counts.next_id = receipt.next_id
     if rows.error is not None:
@@ -156,14 +149,6 @@ def _refused(error: BorealisError, taken: int) -> Response:
         error = InputError(f"{error.message}; {said} taken", hint=error.hint)
     headers = {TAKEN: str(taken)}
     return Response(problem_of(error).encode(), status_of(error), headers, media_type="application/json")
-
-
-async def _drain(request: Request) -> None:
-    left = DRAINED_BYTES_MOST
-    async for part in request.stream():
-        left -= len(part)
-        if left < 0:
-            return
 
 
 def _start(given: str) -> Start:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 import uvicorn
 
@@ -52,6 +55,16 @@ def serve(options: Options, announce: Callable[[str], None] | None = None) -> in
     return 0
 
 
+def run(options: Options) -> NoReturn:
+    """`serve` as a whole process. It does not wait for libraries to fold up: nothing that must be kept is left then."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("borealis").setLevel(logging.INFO)
+    code = serve(options)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 def _run(
     options: Options, catalog: Catalog, address: str, listening: socket.socket, announce: Callable[[str], None]
 ) -> None:
@@ -65,7 +78,7 @@ def _run(
         access_log=False,
         lifespan="on",
         ws="none",
-        timeout_graceful_shutdown=1,
+        timeout_graceful_shutdown=GOODBYE_SECONDS,  # type: ignore[arg-type]  # a part of a second does as well
         ssl_certfile=security.cert if security else None,
         ssl_keyfile=security.key if security else None,
         server_header=False,

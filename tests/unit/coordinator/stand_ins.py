@@ -1,0 +1,340 @@
+"""What a coordinator is tested with: nodes that do as they are told and tell what is on them, without Spark.
+
+They are the coordinator's environment. They keep the promises of real nodes (orders are harmless when repeated, a unit
+that is taken over is dropped at its source, queues are real ones), and can be told to fail.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from borealis import Diagram, __version__, window
+from borealis.clock import ManualClock
+from borealis.coordinator.catalog import Catalog
+from borealis.coordinator.cluster import Cluster
+from borealis.diagram.cut import piece_of
+from borealis.diagram.spec import LATE, Spec
+from borealis.emit.queue import OutputQueue
+from borealis.errors import BorealisError, ClusterError, StreamError, WireError
+from borealis.section import Section
+from borealis.wire import messages as m
+from borealis.wire.problems import error_of, problem_of
+
+M = TypeVar("M", bound=m.Message)
+PACKETS = pa.schema([("ts", pa.timestamp("us", "UTC")), ("src", pa.string()), ("bytes", pa.int32())])
+NONE = np.empty(0, np.int64)
+
+
+def traffic(name: str = "traffic") -> str:
+    """One input, three boxes in a row, one output."""
+    d = Diagram(name)
+    packets = d.input("packets", "ts TIMESTAMP, src STRING, bytes INT", slack="1 second")
+    big = packets.filter("bytes > 10", name="big").map({"ts": "ts", "src": "src", "n": "bytes"}, box_name="slim")
+    big.aggregate(by="src", over=window("2 seconds"), box_name="agg", n="count(*)").output("per_source")
+    return d.to_yaml()
+
+
+def two_sides() -> str:
+    """Two inputs that are joined, and the late tuples of one."""
+    d = Diagram("sides")
+    left = d.input("left", "ts TIMESTAMP, k INT")
+    right = d.input("right", "ts TIMESTAMP, k INT")
+    left.filter("k > 0", name="some").join(right, on="left.k = right.k", within="1 second", name="both").output("pairs")
+    left.late.output("too_late")
+    return d.to_yaml()
+
+
+class StandInEntry:
+    """An entry point without times and boundaries."""
+
+    def __init__(self, queue: OutputQueue) -> None:
+        self.queue, self.schema = queue, queue.schema
+        self.publishers: dict[str, int] = {}
+
+    def known(self, publisher: str) -> m.Receipt:
+        """How far a publisher is."""
+        return m.Receipt(number=self.publishers.get(publisher, -1), next_id=self.queue.next_id)
+
+    def take(self, publisher: str, head: m.BatchHead, batch: pa.RecordBatch) -> m.Receipt:
+        """Each number once."""
+        if head.number > self.publishers.get(publisher, -1):
+            give(self.queue, batch)
+            self.publishers[publisher] = head.number
+        return self.known(publisher)
+
+
+def give(queue: OutputQueue, batch: pa.RecordBatch, bound: int | None = None) -> None:
+    """Append rows to a queue, with a boundary behind them."""
+    first, rows = queue.next_id, batch.num_rows
+    at = NONE if bound is None else np.array([first + rows], np.int64)
+    bounds = NONE if bound is None else np.array([bound], np.int64)
+    queue.append(Section(first, batch, np.arange(rows, dtype=np.int64), at, bounds, queue.boundary))
+
+
+@dataclass
+class StandInNode:
+    """One node: a Host for the wire, or to be called directly."""
+
+    name: str
+    address: str
+    incarnation: str = "1"
+    spark: Any = "ready"
+    units: dict[tuple[str, str], m.UnitOrder] = field(default_factory=dict)
+    states: dict[tuple[str, str], str] = field(default_factory=dict)
+    entries: dict[str, StandInEntry] = field(default_factory=dict)
+    queues: dict[str, OutputQueue] = field(default_factory=dict)
+    routes: dict[str, str] = field(default_factory=dict)
+    orders: list[str] = field(default_factory=list)  # in the order they came, as "start traffic.u1"
+    fail: dict[str, BorealisError] = field(default_factory=dict)  # by action: refused with this, nothing done
+    lose: dict[str, BorealisError] = field(default_factory=dict)  # by action: done, but the answer is this
+    before: dict[str, Callable[[], None]] = field(default_factory=dict)  # by action: called first
+    peers: Callable[[str], StandInNode] | None = None
+    stopped: bool = False
+
+    def status(self) -> m.NodeStatus:
+        """Its heartbeat."""
+        units = [
+            m.UnitStatus(diagram=d, unit=u, state=self.states[d, u], boxes=order.boxes)  # type: ignore[arg-type]
+            for (d, u), order in self.units.items()
+        ]
+        return m.NodeStatus(
+            node=self.name,
+            incarnation=self.incarnation,
+            version=__version__,
+            address=self.address,
+            http="http://127.0.0.1:1",
+            pid=4242,
+            host="here",
+            master="local[1]",
+            spark=self.spark,
+            cores=1,
+            units=units,
+            queues=[queue.status() for queue in self.queues.values()],
+            entries=list(self.entries),
+        )
+
+    # -- Host
+
+    def queue(self, stream: str) -> OutputQueue:
+        """A stream that is served here."""
+        if stream not in self.queues:
+            raise StreamError(f"node {self.name} serves no stream {stream}")
+        return self.queues[stream]
+
+    def entry(self, stream: str) -> StandInEntry:
+        """An entry point that is here."""
+        if stream not in self.entries:
+            raise StreamError(f"node {self.name} is not the entry point of {stream}")
+        return self.entries[stream]
+
+    def export(self, what: str, body: bytes) -> Iterator[bytes]:
+        """Nothing."""
+        raise WireError("nothing to export")
+
+    def act(self, action: str, body: bytes) -> bytes:
+        """Do as told."""
+        kind, do = ACTIONS[action]
+        message = kind.decode(body)
+        if action not in ("ping", "status", "schema"):
+            self.orders.append(f"{action} {_what(message)}".strip())
+        if action in self.before:
+            self.before[action]()
+        if action in self.fail:
+            raise self.fail[action]
+        answer = do(self, message)
+        if action in self.lose:
+            raise self.lose[action]
+        return bytes(answer.encode())
+
+    # -- actions
+
+    def _ping(self, _: m.Ping) -> m.Pong:
+        return m.Pong(node=self.name, incarnation=self.incarnation, version=__version__)
+
+    def _status(self, _: m.Ping) -> m.NodeStatus:
+        return self.status()
+
+    def _check(self, order: m.CheckOrder) -> m.Checked:
+        spec = Spec.from_yaml(order.yaml)
+        return m.Checked(columns={arrow: ", ".join(spec.columns(arrow)) for arrow in spec.arrows()})
+
+    def _entry(self, order: m.EntryOrder) -> m.Done:
+        stream = f"{order.diagram}/{order.input}"
+        if stream not in self.entries:
+            queue = OutputQueue(stream, PACKETS, readers=order.readers)
+            self.entries[stream] = StandInEntry(queue)
+            self.queues[stream] = queue
+            self.queues[stream + LATE] = OutputQueue(stream + LATE, PACKETS, readers=order.late_readers)
+        return m.Done()
+
+    def _start(self, order: m.UnitOrder) -> m.Done:
+        key = (order.diagram, order.unit)
+        if key in self.units:
+            return m.Done()
+        queues = {}
+        if order.take_over is not None:
+            assert self.peers is not None
+            queues = self.peers(order.take_over).hand_over(key, self.address)
+        self.units[key], self.states[key] = order, "running"
+        piece = piece_of(Spec.from_yaml(order.yaml), order.unit, order.boxes)
+        for arrow in piece.gives:
+            stream = f"{order.diagram}/{arrow}"
+            made = OutputQueue(stream, PACKETS, readers=order.readers.get(arrow, ()))
+            self.queues[stream] = queues.get(stream, made)
+        self.routes.update(order.feeds)
+        return m.Done()
+
+    def hand_over(self, key: tuple[str, str], to: str) -> dict[str, OutputQueue]:
+        """Give a unit away."""
+        if key not in self.units:
+            raise ClusterError(f"no unit {key} on {self.name}")
+        order = self.units.pop(key)
+        piece = piece_of(Spec.from_yaml(order.yaml), order.unit, order.boxes)
+        given = {}
+        for stream in (f"{order.diagram}/{arrow}" for arrow in piece.gives):
+            queue = self.queues.pop(stream)
+            given[stream] = OutputQueue.restore(queue.snapshot())
+            queue.close(to)
+        return given
+
+    def _thaw(self, name: m.UnitName) -> m.Done:
+        if (name.diagram, name.unit) not in self.units:
+            raise ClusterError(f"no unit {name.unit} of {name.diagram} on {self.name}")
+        self.states[name.diagram, name.unit] = "running"
+        return m.Done()
+
+    def _drop(self, name: m.UnitName) -> m.Done:
+        self.units.pop((name.diagram, name.unit), None)
+        return m.Done()
+
+    def _drop_entry(self, name: m.EntryName) -> m.Done:
+        self.entries.pop(name.stream, None)
+        return m.Done()
+
+    def _undeploy(self, name: m.DiagramName) -> m.Done:
+        for key in [key for key in self.units if key[0] == name.diagram]:
+            del self.units[key]
+        for stream in [s for s in self.queues if s.startswith(f"{name.diagram}/")]:
+            self.queues.pop(stream).close()
+            self.entries.pop(stream, None)
+        return m.Done()
+
+    def _reroute(self, order: m.Reroute) -> m.Done:
+        self.routes[order.stream] = order.address
+        return m.Done()
+
+    def _stop(self, _: m.Ping) -> m.Done:
+        self.stopped = True
+        return m.Done()
+
+    def _schema(self, of: m.SchemaOf) -> m.SchemaIs:
+        schema = self.queue(of.stream).schema
+        return m.SchemaIs(arrow=base64.b64encode(schema.serialize().to_pybytes()).decode())
+
+
+ACTIONS: dict[str, tuple[type[m.Message], Callable[[StandInNode, Any], m.Message]]] = {
+    "ping": (m.Ping, StandInNode._ping),
+    "status": (m.Ping, StandInNode._status),
+    "schema": (m.SchemaOf, StandInNode._schema),
+    "check": (m.CheckOrder, StandInNode._check),
+    "entry": (m.EntryOrder, StandInNode._entry),
+    "start": (m.UnitOrder, StandInNode._start),
+    "thaw": (m.UnitName, StandInNode._thaw),
+    "drop": (m.UnitName, StandInNode._drop),
+    "drop_entry": (m.EntryName, StandInNode._drop_entry),
+    "undeploy": (m.DiagramName, StandInNode._undeploy),
+    "reroute": (m.Reroute, StandInNode._reroute),
+    "stop": (m.Ping, StandInNode._stop),
+}
+
+
+def _what(message: m.Message) -> str:
+    match message:
+        case m.UnitOrder() | m.UnitName():
+            return f"{message.diagram}.{message.unit}"
+        case m.EntryOrder():
+            return f"{message.diagram}/{message.input}"
+        case m.EntryName() | m.Reroute():
+            return message.stream
+        case m.DiagramName():
+            return message.diagram
+        case _:
+            return ""
+
+
+class Yard:
+    """All nodes, reached without a wire; one that is `down` cannot be reached."""
+
+    def __init__(self, names: int | list[str] = 3) -> None:
+        made = [f"node{i}" for i in range(1, names + 1)] if isinstance(names, int) else names
+        self._ports = itertools.count(1)
+        self.nodes: dict[str, StandInNode] = {}
+        self.down: set[str] = set()  # names
+        self._guard = threading.Lock()
+        for name in made:
+            self.add(name)
+
+    def add(self, name: str, incarnation: str = "1") -> StandInNode:
+        """A new node, or a new process of an old one: at a new address, with nothing on it."""
+        address = f"grpc://127.0.0.1:{next(self._ports)}"
+        node = self.nodes[name] = StandInNode(name, address, incarnation, peers=self._at)
+        return node
+
+    def __getitem__(self, name: str) -> StandInNode:
+        return self.nodes[name]
+
+    def _at(self, address: str) -> StandInNode:
+        for node in self.nodes.values():
+            if node.address == address and node.name not in self.down:
+                return node
+        raise WireError(f"{address} cannot be reached", hint="is it running, and is this it?")
+
+    # -- Nodes
+
+    def act(self, address: str, action: str, message: m.Message, answer: type[M]) -> M:
+        """As over the wire: everything is encoded, errors included."""
+        node = self._at(address)
+        try:
+            return answer.decode(node.act(action, message.encode()))
+        except BorealisError as error:
+            raise error_of(problem_of(error)) from None
+
+    def subscribe(self, address: str, ticket: m.Subscribe) -> Any:
+        """Only over a real wire."""
+        raise NotImplementedError
+
+    def publish(self, address: str, descriptor: m.Publish, schema: pa.Schema) -> Any:
+        """Only over a real wire."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class Town:
+    """A yard, a catalog on disk, a coordinator's cluster, and a clock that moves when told to."""
+
+    def __init__(self, path: Any, yard: Yard | None = None) -> None:
+        self.yard = yard or Yard()
+        self.clock = ManualClock()
+        self.catalog = Catalog(path)
+        self.cluster = Cluster(self.catalog, self.yard, self.clock, now=lambda: 1000.0)
+
+    def beat(self, *names: str, seconds: float = 1.0) -> None:
+        """Time passes, and these nodes (all that are not down) send a heartbeat."""
+        self.clock.advance(seconds)
+        for name in names or [n for n in self.yard.nodes if n not in self.yard.down]:
+            self.cluster.heard(self.yard[name].status())
+
+    def restart(self) -> Town:
+        """The coordinator's process ends, and another begins on the same catalog."""
+        self.catalog.close()
+        return Town(self.catalog.path, self.yard)

@@ -1,0 +1,145 @@
+"""The catalog: what was written is there after a restart, and one coordinator at a time has it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from borealis.coordinator.catalog import VERSION, Catalog, KnownNode
+from borealis.coordinator.layout import EntryPlace, Layout, UnitPlace
+from borealis.coordinator.refusals import TakenError
+from borealis.errors import ClusterError
+
+LAYOUT = Layout(
+    name="traffic",
+    yaml="borealis: 1",
+    state="running",
+    units=(
+        UnitPlace("u2", ("big",), ("packets",), ("big",), "node2"),
+        UnitPlace("u1", ("agg", "x"), ("big", "packets.late"), ("agg",), "node1", "node3"),
+    ),
+    entries=(EntryPlace("packets", "node2"), EntryPlace("alarms", "node1")),
+    outputs={"per_source": "agg", "again": "agg"},
+    cuts=("agg",),
+    places={"agg": "node1"},
+    buckets=4,
+    columns={"agg": "src STRING"},
+    since=12.5,
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "deep" / "catalog.sqlite"
+
+
+def test_a_layout_comes_back_as_it_was(path: Path) -> None:
+    first = Catalog(path)
+    first.add(LAYOUT)
+    first.close()
+    again = Catalog(path)
+    assert again.layouts() == [LAYOUT]
+    assert again.layout("traffic") == LAYOUT
+    assert again.layout("other") is None
+    again.close()
+
+
+def test_two_of_one_name_are_refused_and_the_first_stays(path: Path) -> None:
+    catalog = Catalog(path)
+    catalog.add(LAYOUT)
+    other = Layout("traffic", "other", "deploying", (), ())
+    with pytest.raises(TakenError, match="already"):
+        catalog.add(other)
+    assert catalog.layouts() == [LAYOUT]
+
+
+def test_a_removed_diagram_leaves_nothing_but_its_name(path: Path) -> None:
+    catalog = Catalog(path)
+    catalog.add(LAYOUT)
+    catalog.tell("traffic", "u1", {"big": "grpc://a:1"})
+    catalog.remove("traffic", untold=["node2"])
+    assert catalog.layouts() == []
+    assert catalog.past() == {"traffic"}
+    assert catalog.owed() == {("node2", "traffic")}
+    catalog.settled("node2", "traffic")
+    assert catalog.owed() == set()
+    catalog.add(LAYOUT)
+    assert catalog.past() == set()
+    assert catalog.told("traffic") == {}
+
+
+def test_moving_and_moved(path: Path) -> None:
+    catalog = Catalog(path)
+    catalog.add(LAYOUT)
+    catalog.moving("traffic", "u2", "node3")
+    assert [u.moving_to for u in catalog.layouts()[0].units] == ["node3", "node3"]
+    catalog.moved("traffic", "u2", "node3")
+    unit = catalog.layouts()[0].unit("u2")
+    assert unit is not None
+    assert (unit.node, unit.moving_to) == ("node3", None)
+
+
+def test_what_units_were_told_is_kept_by_unit_and_arrow(path: Path) -> None:
+    catalog = Catalog(path)
+    catalog.add(LAYOUT)
+    catalog.tell("traffic", "u1", {"big": "grpc://a:1", "packets.late": "grpc://a:1"})
+    catalog.tell("traffic", "u1", {"big": "grpc://b:2"})
+    assert catalog.told("traffic") == {("u1", "big"): "grpc://b:2", ("u1", "packets.late"): "grpc://a:1"}
+
+
+def test_nodes_are_remembered_and_forgotten(path: Path) -> None:
+    catalog = Catalog(path)
+    one = KnownNode("node1", "i1", "grpc://a:1", "http://a:2", "a", 7, 1.5)
+    catalog.saw(one)
+    again = KnownNode("node1", "i2", "grpc://a:9", "http://a:2", "a", 8, 2.5)
+    catalog.saw(again)
+    assert catalog.nodes() == [again]
+    catalog.forget("node1")
+    assert catalog.nodes() == []
+
+
+def test_a_second_coordinator_is_refused_and_told_who_has_it(path: Path) -> None:
+    first = Catalog(path, "http://127.0.0.1:7470")
+    with pytest.raises(ClusterError) as refused:
+        Catalog(path)
+    assert str(path) in refused.value.message
+    assert f"pid {os.getpid()}, http://127.0.0.1:7470" in refused.value.message
+    first.add(LAYOUT)  # the one that has it is not disturbed
+    first.close()
+    Catalog(path).close()
+
+
+def test_the_lock_is_free_after_a_failed_start(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"this is no database, but long enough to look like a file of one" * 20)
+    for _ in range(2):
+        with pytest.raises(ClusterError, match="damaged or no catalog"):
+            Catalog(path)
+
+
+def test_another_database_is_left_alone(path: Path) -> None:
+    path.parent.mkdir()
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE mine (a)")
+    with pytest.raises(ClusterError, match="no catalog of Borealis"):
+        Catalog(path)
+    with sqlite3.connect(path) as other:
+        assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("mine",)]
+
+
+def test_a_catalog_of_another_version_is_refused(path: Path) -> None:
+    Catalog(path).close()
+    with sqlite3.connect(path) as file:
+        assert file.execute("PRAGMA user_version").fetchone() == (VERSION,)
+        file.execute(f"PRAGMA user_version = {VERSION + 1}")
+    with pytest.raises(ClusterError, match=f"version {VERSION + 1}"):
+        Catalog(path)
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ClusterError, match="cannot use catalog"):
+        Catalog(tmp_path / "file" / "catalog.sqlite")

@@ -1,0 +1,114 @@
+"""Who is there: heartbeats, silence, names in use, other versions."""
+
+from __future__ import annotations
+
+import pytest
+from stand_ins import StandInNode, Yard
+
+from borealis.clock import ManualClock
+from borealis.coordinator.membership import Membership, check_version
+from borealis.coordinator.rates import busy, queue_rate, unit_rates
+from borealis.coordinator.refusals import AbsentError, MissingError, TakenError
+from borealis.wire.messages import NodeStatus, QueueStatus, UnitStatus
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def members(clock: ManualClock) -> Membership:
+    return Membership(clock, dead_after=3.0)
+
+
+def node(name: str = "node1", incarnation: str = "1") -> StandInNode:
+    return StandInNode(name, f"grpc://127.0.0.1:{len(incarnation)}", incarnation)
+
+
+def test_a_node_lives_until_it_is_silent_for_three_seconds(members: Membership, clock: ManualClock) -> None:
+    assert members.heard(node().status())
+    clock.advance(2.9)
+    assert members.lives("node1")
+    assert not members.heard(node().status())
+    clock.advance(3.0)
+    assert not members.lives("node1")
+    assert members.alive() == []
+    assert [m.name for m in members.members()] == ["node1"]
+    assert not members.heard(node().status()), "the same process, heard again"
+    assert members.lives("node1")
+
+
+def test_a_name_in_use_is_refused_until_its_holder_is_dead(members: Membership, clock: ManualClock) -> None:
+    members.heard(node(incarnation="1").status())
+    clock.advance(2)
+    with pytest.raises(TakenError, match=r"'node1' belongs to a node that is alive \(pid 4242 on here\)"):
+        members.heard(node(incarnation="2").status())
+    assert not members.heard(node(incarnation="1").status())
+    clock.advance(3)
+    assert members.heard(node(incarnation="2").status())
+    with pytest.raises(TakenError):
+        members.heard(node(incarnation="1").status())
+
+
+def test_someone_may_know_better_than_heartbeats(members: Membership) -> None:
+    members.heard(node(incarnation="1").status())
+    members.died("node1", "another")
+    assert members.lives("node1")
+    members.died("node1", "1")
+    assert not members.lives("node1")
+    assert members.heard(node(incarnation="2").status())
+
+
+def test_another_version_is_refused() -> None:
+    with pytest.raises(TakenError, match=r"node 'n' is Borealis 9.9, the coordinator is"):
+        check_version("n", "9.9")
+
+
+def test_a_node_that_is_not_there(members: Membership, clock: ManualClock) -> None:
+    members.heard(node("node1").status())
+    members.heard(node("node2").status())
+    with pytest.raises(MissingError) as missing:
+        members.living("node22")
+    assert missing.value.message == "there is no node 'node22' (nodes are node1, node2)"
+    assert missing.value.hint == "did you mean 'node2'?"
+    with pytest.raises(AbsentError, match="has not come back yet"):
+        members.living("node7", known=["node7"])
+    clock.advance(5)
+    with pytest.raises(AbsentError, match="silent for 5 s"):
+        members.living("node2")
+
+
+def status(rows: int, trains: int, next_id: int, epoch: str = "e") -> NodeStatus:
+    unit = UnitStatus(
+        diagram="d", unit="u1", state="running", boxes=[], rows_in=rows, rows_out=rows // 10, trains=trains, train_ms=50
+    )
+    queue = QueueStatus(
+        stream="d/x", epoch=epoch, first_id=0, next_id=next_id, boundary=0, held_rows=0, held_bytes=0, dropped=0
+    )
+    return Yard(1)["node1"].status().model_copy(update={"units": [unit], "queues": [queue]})
+
+
+def test_rates_are_means_over_the_last_seconds(members: Membership, clock: ManualClock) -> None:
+    members.heard(status(0, 0, 0))
+    [member] = members.members()
+    assert unit_rates(member, "d", "u1") == (0, 0, 0)
+    for second in range(1, 21):
+        clock.advance(1)
+        rows = 100 * min(second, 10)
+        members.heard(status(rows, second, 3 * second))
+        [member] = members.members()
+        if second == 10:
+            assert unit_rates(member, "d", "u1") == (100, 10, 1)
+            assert queue_rate(member, "d/x") == 3
+            assert busy(member) == 0.05
+    assert unit_rates(member, "d", "u1") == (0, 0, 1), "nothing came in the last five seconds"
+    assert len(member.history) <= 7
+    assert unit_rates(member, "d", "u2") == (0, 0, 0)
+
+
+def test_a_queue_that_began_anew_has_no_rate_yet(members: Membership, clock: ManualClock) -> None:
+    members.heard(status(0, 0, 500))
+    clock.advance(1)
+    members.heard(status(0, 0, 10, epoch="f"))
+    assert queue_rate(members.members()[0], "d/x") == 0
