@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,8 @@ from borealis.plan.depot import Loan, lend
 from borealis.plan.source import FORMAT, Trains, TrainServer, TrainSource
 
 WHOLE_STAGE = "spark.sql.codegen.wholeStage"
+_REGISTERING = threading.Lock()  # Spark looks whether the name is free, then takes it
+_STARTING = threading.Lock()  # a query takes the session's settings as they are when it starts
 
 
 class Query:
@@ -50,16 +53,18 @@ class Query:
     @contextmanager
     def _settings(self) -> Iterator[None]:
         """A query keeps the settings it was started with. Code for a whole stage pays off only where rows pass it."""
-        before = self.spark.conf.get(WHOLE_STAGE)
-        self.spark.conf.set(WHOLE_STAGE, before if self.compiled.catalyst else "false")
-        try:
-            yield
-        finally:
-            self.spark.conf.set(WHOLE_STAGE, before)
+        with _STARTING:
+            before = self.spark.conf.get(WHOLE_STAGE)
+            self.spark.conf.set(WHOLE_STAGE, before if self.compiled.catalyst else "false")
+            try:
+                yield
+            finally:
+                self.spark.conf.set(WHOLE_STAGE, before)
 
     def plan(self) -> DataFrame:
         """The streaming DataFrame that the query runs."""
-        self.spark.dataSource.register(TrainSource)
+        with _REGISTERING:
+            self.spark.dataSource.register(TrainSource)
         source = (
             self.spark.readStream.format(FORMAT)
             .schema(self.compiled.first_schema)
