@@ -1,0 +1,24 @@
+"""A real cluster of this machine: a coordinator and three nodes as processes, by the commands a user types."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from city import City  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def city(tmp_path_factory: pytest.TempPathFactory) -> Iterator[City]:
+    """Three nodes; one cluster for all tests of a file, each of which deploys under names of its own."""
+    one = City(tmp_path_factory.mktemp("city"))
+    one.up(3)
+    try:
+        yield one
+    finally:
+        one.down()
