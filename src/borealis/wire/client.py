@@ -71,6 +71,7 @@ class Peer:
         ]
         tls = {"tls_root_certs": self._security.roots()} if address.startswith("grpc+tls://") else {}
         self._client = flight.FlightClient(address, generic_options=options, **tls)
+        self._open: weakref.WeakSet[Subscription] = weakref.WeakSet()
 
     def ping(self, within: float | None = None) -> Pong:
         """Who is there?"""
@@ -92,9 +93,11 @@ class Peer:
         self.reach()
         try:
             reader = self._client.do_get(flight.Ticket(wanted.encode()), self._options())
-            return Subscription(self, wanted, reader)
+            subscription = Subscription(self, wanted, reader)
         except (flight.FlightError, pa.ArrowException) as error:
             raise told(error, self.address) from None
+        self._open.add(subscription)
+        return subscription
 
     def publish(self, publish: Publish, schema: pa.Schema) -> Publication:
         """Send batches to an entry point."""
@@ -117,7 +120,9 @@ class Peer:
             raise told(error, self.address) from None
 
     def close(self) -> None:
-        """Give the connection back; what runs over it ends."""
+        """Give the connection back. Subscriptions are cancelled; publications are theirs to close who have them."""
+        for subscription in list(self._open):
+            subscription.cancel()
         self._client.close()
 
     def __enter__(self) -> Peer:

@@ -237,6 +237,15 @@ def test_cancel_from_another_thread_ends_the_iteration(peer: Peer) -> None:
     assert [beat for beat in beats if beat is not None] == []
 
 
+def test_a_closed_peer_ends_its_subscriptions(server: WireServer) -> None:
+    peer = Peer(server.address)
+    subscription = peer.subscribe(Subscribe(stream="d/a"))
+    threading.Timer(0.1, peer.close).start()
+    assert list(subscription) == []
+    with pytest.raises(WireError, match="closed"):
+        peer.ping()
+
+
 def test_a_moved_stream_says_where_to(queue: OutputQueue, peer: Peer) -> None:
     fill(queue, 3)
     with peer.subscribe(Subscribe(stream="d/a")) as subscription:
