@@ -69,7 +69,7 @@ def create_app(cluster: Cluster, options: AppOptions, end: Callable[[], None] = 
         redoc_url=None,
     )
     app.state.ending, app.state.reconciler = ending, reconciler
-    app.include_router(rest.router(cluster, reconciler, facts, end))
+    app.include_router(rest.router(cluster, reconciler, facts, end, has_token=options.token is not None))
     app.include_router(curl.router(cluster, ways, ending))
     app.add_exception_handler(BorealisError, _problem)
     app.add_exception_handler(RequestValidationError, _invalid)

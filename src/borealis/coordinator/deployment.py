@@ -203,7 +203,7 @@ def undeploy(cluster: Cluster, name: str) -> set[str]:
             cluster.catalog.set_state(name, "undeploying")
             return finish(cluster, name)
         strays = _with_parts_of(cluster, name)
-        if not strays:
+        if not strays or name in cluster.catalog.past():  # in the latter case old heartbeats tell of it
             cluster.layout(name)  # says that there is none
         return _take_back(cluster, name, strays)
 

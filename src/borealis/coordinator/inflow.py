@@ -21,6 +21,7 @@ class Inflow:
         self._request = request
         self._parts: asyncio.Queue[bytes | None] = asyncio.Queue(PARTS_AHEAD)
         self._reader: asyncio.Task[None] | None = None
+        self._ended = False
         self.broken = False  # the sender went away before the end
 
     async def __aenter__(self) -> Inflow:
@@ -44,12 +45,11 @@ class Inflow:
 
     async def parts(self) -> AsyncIterator[bytes]:
         """All that has come since the last time, joined."""
-        ended = False
-        while not ended:
+        while not self._ended:
             found = [await self._parts.get()]
             while not self._parts.empty():
                 found.append(self._parts.get_nowait())
-            ended = found[-1] is None
+            self._ended = found[-1] is None
             if joined := b"".join(part for part in found if part is not None):
                 yield joined
 

@@ -6,25 +6,23 @@ from borealis.coordinator.membership import Member
 
 
 def unit_rates(member: Member, diagram: str, unit: str) -> tuple[float, float, float]:
-    """Rows in, rows out and trains a second; nothing while only one heartbeat is known."""
-    now = member.unit(diagram, unit)
-    (then_at, then_status), (now_at, _) = member.history[0], member.history[-1]
-    then = next((u for u in then_status.units if u.diagram == diagram and u.unit == unit), None)
-    if now is None or then is None or now_at <= then_at:
+    """Rows in, rows out and trains a second; nothing while only one heartbeat tells of the unit."""
+    told = [(at, u) for at, s in member.history for u in s.units if u.diagram == diagram and u.unit == unit]
+    if len(told) < 2 or told[-1][0] <= told[0][0]:
         return 0.0, 0.0, 0.0
-    seconds = now_at - then_at
+    (then_at, then), (now_at, now) = told[0], told[-1]
     pairs = ((then.rows_in, now.rows_in), (then.rows_out, now.rows_out), (then.trains, now.trains))
-    a, b, c = (max(0, after - before) / seconds for before, after in pairs)
-    return a, b, c
+    rows_in, rows_out, trains = (max(0, after - before) / (now_at - then_at) for before, after in pairs)
+    return rows_in, rows_out, trains
 
 
 def queue_rate(member: Member, stream: str) -> float:
-    """Tuples a second that a queue takes in."""
-    (then_at, then_status), (now_at, now_status) = member.history[0], member.history[-1]
-    then = next((q for q in then_status.queues if q.stream == stream), None)
-    now = next((q for q in now_status.queues if q.stream == stream), None)
-    if now is None or then is None or now_at <= then_at or now.epoch != then.epoch:
+    """Tuples a second that a queue takes in; of one that began anew only since then."""
+    told = [(at, q) for at, s in member.history for q in s.queues if q.stream == stream]
+    told = [(at, q) for at, q in told if q.epoch == told[-1][1].epoch]
+    if len(told) < 2 or told[-1][0] <= told[0][0]:
         return 0.0
+    (then_at, then), (now_at, now) = told[0], told[-1]
     return max(0, now.next_id - then.next_id) / (now_at - then_at)
 
 

@@ -71,6 +71,12 @@ class StandInEntry:
         return self.known(publisher)
 
 
+def packets(count: int) -> pa.RecordBatch:
+    """Rows of the input, told apart by their bytes."""
+    rows = [{"ts": 1_000_000 * i, "src": "a", "bytes": i} for i in range(count)]
+    return pa.RecordBatch.from_pylist(rows, schema=PACKETS)
+
+
 def give(queue: OutputQueue, batch: pa.RecordBatch, bound: int | None = None) -> None:
     """Append rows to a queue, with a boundary behind them."""
     first, rows = queue.next_id, batch.num_rows

@@ -1,0 +1,423 @@
+"""Rows in and out for people with nothing but curl: a real coordinator and a real wire, nodes without Spark."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from stand_ins import StandInNode, give, packets, traffic
+
+from borealis.coordinator.events import HEARTBEAT_SECONDS
+from borealis.coordinator.process import Options, serve
+from borealis.errors import WireError
+from borealis.tuples import LAST_TIME
+from borealis.wire.auth import Security
+from borealis.wire.messages import Problem
+from borealis.wire.server import WireServer
+
+ROW = {"ts": "2024-05-01T12:00:00Z", "src": "a", "bytes": 0}
+BEAT_SECONDS = 0.2
+
+
+class Served:
+    """A coordinator that listens, and nodes that send it heartbeats."""
+
+    def __init__(self, path: Path, nodes: int = 2, security: Security | None = None) -> None:
+        there, self._over = threading.Event(), threading.Event()
+        self.address = ""
+
+        def announce(address: str) -> None:
+            self.address = address
+            there.set()
+
+        options = Options(path, port=0, security=security, dead_after=1.0)
+        self._coordinator = threading.Thread(target=serve, args=(options, announce), daemon=True)
+        self._coordinator.start()
+        assert there.wait(30)
+        token = {"authorization": f"Bearer {security.token}"} if security else {}
+        self.http = httpx.Client(base_url=self.address, headers=token, timeout=30, trust_env=False)
+        self.servers: dict[str, WireServer] = {}
+        self.nodes: dict[str, StandInNode] = {}
+        for i in range(1, nodes + 1):
+            self.start(f"node{i}", security)
+        self._beats = threading.Thread(target=self._beat, daemon=True)
+        self._beats.start()
+
+    def start(self, name: str, security: Security | None = None) -> StandInNode:
+        """A node, or a node anew."""
+        self.nodes[name] = node = StandInNode(name, "", f"{len(self.servers)}{name}", peers=self._at)
+        self.servers[name] = WireServer(node, security=security).start()
+        node.address = self.servers[name].address
+        self.tell(name)
+        return node
+
+    def _at(self, address: str) -> StandInNode:
+        return next(node for node in self.nodes.values() if node.address == address)
+
+    def tell(self, name: str) -> None:
+        """One heartbeat."""
+        assert self.http.post("/v1/nodes", content=self.nodes[name].status().encode()).status_code == 200
+
+    def _beat(self) -> None:
+        while not self._over.wait(BEAT_SECONDS):
+            for name in list(self.nodes):
+                try:
+                    self.tell(name)
+                except (httpx.HTTPError, AssertionError, KeyError):
+                    if self._over.is_set():
+                        return
+
+    def deploy(self, **more: Any) -> None:
+        answer = self.http.post("/v1/diagrams", json={"yaml": traffic(), **more})
+        assert answer.status_code == 201, answer.text
+
+    def close(self) -> None:
+        self._over.set()
+        self._beats.join(30)
+        self.http.post("/v1/shutdown")
+        self._coordinator.join(30)
+        assert not self._coordinator.is_alive()
+        self.http.close()
+        for server in self.servers.values():
+            server.close()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    made = Served(tmp_path / "catalog.sqlite")
+    try:
+        made.deploy(places={"packets": "node1", "agg": "node2"})
+        yield made
+    finally:
+        made.close()
+
+
+def rows(*numbers: int) -> bytes:
+    return b"".join(json.dumps(ROW | {"bytes": n}).encode() + b"\n" for n in numbers)
+
+
+def taken(served: Served) -> list[int]:
+    queue = served.nodes["node1"].queues["traffic/packets"]
+    if queue.next_id == 0:
+        return []
+    section = queue.read(0, -(2**63), 0, 1 << 30)
+    assert section is not None
+    return section.rows.column("bytes").to_pylist()  # type: ignore[no-any-return]
+
+
+def refused(answer: httpx.Response, status: int, kind: str) -> Problem:
+    assert answer.status_code == status, answer.text
+    found = Problem.decode(answer.content)
+    assert found.kind == kind
+    return found
+
+
+# -- rows in
+
+
+def test_rows_are_taken_and_counted(served: Served) -> None:
+    answer = served.http.post("/v1/streams/packets", content=rows(1, 2, 3))
+    assert answer.json() == {"v": 1, "stream": "traffic/packets", "taken": 3, "next_id": 3}
+    answer = served.http.post("/v1/streams/traffic/packets", content=rows(4)[:-1])
+    assert answer.json()["next_id"] == 4
+    assert served.http.post("/v1/streams/packets", content=b"\n\n").json()["taken"] == 0
+    assert taken(served) == [1, 2, 3, 4]
+
+
+def test_rows_that_come_in_pieces_are_taken_as_they_come(served: Served) -> None:
+    """The first rows are there before the last are sent."""
+    queue = served.nodes["node1"].queues["traffic/packets"]
+
+    def body() -> Iterator[bytes]:
+        data = rows(*range(100))
+        yield data[:1000]
+        section = queue.read(0, -(2**63), 30)
+        assert section is not None
+        assert section.rows.column("bytes")[0].as_py() == 0
+        yield data[1000:]
+
+    assert served.http.post("/v1/streams/packets", content=body()).json()["taken"] == 100
+    assert taken(served) == list(range(100))
+
+
+def test_many_rows(served: Served) -> None:
+    data = rows(*range(1000)) * 20
+    assert served.http.post("/v1/streams/packets", content=data).json()["taken"] == 20_000
+    assert taken(served) == list(range(1000)) * 20
+
+
+def test_several_senders_at_once_lose_and_repeat_nothing(served: Served) -> None:
+    def send(first: int) -> None:
+        for i in range(10):
+            served.http.post("/v1/streams/packets", content=rows(first + i)).raise_for_status()
+
+    senders = [threading.Thread(target=send, args=(100 * i,)) for i in range(4)]
+    for sender in senders:
+        sender.start()
+    for sender in senders:
+        sender.join(60)
+    assert sorted(taken(served)) == [100 * i + j for i in range(4) for j in range(10)]
+
+
+def test_lines_before_a_bad_one_are_taken(served: Served) -> None:
+    body = rows(1, 2) + b'{"ts": "2024-05-01T12:00:00Z", "src": "a", "bytes": "many"}\n' + rows(3)
+    answer = served.http.post("/v1/streams/packets", content=body)
+    problem = refused(answer, 400, "InputError")
+    assert problem.message == (
+        "line 3: column 'bytes' is INT, but the value is 'many'; the 2 lines before it are taken"
+    )
+    assert answer.headers["borealis-taken"] == "2"
+    assert taken(served) == [1, 2]
+    problem = refused(served.http.post("/v1/streams/packets", content=b"nothing"), 400, "InputError")
+    assert problem.message.endswith("nothing is taken")
+
+
+def test_the_answer_to_a_bad_line_is_read_by_who_still_sends(served: Served) -> None:
+    def body() -> Iterator[bytes]:
+        yield b"bad\n"
+        for _ in range(50):
+            yield rows(*range(200))
+
+    problem = refused(served.http.post("/v1/streams/packets", content=body()), 400, "InputError")
+    assert problem.message.startswith("line 1 is not JSON")
+    assert taken(served) == []
+
+
+def test_a_line_that_never_ends_is_refused(served: Served) -> None:
+    refused(served.http.post("/v1/streams/packets", content=b"x" * (1 << 21)), 413, "WireError")
+
+
+def test_streams_that_take_no_rows(served: Served) -> None:
+    problem = refused(served.http.post("/v1/streams/per_source", content=rows(1)), 400, "StreamError")
+    assert problem.message == "stream 'traffic/agg' is computed, nobody can publish to it"
+    assert problem.hint == "publish to traffic/packets"
+    refused(served.http.post("/v1/streams/nothing", content=rows(1)), 404, "StreamError")
+    refused(served.http.post("/v1/streams/packets.late", content=rows(1)), 400, "StreamError")
+
+
+def test_a_numbered_body_is_taken_once(served: Served) -> None:
+    def send(number: int | str, *values: int) -> httpx.Response:
+        headers = {"Borealis-Publisher": "probe", "Borealis-Number": str(number)}
+        return served.http.post("/v1/streams/packets", content=rows(*values), headers=headers)
+
+    first = {"v": 1, "stream": "traffic/packets", "taken": 2, "repeated": False, "number": 0, "next_id": 2}
+    assert send(0, 1, 2).json() == first
+    assert send(0, 1, 2).json() == first | {"taken": 0, "repeated": True}
+    assert send(1, 3).json()["number"] == 1
+    assert send(0, 1, 2).json()["repeated"] is True
+    assert taken(served) == [1, 2, 3]
+    refused(send("x", 1), 400, "WireError")
+    refused(send(-1, 1), 400, "WireError")
+
+
+def test_a_numbered_body_is_taken_whole_or_not_at_all(served: Served) -> None:
+    headers = {"Borealis-Publisher": "probe", "Borealis-Number": "0"}
+    answer = served.http.post("/v1/streams/packets", content=rows(1) + b"bad\n", headers=headers)
+    assert refused(answer, 400, "InputError").message.endswith("nothing is taken")
+    assert taken(served) == []
+    assert served.http.post("/v1/streams/packets", content=rows(1), headers=headers).json()["taken"] == 1
+    for half in ({"Borealis-Publisher": "probe"}, {"Borealis-Number": "1"}):
+        problem = refused(served.http.post("/v1/streams/packets", content=rows(2), headers=half), 400, "WireError")
+        assert "go together" in problem.message
+    odd = {"Borealis-Publisher": "a b", "Borealis-Number": "1"}
+    refused(served.http.post("/v1/streams/packets", content=rows(2), headers=odd), 400, "WireError")
+
+
+def test_an_answer_that_is_lost_repeats_nothing(served: Served) -> None:
+    """The node takes the batch and breaks off; the batch is not sent a second time."""
+    entry = served.nodes["node1"].entries["traffic/packets"]
+    served.http.post("/v1/streams/packets", content=rows(1)).raise_for_status()
+    take, broken = entry.take, []
+
+    def lose(*given: Any) -> Any:
+        receipt = take(*given)
+        if not broken:
+            broken.append(receipt)
+            raise WireError("the answer is lost")
+        return receipt
+
+    entry.take = lose  # type: ignore[method-assign]
+    assert served.http.post("/v1/streams/packets", content=rows(2)).json()["taken"] == 1
+    assert served.http.post("/v1/streams/packets", content=rows(3)).json()["taken"] == 1
+    assert len(broken) == 1
+    assert taken(served) == [1, 2, 3]
+
+
+def test_rows_go_to_a_node_that_began_anew(served: Served) -> None:
+    served.http.post("/v1/streams/packets", content=rows(1)).raise_for_status()
+    node = served.nodes.pop("node1")
+    served.servers["node1"].close()
+    anew = served.start("node1")
+    assert anew.incarnation != node.incarnation
+    anew.act("entry", _entry_order().encode())
+    assert served.http.post("/v1/streams/packets", content=rows(2)).json()["taken"] == 1
+    assert taken(served) == [2]
+
+
+def _entry_order() -> Any:
+    from borealis.wire.messages import EntryOrder
+
+    return EntryOrder(diagram="traffic", yaml=traffic(), input="packets")
+
+
+# -- rows out
+
+
+class Ear:
+    """Server-sent events as a client hears them."""
+
+    def __init__(self, served: Served, name: str, query: str = "", last: int | None = None) -> None:
+        headers = {} if last is None else {"last-event-id": str(last)}
+        self._context = served.http.stream("GET", f"/v1/streams/{name}{query}", headers=headers)
+        self.answer = self._context.__enter__()
+        self._lines = self.answer.iter_lines()
+
+    def __enter__(self) -> Ear:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._context.__exit__(None, None, None)
+
+    def events(self) -> Iterator[dict[str, str]]:
+        """All events, comments among them."""
+        event: dict[str, str] = {}
+        for line in self._lines:
+            key, _, value = line.partition(": ")
+            if line:
+                event[key] = value
+            elif event:
+                yield event
+                event = {}
+
+    def hear(self, count: int) -> list[tuple[int, int]]:
+        """The ids and bytes of so many rows."""
+        told = (e for e in self.events() if "id" in e)
+        return [(int(e["id"]), json.loads(e["data"])["bytes"]) for e in itertools.islice(told, count)]
+
+
+def test_a_stream_is_heard_from_its_oldest_tuple_on_and_live(served: Served) -> None:
+    queue = served.nodes["node2"].queues["traffic/agg"]
+    give(queue, packets(3))
+    with Ear(served, "per_source") as ear:
+        assert ear.answer.headers["content-type"].startswith("text/event-stream")
+        assert ear.hear(3) == [(0, 0), (1, 1), (2, 2)]
+        give(queue, packets(2))
+        assert ear.hear(2) == [(3, 0), (4, 1)]
+
+
+def test_a_stream_is_heard_from_where_the_listener_says(served: Served) -> None:
+    queue = served.nodes["node2"].queues["traffic/agg"]
+    give(queue, packets(5))
+    with Ear(served, "traffic/agg", "?from=3") as ear:
+        assert ear.hear(2) == [(3, 3), (4, 4)]
+    with Ear(served, "traffic/agg", "?from=oldest", last=3) as ear:
+        assert ear.hear(1) == [(4, 4)]
+    with Ear(served, "traffic/agg", "?from=newest") as ear:
+        give(queue, packets(1))
+        assert ear.hear(1) == [(5, 0)]
+
+
+def test_rows_may_have_headers(served: Served) -> None:
+    give(served.nodes["node2"].queues["traffic/agg"], packets(2))
+    with Ear(served, "per_source", "?headers=1&from=1") as ear:
+        event = next(e for e in ear.events() if "data" in e)
+    assert json.loads(event["data"]) == {
+        "_id": 1,
+        "_time": 1,
+        "_kind": 0,
+        "_stable": True,
+        "ts": "1970-01-01T00:00:01.000000Z",
+        "src": "a",
+        "bytes": 1,
+    }
+
+
+def test_the_end_of_a_stream_is_told(served: Served) -> None:
+    queue = served.nodes["node2"].queues["traffic/agg"]
+    give(queue, packets(2), bound=LAST_TIME)
+    with Ear(served, "per_source") as ear:
+        events = [e for e in ear.events() if "retry" not in e]
+    assert [e.get("event", "row") for e in events] == ["row", "row", "end"]
+
+
+def test_many_rows_come_in_order_and_once(served: Served) -> None:
+    queue = served.nodes["node2"].queues["traffic/agg"]
+    for _ in range(10):
+        give(queue, packets(2500))
+    with Ear(served, "per_source") as ear:
+        assert ear.hear(25_000) == [(i, i % 2500) for i in range(25_000)]
+
+
+def test_a_listener_follows_a_unit_that_moves(served: Served) -> None:
+    give(served.nodes["node2"].queues["traffic/agg"], packets(2))
+    with Ear(served, "per_source") as ear:
+        assert ear.hear(2) == [(0, 0), (1, 1)]
+        assert served.http.post("/v1/units/u1/move", json={"node": "node1"}).status_code == 200
+        give(served.nodes["node1"].queues["traffic/agg"], packets(1))
+        assert ear.hear(1) == [(2, 0)]
+
+
+def test_a_listener_of_a_stream_that_began_anew_is_told_so(served: Served) -> None:
+    give(served.nodes["node2"].queues["traffic/agg"], packets(2))
+    with Ear(served, "per_source") as ear:
+        assert len(ear.hear(2)) == 2
+        order = served.nodes["node2"].units["traffic", "u1"]
+        served.nodes.pop("node2")
+        served.servers["node2"].close()
+        served.start("node2").act("start", order.encode())
+        last = [e for e in ear.events() if e.get("event") == "problem"]
+    assert Problem.decode(last[0]["data"]).kind == "GoneError"
+
+
+def test_a_listener_of_a_diagram_that_is_undeployed_is_told_so(served: Served) -> None:
+    with Ear(served, "per_source") as ear:
+        served.http.delete("/v1/diagrams/traffic")
+        last = [e for e in ear.events() if e.get("event") == "problem"]
+    assert "no stream 'traffic/agg'" in Problem.decode(last[0]["data"]).message
+
+
+def test_a_listener_hears_something_even_when_nothing_comes(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert HEARTBEAT_SECONDS <= 15
+    monkeypatch.setattr("borealis.coordinator.events.HEARTBEAT_SECONDS", 0.05)
+    with Ear(served, "per_source") as ear:
+        assert "still there" in str(list(itertools.islice(ear.events(), 3)))
+
+
+def test_what_cannot_be_listened_to(served: Served) -> None:
+    refused(served.http.get("/v1/streams/nothing"), 404, "StreamError")
+    refused(served.http.get("/v1/streams/big"), 404, "StreamError")
+    refused(served.http.get("/v1/streams/packets?from=later"), 400, "WireError")
+    refused(served.http.get("/v1/streams/packets?from=-1"), 400, "WireError")
+    refused(served.http.get("/v1/streams/packets", headers={"last-event-id": "x"}), 400, "WireError")
+    assert served.http.get("/v1/streams/packets?from=77").status_code == 404
+
+
+def test_a_listener_that_goes_leaves_nothing_behind(served: Served) -> None:
+    queue = served.nodes["node2"].queues["traffic/agg"]
+    with Ear(served, "per_source"):
+        assert len(queue.status().readers) == 1
+    deadline = threading.Event()
+    for _ in range(100):
+        if not queue.status().readers:
+            break
+        deadline.wait(0.1)
+    assert queue.status().readers == {}
+
+
+def test_with_a_token(tmp_path: Path) -> None:
+    served = Served(tmp_path / "catalog.sqlite", nodes=1, security=Security(token="secret"))
+    try:
+        served.deploy()
+        assert served.http.post("/v1/streams/packets", content=rows(1)).json()["taken"] == 1
+        with Ear(served, "packets") as ear:
+            assert ear.hear(1) == [(0, 1)]
+        assert httpx.get(f"{served.address}/v1/streams/packets", trust_env=False).status_code == 401
+        assert httpx.post(f"{served.address}/v1/shutdown", trust_env=False).status_code == 401
+    finally:
+        served.close()
