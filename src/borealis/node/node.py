@@ -57,6 +57,7 @@ from borealis.wire.messages import (
 READY_S = 120.0  # how long an order waits for Spark
 FREEZE_S = 30.0  # how long a unit may take to finish its train, and how long it stays frozen without news
 PIECE_BYTES = 1 << 20  # of an export
+RESTARTS_MOST = 3  # of a query that dies over and over, before its unit counts as failed
 TICK_S = 0.05
 TRIM_TICKS = 20  # between looks at what an entry point's log need not keep
 SCHEMAS_MOST = 16  # diagrams whose types are remembered
@@ -75,14 +76,27 @@ class RunningUnit:
     feeds: dict[str, StreamFeed]
     queues: dict[str, OutputQueue]
     frozen_since: float | None = None
+    restarts: int = 0  # of its query, since the last train that was committed
+    trains_then: int = 0
     failure: BorealisError | None = None
 
     def look(self) -> BorealisError | None:
         """Why the unit stands still, if it does and cannot help it."""
         if self.failure is None and not self.run.done.is_set():
             broken = self.run.manager.failure
-            self.failure = self.query.failure() or (broken if isinstance(broken, BorealisError) else None)
+            if isinstance(broken, BorealisError):
+                self.failure = broken
+            elif self.restarts >= RESTARTS_MOST:
+                self.failure = self.query.failure()
         return self.failure
+
+    def wants_restart(self) -> BorealisError | None:
+        """Why its query died, if it did and may be started again: the next train is then simply run anew."""
+        if self.failure is not None or self.run.done.is_set() or self.frozen_since is not None:
+            return None
+        if self.run.progress.trains > self.trains_then:
+            self.trains_then, self.restarts = self.run.progress.trains, 0
+        return self.query.failure() if self.restarts < RESTARTS_MOST else None
 
     def status(self) -> UnitStatus:
         """How it stands."""
@@ -479,6 +493,23 @@ class Node:
         self.peers.close()
         self._spark_state = "stopped"
 
+    def _restart(self, unit: RunningUnit) -> None:
+        """Start a query anew that died (its workers were killed, the machine was too busy): from its last commit."""
+        failure = unit.wants_restart()
+        if failure is None or not self._ordering.acquire(blocking=False):
+            return
+        try:
+            key = (unit.order.diagram, unit.order.unit)
+            if self.units.get(key) is not unit:
+                return
+            unit.restarts += 1
+            log.warning("unit %s of %s starts its query again: %s", key[1], key[0], failure)
+            unit.query.stop()
+            unit.query = self._query(self._spark, unit.run.compiled, unit.run, unit.run.commit, unit.run.scratch)
+            unit.query.start()
+        finally:
+            self._ordering.release()
+
     def _tick_forever(self) -> None:
         ticks = 0
         while not self._stopped.wait(TICK_S):
@@ -489,6 +520,7 @@ class Node:
                     if not ticks % TRIM_TICKS:
                         entry.trim()
                 for unit in list(self.units.values()):
+                    self._restart(unit)
                     since = unit.frozen_since
                     if since is not None and time.monotonic() - since > FREEZE_S:
                         log.warning("unit %s stayed frozen too long: it goes on", unit.order.unit)

@@ -38,6 +38,7 @@ SETTINGS = {
     "spark.sql.streaming.numRecentProgressUpdates": "8",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.authenticate.socketTimeout": "120s",  # a new worker on a machine that is busy may take its time
     "spark.driver.memory": "1g",
     "spark.log.level": "ERROR",
 }
@@ -50,6 +51,7 @@ CLUSTER_SETTINGS = {
     "spark.executor.heartbeatInterval": "2s",
     "spark.network.timeout": "30s",  # for a machine that is gone without a word
     "spark.network.timeoutInterval": "5s",
+    "spark.shuffle.io.retryWait": "200ms",  # what a dead executor held is asked for three times, five seconds apart
 }
 DRIVER_HOST = "BOREALIS_DRIVER_HOST"
 LOOPBACK = "127.0.0.1"

@@ -6,6 +6,7 @@ idle unit waits there, so that it costs nothing and wakes at once.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import socketserver
@@ -104,16 +105,18 @@ class TrainServer:
     ) -> None:
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
-                for line in self.rfile:
-                    question = json.loads(line)
-                    answer = _answer(trains, question)
-                    if question["ask"] == "plan" and outward is not None:
-                        answer = outward(answer)
-                    self.wfile.write(json.dumps(answer).encode() + b"\n")
+                with contextlib.suppress(ConnectionError):  # Spark ends the reader when its query stops
+                    for line in self.rfile:
+                        question = json.loads(line)
+                        answer = _answer(trains, question)
+                        if question["ask"] == "plan" and outward is not None:
+                            answer = outward(answer)
+                        self.wfile.write(json.dumps(answer).encode() + b"\n")
 
         class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
             daemon_threads = True
 
+        path.unlink(missing_ok=True)  # of a query of this unit that died
         self._server = Server(str(path), Handler)
         threading.Thread(target=self._server.serve_forever, args=(0.05,), name="train-server", daemon=True).start()
 
