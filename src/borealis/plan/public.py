@@ -1,0 +1,53 @@
+"""`format("borealis")`: what any PySpark job registers to read and write a cluster's streams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from borealis.errors import OutputError
+from borealis.plan.public_reader import HeldReader, Reading, StreamReader, outward
+from borealis.plan.public_writer import StreamWriter, Writing
+from borealis.plan.reach import Reach
+
+FORMAT = "borealis"
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("borealis")` known to a session. The Python of its workers must have this package."""
+    spark.dataSource.register(BorealisSource)
+
+
+class BorealisSource(DataSource):
+    """A stream, to be read or written to."""
+
+    options: Mapping[str, str]
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        reading = Reading.of(self.options)
+        reach = Reach(reading.way)
+        try:
+            return from_arrow_schema(outward(reach.schema(), reading.headers))
+        finally:
+            reach.close()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return HeldReader(Reading.of(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        return StreamReader(Reading.of(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        if overwrite:
+            raise OutputError(
+                "a stream cannot be written anew with every micro-batch", hint='use outputMode("append") or "update"'
+            )
+        return StreamWriter(Writing.of(self.options))

@@ -1,0 +1,371 @@
+"""The Spark source and sink of a stream, as Spark calls them: against a real node, without a Spark session."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from borealis.diagram.spec import Input
+from borealis.emit.queue import OutputQueue, QueueLimits
+from borealis.errors import GoneError, InputError, OutputError, StateError, StreamError, WireError
+from borealis.node.entry import Entry
+from borealis.node.node import Node
+from borealis.plan import public_writer, reach
+from borealis.plan.public import BorealisSource
+from borealis.plan.public_reader import HeldReader, Offset, Reading, StreamReader
+from borealis.plan.public_writer import Rows, StreamWriter, Writing
+from borealis.state.delta import to_stream
+from borealis.tuples import TIMESTAMP
+from borealis.wire.messages import BatchHead, Receipt
+from borealis.wire.server import WireServer
+
+STREAM = "t/p"
+COLUMNS = "ts TIMESTAMP, n BIGINT, tags ARRAY<STRING>"
+SCHEMA = pa.schema([("ts", TIMESTAMP), ("n", pa.int64()), ("tags", pa.list_(pa.string()))])
+SPARK_SCHEMA = from_arrow_schema(SCHEMA)
+ALL = ReadAllAvailable()
+QUERY = "0f9e-query"
+
+
+class Place:
+    """A node with one input, and everything that came through it."""
+
+    def __init__(self, limits: QueueLimits | None = None) -> None:
+        self.node = Node("n1")
+        self.server = WireServer(self.node).start()
+        self.options = {"address": self.server.address, "stream": STREAM}
+        self.begin(limits)
+
+    def begin(self, limits: QueueLimits | None = None) -> None:
+        """The stream from nothing: in a new epoch."""
+        self.queue = OutputQueue(STREAM, SCHEMA, limits)
+        late = OutputQueue(f"{STREAM}.late", SCHEMA)
+        self.entry = Entry(Input(name="p", columns=COLUMNS, slack="1 second"), 1_000_000, self.queue, late)
+        self.node.queues.update({STREAM: self.queue, late.stream: late})
+        self.node.entries[STREAM] = self.entry
+
+    def publish(self, count: int) -> None:
+        """So many tuples whose `n` is their id."""
+        first, known = self.queue.next_id, self.entry.known("me").number
+        self.entry.take("me", BatchHead(number=known + 1), numbers(range(first, first + count)))
+
+    def held(self) -> list[int]:
+        """The `n` of all tuples in the queue, in order."""
+        found: list[int] = []
+        at, boundary = self.queue.first_id, -(2**63)
+        while (section := self.queue.read(at, boundary, 0)) is not None:
+            found += section.rows.column("n").to_pylist()
+            at, boundary = section.stop, section.final
+        return found
+
+    def close(self) -> None:
+        self.node.close()
+        self.server.close()
+
+
+def numbers(some: Any, at_once: int = 1) -> pa.RecordBatch:
+    """Tuples; so many have the same time, then comes the next millisecond."""
+    n = np.array(some, np.int64)
+    tags = pa.array([[f"t{i % 3}"] * (i % 2) for i in n], pa.list_(pa.string()))
+    return pa.record_batch([pa.array(n // at_once * 1000, TIMESTAMP), pa.array(n), tags], schema=SCHEMA)
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    one = Place()
+    yield one
+    one.close()
+
+
+# -- the source
+
+
+def reader(place: Place, **options: str) -> StreamReader:
+    """As a new start of the job has it."""
+    return StreamReader(Reading.of(place.options | options), SPARK_SCHEMA)
+
+
+def rows_of(one: StreamReader, start: Offset, end: Offset) -> list[int]:
+    """A micro-batch, read as tasks do."""
+    return [n for part in one.partitions(start, end) for b in one.read(part) for n in b.column("n").to_pylist()]
+
+
+def test_a_micro_batch_is_a_range_of_ids(place: Place) -> None:
+    place.publish(10)
+    one = reader(place, reader="job", partitions="3")
+    start = one.initialOffset()
+    end = one.latestOffset(start, ReadMaxRows(7))
+    assert rows_of(one, start, end) == list(range(7))
+    assert len(one.partitions(start, end)) == 3
+    rest = one.latestOffset(end, ALL)
+    assert rows_of(one, end, rest) == [7, 8, 9]
+    assert one.latestOffset(rest, ALL) == rest
+    assert one.partitions(rest, rest) == []
+
+
+def test_only_what_spark_has_done_is_acknowledged(place: Place) -> None:
+    place.publish(10)
+    one = reader(place, reader="job")
+    start = one.initialOffset()
+    assert place.queue.acked("job", 1) == 0
+    end = one.latestOffset(start, ReadMaxRows(6))
+    rows_of(one, start, end)
+    assert place.queue.acked("job", 1) == 0  # it was read, and may have to be read again
+    one.latestOffset(end, ALL)
+    assert place.queue.acked("job", 1) == 6
+    one.commit({"id": 8, "epoch": place.queue.epoch})
+    assert place.queue.acked("job", 1) == 8
+
+
+def test_the_first_micro_batch_is_the_same_when_it_is_repeated(place: Place) -> None:
+    """Spark notes only where it ends, and asks anew where it begins."""
+    for name in ({"reader": "job"}, {}):
+        place.begin()
+        place.publish(5)
+        options = {"from": "newest"} | name
+        one = reader(place, **options)
+        start = one.initialOffset()
+        place.publish(5)
+        assert one.initialOffset() == start
+        end = one.latestOffset(start, ALL)
+        place.publish(5)
+        again = reader(place, **options)
+        assert rows_of(again, again.initialOffset(), end) == [5, 6, 7, 8, 9]
+        nothing = again.initialOffset()  # a first micro-batch without rows: it ends where it begins
+        assert rows_of(again, nothing, start) == []
+
+
+def test_a_full_stream_goes_on_when_a_micro_batch_is_done() -> None:
+    place = Place(QueueLimits(bytes_most=1, keep_bytes=0))
+    one = reader(place, reader="job")
+    start = one.initialOffset()
+    place.publish(5)
+    assert not place.queue.has_room()
+    end = one.latestOffset(start, ALL)
+    assert rows_of(one, start, end) == list(range(5))
+    assert not place.queue.has_room()
+    assert one.latestOffset(end, ALL) == end  # Spark makes no micro-batch of nothing, and so does not commit
+    assert place.queue.has_room()
+    place.close()
+
+
+def test_a_stream_that_began_anew_is_an_error_or_a_gap(place: Place) -> None:
+    place.publish(5)
+    one = reader(place, reader="job")
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    place.begin()
+    place.publish(3)
+    with pytest.raises(GoneError, match="restarted from nothing"):
+        one.latestOffset(end, ALL)
+    with pytest.raises(GoneError, match="epoch"):
+        rows_of(one, start, end)
+    bold = reader(place, reader="job", onGap="continue")
+    assert rows_of(bold, start, end) == []
+    anew = bold.latestOffset(end, ALL)
+    assert rows_of(bold, end, anew) == [0, 1, 2]
+
+
+def test_what_nobody_kept_for_a_nameless_job_is_an_error_or_a_gap() -> None:
+    place = Place(QueueLimits(bytes_most=1 << 20, keep_bytes=1))
+    one = reader(place)
+    start = one.initialOffset()
+    for _ in range(4):
+        place.publish(5)
+    first = place.queue.first_id
+    assert first > 0
+    with pytest.raises(GoneError, match=f"held from id {first} on: 0"):
+        one.latestOffset(start, ALL)
+    noted = {"id": 20, "epoch": place.queue.epoch, "from": 0}
+    with pytest.raises(GoneError, match=f"held from id {first} on"):
+        rows_of(one, start, noted)
+    bold = reader(place, onGap="continue")
+    assert rows_of(bold, start, noted) == list(range(first, 20))
+    place.close()
+
+
+def test_available_now_ends_where_the_stream_was(place: Place) -> None:
+    place.publish(5)
+    one = reader(place, reader="job")
+    one.prepareForTriggerAvailableNow()
+    place.publish(5)
+    end = one.latestOffset(one.initialOffset(), ALL)
+    assert end["id"] == 5
+    assert one.latestOffset(end, ALL) == end
+
+
+def test_from_an_id_and_with_headers(place: Place) -> None:
+    place.publish(5)
+    options = place.options | {"from": "3", "headers": "true"}
+    schema = BorealisSource(options).schema()
+    assert schema.simpleString().startswith("struct<_id:bigint,_time:bigint,_kind:tinyint,_stable:boolean,ts:timestamp")
+    one = StreamReader(Reading.of(options), schema)
+    start = one.initialOffset()
+    [part] = one.partitions(start, one.latestOffset(start, ALL))
+    [batch] = one.read(part)
+    assert batch.column("_id").to_pylist() == [3, 4]
+    assert batch.column("_time").to_pylist() == [3000, 4000]
+    with pytest.raises(GoneError, match="read from 9"):
+        reader(place, **{"from": "9"}).initialOffset()
+
+
+def test_a_batch_read_is_what_is_held(place: Place) -> None:
+    place.publish(10)
+    held = HeldReader(Reading.of(place.options | {"partitions": "3"}), SPARK_SCHEMA)
+    assert [n for p in held.partitions() for b in held.read(p) for n in b.column("n").to_pylist()] == list(range(10))
+
+
+def test_a_job_follows_a_stream_that_moves(place: Place) -> None:
+    """The node that had it tells where it went, to the driver and to tasks."""
+    place.publish(10)
+    one = reader(place, reader="job")
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    other = Node("n2")
+    with WireServer(other) as server:
+        other.queues[STREAM] = OutputQueue.restore(place.queue.snapshot())
+        place.queue.close(moved_to=server.address)
+        assert rows_of(one, start, end) == list(range(10))
+    other.close()
+
+
+def test_mistakes_are_told(place: Place) -> None:
+    good = place.options
+    for options, words in [
+        ({"address": good["address"]}, "no stream"),
+        (good | {"form": "oldest"}, "did you mean 'from'"),
+        (good | {"from": "yesterday"}, "oldest, newest or a tuple id"),
+        (good | {"headers": "maybe"}, "false or true"),
+        (good | {"partitions": "0"}, "1 at least"),
+        (good | {"stream": "p"}, "diagram/arrow"),
+    ]:
+        with pytest.raises(InputError, match=words):
+            Reading.of(options)
+    with pytest.raises(StreamError, match="serves no stream"):
+        BorealisSource(good | {"stream": "t/q"}).schema()
+    with pytest.raises(WireError, match="no coordinator"):
+        BorealisSource({"stream": "p", "coordinator": "127.0.0.1:9"}).schema()
+
+
+# -- the sink
+
+
+def writer(place: Place, **options: str) -> StreamWriter:
+    """As a new start of the job has it."""
+    return StreamWriter(Writing.of(place.options | {"checkpointLocation": "ck"} | options))
+
+
+def messages(*partitions: Any, query: str = QUERY, at_once: int = 1) -> list[Rows | None]:
+    """What tasks hand in."""
+    return [Rows(query, to_stream(pa.Table.from_batches([numbers(p, at_once)])).to_pybytes()) for p in partitions]
+
+
+def test_a_repeated_micro_batch_is_taken_once(place: Place) -> None:
+    for _ in range(2):
+        writer(place).commit(messages([0, 1], [2]), 0)
+    for _ in range(3):
+        writer(place).commit(messages([3]), 1)
+    assert place.held() == [0, 1, 2, 3]
+
+
+def test_rows_enter_in_the_order_of_their_times(place: Place) -> None:
+    """Whatever the partitions: else most of them would be late."""
+    writer(place).commit(messages(range(1, 20_000, 2), range(0, 20_000, 2)), 0)
+    assert place.held() == list(range(20_000))
+    assert place.entry.late.next_id == 0
+
+
+def test_empty_and_failed_micro_batches_leave_nothing(place: Place) -> None:
+    one = writer(place)
+    one.commit([None], 0)
+    one.commit([Rows(QUERY, b"")], 1)
+    one.commit(messages([0]), 2)
+    one.abort([*messages([7]), None], 3)
+    one.commit([None], 3)
+    one.commit(messages([1]), 4)
+    one.commit(messages([1]), 4)
+    assert place.held() == [0, 1]
+
+
+def test_a_new_checkpoint_counts_anew_and_an_old_one_is_refused(place: Place) -> None:
+    one = writer(place)
+    one.commit(messages([0]), 0)
+    one.commit(messages([1]), 1)
+    one.commit(messages([2], query="another"), 0)
+    assert place.held() == [0, 1, 2]
+    with pytest.raises(StateError, match="old copy"):
+        one.commit(messages([9]), 0)
+    assert place.held() == [0, 1, 2]
+
+
+class Fragile:
+    """An entry point that breaks at the given take: before it is done, or just after."""
+
+    def __init__(self, entry: Entry, at: int, after: bool) -> None:
+        self._entry, self._at, self._after = entry, at, after
+        self.schema, self.known, self.takes = entry.schema, entry.known, 0
+
+    def take(self, publisher: str, head: BatchHead, batch: pa.RecordBatch) -> Receipt:
+        self.takes += 1
+        broken = self.takes > self._at
+        if not broken or self._after:
+            receipt = self._entry.take(publisher, head, batch)
+        if broken:
+            raise InputError("a power cut")
+        return receipt
+
+
+def test_a_micro_batch_in_parts_is_taken_once_wherever_it_is_broken_off(place: Place) -> None:
+    """Also when the rows come in another order, from other partitions, the next time."""
+    chance = random.Random(3)
+    options = {"partBytes": "400"}
+    micro_batch = [*range(100), *range(50, 60)]  # some rows twice
+    parts = public_writer.cut(pa.Table.from_batches([numbers(micro_batch, 7)]), "ts", 400)
+    assert len(parts) == 8
+    for after in (False, True):
+        for broken_at in range(len(parts) + 1):
+            place.begin()
+            writer(place, **options).commit(messages(range(5)), 0)
+            fragile: Any = Fragile(place.entry, broken_at, after)
+            place.node.entries[STREAM] = fragile
+            if broken_at < len(parts):
+                with pytest.raises(InputError, match="power cut"):
+                    writer(place, **options).commit(messages(micro_batch, at_once=7), 1)
+            else:
+                writer(place, **options).commit(messages(micro_batch, at_once=7), 1)
+            place.node.entries[STREAM] = place.entry
+            shuffled = chance.sample(micro_batch, len(micro_batch))
+            split = chance.randrange(len(shuffled))
+            writer(place, **options).commit(messages(shuffled[:split], shuffled[split:], at_once=7), 1)
+            writer(place, **options).commit(messages(range(200, 205)), 2)
+            assert place.held() == [*range(5), *sorted(micro_batch), *range(200, 205)], (after, broken_at)
+
+
+def test_rows_that_do_not_fit_are_refused_whole(place: Place) -> None:
+    one = writer(place)
+    without = pa.table({"ts": pa.array([0], TIMESTAMP), "m": [1]})
+    with pytest.raises(InputError, match="no column 'n' in the DataFrame"):
+        one.commit([Rows(QUERY, to_stream(without).to_pybytes())], 0)
+    timeless = pa.table({"ts": pa.array([0, None], TIMESTAMP), "n": [1, 2], "tags": [["a"], None]})
+    with pytest.raises(InputError, match="has no time"):
+        writer(place, partBytes="8").commit([Rows(QUERY, to_stream(timeless).to_pybytes())], 0)
+    assert place.held() == []
+    for options, words in [({"publisher": "a/b"}, "publisher"), ({"partBytes": str(1 << 40)}, "partBytes")]:
+        with pytest.raises(OutputError, match=words):
+            writer(place, **options)
+    with pytest.raises(OutputError, match="anew"):
+        BorealisSource(place.options).streamWriter(SPARK_SCHEMA, overwrite=True)
+
+
+def test_a_computed_stream_cannot_be_written_to(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "ELSEWHERE_S", 0.2)
+    del place.node.entries[STREAM]
+    with pytest.raises(StreamError, match="computed"):
+        writer(place).commit(messages([0]), 0)
