@@ -1,0 +1,246 @@
+"""A chain of three nodes beside one node, on the same diagram: `python benchmarks/chain.py [--json]`.
+
+Both run at the same time in one cluster of real processes, `borealis up --nodes 4`: the diagram as a single unit on
+node4, and cut into three units on node1 to node3. They are measured by turns, so that a noisy minute hits both.
+
+Latency: rows with the time they were sent in them, at a pace that leaves room; from the call that publishes them to the
+moment the client has them. Throughput: rows as fast as the entry point takes them, over the time from the first to the
+moment the client sees the boundary behind the last.
+"""
+
+# no `from __future__ import annotations`: this file may be loaded by its path, and its dataclasses must survive that
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import borealis
+from borealis.emit.client import Client
+
+QUERIES = ("latency", "throughput")
+ASKED_TRAINS = 4.0  # p50 of the chain, in trains' time
+ASKED_RATIO = 0.8  # of one node's throughput
+KEYS = 1_000
+BATCH_ROWS = 50_000
+PIECES = {"one": (), "chain": ("scale", "per_key")}
+DIAGRAM = """\
+borealis: 1
+name: {name}
+inputs:
+  rows: {{columns: 'ts TIMESTAMP, k INT, v INT, sent BIGINT', time: ts}}
+boxes:
+  some: {{filter: {{from: rows, predicate: v >= 10}}}}
+  scale: {{map: {{from: some, exprs: {{k: k, v: v * 2, sent: sent}}}}}}
+  per_key:
+    aggregate: {{from: scale, by: [k], size: 1 second, slide: 1 second, exprs: {{n: count(*), s: sum(v), sent: max(sent)}}}}
+outputs:
+  per_key: per_key
+"""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure. `only` names queries; `quick` shows that all of it works, and no more."""
+
+    only: tuple[str, ...] = ()
+    runs: int = 3
+    quick: bool = False
+
+
+@contextmanager
+def cluster(say: Say) -> Iterator[Client]:
+    """Four nodes with one core each, stopped again whatever happens."""
+    with tempfile.TemporaryDirectory(prefix="borealis-chain-") as home:
+        environment = os.environ | {"BOREALIS_HOME": home}
+        command = [sys.executable, "-m", "borealis.cli"]
+        say("starting four nodes ...")
+        up = subprocess.run(
+            [*command, "up", "--nodes", "4", "--port", "0", "--json"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        try:
+            if up.returncode:
+                raise RuntimeError(up.stderr.strip())
+            record = json.loads((Path(home) / "cluster.json").read_text())
+            with borealis.connect(record["coordinator"]) as client:
+                yield client
+        finally:
+            subprocess.run([*command, "down"], env=environment, capture_output=True, check=False)
+
+
+class Way:
+    """One way to run the diagram, and a client that reads its results."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        self.client, self.name = client, name
+        spec = DIAGRAM.format(name=name)
+        path = Path(tempfile.mkstemp(suffix=".yaml")[1])
+        path.write_text(spec)
+        places = {"some": "node1", "scale": "node2", "per_key": "node3"} if name == "chain" else {"some": "node4"}
+        client.deploy(path, cut=PIECES[name], place=places)
+        path.unlink()
+        self.publisher = client.publisher(f"{name}/rows")
+        self.now_us = 1_700_000_000_000_000  # of the stream
+        self.boundary = 0
+        self.arrivals: list[float] = []  # ms
+        self._changed = threading.Condition()
+        threading.Thread(target=self._read, name=f"read-{name}", daemon=True).start()
+
+    def _read(self) -> None:
+        for section in self.client.subscribe(f"{self.name}/per_key", start="oldest").sections():
+            now = time.perf_counter_ns()
+            sent = section.rows.column("sent").to_numpy() if len(section) else ()
+            with self._changed:
+                self.arrivals += [(now - int(s)) / 1e6 for s in sent]
+                self.boundary = section.final
+                self._changed.notify_all()
+
+    def rows(self, count: int, span_us: int, rng: np.random.Generator) -> pa.RecordBatch:
+        """The next rows of the stream, over so much of its time."""
+        ts = self.now_us + np.arange(count) * span_us // count
+        self.now_us += span_us
+        return pa.record_batch(
+            {
+                "ts": pa.array(ts, pa.timestamp("us", "UTC")),
+                "k": pa.array(rng.integers(0, KEYS, count), pa.int32()),
+                "v": pa.array(rng.integers(0, 100, count), pa.int32()),
+                "sent": pa.array(np.full(count, time.perf_counter_ns()), pa.int64()),
+            }
+        )
+
+    def wait(self, boundary: int, seconds: float) -> None:
+        """Until the client has seen a boundary of the results."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.boundary >= boundary, seconds):
+                raise TimeoutError(f"{self.name}: no boundary {boundary} within {seconds} s (at {self.boundary})")
+
+    def train_ms(self) -> list[float]:
+        """The median time of each unit's last trains."""
+        return [u["train_ms"] for u in self.client.status()["units"] if u["diagram"] == self.name]
+
+
+def latency(way: Way, seconds: float, rng: np.random.Generator) -> dict[str, Any]:
+    """A window of the stream every 100 ms: each closes the one before it, so each gives results at once."""
+    way.arrivals.clear()
+    until, due = time.perf_counter() + seconds, time.perf_counter()
+    while time.perf_counter() < until:
+        way.publisher.publish(way.rows(1_000, 1_000_000, rng))
+        due += 0.1
+        time.sleep(max(0.0, due - time.perf_counter()))  # the pace of the load
+    way.wait((way.now_us - 1_000_000) // 1_000_000 * 1_000_000, 60)
+    # a result waits for the first row of the next second: 100 ms of pace are not the system's
+    took = sorted(a - 100.0 for a in way.arrivals)
+    trains = way.train_ms()
+    return {
+        "p50_ms": round(took[len(took) // 2], 1),
+        "p99_ms": round(took[int(len(took) * 0.99)], 1),
+        "train_ms": [round(t, 1) for t in trains],
+    }
+
+
+def throughput(way: Way, rows: int, rng: np.random.Generator) -> float:
+    """Rows per second, end to end."""
+    batches = [way.rows(BATCH_ROWS, 500_000, rng) for _ in range(rows // BATCH_ROWS)]
+    batches.append(way.rows(1, 2_000_000, rng))  # closes the last window
+    start = time.perf_counter()
+    for batch in batches:
+        way.publisher.publish(batch)
+    way.wait((way.now_us - 2_000_000) // 1_000_000 * 1_000_000, 300)
+    return rows / (time.perf_counter() - start)
+
+
+def run(options: Options, say: Say) -> list[dict[str, Any]]:
+    """All figures."""
+    wanted = options.only or QUERIES
+    rng = np.random.default_rng(7)
+    seconds, rows = (3.0, 500_000) if options.quick else (15.0, 4_000_000)
+    cores = len(os.sched_getaffinity(0))
+    figures: list[dict[str, Any]] = []
+    with cluster(say) as client:
+        ways = [Way(client, name) for name in PIECES]
+        say("warming up ...")
+        for way in ways:
+            throughput(way, 500_000, rng)
+            latency(way, 2.0, rng)
+        if "latency" in wanted:
+            found: dict[str, list[dict[str, Any]]] = {way.name: [] for way in ways}
+            for number in range(options.runs):
+                for way in ways:
+                    found[way.name].append(latency(way, seconds, rng))
+                    say(f"latency, run {number + 1}, {way.name}: {found[way.name][-1]}")
+            for way in ways:
+                p50 = statistics.median(f["p50_ms"] for f in found[way.name])
+                train = statistics.median(t for f in found[way.name] for t in f["train_ms"])
+                figures.append(
+                    {
+                        "query": "latency",
+                        "way": way.name,
+                        "nodes": 3 if way.name == "chain" else 1,
+                        "p50_ms": p50,
+                        "p99_ms": statistics.median(f["p99_ms"] for f in found[way.name]),
+                        "train_ms": round(train, 1),
+                        "trains": round(p50 / train, 2),
+                        "asked_trains_most": ASKED_TRAINS if way.name == "chain" else None,
+                        "met": p50 <= ASKED_TRAINS * train if way.name == "chain" else None,
+                        "cores": cores,
+                        "runs": options.runs,
+                    }
+                )
+        if "throughput" in wanted:
+            rates: dict[str, list[float]] = {way.name: [] for way in ways}
+            for number in range(options.runs):
+                for way in ways:
+                    rates[way.name].append(throughput(way, rows, rng))
+                    say(f"throughput, run {number + 1}, {way.name}: {rates[way.name][-1]:,.0f} rows/s")
+            one = statistics.median(rates["one"])
+            for way in ways:
+                rate = statistics.median(rates[way.name])
+                figures.append(
+                    {
+                        "query": "throughput",
+                        "way": way.name,
+                        "nodes": 3 if way.name == "chain" else 1,
+                        "rows_per_s": round(rate),
+                        "ratio_to_one_node": round(rate / one, 3),
+                        "asked_ratio_least": ASKED_RATIO if way.name == "chain" else None,
+                        "met": rate >= ASKED_RATIO * one if way.name == "chain" else None,
+                        "cores": cores,
+                        "cores_per_node": round(cores / (3 if way.name == "chain" else 1), 2),
+                        "runs": options.runs,
+                    }
+                )
+    return figures
+
+
+def main() -> None:
+    """From the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--runs", type=int, default=3)
+    given = parser.parse_args()
+    figures = run(Options(runs=given.runs, quick=given.quick), lambda text: print(text, file=sys.stderr))
+    print(json.dumps(figures, indent=2) if given.json else "\n".join(map(str, figures)))
+
+
+if __name__ == "__main__":
+    main()
