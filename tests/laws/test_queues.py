@@ -116,8 +116,11 @@ class Twin:
         assert queue.held_bytes <= limits.bytes_most + largest + edge
         if not any(self.needs.values()):
             assert queue.held_bytes <= limits.keep_bytes + edge
-        if sum(size for end, size in self.sizes if any(i < end for n in self.needs.values() for i in n)) == 0:
-            assert queue.has_room()
+        held = queue.snapshot().sections
+        assert queue.held_bytes == sum(s.nbytes + queue._overhead for s in held)
+        low = min((i for needed in self.needs.values() for i in needed), default=stop)
+        needed = [s.nbytes + queue._overhead for s in held if s.stop > low]
+        assert queue.has_room() == (limits.full == "drop" or not needed or sum(needed) < limits.bytes_most)
         # nobody lets go of more than it must: the last section that went would not have fit
         if first and self.sizes:
             went = sum(size for end, size in self.sizes if end == first) + 2 * LEAST  # and boundaries before it

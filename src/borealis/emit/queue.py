@@ -434,17 +434,16 @@ class OutputQueue:
         """
         if most <= self._head or self._places[most - 1][0] == self._first:  # boundaries alone cannot go
             return False
-        upto = bisect_left(self._ends, self._base + excess, self._head, most - 1) + 1
-        edge = max(self._places[upto - 1][0], self._first + 1)
-        upto = bisect_left(self._places, (edge, FIRST_TIME), self._head)  # the section with the last tuple to go
-        edge = self._places[upto][0]
-        end = bisect_right(self._places, (edge, LAST_TIME), upto)
-        kept = [s.since(edge) for s in self._held[upto:end] if len(s.at) and s.at[-1] == edge]
-        self._first, self._base = edge, self._ends[end - 1]
-        self._held[self._head : end] = [_GONE] * (end - self._head)
-        self._head = end
-        if kept:
-            self._keep_boundaries(np.concatenate([s.bound for s in kept]), kept[0].standing)
+        by_bytes = bisect_left(self._ends, self._base + excess, self._head, most - 1)
+        edge = max(self._places[by_bytes][0], self._first + 1)
+        last = bisect_left(self._places, (edge, FIRST_TIME), self._head)  # the section with the last tuple to go
+        edge = self._places[last][0]
+        tail = self._held[last].since(edge)
+        self._first, self._base = edge, self._ends[last]
+        self._held[self._head : last + 1] = [_GONE] * (last + 1 - self._head)
+        self._head = last + 1
+        if len(tail.bound):
+            self._keep_boundaries(tail.bound, tail.standing)
         if self._head > _SHED_LEAST and 2 * self._head > len(self._held):
             del self._held[: self._head], self._places[: self._head], self._ends[: self._head]
             self._head = 0

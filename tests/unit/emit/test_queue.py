@@ -165,11 +165,11 @@ def test_rows_of_very_different_size_are_cut_by_bytes() -> None:
 
 def test_a_reader_waits_for_a_tuple_or_a_boundary() -> None:
     queue = new()
-    reading = Doing(lambda: queue.read(0, FIRST_TIME, 30))
+    reading = Doing(lambda: queue.read(0, FIRST_TIME, 300))
     until(waiting(queue._more))
     put(queue, 0, (0, 7))
     assert told(reading.result()) == ([], [(0, 7)])
-    reading = Doing(lambda: queue.read(0, 7, 30))
+    reading = Doing(lambda: queue.read(0, 7, 300))
     until(waiting(queue._more))
     put(queue, 1)
     assert told(reading.result()) == ([0], [])
@@ -247,7 +247,7 @@ def test_the_slowest_reader_counts_until_it_is_forgotten() -> None:
     queue = new(most=1, readers=("fast", "slow"))
     put(queue, 3)
     queue.ack("fast", 1, 3)
-    waiter = Doing(lambda: queue.wait_for_room(30))
+    waiter = Doing(lambda: queue.wait_for_room(300))
     until(waiting(queue._room))
     queue.forget("slow")
     queue.forget("nobody")
@@ -293,6 +293,20 @@ def test_a_slow_reader_loses_the_oldest_where_the_stream_says_so() -> None:
     assert queue.wait_for_room(0)
 
 
+def test_only_what_somebody_needed_counts_as_dropped() -> None:
+    queue = new("drop", most=1, readers=("r", "s"))
+    put(queue, 10)
+    queue.ack("r", 1, 4)
+    queue.ack("s", 1, 7)
+    put(queue, 10)
+    assert (queue.first_id, queue.dropped) == (10, 6)
+    assert (queue.lost_before("r"), queue.lost_before("s")) == (6, 3)
+    queue.ack("r", 1, 20)
+    queue.ack("s", 1, 20)
+    put(queue, 10)
+    assert (queue.first_id, queue.dropped) == (20, 6)
+
+
 def test_the_newest_tuples_are_not_dropped_for_a_boundary() -> None:
     queue = new("drop", most=1)
     put(queue, 5)
@@ -327,6 +341,9 @@ def test_an_idle_stream_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bounds[1:] == [(1, b) for b in range(1001 - len(bounds), 1000)]  # the newest of them
     assert told(queue.read(1, 990, 0)) == ([], [(1, b) for b in range(991, 1000)])
     assert queue.boundary == 999
+    one = queue.read(1, 1, 0)
+    assert one is not None
+    assert one.standing == one.bound[0] - 1
 
 
 def test_long_streams_leave_nothing_behind() -> None:
@@ -364,6 +381,7 @@ def test_acknowledgements_may_come_again_and_out_of_order() -> None:
     queue.ack("r", 0, 2)
     queue.ack("r", 1, 3)
     queue.ack("r", 1, 1)
+    assert (queue.acked("r", 0), queue.acked("r", 1)) == (4, 3)
     queue.ack("r", 1, 3)
     assert (queue.acked("r", 0), queue.acked("r", 1)) == (4, 3)
     with pytest.raises(StreamError, match="acknowledged 6, but the next tuple is 5"):
@@ -393,9 +411,9 @@ def test_a_moved_stream_sends_everybody_on() -> None:
     queue = new(most=1)
     put(queue, 1)
     threads = [
-        Doing(lambda: queue.read(1, FIRST_TIME, 30)),
+        Doing(lambda: queue.read(1, FIRST_TIME, 300)),
         Doing(lambda: put(queue, 1)),
-        Doing(lambda: queue.wait_for_room(30)),
+        Doing(lambda: queue.wait_for_room(300)),
     ]
     until(waiting(queue._more))
     until(waiting(queue._room, 2))
