@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from borealis.coordinator.layout import EntryPlace, Layout, State, UnitPlace
-from borealis.coordinator.refusals import TakenError
+from borealis.coordinator.refusals import there_already
 from borealis.errors import ClusterError
 
 VERSION = 1
@@ -158,10 +158,7 @@ class Catalog:
         name = layout.name
         with self._writing() as db:
             if db.execute("SELECT 1 FROM diagrams WHERE name = ?", (name,)).fetchone():
-                raise TakenError(
-                    f"there is a diagram '{name}' already",
-                    hint=f"undeploy it first (borealis undeploy {name}), or give this one another name",
-                )
+                raise there_already(name)
             db.execute(
                 "INSERT INTO diagrams VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (

@@ -19,6 +19,7 @@ from borealis.errors import BorealisError, did_you_mean
 from borealis.wire.messages import DiagramName, Done, Message, NodeStatus, Ping, Pong
 
 M = TypeVar("M", bound=Message)
+NOTED_SECONDS = 10.0  # so often the catalog is told when a node was last seen
 WAIT_SECONDS = 60.0  # for someone else's work on the same diagram
 
 
@@ -38,6 +39,7 @@ class Cluster:
         self._guard = threading.Lock()
         self._work: dict[str, threading.Lock] = defaultdict(threading.Lock)
         self._doing: dict[str, str] = {}
+        self._noted: dict[str, float] = {}
 
     # -- nodes
 
@@ -54,20 +56,15 @@ class Cluster:
             self._heard(status)
 
     def _heard(self, status: NodeStatus) -> None:
+        now = self.now()
         with self._guard:
             new = self.members.heard(status)
-        if new:
-            self.catalog.saw(
-                KnownNode(
-                    name=status.node,
-                    incarnation=status.incarnation,
-                    address=status.address,
-                    http=status.http,
-                    host=status.host,
-                    pid=status.pid,
-                    seen=self.now(),
-                )
-            )
+            due = new or now - self._noted.get(status.node, 0.0) >= NOTED_SECONDS
+            if due:
+                self._noted[status.node] = now
+        if due:
+            known = (status.node, status.incarnation, status.address, status.http, status.host, status.pid, now)
+            self.catalog.saw(KnownNode(*known))
 
     def _answers(self, holder: Member) -> bool:
         try:
@@ -119,16 +116,22 @@ class Cluster:
             raise MissingError(f"there is no diagram '{name}' ({listing})", hint=did_you_mean(name, known))
         return layout
 
+    def refuse_while(self, diagram: str, doing: str) -> None:
+        """Refuse at once what would wait for the very same thing."""
+        if self._doing.get(diagram) == doing:
+            raise self._busy(diagram)
+
+    def _busy(self, diagram: str) -> TakenError:
+        doing = self._doing.get(diagram, "changed")
+        return TakenError(f"diagram '{diagram}' is being {doing} at this moment", hint="wait for that, then try again")
+
     @contextlib.contextmanager
     def at_work(self, diagram: str, doing: str, wait: float = WAIT_SECONDS) -> Iterator[None]:
         """Nobody else changes the diagram meanwhile. Refused if someone does for longer than `wait` seconds."""
         with self._guard:
             lock = self._work[diagram]
-        if not lock.acquire(timeout=wait) if wait else not lock.acquire(blocking=False):
-            other = self._doing.get(diagram, "changed")
-            raise TakenError(
-                f"diagram '{diagram}' is being {other} at this moment", hint="wait for that, then try again"
-            )
+        if not lock.acquire(timeout=wait):
+            raise self._busy(diagram)
         self._doing[diagram] = doing
         try:
             yield

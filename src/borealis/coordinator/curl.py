@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
+from dataclasses import astuple, dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Annotated
 
@@ -19,16 +21,27 @@ from borealis.coordinator.inflow import Inflow
 from borealis.coordinator.lines import Cutter, Line, rows_of
 from borealis.coordinator.naming import locate
 from borealis.coordinator.publishing import Way, Ways, entry_of, schema_of, send_numbered
-from borealis.coordinator.refusals import MalformedError, status_of
+from borealis.coordinator.refusals import MalformedError, TooManyError, status_of
 from borealis.coordinator.threads import in_thread
 from borealis.errors import BorealisError, InputError
+from borealis.section import empty_rows
 from borealis.wire.messages import PROTOCOL, BatchHead
 from borealis.wire.problems import problem_of
 
 NUMBERED_BYTES_MOST = 16 << 20  # a body that has a number is one batch
+LISTENERS_MOST = 200  # each has a thread and a subscription
 TAKEN = "Borealis-Taken"
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 WORDS: dict[str, Start] = {"oldest": "oldest", "newest": "newest"}
 PUBLISHER = re.compile(r"[A-Za-z0-9_.~-]{1,200}")
+
+
+@dataclass(frozen=True)
+class Tail:
+    """What comes behind the rows."""
+
+    heartbeat: int | None = None
+    end: bool = False
 
 
 @dataclass
@@ -42,11 +55,14 @@ class Counts:
 def router(cluster: Cluster, ways: Ways, ending: asyncio.Event) -> APIRouter:
     """The routes. At `ending` all listeners are sent away."""
     api = APIRouter(prefix="/v1/streams", tags=["streams"])
+    listeners = asyncio.Semaphore(LISTENERS_MOST)
 
     @api.post("/{name:path}", openapi_extra=NDJSON)
     async def send(
         name: str,
         request: Request,
+        heartbeat: Annotated[datetime | None, Query(description="no row before this time follows")] = None,
+        end: Annotated[bool, Query(description="nothing follows at all")] = False,
         borealis_publisher: Annotated[str | None, Header()] = None,
         borealis_number: Annotated[int | None, Header(ge=0, lt=2**63)] = None,
     ) -> Response:
@@ -55,17 +71,19 @@ def router(cluster: Cluster, ways: Ways, ending: asyncio.Event) -> APIRouter:
         With `Borealis-Publisher` and `Borealis-Number` (rising by one from 0) the body is taken whole or not at all,
         and once only, however often it is sent.
         """
+        tail = Tail(None if heartbeat is None else _microseconds(heartbeat), end)
         location = await in_thread(lambda: entry_of(cluster, name))
         schema = await in_thread(lambda: schema_of(cluster, location))
         if borealis_publisher is not None or borealis_number is not None:
             given = _numbered(borealis_publisher, borealis_number)
-            return await _send_whole(cluster, request, location.stream, schema, *given)
-        counts = Counts()
+            return await _send_whole(cluster, request, location.stream, schema, given, tail)
+        way, counts = ways.way(location.stream), Counts()
         async with Inflow(request) as inflow:
             try:
                 async for lines in inflow.lines():
-                    take = partial(_take, ways.way(location.stream), lines, schema, counts)
-                    await in_thread(take)
+                    await in_thread(partial(_take, way, lines, schema, counts))
+                if not inflow.broken and tail != Tail():
+                    counts.next_id = (await in_thread(lambda: way.send(empty_rows(schema), *astuple(tail)))).next_id
             except BorealisError as error:
                 await inflow.drain()
                 return _refused(error, counts.rows)
@@ -82,17 +100,26 @@ def router(cluster: Cluster, ways: Ways, ending: asyncio.Event) -> APIRouter:
         last_event_id: Annotated[str | None, Header()] = None,
     ) -> Response:
         """Listen to a stream: server-sent events with the tuple's id and its row as JSON."""
+        if listeners.locked():
+            hint = "listen by Arrow Flight instead: /v1/locate tells where"
+            raise TooManyError(f"{LISTENERS_MOST} listeners are the most", hint=hint)
         begin = _start(start) if last_event_id is None else _after(last_event_id)
         location = await in_thread(lambda: locate(cluster, name))
         listener = Listener(cluster, location.stream, begin, headers)
         await in_thread(listener.begin)
         return StreamingResponse(
-            events(listener, ending),
+            _counted(events(listener, ending), listeners),
             media_type="text/event-stream",
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
 
     return api
+
+
+async def _counted(pieces: AsyncIterator[bytes], listeners: asyncio.Semaphore) -> AsyncIterator[bytes]:
+    async with listeners:
+        async for piece in pieces:
+            yield piece
 
 
 def _take(way: Way, lines: list[Line], schema: pa.Schema, counts: Counts) -> None:
@@ -106,14 +133,15 @@ def _take(way: Way, lines: list[Line], schema: pa.Schema, counts: Counts) -> Non
 
 
 async def _send_whole(
-    cluster: Cluster, request: Request, stream: str, schema: pa.Schema, publisher: str, number: int
+    cluster: Cluster, request: Request, stream: str, schema: pa.Schema, given: tuple[str, int], tail: Tail
 ) -> Response:
+    publisher, number = given
     cutter = Cutter()
     data = await body_of(request, NUMBERED_BYTES_MOST)
     rows = rows_of([*cutter.feed(data), *cutter.rest()], schema)
     if rows.error is not None:
         return _refused(rows.error, 0)
-    head = BatchHead(number=number)
+    head = BatchHead(number=number, heartbeat=tail.heartbeat, end=tail.end)
     receipt, repeated = await in_thread(lambda: send_numbered(cluster, stream, rows.batch, publisher, head))
     taken = 0 if repeated else rows.batch.num_rows
     return JSONResponse(
@@ -138,6 +166,12 @@ def _numbered(publisher: str | None, number: int | None) -> tuple[str, int]:
     if not PUBLISHER.fullmatch(publisher):
         raise MalformedError(f"'{publisher[:80]}' cannot be a publisher", hint="use letters, digits and _ . ~ -")
     return publisher, number
+
+
+def _microseconds(time: datetime) -> int:
+    """Since 1970; without a zone it is UTC."""
+    aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return (aware - EPOCH) // timedelta(microseconds=1)
 
 
 def _refused(error: BorealisError, taken: int) -> Response:

@@ -21,7 +21,7 @@ from borealis.coordinator.layout import EntryPlace, Layout, UnitPlace
 from borealis.coordinator.orders import entry_order, feeds, unit_order
 from borealis.coordinator.placement import Load, place
 from borealis.coordinator.rates import busy
-from borealis.coordinator.refusals import AbsentError, TakenError
+from borealis.coordinator.refusals import AbsentError, TakenError, there_already
 from borealis.coordinator.threads import side_by_side
 from borealis.diagram import passes
 from borealis.diagram.cut import Piece, cut, even_cuts
@@ -47,13 +47,13 @@ class Wish:
 def deploy(cluster: Cluster, wish: Wish) -> Layout:
     """Make it run, all of it or nothing."""
     spec = _checked(wish.yaml)
-    if cluster.catalog.layout(spec.name) is not None:
-        raise _there_already(spec.name)
-    _refuse_strays(cluster, spec.name)
+    cluster.refuse_while(spec.name, "deployed")
+    _refuse_if_there(cluster, spec.name)
     cuts = tuple(dict.fromkeys([*wish.cuts, *(even_cuts(spec, wish.pieces) if wish.pieces > 1 else ())]))
     pieces = cut(spec, cuts, wish.places)
     layout = _placed(cluster, spec, pieces, wish)
-    with cluster.at_work(spec.name, "deployed", wait=0):
+    with cluster.at_work(spec.name, "deployed"):
+        _refuse_if_there(cluster, spec.name)
         columns = _types(cluster, wish.yaml)
         layout = replace(layout, cuts=cuts, columns=columns, since=cluster.now())
         cluster.catalog.add(layout)
@@ -71,14 +71,11 @@ def _checked(yaml: str) -> Spec:
     return spec
 
 
-def _there_already(name: str) -> BorealisError:
-    hint = f"undeploy it first (borealis undeploy {name}), or give this one another name"
-    return TakenError(f"there is a diagram '{name}' already", hint=hint)
-
-
-def _refuse_strays(cluster: Cluster, name: str) -> None:
-    """Something of that name runs that this catalog knows nothing of: it must not be mistaken for ours."""
-    if name in cluster.catalog.past():
+def _refuse_if_there(cluster: Cluster, name: str) -> None:
+    """Refuse a name that is taken: in this catalog, or by something that runs and that the catalog knows nothing of."""
+    if cluster.catalog.layout(name) is not None:
+        raise there_already(name)
+    if name in cluster.catalog.past():  # what old heartbeats tell of it will be gone
         return
     for member in cluster.members.alive():
         if name in member.diagrams():

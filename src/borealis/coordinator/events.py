@@ -125,8 +125,8 @@ class Listener:
                     self._pass_on(handoff)
                     return
                 except BorealisError as error:
-                    if not self._may_come_back(error):
-                        raise
+                    if (last := self._why_over(error)) is not None:
+                        raise last from None
                     failures = failures + 1 if self._subscription is None else 0
                     self._subscription = None
                 if not handoff.wait(RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)]):
@@ -151,15 +151,15 @@ class Listener:
         if self._stopped:
             self._subscription.cancel()
 
-    def _may_come_back(self, error: BorealisError) -> bool:
-        """Whether the stream is only away for a while: its node is, or it is moving."""
+    def _why_over(self, error: BorealisError) -> BorealisError | None:
+        """Why this is the end; None if the stream is only away for a while: its node is, or it is moving."""
         if isinstance(error, GoneError) or not isinstance(error, StreamError | WireError):
-            return False
+            return error
         try:
             find(self._cluster.catalog.layouts(), self._stream)
-        except BorealisError:
-            return False
-        return True
+        except BorealisError as gone:
+            return gone
+        return None
 
     def _pass_on(self, handoff: Handoff) -> None:
         assert self._subscription is not None

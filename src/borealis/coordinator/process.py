@@ -24,7 +24,8 @@ from borealis.errors import ClusterError
 from borealis.wire.auth import Security, require_security
 
 HOST, PORT = "127.0.0.1", 7470
-GOODBYE_SECONDS = 0.5  # for requests that are under way when the process is told to go
+REQUESTS_MOST = 1000  # at once; more are answered with 503
+GOODBYE_SECONDS = 0.3  # for requests that are under way when the process is told to go
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ def _run(
         ssl_certfile=security.cert if security else None,
         ssl_keyfile=security.key if security else None,
         server_header=False,
+        limit_concurrency=REQUESTS_MOST,
     )
     server = _Server(config, lambda: announce(address), app.state.ending.set)
     server.run(sockets=[listening])

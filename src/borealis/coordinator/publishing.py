@@ -12,7 +12,7 @@ from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.naming import Location, locate
 from borealis.coordinator.nodes import Publication
 from borealis.coordinator.refusals import NoEntryError
-from borealis.errors import BorealisError, WireError
+from borealis.errors import BorealisError, StreamError, WireError
 from borealis.wire.messages import BatchHead, Publish, Receipt, SchemaIs, SchemaOf
 
 ATTEMPTS = 3
@@ -78,13 +78,11 @@ class Way:
             for attempt in range(1, ATTEMPTS + 1):
                 try:
                     return self._send(batch, heartbeat, end, again=attempt > 1)
-                except WireError:
+                except BorealisError as error:
                     self._open = None
-                    if attempt == ATTEMPTS:
+                    broken = isinstance(error, WireError | StreamError)  # the entry point went, perhaps to come anew
+                    if not broken or attempt == ATTEMPTS:
                         raise
-                except BorealisError:
-                    self._open = None
-                    raise
         raise AssertionError("unreachable")
 
     def close(self) -> None:

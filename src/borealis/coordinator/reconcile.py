@@ -51,6 +51,7 @@ class Reconciler:
         self._cluster, self._clock, self._start = cluster, clock or WallClock(), start
         self._seen: dict[d.Difference, _Seen] = {}
         self._at_work: set[str] = set()
+        self.looks = 0
 
     def step(self) -> None:
         """Look once, and begin to mend what has been seen for long enough."""
@@ -64,6 +65,7 @@ class Reconciler:
             if diagram not in self._at_work:
                 self._at_work.add(diagram)
                 self._start("mend", partial(self._mend_all, diagram, mine))
+        self.looks += 1
 
     def troubles(self) -> list[dict[str, str]]:
         """What could not be mended so far, and why."""

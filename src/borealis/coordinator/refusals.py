@@ -25,6 +25,12 @@ class AbsentError(ClusterError):
     status: ClassVar[int] = 503
 
 
+class TooManyError(ClusterError):
+    """More at once than the coordinator can serve."""
+
+    status: ClassVar[int] = 503
+
+
 class AmbiguousError(StreamError):
     """A bare name that several streams have."""
 
@@ -65,6 +71,12 @@ class MalformedError(WireError):
     """A body that is not what it should be."""
 
     status: ClassVar[int] = 400
+
+
+def there_already(name: str) -> TakenError:
+    """The error for a diagram that is deployed twice."""
+    hint = f"undeploy it first (borealis undeploy {name}), or give this one another name"
+    return TakenError(f"there is a diagram '{name}' already", hint=hint)
 
 
 STATUS: tuple[tuple[type[BorealisError], int], ...] = (

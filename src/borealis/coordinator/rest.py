@@ -87,7 +87,9 @@ def router(
     @api.get("/status", tags=["coordinator"])
     async def status() -> Facts:
         """Everything that `borealis status` shows."""
-        return await in_thread(lambda: status_view(cluster, facts(), reconciler.troubles()))
+        return await in_thread(
+            lambda: status_view(cluster, facts() | {"looks": reconciler.looks}, reconciler.troubles())
+        )
 
     @api.post("/shutdown", tags=["coordinator"])
     async def shutdown(request: Request) -> Facts:

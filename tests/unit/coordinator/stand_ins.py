@@ -58,6 +58,7 @@ class StandInEntry:
     def __init__(self, queue: OutputQueue) -> None:
         self.queue, self.schema = queue, queue.schema
         self.publishers: dict[str, int] = {}
+        self.heads: list[m.BatchHead] = []  # of what was taken
 
     def known(self, publisher: str) -> m.Receipt:
         """How far a publisher is."""
@@ -66,8 +67,10 @@ class StandInEntry:
     def take(self, publisher: str, head: m.BatchHead, batch: pa.RecordBatch) -> m.Receipt:
         """Each number once."""
         if head.number > self.publishers.get(publisher, -1):
-            give(self.queue, batch)
+            if batch.num_rows:
+                give(self.queue, batch)
             self.publishers[publisher] = head.number
+            self.heads.append(head)
         return self.known(publisher)
 
 

@@ -266,6 +266,33 @@ def _entry_order() -> Any:
     return EntryOrder(diagram="traffic", yaml=traffic(), input="packets")
 
 
+def test_rows_go_into_a_diagram_that_was_deployed_anew(served: Served) -> None:
+    served.http.post("/v1/streams/packets", content=rows(1)).raise_for_status()
+    served.http.delete("/v1/diagrams/traffic").raise_for_status()
+    served.deploy(places={"packets": "node1"})
+    assert served.http.post("/v1/streams/packets", content=rows(2)).json() == {
+        "v": 1,
+        "stream": "traffic/packets",
+        "taken": 1,
+        "next_id": 1,
+    }
+
+
+def test_heartbeats_and_the_end_may_come_with_rows_or_alone(served: Served) -> None:
+    heads = served.nodes["node1"].entries["traffic/packets"].heads
+    served.http.post("/v1/streams/packets?heartbeat=1970-01-01T00:00:02Z", content=rows(1)).raise_for_status()
+    served.http.post("/v1/streams/packets", params={"heartbeat": "1970-01-01 01:00:03+01:00"}).raise_for_status()
+    assert [(h.heartbeat, h.end) for h in heads] == [(None, False), (2_000_000, False), (3_000_000, False)]
+    numbered = {"Borealis-Publisher": "probe", "Borealis-Number": "0"}
+    served.http.post("/v1/streams/packets?end=1", content=rows(2), headers=numbered).raise_for_status()
+    assert (heads[-1].heartbeat, heads[-1].end) == (None, True)
+    assert taken(served) == [1, 2]
+    refused(served.http.post("/v1/streams/packets?heartbeat=soon"), 400, "WireError")
+    bad = served.http.post("/v1/streams/packets?end=1", content=b"bad")
+    refused(bad, 400, "InputError")
+    assert len(heads) == 4, "nothing ends behind a bad line"
+
+
 # -- rows out
 
 
@@ -408,6 +435,19 @@ def test_a_listener_that_goes_leaves_nothing_behind(served: Served) -> None:
             break
         deadline.wait(0.1)
     assert queue.status().readers == {}
+
+
+def test_listeners_are_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("borealis.coordinator.curl.LISTENERS_MOST", 1)
+    few = Served(tmp_path / "few.sqlite", nodes=1)
+    try:
+        few.deploy()
+        with Ear(few, "packets") as ear:
+            give(few.nodes["node1"].queues["traffic/packets"], packets(1))
+            assert ear.hear(1) == [(0, 0)]
+            refused(few.http.get("/v1/streams/packets"), 503, "ClusterError")
+    finally:
+        few.close()
 
 
 def test_with_a_token(tmp_path: Path) -> None:

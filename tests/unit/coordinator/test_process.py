@@ -1,0 +1,176 @@
+"""The coordinator as a process: it goes when told to, may be killed at any time, and is alone on its catalog."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from stand_ins import StandInNode, give, packets, traffic
+
+from borealis.coordinator.process import Options, serve
+from borealis.errors import ClusterError
+from borealis.wire.auth import Security
+from borealis.wire.server import WireServer
+
+GOES_WITHIN_SECONDS = 3.0  # it takes half a second on a machine that has nothing else to do
+
+
+class Process:
+    """`python -m borealis.coordinator`."""
+
+    def __init__(self, catalog: Path, port: int = 0) -> None:
+        command = [sys.executable, "-m", "borealis.coordinator", str(catalog), str(port)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        said = self.process.stdout.readline().split()
+        self.address = said[-1] if said else ""
+        self.http = httpx.Client(base_url=self.address, timeout=30, trust_env=False)
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    def end(self, number: int) -> tuple[int, float]:
+        """Send a signal; the exit code, and how long it took."""
+        began = time.monotonic()
+        self.process.send_signal(number)
+        code = self.process.wait(30)
+        return code, time.monotonic() - began
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Path:
+    return tmp_path / "catalog.sqlite"
+
+
+@pytest.fixture
+def node() -> Iterator[StandInNode]:
+    made = StandInNode("node1", "")
+    with WireServer(made) as server:
+        made.address = server.address
+        yield made
+
+
+@pytest.fixture
+def started(catalog: Path) -> Iterator[list[Process]]:
+    made = [Process(catalog)]
+    yield made
+    for one in made:
+        one.http.close()
+        if one.process.poll() is None:
+            one.process.kill()
+        one.process.communicate()
+
+
+def join(process: Process, node: StandInNode) -> None:
+    process.http.post("/v1/nodes", content=node.status().encode()).raise_for_status()
+
+
+def test_it_goes_soon_though_someone_listens_and_someone_waits(started: list[Process], node: StandInNode) -> None:
+    [one] = started
+    join(one, node)
+    one.http.post("/v1/diagrams", json={"yaml": traffic()}).raise_for_status()
+    give(node.queues["traffic/agg"], packets(1))
+    asked, heard = threading.Event(), threading.Event()
+    node.before["check"] = lambda: (asked.set(), heard.wait(30))  # type: ignore[assignment, return-value]
+    other = threading.Thread(target=lambda: _forgive(one.address, traffic("other")), daemon=True)
+    with one.http.stream("GET", "/v1/streams/per_source") as stream:
+        lines = stream.iter_lines()
+        assert next(line for line in lines if line.startswith("id")) == "id: 0"
+        other.start()
+        assert asked.wait(30)
+        code, seconds = one.end(signal.SIGTERM)
+        list(lines)  # ends, without an error
+    heard.set()
+    other.join(30)
+    assert code == 0
+    assert seconds < GOES_WITHIN_SECONDS
+
+
+def _forgive(address: str, yaml: str) -> None:
+    try:
+        httpx.post(f"{address}/v1/diagrams", json={"yaml": yaml}, timeout=30, trust_env=False)
+    except httpx.HTTPError:
+        return
+
+
+def test_interrupt_and_request_end_it_too(catalog: Path) -> None:
+    one = Process(catalog)
+    assert one.end(signal.SIGINT)[0] == 0
+    two = Process(catalog)
+    assert two.http.post("/v1/shutdown").json()["stopping"] is True
+    assert two.process.wait(30) == 0
+    for process in (one, two):
+        process.http.close()
+        process.process.communicate()
+
+
+def test_it_may_be_killed_at_any_time(started: list[Process], node: StandInNode, catalog: Path) -> None:
+    [one] = started
+    join(one, node)
+    one.http.post("/v1/diagrams", json={"yaml": traffic()}).raise_for_status()
+    port, orders = one.port, list(node.orders)
+    assert one.end(signal.SIGKILL)[0] == -signal.SIGKILL
+    again = Process(catalog, port)
+    started.append(again)
+    [awaited] = again.http.get("/v1/nodes").json()["nodes"]
+    assert (awaited["node"], awaited["state"]) == ("node1", "awaited")
+    assert again.http.get("/v1/locate?stream=packets").status_code == 503
+    join(again, node)
+    assert again.http.get("/v1/locate?stream=packets").json()["address"] == node.address
+    status = again.http.get("/v1/status").json()
+    assert [(u["unit"], u["state"]) for u in status["units"]] == [("u1", "running")]
+    while again.http.get("/v1/status").json()["coordinator"]["looks"] < 3:
+        join(again, node)
+    assert node.orders == orders, "what runs was not ordered again"
+
+
+def test_two_coordinators_on_one_catalog(started: list[Process], catalog: Path) -> None:
+    [one] = started
+    two = Process(catalog)
+    _, said = two.process.communicate(timeout=30)
+    assert two.process.returncode != 0
+    assert f"catalog {catalog} is in use by another coordinator (pid {one.process.pid}, {one.address})" in said
+    assert one.http.get("/v1/health").json()["ok"] is True
+
+
+# -- before it starts
+
+
+def test_an_address_for_others_needs_a_token(catalog: Path) -> None:
+    for host in ("0.0.0.0", "::", "somewhere.example"):
+        with pytest.raises(ClusterError, match="no token given"):
+            serve(Options(catalog, host=host, port=0, security=Security()))
+    assert not catalog.exists()
+
+
+def test_a_port_in_use_is_told_and_the_catalog_is_free_again(catalog: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        for _ in range(2):
+            with pytest.raises(ClusterError, match=r"cannot listen at 127\.0\.0\.1"):
+                serve(Options(catalog, port=taken.getsockname()[1]))
+
+
+def test_the_pid_is_written_while_it_runs(catalog: Path, tmp_path: Path) -> None:
+    pid_file, seen = tmp_path / "run" / "coordinator.pid", []
+
+    def announce(address: str) -> None:
+        seen.append(pid_file.read_text().strip())
+        threading.Thread(target=lambda: httpx.post(f"{address}/v1/shutdown", trust_env=False)).start()
+
+    thread = threading.Thread(target=serve, args=(Options(catalog, port=0, pid_file=pid_file), announce))
+    thread.start()
+    thread.join(30)
+    assert seen == [str(os.getpid())]
+    assert not pid_file.exists()
