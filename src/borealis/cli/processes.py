@@ -25,6 +25,7 @@ LEFT_BEHIND_GRACE_S = 2.0  # for the children of a process that has ended
 LOG_SHOWN_LINES = 12
 LOG_READ_BYTES = 1 << 16
 PROC = Path("/proc")
+SPARK_LOG = "BOREALIS_SPARK_LOG"  # see plan/quiet.py
 
 
 def start(name: str, arguments: Sequence[str], log: Path, cwd: Path) -> tuple[Part, subprocess.Popen[bytes]]:
@@ -32,9 +33,17 @@ def start(name: str, arguments: Sequence[str], log: Path, cwd: Path) -> tuple[Pa
     log.parent.mkdir(parents=True, exist_ok=True)
     cwd.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "borealis.cli", *arguments]
+    spark_log = log.with_suffix(".spark.log")
+    spark_log.unlink(missing_ok=True)
     with log.open("wb") as out:
         made = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, cwd=cwd, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            cwd=cwd,
+            env={SPARK_LOG: str(spark_log)} | os.environ,
+            start_new_session=True,
         )
     return Part(name=name, pid=made.pid, started=moment(made.pid) or "", log=str(log)), made
 

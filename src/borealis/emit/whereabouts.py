@@ -129,8 +129,10 @@ def split(address: str) -> tuple[str, int, bool]:
     if not colon or rest.rstrip("/").endswith("]"):
         host, port = rest.rstrip("/"), str(PORT)
     bare = host.removeprefix("[").removesuffix("]")
+    bracketed = host.startswith("[") and host.endswith("]")
+    good_host = bare != "" and "/" not in bare and (bracketed or ":" not in bare)
     good_port = port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MOST
-    if (separator and scheme not in ("http", "https")) or not bare or "/" in bare or not good_port:
+    if (separator and scheme not in ("http", "https")) or not good_host or not good_port:
         raise ClusterError(f"'{address}' is no address of a coordinator", hint=f"write HOST:PORT, as {HOST}:{PORT}")
     return bare, int(port), scheme == "https"
 

@@ -1,0 +1,416 @@
+"""The commands for clusters without Spark: what they refuse, what they show, how a failed start ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from rich.console import Console
+
+from borealis.cli import processes, status, tail, up
+from borealis.cli.ending import run_app
+from borealis.cli.send import SendOptions, whole_batches
+from borealis.emit.whereabouts import Part, Record, read_record, record_path, write_record
+from borealis.errors import BorealisError
+
+YAML = Path(__file__).parents[3] / "examples" / "traffic.yaml"
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """The command line takes signals over; pytest wants them back."""
+    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("BOREALIS_TOKEN", "BOREALIS_CA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("BOREALIS_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("BOREALIS_COORDINATOR", f"127.0.0.1:{up.free_port()}")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refused(capfd: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one line that a wrong command gets."""
+    assert run_app([str(a) for a in arguments]) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1, err
+    return err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["up", "--nodes", "0"], "--nodes"),
+        (["up", "--config", "nowhere.yaml"], "cannot read 'nowhere.yaml'"),
+        (["up", "--config", "c.yaml", "--nodes", "2"], "--config says it all"),
+        (["up", "--config", "open.yaml"], "no token protects the cluster"),
+        (["up", "--config", "elsewhere.yaml"], "say which of them this is: --host NAME"),
+        (["up", "--token-file", "nowhere"], "cannot read the token file"),
+        (["deploy"], "Missing argument"),
+        (["deploy", "nowhere.yaml"], "cannot read 'nowhere.yaml'"),
+        (["deploy", YAML, "--place", "per_source"], "is not NAME=VALUE. Hint: write --place per_source=node2"),
+        (["deploy", YAML, "--place", "a=x", "--place", "a=y"], "--place a is given twice"),
+        (["deploy", YAML, "--units", "0"], "--units"),
+        (["send", "packets"], "Missing argument"),
+        (["send", "packets", "nowhere.csv"], "no file 'nowhere.csv'"),
+        (["send", "packets", "a.csv", "--rate", "0"], "--rate"),
+        (["tail", "per_source", "--from", "yesterday"], "--from 'yesterday' is no place in a stream"),
+        (["tail", "per_source", "--limit", "0"], "--limit"),
+        (["status", "--coordinator", "here:there"], "'here:there' is no address"),
+        (["status", "--token-file", "nowhere"], "cannot read the token file 'nowhere'"),
+        (["move", "u1"], "Missing argument"),
+        (["node", "--master", "local[2]", "--cores", "2"], "says how many cores already"),
+        (["node", "--tls-cert", "a.pem"], "--tls-cert and --tls-key go together"),
+        (["node", "--conf", "spark.x"], "is not NAME=VALUE"),
+        (["node", "--host", "0.0.0.0"], "open to other machines, and no token given"),
+        (["coordinator", "--host", "0.0.0.0"], "open to other machines, and no token given"),
+        (["coordinator", "--tls-key", "a.pem"], "--tls-cert and --tls-key go together"),
+    ],
+)
+def test_a_wrong_command_gets_one_line(
+    arguments: list[object], says: str, capfd: pytest.CaptureFixture[str], clean: Path
+) -> None:
+    (clean / "c.yaml").write_text("nodes: [{name: a}]")
+    (clean / "open.yaml").write_text("coordinator: {host: 192.0.2.1}\nnodes: [{name: a, host: 192.0.2.1}]")
+    (clean / "token").write_text("secret")
+    (clean / "elsewhere.yaml").write_text(
+        "coordinator: {host: 192.0.2.1}\ntoken_file: token\nnodes: [{name: a, host: 192.0.2.1}]"
+    )
+    (clean / "a.csv").write_text("n\n1\n")
+    assert says in refused(capfd, *arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["status"],
+        ["deploy", str(YAML)],
+        ["undeploy", "traffic"],
+        ["send", "packets", "a.csv"],
+        ["tail", "per_source"],
+        ["move", "u1", "node2"],
+        ["kill", "node2"],
+        ["status", "--watch"],
+        ["status", "--json"],
+    ],
+)
+def test_without_a_coordinator_the_line_says_how_to_start_one(
+    arguments: list[str], capfd: pytest.CaptureFixture[str], clean: Path
+) -> None:
+    (clean / "a.csv").write_text("n\n1\n")
+    line = refused(capfd, *arguments)
+    address = os.environ["BOREALIS_COORDINATOR"]
+    assert line == f"error: no coordinator at {address}. Hint: start one with 'borealis up'\n"
+
+
+def test_the_commands_start_without_spark() -> None:
+    code = (
+        "import sys; from borealis.cli.ending import run_app\n"
+        "for command in ('up', 'down', 'deploy', 'send', 'tail', 'status', 'move', 'kill', 'node', 'coordinator'):\n"
+        "    assert run_app([command, '--help']) == 0\n"
+        "assert run_app(['status']) == 2\n"
+        "assert run_app(['up', '--config', 'nowhere']) == 2\n"
+        "assert not {'pyspark', 'fastapi'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+# -- up and down
+
+
+def test_down_without_a_cluster_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_app(["down"]) == 0
+    assert "no cluster of" in capfd.readouterr().out
+    assert run_app(["down", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out) == {"stopped": [], "killed": []}
+
+
+def a_process() -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
+
+
+def test_up_refuses_where_a_cluster_runs_and_down_stops_what_is_left(
+    capfd: pytest.CaptureFixture[str], clean: Path
+) -> None:
+    with a_process() as one, a_process() as gone:
+        parts = [
+            Part(name=name, pid=p.pid, started=processes.moment(p.pid) or "", log=str(clean / name))
+            for name, p in (("coordinator", one), ("node1", gone))
+        ]
+        gone.kill()
+        gone.wait()
+        write_record(Record(coordinator="127.0.0.1:1", data=str(clean / "data"), parts=parts))
+        assert "a part of a cluster still runs (coordinator)" in refused(capfd, "up", "--port", "0")
+        assert run_app(["down"]) == 0
+        assert capfd.readouterr().out == "stopped 1 process; 1 had ended before\n"
+        assert one.wait(10) == -signal.SIGTERM
+    assert read_record() is None
+
+
+def test_up_refuses_a_port_that_is_taken(capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert f"port {port} of 127.0.0.1 is taken" in refused(capfd, "up", "--port", port)
+    assert not record_path().exists()
+
+
+def test_a_part_that_dies_while_starting_takes_the_others_along(clean: Path) -> None:
+    environment = os.environ | {"JAVA_HOME": "/nowhere", "PATH": str(clean)}
+    command = [sys.executable, "-m", "borealis.cli", "up", "--nodes", "1", "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=120)
+    assert done.returncode == 2
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("error: node1 ended while starting")
+    assert "Spark needs Java" in last
+    assert "node1 said at last:" in done.stderr
+    log = clean / "home" / "logs" / "node1.log"
+    assert str(log) in last
+    assert "Spark needs Java" in log.read_text()
+    assert not record_path().exists()
+    running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert str(clean) not in running
+
+
+def test_the_plan_of_a_cluster_file_names_what_runs_here_and_what_to_type_elsewhere(clean: Path) -> None:
+    (clean / "token").write_text("secret")
+    (clean / "cluster.yaml").write_text(
+        "coordinator: {host: one, port: 7000}\n"
+        "token_file: token\n"
+        "tls: {cert: c.pem, key: k.pem, ca: ca.pem}\n"
+        "nodes:\n"
+        "  - {name: node1, host: one, cores: 2}\n"
+        "  - {name: node2, host: two, port: 7481, master: 'spark://m:7077', data: '/var/node 2'}\n"
+    )
+    made = up.plan(up.UpOptions(config=clean / "cluster.yaml", we_are="one"))
+    assert list(made.here) == ["coordinator", "node1"]
+    assert made.here["node1"][:7] == ["node", "--name", "node1", "--coordinator", "one:7000", "--host", "one"]
+    assert made.here["coordinator"][-6:] == [
+        "--tls-cert", str(clean / "c.pem"), "--tls-key", str(clean / "k.pem"), "--tls-ca", str(clean / "ca.pem"),
+    ]  # fmt: skip
+    [(what, typed)] = made.elsewhere.items()
+    assert what == "node2 on two"
+    assert typed.startswith("borealis node --name node2 --coordinator one:7000 --host two --port 7481")
+    assert "--master spark://m:7077 --data '/var/node 2' --token-file" in typed
+    assert made.coordinator.url == "https://one:7000"
+    assert made.coordinator.token == "secret"
+
+
+def test_up_nodes_are_named_and_share_nothing() -> None:
+    made = up.plan(up.UpOptions(nodes=3, port=7001, cores_per_node=2))
+    assert list(made.here) == ["coordinator", "node1", "node2", "node3"]
+    data = [arguments[arguments.index("--data") + 1] for name, arguments in made.here.items() if name != "coordinator"]
+    assert len(set(data)) == 3
+    assert all(arguments[arguments.index("--cores") + 1] == "2" for arguments in list(made.here.values())[1:])
+    assert made.elsewhere == {}
+
+
+# -- what is shown
+
+STATUS: dict[str, Any] = {
+    "v": 1,
+    "coordinator": {"address": "http://127.0.0.1:7470"},
+    "nodes": [
+        {"node": "node1", "alive": True, "state": "alive", "spark": "ready", "master": "local[1]", "cores": 1,
+         "units": 1, "busy": 0.25, "pid": 4242, "address": "grpc://127.0.0.1:7481", "host": "vm"},
+        {"node": "node2", "alive": False, "state": "awaited", "spark": "unknown", "pid": 4243,
+         "address": "grpc://127.0.0.1:7482", "host": "vm"},
+    ],
+    "diagrams": [{"diagram": "traffic", "state": "failed", "entries": {"packets": "node1"}, "outputs": {}}],
+    "units": [
+        {"diagram": "traffic", "unit": "u1", "node": "node1", "moving_to": "node2", "state": "moving", "rows_in": 12345,
+         "rows_in_per_s": 1999.9, "rows_out_per_s": 10.0, "trains": 7, "train_ms": 85.0, "lag_rows": 77,
+         "state_bytes": 2_500_000, "boundary": 1_767_225_600_000_000, "ended": False, "error": ""},
+        {"diagram": "traffic", "unit": "u2", "node": "node2", "state": "failed", "error": "a train failed: no"},
+    ],
+    "streams": [
+        {"stream": "traffic/agg", "diagram": "traffic", "arrow": "agg", "outputs": ["per_source"], "entry": False,
+         "node": "node1", "next_id": 500, "rows_per_s": 10.0, "held_rows": 120, "held_bytes": 4096, "dropped": 3,
+         "readers": {"traffic.u2": 480, "ada": 400}, "boundary": None, "ended": True},
+        {"stream": "traffic/packets", "diagram": "traffic", "arrow": "packets", "entry": True, "node": "node2"},
+    ],
+    "troubles": [{"what": "traffic/u2", "trouble": "node2 does not answer"}],
+}  # fmt: skip
+
+
+def printed(thing: object) -> str:
+    out = Console(width=160, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    out.print(thing)
+    return out.export_text()
+
+
+def test_the_status_says_all() -> None:
+    text = printed(status.shown(STATUS))
+    for part in (
+        "1 of 2 nodes alive",
+        "25 %",
+        "awaited",
+        "node1 > node2",
+        "12,345",
+        "2,000",
+        "85 ms",
+        "77 rows",
+        "2.5 MB",
+        "2026-01-01 00:00:00",
+        "agg (per_source)",
+        "packets (input)",
+        "ada (of 2)",
+        "ended",
+        "traffic/u2: a train failed: no",
+        "trouble: traffic/u2: node2 does not answer",
+    ):
+        assert part in text, text
+    [row] = [line for line in text.splitlines() if "agg (per_source)" in line]
+    assert " 100 " in row  # ada is a hundred tuples behind
+
+
+def test_the_status_of_an_empty_cluster_is_short() -> None:
+    assert printed(status.shown({"nodes": [], "diagrams": []})).startswith("coordinator : 0 of 0 nodes alive")
+
+
+@pytest.fixture
+def coordinator(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str, bytes]]]:
+    """An HTTP server that knows the status above and remembers what it was asked."""
+    asked: list[tuple[str, str, bytes]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            asked.append((self.command, self.path, body))
+            reply = json.dumps(STATUS).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(reply)))
+            self.end_headers()
+            self.wfile.write(reply)
+
+        do_GET = do_POST = do_DELETE = answer  # noqa: N815
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True).start()
+        monkeypatch.setenv("BOREALIS_COORDINATOR", f"127.0.0.1:{http.server_address[1]}")
+        yield asked
+        http.shutdown()
+
+
+def test_orders_reach_the_coordinator_as_it_wants_them(
+    coordinator: list[tuple[str, str, bytes]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    place = ["--place", "per_source=node2", "--cut", "map_1", "--buckets", "2"]
+    assert run_app(["deploy", str(YAML), *place]) == 0
+    method, path, body = coordinator[0]
+    sent = json.loads(body)
+    assert (method, path) == ("POST", "/v1/diagrams")
+    assert sent["places"] == {"per_source": "node2"}
+    assert sent["cuts"] == ["map_1"]
+    assert sent["buckets"] == 2
+    assert "name: traffic" in sent["yaml"]
+    assert "borealis send packets FILE" in capfd.readouterr().out
+    assert run_app(["move", "traffic/u2", "node3"]) == 0
+    assert run_app(["undeploy", "traffic", "--json"]) == 0
+    assert run_app(["status", "--json"]) == 0
+    assert [(m, p, b) for m, p, b in coordinator[2:]] == [
+        ("POST", "/v1/units/u2/move", b'{"node":"node3","diagram":"traffic"}'),
+        ("DELETE", "/v1/diagrams/traffic", b""),
+        ("GET", "/v1/status", b""),
+    ]
+    assert json.loads(capfd.readouterr().out.splitlines()[-1]) == STATUS
+
+
+def test_a_broken_diagram_never_reaches_the_coordinator(
+    coordinator: list[tuple[str, str, bytes]], capfd: pytest.CaptureFixture[str], clean: Path
+) -> None:
+    (clean / "broken.yaml").write_text(YAML.read_text().replace("from: packets", "from: pakets"))
+    assert "did you mean 'packets'?" in refused(capfd, "deploy", "broken.yaml")
+    assert coordinator == []
+
+
+def test_kill_ends_nodes_of_this_machine_only(
+    coordinator: list[tuple[str, str, bytes]], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "there is no node 'nod1' (nodes are node1, node2). Hint: did you mean 'node1'?" in refused(
+        capfd, "kill", "nod1"
+    )
+    with a_process() as one, a_process() as stranger:
+        monkeypatch.setitem(STATUS["nodes"][0], "pid", one.pid)
+        monkeypatch.setitem(STATUS["nodes"][0], "host", "192.0.2.1")
+        assert "node 'node1' runs on 192.0.2.1" in refused(capfd, "kill", "node1")
+        monkeypatch.setitem(STATUS["nodes"][0], "host", socket.gethostname())
+        monkeypatch.setitem(STATUS["nodes"][1], "host", socket.gethostname())
+        monkeypatch.setitem(STATUS["nodes"][1], "pid", stranger.pid)
+        assert "is no node of Borealis" in refused(capfd, "kill", "node2")
+        part = Part(name="node1", pid=one.pid, started=processes.moment(one.pid) or "", log="")
+        write_record(Record(coordinator="127.0.0.1:1", data="data", parts=[part]))
+        assert run_app(["kill", "node1", "--json"]) == 0
+        assert json.loads(capfd.readouterr().out) == {"killed": "node1", "pid": one.pid}
+        assert one.wait(10) == -signal.SIGKILL
+        assert stranger.poll() is None
+        assert "has ended already" in refused(capfd, "kill", "node1")
+        stranger.kill()
+
+
+# -- rows in and out
+
+
+def test_batches_of_a_name_are_the_same_whatever_the_rate() -> None:
+    assert SendOptions(publisher="ada").rows == SendOptions(rate=5, publisher="ada").rows
+    assert SendOptions(rate=5).rows == 1
+    assert SendOptions(rate=20_000).rows == 1_000
+    assert SendOptions(rate=1, batch_rows=7).rows == 7
+
+
+def test_whole_batches_keep_every_row_in_its_place() -> None:
+    table = pa.table({"n": range(1000)})
+    for cuts in ([1000], [1, 999], [7] * 143, [333, 333, 334], []):
+        parts, at = [], 0
+        for n in cuts:
+            parts += table.slice(at, n).to_batches()
+            at += n
+        got = list(whole_batches(iter(parts), 64))
+        assert [b.num_rows for b in got[:-1]] == [64] * (len(got) - 1)
+        assert [n for b in got for n in b.column(0).to_pylist()] == list(range(min(at, 1000)))
+
+
+def test_a_tail_is_shown_in_columns_that_grow(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    show = tail._Text()
+    show(pa.record_batch({"src": ["a"], "kb": [1.5]}))
+    show(pa.record_batch({"src": ["b" * 12, None], "kb": [2.25, 3.0]}))
+    show(pa.record_batch({"src": ["c"], "kb": [4.0]}))
+    lines = capfdbinary.readouterr().out.decode().splitlines()
+    assert lines == [
+        "src  kb",
+        "a    1.5",
+        "src           kb",
+        "bbbbbbbbbbbb  2.25",
+        "-             3",
+        "c             4",
+    ]
+
+
+def test_what_nobody_meant_as_a_place_is_refused() -> None:
+    assert [tail._start(text) for text in ("oldest", "newest", "17")] == ["oldest", "newest", 17]
+    with pytest.raises(BorealisError):
+        tail._start("-1")
