@@ -31,7 +31,7 @@ from borealis.wire.messages import (
     StreamFacts,
     Subscribe,
 )
-from borealis.wire.problems import told
+from borealis.wire.problems import BROKEN, told
 from borealis.wire.server import BATCH_BYTES_MOST, FACTS, columns
 
 A = TypeVar("A", bound=Message)
@@ -94,7 +94,7 @@ class Peer:
         try:
             reader = self._client.do_get(flight.Ticket(wanted.encode()), self._options())
             subscription = Subscription(self, wanted, reader)
-        except (flight.FlightError, pa.ArrowException) as error:
+        except BROKEN as error:
             raise told(error, self.address) from None
         self._open.add(subscription)
         return subscription
@@ -105,7 +105,7 @@ class Peer:
         try:
             descriptor = flight.FlightDescriptor.for_command(publish.encode())
             writer, receipts = self._client.do_put(descriptor, schema, self._options())
-        except (flight.FlightError, pa.ArrowException) as error:
+        except BROKEN as error:
             raise told(error, self.address) from None
         return Publication(self, schema, writer, receipts)
 
@@ -116,7 +116,7 @@ class Peer:
         try:
             for chunk in self._client.do_get(ticket, self._options()):
                 yield chunk.data.column(0)[0].as_py()
-        except (flight.FlightError, pa.ArrowException) as error:
+        except BROKEN as error:
             raise told(error, self.address) from None
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class Peer:
         """Raises soon if nobody answers: a stream itself has no time limit."""
         try:
             self._client.list_actions(self._options(self.patience.connect_s))
-        except (flight.FlightError, pa.ArrowException) as error:
+        except BROKEN as error:
             raise told(error, self.address) from None
 
     def _act(self, name: str, message: Message, within: float | None) -> list[bytes]:
@@ -143,7 +143,7 @@ class Peer:
         try:
             answers = self._client.do_action(flight.Action(name, message.encode()), self._options(limit))
             return [answer.body.to_pybytes() for answer in answers]
-        except (flight.FlightError, pa.ArrowException) as error:
+        except BROKEN as error:
             raise told(error, self.address) from None
 
     def _options(self, within: float | None = None) -> flight.FlightCallOptions:
@@ -210,7 +210,7 @@ class Subscription:
             if self._cancelled or self.boundary == LAST_TIME or (self._stop is not None and self.next_id >= self._stop):
                 return None
             raise WireError(f"{self._address} ended stream {self.stream} before its end") from None
-        except (flight.FlightError, pa.ArrowException) as error:
+        except BROKEN as error:
             if self._silent:
                 message = f"{self._address} has been silent for {self._silence_s:g} s"
                 raise WireError(message, hint="is it frozen, or the network broken?") from None
@@ -322,7 +322,7 @@ class Publication:
                 if not self._finished:
                     self._writer.write_with_metadata(batch, head.encode())
                     return
-        except (flight.FlightError, pa.ArrowException) as error:
+        except BROKEN as error:
             raise self._reason(told(error, self._peer.address)) from None
         raise self._reason(WireError("this publication is closed"))
 
@@ -350,7 +350,7 @@ class Publication:
 
     def _finish(self) -> None:
         """Say that nothing follows; if that goes wrong, `_listen` hears why."""
-        with self._writing, suppress(flight.FlightError, pa.ArrowException):
+        with self._writing, suppress(*BROKEN):
             if not self._finished:
                 self._finished = True
                 self._writer.done_writing()
@@ -367,7 +367,7 @@ class Publication:
                 self._finished = True
                 self._writer.close()  # raises what the server said last
             self._end(None)
-        except (flight.FlightError, pa.ArrowException) as error:
+        except BROKEN as error:
             self._end(told(error, self._peer.address))
         except WireError as error:
             self._end(error)

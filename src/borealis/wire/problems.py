@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
 from pyarrow import flight
@@ -15,6 +17,8 @@ from borealis.wire.messages import Problem
 
 MESSAGE_BYTES_MOST = 4000  # gRPC carries errors in trailers, and drops the call when these grow above 8 KB
 HINT_BYTES_MOST = 1000
+
+BROKEN = (flight.FlightError, pa.ArrowException, OSError)  # what Flight raises when a call goes wrong
 
 log = logging.getLogger("borealis.wire")
 
@@ -51,13 +55,22 @@ def refusal(error: Exception, doing: str) -> flight.FlightError:
             return error
         case BorealisError():
             problem = problem_of(error)
-        case pa.ArrowException() | UnicodeDecodeError():
-            problem = problem_of(WireError(f"cannot read what came for {doing}: {_one_line(str(error))}"))
         case _:
             log.exception("%s failed", doing, exc_info=error)
             text = f"{doing} failed inside the node: {type(error).__name__}: {_one_line(str(error))}"
             problem = problem_of(ClusterError(text, hint="its log has the details"))
     return flight.FlightServerError(clip(problem.message, 200), extra_info=problem.encode())
+
+
+@contextmanager
+def arriving(doing: str) -> Iterator[None]:
+    """Around everything that takes what came from outside: whatever it raises, the other side is to blame."""
+    try:
+        yield
+    except (StopIteration, BorealisError):
+        raise
+    except Exception as error:
+        raise WireError(f"cannot read what came for {doing}: {_one_line(str(error))}") from None
 
 
 def told(error: Exception, address: str) -> BorealisError:

@@ -6,6 +6,7 @@ subscriber that does not read blocks its thread in gRPC's flow control, and the 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import socket
@@ -23,18 +24,19 @@ from borealis.errors import GoneError, MachineError, StreamError, WireError
 from borealis.section import NOTHING, Section, empty_rows, wire_schema
 from borealis.wire.auth import OPEN, Security, TokenCheck, host_of, is_flight, require_security
 from borealis.wire.messages import Ack, BatchHead, Export, Publish, Receipt, SectionHead, StreamFacts, Subscribe
-from borealis.wire.problems import ReplacedError, log, refusal
+from borealis.wire.problems import ReplacedError, arriving, log, refusal
 
 FACTS = b"borealis"  # key of StreamFacts in a subscription's schema
 HEARTBEAT_S = 1.0  # an idle subscriber hears something so often
 TICK_S = 0.25  # so soon a subscription notices that its reader is gone, or the server closing
 SECTION_BYTES_MOST = 1 << 20  # of one push: small sections are joined up to it, large ones cut
 BATCH_BYTES_MOST = 64 << 20  # of one published batch
-MESSAGE_BYTES_MOST = 64 << 20  # of an order
+MESSAGE_BYTES_MOST = 8 << 20  # of an order
 PIECE_BYTES_MOST = 1 << 20  # of an export
 PIECES = pa.schema([pa.field("data", pa.binary(), nullable=False)])
 GRACE_S = 2.0  # for calls under way when the server closes
 STUCK_S = 5.0  # after that, and then it is left alone
+GIVE_BACK_S = 0.5  # after a message was refused for its size, when nothing holds it any more
 
 
 class Entry(Protocol):
@@ -219,32 +221,32 @@ class _Flight(flight.FlightServerBase):  # type: ignore[misc]
         writer: flight.FlightMetadataWriter,
     ) -> None:
         """A publication: a receipt at once, then one for each batch."""
-        with _answering("a publication"):
-            publish = Publish.decode(descriptor.command or b"")
+        doing = "a publication"
+        with _answering(doing):
+            with arriving(doing):
+                publish = Publish.decode(descriptor.command or b"")
             entry = self.host.entry(publish.stream)
-            _check_columns(publish.stream, reader.schema, entry.schema)
-            writer.write(entry.known(publish.publisher).encode())
+            with arriving(doing):
+                _check_columns(publish.stream, reader.schema, entry.schema)
+            receipt = entry.known(publish.publisher)
             while True:
-                try:
-                    chunk = reader.read_chunk()
-                except StopIteration:
-                    return
+                with arriving(doing):
+                    writer.write(receipt.encode())
+                    try:
+                        chunk = reader.read_chunk()
+                    except StopIteration:
+                        return
+                    head, batch = _published(publish.stream, chunk, entry.schema)
                 self.calls.check()
-                if chunk.app_metadata is None:
-                    raise WireError("a published batch without a BatchHead", hint="put one into its app_metadata")
-                head = BatchHead.decode(chunk.app_metadata)
-                batch = _checked(publish.stream, chunk.data, entry.schema)
                 with self.calls.busy():
                     receipt = entry.take(publish.publisher, head, batch)
-                writer.write(receipt.encode())
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
         """An acknowledgement, or an order for the host."""
         with _answering("an action"), self.calls.busy():
-            body = action.body
-            if body.size > MESSAGE_BYTES_MOST:
-                raise WireError(f"an order of {body.size:,} bytes", hint=f"{MESSAGE_BYTES_MOST:,} at most")
-            name = action.type
+            with arriving("an action"):
+                name, body = action.type, action.body
+            _check_size("an order", body.size, MESSAGE_BYTES_MOST)
             if name != "ack":
                 return [self.host.act(name, body.to_pybytes())]
             ack = Ack.decode(body)
@@ -398,17 +400,35 @@ def columns(schema: pa.Schema) -> str:
     return ", ".join(f"{f.name} {f.type}" for f in schema)
 
 
-def _checked(stream: str, batch: pa.RecordBatch | None, schema: pa.Schema) -> pa.RecordBatch:
+def _published(stream: str, chunk: Any, schema: pa.Schema) -> tuple[BatchHead, pa.RecordBatch]:
     """A published batch that can be worked with: of bounded size, whole inside, and without forbidden nulls."""
+    if chunk.app_metadata is None:
+        raise WireError("a published batch without a BatchHead", hint="put one into its app_metadata")
+    head, batch = BatchHead.decode(chunk.app_metadata), chunk.data
     if batch is None:
-        return empty_rows(schema)
-    if batch.nbytes > BATCH_BYTES_MOST:
-        raise WireError(f"a batch of {batch.nbytes:,} bytes for {stream}", hint=f"cut it: {BATCH_BYTES_MOST:,} at most")
+        return head, empty_rows(schema)
+    _check_size("a batch", batch.nbytes, BATCH_BYTES_MOST)
     batch.validate(full=True)  # offsets from the wire may point anywhere
     for field, column in zip(schema, batch.columns, strict=True):
         if not field.nullable and column.null_count:
             raise StreamError(f"nulls in column '{field.name}' of {stream}, which has none", hint="send values")
-    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+    return head, pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+
+
+def _check_size(what: str, size: int, most: int) -> None:
+    """gRPC has taken a message in before anybody can refuse it; at least its memory is given back."""
+    if size > most:
+        timer = threading.Timer(GIVE_BACK_S, _give_back)
+        timer.daemon = True
+        timer.start()
+        raise WireError(f"{what} of {size:,} bytes", hint=f"cut it: {most:,} at most")
+
+
+def _give_back() -> None:
+    """Return free pages to the system: a large message came in thousands of pieces, and the allocator keeps those."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _cut_connections(port: int) -> None:

@@ -137,7 +137,10 @@ class TinyHost:
             return
         if what != "bytes":
             raise StreamError(f"nothing to export as '{what}'")
-        sizes: list[int] = json.loads(body)
+        try:
+            sizes: list[int] = [int(n) for n in json.loads(body)]
+        except (ValueError, TypeError, RecursionError):
+            raise WireError(f"no sizes: {body[:80]!r}") from None
         for i, size in enumerate(sizes):
             if size < 0:
                 raise StreamError("the export broke in the middle")
