@@ -8,6 +8,7 @@ the one it has. So a stream can be taken up anywhere, and nobody sees two bounda
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -47,7 +48,7 @@ class Section:
         """Whether nothing can follow."""
         return self.final == LAST_TIME
 
-    @property
+    @cached_property  # Arrow takes its time to count
     def nbytes(self) -> int:
         """About how much memory it takes."""
         return int(self.rows.nbytes) + 8 * len(self.time) + 16 * len(self.at) + 64

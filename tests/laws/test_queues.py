@@ -50,7 +50,7 @@ class Twin:
         for name, needed in self.needs.items():
             self.lost[name] += len(gone & needed)
             needed -= gone
-        self.sizes.append((one.stop, one.nbytes + self.queue._overhead))
+        self.sizes.append((one.stop, self.queue._cost(one)))
         return one
 
     def register(self, name: str, start: int | None) -> None:
@@ -117,9 +117,9 @@ class Twin:
         if not any(self.needs.values()):
             assert queue.held_bytes <= limits.keep_bytes + edge
         held = queue.snapshot().sections
-        assert queue.held_bytes == sum(s.nbytes + queue._overhead for s in held)
+        assert queue.held_bytes == sum(map(queue._cost, held))
         low = min((i for needed in self.needs.values() for i in needed), default=stop)
-        needed = [s.nbytes + queue._overhead for s in held if s.stop > low]
+        needed = [queue._cost(s) for s in held if s.stop > low]
         assert queue.has_room() == (limits.full == "drop" or not needed or sum(needed) < limits.bytes_most)
         # nobody lets go of more than it must: the last section that went would not have fit
         if first and self.sizes:
@@ -225,7 +225,7 @@ def test_slow_readers_lose_nothing_and_hold_up_the_writer(seed: int) -> None:
     largest = 0
     for piece in story:
         one = section_of(piece, queue.next_id, queue.boundary)
-        largest = max(largest, one.nbytes)
+        largest = max(largest, queue._cost(one))
         queue.append(one)
         assert queue.held_bytes <= limits.bytes_most + largest + 8 * LEAST  # the last for boundaries at the edge
     for thread in threads:

@@ -28,6 +28,7 @@ from borealis.wire.messages import QueueStatus
 HELD_BYTES = 1024  # what holding a section costs beside its values: Python's and Arrow's objects
 COLUMN_BYTES = 256  # the same for each column
 BOUNDARIES_MOST = 1 << 16  # without a tuple between them; older ones melt, so that an idle stream stays small
+_SMALL_BYTES = 64 << 10
 _SHED_LEAST = 1024  # entries of gone sections before the lists are cut
 _GONE = Section(0, empty_rows(pa.schema([])), NOTHING, NOTHING, NOTHING)
 
@@ -384,10 +385,17 @@ class OutputQueue:
         return needed < len(self._held) and self._total() - self._before(needed) >= self.limits.bytes_most
 
     def _push(self, section: Section) -> None:
-        end = self._total() + section.nbytes + self._overhead
+        end = self._total() + self._cost(section)
         self._held.append(section)
         self._places.append((section.stop, section.final))
         self._ends.append(end)
+
+    def _cost(self, section: Section) -> int:
+        """About how much memory it takes to hold a section. Arrow counts slices slowly: not done for small ones."""
+        values = section.rows.get_total_buffer_size()
+        if values > _SMALL_BYTES:
+            values = section.rows.nbytes
+        return int(values) + 8 * len(section.time) + 16 * len(section.at) + self._overhead
 
     def _pop(self) -> Section:
         self._places.pop()
@@ -456,9 +464,9 @@ class OutputQueue:
             self._push(Section(self._first, self._none, NOTHING, at, bound, standing))
             return
         old = self._held[self._head]
+        self._base -= at.nbytes + bound.nbytes
         at, bound = np.concatenate([at, old.at]), np.concatenate([bound, old.bound])
-        self._held[self._head] = new = Section(old.first, old.rows, old.time, at, bound, standing)
-        self._base -= new.nbytes - old.nbytes
+        self._held[self._head] = Section(old.first, old.rows, old.time, at, bound, standing)
 
 
 def _cut(section: Section, most_bytes: int) -> Section:
