@@ -20,11 +20,15 @@ A cluster (`borealis up --nodes 3`) runs it for as long as anybody wants:
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from borealis.diagram import Diagram, window
-from borealis.errors import BorealisError
-from borealis.ingest.sources import replay, rows
+if TYPE_CHECKING:
+    from borealis.diagram import Diagram, window
+    from borealis.emit.client import Client, connect, connect_async
+    from borealis.errors import BorealisError
+    from borealis.ingest.sources import replay, rows
+    from borealis.node.run import Result, run
 
 __version__ = "0.1.0"
 __all__ = [
@@ -41,14 +45,28 @@ __all__ = [
     "window",
 ]
 
+# Where each name is. They are imported when first used: a program that talks to a cluster needs no Spark, and a command
+# that only starts processes needs none of it.
+_HOMES = {
+    "BorealisError": "borealis.errors",
+    "Client": "borealis.emit.client",
+    "Diagram": "borealis.diagram",
+    "Result": "borealis.node.run",
+    "connect": "borealis.emit.client",
+    "connect_async": "borealis.emit.client",
+    "replay": "borealis.ingest.sources",
+    "rows": "borealis.ingest.sources",
+    "run": "borealis.node.run",
+    "window": "borealis.diagram",
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name in ("run", "Result"):  # Spark is imported only when something is to run
-        from borealis.node import run as node_run
+    if name not in _HOMES:
+        raise AttributeError(f"module 'borealis' has no attribute '{name}'")
+    found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return found
 
-        return getattr(node_run, name)
-    if name in ("connect", "connect_async", "Client"):  # and the wire only when there is a cluster to talk to
-        from borealis.emit import client
 
-        return getattr(client, name)
-    raise AttributeError(f"module 'borealis' has no attribute '{name}'")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.live import Live
 from rich.table import Table
@@ -30,9 +30,11 @@ from borealis.cli.cluster_file import (
 )
 from borealis.cli.watching import console
 from borealis.cli.words import plural
-from borealis.emit.coordinator import Coordinator
 from borealis.emit.whereabouts import HOST, Part, Record, Whereabouts, home, read_record, read_token, write_record
 from borealis.errors import BorealisError, ClusterError, MachineError, WireError
+
+if TYPE_CHECKING:
+    from borealis.emit.coordinator import Coordinator
 
 LOOK_EVERY_S = 0.1  # at processes and coordinator while they start
 COORDINATOR = "coordinator"
@@ -253,6 +255,8 @@ def _start_and_wait(made: Plan, options: UpOptions) -> list[dict[str, Any]]:
 def _wait(
     made: Plan, record: Record, running: dict[str, subprocess.Popen[bytes]], options: UpOptions
 ) -> list[dict[str, Any]]:
+    from borealis.emit.coordinator import Coordinator  # here, while the parts are starting: it takes a moment, too
+
     deadline = time.monotonic() + options.wait_s
     with _show(options.json) as show, Coordinator(made.coordinator) as coordinator:
         while True:

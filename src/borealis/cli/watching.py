@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
@@ -15,7 +15,9 @@ from rich.text import Text
 
 from borealis.cli.ending import STOP
 from borealis.cli.words import size, span
-from borealis.node.progress import Progress
+
+if TYPE_CHECKING:
+    from borealis.node.progress import Progress
 
 PLAIN_EVERY_S = 5.0
 LIVE_EVERY_S = 0.1
