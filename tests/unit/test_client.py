@@ -263,6 +263,10 @@ def test_a_place_to_start_is_newest_oldest_or_an_id(place: Place, client: Client
         client.subscribe("packets", -1)
     with pytest.raises(StreamError):
         client.subscribe("packets", 13)
+    with pytest.raises(InputError, match="cannot name a reader"):
+        client.subscribe("packets", reader="a b")
+    with pytest.raises(InputError, match="cannot name a publisher"):
+        client.publisher("packets", "~me")
 
 
 def test_iterators_share_one_position(place: Place, client: Client) -> None:

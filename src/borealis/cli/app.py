@@ -230,7 +230,10 @@ def send(
 @app.command(rich_help_panel=CLUSTER)
 def tail(
     stream: Annotated[str, typer.Argument(help="An output, input or box: per_source, or traffic/per_source.")],
-    start: Annotated[str, typer.Option("--from", metavar="PLACE", help="oldest, newest, or a tuple id.")] = "newest",
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="PLACE", help="oldest, newest (unless said otherwise), or a tuple id."),
+    ] = None,
     reader: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Read under this name: what is not shown yet is kept for the next time."),

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import typer
 
 from borealis.cli.node import Protection
-from borealis.emit.whereabouts import home
+from borealis.emit.whereabouts import TOKEN, home
 
 
 def coordinator_command(host: str, port: int, catalog: Path | None, protection: Protection) -> None:
     """Run until it is told to stop."""
-    security = protection.security()
+    security = protection.security(os.environ.get(TOKEN) or None)
     from borealis.coordinator.process import Options, serve
 
     raise typer.Exit(serve(Options(catalog or home() / "catalog.sqlite", host, port, security)))

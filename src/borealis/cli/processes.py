@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from borealis.emit.whereabouts import Part
+from borealis.emit.whereabouts import CA, COORDINATOR, TOKEN, Part
 from borealis.errors import MachineError
 
 GRACE_S = 10.0  # between asking a process to end and ending it
@@ -26,6 +26,7 @@ LOG_SHOWN_LINES = 12
 LOG_READ_BYTES = 1 << 16
 PROC = Path("/proc")
 SPARK_LOG = "BOREALIS_SPARK_LOG"  # see plan/quiet.py
+OURS = (COORDINATOR, TOKEN, CA)  # a part is told these by its arguments
 
 
 def start(name: str, arguments: Sequence[str], log: Path, cwd: Path) -> tuple[Part, subprocess.Popen[bytes]]:
@@ -42,7 +43,7 @@ def start(name: str, arguments: Sequence[str], log: Path, cwd: Path) -> tuple[Pa
             stdout=out,
             stderr=subprocess.STDOUT,
             cwd=cwd,
-            env={SPARK_LOG: str(spark_log)} | os.environ,
+            env={SPARK_LOG: str(spark_log)} | {k: v for k, v in os.environ.items() if k not in OURS},
             start_new_session=True,
         )
     return Part(name=name, pid=made.pid, started=moment(made.pid) or "", log=str(log)), made

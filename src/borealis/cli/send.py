@@ -98,7 +98,7 @@ class Sending:
             self._watch.see(self._out, self.rows)
 
     def _pace(self) -> None:
-        """Wait until the rows sent so far are due, which is not so after a pause that was none of ours."""
+        """Wait until the rows sent so far are due; what a stall has delayed is made up for."""
         if not self._rate:
             return
         due = self._began + self.rows / self._rate
@@ -205,6 +205,7 @@ def _tell(out: Publisher, rows: int, seconds: float, options: SendOptions, stopp
             "late": out.receipt.late,
             "seconds": round(seconds, 3),
             "reconnects": out.reconnects,
+            "forgotten": out.forgotten,
             "stopped": stopped,
         }
         print(json.dumps(told))
@@ -215,3 +216,6 @@ def _tell(out: Publisher, rows: int, seconds: float, options: SendOptions, stopp
     words += [f"{plural(out.pending, 'batch', 'batches')} not acknowledged"] if out.pending else []
     words += ["stopped"] if stopped else []
     print(", ".join(words))
+    if out.forgotten:
+        said = f"{out.stream} was lost and began anew: rows it had acknowledged before are gone"
+        console(stderr=True).print(f"warning: {said}", style="yellow", soft_wrap=True)

@@ -24,7 +24,7 @@ CELL_MOST = 40  # characters, before a value is cut for people
 class TailOptions:
     """What to show, as the command line has it."""
 
-    start: str = "newest"
+    start: str | None = None
     reader: str | None = None
     limit: int | None = None
     headers: bool = False
@@ -64,9 +64,11 @@ def tail_command(stream: str, options: TailOptions, reach: Reach) -> None:
                 subscription.ack(subscription.position - (batch.num_rows - shown.num_rows))
 
 
-def _start(text: str) -> Start:
+def _start(text: str | None) -> Start | None:
     if text in ("oldest", "newest"):
         return text  # type: ignore[return-value]
+    if text is None:
+        return None
     if text.isascii() and text.isdigit():
         return int(text)
     raise StreamError(f"--from '{text}' is no place in a stream", hint="give oldest, newest or a tuple id")

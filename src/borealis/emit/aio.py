@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import pyarrow as pa
 
@@ -22,12 +24,31 @@ from borealis.wire.messages import Receipt
 if TYPE_CHECKING:
     from borealis.emit.client import Client
 
+T = TypeVar("T")
+THREADS_MOST = 64  # so many calls may wait at a time, such as publishers for room
+
+
+class Threads:
+    """Threads for what blocks: not those of the event loop, which a program may need for itself."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(THREADS_MOST, thread_name_prefix="borealis-aio")
+
+    async def __call__(self, do: Callable[..., T], *given: Any, **named: Any) -> T:
+        """Do it in one of them, and wait for that."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, partial(do, *given, **named))
+
+    def close(self) -> None:
+        """No more is to be done."""
+        self._pool.shutdown(wait=False)
+
 
 class AsyncClient:
     """A cluster, as an asyncio program uses it. `async with`, or `await close()`."""
 
     def __init__(self, client: Client) -> None:
         self.blocking = client  # the same cluster, for threads
+        self._run = Threads()
 
     def stream(
         self,
@@ -42,7 +63,7 @@ class AsyncClient:
     ) -> AsyncSubscription:
         """A stream to iterate over with `async for`; see `Client.subscribe`. It connects when iteration begins."""
         options = {"reader": reader, "headers": headers, "on_gap": on_gap, "auto_ack": auto_ack, "timeout": timeout}
-        return AsyncSubscription(self.blocking, stream, start, options)
+        return AsyncSubscription(self.blocking, self._run, stream, start, options)
 
     async def subscribe(self, stream: str, start: Start | None = None, **options: Any) -> AsyncSubscription:
         """The same, connected already: from `newest` means from now on."""
@@ -52,11 +73,11 @@ class AsyncClient:
 
     async def publish(self, stream: str, data: Any, *, timeout: float | None = None) -> Receipt:
         """Send rows to an input and wait until they are taken over."""
-        return await asyncio.to_thread(self.blocking.publish, stream, data, timeout=timeout)
+        return await self._run(self.blocking.publish, stream, data, timeout=timeout)
 
     def publisher(self, stream: str, name: str | None = None) -> AsyncPublisher:
         """A way into an input for many batches: `async with cluster.publisher("packets") as out`."""
-        return AsyncPublisher(self.blocking, stream, name)
+        return AsyncPublisher(self.blocking, self._run, stream, name)
 
     async def deploy(
         self,
@@ -69,31 +90,32 @@ class AsyncClient:
     ) -> dict[str, Any]:
         """Run a diagram; see `Client.deploy`."""
         deploy = self.blocking.deploy
-        return await asyncio.to_thread(deploy, diagram, cut=cut, place=place, units=units, buckets=buckets)
+        return await self._run(deploy, diagram, cut=cut, place=place, units=units, buckets=buckets)
 
     async def undeploy(self, diagram: str) -> None:
         """Stop a diagram."""
-        await asyncio.to_thread(self.blocking.undeploy, diagram)
+        await self._run(self.blocking.undeploy, diagram)
 
     async def move(self, unit: str, node: str, *, diagram: str | None = None) -> dict[str, Any]:
         """Move a running unit, with its state, to another node."""
-        return await asyncio.to_thread(self.blocking.move, unit, node, diagram=diagram)
+        return await self._run(self.blocking.move, unit, node, diagram=diagram)
 
     async def status(self) -> dict[str, Any]:
         """Everything: nodes, diagrams, units, streams."""
-        return await asyncio.to_thread(self.blocking.status)
+        return await self._run(self.blocking.status)
 
     async def nodes(self) -> list[dict[str, Any]]:
         """The nodes, alive or not."""
-        return await asyncio.to_thread(self.blocking.nodes)
+        return await self._run(self.blocking.nodes)
 
     async def streams(self) -> list[dict[str, Any]]:
         """The streams, and where they are."""
-        return await asyncio.to_thread(self.blocking.streams)
+        return await self._run(self.blocking.streams)
 
     async def close(self) -> None:
         """End everything that runs over this client."""
-        await asyncio.to_thread(self.blocking.close)
+        await self._run(self.blocking.close)
+        self._run.close()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -107,8 +129,8 @@ class AsyncClient:
 class AsyncSubscription:
     """A stream that comes in, for one task: `async for` gives rows; `batches()`, `pandas()`, `sections()` the rest."""
 
-    def __init__(self, client: Client, stream: str, start: Start | None, options: dict[str, Any]) -> None:
-        self._client, self._stream, self._start, self._options = client, stream, start, options
+    def __init__(self, client: Client, run: Threads, stream: str, start: Start | None, options: dict[str, Any]) -> None:
+        self._client, self._run, self._stream, self._start, self._options = client, run, stream, start, options
         self._under: Subscription | None = None
         self._news = asyncio.Event()
 
@@ -116,7 +138,7 @@ class AsyncSubscription:
         """Connect, if that is not done yet; the blocking subscription under this one."""
         if self._under is None:
             loop = asyncio.get_running_loop()
-            under = await asyncio.to_thread(self._client.subscribe, self._stream, self._start, **self._options)
+            under = await self._run(self._client.subscribe, self._stream, self._start, **self._options)
             if self._under is not None:  # another task was faster
                 under.stop()
                 return self._under
@@ -160,12 +182,12 @@ class AsyncSubscription:
     async def ack(self, upto: int | None = None) -> None:
         """This named reader needs nothing before `upto` (by default all that was handed out), whatever happens."""
         under = await self.open()
-        await asyncio.to_thread(under.ack, upto)
+        await self._run(under.ack, upto)
 
     async def stop(self) -> None:
         """End it; iterations end."""
         if self._under is not None:
-            await asyncio.to_thread(self._under.stop)
+            await self._run(self._under.stop)
 
     async def __aenter__(self) -> AsyncSubscription:
         await self.open()
@@ -180,14 +202,14 @@ class AsyncSubscription:
         """As `Subscription.take`, waiting on the event loop."""
         under = await self.open()
         if under.wants_to_ack:
-            await asyncio.to_thread(under.ack_what_was_had)
+            await self._run(under.ack_what_was_had)
         seconds = under.reading.timeout
         while True:
             self._news.clear()
             try:
                 section = under.take(0, boundaries=boundaries, ack=False)
                 if section is None:
-                    await asyncio.to_thread(under.ack_what_was_had, now=True)
+                    await self._run(under.ack_what_was_had, now=True)
                 return section
             except TimeoutError as nothing:
                 try:
@@ -199,40 +221,40 @@ class AsyncSubscription:
 class AsyncPublisher:
     """A way into an input for many batches, in numbered order. `async with` waits at the end for all of them."""
 
-    def __init__(self, client: Client, stream: str, name: str | None) -> None:
-        self._client, self._stream, self._name = client, stream, name
+    def __init__(self, client: Client, run: Threads, stream: str, name: str | None) -> None:
+        self._client, self._run, self._stream, self._name = client, run, stream, name
         self._under: Publisher | None = None
 
     async def open(self) -> Publisher:
         """Connect, if that is not done yet; the blocking publisher under this one."""
         if self._under is None:
-            self._under = await asyncio.to_thread(self._client.publisher, self._stream, self._name)
+            self._under = await self._run(self._client.publisher, self._stream, self._name)
         return self._under
 
     async def send(self, data: Any) -> int:
         """Send rows; they are safe when `flush` returns. Returns their number."""
         under = await self.open()
-        return await asyncio.to_thread(under.send, data)
+        return await self._run(under.send, data)
 
     async def heartbeat(self, time: int | datetime) -> None:
         """Promise that no tuple before this time follows."""
         under = await self.open()
-        await asyncio.to_thread(under.heartbeat, time)
+        await self._run(under.heartbeat, time)
 
     async def end(self) -> None:
         """Say that nothing follows, ever."""
         under = await self.open()
-        await asyncio.to_thread(under.end)
+        await self._run(under.end)
 
     async def flush(self, timeout: float | None = None) -> Receipt:
         """Wait until everything is taken over."""
         under = await self.open()
-        return await asyncio.to_thread(under.flush, timeout)
+        return await self._run(under.flush, timeout)
 
     async def close(self, timeout: float | None = None) -> None:
         """Wait until everything is taken over, and hang up."""
         if self._under is not None:
-            await asyncio.to_thread(self._under.close, timeout)
+            await self._run(self._under.close, timeout)
 
     async def __aenter__(self) -> AsyncPublisher:
         await self.open()

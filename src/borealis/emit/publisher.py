@@ -28,7 +28,7 @@ from borealis.clock import Clock, WallClock
 from borealis.emit.coordinator import Location
 from borealis.emit.queue import MovedError
 from borealis.emit.retrying import RETRIES, Backoff, Retries, is_temporary
-from borealis.emit.subscriber import Route, located
+from borealis.emit.subscriber import Route, check_name, located
 from borealis.errors import BorealisError, GoneError, InputError, StreamError, WireError
 from borealis.ingest.sources import as_source
 from borealis.section import empty_rows
@@ -50,6 +50,10 @@ class Publishing:
     retries: Retries = RETRIES
     kept_bytes: int = KEPT_BYTES
     kept_batches: int = KEPT_BATCHES
+
+    def __post_init__(self) -> None:
+        if self.name is not None:
+            check_name("publisher", self.name)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections import deque
@@ -81,8 +82,16 @@ class Reading:
         is_id = isinstance(self.start, int) and not isinstance(self.start, bool) and self.start >= 0
         if not is_id and self.start not in (None, "oldest", "newest"):
             raise InputError(f"start={self.start!r} is no place", hint="give 'oldest', 'newest' or a tuple id")
+        if self.reader is not None:
+            check_name("reader", self.reader)
         if self.on_gap not in ("raise", "continue"):
             raise InputError(f"on_gap={self.on_gap!r}", hint="give 'raise' or 'continue'")
+
+
+def check_name(what: str, name: str) -> None:
+    """Refuse a name that cannot travel."""
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,200}", name):
+        raise InputError(f"'{name}' cannot name a {what}", hint="letters, digits, _, . and - can, up to 200 of them")
 
 
 class Buffer:

@@ -411,6 +411,6 @@ def test_a_tail_is_shown_in_columns_that_grow(capfdbinary: pytest.CaptureFixture
 
 
 def test_what_nobody_meant_as_a_place_is_refused() -> None:
-    assert [tail._start(text) for text in ("oldest", "newest", "17")] == ["oldest", "newest", 17]
+    assert [tail._start(text) for text in ("oldest", "newest", "17", None)] == ["oldest", "newest", 17, None]
     with pytest.raises(BorealisError):
         tail._start("-1")
