@@ -339,6 +339,8 @@ class OutputQueue:
         queue._readers = {name: _Reader(*facts) for name, facts in snapshot.readers.items()}
         for section in snapshot.sections:
             queue._push(section)
+            if not len(section):
+                queue._merge_boundaries()
         return queue
 
     # -- inside, under the lock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable
@@ -468,6 +469,19 @@ def test_an_empty_queue_moves_too() -> None:
     assert again.status() == queue.status()
     put(again, 1)
     assert told(again.read(5, 3, 0)) == ([5], [])
+
+
+def test_many_heartbeats_are_restored_as_few_sections() -> None:
+    """As an entry point does from its log, where each is a record."""
+    queue = new()
+    put(queue, 1)
+    none = pa.record_batch([pa.array([], pa.int64())], schema=SCHEMA)
+    beats = [Section(1, none, NOTHING, np.array([1]), np.array([b]), b - 1 if b else FIRST_TIME) for b in range(500)]
+    whole = queue.snapshot()
+    snapshot = dataclasses.replace(whole, boundary=499, sections=(*whole.sections, *beats))
+    again = OutputQueue.restore(snapshot)
+    assert len(again._held) < 12
+    assert told(again.read(0, FIRST_TIME, 0)) == ([0], [(1, b) for b in range(500)])
 
 
 def test_all_kinds_of_columns_move() -> None:
