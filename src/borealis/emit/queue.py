@@ -128,7 +128,8 @@ class OutputQueue:
     @property
     def held_bytes(self) -> int:
         """About how much memory the held sections take."""
-        return self._total() - self._base
+        with self._more:
+            return self._total() - self._base
 
     def status(self) -> QueueStatus:
         """All of it at one moment."""
