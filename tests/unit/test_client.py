@@ -30,6 +30,7 @@ from borealis.emit.whereabouts import Whereabouts
 from borealis.errors import BorealisError, ClusterError, GoneError, InputError, StreamError, WireError
 from borealis.section import Section, boundary_only, section
 from borealis.tuples import LAST_TIME
+from borealis.wire.auth import Security
 from borealis.wire.messages import BatchHead, Problem, Receipt, SchemaIs, SchemaOf
 from borealis.wire.problems import ReplacedError
 from borealis.wire.server import Entry, WireServer
@@ -104,10 +105,10 @@ class Counter:
 class Place:
     """A node as far as a client sees one: queues, entry points, and what their columns are."""
 
-    def __init__(self) -> None:
+    def __init__(self, security: Security | None = None) -> None:
         self.queues: dict[str, OutputQueue] = {}
         self.entries: dict[str, Counter] = {}
-        self.server = WireServer(self).start()
+        self.server = WireServer(self, security=security).start()
         self.address = self.server.address
 
     def queue(self, stream: str) -> OutputQueue:
@@ -506,6 +507,23 @@ def test_a_node_that_never_comes_back_is_given_up(place: Place, town: Town, stac
     place.server.close()
     with pytest.raises(WireError):
         next(subscription.rows())
+
+
+def test_nodes_with_a_token_want_the_clients(town: Town, stack: ExitStack) -> None:
+    place = Place(Security(token="right"))
+    stack.callback(place.close)
+    queue = place.queues[STREAM] = OutputQueue(STREAM, SCHEMA)
+    place.entries[STREAM] = Counter(queue)
+    town.places[STREAM] = (place, True)
+    with borealis.connect(f"127.0.0.1:{town.port}", "right", retries=SOON) as client:
+        client.publish("packets", rows(0, 2))
+        assert next(iter(client.subscribe("packets", "oldest")))["n"] == 0
+    with borealis.connect(f"127.0.0.1:{town.port}", "wrong", retries=Retries(0.01, 0.01, 0.1)) as client:
+        with pytest.raises(WireError, match="another token"):
+            client.publish("packets", rows(2, 2))
+        with pytest.raises(WireError, match="another token"):
+            client.subscribe("packets")
+    assert published(place) == [0, 1]
 
 
 # -- publishing

@@ -36,7 +36,8 @@ from borealis.wire.problems import ReplacedError
 
 BUFFER_BYTES = 16 << 20  # read ahead of the program
 ACK_EVERY_S = 0.2  # acknowledgements are calls of their own: not one for every section
-OPEN_S = 10.0  # for the first connection, where waiting longer only hides a mistake
+OPEN_S = 10.0  # for a stream that the coordinator says will be served soon
+FIRST_S = 3.0  # for the first connection to a node, where waiting longer only hides a mistake
 
 Start = int | Literal["oldest", "newest"]
 
@@ -359,7 +360,7 @@ class Subscription:
 
     def _read_on(self, place: str | None) -> None:
         patience = self.reading.retries
-        backoff = Backoff(Retries(patience.first_s, patience.most_s, min(OPEN_S, patience.give_up_s)), self._clock)
+        backoff = Backoff(Retries(patience.first_s, patience.most_s, min(FIRST_S, patience.give_up_s)), self._clock)
         while not self._stopped.is_set():
             try:
                 with self._open(place or self._locate()) as feed:
