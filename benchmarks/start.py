@@ -1,8 +1,8 @@
 """How long `borealis up --nodes 3` takes, beside one plain SparkSession and its first job: `borealis bench start`.
 
-By turns: a plain session in a process of its own (from the start of the process to the end of its first small job), then
-`borealis up --nodes 3` (from the start of the command until it says that all are ready). `where` tells what each part of
-the cluster was doing when.
+By turns: a plain session in a process of its own (from the start of the process to the end of its first small job),
+then `borealis up --nodes 3` (from the start of the command until it says that all are ready). `where` tells what each
+part of the cluster was doing when.
 """
 
 # no `from __future__ import annotations`: this file may be loaded by its path, and its dataclasses must survive that

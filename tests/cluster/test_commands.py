@@ -75,9 +75,7 @@ def test_a_killed_coordinator_is_not_missed_and_finds_its_nodes_again(city: City
     _, port = record["coordinator"].rsplit(":", 1)
     catalog = f"{record['data']}/catalog.sqlite"
     city.start("coordinator", "--port", port, "--catalog", catalog, out=city.root / "coordinator.log")
-    wait_for(
-        lambda: len([n for n in _nodes(city) if n["alive"]]) == 3, "all nodes are back at the new coordinator"
-    )
+    wait_for(lambda: len([n for n in _nodes(city) if n["alive"]]) == 3, "all nodes are back at the new coordinator")
     assert sending.wait(60) == 0
     assert {u["state"] for u in city.status()["units"]} <= {"running", "ended"}
     wait_for(lambda: sum(seen(json_lines(out)).values()) >= sum(expected(file).values()), "all results")
