@@ -44,15 +44,15 @@ class Cluster:
     # -- nodes
 
     def heard(self, status: NodeStatus) -> None:
-        """Take a heartbeat. A name is given away as soon as its holder does not answer a ping."""
+        """Take a heartbeat. A name or address is given away as soon as its holder does not answer a ping."""
         try:
             self._heard(status)
         except TakenError:
-            holder = self.members.member(status.node)
-            if holder is None or holder.status.incarnation == status.incarnation or self._answers(holder):
+            holder = self.members.holder(status)
+            if holder is None or self._answers(holder):
                 raise
             with self._guard:
-                self.members.died(status.node, holder.status.incarnation)
+                self.members.died(holder.name, holder.status.incarnation)
             self._heard(status)
 
     def _heard(self, status: NodeStatus) -> None:

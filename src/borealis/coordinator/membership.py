@@ -59,21 +59,31 @@ class Membership:
         self._members: dict[str, Member] = {}
 
     def heard(self, status: NodeStatus) -> bool:
-        """Take a heartbeat; true if this node is new or has begun anew. Refused: another version, a name in use."""
+        """Take a heartbeat; true if this process is new. Refused: another version, a name or an address in use."""
         check_version(status.node, status.version)
         now = self._clock.now()
         known = self._members.get(status.node)
         if known is not None and known.status.incarnation == status.incarnation:
             self._members[status.node] = known.beat(status, now)
             return False
-        if known is not None and self._lives(known, now):
-            other = known.status
+        if (holder := self.holder(status)) is not None:
+            other = holder.status
+            what = f"the name '{status.node}'" if other.node == status.node else f"the address {status.address}"
             raise TakenError(
-                f"the name '{status.node}' belongs to a node that is alive (pid {other.pid} on {other.host})",
-                hint="give this node another name, or stop that one",
+                f"{what} belongs to node '{other.node}', which is alive (pid {other.pid} on {other.host})",
+                hint="give this node another, or stop that one",
             )
         self._members[status.node] = Member(status, now, 1, ((now, status),))
         return True
+
+    def holder(self, status: NodeStatus) -> Member | None:
+        """The living node that has the name or the address already that another process comes with."""
+        for member in self.alive():
+            other = member.status
+            same_process = (other.node, other.incarnation) == (status.node, status.incarnation)
+            if not same_process and (other.node == status.node or other.address == status.address):
+                return member
+        return None
 
     def _lives(self, member: Member, now: float) -> bool:
         return now - member.at < self.dead_after

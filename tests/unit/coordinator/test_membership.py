@@ -42,13 +42,24 @@ def test_a_node_lives_until_it_is_silent_for_three_seconds(members: Membership, 
 def test_a_name_in_use_is_refused_until_its_holder_is_dead(members: Membership, clock: ManualClock) -> None:
     members.heard(node(incarnation="1").status())
     clock.advance(2)
-    with pytest.raises(TakenError, match=r"'node1' belongs to a node that is alive \(pid 4242 on here\)"):
+    with pytest.raises(
+        TakenError, match=r"the name 'node1' belongs to node 'node1', which is alive \(pid 4242 on here\)"
+    ):
         members.heard(node(incarnation="2").status())
     assert not members.heard(node(incarnation="1").status())
     clock.advance(3)
     assert members.heard(node(incarnation="2").status())
     with pytest.raises(TakenError):
         members.heard(node(incarnation="1").status())
+
+
+def test_an_address_in_use_is_refused(members: Membership, clock: ManualClock) -> None:
+    """What is meant for one node must not reach another."""
+    members.heard(node("node1", "1").status())
+    with pytest.raises(TakenError, match=r"the address grpc://127.0.0.1:1 belongs to node 'node1', which is alive"):
+        members.heard(node("node2", "2").status())
+    clock.advance(3)
+    assert members.heard(node("node2", "2").status())
 
 
 def test_someone_may_know_better_than_heartbeats(members: Membership) -> None:
@@ -66,8 +77,8 @@ def test_another_version_is_refused() -> None:
 
 
 def test_a_node_that_is_not_there(members: Membership, clock: ManualClock) -> None:
-    members.heard(node("node1").status())
-    members.heard(node("node2").status())
+    members.heard(node("node1", "1").status())
+    members.heard(node("node2", "22").status())
     with pytest.raises(MissingError) as missing:
         members.living("node22")
     assert missing.value.message == "there is no node 'node22' (nodes are node1, node2)"

@@ -162,7 +162,7 @@ def test_a_name_in_use_is_refused_while_its_holder_answers(town: Rest) -> None:
     holder = town.yard["node1"]
     other = holder.status().model_copy(update={"incarnation": "2", "address": "grpc://127.0.0.1:99"})
     refused = problem(town.http.post("/v1/nodes", content=other.encode()), 409, "ClusterError")
-    assert "belongs to a node that is alive (pid 4242 on here)" in refused.message
+    assert "belongs to node 'node1', which is alive (pid 4242 on here)" in refused.message
     town.yard.down.add("node1")  # killed, and started again at once: three seconds need not pass
     assert town.http.post("/v1/nodes", content=other.encode()).status_code == 200
     assert town.cluster.address("node1") == "grpc://127.0.0.1:99"
