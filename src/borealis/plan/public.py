@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
@@ -9,6 +10,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from borealis.emit.whereabouts import CA, COORDINATOR, HOME, TOKEN
 from borealis.errors import OutputError
 from borealis.plan.public_reader import HeldReader, Reading, StreamReader, outward
 from borealis.plan.public_writer import StreamWriter, Writing
@@ -18,7 +20,13 @@ FORMAT = "borealis"
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("borealis")` known to a session. The Python of its workers must have this package."""
+    """Make `format("borealis")` known to a session. The Python of its workers must have this package.
+
+    Where the cluster is (BOREALIS_COORDINATOR and its kin) is taken from the environment as it is now.
+    """
+    for name in (HOME, COORDINATOR, TOKEN, CA):
+        if name in os.environ:  # Spark plans in processes that know only what the JVM knew when it started
+            spark.sparkContext.environment[name] = os.environ[name]
     spark.dataSource.register(BorealisSource)
 
 
