@@ -158,6 +158,8 @@ def _give_back(loan: Loan) -> None:
         if loan.depot.take_back(loan.token):
             return
         for key in [k for k, d in _open.items() if d is loan.depot]:
+            if key[1]:  # a port of one's own is kept for the next unit
+                return
             del _open[key]
     # it waits for answers under way, and an executor that hangs may never take its own
     closing = threading.Thread(target=loan.depot.shutdown, name="depot-close", daemon=True)

@@ -48,6 +48,8 @@ CLUSTER_SETTINGS = {
     "spark.executor.extraJavaOptions": JVM_FLAGS,
     "spark.task.maxFailures": "8",
     "spark.stage.maxConsecutiveAttempts": "8",
+    "spark.executor.maxNumFailures": "32",  # YARN and Kubernetes give an application up after so many,
+    "spark.executor.failuresValidityInterval": "10m",  # and would otherwise count them all its life
     "spark.executor.heartbeatInterval": "2s",
     "spark.network.timeout": "30s",  # for a machine that is gone without a word
     "spark.network.timeoutInterval": "5s",
