@@ -50,6 +50,10 @@ class WireError(BorealisError):
     """Something came over the wire that cannot be, or the other side cannot be reached."""
 
 
+class UnreachableError(WireError):
+    """Nobody answers where somebody should."""
+
+
 class StreamError(BorealisError):
     """There is no such stream, or it does not hold what is asked for any more."""
 

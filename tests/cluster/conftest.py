@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from city import City  # noqa: E402
+from city import City
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,7 @@
-"""A node as a process: Spark, the Flight server, metrics, and a heartbeat to the coordinator."""
+"""A node as a process: Spark, the Flight server, metrics, and a heartbeat to the coordinator.
+
+Its JVM takes longest to start, so it starts first; everything else is imported meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +11,20 @@ import signal
 import socket
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx
-
-from borealis.errors import BorealisError, ClusterError
-from borealis.node.metrics import MetricsServer
-from borealis.node.node import Node
-from borealis.node.warm import warm_up
+from borealis.errors import BorealisError, UnreachableError
 from borealis.plan.session import session
-from borealis.wire.auth import Security, require_security
-from borealis.wire.messages import Problem
-from borealis.wire.problems import error_of
-from borealis.wire.server import WireServer
+
+if TYPE_CHECKING:
+    from borealis.node.node import Node
+    from borealis.node.reporting import Coordinator
+    from borealis.wire.auth import Security
 
 HEARTBEAT_S = 1.0
-ANSWER_S = 5.0
 
 log = logging.getLogger("borealis.node")
 
@@ -46,44 +45,59 @@ class NodeOptions:
     settings: dict[str, str] = field(default_factory=dict)  # Spark's
 
 
-class Coordinator:
-    """What a node says to its coordinator, over HTTP. It never waits long: a node does not depend on it."""
+class _Spark:
+    """The session, on its way from the moment this is made."""
 
-    def __init__(self, address: str, security: Security | None) -> None:
-        scheme = "https" if security is not None and security.tls else "http"
-        base = address if "://" in address else f"{scheme}://{address}"
-        headers = {"authorization": f"Bearer {security.token}"} if security and security.token else {}
-        verify: Any = str(security.ca) if security is not None and security.ca is not None else True
-        self._http = httpx.Client(base_url=base, headers=headers, timeout=ANSWER_S, verify=verify, trust_env=False)
+    def __init__(self, master: str, settings: dict[str, str]) -> None:
+        self._made: Any = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._make, args=(master, settings), name="spark", daemon=True)
+        self._thread.start()
 
-    def heartbeat(self, status: bytes) -> None:
-        """Raises the coordinator's own error where it refuses this node."""
-        answer = self._http.post("/v1/nodes", content=status, headers={"content-type": "application/json"})
-        if answer.status_code == httpx.codes.CONFLICT:
-            raise error_of(Problem.decode(answer.content))
-        answer.raise_for_status()
-
-    def locate(self, stream: str) -> str | None:
-        """Who serves a stream now, if the coordinator can tell."""
+    def _make(self, master: str, settings: dict[str, str]) -> None:
         try:
-            answer = self._http.get("/v1/locate", params={"stream": stream})
-        except httpx.HTTPError:
-            return None
-        found = answer.json().get("address") if answer.status_code == httpx.codes.OK else None
-        return str(found) if found else None
+            self._made = session(master, settings)
+        except BaseException as error:
+            self._error = error
 
-    def close(self) -> None:
-        """Hang up."""
-        self._http.close()
+    def get(self) -> Any:
+        """The session, once it is there; raises what kept it from coming."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._made
 
 
 def serve(options: NodeOptions) -> int:
     """Run a node until it is told to stop, or SIGTERM comes; the trains under way are finished."""
-    require_security([options.host], options.security)
-    coordinator = Coordinator(options.coordinator, options.security) if options.coordinator else None
+    name = options.name or f"{socket.gethostname().split('.')[0]}-{os.getpid()}"
     master = options.master or f"local[{options.cores or 1}, 3]"
+    if options.security is None or options.security.token is None:
+        _require_loopback(options)
+    spark = _Spark(master, {"spark.app.name": f"borealis {name}", **options.settings})
+    try:
+        return _serve(options, name, master, spark)
+    finally:
+        with suppress(BorealisError):  # told already
+            spark.get().stop()
+
+
+def _require_loopback(options: NodeOptions) -> None:
+    from borealis.wire.auth import require_security
+
+    require_security([options.host], options.security)
+
+
+def _serve(options: NodeOptions, name: str, master: str, spark: _Spark) -> int:
+    from borealis.node.metrics import MetricsServer
+    from borealis.node.node import Node
+    from borealis.node.reporting import Coordinator
+    from borealis.node.warm import warm_up
+    from borealis.wire.server import WireServer
+
+    coordinator = Coordinator(options.coordinator, options.security) if options.coordinator else None
     node = Node(
-        options.name or f"{socket.gethostname().split('.')[0]}-{os.getpid()}",
+        name,
         data=options.data,
         security=options.security,
         ask=coordinator.locate if coordinator else lambda _: None,
@@ -97,17 +111,15 @@ def serve(options: NodeOptions) -> int:
     metrics = MetricsServer(node.status, options.host, options.http_port, options.security)
     node.http = metrics.address
     beats = _Heartbeats(node, coordinator)
-    spark: Any = None
     try:
         beats.first()
-        print(f"{node.name} at {node.address}, metrics at {node.http}/metrics", flush=True)
-        spark = session(master, {"spark.app.name": f"borealis {node.name}", **options.settings})
-        node.spark_is(spark)
+        print(f"{name} at {node.address}, metrics at {node.http}/metrics", flush=True)
+        node.spark_is(spark.get())
         beats.wake()
-        print(f"{node.name}: Spark is ready", flush=True)
-        threading.Thread(target=warm_up, args=(spark,), name="warm-up", daemon=True).start()
+        print(f"{name}: Spark is ready", flush=True)
+        threading.Thread(target=warm_up, args=(spark.get(),), name="warm-up", daemon=True).start()
         node.stop_asked.wait()
-        print(f"{node.name}: stopping", flush=True)
+        print(f"{name}: stopping", flush=True)
         return 0
     except BaseException:
         node.spark_failed()
@@ -117,8 +129,6 @@ def serve(options: NodeOptions) -> int:
         node.close()
         server.close()
         metrics.close()
-        if spark is not None:
-            spark.stop()
 
 
 class _Heartbeats:
@@ -136,7 +146,7 @@ class _Heartbeats:
             return
         try:
             self._coordinator.heartbeat(self._node.status().encode())
-        except httpx.HTTPError as error:
+        except UnreachableError as error:
             log.warning("no coordinator yet (%s): this node goes on trying", error)
             self._reached = False
         threading.Thread(target=self._beat_forever, name="heartbeat", daemon=True).start()
@@ -162,16 +172,14 @@ class _Heartbeats:
                 if not self._reached:
                     log.warning("the coordinator is back")
                 self._reached = True
-            except (httpx.HTTPError, OSError) as error:
+            except UnreachableError as error:
                 if self._reached:
                     log.warning("the coordinator does not answer (%s); what runs goes on", error)
                 self._reached = False
-            except ClusterError as error:
+            except BorealisError as error:
                 log.error("the coordinator refuses this node: %s", error)
                 self._node.stop_asked.set()
                 return
-            except BorealisError as error:
-                log.error("%s", error)
             except Exception:
                 log.exception("a heartbeat failed")
                 time.sleep(HEARTBEAT_S)

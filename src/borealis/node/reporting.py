@@ -1,0 +1,48 @@
+"""What a node says to its coordinator, over HTTP. It never waits long: a node does not depend on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+from borealis.errors import UnreachableError
+from borealis.wire.auth import Security
+from borealis.wire.messages import Problem
+from borealis.wire.problems import error_of
+
+ANSWER_S = 5.0
+
+
+class Coordinator:
+    """The coordinator, as a node sees it."""
+
+    def __init__(self, address: str, security: Security | None) -> None:
+        scheme = "https" if security is not None and security.tls else "http"
+        base = address if "://" in address else f"{scheme}://{address}"
+        headers = {"authorization": f"Bearer {security.token}"} if security and security.token else {}
+        verify: Any = str(security.ca) if security is not None and security.ca is not None else True
+        self._http = httpx.Client(base_url=base, headers=headers, timeout=ANSWER_S, verify=verify, trust_env=False)
+
+    def heartbeat(self, status: bytes) -> None:
+        """Raises the coordinator's own error where it refuses this node."""
+        try:
+            answer = self._http.post("/v1/nodes", content=status, headers={"content-type": "application/json"})
+            if answer.status_code in (httpx.codes.CONFLICT, httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+                raise error_of(Problem.decode(answer.content))
+            answer.raise_for_status()
+        except httpx.HTTPError as error:
+            raise UnreachableError(f"the coordinator does not answer: {error}") from error
+
+    def locate(self, stream: str) -> str | None:
+        """Who serves a stream now, if the coordinator can tell."""
+        try:
+            answer = self._http.get("/v1/locate", params={"stream": stream})
+        except httpx.HTTPError:
+            return None
+        found = answer.json().get("address") if answer.status_code == httpx.codes.OK else None
+        return str(found) if found else None
+
+    def close(self) -> None:
+        """Hang up."""
+        self._http.close()
