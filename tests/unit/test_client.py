@@ -25,7 +25,7 @@ from borealis.emit.client import Client
 from borealis.emit.publisher import Publisher, Publishing, batches_of
 from borealis.emit.queue import OutputQueue, QueueLimits
 from borealis.emit.retrying import Backoff, Retries
-from borealis.emit.subscriber import Buffer, Reading, Subscription
+from borealis.emit.subscriber import Buffer, Came, Reading, Subscription
 from borealis.emit.whereabouts import Whereabouts
 from borealis.errors import BorealisError, ClusterError, GoneError, InputError, StreamError, WireError
 from borealis.section import Section, boundary_only, section
@@ -367,6 +367,22 @@ def test_another_life_of_the_stream_is_a_gap(place: Place, client: Client) -> No
     assert strict.gaps == 0
 
 
+def test_ids_of_an_earlier_life_are_never_acknowledged_in_a_later_one(place: Place, client: Client) -> None:
+    add(place.queues[STREAM], 5)
+    subscription = client.subscribe("packets", reader="ada", on_gap="continue")
+    assert [next(subscription.rows())["n"] for _ in range(5)] == list(range(5))
+    queue = anew(place, 10)
+    place.again()
+    eventually(lambda: subscription.gaps == 1 and subscription.connected)
+    with pytest.raises(GoneError, match="begun anew"):
+        subscription.ack()
+    subscription.ack_what_was_had(now=True)
+    assert queue.acked("ada", 1) == 0
+    assert [next(subscription.rows())["n"] for _ in range(10)] == list(range(10))
+    subscription.ack()
+    assert queue.acked("ada", 1) == 10
+
+
 def test_tuples_that_are_gone_are_a_gap_and_counted(place: Place, client: Client) -> None:
     queue = place.queues[STREAM] = OutputQueue(STREAM, SCHEMA, QueueLimits(bytes_most=1 << 16, keep_bytes=1 << 13))
     add(queue, 2)
@@ -676,6 +692,26 @@ def test_an_entry_point_that_has_forgotten_all_gets_what_is_kept(place: Place, c
     assert [head.number for head in place.entries[STREAM].heads] == [0, 1]
 
 
+def test_two_publishers_of_one_name_are_told(place: Place, client: Client) -> None:
+    one, other = client.publisher("packets", "ada"), client.publisher("packets", "ada")
+    for i in range(3):
+        one.send(rows(i, 1))
+    one.flush(WAIT_S)
+    other.send(rows(9, 1))
+    with pytest.raises(InputError, match="somebody else publishes to traffic/packets as 'ada'"):
+        other.flush(WAIT_S)
+    one.close()
+
+
+def test_waiting_for_what_was_abandoned_ends(place: Place, client: Client) -> None:
+    place.entries[STREAM].open.clear()
+    out = client.publisher("packets")
+    out.send(rows(0, 1))
+    threading.Timer(0.1, out.abandon).start()
+    with pytest.raises(InputError, match="abandoned"):
+        out.flush(WAIT_S)
+
+
 def test_what_is_not_acknowledged_is_bounded(place: Place, client: Client) -> None:
     entry = place.entries[STREAM]
     entry.open.clear()
@@ -855,7 +891,7 @@ def test_waits_grow_up_to_a_bound_and_end_after_long_failure() -> None:
 
 
 def test_a_buffer_gives_what_it_has_before_it_tells_why_it_ended() -> None:
-    part = Section(0, rows(0, 1), np.array([0]), NONE, NONE)
+    part = Came(Section(0, rows(0, 1), np.array([0]), NONE, NONE), 0)
     buffer = Buffer(1)
     assert buffer.put(part)
     buffer.close(StreamError("gone"))

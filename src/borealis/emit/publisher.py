@@ -1,7 +1,8 @@
 """A client's way into a stream: numbered batches, kept until the entry point has taken them over.
 
 1. A batch gets the number behind the last one and is kept. There is a bound on what is kept; there `send` waits.
-2. A thread sends what is kept, in order; another one takes away what the entry point has acknowledged.
+2. A thread of the connection sends what is kept, in order; another one takes away what the entry point has
+   acknowledged, and makes the next connection when this one breaks.
 3. When the connection breaks or the entry point moves, the first receipt of the new connection says which number the
    entry point has last. What it has is taken away, the rest is sent again. So nothing is lost or repeated.
 4. An entry point that was not durable and died knows nothing of us any more. What it had acknowledged is lost with it;
@@ -94,8 +95,8 @@ class Publisher:
         self.receipt: Receipt = self._publication.known
         self._next = self._to_send = self.receipt.number + 1
         self._backoff = Backoff(self.publishing.retries, self._clock)
-        for what, run in (("sends", self._send_on), ("listens", self._listen_on)):
-            threading.Thread(target=run, name=f"borealis-publisher {stream} {what}", daemon=True).start()
+        threading.Thread(target=self._listen_on, name=f"borealis-publisher {self.stream}", daemon=True).start()
+        self._start_sending(self._publication)
 
     # -- for the program
 
@@ -127,8 +128,10 @@ class Publisher:
     def idle(self, seconds: float | None = 0.0) -> bool:
         """Whether everything is acknowledged; waits for that for at most so long."""
         with self._changed:
-            idle = self._changed.wait_for(lambda: not self._kept or self._failed is not None, seconds)
+            idle = self._changed.wait_for(lambda: not self._kept or self._is_over(), seconds)
             self._check()
+            if self._closing and self._kept:
+                raise InputError(f"{len(self._kept)} batches for {self.stream} were abandoned", hint="send them again")
             return idle
 
     def send(self, data: Any) -> int:
@@ -219,44 +222,76 @@ class Publisher:
     def _taken(self, receipt: Receipt) -> None:
         """Under the lock: let go of what the entry point has."""
         self.receipt = receipt
+        if receipt.number >= self._next:
+            self._failed = self._failed or InputError(
+                f"somebody else publishes to {self.stream} as '{self.name}'", hint="give each publisher its own name"
+            )
         while self._kept and self._kept[0].head.number <= receipt.number:
             self._bytes -= self._kept.popleft().batch.nbytes
             self._backoff.found()
         self._changed.notify_all()
 
-    # -- the thread that sends
-
-    def _send_on(self) -> None:
-        while (publication := self._await_work()) is not None or not self._is_over():
-            try:
-                if publication is None:
-                    assert self._broken is not None
-                    self._wait(self._backoff.lost(self._broken))
-                    self._reconnect()
-                elif (item := self._take()) is not None:
-                    publication.send(item.batch, item.head)
-            except BorealisError as error:
-                self._lost(error, publication)
-            except BaseException as error:  # a defect: whoever waits for us has to know
-                self._fail(error)
-
-    def _await_work(self) -> wire.Publication | None:
-        """Wait until there is something to send, then where to; None: a connection is wanted, or it is over."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_over() or self._broken is not None or self._to_send < self._next)
-            return None if self._is_over() or self._broken is not None else self._publication
-
     def _is_over(self) -> bool:
         return self._closing or self._failed is not None
 
-    def _take(self) -> _Kept | None:
+    # -- the thread that sends, one for each connection: a dead machine may hold it up for long
+
+    def _start_sending(self, publication: wire.Publication) -> None:
+        name = f"borealis-publisher {self.stream} sends"
+        threading.Thread(target=self._send_on, args=(publication,), name=name, daemon=True).start()
+
+    def _send_on(self, publication: wire.Publication) -> None:
+        try:
+            while (item := self._take(publication)) is not None:
+                publication.send(item.batch, item.head)
+        except BorealisError as error:
+            self._lost(error, publication)
+        except BaseException as error:  # a defect: whoever waits for us has to know
+            self._fail(error)
+        finally:
+            publication.__exit__(WireError, None, None)  # the node shall not wait for more
+
+    def _take(self, publication: wire.Publication) -> _Kept | None:
+        """The next batch to send; waits for one. None: this connection is not wanted any more."""
         with self._changed:
-            if self._broken is not None or self._to_send >= self._next:
+            self._changed.wait_for(
+                lambda: self._is_over() or self._publication is not publication or self._to_send < self._next
+            )
+            if self._is_over() or self._publication is not publication:
                 return None
             item = self._kept[self._to_send - self._kept[0].head.number]
             self._to_send += 1
             self._changed.notify_all()
             return item
+
+    # -- the thread that listens, and connects again
+
+    def _listen_on(self) -> None:
+        while not self._is_over():
+            publication = self._publication
+            try:
+                if publication is None:
+                    assert self._broken is not None
+                    self._wait(self._backoff.lost(self._broken))
+                    self._reconnect()
+                elif (awaited := self._await_sent(publication)) is not None:
+                    receipt = publication.wait(awaited)
+                    with self._changed:
+                        if self._publication is publication:
+                            self._taken(receipt)
+            except BorealisError as error:
+                self._lost(error, publication)
+            except BaseException as error:
+                self._fail(error)
+
+    def _await_sent(self, publication: wire.Publication) -> int | None:
+        """Wait until something is under way; the number of the oldest of it."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over() or self._publication is not publication or self._under_way())
+            return self._kept[0].head.number if self._publication is publication and self._under_way() else None
+
+    def _under_way(self) -> bool:
+        return bool(self._kept) and self._kept[0].head.number < self._to_send
 
     def _wait(self, seconds: float) -> None:
         with self._changed:
@@ -308,6 +343,7 @@ class Publisher:
             self._to_send = first
             self._publication, self._broken = publication, None
             self._changed.notify_all()
+        self._start_sending(publication)
 
     def _renumber(self, first: int) -> None:
         renumbered = [
@@ -326,28 +362,6 @@ class Publisher:
 
     def _connect(self) -> wire.Publication:
         return self._peer.publish(Publish(stream=self.stream, publisher=self.name), self.schema)
-
-    # -- the thread that listens
-
-    def _listen_on(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._is_over() or (self._publication is not None and self._under_way()))
-                if self._is_over():
-                    return
-                publication, awaited = self._publication, self._kept[0].head.number
-            assert publication is not None
-            try:
-                receipt = publication.wait(awaited)
-            except BorealisError as error:
-                self._lost(error, publication)
-                continue
-            with self._changed:
-                if self._publication is publication:
-                    self._taken(receipt)
-
-    def _under_way(self) -> bool:
-        return bool(self._kept) and self._kept[0].head.number < self._to_send
 
 
 def schema_of(peer: wire.Peer, stream: str) -> pa.Schema:

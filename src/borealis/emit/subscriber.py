@@ -67,6 +67,22 @@ def located(route: Route, stream: str, clock: Clock | None = None) -> Location:
 
 
 @dataclass(frozen=True)
+class Came:
+    """A section, and in which life of the stream it came: each gap begins another, and ids mean nothing across it."""
+
+    section: Section
+    life: int
+
+
+@dataclass(frozen=True)
+class Link:
+    """A connection to the node that serves the stream, and the life of the stream there."""
+
+    peer: wire.Peer
+    life: int
+
+
+@dataclass(frozen=True)
 class Reading:
     """How to read a stream."""
 
@@ -100,7 +116,7 @@ class Buffer:
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
-        self._held: deque[Section] = deque()
+        self._held: deque[Came] = deque()
         self._bytes = 0
         self._closed = False
         self._error: BaseException | None = None
@@ -112,14 +128,14 @@ class Buffer:
         """Whether no more will come."""
         return self._closed
 
-    def put(self, section: Section) -> bool:
+    def put(self, came: Came) -> bool:
         """Add one, when there is room; False if nobody wants it any more."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or not self._held or self._bytes < self._most)
             if self._closed:
                 return False
-            self._held.append(section)
-            self._bytes += section.nbytes
+            self._held.append(came)
+            self._bytes += came.section.nbytes
             self._changed.notify_all()
         self._news()
         return True
@@ -135,16 +151,16 @@ class Buffer:
             self._changed.notify_all()
         self._news()
 
-    def take(self, seconds: float | None) -> Section | None:
+    def take(self, seconds: float | None) -> Came | None:
         """The next one; None at the end. Raises TimeoutError if none came in that time, and why it ended badly."""
         with self._changed:
             if not self._changed.wait_for(lambda: bool(self._held) or self._closed, seconds):
                 raise TimeoutError
             if self._held:
-                section = self._held.popleft()
-                self._bytes -= section.nbytes
+                came = self._held.popleft()
+                self._bytes -= came.section.nbytes
                 self._changed.notify_all()
-                return section
+                return came
             if self._error is not None:
                 raise self._error
             return None
@@ -172,8 +188,9 @@ class Subscription:
         self._route = route
         self._clock = clock or WallClock()
         self._buffer = Buffer(self.reading.buffer_bytes)
-        self._peer: wire.Peer | None = None
+        self._link: Link | None = None
         self._feed: wire.Subscription | None = None
+        self._where = found.address
         self._stopped = threading.Event()
         self._opened = threading.Event()
         start = self.reading.start
@@ -185,10 +202,11 @@ class Subscription:
         self._current: Section | None = None
         self._position = 0  # the id behind what was handed out
         self._had = 0  # the id behind what the program has done with, as it came back for more
+        self._life = 0  # of what was handed out; `gaps` is that of what is being read
         self._acked = -1
         self._next_ack = 0.0
-        name = f"borealis-subscription {self.stream}"
-        threading.Thread(target=self._read, args=(found.address,), name=name, daemon=True).start()
+        self._thread = threading.Thread(target=self._read, name=f"borealis-subscription {self.stream}", daemon=True)
+        self._thread.start()
         self._opened.wait()
         if self._epoch is None:
             self._buffer.take(0)  # raises why
@@ -246,9 +264,12 @@ class Subscription:
         upto = self.position if upto is None else upto
         if upto <= self._acked:
             return
-        if (peer := self._peer) is None:
+        link = self._link
+        if link is None:
             raise WireError(f"not connected to {self.stream} now", hint="acknowledge again later; nothing is lost")
-        peer.ack(Ack(stream=self.stream, reader=self.reading.reader, level=1, upto=upto))
+        if link.life != self._life:
+            raise GoneError(f"{self.stream} has begun anew: what came before cannot be acknowledged any more")
+        link.peer.ack(Ack(stream=self.stream, reader=self.reading.reader, level=1, upto=upto))
         self._acked = upto
 
     def stop(self) -> None:
@@ -258,6 +279,8 @@ class Subscription:
         self._buffer.close(drop=True)
         if (feed := self._feed) is not None:
             feed.cancel()
+        if not self._thread.is_alive():
+            self._hang_up()
 
     def __enter__(self) -> Subscription:
         return self
@@ -294,13 +317,16 @@ class Subscription:
                 self.ack_what_was_had()
             seconds = self.reading.timeout if timeout is None else timeout
             try:
-                section = self._buffer.take(seconds)
+                came = self._buffer.take(seconds)
             except TimeoutError:
                 raise TimeoutError(f"nothing came on {self.stream} for {seconds} s") from None
-            if section is None:
+            if came is None:
                 if ack:
                     self.ack_what_was_had(now=True)
                 return None
+            section = came.section
+            if came.life != self._life:
+                self._life, self._acked, self._had = came.life, -1, section.first
             self._current, self._position = section, section.first
             self.ended = section.ended
             if boundaries or len(section):
@@ -342,10 +368,10 @@ class Subscription:
 
     # -- the thread that reads
 
-    def _read(self, address: str) -> None:
+    def _read(self) -> None:
         error: BaseException | None = None
         try:
-            self._read_on(address)
+            self._read_on(self._where)
         except BaseException as failure:
             error = failure
         finally:
@@ -385,9 +411,9 @@ class Subscription:
             epoch=None if self._anew else self._epoch,
             reader=self.reading.reader,
         )
-        self._where = address
-        self._peer = self._route.peer(address)
-        feed = self._feed = self._peer.subscribe(wanted)
+        peer = self._route.peer(address)
+        self._where, self._link = address, Link(peer, self.gaps)
+        feed = self._feed = peer.subscribe(wanted)
         if self._stopped.is_set():  # `stop` may have come when there was nothing to cancel
             feed.cancel()
         self.reconnects += self._epoch is not None
@@ -414,7 +440,7 @@ class Subscription:
         for section in feed:
             self.lost += max(0, section.first - self._next)
             self._next, self._boundary = section.stop, section.final
-            if not self._buffer.put(section):
+            if not self._buffer.put(Came(section, self.gaps)):
                 return
 
     def _prepare(self, error: BorealisError) -> None:
@@ -423,14 +449,15 @@ class Subscription:
             if self.reading.on_gap == "raise" or self._epoch is None:
                 raise error
             self.gaps += 1
-            self._anew, self._start, self._boundary, self._acked = True, "oldest", FIRST_TIME, -1
+            self._anew, self._start, self._boundary = True, "oldest", FIRST_TIME
             return
         said_by_coordinator = getattr(error, "status", None) is not None
         not_there_yet = isinstance(error, StreamError) and self._epoch is not None and not said_by_coordinator
-        if isinstance(error, ReplacedError) or not (is_temporary(error) or not_there_yet):
+        again = is_temporary(error) or isinstance(error, MovedError) or not_there_yet
+        if isinstance(error, ReplacedError) or not again:
             raise error
 
     def _hang_up(self) -> None:
-        peer, self._peer, self._feed = self._peer, None, None
-        if peer is not None:
-            peer.close()
+        link, self._link, self._feed = self._link, None, None
+        if link is not None:
+            link.peer.close()
