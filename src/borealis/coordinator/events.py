@@ -19,7 +19,6 @@ from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.naming import find, locate
 from borealis.coordinator.nodes import Subscription
 from borealis.coordinator.threads import spawn
-from borealis.emit.sinks.text import JsonLines
 from borealis.errors import BorealisError, GoneError, StreamError, WireError
 from borealis.section import Section
 from borealis.tuples import FIRST_TIME, with_header
@@ -178,6 +177,8 @@ class Listener:
 
 def rendered(section: Section, headers: bool) -> Iterator[bytes]:
     """The tuples of a section as events, a few at a time."""
+    from borealis.emit.sinks.text import JsonLines  # here, so that the coordinator starts without all the other sinks
+
     for at in range(0, len(section), ROWS_AT_ONCE):
         rows = section.rows.slice(at, ROWS_AT_ONCE)
         first = section.first + at

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,11 +10,10 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from borealis.coordinator.refusals import TooLargeError
 from borealis.errors import InputError
-from borealis.ingest.sources.fit import Place
-from borealis.ingest.sources.python_values import batch_of
 
 LINE_BYTES_MOST = 1 << 20
 BOM = b"\xef\xbb\xbf"
@@ -73,18 +73,56 @@ class Rows:
     error: InputError | None = None
 
 
-@dataclass(frozen=True)
-class _At(Place):
-    """Rows are lines here."""
-
-    lines: tuple[Line, ...] = ()
-
-    def row(self, index: int) -> str:
-        return f"line {self.lines[index].number}"
-
-
 def rows_of(lines: Sequence[Line], schema: pa.Schema) -> Rows:
     """The lines as rows of exactly this schema; every column must be there, `null` where it has no value."""
+    batch = quickly(lines, schema)
+    return slowly(lines, schema) if batch is None else Rows(batch)
+
+
+def quickly(lines: Sequence[Line], schema: pa.Schema) -> pa.RecordBatch | None:
+    """The rows by Arrow's own reader, if they are such that it cannot but agree with ours; ten times as fast.
+
+    It reads what is absent as null, and knows no text for numbers: wherever there is a null, or an error, it is not
+    asked. Every line must be one object: with a brace at each end, and as many objects as lines, it is.
+    """
+    import pyarrow.json as pajson  # here, so that the coordinator starts without
+
+    from borealis.ingest.sources.fit import Place, fit
+
+    if not lines or any(pt.is_nested(field.type) for field in schema):
+        return None
+    texts = [line.text.strip() for line in lines]
+    if not all(text.startswith(b"{") and text.endswith(b"}") for text in texts):
+        return None
+    block = b"\n".join(texts)
+    try:
+        table = pajson.read_json(
+            io.BytesIO(block),
+            read_options=pajson.ReadOptions(use_threads=False, block_size=len(block) + 1),
+            parse_options=pajson.ParseOptions(explicit_schema=_raw(schema), unexpected_field_behavior="ignore"),
+        ).select(schema.names)
+        table.validate(full=True)  # the reader takes bytes that are not UTF-8
+        if table.num_rows != len(lines) or any(column.null_count for column in table.columns):
+            return None
+        return fit(table.combine_chunks().to_batches()[0], schema, Place("the rows"), text=True)
+    except (pa.ArrowException, InputError, KeyError):
+        return None
+
+
+def _raw(schema: pa.Schema) -> pa.Schema:
+    """What Arrow's reader reads as we do; the rest comes as text, and is parsed by us."""
+
+    def kind(wanted: pa.DataType) -> pa.DataType:
+        plain = pt.is_integer(wanted) or pt.is_floating(wanted) or pt.is_boolean(wanted) or pt.is_decimal(wanted)
+        return wanted if plain else pa.string()
+
+    return pa.schema([(field.name, kind(field.type)) for field in schema])
+
+
+def slowly(lines: Sequence[Line], schema: pa.Schema) -> Rows:
+    """The rows by Python's reader, one by one: the truth that `quickly` is held to."""
+    from borealis.ingest.sources.python_values import batch_of  # here, so that the coordinator starts without
+
     rows: list[dict[str, Any]] = []
     error: InputError | None = None
     for line in lines:
@@ -93,22 +131,36 @@ def rows_of(lines: Sequence[Line], schema: pa.Schema) -> Rows:
         except InputError as bad:
             error = bad
             break
-    place = _At("", lines=tuple(lines))
+    place: Any = _At(tuple(lines))
     try:
         return Rows(batch_of(rows, schema, place), error)
     except InputError as bad:
-        good, error = _good_before(rows, schema, place), bad
+        error = bad
+    good = 0
+    while _fits(rows[good], schema, place):
+        good += 1
     return Rows(batch_of(rows[:good], schema, place), error)
 
 
-def _good_before(rows: Sequence[dict[str, Any]], schema: pa.Schema, place: _At) -> int:
-    """How many rows from the first on fit."""
-    for index, row in enumerate(rows):
-        try:
-            batch_of([row], schema, place)
-        except InputError:
-            return index
-    return len(rows)
+def _fits(row: dict[str, Any], schema: pa.Schema, place: Any) -> bool:
+    from borealis.ingest.sources.python_values import batch_of
+
+    try:
+        batch_of([row], schema, place)
+    except InputError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class _At:
+    """A `Place` in which rows are lines."""
+
+    lines: tuple[Line, ...]
+    source: str = "the body"
+
+    def row(self, index: int) -> str:
+        return f"line {self.lines[index].number}"
 
 
 def _parsed(line: Line) -> dict[str, Any]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from stand_ins import PACKETS
 
-from borealis.coordinator.lines import LINE_BYTES_MOST, Cutter, Line, rows_of
+from borealis.coordinator.lines import LINE_BYTES_MOST, Cutter, Line, quickly, rows_of, slowly
 from borealis.coordinator.refusals import TooLargeError
 
 
@@ -93,3 +93,65 @@ def test_a_line_without_an_end_is_not_kept_forever() -> None:
         assert cutter.feed(b"x" * 1024) == []
     with pytest.raises(TooLargeError, match="line 1 is longer than 1,048,576 bytes"):
         cutter.feed(b"x")
+
+
+# -- the fast reader and its slow twin
+
+KINDS = {
+    "i": pa.int32(),
+    "l": pa.int64(),
+    "f": pa.float32(),
+    "d": pa.float64(),
+    "m": pa.decimal128(10, 2),
+    "b": pa.bool_(),
+    "s": pa.string(),
+    "x": pa.binary(),
+    "t": pa.timestamp("us", "UTC"),
+    "y": pa.date32(),
+}
+WHOLE = ["0", "-0", "1", "-7", "16777217", "123456789012", "9223372036854775807", "9223372036854775808"]
+BROKEN = ["1.0", "1.5", "1e3", "1E-2", "0.1", "-0.0", "1e400", "3.4e39", "12345678.90", "0.005", "NaN", "Infinity"]
+NO_NUMBERS = ["00", "1.", ".5", "+1"]
+NUMBERS = st.sampled_from([*WHOLE, *BROKEN, *NO_NUMBERS])
+WORDS = ['""', '"a"', '"1"', '"1.5"', '" 1"', '"true"', '"YQ=="', '"?"', '"NaN"', '"é"', "'a'", '"\t"']
+ESCAPES = [r'"\u00e9\n"', r'"\ud800"', r'"\ud83d\ude00"']
+TIMES = ['"2024-05-01"', '"2024-05-01T12:00:00Z"', '"2024-05-01 12:00:00.123456789+02:00"', '"2024-13-01"']
+TEXTS = st.sampled_from([*WORDS, *ESCAPES, *TIMES])
+VALUES = NUMBERS | TEXTS | st.sampled_from(["true", "false", "null", "[]", "{}", "[1]", '{"i": 1}', "", "tru"])
+GAPS = st.sampled_from(["", "", "", " ", "\t", "\r"])
+
+
+@st.composite
+def objects(draw: st.DrawFn, names: list[str]) -> str:
+    """What may stand in a line: mostly an object with the wanted columns."""
+    keys = draw(st.permutations(names)) if draw(st.booleans()) else names
+    extra = draw(st.lists(st.sampled_from([*names, "other", "I", ""]), max_size=2)) if draw(st.booleans()) else []
+    pairs = [f'"{key}"{draw(GAPS)}:{draw(GAPS)}{draw(VALUES)}' for key in (*keys, *extra)]
+    return draw(GAPS) + "{" + ",".join(pairs) + "}" + draw(st.sampled_from(["", "", "", "{}", "}", " x", ",", " "]))
+
+
+@settings(max_examples=500)
+@given(st.data())
+def test_the_fast_reader_agrees_with_the_slow_one_or_is_silent(data: st.DataObject) -> None:
+    names = data.draw(st.lists(st.sampled_from(list(KINDS)), min_size=1, max_size=3, unique=True))
+    schema = pa.schema([(name, KINDS[name]) for name in names])
+    found = lines("\n".join(data.draw(st.lists(objects(names), min_size=1, max_size=3))))
+    fast = quickly(found, schema)
+    if fast is not None:
+        slow = slowly(found, schema)
+        assert slow.error is None
+        assert fast.schema == slow.batch.schema
+        assert str(fast.to_pylist()) == str(slow.batch.to_pylist())  # as text: NaN is NaN there, and zeros have signs
+
+
+def test_the_fast_reader_is_used_for_what_is_ordinary() -> None:
+    for name, text in {
+        "i": "1",
+        "d": "1.5",
+        "s": '"a"',
+        "b": "true",
+        "t": '"2024-05-01T12:00:00Z"',
+        "m": "1.25",
+    }.items():
+        schema = pa.schema([(name, KINDS[name])])
+        assert quickly(lines(f'{{"{name}": {text}}}'), schema) is not None
