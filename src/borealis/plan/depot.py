@@ -146,7 +146,7 @@ def lend(spark: SparkSession, root: Path) -> Loan | None:
         return None
     host = spark.conf.get("spark.driver.host")
     bind = spark.conf.get("spark.driver.bindAddress", host)
-    port = int(spark.conf.get(f"{SETTING}port", "0"))
+    port = _port(spark.conf.get(f"{SETTING}port", "0"))
     with _opening:
         if (bind, port) not in _open:
             _open[bind, port] = Depot(host, port, bind, _certificates(spark))
@@ -180,6 +180,12 @@ def _certificates(spark: SparkSession) -> Certificates | None:
                 f"cannot read {SETTING}{what}={path}: {error.strerror}", hint="give the paths of PEM files"
             ) from error
     return Certificates(found["cert"], found["key"], found["ca"])
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise MachineError(f"{SETTING}port={text} is no port", hint="a number up to 65535; 0: a free one")
+    return int(text)
 
 
 def _netloc(host: str, port: int) -> str:

@@ -20,6 +20,7 @@ from borealis.plan.depot import Loan, lend
 from borealis.plan.source import FORMAT, Trains, TrainServer, TrainSource
 
 WHOLE_STAGE = "spark.sql.codegen.wholeStage"
+ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _REGISTERING = threading.Lock()  # Spark looks whether the name is free, then takes it
 _STARTING = threading.Lock()  # a query takes the session's settings as they are when it starts
 
@@ -52,14 +53,22 @@ class Query:
 
     @contextmanager
     def _settings(self) -> Iterator[None]:
-        """A query keeps the settings it was started with. Code for a whole stage pays off only where rows pass it."""
+        """A query keeps the settings it was started with. Code for a whole stage pays off only where rows pass it.
+
+        Where no rows pass it, a row is a piece of a result, and from executors elsewhere up to 4 MB large.
+        """
+        ours = {} if self.compiled.catalyst else {WHOLE_STAGE: "false"}
+        if ours and self._loan is not None:
+            ours[ROWS_PER_BATCH] = "4"
         with _STARTING:
-            before = self.spark.conf.get(WHOLE_STAGE)
-            self.spark.conf.set(WHOLE_STAGE, before if self.compiled.catalyst else "false")
+            before = {name: self.spark.conf.get(name) for name in ours}
             try:
+                for name, value in ours.items():
+                    self.spark.conf.set(name, value)
                 yield
             finally:
-                self.spark.conf.set(WHOLE_STAGE, before)
+                for name, value in before.items():
+                    self.spark.conf.set(name, value)
 
     def plan(self) -> DataFrame:
         """The streaming DataFrame that the query runs."""
