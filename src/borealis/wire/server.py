@@ -35,6 +35,7 @@ MESSAGE_BYTES_MOST = 8 << 20  # of an order
 PIECE_BYTES_MOST = 1 << 20  # of an export
 PIECES = pa.schema([pa.field("data", pa.binary(), nullable=False)])
 GRACE_S = 2.0  # for calls under way when the server closes
+FLUSH_S = 0.5  # for what calls that have ended left to gRPC; publishers that are silent make it wait as long
 STUCK_S = 5.0  # after that, and then it is left alone
 GIVE_BACK_S = 0.5  # after a message was refused for its size, when nothing holds it any more
 
@@ -114,17 +115,19 @@ class WireServer:
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     def close(self) -> None:
-        """End all calls: those that can end are given a moment, then the connections are cut. May be called twice."""
+        """End all calls: those that can end are given a moment, then connections are cut. May be called twice."""
         if self._flight is None:
             return
         server, self._flight = self._flight, None
         busy = server.calls.close(GRACE_S)
         if busy:
             log.info("closing with %d calls under way", busy)
-        _cut_connections(server.port)
         ending = threading.Thread(target=server.shutdown, name="wire-close", daemon=True)
         ending.start()
-        ending.join(STUCK_S)
+        ending.join(0.0 if busy else FLUSH_S)
+        if ending.is_alive():
+            _cut_connections(server.port)
+            ending.join(STUCK_S)
         if ending.is_alive():
             log.warning("the Flight server does not end: a call is still inside the node")
 
