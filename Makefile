@@ -39,7 +39,7 @@ check: setup
 	$(PYTEST) tests/unit tests/laws -n 2 --dist worksteal --durations=5
 
 test: check
-	$(PYTEST) tests/steps tests/chaos --durations=10
+	$(PYTEST) tests/steps tests/cluster tests/chaos --durations=10
 
 bench: setup
 	$(BIN)/borealis bench engine
