@@ -138,6 +138,15 @@ def test_a_line_that_was_cut_is_laid_anew(tmp_path: Path) -> None:
         assert read(second.lend(tmp_path).location("x")).to_pybytes() == b"one"
 
 
+def test_a_proxy_for_the_world_outside_is_not_asked(
+    depot: Depot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, f"http://{LOOPBACK}:1")
+    (tmp_path / "x").write_text("one")
+    assert read(depot.lend(tmp_path).location("x")).to_pybytes() == b"one"
+
+
 def test_a_port_that_is_taken_is_told(depot: Depot) -> None:
     with pytest.raises(MachineError, match=f"cannot lend files to executors at {LOOPBACK}:{depot.port}"):
         Depot(LOOPBACK, depot.port)
@@ -276,10 +285,13 @@ def test_large_results_pass_in_pieces_and_come_out_whole(monkeypatch: pytest.Mon
         Arrived(iter(b for b in batches if b.column(FILE)[0].as_py() != batches[2].column(FILE)[0].as_py()))
 
 
-def test_one_depot_for_all_units_of_a_process(tmp_path: Path) -> None:
+SETTINGS = {"spark.driver.host": LOOPBACK}
+
+
+def test_one_depot_for_all_units_of_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Conf:
         def get(self, name: str, default: str | None = None) -> str | None:
-            return {"spark.driver.host": LOOPBACK}.get(name, default)
+            return SETTINGS.get(name, default)
 
     class Session:  # what `lend` asks of a session, without a JVM
         conf = Conf()
@@ -294,5 +306,8 @@ def test_one_depot_for_all_units_of_a_process(tmp_path: Path) -> None:
     assert is_there(b.location("state"))
     b.close()
     assert not is_there(b.location("state"))
+    monkeypatch.setitem(SETTINGS, "spark.borealis.depot.port", "http")
+    with pytest.raises(MachineError, match=r"spark\.borealis\.depot\.port=http is no port"):
+        depots.lend(Session(), tmp_path)
     Session.sparkContext.master = "local[2, 3]"
     assert depots.lend(Session(), tmp_path) is None

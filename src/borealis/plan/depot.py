@@ -189,7 +189,7 @@ def _port(text: str) -> int:
 
 
 def _netloc(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
 def _piece(data: pa.Buffer, at: int) -> pa.RecordBatch:

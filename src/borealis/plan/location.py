@@ -21,7 +21,8 @@ from borealis.errors import MachineError, WireError
 from borealis.state.log import mapped
 
 SCHEMES = {"depot": "grpc+tcp", "depots": "grpc+tls"}
-CALL_S = 600.0  # a state of gigabytes over a slow line; who hangs longer is given up by Spark
+FETCH_S = 600.0  # a state of gigabytes over a slow line; who hangs longer is given up by Spark
+ANSWER_S = 5.0  # yes or no
 
 _clients: dict[str, flight.FlightClient] = {}
 _authorities: dict[str, bytes] = {}  # by address: whose certificates to trust
@@ -38,7 +39,7 @@ def is_there(location: str) -> bool:
         return Path(location).exists()
     at = Address.parse(location)
     try:
-        answers = list(_client(at).do_action(flight.Action("there", at.ticket()), _options()))
+        answers = list(_client(at).do_action(flight.Action("there", at.ticket()), _within(ANSWER_S)))
     except flight.FlightError:
         return False
     return [bytes(a.body) for a in answers] == [b"yes"]
@@ -99,7 +100,7 @@ def _fetched(at: Address) -> pa.Buffer:
 
 
 def _get(at: Address) -> pa.Buffer:
-    reader = _client(at).do_get(flight.Ticket(at.ticket()), _options())
+    reader = _client(at).do_get(flight.Ticket(at.ticket()), _within(FETCH_S))
     size = int(reader.schema.metadata[b"size"])
     whole = pa.allocate_buffer(size)  # one piece of memory, aligned as Arrow likes it
     view, filled = memoryview(whole).cast("B"), 0
@@ -115,7 +116,8 @@ def _get(at: Address) -> pa.Buffer:
 def _client(at: Address) -> flight.FlightClient:
     if at.where not in _clients:
         trust = {"tls_root_certs": _authorities[at.where]} if at.where in _authorities else {}
-        _clients[at.where] = flight.FlightClient(at.where, **trust)
+        direct = [("grpc.enable_http_proxy", 0)]  # executors' machines may have one, for the world outside
+        _clients[at.where] = flight.FlightClient(at.where, generic_options=direct, **trust)
     return _clients[at.where]
 
 
@@ -124,8 +126,8 @@ def _hang_up(where: str) -> None:
         client.close()
 
 
-def _options() -> flight.FlightCallOptions:
-    return flight.FlightCallOptions(timeout=CALL_S)
+def _within(seconds: float) -> flight.FlightCallOptions:
+    return flight.FlightCallOptions(timeout=seconds)
 
 
 def one_line(error: BaseException) -> str:
