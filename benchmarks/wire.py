@@ -233,8 +233,8 @@ class Bench:
                 rate = found["rows"] / found["seconds"] * BYTES / MB
                 per_cpu_s = 1000 / found["cpu_s_per_gb"]
                 self.say(
-                    f"{query:16} {used(places)} core(s): {rate:6,.0f} MB/s, {per_cpu_s:6,.0f} MB per second of processor "
-                    f"time, plain socket {plain:8,.0f} MB/s"
+                    f"{query:16} {used(places)} core(s): {rate:6,.0f} MB/s, {per_cpu_s:6,.0f} MB per second of "
+                    f"processor time, plain socket {plain:8,.0f} MB/s"
                 )
             where = "all processes on one core" if shared else f"{ends} processes on {used(places)} cores"
             note = f"{what}; {where}; mb_per_cpu_s counts the processor time of all of them"

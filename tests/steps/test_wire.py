@@ -274,6 +274,34 @@ def test_a_slow_reader_fills_no_memory_on_either_side(peer: Peer, start: Callabl
     assert reader.end() == ""
 
 
+def test_what_was_pushed_before_a_close_still_arrives(start: Callable[..., Process]) -> None:
+    code = f"""
+import sys; sys.path.insert(0, {str(HOST.parent)!r})
+import time
+import numpy as np
+from hosting import SCHEMA, TinyHost, next_section
+from borealis.emit.queue import OutputQueue, QueueLimits
+from borealis.section import boundary_only
+from borealis.wire.server import WireServer
+queue = OutputQueue("d/a", SCHEMA, QueueLimits(keep_bytes=64 << 20))
+while queue.next_id < 40_000:
+    queue.append(next_section(queue, 1000, width=1000))
+queue.append(boundary_only(queue.next_id, SCHEMA, np.array([{LAST_TIME}]), queue.boundary))
+for _ in range(12):
+    with WireServer(TinyHost(queue)) as server:
+        print(server.address, flush=True)
+        while not queue.status().readers:
+            time.sleep(0.0005)
+        while queue.status().readers:  # it closes at the moment when it has pushed everything
+            time.sleep(0.0005)
+"""
+    server = start("-c", code)
+    for _ in range(12):
+        with Peer(server.line()) as peer, peer.subscribe(Subscribe(stream="d/a")) as subscription:
+            assert sum(len(section) for section in subscription) == 40_000
+    assert server.end() == ""
+
+
 @pytest.mark.parametrize("frozen", [False, True])
 def test_a_host_ends_although_readers_are_stuck(
     host: Process, peer: Peer, start: Callable[..., Process], frozen: bool

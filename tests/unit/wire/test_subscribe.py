@@ -274,23 +274,6 @@ def test_a_closing_server_is_no_end(queue: OutputQueue, server: WireServer, peer
         list(subscription)
 
 
-@pytest.mark.parametrize("turn", range(5))
-def test_what_was_pushed_before_the_close_still_arrives(host: TinyHost, soon: Soon, turn: int) -> None:
-    queue = host.queue("d/a")
-    for _ in range(30):
-        queue.append(next_section(queue, 100, width=1000))
-    end(queue)
-    got: list[Section] = []
-    with WireServer(host) as server, Peer(server.address) as peer:
-        subscription = peer.subscribe(Subscribe(stream="d/a"))
-        reading = threading.Thread(target=lambda: got.extend(subscription))
-        soon(lambda: readers(queue) == [])  # everything is with gRPC
-        reading.start()
-        server.close()
-        reading.join(5)
-    assert ids(got) == list(range(3000))
-
-
 def test_idle_subscribers_hear_something_every_second(peer: Peer) -> None:
     with peer.subscribe(Subscribe(stream="d/a")) as subscription:
         beats = subscription.beats()
