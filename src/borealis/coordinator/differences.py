@@ -92,6 +92,10 @@ class Known:
     past: Set[str] = frozenset()
     owed: Set[tuple[str, str]] = frozenset()
 
+    def believed(self, diagram: str) -> dict[str, Member]:
+        """The living nodes whose word on a diagram counts; what others have is of an earlier one of that name."""
+        return {name: member for name, member in self.alive.items() if (name, diagram) not in self.owed}
+
 
 def differences(known: Known) -> list[Difference]:
     """All of them, in the order in which they are to be mended."""
@@ -115,7 +119,7 @@ def differences(known: Known) -> list[Difference]:
 def _entries(layout: Layout, known: Known) -> Iterable[Difference]:
     for entry in layout.entries:
         stream = stream_name(layout.name, entry.input)
-        has = {name for name, m in known.alive.items() if stream in m.status.entries}
+        has = {name for name, m in known.believed(layout.name).items() if stream in m.status.entries}
         home = known.alive.get(entry.node)
         if home is not None and entry.node not in has and home.status.spark == "ready":
             yield NoEntry(layout.name, entry.node, entry.input)
@@ -124,7 +128,8 @@ def _entries(layout: Layout, known: Known) -> Iterable[Difference]:
 
 
 def _unit(layout: Layout, unit: UnitPlace, known: Known) -> Iterable[Difference]:
-    has = {name: s for name, m in known.alive.items() if (s := m.unit(layout.name, unit.unit)) is not None}
+    believed = known.believed(layout.name)
+    has = {name: s for name, m in believed.items() if (s := m.unit(layout.name, unit.unit)) is not None}
     running = [name for name, status in has.items() if status.state in ("running", "ended")]
     home = known.alive.get(unit.node)
     if unit.moving_to is not None:
@@ -158,6 +163,6 @@ def _misled(layout: Layout, unit: UnitPlace, known: Known) -> Iterable[Differenc
 def _strays(layout: Layout, known: Known) -> Iterable[Difference]:
     """Units that the diagram does not have: of an earlier one of its name."""
     mine = {unit.unit for unit in layout.units}
-    for node, member in known.alive.items():
+    for node, member in known.believed(layout.name).items():
         others = {u.unit for u in member.status.units if u.diagram == layout.name} - mine
         yield from (StrayUnit(layout.name, node, unit) for unit in sorted(others))

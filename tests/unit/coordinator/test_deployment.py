@@ -186,7 +186,7 @@ def test_a_failed_order_takes_everything_back(town: Town, action: str, error: Bo
 def test_what_may_have_begun_is_taken_back_too(town: Town) -> None:
     town.yard["node2"].lose["start"] = WireError("did not answer in time")
     with pytest.raises(WireError):
-        deploy(town.cluster, Wish(traffic(), places={"agg": "node2"}))
+        deploy(town.cluster, Wish(traffic(), places={"packets": "node1", "agg": "node2"}))
     assert town.yard["node2"].units == {}
 
 

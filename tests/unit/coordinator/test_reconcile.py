@@ -129,6 +129,19 @@ def test_a_unit_that_is_only_elsewhere_is_not_started_a_second_time(town: Kept) 
     assert town.yard["node2"].routes["traffic/slim"] == node3.address
 
 
+def test_a_unit_of_an_earlier_diagram_of_that_name_is_not_taken_for_this_one(town: Kept) -> None:
+    """It came back with its node after the end of its diagram, while the node that shall have the unit has it not."""
+    node1, node3 = town.yard["node1"], town.yard["node3"]
+    node3.units["traffic", "u1"] = node1.units.pop(("traffic", "u1"))
+    node3.states["traffic", "u1"] = "running"
+    with town.catalog._writing() as db:
+        db.execute("INSERT INTO owed VALUES ('node3', 'traffic')")
+    town.live(4)
+    assert node3.orders == ["undeploy traffic"]
+    assert ("traffic", "u1") in node1.units
+    assert town.cluster.layout("traffic").unit("u1").node == "node1"  # type: ignore[union-attr]
+
+
 def test_an_entry_point_that_is_on_two_nodes_is_dropped_where_it_shall_not_be(town: Kept) -> None:
     stray = town.yard["node3"]
     stray.entries["traffic/packets"] = town.yard["node1"].entries["traffic/packets"]
