@@ -135,9 +135,8 @@ class Entry:
     # -- publishers
 
     def known(self, publisher: str) -> Receipt:
-        """How far a publisher had come."""
-        with self._lock:
-            return self._receipt(publisher)
+        """How far a publisher had come; does not wait for others that wait for room."""
+        return self._receipt(publisher)
 
     def take(self, publisher: str, head: BatchHead, batch: pa.RecordBatch) -> Receipt:
         """Take a batch, whole or not at all; once it is taken, its number is, too."""
@@ -213,20 +212,28 @@ class Entry:
 
     def tick(self) -> None:
         """Write a boundary if nothing came for as long as the input's `idle` says. To be called now and then."""
-        if self.spec.idle_us is None:
+        if self.spec.idle_us is None or not self._lock.acquire(blocking=False):  # someone publishes: not idle
             return
-        with self._lock:
+        try:
             cursor = self._point.cursor
             silent_us = int((self._clock.now() - self._last_arrival) * 1e6)
             if cursor.ended or cursor.newest == FIRST_TIME or silent_us < self.spec.idle_us:
                 return
+            if not self.queue.has_room():
+                return
             bound = self._point.idle(cursor.newest + silent_us - self.spec.slack_us)
-            if bound is None or not self.queue.has_room():
+            if bound is None:
                 return
             tail = boundary_only(self.queue.next_id, self.schema, np.array([bound], np.int64), self.queue.boundary)
             nothing = boundary_only(self.late.next_id, self.schema, np.empty(0, np.int64), self.late.boundary)
-            self._keep(None, -1, tail, nothing)
+            try:
+                self._keep(None, -1, tail, nothing)
+            except BaseException:
+                self._point.cursor = cursor
+                raise
             self._append(tail, nothing)
+        finally:
+            self._lock.release()
 
     # -- the log
 

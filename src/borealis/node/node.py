@@ -59,7 +59,7 @@ FREEZE_S = 30.0  # how long a unit may take to finish its train, and how long it
 PIECE_BYTES = 1 << 20  # of an export
 RESTARTS_MOST = 3  # of a query that dies over and over, before its unit counts as failed
 TICK_S = 0.05
-TRIM_TICKS = 20  # between looks at what an entry point's log need not keep
+SELDOM = 20  # ticks between looks at what is dear to look at: queries, logs
 SCHEMAS_MOST = 16  # diagrams whose types are remembered
 
 log = logging.getLogger("borealis.node")
@@ -517,10 +517,11 @@ class Node:
             try:
                 for entry in list(self.entries.values()):
                     entry.tick()
-                    if not ticks % TRIM_TICKS:
+                    if not ticks % SELDOM:
                         entry.trim()
                 for unit in list(self.units.values()):
-                    self._restart(unit)
+                    if not ticks % SELDOM:
+                        self._restart(unit)
                     since = unit.frozen_since
                     if since is not None and time.monotonic() - since > FREEZE_S:
                         log.warning("unit %s stayed frozen too long: it goes on", unit.order.unit)
