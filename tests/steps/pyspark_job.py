@@ -1,55 +1,44 @@
-"""What the test runs as a user's own PySpark job: `python pyspark_job.py <coordinator> <home>`.
+"""What the test runs as a user's own PySpark job: `python pyspark_job.py <coordinator> <checkpoint> <tuples>`.
 
-It copies a stream into another one, and files it as Parquet, until it has what was there when it started.
+It copies a stream into another one, so many tuples in a micro-batch, until it has what was there when it started.
 """
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import borealis.spark
 from borealis.plan.session import session
 
-IN_MICRO_BATCH = 150
 PART_BYTES = 1500  # so that a micro-batch is some parts
 
 
-def main(coordinator: str, home: Path) -> None:
-    spark = session("local[2, 3]", {"spark.sql.shuffle.partitions": "2"})
+def main(coordinator: str, checkpoint: str, tuples: str) -> None:
+    spark = session("local[1, 3]", {"spark.sql.shuffle.partitions": "2"})
     borealis.spark.register(spark)
-    source = (
+    query = (
         spark.readStream.format("borealis")
         .option("coordinator", coordinator)
         .option("stream", "kept")
+        .option("reader", "copier")
         .option("headers", "true")
-        .option("maxTuplesPerTrigger", str(IN_MICRO_BATCH))
-    )
-    copy = (
-        source.option("reader", "copier")
+        .option("maxTuplesPerTrigger", tuples)
+        .option("partitions", "2")
         .load()
         .selectExpr("_id AS id", "ts", "n")
-        .repartition(2)  # partitions that have no order among them
+        .repartition(2)  # among which the rows have no order
         .writeStream.format("borealis")
         .option("coordinator", coordinator)
         .option("stream", "copied")
         .option("publisher", "copier")
         .option("partBytes", str(PART_BYTES))
-        .option("checkpointLocation", str(home / "copier"))
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
     )
-    filed = (
-        source.option("reader", "archive")
-        .option("partitions", "2")
-        .load()
-        .writeStream.format("parquet")
-        .option("path", str(home / "filed"))
-        .option("checkpointLocation", str(home / "archive"))
-    )
-    queries = [q.trigger(availableNow=True).start() for q in (copy, filed)]
-    for query in queries:
-        query.awaitTermination()
+    query.awaitTermination()
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(*sys.argv[1:])
