@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import socket
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from borealis.cli import processes
 from borealis.cli.cluster_file import is_here
 from borealis.cli.reaching import Reach
+from borealis.cli.watching import console
 from borealis.emit.whereabouts import Part, read_record
 from borealis.errors import ClusterError, did_you_mean
 
@@ -33,7 +35,13 @@ def kill_command(name: str, reach: Reach, as_json: bool) -> None:
             f"node '{name}' (pid {part.pid}) has ended already", hint="'borealis status' shows the others"
         )
     processes.wait_end(part, END_S)
-    print(json.dumps({"killed": name, "pid": part.pid}) if as_json else f"killed {name} (pid {part.pid})")
+    if as_json:
+        print(json.dumps({"killed": name, "pid": part.pid}))
+        return
+    print(f"killed {name} (pid {part.pid})")
+    if part.arguments:
+        again = shlex.join(["borealis", *part.arguments])
+        console().print(f"to start it again: {again}", style="dim", soft_wrap=True, markup=False)
 
 
 def _process(name: str, node: dict[str, Any]) -> Part:

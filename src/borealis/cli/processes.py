@@ -46,7 +46,8 @@ def start(name: str, arguments: Sequence[str], log: Path, cwd: Path) -> tuple[Pa
             env={SPARK_LOG: str(spark_log)} | {k: v for k, v in os.environ.items() if k not in OURS},
             start_new_session=True,
         )
-    return Part(name=name, pid=made.pid, started=moment(made.pid) or "", log=str(log)), made
+    started = moment(made.pid) or ""
+    return Part(name=name, pid=made.pid, started=started, log=str(log), arguments=list(arguments)), made
 
 
 def moment(pid: int) -> str | None:

@@ -36,7 +36,7 @@ from borealis.wire.problems import ReplacedError
 
 BUFFER_BYTES = 16 << 20  # read ahead of the program
 ACK_EVERY_S = 0.2  # acknowledgements are calls of their own: not one for every section
-OPEN_S = 10.0  # for a stream that the coordinator says will be served soon
+OPEN_S = 5.0  # for a stream that the coordinator says will be served soon
 FIRST_S = 3.0  # for the first connection to a node, where waiting longer only hides a mistake
 
 Start = int | Literal["oldest", "newest"]

@@ -26,6 +26,7 @@ class Part(BaseModel):
     pid: int = Field(gt=1)
     started: str  # tells it from another process that gets the same pid later
     log: str
+    arguments: list[str] = []  # of `borealis`
 
 
 class Record(BaseModel):

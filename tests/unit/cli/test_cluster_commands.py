@@ -340,6 +340,15 @@ def test_orders_reach_the_coordinator_as_it_wants_them(
     assert json.loads(capfd.readouterr().out.splitlines()[-1]) == STATUS
 
 
+def test_watching_shows_the_status_again_and_again(coordinator: list[tuple[str, str, bytes]]) -> None:
+    command = [sys.executable, "-m", "borealis.cli", "status", "--watch", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        assert [json.loads(watching.stdout.readline()) for _ in range(2)] == [STATUS, STATUS]
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(20) == 130
+
+
 def test_a_broken_diagram_never_reaches_the_coordinator(
     coordinator: list[tuple[str, str, bytes]], capfd: pytest.CaptureFixture[str], clean: Path
 ) -> None:

@@ -1,0 +1,149 @@
+"""`send` and `tail` as a user types them, against real Flight servers in this process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from town import SCHEMA, STREAM, WAIT_S, Counter, Place, Town, add, eventually, finish
+
+from borealis.cli.ending import run_app
+from borealis.emit.queue import OutputQueue
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """A node with one stream, and the coordinator that knows it."""
+    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+    town, made = Town(), Place()
+    queue = made.queues[STREAM] = OutputQueue(STREAM, SCHEMA)
+    made.entries[STREAM] = Counter(queue)
+    town.places[STREAM] = (made, True)
+    monkeypatch.setenv("BOREALIS_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("BOREALIS_COORDINATOR", f"127.0.0.1:{town.port}")
+    monkeypatch.delenv("BOREALIS_TOKEN", raising=False)
+    monkeypatch.chdir(tmp_path)
+    yield made
+    made.close()
+    with suppress(OSError):
+        town.stop()
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def a_file(count: int) -> str:
+    path = Path("rows.csv")
+    path.write_text("n,word\n" + "".join(f"{i},w{i}\n" for i in range(count)))
+    return str(path)
+
+
+def lines(capfd: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+    return [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+
+
+def test_what_is_sent_can_be_tailed(capfd: pytest.CaptureFixture[str], place: Place) -> None:
+    assert run_app(["send", "packets", a_file(2500), "--end"]) == 0
+    assert capfd.readouterr().out.startswith("2,500 rows to traffic/packets in ")
+    assert run_app(["tail", "packets", "--from", "oldest", "--json"]) == 0
+    assert [row["n"] for row in lines(capfd)] == list(range(2500))
+    assert run_app(["tail", "packets", "--from", "2400", "--limit", "2", "--json", "--headers"]) == 0
+    assert lines(capfd)[1] == {"_id": 2401, "_time": 2401, "_kind": 0, "_stable": True, "n": 2401, "word": "w2401"}
+    assert run_app(["tail", "packets", "--from", "oldest", "--limit", "2"]) == 0
+    assert capfd.readouterr().out == "n  word\n0  w0\n1  w1\n"
+
+
+def test_under_a_name_sending_goes_on_where_it_was(capfd: pytest.CaptureFixture[str], place: Place) -> None:
+    arguments = ["send", "packets", a_file(2500), "--publisher", "ada", "--batch-rows", "100"]
+    command = [sys.executable, "-m", "borealis.cli", *arguments, "--rate", "1000", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as sending:
+        eventually(lambda: place.queues[STREAM].next_id >= 300)
+        sending.send_signal(signal.SIGINT)
+        out, _ = sending.communicate(timeout=WAIT_S)
+        assert sending.returncode == 130
+    told = json.loads(out)
+    assert told["stopped"] is True
+    assert told["not_acknowledged"] == 0
+    assert told["rows"] == place.queues[STREAM].next_id
+    assert 300 <= place.queues[STREAM].next_id < 2500
+    assert run_app([*arguments, "--end"]) == 0
+    out, err = capfd.readouterr()
+    assert "going on behind row" in err
+    assert f"{2500 - told['rows']:,} rows to traffic/packets" in out
+    assert run_app(["tail", "packets", "--from", "oldest", "--json"]) == 0
+    assert [row["n"] for row in lines(capfd)] == list(range(2500))
+
+
+def test_a_named_reader_sees_every_row_once(capfd: pytest.CaptureFixture[str], place: Place) -> None:
+    queue = place.queues[STREAM]
+    add(queue, 10)
+    assert run_app(["tail", "packets", "--reader", "ada", "--limit", "4", "--json"]) == 0
+    assert queue.acked("ada", 1) == 4
+    finish(queue)
+    assert run_app(["tail", "packets", "--reader", "ada", "--json"]) == 0
+    assert [row["n"] for row in lines(capfd)] == list(range(10))
+    assert queue.acked("ada", 1) == 10
+
+
+def test_a_rate_is_kept(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_app(["send", "packets", a_file(300), "--rate", "600", "--json"]) == 0
+    [told] = lines(capfd)
+    assert told["rows"] == 300
+    assert float(str(told["seconds"])) > 0.4  # the last of them is due then
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("n\n1\n", "no column 'word' in rows.csv (has: n)"),
+        ("n,word\nx,y\n", "rows.csv, row 1: column 'n' is BIGINT, but the value is 'x'"),
+    ],
+)
+def test_rows_that_do_not_fit_are_told(text: str, says: str, capfd: pytest.CaptureFixture[str], place: Place) -> None:
+    Path("rows.csv").write_text(text)
+    assert run_app(["send", "packets", "rows.csv"]) == 2
+    err = capfd.readouterr().err
+    assert says in err
+    assert err.count("\n") == 1
+    assert place.queues[STREAM].next_id == 0
+
+
+def test_streams_that_do_not_exist_are_told(capfd: pytest.CaptureFixture[str]) -> None:
+    for command in (["send", "pakets", a_file(1)], ["tail", "pakets"]):
+        assert run_app(command) == 2
+        assert capfd.readouterr().err == "error: no stream 'pakets'. Hint: look again\n"
+
+
+def test_a_gap_is_told_and_the_tail_goes_on(place: Place) -> None:
+    add(place.queues[STREAM], 3)
+    command = [sys.executable, "-m", "borealis.cli", "tail", "packets", "--from", "oldest", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
+        assert tail.stdout is not None
+        assert tail.stderr is not None
+        assert [json.loads(tail.stdout.readline())["n"] for _ in range(3)] == [0, 1, 2]
+        queue = place.queues[STREAM] = OutputQueue(STREAM, SCHEMA)
+        place.again()
+        add(queue, 1)
+        assert json.loads(tail.stdout.readline())["n"] == 0
+        tail.send_signal(signal.SIGINT)
+        assert tail.wait(WAIT_S) == 130
+        assert "gap: traffic/packets goes on at" in tail.stderr.read()
+    eventually(lambda: not queue.status().readers)
+
+
+def test_a_tail_that_nobody_reads_ends(place: Place) -> None:
+    add(place.queues[STREAM], 1)
+    command = [sys.executable, "-m", "borealis.cli", "tail", "packets", "--from", "oldest", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
+        assert tail.stdout is not None
+        assert tail.stderr is not None
+        assert tail.stdout.readline() == '{"n":0,"word":"w0"}\n'
+        tail.stdout.close()
+        add(place.queues[STREAM], 1)
+        assert tail.wait(WAIT_S) == 141
+        assert tail.stderr.read() == ""
