@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import typer
-
 from borealis.cli.node import Protection
 from borealis.emit.whereabouts import TOKEN, home
 
@@ -14,6 +12,6 @@ from borealis.emit.whereabouts import TOKEN, home
 def coordinator_command(host: str, port: int, catalog: Path | None, protection: Protection) -> None:
     """Run until it is told to stop."""
     security = protection.security(os.environ.get(TOKEN) or None)
-    from borealis.coordinator.process import Options, serve
+    from borealis.coordinator.process import Options, run
 
-    raise typer.Exit(serve(Options(catalog or home() / "catalog.sqlite", host, port, security)))
+    run(Options(catalog or home() / "catalog.sqlite", host, port, security))
