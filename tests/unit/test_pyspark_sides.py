@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -23,6 +24,7 @@ from borealis.plan.public_reader import HeldReader, Offset, Reading, StreamReade
 from borealis.plan.public_writer import Rows, StreamWriter, Writing
 from borealis.state.delta import to_stream
 from borealis.tuples import TIMESTAMP
+from borealis.wire.auth import Security
 from borealis.wire.messages import BatchHead, Receipt
 from borealis.wire.server import WireServer
 
@@ -236,6 +238,21 @@ def test_a_job_follows_a_stream_that_moves(place: Place) -> None:
     other.close()
 
 
+def test_a_token_goes_along_to_driver_and_tasks(place: Place) -> None:
+    place.publish(3)
+    with WireServer(place.node, security=Security(token="s3cret")) as server:
+        place.options = {"address": server.address, "stream": STREAM}
+        with pytest.raises(WireError, match="token"):
+            BorealisSource(place.options).schema()
+        place.options["token"] = "s3cret"
+        one: StreamReader = pickle.loads(pickle.dumps(reader(place, reader="job")))  # as Spark sends it about
+        start = one.initialOffset()
+        assert rows_of(one, start, one.latestOffset(start, ALL)) == [0, 1, 2]
+        writer(place).commit(messages([3]), 0)
+        assert "s3cret" not in repr(one.reading)
+    assert place.held() == [0, 1, 2, 3]
+
+
 def test_mistakes_are_told(place: Place) -> None:
     good = place.options
     for options, words in [
@@ -351,7 +368,7 @@ def test_a_micro_batch_in_parts_is_taken_once_wherever_it_is_broken_off(place: P
 def test_rows_that_do_not_fit_are_refused_whole(place: Place) -> None:
     one = writer(place)
     without = pa.table({"ts": pa.array([0], TIMESTAMP), "m": [1]})
-    with pytest.raises(InputError, match="no column 'n' in the DataFrame"):
+    with pytest.raises(OutputError, match=r"no column 'n' in the DataFrame .* give it all columns of the stream"):
         one.commit([Rows(QUERY, to_stream(without).to_pybytes())], 0)
     timeless = pa.table({"ts": pa.array([0, None], TIMESTAMP), "n": [1, 2], "tags": [["a"], None]})
     with pytest.raises(InputError, match="has no time"):

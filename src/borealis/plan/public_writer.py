@@ -152,7 +152,11 @@ def _send_parts(peer: Peer, to: Publish, parts: list[pa.RecordBatch]) -> None:
 
 def as_stream(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """The rows with the stream's columns, by name and of its types."""
-    found = match_columns(schema.names, rows.column_names, SOURCE)
+    try:
+        found = match_columns(schema.names, rows.column_names, SOURCE)
+    except InputError as error:
+        hint = f"give it all columns of the stream: {', '.join(schema.names)}"
+        raise OutputError(error.message, hint=hint) from None
     rows = rows.select(found)
     at, fitted = 0, []
     for batch in rows.to_batches():
