@@ -173,7 +173,8 @@ def read(address: str, total: int, timed: bool) -> dict[str, Any]:
             if not warm and seen >= total // 10:
                 since, warm, before = time.monotonic(), seen, cpu_s()
             if timed and warm and len(section):
-                ages.append(now - section.rows.column("k").to_numpy())
+                stamps = section.rows.column("k")
+                ages.append(now - np.frombuffer(stamps.buffers()[1], np.int64, len(stamps), 8 * stamps.offset))
         seconds = time.monotonic() - since
         assert (seen, subscription.lost) == (total, 0)
         found: dict[str, Any] = {

@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyarrow import flight
 
 from borealis.errors import BorealisError, WireError
-from borealis.section import Section
-from borealis.tuples import LAST_TIME, TIME
+from borealis.section import NOTHING, Section
+from borealis.tuples import LAST_TIME, TIME, Int64s
 from borealis.wire.auth import OPEN, Security, is_flight
 from borealis.wire.messages import (
     Ack,
@@ -230,8 +230,10 @@ class Subscription:
             batch.validate()
         except pa.ArrowException as error:
             raise WireError(f"{self._address} sent a broken batch of {self.stream}: {error}") from None
+        if batch.column(batch.num_columns - 1).null_count:
+            raise WireError(f"{self._address} sent tuples of {self.stream} without a time")
         rows = pa.RecordBatch.from_arrays(batch.columns[:-1], schema=self.schema)
-        time_of = batch.column(batch.num_columns - 1).to_numpy()
+        time_of = _int64s(batch.column(batch.num_columns - 1))
         at, bound = np.array(head.at, np.int64), np.array(head.bound, np.int64)
         section = Section(head.first, rows, time_of, at, bound, head.standing)
         if head.first != self.next_id + head.lost or head.standing < self.boundary or not _is_whole(section):
@@ -241,6 +243,14 @@ class Subscription:
                 hint="subscribe again from there",
             )
         return section, head.lost
+
+
+def _int64s(column: pa.Array) -> Int64s:
+    """The numbers of a column without nulls, where they are; Arrow's own `to_numpy` would load pandas for this."""
+    data = column.buffers()[1]
+    if data is None or not len(column):
+        return NOTHING
+    return np.frombuffer(data, np.int64, len(column), 8 * column.offset)
 
 
 def _is_whole(section: Section) -> bool:

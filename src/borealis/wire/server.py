@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
@@ -345,7 +346,8 @@ class _Feed:
     def _push(self, section: Section) -> tuple[pa.RecordBatch, bytes]:
         lost, self._quiet_ticks = section.first - self._next, 0
         self._next, self._boundary, self._done = section.stop, section.final, section.ended
-        columns = [*section.rows.columns, pa.array(section.time, pa.int64())]
+        time_of = pa.py_buffer(np.ascontiguousarray(section.time, np.int64))  # `pa.array` would load pandas for this
+        columns = [*section.rows.columns, pa.Array.from_buffers(pa.int64(), len(section), [None, time_of])]
         head = SectionHead(
             first=section.first,
             standing=section.standing,
