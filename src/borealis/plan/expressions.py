@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -43,9 +44,14 @@ _FLOAT_IN_MAX = 10  # longer lists become a hash set in Spark, where -0.0 and 0.
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d{1,6})?)?", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
-_ONE_ROW = pa.table({"": [0]})
 _FOLDED = frozenset({"add", "subtract", "multiply", "divide", "negate", "cast"})  # constants as people write them
 _DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 20}
+
+
+@cache
+def _one_row() -> pa.Table:
+    """To evaluate constants on. Not at import: the first array that pyarrow makes costs an import of pandas."""
+    return pa.table({"": [0]})
 
 
 def translate(frame: DataFrame, sql: str) -> Expr | None:
@@ -139,7 +145,7 @@ def _check_constants(expr: Expr) -> None:
             _check_constants(arg)
     if _constant(expr) and arrow_type(expr.type) is not None:
         try:
-            value = evaluate(expr, _ONE_ROW)
+            value = evaluate(expr, _one_row())
         except TrainError:
             raise _DeclinedError from None
         if expr.type in FLOATING and value.is_valid:

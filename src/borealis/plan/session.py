@@ -53,6 +53,7 @@ CLUSTER_SETTINGS = {
     "spark.executor.heartbeatInterval": "2s",
     "spark.network.timeout": "30s",  # for a machine that is gone without a word
     "spark.network.timeoutInterval": "5s",
+    "spark.locality.wait": "0s",  # a train is over before it pays to wait for a place near the data
     "spark.shuffle.io.retryWait": "200ms",  # what a dead executor held is asked for three times, five seconds apart
 }
 DRIVER_HOST = "BOREALIS_DRIVER_HOST"
