@@ -16,7 +16,8 @@ from borealis.wire.messages import Subscribe
 def say(**facts: int) -> None:
     status = Path("/proc/self/status").read_text()
     found = dict(line.split(":", 1) for line in status.splitlines())
-    print(json.dumps(facts | {"rss_bytes": int(found["VmRSS"].split()[0]) << 10}), flush=True)
+    more = {"rss_bytes": int(found["VmRSS"].split()[0]) << 10, "pandas": int("pandas" in sys.modules)}
+    print(json.dumps(facts | more), flush=True)
 
 
 def main(address: str, stream: str, first: int) -> None:

@@ -91,11 +91,7 @@ class Peer:
     def subscribe(self, wanted: Subscribe) -> Subscription:
         """Be pushed a stream from a place on."""
         self.reach()
-        try:
-            reader = self._client.do_get(flight.Ticket(wanted.encode()), self._options())
-            subscription = Subscription(self, wanted, reader)
-        except BROKEN as error:
-            raise told(error, self.address) from None
+        subscription = Subscription(self._get(wanted, self.patience.silence_s), wanted)
         self._open.add(subscription)
         return subscription
 
@@ -112,12 +108,12 @@ class Peer:
     def export(self, what: str, body: bytes = b"") -> Iterator[bytes]:
         """Bytes from the other side, in pieces."""
         self.reach()
-        ticket = flight.Ticket(Export(export=what, body=body.decode()).encode())
+        pushed = self._get(Export(export=what, body=body.decode()), self.patience.answer_s)
         try:
-            for chunk in self._client.do_get(ticket, self._options()):
+            while (chunk := pushed.read()) is not None:
                 yield chunk.data.column(0)[0].as_py()
-        except BROKEN as error:
-            raise told(error, self.address) from None
+        finally:
+            pushed.cancel()
 
     def close(self) -> None:
         """Give the connection back. Subscriptions are cancelled; publications are theirs to close who have them."""
@@ -138,6 +134,13 @@ class Peer:
         except BROKEN as error:
             raise told(error, self.address) from None
 
+    def _get(self, ticket: Message, silence_s: float) -> _Pushed:
+        try:
+            reader = self._client.do_get(flight.Ticket(ticket.encode()), self._options())
+            return _Pushed(self.address, reader, reader.schema, silence_s)
+        except BROKEN as error:
+            raise told(error, self.address) from None
+
     def _act(self, name: str, message: Message, within: float | None) -> list[bytes]:
         limit = self.patience.answer_s if within is None else within
         try:
@@ -150,15 +153,88 @@ class Peer:
         return flight.FlightCallOptions(timeout=within, headers=self._security.headers())
 
 
+class _Pushed:
+    """What a server pushes in one call, chunk by chunk, until that ends, is cancelled, or falls silent."""
+
+    def __init__(self, address: str, reader: flight.FlightStreamReader, schema: pa.Schema, silence_s: float) -> None:
+        self.address, self.schema = address, schema
+        self.cancelled = False
+        self._reader, self._silence_s = reader, silence_s
+        self._waiting_since: float | None = None
+        self._silent = False
+        _WATCH.add(self)
+
+    def read(self) -> flight.FlightStreamChunk | None:
+        """The next chunk; None when there is none."""
+        self._waiting_since = time.monotonic()
+        try:
+            return self._reader.read_chunk()
+        except StopIteration:
+            return None
+        except BROKEN as error:
+            if self._silent:
+                message = f"{self.address} has been silent for {self._silence_s:g} s"
+                raise WireError(message, hint="is it frozen, or the network broken?") from None
+            if self.cancelled:
+                return None
+            raise told(error, self.address) from None
+        finally:
+            self._waiting_since = None
+
+    def cancel(self) -> None:
+        """End it, from any thread."""
+        self.cancelled = True
+        self._reader.cancel()
+
+    def check(self, now: float) -> None:
+        """End it if the other side has not spoken for long."""
+        since = self._waiting_since
+        if since is not None and now - since > self._silence_s:
+            self._silent = True
+            self._reader.cancel()
+
+
+class _Watch:
+    """Looks at all that is pushed to this process now and then: gRPC waits forever for a machine that is gone."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watched: weakref.WeakSet[_Pushed] = weakref.WeakSet()
+        self._thread: threading.Thread | None = None
+
+    def add(self, pushed: _Pushed) -> None:
+        """From now on."""
+        with self._lock:
+            self._watched.add(pushed)
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._look, name="wire-watch", daemon=True)
+                self._thread.start()
+
+    def _look(self) -> None:
+        while True:
+            time.sleep(WATCH_S)
+            with self._lock:
+                watched = list(self._watched)
+                if not watched:
+                    self._thread = None
+                    return
+            for pushed in watched:
+                pushed.check(time.monotonic())
+            del watched, pushed
+
+
+_WATCH = _Watch()
+
+
 class Subscription:
     """A stream as it comes in: iterate for its sections, in order. One thread iterates; any may cancel.
 
     It ends where the stream ends, where the request says, or by `cancel`; anything else that ends it raises.
     """
 
-    def __init__(self, peer: Peer, wanted: Subscribe, reader: flight.FlightStreamReader) -> None:
-        self._address, self._stop, self._reader = peer.address, wanted.stop, reader
-        schema = reader.schema
+    def __init__(self, pushed: _Pushed, wanted: Subscribe) -> None:
+        self._pushed, self._address, self._stop = pushed, pushed.address, wanted.stop
+        schema = pushed.schema
         facts = StreamFacts.decode((schema.metadata or {}).get(FACTS, b""))
         if schema.names[-1:] != [TIME] or schema.types[-1] != pa.int64():
             raise WireError(f"{self._address} serves {wanted.stream} without '{TIME}'")
@@ -166,59 +242,31 @@ class Subscription:
         self.schema = pa.schema(list(schema)[:-1])
         self.boundary = wanted.boundary  # with `next_id`: where to take the stream up again
         self.lost = 0  # tuples that were dropped because this reader was too slow
-        self._cancelled = False
-        self._silence_s = peer.patience.silence_s
-        self._waiting_since: float | None = None
-        self._silent = False
-        _WATCH.add(self)
 
     def __iter__(self) -> Iterator[Section]:
         return (section for section in self.beats() if section is not None)
 
     def beats(self) -> Iterator[Section | None]:
         """Sections, and None about once a second while nothing comes, for those who also look at something else."""
-        while (chunk := self._receive()) is not None:
+        while (chunk := self._pushed.read()) is not None:
             section, lost = self._section(chunk)
             news = len(section) or lost or section.final > self.boundary
             self.next_id, self.boundary = section.stop, section.final
             self.lost += lost
             yield section if news else None
+        whole = self.boundary == LAST_TIME or (self._stop is not None and self.next_id >= self._stop)
+        if not whole and not self._pushed.cancelled:
+            raise WireError(f"{self._address} ended stream {self.stream} before its end")
 
     def cancel(self) -> None:
         """End it, from any thread."""
-        self._cancelled = True
-        self._reader.cancel()
+        self._pushed.cancel()
 
     def __enter__(self) -> Subscription:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.cancel()
-
-    def check_silence(self, now: float) -> None:
-        """End it if the other side, which should speak every second, has not for long."""
-        since = self._waiting_since
-        if since is not None and now - since > self._silence_s:
-            self._silent = True
-            self._reader.cancel()
-
-    def _receive(self) -> flight.FlightStreamChunk | None:
-        self._waiting_since = time.monotonic()
-        try:
-            return self._reader.read_chunk()
-        except StopIteration:
-            if self._cancelled or self.boundary == LAST_TIME or (self._stop is not None and self.next_id >= self._stop):
-                return None
-            raise WireError(f"{self._address} ended stream {self.stream} before its end") from None
-        except BROKEN as error:
-            if self._silent:
-                message = f"{self._address} has been silent for {self._silence_s:g} s"
-                raise WireError(message, hint="is it frozen, or the network broken?") from None
-            if self._cancelled:
-                return None
-            raise told(error, self._address) from None
-        finally:
-            self._waiting_since = None
 
     def _section(self, chunk: flight.FlightStreamChunk) -> tuple[Section, int]:
         """A pushed batch as a section, if it is one and follows the last."""
@@ -261,38 +309,6 @@ def _is_whole(section: Section) -> bool:
     if len(at) != len(bound) or at[0] < section.first or at[-1] > section.stop or bound[0] <= section.standing:
         return False
     return not ((at[1:] < at[:-1]).any() or (bound[1:] <= bound[:-1]).any())
-
-
-class _Watch:
-    """Looks at all subscriptions of this process now and then: gRPC waits forever for a machine that is gone."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._watched: weakref.WeakSet[Subscription] = weakref.WeakSet()
-        self._thread: threading.Thread | None = None
-
-    def add(self, subscription: Subscription) -> None:
-        """From now on."""
-        with self._lock:
-            self._watched.add(subscription)
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._look, name="wire-watch", daemon=True)
-                self._thread.start()
-
-    def _look(self) -> None:
-        while True:
-            time.sleep(WATCH_S)
-            with self._lock:
-                watched = list(self._watched)
-                if not watched:
-                    self._thread = None
-                    return
-            for subscription in watched:
-                subscription.check_silence(time.monotonic())
-            del watched
-
-
-_WATCH = _Watch()
 
 
 class Publication:

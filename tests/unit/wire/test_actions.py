@@ -84,6 +84,15 @@ def test_an_export_that_breaks_in_the_middle_says_so(peer: Peer) -> None:
         got.extend(peer.export("bytes", b"[10, 10, -1]"))
 
 
+def test_an_export_nobody_wants_any_more_ends(server: WireServer, peer: Peer) -> None:
+    pieces = peer.export("bytes", json.dumps([PIECE_BYTES_MOST] * 1000).encode())
+    assert len(next(pieces)) == PIECE_BYTES_MOST
+    pieces.close()
+    started = time.monotonic()
+    server.close()
+    assert time.monotonic() - started < 2
+
+
 # -- errors
 
 

@@ -20,7 +20,7 @@ from borealis.tuples import FIRST_TIME, LAST_TIME
 from borealis.wire.client import Patience, Peer
 from borealis.wire.messages import Ack, SectionHead, StreamFacts, Subscribe
 from borealis.wire.problems import ReplacedError
-from borealis.wire.server import FACTS, HEARTBEAT_S, SECTION_BYTES_MOST, WireServer
+from borealis.wire.server import FACTS, HEARTBEAT_S, PIECES, SECTION_BYTES_MOST, WireServer
 
 Soon = Callable[..., None]
 
@@ -464,3 +464,17 @@ def test_silence_is_noticed() -> None:
 
     with pytest.raises(WireError, match=r"silent for 0\.6 s"):
         from_strange(silent, silence_s=0.6)
+
+
+def test_an_export_that_falls_silent_is_given_up() -> None:
+    def silent() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch([pa.array([b"a piece"])], schema=PIECES)
+        threading.Event().wait(2)
+
+    server = Strange(PIECES, silent)
+    with Peer(f"grpc://127.0.0.1:{server.port}", patience=Patience(answer_s=0.6)) as peer:
+        pieces = peer.export("bytes")
+        assert next(pieces) == b"a piece"
+        with pytest.raises(WireError, match=r"silent for 0\.6 s"):
+            next(pieces)
+    server.shutdown()
