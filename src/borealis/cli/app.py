@@ -253,6 +253,22 @@ def tail(
 
 
 @app.command(rich_help_panel=CLUSTER)
+def forget(
+    stream: Annotated[str, typer.Argument(help="The stream.")],
+    reader: Annotated[str, typer.Argument(help="The name that will not come back.")],
+    coordinator: Coordinator = None,
+    token_file: TokenFile = None,
+    ca: Ca = None,
+    json: Json = False,
+) -> None:
+    """Keep nothing for a named reader any more; one that never comes back stops the stream when its queue is full."""
+    from borealis.cli.forget import forget_command
+    from borealis.cli.reaching import Reach
+
+    forget_command(stream, reader, Reach(coordinator, token_file, ca), json)
+
+
+@app.command(rich_help_panel=CLUSTER)
 def status(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Again every second, until stopped.")] = False,
     coordinator: Coordinator = None,

@@ -28,7 +28,7 @@ from borealis.emit.whereabouts import Whereabouts, find
 from borealis.errors import InputError
 from borealis.wire.auth import Security
 from borealis.wire.client import Peer
-from borealis.wire.messages import Receipt
+from borealis.wire.messages import Done, Forget, Receipt
 
 if TYPE_CHECKING:
     from borealis.emit.aio import AsyncClient
@@ -123,6 +123,12 @@ class Client:
             self._subscriptions = [s for s in self._subscriptions if s.running]
             self._subscriptions.append(made)
         return made
+
+    def forget(self, stream: str, reader: str) -> None:
+        """A named reader will not come back: the stream keeps nothing for it any more."""
+        found = self.locate(stream)
+        with self.peer(found.address) as peer:
+            peer.act("forget", Forget(stream=found.stream, reader=reader), Done)
 
     # -- the cluster
 

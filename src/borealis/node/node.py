@@ -40,6 +40,7 @@ from borealis.wire.messages import (
     Done,
     EntryName,
     EntryOrder,
+    Forget,
     Message,
     Moved,
     NodeStatus,
@@ -254,6 +255,17 @@ class Node:
     def stream(self, ask: SchemaOf) -> QueueStatus:
         """How one stream stands."""
         return self._queue_status(self.queue(ask.stream))
+
+    def forget(self, order: Forget) -> Done:
+        """Keep nothing for a reader any more; units are readers, too, but not to be forgotten."""
+        queue = self.queue(order.stream)
+        if order.reader.startswith(f"{order.stream.partition('/')[0]}."):
+            raise StreamError(f"'{order.reader}' is a unit that reads {order.stream}", hint="undeploy the diagram")
+        if order.reader not in (known := queue.status().readers):
+            hint = did_you_mean(order.reader, known) or f"it has: {', '.join(known) or 'none'}"
+            raise StreamError(f"stream {order.stream} has no reader '{order.reader}'", hint=hint)
+        queue.forget(order.reader)
+        return Done()
 
     def check(self, order: CheckOrder) -> Checked:
         """Whether a diagram's types are right, as Spark sees them."""
@@ -537,6 +549,7 @@ ACTIONS: dict[str, tuple[type[Message], Callable[[Node, Any], Message]]] = {
     "status": (Ping, Node.status),
     "schema": (SchemaOf, Node.schema),
     "stream": (SchemaOf, Node.stream),
+    "forget": (Forget, Node.forget),
     "check": (CheckOrder, Node.check),
     "entry": (EntryOrder, Node.start_entry),
     "start": (UnitOrder, Node.start_unit),

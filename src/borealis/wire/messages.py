@@ -81,6 +81,13 @@ class Ack(Message):
     upto: Id
 
 
+class Forget(Message):
+    """A reader will not come back: keep nothing for it any more."""
+
+    stream: StreamName
+    reader: Name
+
+
 class Publish(Message):
     """The descriptor of a Flight put: who publishes to which stream."""
 

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from borealis.emit.queue import OutputQueue
 from borealis.errors import BorealisError, ClusterError, StreamError, WireError
 from borealis.node.node import ACTIONS, Node
-from borealis.wire.messages import Ping, UnitName, UnitOrder
+from borealis.wire.messages import Forget, Ping, UnitName, UnitOrder
 
 YAML = """\
 borealis: 1
@@ -91,3 +93,16 @@ def test_what_has_to_be_dropped_need_not_be_there(node: Node) -> None:
     node.act("drop", UnitName(diagram="d", unit="u1").encode())
     node.act("undeploy", b'{"diagram": "d"}')
     node.act("drop_entry", b'{"stream": "d/a"}')
+
+
+def test_a_reader_that_will_not_come_back_is_forgotten_but_never_a_unit(node: Node) -> None:
+    queue = node.queues["d/f"] = OutputQueue("d/f", pa.schema([("k", pa.int32())]), readers=["d.u2", "gone"])
+    try:
+        node.act("forget", Forget(stream="d/f", reader="gone").encode())
+        assert list(queue.status().readers) == ["d.u2"]
+        with pytest.raises(StreamError, match="no reader 'gone'"):
+            node.act("forget", Forget(stream="d/f", reader="gone").encode())
+        with pytest.raises(StreamError, match="is a unit"):
+            node.act("forget", Forget(stream="d/f", reader="d.u2").encode())
+    finally:
+        del node.queues["d/f"]
