@@ -98,6 +98,7 @@ class EntryPoint:
 
     def __init__(self, spec: Input, pace_us: int, cursor: Cursor) -> None:
         self.spec, self.pace, self.cursor = spec, pace_us, cursor
+        self._slack_us = spec.slack_us
         self.refused: InputError | None = None  # what is wrong with the row behind the last one admitted
 
     def admit(self, batch: pa.Table | pa.RecordBatch) -> Admitted:
@@ -119,7 +120,7 @@ class EntryPoint:
         newest = np.maximum.accumulate(time)
         if newest[0] < cursor.newest:
             newest = np.maximum(newest, cursor.newest)
-        held = newest - spec.slack_us
+        held = newest - self._slack_us
         boundary = np.maximum(held - np.mod(held, self.pace), cursor.boundary)
         bound = np.full(n, FIRST_TIME)
         rises = np.flatnonzero(boundary[1:] > boundary[:-1]) + 1

@@ -486,9 +486,7 @@ class InputManager:
 
     def _number(self, pieces: list[_Piece], order: Int64s | None) -> tuple[int, list[Int64s]]:
         """How many events there are, and per piece the causes of its rows followed by those of its tail."""
-        weights = [
-            np.concatenate([p.rows.weights(), np.ones(len(p.tail), np.int64)]).astype(np.int64) for p in pieces
-        ]
+        weights = [np.concatenate([p.rows.weights(), np.ones(len(p.tail), np.int64)]).astype(np.int64) for p in pieces]
         flat = np.concatenate(weights)
         if order is None:
             cause = self._next_cause + np.cumsum(flat) - 1

@@ -110,6 +110,7 @@ class Entry:
     ) -> None:
         self.spec, self.queue, self.late = spec, queue, late
         self.schema = queue.schema
+        self._idle_us, self._slack_us = spec.idle_us, spec.slack_us
         self._clock = clock or WallClock()
         self._log = kept.log if kept else None
         self._point = EntryPoint(spec, pace_us, kept.cursor() if kept else Cursor())
@@ -212,16 +213,16 @@ class Entry:
 
     def tick(self) -> None:
         """Write a boundary if nothing came for as long as the input's `idle` says. To be called now and then."""
-        if self.spec.idle_us is None or not self._lock.acquire(blocking=False):  # someone publishes: not idle
+        if self._idle_us is None or not self._lock.acquire(blocking=False):  # someone publishes: not idle
             return
         try:
             cursor = self._point.cursor
             silent_us = int((self._clock.now() - self._last_arrival) * 1e6)
-            if cursor.ended or cursor.newest == FIRST_TIME or silent_us < self.spec.idle_us:
+            if cursor.ended or cursor.newest == FIRST_TIME or silent_us < self._idle_us:
                 return
             if not self.queue.has_room():
                 return
-            bound = self._point.idle(cursor.newest + silent_us - self.spec.slack_us)
+            bound = self._point.idle(cursor.newest + silent_us - self._slack_us)
             if bound is None:
                 return
             tail = boundary_only(self.queue.next_id, self.schema, np.array([bound], np.int64), self.queue.boundary)
