@@ -8,15 +8,16 @@ from random import Random
 import pyarrow as pa
 import pytest
 from chance import BOTH, COLUMNS, DDL, random_diagram, random_story, random_table, random_times
-from cluster import Cluster, collect_all, table_of
 from harness import check_truth, compiled, exactly, examples, pieces_of, random_places, run_story, tell
 from hypothesis import given
 from hypothesis import strategies as st
+from nodes import Cluster, collect_all, table_of
 from pyspark.sql import SparkSession
 
 from borealis.diagram.durations import window
 from borealis.diagram.model import Diagram
 from borealis.diagram.spec import LATE, Spec
+from borealis.wire.messages import Done, EntryOrder, UnitOrder
 
 pytestmark = pytest.mark.spark
 
@@ -110,3 +111,38 @@ def test_random_diagrams_that_move_give_the_oracles_output(spark: SparkSession, 
     story = tell(spec, random_story(rng, spec, BOTH, 24, tardy=0.1).tables)
     if spec.boxes:
         check_truth(story, run_on_nodes(spark, spec, story.tables, 3, rng, moves=rng.randint(1, 3)), spark)
+
+
+def test_two_nodes_may_take_over_units_from_each_other_at_once(spark: SparkSession) -> None:
+    """Each waits for the other's state; neither may wait for the other's order to end."""
+    rng = Random(3)
+    table = random_table(rng, COLUMNS, random_times(rng, 40, 1_000_000))
+    with Cluster(spark, 2) as cluster:
+        orders = {}
+        for number, name in enumerate(("left", "right")):
+            d = Diagram(name)
+            d.input("a", DDL, slack="1 second").filter("k IS NOT NULL").output("out")
+            order = EntryOrder(diagram=name, yaml=d.to_yaml(), input="a", readers=[f"{name}.u1"])
+            cluster.peers[number].act("entry", order, Done)
+            orders[name] = UnitOrder(diagram=name, yaml=d.to_yaml(), unit="u1", boxes=["filter_1"])
+            cluster.peers[number].act("start", orders[name], Done)
+        errors: list[BaseException] = []
+
+        def swap(there: int, name: str, source: int) -> None:
+            try:
+                taken = orders[name].model_copy(update={"take_over": cluster.nodes[source].address})
+                cluster.peers[there].act("start", taken, Done)
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=swap, args=a) for a in ((1, "left", 0), (0, "right", 1))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert not errors, errors
+        assert [list(node.units) for node in cluster.nodes] == [[("right", "u1")], [("left", "u1")]]
+        for name in orders:
+            cluster.publish(f"{name}/a", batches_of(table, rng), table.schema)
+        found = collect_all(cluster, {name: f"{name}/filter_1" for name in orders})
+        assert len(found["left"]) == len(found["right"]) == table.num_rows - table["k"].null_count

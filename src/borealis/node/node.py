@@ -152,6 +152,7 @@ class Node:
         self.queues: dict[str, OutputQueue] = {}
         self.entries: dict[str, Entry] = {}
         self.units: dict[tuple[str, str], RunningUnit] = {}
+        self._starting: set[tuple[str, str]] = set()
         self.peers = Peers(security)
         self.routes = Routes(self.queues.get, ask)
         self.acks = Acks(self.routes, self.peers)
@@ -315,34 +316,46 @@ class Node:
         return self.data.joinpath(*parts)
 
     def start_unit(self, order: UnitOrder) -> Done:
-        """Run a unit: from nothing, or from where the node `take_over` has frozen it."""
+        """Run a unit: from nothing, or from where the node `take_over` has frozen it.
+
+        Other orders are carried out meanwhile: two nodes that take over units from each other must not wait for each
+        other.
+        """
+        key = (order.diagram, order.unit)
         with self._ordering:
-            key = (order.diagram, order.unit)
-            if key in self.units:
-                if self.units[key].order.yaml == order.yaml:
-                    return Done()
-                raise ClusterError(f"unit {order.unit} of {order.diagram} runs on {self.name}", hint="drop it first")
-            spec, spark = _spec(order.yaml), self._session()
-            piece = piece_of(spec, order.unit, order.boxes)
-            compiled = compile_piece(spec, piece, spark, order.buckets, self._analyzed(spec))
-            for stream, address in order.feeds.items():
-                self.routes.put(stream, address)
-            handover = self._fetch(order) if order.take_over is not None else None
-            try:
-                unit = self._build(order, spec, piece, compiled, handover)
-                self.units[key] = unit
-                for queue in unit.queues.values():
-                    self.queues[queue.stream] = queue
-                    self.routes.put(queue.stream, self.address)  # wakes those who wait for it here
-                if order.take_over is not None:
-                    self._close_source(order)
-                if not unit.run.done.is_set():
-                    unit.run.start()
-                    unit.query.start()
-            except BaseException:
-                self._take_down(key, order.take_over)
-                raise
-            return Done()
+            if key in self.units and self.units[key].order.yaml == order.yaml:
+                return Done()
+            if key in self.units or key in self._starting:
+                raise ClusterError(f"unit {order.unit} of {order.diagram} is on {self.name}", hint="drop it first")
+            self._starting.add(key)
+        try:
+            self._start(key, order)
+        except BaseException:
+            self._take_down(key, order.take_over)
+            raise
+        finally:
+            self._starting.discard(key)
+        return Done()
+
+    def _start(self, key: tuple[str, str], order: UnitOrder) -> None:
+        spec, spark = _spec(order.yaml), self._session()
+        piece = piece_of(spec, order.unit, order.boxes)
+        compiled = compile_piece(spec, piece, spark, order.buckets, self._analyzed(spec))
+        for stream, address in order.feeds.items():
+            self.routes.put(stream, address)
+        handover = self._fetch(order) if order.take_over is not None else None
+        unit = self._build(order, spec, piece, compiled, handover)
+        with self._ordering:
+            self.units[key] = unit
+            for queue in unit.queues.values():
+                self.queues[queue.stream] = queue
+                self.routes.put(queue.stream, self.address)  # wakes those who wait for it here
+        if order.take_over is not None:
+            self._close_source(order)
+        with self._ordering:
+            if self.units.get(key) is unit and not unit.run.done.is_set():
+                unit.run.start()
+                unit.query.start()
 
     def _fetch(self, order: UnitOrder) -> Handover:
         assert order.take_over is not None
@@ -390,7 +403,8 @@ class Node:
 
     def _take_down(self, key: tuple[str, str], source: str | None) -> None:
         """Undo a start that failed; the unit goes on where it was."""
-        self._remove(key, moved_to=source)
+        with self._ordering:
+            self._remove(key, moved_to=source)
         if source is not None:
             name = UnitName(diagram=key[0], unit=key[1])
             try:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from borealis.errors import BorealisError, UnreachableError
-from borealis.plan.session import session
+from borealis.plan.session import is_local, session
 
 if TYPE_CHECKING:
     from borealis.node.node import Node
@@ -74,12 +74,28 @@ def serve(options: NodeOptions) -> int:
     master = options.master or f"local[{options.cores or 1}, 3]"
     if options.security is None or options.security.token is None:
         _require_loopback(options)
-    spark = _Spark(master, {"spark.app.name": f"borealis {name}", **options.settings})
+    spark = _Spark(
+        master, {"spark.app.name": f"borealis {name}", **_for_executors(options, master), **options.settings}
+    )
     try:
         return _serve(options, name, master, spark)
     finally:
         with suppress(BorealisError):  # told already
             spark.get().stop()
+
+
+def _for_executors(options: NodeOptions, master: str) -> dict[str, str]:
+    """Where executors on other machines find this node, and how they know it, unless the user says it himself."""
+    if is_local(master):
+        return {}
+    found = {}
+    if options.host not in ("127.0.0.1", "localhost", "::1"):
+        found["spark.driver.host"] = options.host
+    security = options.security
+    if security is not None:
+        files = {"cert": security.cert, "key": security.key, "ca": security.ca}
+        found |= {f"spark.borealis.depot.{what}": str(path) for what, path in files.items() if path is not None}
+    return found
 
 
 def _require_loopback(options: NodeOptions) -> None:
