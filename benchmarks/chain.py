@@ -3,7 +3,7 @@
 Both run at the same time in one cluster of real processes, `borealis up --nodes 4`: the diagram as a single unit on
 node4, and cut into three units on node1 to node3. They are measured by turns, so that a noisy minute hits both.
 
-Latency: a second of stream time every 250 ms, which closes the window of the second before; from the call that
+Latency: a second of stream time every 400 ms, which closes the window of the second before; from the call that
 publishes it to the moment the client has that window's results. Throughput: rows as fast as the entry point takes them,
 over the time from the first to the moment the client sees the boundary behind the last.
 """
@@ -36,7 +36,7 @@ ASKED_TRAINS = 4.0  # p50 of the chain, in trains' time
 ASKED_RATIO = 0.8  # of one node's throughput
 KEYS = 1_000
 BATCH_ROWS = 50_000
-PACE_S = 0.25  # between seconds of the stream: a train and some rest
+PACE_S = 0.4  # between seconds of the stream: longer than they take, or it is queueing that is measured
 PIECES = {"one": (), "chain": ("scale", "per_key")}
 DIAGRAM = """\
 borealis: 1
@@ -141,7 +141,7 @@ class Way:
 
 
 def latency(way: Way, seconds: float, rng: np.random.Generator) -> dict[str, Any]:
-    """A second of the stream every 250 ms: each closes the window of the one before it, so each gives results."""
+    """A second of the stream every 400 ms: each closes the window of the one before it, so each gives results."""
     way.arrivals.clear()
     until, due = time.perf_counter() + seconds, time.perf_counter()
     while time.perf_counter() < until:
@@ -158,15 +158,36 @@ def latency(way: Way, seconds: float, rng: np.random.Generator) -> dict[str, Any
     }
 
 
-def throughput(way: Way, rows: int, rng: np.random.Generator) -> float:
-    """Rows per second, end to end."""
+def throughput(way: Way, rows: int, rng: np.random.Generator) -> tuple[float, float]:
+    """Rows per second, end to end, and how many cores the way's nodes used meanwhile."""
+    nodes = {u["node"] for u in way.client.status()["units"] if u["diagram"] == way.name}
+    pids = [n["pid"] for n in way.client.nodes() if n["node"] in nodes]
     batches = [way.rows(BATCH_ROWS, 500_000, rng) for _ in range(rows // BATCH_ROWS)]
     batches.append(way.rows(1, 2_000_000, rng))  # closes the last window
-    start = time.perf_counter()
+    start, used = time.perf_counter(), cpu_seconds(pids)
     for batch in batches:
         way.publisher.send(batch)
     way.wait((way.now_us - 2_000_000) // 1_000_000 * 1_000_000, 300)
-    return rows / (time.perf_counter() - start)
+    took = time.perf_counter() - start
+    return rows / took, (cpu_seconds(pids) - used) / took
+
+
+def cpu_seconds(pids: list[int]) -> float:
+    """What these processes and all their descendants have used so far."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # it has ended
+            parents[int(entry.name)] = int(fields[1])
+            ticks[int(entry.name)] = sum(int(f) for f in fields[11:15])  # its own, and those of children that ended
+    mine = set(pids)
+    while more := {pid for pid, parent in parents.items() if parent in mine} - mine:
+        mine |= more
+    return sum(ticks.get(pid, 0) for pid in mine) / os.sysconf("SC_CLK_TCK")
 
 
 def run(options: Options, say: Say) -> list[dict[str, Any]]:
@@ -207,14 +228,15 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
                     }
                 )
         if "throughput" in wanted:
-            rates: dict[str, list[float]] = {way.name: [] for way in ways}
+            rates: dict[str, list[tuple[float, float]]] = {way.name: [] for way in ways}
             for number in range(options.runs):
                 for way in ways:
-                    rates[way.name].append(throughput(way, rows, rng))
-                    say(f"throughput, run {number + 1}, {way.name}: {rates[way.name][-1]:,.0f} rows/s")
-            one = statistics.median(rates["one"])
+                    rate, used = throughput(way, rows, rng)
+                    rates[way.name].append((rate, used))
+                    say(f"throughput, run {number + 1}, {way.name}: {rate:,.0f} rows/s on {used:.2f} cores")
+            one = statistics.median(rate for rate, _ in rates["one"])
             for way in ways:
-                rate = statistics.median(rates[way.name])
+                rate, used = (statistics.median(values) for values in zip(*rates[way.name], strict=True))
                 figures.append(
                     {
                         "query": "throughput",
@@ -225,7 +247,8 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
                         "asked_ratio_least": ASKED_RATIO if way.name == "chain" else None,
                         "met": rate >= ASKED_RATIO * one if way.name == "chain" else None,
                         "cores": cores,
-                        "cores_per_node": round(cores / (3 if way.name == "chain" else 1), 2),
+                        "cores_used": round(used, 2),
+                        "rows_per_core_s": round(rate / used),
                         "runs": options.runs,
                     }
                 )

@@ -76,7 +76,7 @@ class UnitRun:
         self.scratch = scratch(unit.name)
         self.done = threading.Event()
         self.failure: BorealisError | None = None
-        self._planned: dict[int, float] = {}
+        self._handed: dict[int, float] = {}  # when each train under way was handed to Spark
         self._committing = threading.Condition()
         self._closed = False
         self._log = StateLog(self.scratch / "state", compiled.tables)
@@ -150,10 +150,13 @@ class UnitRun:
         return self._committed
 
     def next_train(self, after: int, wait: float) -> int | None:
-        return self.manager.next_train(after, wait)
+        number = self.manager.next_train(after, wait)
+        if number is not None:
+            self._handed.setdefault(number, time.perf_counter())
+        return number
 
     def plan(self, number: int) -> dict[str, Any]:
-        self._planned.setdefault(number, time.perf_counter())
+        self._handed.setdefault(number, time.perf_counter())
         return self.manager.header(number) | {
             "program": str(self.scratch / "program.json"),
             "state": str(self._log.root),
@@ -199,7 +202,7 @@ class UnitRun:
         self._header_now = self._header(train, positions)
         self.manager.release(train.number)
         shutil.rmtree(self._results(train.number), ignore_errors=True)
-        ms = (time.perf_counter() - self._planned.pop(train.number)) * 1000
+        ms = (time.perf_counter() - self._handed.pop(train.number)) * 1000
         self.progress.note(train.rows, ms, train.cursors, self._log.size())
         if self._commits is not None and self._commits.wants_base():
             self._commits.write_base(self._header(train, positions), self._log.whole())
