@@ -1,7 +1,11 @@
 """A chain of three nodes beside one node, on the same diagram: `python benchmarks/chain.py [--json]`.
 
-Both run at the same time in one cluster of real processes, `borealis up --nodes 4`: the diagram as a single unit on
-node4, and cut into three units on node1 to node3. They are measured by turns, so that a noisy minute hits both.
+All ways are in one cluster of real processes, `borealis up --nodes 4`: the diagram as a single unit on node4, and cut
+into three units on node1 to node3. They are measured by turns, so that a noisy minute hits all.
+
+Where there are fewer cores than a chain can use, one node alone has more of them to itself than a node of the chain. So
+there is a third way: the single unit three times over, on node1 to node3, all three at work at once. Its rate per node
+is what one node does with the cores that a node of the chain has.
 
 Latency: a second of stream time every 400 ms, which closes the window of the second before; from the call that
 publishes it to the moment the client has that window's results. Throughput: rows as fast as the entry point takes them,
@@ -37,7 +41,13 @@ ASKED_RATIO = 0.8  # of one node's throughput
 KEYS = 1_000
 BATCH_ROWS = 50_000
 PACE_S = 0.4  # between seconds of the stream: longer than they take, or it is queueing that is measured
-PIECES = {"one": (), "chain": ("scale", "per_key")}
+PLACES = {
+    "one": {"some": "node4"},
+    "chain": {"some": "node1", "scale": "node2", "per_key": "node3"},
+    "among1": {"some": "node1"},
+    "among2": {"some": "node2"},
+    "among3": {"some": "node3"},
+}
 DIAGRAM = """\
 borealis: 1
 name: {name}
@@ -96,8 +106,7 @@ class Way:
         spec = DIAGRAM.format(name=name)
         path = Path(tempfile.mkstemp(suffix=".yaml")[1])
         path.write_text(spec)
-        places = {"some": "node1", "scale": "node2", "per_key": "node3"} if name == "chain" else {"some": "node4"}
-        client.deploy(path, cut=PIECES[name], place=places)
+        client.deploy(path, cut=("scale", "per_key") if name == "chain" else (), place=PLACES[name])
         path.unlink()
         self.publisher = client.publisher(f"{name}/rows")
         self.now_us = 1_700_000_000_000_000  # of the stream
@@ -172,6 +181,22 @@ def throughput(way: Way, rows: int, rng: np.random.Generator) -> tuple[float, fl
     return rows / took, (cpu_seconds(pids) - used) / took
 
 
+def among(ways: list[Way], rows: int, rng: np.random.Generator) -> float:
+    """Rows per second of one node while others do the same beside it: the mean of all."""
+    rates: list[float] = []
+    threads = [
+        threading.Thread(target=lambda way=way: rates.append(throughput(way, rows // 3, rng)[0]), daemon=True)
+        for way in ways
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(300)
+    if len(rates) < len(ways):
+        raise TimeoutError("not all of the nodes that work side by side came to an end")
+    return statistics.mean(rates)
+
+
 def cpu_seconds(pids: list[int]) -> float:
     """What these processes and all their descendants have used so far."""
     parents: dict[int, int] = {}
@@ -198,9 +223,10 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
     cores = len(os.sched_getaffinity(0))
     figures: list[dict[str, Any]] = []
     with cluster(say) as client:
-        ways = [Way(client, name) for name in PIECES]
-        say("warming up ...")
-        for way in ways:
+        say("deploying and warming up ...")
+        every = {name: Way(client, name) for name in PLACES}
+        ways, beside = [every["one"], every["chain"]], [every[f"among{i}"] for i in (1, 2, 3)]
+        for way in every.values():
             throughput(way, 500_000, rng)
             latency(way, 2.0, rng)
         if "latency" in wanted:
@@ -229,11 +255,15 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
                 )
         if "throughput" in wanted:
             rates: dict[str, list[tuple[float, float]]] = {way.name: [] for way in ways}
+            shared: list[float] = []
             for number in range(options.runs):
                 for way in ways:
                     rate, used = throughput(way, rows, rng)
                     rates[way.name].append((rate, used))
                     say(f"throughput, run {number + 1}, {way.name}: {rate:,.0f} rows/s on {used:.2f} cores")
+                shared.append(among(beside, rows, rng))
+                say(f"throughput, run {number + 1}, one node of three side by side: {shared[-1]:,.0f} rows/s")
+            equal = statistics.median(shared)
             one = statistics.median(rate for rate, _ in rates["one"])
             for way in ways:
                 rate, used = (statistics.median(values) for values in zip(*rates[way.name], strict=True))
@@ -244,8 +274,11 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
                         "nodes": 3 if way.name == "chain" else 1,
                         "rows_per_s": round(rate),
                         "ratio_to_one_node": round(rate / one, 3),
+                        "one_node_of_three_rows_per_s": round(equal) if way.name == "chain" else None,
+                        "ratio_at_equal_cores": round(rate / equal, 3) if way.name == "chain" else None,
                         "asked_ratio_least": ASKED_RATIO if way.name == "chain" else None,
                         "met": rate >= ASKED_RATIO * one if way.name == "chain" else None,
+                        "met_at_equal_cores": rate >= ASKED_RATIO * equal if way.name == "chain" else None,
                         "cores": cores,
                         "cores_used": round(used, 2),
                         "rows_per_core_s": round(rate / used),
