@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import re
@@ -32,6 +31,8 @@ from typing import IO, Any
 import pyarrow as pa
 
 from borealis.errors import StateError
+from borealis.state import claim
+from borealis.state.claim import Claim, Kind
 from borealis.state.commits import make_directory, sync_directory, write_whole
 
 VERSION = 1
@@ -40,7 +41,8 @@ _FILE = b"BOREALIS-SEGMENT-1\n"
 _KIND = re.compile(rb"BOREALIS-SEGMENT-\d+\n")
 _RECORD = struct.Struct("<4sIQQI")  # mark, size of the head, size of the data, synced up to, checksum
 _MARK = b"REC1"
-ANEW = "delete the directory to start anew, or restore it from a copy"
+KIND = Kind("log", "log.json", "process")
+ANEW = claim.ANEW.format(noun=KIND.noun)
 
 Head = dict[str, Any]
 
@@ -85,40 +87,15 @@ class SegmentLog:
             if not root.exists():
                 make_directory(root)
                 sync_directory(root.parent)
-            self._claim = open(root / "lock", "w")  # noqa: SIM115 - held until close
+            self._claim = Claim(root, KIND)
         try:
-            fcntl.flock(self._claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._claim.close()
-            raise StateError(
-                f"log directory {root} is in use by another process", hint="wait for it, or stop it"
-            ) from error
-        try:
-            self._check_owner(belongs)
+            mine = {"version": VERSION, **belongs}
+            if not self._claim.is_mine(mine, bool(self._found())):
+                with _disk(root):
+                    write_whole(self._claim.path, json.dumps(mine).encode())
         except BaseException:
             self._claim.close()
             raise
-
-    def _check_owner(self, belongs: Mapping[str, Any]) -> None:
-        path, mine = self.root / "log.json", json.loads(json.dumps({"version": VERSION, **belongs}))
-        if not path.exists():
-            if self._found():
-                raise StateError(f"nothing says what the log in {self.root} belongs to: {path.name} is gone", hint=ANEW)
-            with _disk(self.root):
-                write_whole(path, json.dumps(mine).encode())
-            return
-        try:
-            theirs = json.loads(path.read_bytes())
-        except (ValueError, OSError) as error:
-            raise StateError(f"{path} cannot be read: {_one_line(error)}", hint=ANEW) from error
-        if not isinstance(theirs, dict):
-            raise StateError(f"{path} is damaged", hint=ANEW)
-        for what in {**theirs, **mine}:
-            if theirs.get(what) != mine.get(what):
-                raise StateError(
-                    f"the log in {self.root} is of another {what}: {theirs.get(what)}, not {mine.get(what)}",
-                    hint="give another directory, or delete this one to start anew",
-                )
 
     @property
     def held_bytes(self) -> int:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import re
@@ -30,6 +29,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from borealis.errors import StateError
+from borealis.state import claim
+from borealis.state.claim import Claim, Kind
 from borealis.state.delta import TableSpec, merge_deltas, pack, unpack
 from borealis.state.log import Key
 
@@ -39,7 +40,8 @@ _RECORD = struct.Struct("<4sQI")  # mark, length, checksum
 _MARK = b"TRN1"
 _SIZE = struct.Struct("<I")  # of the JSON that begins a record's body
 BASE_BYTES_LEAST = 32 << 20  # log this much before a new base is worth writing
-ANEW = "delete the state directory to start anew, or restore it from a copy"
+KIND = Kind("state", "state.json", "run")
+ANEW = claim.ANEW.format(noun=KIND.noun)
 
 
 @dataclass(frozen=True)
@@ -62,42 +64,17 @@ class CommitLog:
         self._base_bytes = 0
         self._writer: threading.Thread | None = None
         self._failure: BaseException | None = None
+        make_directory(root)
         with _disk(root):
-            make_directory(root)
-            self._lock = open(root / "lock", "w")  # noqa: SIM115 - held until close
+            self._claim = Claim(root, KIND)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._lock.close()
-            raise StateError(
-                f"state directory {root} is in use by another run", hint="wait for it, or stop it"
-            ) from error
-        try:
-            self._check_owner(belongs)
+            mine = {"version": VERSION, **belongs}
+            if not self._claim.is_mine(mine, bool(self._numbered("log") or self._numbered("base"))):
+                with _disk(root):
+                    write_whole(self._claim.path, json.dumps(mine).encode())
         except BaseException:
-            self._lock.close()
+            self._claim.close()
             raise
-
-    def _check_owner(self, belongs: Mapping[str, Any]) -> None:
-        path, mine = self.root / "state.json", {"version": VERSION, **belongs}
-        if path.exists():
-            try:
-                theirs = json.loads(path.read_text())
-            except (ValueError, OSError) as error:
-                raise StateError(f"{path} cannot be read: {_one_line(error)}", hint=ANEW) from error
-            if not isinstance(theirs, dict):
-                raise StateError(f"{path} is damaged", hint=ANEW)
-            for what, value in mine.items():
-                if theirs.get(what) != value:
-                    raise StateError(
-                        f"the state in {self.root} is of another {what}: {theirs.get(what)}, not {value}",
-                        hint="give another state directory, or delete this one to start anew",
-                    )
-            return
-        if self._numbered("log") or self._numbered("base"):
-            raise StateError(f"nothing says what the state in {self.root} belongs to: {path.name} is gone", hint=ANEW)
-        with _disk(self.root):
-            write_whole(path, json.dumps(mine).encode())
 
     # -- restart
 
@@ -233,7 +210,7 @@ class CommitLog:
             self._writer.join()
         if self._segment is not None:
             self._segment.close()
-        self._lock.close()
+        self._claim.close()
 
     def _open_segment(self, first: int) -> None:
         if self._segment is not None:
