@@ -73,7 +73,7 @@ def undisturbed(served: Served) -> None:
     ]
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(st.sampled_from(["GET", "POST", "DELETE", "PUT"]), PATHS, BODIES, HEADERS, QUERIES)
 def test_any_request_is_answered(
     served: Served, method: str, path: str, body: bytes, headers: dict[str, str], query: dict[str, str]
@@ -91,7 +91,7 @@ def test_any_request_is_answered(
     undisturbed(served)
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(st.dictionaries(st.sampled_from(["v", "node", "incarnation", "version", "units", "queues", "spark"]), JSON))
 def test_any_heartbeat_is_answered(served: Served, odd: dict[str, Any]) -> None:
     told = json.loads(served.nodes["node1"].status().encode()) | {"node": "odd", "incarnation": "odd"} | odd

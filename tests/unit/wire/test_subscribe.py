@@ -240,8 +240,10 @@ def test_cancel_from_another_thread_ends_the_iteration(peer: Peer) -> None:
 def test_a_closed_peer_ends_its_subscriptions(server: WireServer) -> None:
     peer = Peer(server.address)
     subscription = peer.subscribe(Subscribe(stream="d/a"))
-    threading.Timer(0.1, peer.close).start()
+    closing = threading.Timer(0.1, peer.close)
+    closing.start()
     assert list(subscription) == []
+    closing.join()
     with pytest.raises(WireError, match="closed"):
         peer.ping()
 
