@@ -36,16 +36,16 @@ check: setup
 	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/mypy
-	$(PYTEST) tests/unit tests/laws -n 2 --dist worksteal --durations=5
+	$(PYTEST) tests/unit tests/laws --ignore=tests/laws/test_end_to_end.py -n 2 --dist worksteal --durations=5
 
 test: check
-	$(PYTEST) tests/steps tests/cluster tests/chaos --durations=10
+	$(PYTEST) tests/laws/test_end_to_end.py tests/steps tests/cluster tests/chaos --durations=10
 
 bench: setup
 	$(BIN)/borealis bench engine
 
 chaos: setup
-	BOREALIS_CHAOS=full $(PYTEST) tests/chaos
+	BOREALIS_CHAOS=full $(PYTEST) tests/chaos tests/steps/test_spark_cluster.py tests/steps/test_pyspark_both_sides.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

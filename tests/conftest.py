@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from pyspark.sql import SparkSession
+
+sys.path.insert(0, str(Path(__file__).parent))  # for what several folders share
 
 # A failing example prints the blob that replays it. Choose with `HYPOTHESIS_PROFILE=deep pytest tests/laws`.
 CALM = {"deadline": None, "print_blob": True, "suppress_health_check": list(HealthCheck)}
