@@ -96,11 +96,14 @@ class Relay:
         self.spec, self.cursor = spec, cursor
 
     def admit(self, section: Section) -> Relayed:
-        """The section as it goes into trains; boundaries that are known are dropped."""
-        if section.first != self.cursor.position:
+        """The section as it goes into trains; boundaries that are known are dropped.
+
+        It may begin behind the next tuple: a stream that says `full: drop` has lost what lies between, and counts it.
+        """
+        if section.first < self.cursor.position:
             raise ValueError(f"stream '{self.spec.name}': tuple {section.first} came after {self.cursor.position - 1}")
         section = section.above(self.cursor.boundary)
-        admitted = Relayed(self.cursor, section)
+        admitted = Relayed(replace(self.cursor, position=section.first), section)
         ended = section.final == LAST_TIME
         self.cursor = replace(self.cursor, position=section.stop, boundary=section.final, ended=ended)
         return admitted

@@ -10,6 +10,7 @@ What it promises to a publisher:
 
 from __future__ import annotations
 
+import shutil
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
@@ -267,6 +268,11 @@ class Entry:
         """Let go of the log."""
         if self._log is not None:
             self._log.close()
+
+    def erase(self) -> None:
+        """Delete the log of an entry point that is closed: its diagram is no more, and the next of its name is new."""
+        if self._log is not None:
+            shutil.rmtree(self._log.root, ignore_errors=True)
 
 
 def _facts(part: Section) -> dict[str, Any]:

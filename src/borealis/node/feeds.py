@@ -6,6 +6,7 @@ now, and takes it up at the tuple where it stands.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -21,6 +22,10 @@ from borealis.wire.messages import Ack, Subscribe
 LOOK_S = 0.2  # how often a feed looks whether it was stopped
 RETRY_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # between attempts to reach an upstream
 ACK_S = 0.02  # acknowledgements that came meanwhile go together
+ACK_AGAIN_S = 0.5  # until one that could not be delivered is tried again
+ACK_TRIES = 20
+
+log = logging.getLogger("borealis.node")
 
 
 class Routes:
@@ -82,7 +87,8 @@ class Peers:
 class Acks:
     """Sends acknowledgements upstream, the newest of each kind, a few times a second at most. Thread-safe.
 
-    One that cannot be delivered is dropped: the next one says more, and a feed that reconnects says it again.
+    One that cannot be delivered is tried again for a while: on a quiet stream there may be no later one. A feed that
+    reconnects says it again, too.
     """
 
     def __init__(self, routes: Routes, peers: Peers) -> None:
@@ -101,7 +107,8 @@ class Acks:
                 queue.ack(reader, level, upto)
             return
         with self._changed:
-            self._waiting[stream, reader, level] = upto
+            key = (stream, reader, level)
+            self._waiting[key] = max(upto, self._waiting.get(key, 0))
             self._changed.notify_all()
 
     def stop(self) -> None:
@@ -112,19 +119,30 @@ class Acks:
         self._thread.join()
 
     def _send_forever(self) -> None:
+        tries: dict[tuple[str, str, int], int] = {}
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._stopped)
                 if self._stopped:
                     return
-                self._changed.wait_for(lambda: self._stopped, ACK_S)
+                self._changed.wait_for(lambda: self._stopped, ACK_AGAIN_S if tries else ACK_S)
                 waiting, self._waiting = self._waiting, {}
-            for (stream, reader, level), upto in waiting.items():
-                address = self._routes.address(stream)
-                if address is not None:
-                    with suppress(BorealisError):
-                        ack = Ack(stream=stream, reader=reader, level=1 if level else 0, upto=upto)
-                        self._peers.at(address).ack(ack)
+            failed = {key: upto for key, upto in waiting.items() if not self._send(*key, upto)}
+            tries = {key: tries.get(key, 0) + 1 for key in failed if tries.get(key, 0) < ACK_TRIES}
+            for key in tries:
+                self.put(*key, failed[key])
+
+    def _send(self, stream: str, reader: str, level: int, upto: int) -> bool:
+        """Whether nothing more is to be done about it."""
+        address = self._routes.address(stream)
+        try:
+            if address is not None:
+                self._peers.at(address).ack(Ack(stream=stream, reader=reader, level=1 if level else 0, upto=upto))
+        except WireError:
+            return level == 0  # nobody waits for those
+        except BorealisError as error:
+            log.info("an acknowledgement of %s was refused: %s", stream, error)
+        return True
 
 
 class StreamFeed:
@@ -179,7 +197,7 @@ class StreamFeed:
         if address is None:
             raise StreamError(f"nobody serves stream {self.stream} yet")
         ask = Subscribe(
-            stream=self.stream, start=self._next, boundary=self._boundary, epoch=self.epoch, reader=self.reader
+            stream=self.stream, start=self._next, boundary=self._boundary, epoch=self._known_epoch(), reader=self.reader
         )
         with self._peers.at(address).subscribe(ask) as subscription:
             with self._lock:
@@ -194,13 +212,18 @@ class StreamFeed:
                 with self._lock:
                     self._open = None
 
+    def _known_epoch(self) -> str | None:
+        """The epoch, if anything of it has been seen; until then a stream may begin anew."""
+        return self.epoch if self._next or self._boundary > FIRST_TIME else None
+
     def _from_queue(self, queue: OutputQueue) -> Iterator[Section]:
-        if self.epoch not in (None, queue.epoch):
+        if self._known_epoch() not in (None, queue.epoch):
             raise GoneError(
                 f"stream {self.stream} began anew: tuple {self._next} is of its life {self.epoch}, not {queue.epoch}"
             )
         self.epoch = queue.epoch
         queue.register(self.reader, self._next)
+        queue.ack(self.reader, 1, self._committed)  # it may not know: it may have come from another node just now
         while not self._stopped.is_set():
             section = queue.read(self._next, self._boundary, LOOK_S)
             if section is not None:

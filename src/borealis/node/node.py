@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from borealis.diagram import passes
 from borealis.diagram.cut import Piece, piece_of
 from borealis.diagram.spec import LATE, Spec, Unit
 from borealis.emit.queue import OutputQueue, QueueLimits
-from borealis.errors import BorealisError, ClusterError, StreamError, WireError, did_you_mean
+from borealis.errors import BorealisError, ClusterError, StreamError, TrainError, WireError, did_you_mean
 from borealis.ingest.relay import Feed
 from borealis.node.entry import Entry, Place
 from borealis.node.feeds import Acks, Peers, Routes, StreamFeed
@@ -58,6 +59,7 @@ from borealis.wire.messages import (
 READY_S = 120.0  # how long an order waits for Spark
 FREEZE_S = 30.0  # how long a unit may take to finish its train, and how long it stays frozen without news
 PIECE_BYTES = 1 << 20  # of an export
+MOVED_TRIES = 3  # to tell a node that a unit has left it
 RESTARTS_MOST = 3  # of a query that dies over and over, before its unit counts as failed
 TICK_S = 0.05
 SELDOM = 20  # ticks between looks at what is dear to look at: queries, logs
@@ -79,14 +81,16 @@ class RunningUnit:
     frozen_since: float | None = None
     restarts: int = 0  # of its query, since the last train that was committed
     trains_then: int = 0
+    started: bool = False
     failure: BorealisError | None = None
 
     def look(self) -> BorealisError | None:
         """Why the unit stands still, if it does and cannot help it."""
         if self.failure is None and not self.run.done.is_set():
             broken = self.run.manager.failure
-            if isinstance(broken, BorealisError):
-                self.failure = broken
+            if broken is not None:
+                told = TrainError(f"its input failed: {type(broken).__name__}: {broken}", hint="a defect of Borealis")
+                self.failure = broken if isinstance(broken, BorealisError) else told
             elif self.restarts >= RESTARTS_MOST:
                 self.failure = self.query.failure()
         return self.failure
@@ -108,6 +112,8 @@ class RunningUnit:
             state = "failed"
         elif self.run.done.is_set():
             state = "ended"
+        elif not self.started:
+            state = "starting"
         elif self.frozen_since is not None:
             state = "frozen"
         recent = sorted(list(progress.train_ms)[-50:])
@@ -323,7 +329,7 @@ class Node:
         """
         key = (order.diagram, order.unit)
         with self._ordering:
-            if key in self.units and self.units[key].order.yaml == order.yaml:
+            if key in self.units and key not in self._starting and self.units[key].order.yaml == order.yaml:
                 return Done()
             if key in self.units or key in self._starting:
                 raise ClusterError(f"unit {order.unit} of {order.diagram} is on {self.name}", hint="drop it first")
@@ -350,12 +356,15 @@ class Node:
             for queue in unit.queues.values():
                 self.queues[queue.stream] = queue
                 self.routes.put(queue.stream, self.address)  # wakes those who wait for it here
+        if not unit.run.done.is_set():
+            unit.query.start()  # there are no trains before the run starts
         if order.take_over is not None:
             self._close_source(order)
+        # from here on this is the only one: whatever happens, it stays
         with self._ordering:
+            unit.started = True
             if self.units.get(key) is unit and not unit.run.done.is_set():
                 unit.run.start()
-                unit.query.start()
 
     def _fetch(self, order: UnitOrder) -> Handover:
         assert order.take_over is not None
@@ -365,7 +374,18 @@ class Node:
     def _close_source(self, order: UnitOrder) -> None:
         assert order.take_over is not None
         moved = Moved(diagram=order.diagram, unit=order.unit, address=self.address)
-        self.peers.at(order.take_over).act("moved", moved, Done)
+        peer = self.peers.at(order.take_over)
+        for left in reversed(range(MOVED_TRIES)):
+            try:
+                peer.act("moved", moved, Done)
+                return
+            except WireError:  # it may have been carried out, although no answer came
+                status = peer.act("status", Ping(), NodeStatus)
+                there = [u for u in status.units if (u.diagram, u.unit) == (order.diagram, order.unit)]
+                if not there:
+                    return
+                if there[0].state != "frozen" or not left:
+                    raise
 
     def _build(
         self, order: UnitOrder, spec: Spec, piece: Piece, compiled: Any, handover: Handover | None
@@ -462,7 +482,7 @@ class Node:
             for key in [k for k in self.units if k[0] == name.diagram]:
                 self._remove(key)
             for stream in [s for s in self.entries if s.partition("/")[0] == name.diagram]:
-                self._remove_entry(stream)
+                self._remove_entry(stream).erase()
             return Done()
 
     def drop_entry(self, name: EntryName) -> Done:
@@ -472,12 +492,13 @@ class Node:
                 self._remove_entry(name.stream)
             return Done()
 
-    def _remove_entry(self, stream: str) -> None:
+    def _remove_entry(self, stream: str) -> Entry:
         entry = self.entries.pop(stream)
         for queue in (entry.queue, entry.late):
             self.queues.pop(queue.stream, None)
             queue.close()
         entry.close()
+        return entry
 
     def reroute(self, order: Reroute) -> Done:
         """A stream is served elsewhere now."""
@@ -497,8 +518,12 @@ class Node:
             if self.queues.get(queue.stream) is queue:
                 del self.queues[queue.stream]
             queue.close(moved_to)
-        unit.query.stop()
-        unit.run.close(complete=False)
+        try:
+            unit.query.stop()
+        except Exception:  # its JVM may be gone; what is ours goes all the same
+            log.exception("the query of unit %s could not be stopped", key[1])
+        finally:
+            unit.run.close(complete=False)
 
     # -- the end
 
@@ -540,22 +565,22 @@ class Node:
         ticks = 0
         while not self._stopped.wait(TICK_S):
             ticks += 1
-            try:
-                for entry in list(self.entries.values()):
-                    entry.tick()
-                    if not ticks % SELDOM:
-                        entry.trim()
-                for unit in list(self.units.values()):
-                    if not ticks % SELDOM:
-                        self._restart(unit)
-                    since = unit.frozen_since
-                    if since is not None and time.monotonic() - since > FREEZE_S:
-                        log.warning("unit %s stayed frozen too long: it goes on", unit.order.unit)
-                        self.thaw(UnitName(diagram=unit.order.diagram, unit=unit.order.unit))
-            except BorealisError as error:
-                log.warning("%s", error)
-            except Exception:
-                log.exception("a tick failed")
+            seldom = not ticks % SELDOM
+            for entry in list(self.entries.values()):
+                _try(entry.tick)
+                if seldom:
+                    _try(entry.trim)
+            for unit in list(self.units.values()):
+                _try(partial(self._thaw_forgotten, unit))
+                if seldom:
+                    _try(partial(self._restart, unit))
+
+    def _thaw_forgotten(self, unit: RunningUnit) -> None:
+        """A unit that was frozen for a node that never took it goes on here."""
+        since = unit.frozen_since
+        if since is not None and time.monotonic() - since > FREEZE_S:
+            log.warning("unit %s stayed frozen too long: it goes on", unit.order.unit)
+            self.thaw(UnitName(diagram=unit.order.diagram, unit=unit.order.unit))
 
 
 ACTIONS: dict[str, tuple[type[Message], Callable[[Node, Any], Message]]] = {
@@ -575,6 +600,16 @@ ACTIONS: dict[str, tuple[type[Message], Callable[[Node, Any], Message]]] = {
     "reroute": (Reroute, Node.reroute),
     "stop": (Ping, Node.stop),
 }
+
+
+def _try(work: Callable[[], None]) -> None:
+    """What fails for one must not stop the others."""
+    try:
+        work()
+    except BorealisError as error:
+        log.warning("%s", error)
+    except Exception:
+        log.exception("a tick failed")
 
 
 def _spec(text: str) -> Spec:

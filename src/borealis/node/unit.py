@@ -192,12 +192,16 @@ class UnitRun:
         train = self.manager.train(arrived.train["train"])
         if train.number != self._committed + 1:
             raise RuntimeError(f"train {train.number} came after train {self._committed}")
-        deltas = self._deltas(arrived)
+        deltas, sections = self._deltas(arrived), self._sections(arrived)
         self._write_outputs(arrived)
         positions = {name: sink.flush(self._commits is not None) for name, sink in self.sinks.items()}
         if self._commits is not None:
             self._commits.append(self._header(train, positions), deltas)
         self._log.commit(train.number, deltas)
+        for name, piece in sections.items():  # last: what is in a queue cannot be taken back
+            if len(piece) or len(piece.bound):
+                self.queues[name].append(piece)
+            self._ids[name] = self.progress.rows_out[name] = piece.stop
         self._committed, self._positions = train.number, positions
         self._header_now = self._header(train, positions)
         self.manager.release(train.number)
@@ -217,14 +221,17 @@ class UnitRun:
                 deltas[(box.decode(), parcel.bucket)] = data
         return deltas
 
-    def _write_outputs(self, arrived: Arrived) -> None:
+    def _sections(self, arrived: Arrived) -> dict[str, Section]:
+        """What goes to each queue."""
         bounds = train_bounds(self.compiled.program, arrived.train or {})
+        found = {}
         for name, queue in self.queues.items():
             outlet = self.compiled.outlets[name]
-            piece = queue_section(queue, arrived.flow(outlet.tag, outlet.schema, bounds[outlet.flow]))
-            if len(piece) or len(piece.bound):
-                queue.append(piece)
-            self._ids[name] = self.progress.rows_out[name] = piece.stop
+            found[name] = queue_section(queue, arrived.flow(outlet.tag, outlet.schema, bounds[outlet.flow]))
+        return found
+
+    def _write_outputs(self, arrived: Arrived) -> None:
+        bounds = train_bounds(self.compiled.program, arrived.train or {})
         for name, sink in self.sinks.items():
             outlet = self.compiled.outlets[name]
             flow = arrived.flow(outlet.tag, outlet.schema, bounds[outlet.flow])
@@ -247,13 +254,16 @@ class UnitRun:
     def freeze(self, seconds: float) -> Handover:
         """Stop at a train boundary and give away all there is; `thaw` undoes it. Nothing is committed in between."""
         handed = self.manager.pause()
-        with self._committing:
-            if not self._committing.wait_for(lambda: self._committed >= handed or self._closed, seconds):
-                self.manager.resume()
-                raise TrainError(
-                    f"unit '{self.unit.name}' did not finish its train within {seconds:g} s", hint="try again later"
-                )
-            return Handover(self._header_now, self._log.whole()(), {n: q.snapshot() for n, q in self.queues.items()})
+        try:
+            with self._committing:
+                if not self._committing.wait_for(lambda: self._committed >= handed or self._closed, seconds):
+                    late = f"unit '{self.unit.name}' did not finish its train within {seconds:g} s"
+                    raise TrainError(late, hint="try again later")
+                queues = {name: queue.snapshot() for name, queue in self.queues.items()}
+                return Handover(dict(self._header_now), self._log.whole()(), queues)
+        except BaseException:
+            self.manager.resume()
+            raise
 
     def thaw(self) -> None:
         """Go on after `freeze`."""

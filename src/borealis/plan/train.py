@@ -37,19 +37,25 @@ class Query:
         self._server: TrainServer | None = None
         self._loan: Loan | None = None
         self._refused: BaseException | None = None
+        self._never: BorealisError | None = None  # why it could not be started
 
     def start(self) -> None:
         """Start the query; trains come as soon as there are any."""
-        self._loan = lend(self.spark, self.scratch)
-        outward = None if self._loan is None else self._loan.abroad
-        self._server = TrainServer(self.scratch / "trains.sock", self.trains, outward)
-        with self._settings():
-            self._query = (
-                self.plan()
-                .writeStream.foreachBatch(self._take)
-                .option("checkpointLocation", f"file://{self.scratch}/checkpoint")  # not where Hadoop has its files
-                .start()
-            )
+        try:
+            self._loan = lend(self.spark, self.scratch)
+            outward = None if self._loan is None else self._loan.abroad
+            self._server = TrainServer(self.scratch / "trains.sock", self.trains, outward)
+            with self._settings():
+                self._query = (
+                    self.plan()
+                    .writeStream.foreachBatch(self._take)
+                    .option("checkpointLocation", f"file://{self.scratch}/checkpoint")  # not where Hadoop has its files
+                    .start()
+                )
+        except BaseException as error:
+            self._never = error if isinstance(error, BorealisError) else explain_failure(error)
+            self.stop()
+            raise
 
     @contextmanager
     def _settings(self) -> Iterator[None]:
@@ -92,7 +98,9 @@ class Query:
 
     def failure(self) -> BorealisError | None:
         """Why the query died, if it did."""
-        if self._query is None or self._query.isActive:
+        if self._query is None:
+            return self._never
+        if self._query.isActive:
             return None
         error = self._query.exception()
         if error is None:
@@ -116,6 +124,7 @@ class Query:
             self._query.stop()
         if self._server is not None:
             self._server.close()
+            self._server = None
         if self._loan is not None:
             self._loan.close()
             self._loan = None

@@ -165,3 +165,14 @@ def test_another_streams_log_is_refused(tmp_path: Path) -> None:
     spec = Input.model_validate({"name": "a", "columns": "ts TIMESTAMP, n INT"})
     with pytest.raises(StateError, match="another stream"):
         Entry.open(spec, SECOND, Place("d/b", SCHEMA), tmp_path)
+
+
+def test_the_log_of_a_diagram_that_is_no_more_is_no_more(tmp_path: Path) -> None:
+    one = entry(tmp_path / "log")
+    one.take("p", BatchHead(number=0), batch(10))
+    one.close()
+    one.erase()
+    two = entry(tmp_path / "log")
+    assert two.queue.next_id == 0
+    assert two.known("p").number == -1
+    two.close()

@@ -1,0 +1,60 @@
+"""Feeds from queues of this node: where they take a stream up, what they acknowledge, and when they give up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from borealis.emit.queue import OutputQueue
+from borealis.errors import GoneError
+from borealis.node.feeds import Acks, Peers, Routes, StreamFeed
+from borealis.section import section
+from borealis.tuples import FIRST_TIME
+
+SCHEMA = pa.schema([("n", pa.int64())])
+
+
+def queue(rows: int, epoch: str = "one") -> OutputQueue:
+    made = OutputQueue("d/s", SCHEMA, readers=["d.u1"], epoch=epoch)
+    nothing = np.empty(0, np.int64)
+    made.append(section(0, pa.table({"n": range(rows)}), np.arange(rows), nothing, nothing))
+    return made
+
+
+@pytest.fixture
+def place() -> Iterator[tuple[dict[str, OutputQueue], Routes, Peers, Acks]]:
+    """Where a feed finds its stream."""
+    queues: dict[str, OutputQueue] = {}
+    routes, peers = Routes(queues.get, lambda _: None), Peers(None)
+    acks = Acks(routes, peers)
+    yield queues, routes, peers, acks
+    acks.stop()
+    peers.close()
+
+
+def test_what_was_committed_is_acknowledged_to_a_queue_that_came_from_elsewhere(
+    place: tuple[dict[str, OutputQueue], Routes, Peers, Acks],
+) -> None:
+    queues, *rest = place
+    queues["d/s"] = queue(5)
+    feed = StreamFeed("d/s", "d.u1", *rest, "one")
+    section = next(feed.sections(3, FIRST_TIME))
+    assert section.first == 3
+    assert queues["d/s"].acked("d.u1", 1) == 3
+    feed.stop()
+
+
+def test_a_stream_may_begin_anew_only_for_those_who_have_seen_nothing(
+    place: tuple[dict[str, OutputQueue], Routes, Peers, Acks],
+) -> None:
+    queues, *rest = place
+    queues["d/s"] = queue(5, epoch="two")
+    fresh = StreamFeed("d/s", "d.u1", *rest, "one")
+    assert len(next(fresh.sections(0, FIRST_TIME))) == 5
+    fresh.stop()
+    late = StreamFeed("d/s", "d.u1", *rest, "one")
+    with pytest.raises(GoneError, match="began anew"):
+        next(late.sections(3, FIRST_TIME))
