@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,6 +18,8 @@ from pyspark.sql import SparkSession
 from borealis.diagram.durations import window
 from borealis.diagram.model import Diagram
 from borealis.diagram.spec import LATE, Spec
+from borealis.errors import WireError
+from borealis.wire.client import Peer
 from borealis.wire.messages import Done, EntryOrder, UnitOrder
 
 pytestmark = pytest.mark.spark
@@ -146,3 +149,38 @@ def test_two_nodes_may_take_over_units_from_each_other_at_once(spark: SparkSessi
             cluster.publish(f"{name}/a", batches_of(table, rng), table.schema)
         found = collect_all(cluster, {name: f"{name}/filter_1" for name in orders})
         assert len(found["left"]) == len(found["right"]) == table.num_rows - table["k"].null_count
+
+
+class Deaf(Peer):
+    """A way to a node on which the first `moved`, or its answer, is lost."""
+
+    def __init__(self, address: str, delivered: bool) -> None:
+        super().__init__(address)
+        self.delivered, self.lost = delivered, 0
+
+    def act(self, name: str, message: Any, answer: Any, *, within: float | None = None) -> Any:
+        if name != "moved" or self.lost:
+            return super().act(name, message, answer, within=within)
+        self.lost += 1
+        if self.delivered:
+            super().act(name, message, answer, within=within)
+        raise WireError("no answer came")
+
+
+@pytest.mark.parametrize("delivered", [True, False])
+def test_a_move_whose_last_word_is_lost_still_leaves_one_unit(spark: SparkSession, delivered: bool) -> None:
+    rng = Random(4)
+    spec = chain(rng)
+    table = random_table(rng, COLUMNS, random_times(rng, 40, 1_000_000))
+    whole = run_story(tell(spec, {"a": table}), compiled(spec.to_yaml(), spark, 1))
+    with Cluster(spark, 2) as cluster:
+        cluster.deploy(spec, [], rng)
+        here = next(i for i, node in enumerate(cluster.nodes) if node.units)
+        deaf = Deaf(cluster.nodes[here].address, delivered)
+        cluster.nodes[1 - here].peers._peers[deaf.address] = deaf
+        cluster.move("u1", rng)
+        assert deaf.lost == 1
+        assert [bool(node.units) for node in cluster.nodes] == [here == 1, here == 0]
+        cluster.publish("chain/a", batches_of(table, rng), table.schema)
+        found = collect_all(cluster, {o.name: f"chain/{o.source}" for o in spec.outputs})
+        assert exactly({n: table_of(f) for n, f in found.items()}) == exactly({n: whole[n] for n in found})
