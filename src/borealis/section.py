@@ -53,6 +53,10 @@ class Section:
         """About how much memory it takes."""
         return int(self.rows.nbytes) + 8 * len(self.time) + 16 * len(self.at) + 64
 
+    def table(self) -> pa.Table:
+        """The tuples with the columns of `wire_schema`: the user's, then their times."""
+        return pa.table(self.rows).append_column(TIME, pa.array(self.time))
+
     def since(self, start: int) -> Section:
         """The tuples from `start` on, with the boundaries at `start` and later."""
         if start <= self.first:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import tempfile
 from collections.abc import Iterator
@@ -11,16 +10,13 @@ from types import ModuleType
 
 import pytest
 
+from programs import load
+
 
 @pytest.fixture(scope="session")
 def workload() -> ModuleType:
     """The module `workload.py`, which also runs as a program."""
-    spec = importlib.util.spec_from_file_location("chaos_workload", Path(__file__).with_name("workload.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(Path(__file__).with_name("workload.py"))
 
 
 @pytest.fixture

@@ -22,3 +22,14 @@ def city(tmp_path_factory: pytest.TempPathFactory) -> Iterator[City]:
         yield one
     finally:
         one.down()
+
+
+@pytest.fixture
+def town(tmp_path: Path) -> Iterator[City]:
+    """One node, for a test that does something to it."""
+    one = City(tmp_path)
+    one.up(1)
+    try:
+        yield one
+    finally:
+        one.down()

@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from city import City, json_lines, packets, wait_for
 
 pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture
-def town(tmp_path: Path) -> Iterator[City]:
-    """One node; it will be killed."""
-    one = City(tmp_path)
-    one.up(1)
-    try:
-        yield one
-    finally:
-        one.down()
 
 
 def test_kill_9_of_the_entry_points_node_loses_and_repeats_nothing(town: City) -> None:

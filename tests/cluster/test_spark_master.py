@@ -27,17 +27,6 @@ def spark_cluster(tmp_path: Path) -> Iterator[Cluster]:
         one.stop()
 
 
-@pytest.fixture
-def town(tmp_path: Path) -> Iterator[City]:
-    """A coordinator and a node of the plain kind."""
-    one = City(tmp_path)
-    one.up(1)
-    try:
-        yield one
-    finally:
-        one.down()
-
-
 def test_units_on_a_spark_cluster_survive_their_executors(town: City, spark_cluster: Cluster) -> None:
     master = spark_cluster.start()
     at = ("--coordinator", town.record()["coordinator"], "--name", "far", "--master", master)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -17,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from borealis import run
+from programs import load
 from standalone import Cluster, end
 
 KILLS = 20 if os.environ.get("BOREALIS_CHAOS") == "full" else 2  # per diagram
@@ -26,12 +26,7 @@ JOB_S_MOST = 400 + 60 * KILLS
 @pytest.fixture(scope="module")
 def job() -> ModuleType:
     """The module `cluster_job.py`, which also runs as a program."""
-    spec = importlib.util.spec_from_file_location("cluster_job", Path(__file__).with_name("cluster_job.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load(Path(__file__).with_name("cluster_job.py"))
 
 
 @pytest.fixture

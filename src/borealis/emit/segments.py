@@ -16,7 +16,6 @@ was told of it. Files: `segment-<number>.bin`, `log.json` (what the log belongs 
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import re
@@ -24,6 +23,7 @@ import struct
 import threading
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -34,6 +34,7 @@ from borealis.errors import StateError
 from borealis.state import claim
 from borealis.state.claim import Claim, Kind
 from borealis.state.commits import make_directory, sync_directory, write_whole
+from borealis.state.disk import disk, one_line
 
 VERSION = 1
 SEGMENT_BYTES = 16 << 20  # a segment that has grown beyond this is the last but one
@@ -290,7 +291,7 @@ class SegmentLog:
                 try:
                     os.fdatasync(self._file.fileno())
                 except OSError as error:
-                    self._failure = StateError(f"cannot write the log in {self.root}: {_one_line(error)}")
+                    self._failure = StateError(f"cannot write the log in {self.root}: {one_line(error)}")
                     raise
                 self._synced = self._written
             write_whole(path, begin)
@@ -340,15 +341,5 @@ def _marks(data: bytes, at: int) -> Iterator[int]:
         at += 1
 
 
-def _one_line(error: BaseException) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or " ".join(str(error).split())
-
-
-@contextlib.contextmanager
-def _disk(root: Path, verb: str = "write") -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        hint = "make room on the disk, then try again" if full else "check the directory and its permissions"
-        raise StateError(f"cannot {verb} the log in {root}: {_one_line(error)}", hint=hint) from error
+def _disk(root: Path, verb: str = "write") -> AbstractContextManager[None]:
+    return disk(f"the log in {root}", verb, "try again")

@@ -575,8 +575,10 @@ def _bounds(piece: _Piece, cause: Int64s) -> list[tuple[int, int]]:
 def _with_cause(pieces: list[tuple[_Piece, Int64s]], schema: pa.Schema, *, late: bool) -> pa.Table:
     tables = []
     for piece, causes in pieces:
-        rows, mask = piece.rows.rows, piece.rows.late
-        cause = causes[: len(piece.rows)]
+        mask = piece.rows.late
+        if late and not mask.any():
+            continue
+        rows, cause = piece.rows.rows, causes[: len(piece.rows)]
         if late or mask.any():
             wanted = mask if late else ~mask
             rows, cause = rows.filter(pa.array(wanted)), cause[wanted]

@@ -43,7 +43,7 @@ class Relayed:
     @property
     def rows(self) -> pa.Table:
         """The user's columns, and the times behind them."""
-        return pa.table(self.section.rows).append_column(TIME, pa.array(self.section.time))
+        return self.section.table()
 
     @property
     def late(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

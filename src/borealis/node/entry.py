@@ -242,7 +242,7 @@ class Entry:
     def _keep(self, publisher: str | None, number: int, on_time: Section, late: Section) -> None:
         if self._log is None:
             return
-        blobs = [to_stream(_with_time(on_time)), to_stream(_with_time(late))]
+        blobs = [to_stream(on_time.table()), to_stream(late.table())]
         facts = {
             "epochs": [self.queue.epoch, self.late.epoch],
             "next": [on_time.stop, late.stop],
@@ -284,7 +284,3 @@ def _section(facts: Mapping[str, Any], data: bytes, schema: pa.Schema) -> Sectio
     at, bound = (np.array(facts[name], np.int64) for name in ("at", "bound"))
     rows = table.drop_columns([TIME]).cast(schema)
     return section(facts["first"], rows, table[TIME].to_numpy(), at, bound, facts["standing"])
-
-
-def _with_time(part: Section) -> pa.Table:
-    return pa.table(part.rows).append_column(TIME, pa.array(part.time))

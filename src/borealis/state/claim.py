@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from borealis.errors import StateError
+from borealis.state.disk import one_line
 
 ANEW = "delete the {noun} directory to start anew, or restore it from a copy"
 
@@ -26,7 +27,7 @@ class Kind:
 class Claim:
     """Holds the directory until `close`. A second process is refused, and so is anything it does not belong to.
 
-    `is_used` says whether something lies there although nothing says whose it is; `write` must write a whole file.
+    Whoever finds that it is new writes `path`, whole, before anything else.
     """
 
     def __init__(self, root: Path, kind: Kind) -> None:
@@ -46,7 +47,10 @@ class Claim:
         return self.root / self.kind.file
 
     def is_mine(self, belongs: Mapping[str, Any], is_used: bool) -> bool:
-        """Whether the directory is known to belong to this; False if it is new. Raises if it is something else's."""
+        """Whether the directory is known to belong to this; False if it is new. Raises if it is something else's.
+
+        `is_used`: something lies there, so that it cannot be new.
+        """
         noun, anew = self.kind.noun, ANEW.format(noun=self.kind.noun)
         if not self.path.exists():
             if is_used:
@@ -57,8 +61,7 @@ class Claim:
         try:
             theirs = json.loads(self.path.read_bytes())
         except (ValueError, OSError) as error:
-            said = (error.strerror if isinstance(error, OSError) else None) or " ".join(str(error).split())
-            raise StateError(f"{self.path} cannot be read: {said}", hint=anew) from error
+            raise StateError(f"{self.path} cannot be read: {one_line(error)}", hint=anew) from error
         if not isinstance(theirs, dict):
             raise StateError(f"{self.path} is damaged", hint=anew)
         for what in {**mine, **theirs}:

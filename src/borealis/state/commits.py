@@ -16,7 +16,6 @@ altogether, are refused. Files: `base-<train>.bin`, `log-<first train>.bin`, `st
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import re
@@ -24,6 +23,7 @@ import struct
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -32,6 +32,7 @@ from borealis.errors import StateError
 from borealis.state import claim
 from borealis.state.claim import Claim, Kind
 from borealis.state.delta import TableSpec, merge_deltas, pack, unpack
+from borealis.state.disk import disk, one_line
 from borealis.state.log import Key
 
 VERSION = 1
@@ -160,7 +161,7 @@ class CommitLog:
     def append(self, header: Mapping[str, Any], deltas: Mapping[Key, bytes]) -> None:
         """Commit a train: when this returns, it will survive. After an error nothing more can be appended."""
         if self._failure is not None:
-            raise StateError(f"cannot write the state: {_one_line(self._failure)}", hint="make room on the disk")
+            raise StateError(f"cannot write the state: {one_line(self._failure)}", hint="make room on the disk")
         assert self._segment is not None
         data = _record(header, deltas)
         try:
@@ -278,18 +279,8 @@ def sync_directory(path: Path) -> None:
         os.close(handle)
 
 
-def _one_line(error: BaseException) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or " ".join(str(error).split())
-
-
-@contextlib.contextmanager
-def _disk(root: Path, verb: str = "write") -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        hint = "make room on the disk, then start again" if full else "check the directory and its permissions"
-        raise StateError(f"cannot {verb} state in {root}: {_one_line(error)}", hint=hint) from error
+def _disk(root: Path, verb: str = "write") -> AbstractContextManager[None]:
+    return disk(f"state in {root}", verb, "start again")
 
 
 def make_directory(root: Path) -> None:
