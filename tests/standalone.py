@@ -79,6 +79,19 @@ class Cluster:
             end(process)
 
 
+def executors(workers: list[int]) -> list[psutil.Process]:
+    """The executor JVMs that Spark's workers have started."""
+    found = []
+    for worker in workers:
+        for process in psutil.Process(worker).children(recursive=True):
+            try:
+                if "org.apache.spark.executor.CoarseGrainedExecutorBackend" in process.cmdline():
+                    found.append(process)
+            except psutil.NoSuchProcess:
+                continue
+    return found
+
+
 def end(process: subprocess.Popen[bytes]) -> None:
     """Kill a process and all that came of it."""
     with contextlib.suppress(psutil.NoSuchProcess):

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import re
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 from city import City, expected, json_lines, packets, seen, wait_for
 
-from standalone import Cluster
+from standalone import Cluster, executors
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -39,13 +35,7 @@ def test_units_on_a_spark_cluster_survive_their_executors(town: City, spark_clus
     tail = town.start("tail", "remote/per_source", "--from", "oldest", "--json", out=out)
     sending = town.start("send", "remote/packets", str(file), "--rate", "4000", "--end", out=town.root / "send.log")
     wait_for(lambda: json_lines(out), "first results")
-    os.kill(executors(spark_cluster)[0], signal.SIGKILL)
+    executors(spark_cluster.workers)[0].kill()
     assert sending.wait(120) == 0, (town.root / "send.log").read_text()
     assert tail.wait(120) == 0
     assert seen(json_lines(out)) == expected(file)
-
-
-def executors(cluster: Cluster) -> list[int]:
-    """The JVMs that run tasks."""
-    below = [p for worker in cluster.workers for p in psutil.Process(worker).children(recursive=True)]
-    return [p.pid for p in below if re.search("CoarseGrainedExecutorBackend", " ".join(p.cmdline()))]

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from borealis import Diagram, window
 from borealis.node.progress import Progress
+from standalone import executors
 
 EVERY = 6  # trains between kills
 WIDE_ROWS, WIDE_MOST, WIDE_BYTES = 700, 600, 16 << 10  # a train with results and a delta of megabytes
@@ -94,19 +95,6 @@ def inputs(home: Path, name: str) -> dict[str, str]:
 
 def outputs(home: Path, name: str) -> dict[str, str]:
     return {o.name: str(home / f"{name}.{o.name}.parquet") for o in DIAGRAMS[name]().validate().outputs}
-
-
-def executors(workers: list[int]) -> list[psutil.Process]:
-    """The executor JVMs that Spark's workers have started."""
-    found = []
-    for worker in workers:
-        for process in psutil.Process(worker).children(recursive=True):
-            try:
-                if "org.apache.spark.executor.CoarseGrainedExecutorBackend" in process.cmdline():
-                    found.append(process)
-            except psutil.NoSuchProcess:
-                continue
-    return found
 
 
 def _runs_python(executor: psutil.Process) -> bool:

@@ -43,7 +43,8 @@ def run_job(job: ModuleType, cluster: Cluster, home: Path) -> dict[str, Any]:
     url = cluster.start()
     command = [sys.executable, job.__file__ or "", url, str(home), str(KILLS), *map(str, cluster.workers)]
     with open(home / "said.txt", "wb") as said:
-        process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, cwd=home)
+        env = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}  # where `standalone` is
+        process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, cwd=home, env=env)
         try:
             assert process.wait(JOB_S_MOST) == 0, (home / "said.txt").read_text()
         finally:

@@ -58,6 +58,7 @@ class Subscribe(Message):
     start: Id | Literal["oldest", "newest"] = "oldest"
     boundary: Time = -(2**63)  # the subscriber knows of this one already
     epoch: str | None = Field(default=None, max_length=64)  # of the queue that gave the ids it has; None: it has none
+    incarnation: int = Field(default=0, ge=0)  # the highest it has seen; a queue of a lower one is deposed
     reader: Name | None = None  # a name under which the queue keeps what is not acknowledged; None: a passing reader
     stop: Id | None = None  # end before this id, for replay of a range
 
@@ -70,6 +71,7 @@ class SectionHead(Message):
     at: list[Id] = []
     bound: list[Time] = []
     lost: Id = 0  # tuples that were dropped before this section because the reader was too slow
+    jump: bool = False  # ids were left out before it, in a recovery: there is a gap, or some come again
 
 
 class Ack(Message):
@@ -117,6 +119,7 @@ class StreamFacts(Message):
     stream: StreamName
     epoch: str
     first: Id
+    incarnation: int = 0
 
 
 class Export(Message):
@@ -150,6 +153,21 @@ class Problem(Message):
     moved_to: str = ""  # for a stream that is served elsewhere now
 
 
+class Guard(Message):
+    """How a unit or an entry point is protected, and who stands on the other side."""
+
+    approach: Literal["amnesia", "passive", "active", "upstream-backup"]
+    guarantee: Literal["gap", "no-loss", "precise"]
+    role: Literal["primary", "backup"] = "primary"
+    partner: str = ""  # the address of the node on the other side; empty: there is none now
+    partner_node: str = ""
+    incarnation: int = Field(default=1, ge=1)  # rises with every takeover; whoever has a lower one is deposed
+    interval_ms: float = Field(default=500.0, gt=0)  # between checkpoints (passive), or trimming messages
+    ping_ms: float = Field(default=100.0, gt=0)
+    misses: int = Field(default=3, ge=1)
+    patience_ms: float = Field(default=2000.0, gt=0)  # a node that accepts connections and does not answer is slow
+
+
 class UnitOrder(Message):
     """Run these boxes of a diagram."""
 
@@ -161,6 +179,10 @@ class UnitOrder(Message):
     feeds: dict[str, str] = {}  # stream name to the Flight address that serves it
     readers: dict[str, list[str]] = {}  # for each arrow that leaves the unit, who reads it: units as `diagram.unit`
     take_over: str | None = None  # the address of the node to take the running unit from, with its state
+    guard: Guard | None = None  # None: nothing protects it
+    fallbacks: dict[str, str] = {}  # stream name to the Flight address of the backup of whoever serves it
+    epoch: str | None = Field(default=None, max_length=64)  # of its streams; None: a new one
+    reader: Name | None = None  # under which it reads; None: `diagram.unit`
 
 
 class EntryOrder(Message):
@@ -171,6 +193,41 @@ class EntryOrder(Message):
     input: str
     readers: list[str] = []  # of the input
     late_readers: list[str] = []  # of its late tuples
+    guard: Guard | None = None  # None: it has no peer
+    epoch: str | None = Field(default=None, max_length=64)  # of its streams; None: a new one
+
+
+class Protect(Message):
+    """Who stands on the other side of a unit (or, with `input`, of an entry point) from now on."""
+
+    diagram: Name
+    unit: str = ""
+    input: str = ""
+    partner: str = ""
+    partner_node: str = ""
+    incarnation: int = Field(ge=1)
+
+
+class Claim(Message):
+    """What a node wants to be true of a unit or an entry point; the coordinator says whether it may.
+
+    `take over`: I was its backup and run it from now on, as this incarnation. `alone`: my backup is gone, I go on.
+    """
+
+    what: Literal["take over", "alone"]
+    diagram: Name
+    unit: str = ""
+    input: str = ""
+    node: Name
+    incarnation: int = Field(ge=1)
+
+
+class Claimed(Message):
+    """Whether a claim holds; if not, which incarnation is in force, and where."""
+
+    granted: bool
+    incarnation: int = Field(ge=1)
+    address: str = ""
 
 
 class UnitName(Message):
@@ -233,6 +290,39 @@ class Reroute(Message):
 
     stream: StreamName
     address: str
+    incarnation: int = 0  # of whoever serves it there; one that is known to be lower is ignored
+
+
+class Takeover(Message):
+    """How a backup took over, in milliseconds."""
+
+    at: float  # seconds since 1970, when the primary was held to be dead
+    incarnation: int
+    primary: str = ""  # the node that was
+    detection_ms: float = 0.0  # from its last answer
+    takeover_ms: float = 0.0  # until the streams were open here
+    reprocess_ms: float = 0.0  # until all that had been read before was read again
+    trains: int = 0  # that were run again
+    jumped: bool = False  # ids were left out: a gap, or tuples that come again
+
+
+class GuardStatus(Message):
+    """How well a unit or an entry point is protected now."""
+
+    approach: str
+    guarantee: str
+    role: Literal["primary", "backup"]
+    incarnation: int = 1
+    partner: str = ""  # the name of the node on the other side
+    state: Literal["protected", "catching up", "alone", "watching"] = "alone"
+    since: float = 0.0  # of that state, in seconds since 1970
+    why: str = ""  # it is alone
+    stale_ms: float = 0.0  # how far the backup is behind
+    recovery_ms: float = 0.0  # how long a takeover would take now, about
+    messages: int = 0  # to or from the other side
+    bytes: int = 0  # of those
+    discarded: int = 0  # checkpoints that failed their checksum or did not fit
+    takeovers: list[Takeover] = []  # here, the newest last
 
 
 class QueueStatus(Message):
@@ -255,7 +345,7 @@ class UnitStatus(Message):
 
     diagram: str
     unit: str
-    state: Literal["starting", "running", "frozen", "ended", "failed"]
+    state: Literal["starting", "running", "frozen", "ended", "failed", "standby"]
     boxes: list[str]
     trains: int = 0
     rows_in: int = 0
@@ -266,6 +356,7 @@ class UnitStatus(Message):
     lag_rows: int = 0  # received, but in no committed train yet
     boundary: int = -(2**63)  # the least of its outputs
     error: str = ""
+    guard: GuardStatus | None = None
 
 
 class NodeStatus(Message):
@@ -284,4 +375,5 @@ class NodeStatus(Message):
     units: list[UnitStatus] = []
     queues: list[QueueStatus] = []
     entries: list[str] = []
+    guards: dict[str, GuardStatus] = {}  # of entry points, by stream; backups among them
     started: float = 0.0  # seconds since 1970
