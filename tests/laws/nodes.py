@@ -23,6 +23,7 @@ from borealis.diagram.cut import Piece, cut
 from borealis.diagram.spec import LATE, Spec
 from borealis.emit.queue import MovedError
 from borealis.errors import BorealisError, TrainError
+from borealis.node.feeds import Way
 from borealis.node.node import Node
 from borealis.plan import worker
 from borealis.plan.compile import Compiled
@@ -108,9 +109,9 @@ class Cluster:
             for peer in self.peers:
                 stack.callback(peer.close)
 
-    def locate(self, stream: str) -> str | None:
+    def locate(self, stream: str) -> Way | None:
         """What a coordinator would know."""
-        return next((node.address for node in self.nodes if stream in node.queues), None)
+        return next((Way(node.address) for node in self.nodes if stream in node.queues), None)
 
     def home(self, stream: str) -> int:
         """Which node serves a stream."""

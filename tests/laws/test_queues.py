@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from streams import SCHEMA, Boundary, Events, events, events_of, section_of, since, standing_at
 
-from borealis.emit.queue import OutputQueue, QueueLimits, QueueSnapshot
+from borealis.emit.queue import OutputQueue, QueueLimits
+from borealis.emit.snapshot import QueueSnapshot
 from borealis.errors import StateError, StreamError
 from borealis.section import Section
 from borealis.tuples import FIRST_TIME

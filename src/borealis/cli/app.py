@@ -87,11 +87,27 @@ def run(
 
 
 @app.command()
-def explain(diagram: Yaml, json: Json = False) -> None:
-    """Show a diagram: its units, each box's columns, class and place, and the Spark plans."""
+def explain(
+    diagram: Yaml,
+    ha: Annotated[
+        str | None,
+        typer.Option(
+            metavar="APPROACH", help="Show only protection: with amnesia, passive, active or upstream-backup."
+        ),
+    ] = None,
+    guarantee: Annotated[str | None, typer.Option(metavar="WHAT", help="gap, no-loss or precise.")] = None,
+    place: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=NODE", help="With --ha: as if it were deployed so.")
+    ] = None,
+    cut: Annotated[list[str] | None, typer.Option(metavar="BOX", help="With --ha: begin a new unit here.")] = None,
+    units: Annotated[int | None, typer.Option(min=1, help="With --ha: cut into about so many units.")] = None,
+    json: Json = False,
+) -> None:
+    """Show a diagram: its units, each box's columns, class and place, the Spark plans; or what protection gives it."""
     from borealis.cli.explain import explain_command
+    from borealis.cli.explain_ha import Asked
 
-    explain_command(diagram, json)
+    explain_command(diagram, Asked(ha, guarantee, cut or (), units, place or ()), json)
 
 
 @app.command()
@@ -172,16 +188,41 @@ def deploy(
     buckets: Annotated[
         int, typer.Option(min=1, max=1024, help="How many parts of the keys are computed side by side.")
     ] = 1,
+    ha: Annotated[
+        str | None,
+        typer.Option(
+            metavar="APPROACH",
+            help="Protect all units: amnesia, passive, active, upstream-backup; none. As the file says if left out.",
+        ),
+    ] = None,
+    guarantee: Annotated[
+        str | None, typer.Option(metavar="WHAT", help="What readers see after a failure: gap, no-loss, precise.")
+    ] = None,
+    interval: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Between checkpoints, or trimming messages: '500 ms'.")
+    ] = None,
+    ping: Annotated[str | None, typer.Option(metavar="TIME", help="Between two pings of a primary: '100 ms'.")] = None,
+    misses: Annotated[
+        int | None, typer.Option(min=1, help="Missed pings in a row until it is held to be dead.")
+    ] = None,
+    without_backup: Annotated[
+        str | None, typer.Option(metavar="refuse|degrade", help="What to do if no node is left for a backup.")
+    ] = None,
+    backup: Annotated[
+        list[str] | None, typer.Option(metavar="UNIT=NODE", help="Put the backup of a unit on this node.")
+    ] = None,
     coordinator: Coordinator = None,
     token_file: TokenFile = None,
     ca: Ca = None,
     json: Json = False,
 ) -> None:
     """Run a diagram on the cluster."""
-    from borealis.cli.deploy import deploy_command
+    from borealis.cli.deploy import Cutting, Shielding, deploy_command
     from borealis.cli.reaching import Reach
 
-    deploy_command(diagram, place or [], cut or [], units, buckets, Reach(coordinator, token_file, ca), json)
+    cutting = Cutting(place or [], cut or [], units, buckets)
+    shielding = Shielding(ha, guarantee, interval, ping, misses, without_backup, backup or [])
+    deploy_command(diagram, cutting, shielding, Reach(coordinator, token_file, ca), json)
 
 
 @app.command(rich_help_panel=CLUSTER)

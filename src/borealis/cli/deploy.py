@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +12,57 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from borealis.cli.opening import load
+from borealis.cli.protection import promise, unprotected_lines
 from borealis.cli.reaching import Reach, pairs
 from borealis.cli.watching import console
 from borealis.cli.words import plural
 
 
-def deploy_command(
-    path: Path,
-    places: Sequence[str],
-    cuts: Sequence[str],
-    units: int | None,
-    buckets: int,
-    reach: Reach,
-    as_json: bool,
-) -> None:
+@dataclass(frozen=True)
+class Cutting:
+    """Into which units, and where they go."""
+
+    places: Sequence[str] = ()
+    cuts: Sequence[str] = ()
+    units: int | None = None
+    buckets: int = 1
+
+
+@dataclass(frozen=True)
+class Shielding:
+    """How all units are protected; None: as the file says."""
+
+    ha: str | None = None
+    guarantee: str | None = None
+    interval: str | None = None
+    ping: str | None = None
+    misses: int | None = None
+    without_backup: str | None = None
+    backups: Sequence[str] = ()
+
+
+def deploy_command(path: Path, cutting: Cutting, shielding: Shielding, reach: Reach, as_json: bool) -> None:
     """Everything that can be wrong with the file is told before the cluster is asked."""
     spec = load(path).spec
-    wanted = pairs("--place", places, "per_source=node2")
+    options: dict[str, Any] = {
+        "cut": cutting.cuts,
+        "place": pairs("--place", cutting.places, "per_source=node2"),
+        "units": cutting.units,
+        "buckets": cutting.buckets,
+        "ha": shielding.ha,
+        "guarantee": shielding.guarantee,
+        "interval": shielding.interval,
+        "ping": shielding.ping,
+        "misses": shielding.misses,
+        "without_backup": shielding.without_backup,
+        "backup": pairs("--backup", shielding.backups, "u2=node3"),
+    }
     with reach.client() as client:
         if as_json:
-            print(json.dumps(client.deploy(spec, cut=cuts, place=wanted, units=units, buckets=buckets)))
+            print(json.dumps(client.deploy(spec, **options)))
             return
         with console(stderr=True).status(f"deploying {spec.name} ..."):
-            client.deploy(spec, cut=cuts, place=wanted, units=units, buckets=buckets)
+            client.deploy(spec, **options)
         status = client.status()
     show(spec.name, status)
 
@@ -45,13 +74,17 @@ def show(name: str, status: dict[str, Any]) -> None:
     diagram: dict[str, Any] = next((d for d in status.get("diagrams", ()) if d.get("diagram") == name), {})
     out.print(f"[bold]{name}[/bold]: {plural(len(units), 'unit')}")
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for title in ("unit", "node", "boxes", "reads", "gives"):
+    guarded = any(unit.get("protection") for unit in units)
+    for title in ("unit", "node", *(("backup", "protection") if guarded else ()), "boxes", "reads", "gives"):
         table.add_column(title, overflow="fold")
     for unit in units:
         arrows = [[s.partition("/")[2] for s in unit.get(key, ())] for key in ("reads", "gives")]
         boxes = ", ".join(unit.get("boxes", ()))
-        table.add_row(str(unit["unit"]), str(unit["node"]), boxes, *(", ".join(names) for names in arrows))
+        row = [str(unit["unit"]), str(unit["node"]), *(promise(unit.get("protection")) if guarded else ())]
+        table.add_row(*row, boxes, *(", ".join(names) for names in arrows))
     out.print(table)
+    for line in unprotected_lines([one for one in status.get("unprotected", ()) if one.get("diagram") == name]):
+        out.print(line)
     for entry, node in diagram.get("entries", {}).items():
         out.print(f"input {entry} on {node}: borealis send {entry} FILE", style="dim")
     for output in diagram.get("outputs", {}):

@@ -13,6 +13,7 @@ from rich.panel import Panel
 from rich.text import Text
 from rich.tree import Tree
 
+from borealis.cli.explain_ha import Asked, drawn_protection, protected
 from borealis.cli.opening import load, start_spark
 from borealis.cli.watching import console
 from borealis.diagram.boxes.base import CLASSES, Box
@@ -20,15 +21,16 @@ from borealis.diagram.durations import show
 from borealis.diagram.spec import Spec, Unit
 
 
-def explain_command(path: Path, as_json: bool) -> None:
-    """The diagram as data, printed one way or the other."""
+def explain_command(path: Path, asked: Asked, as_json: bool) -> None:
+    """The diagram as data, printed one way or the other. Asked about protection it says that only, without Spark."""
     spec = load(path).spec
-    spark = start_spark()
-    facts = explained(spec, spark)
+    guarded = protected(spec, asked) if asked or spec.protection else {}
+    facts = guarded if asked else explained(spec, start_spark()) | guarded
     if as_json:
         print(json.dumps(facts, ensure_ascii=False, indent=2))
-    else:
-        console().print(drawn(facts))
+        return
+    parts = [] if asked else [drawn(facts)]
+    console().print(Group(*parts, *([drawn_protection(guarded)] if guarded else [])))
 
 
 def explained(spec: Spec, spark: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from borealis.cli.ending import STOP
+from borealis.cli.protection import protection_table, takeover_line, unprotected_lines
 from borealis.cli.reaching import Reach
 from borealis.cli.watching import console
 from borealis.cli.words import plural, size, span
@@ -76,6 +77,7 @@ def shown(status: Facts) -> RenderableType:
         mine = [stream for stream in streams if stream.get("diagram") == diagram.get("diagram")]
         if mine:
             parts.append(_streams(mine))
+        parts += _protection([unit for unit in units if unit.get("diagram") == diagram.get("diagram")], mine)
     orphans = [unit for unit in units if unit.get("state") == "orphan"]
     if orphans:
         parts += [Text("units that nobody knows", style="bold yellow"), _units(orphans)]
@@ -83,7 +85,17 @@ def shown(status: Facts) -> RenderableType:
         if unit.get("error"):
             parts.append(Text(f"{unit['diagram']}/{unit['unit']}: {unit['error']}", style="red"))
     parts += [Text(f"trouble: {_trouble(one)}", style="yellow") for one in status.get("troubles", ())]
+    parts += unprotected_lines(status.get("unprotected", ()))
     return Group(*parts)
+
+
+def _protection(units: list[Facts], streams: list[Facts]) -> list[RenderableType]:
+    """Who stands by for a diagram's units and inputs, and how their last takeovers went."""
+    named = [(str(unit.get("unit")), unit.get("protection")) for unit in units]
+    named += [(f"input {stream.get('arrow')}", stream.get("protection")) for stream in streams]
+    rows = [(name, facts) for name, facts in named if facts]
+    told = [takeover_line(name, facts["last_takeover"]) for name, facts in rows if facts.get("last_takeover")]
+    return [*([protection_table(rows)] if rows else []), *(Text(line, style="dim") for line in told)]
 
 
 def _head(status: Facts, nodes: list[Facts]) -> Text:

@@ -5,59 +5,31 @@
 2. What shall be is written before any node is told; so whatever a killed coordinator had begun can be seen here:
    a diagram that is `deploying` or `undeploying`, a unit with a node it is `moving_to`.
 3. Each change is one transaction, on disk before its caller goes on.
+4. What concerns a takeover compares before it sets: whoever knows only an older incarnation changes nothing.
+5. A file of an older version is taken on to this one when it is opened, in one transaction.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TypeVar
 
-from borealis.coordinator.layout import EntryPlace, Layout, State, UnitPlace
+from borealis.coordinator import claims, rows
+from borealis.coordinator.layout import EntryPlace, Layout, Place, State, UnitPlace
 from borealis.coordinator.refusals import there_already
+from borealis.coordinator.rows import VERSION
 from borealis.errors import ClusterError
+from borealis.wire.messages import Claim
 
-VERSION = 1
 APPLICATION = 0x626F7265  # "bore": tells our files from other SQLite files
-TABLES = """
-CREATE TABLE diagrams (
-    name TEXT PRIMARY KEY, yaml TEXT NOT NULL, cuts TEXT NOT NULL, places TEXT NOT NULL, buckets INTEGER NOT NULL,
-    columns TEXT NOT NULL, state TEXT NOT NULL, since REAL NOT NULL
-) STRICT;
-CREATE TABLE units (
-    diagram TEXT NOT NULL REFERENCES diagrams(name) ON DELETE CASCADE, unit TEXT NOT NULL, place INTEGER NOT NULL,
-    boxes TEXT NOT NULL, reads TEXT NOT NULL, gives TEXT NOT NULL, node TEXT NOT NULL, moving_to TEXT,
-    PRIMARY KEY (diagram, unit)
-) STRICT;
-CREATE TABLE entries (
-    diagram TEXT NOT NULL REFERENCES diagrams(name) ON DELETE CASCADE, input TEXT NOT NULL, place INTEGER NOT NULL,
-    node TEXT NOT NULL, PRIMARY KEY (diagram, input)
-) STRICT;
-CREATE TABLE outputs (
-    diagram TEXT NOT NULL REFERENCES diagrams(name) ON DELETE CASCADE, output TEXT NOT NULL, arrow TEXT NOT NULL,
-    PRIMARY KEY (diagram, output)
-) STRICT;
--- the address of each stream as its reader was told last
-CREATE TABLE told (
-    diagram TEXT NOT NULL REFERENCES diagrams(name) ON DELETE CASCADE, unit TEXT NOT NULL, arrow TEXT NOT NULL,
-    address TEXT NOT NULL, PRIMARY KEY (diagram, unit, arrow)
-) STRICT;
-CREATE TABLE nodes (
-    name TEXT PRIMARY KEY, incarnation TEXT NOT NULL, address TEXT NOT NULL, http TEXT NOT NULL, host TEXT NOT NULL,
-    pid INTEGER NOT NULL, seen REAL NOT NULL
-) STRICT;
--- diagrams that are no more: what still runs of them is dropped
-CREATE TABLE past (name TEXT PRIMARY KEY) STRICT;
--- nodes that could not be told that a diagram is no more: they are told before they get anything new of that name
-CREATE TABLE owed (node TEXT NOT NULL, diagram TEXT NOT NULL, PRIMARY KEY (node, diagram)) STRICT;
-"""
+P = TypeVar("P", bound=UnitPlace | EntryPlace)
 
 
 @dataclass(frozen=True)
@@ -101,15 +73,16 @@ class Catalog:
         owner = db.execute("PRAGMA application_id").fetchone()[0]
         if found and owner != APPLICATION:
             raise ClusterError(f"{self.path} is a database, but no catalog of Borealis", hint="give another file")
-        if found and version != VERSION:
-            hint = f"this Borealis reads version {VERSION}: use the one that wrote it, or give another file"
+        if found and not 1 <= version <= VERSION:
+            hint = f"this Borealis reads versions up to {VERSION}: use the one that wrote it, or give another file"
             raise ClusterError(f"catalog {self.path} is of version {version}", hint=hint)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
         db.execute("PRAGMA foreign_keys = ON")
-        if not found:
+        steps = "".join(rows.STEPS[version if found else 0 :])
+        if steps:
             marks = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};"
-            db.executescript(f"BEGIN; {TABLES} {marks} COMMIT;")
+            db.executescript(f"BEGIN IMMEDIATE; {steps} {marks} COMMIT;")
 
     def held_by(self, holder: str) -> None:
         """Say in the lock who holds the catalog, for whoever is refused."""
@@ -139,19 +112,7 @@ class Catalog:
         units = db.execute("SELECT * FROM units WHERE diagram = ? ORDER BY place", key).fetchall()
         entries = db.execute("SELECT * FROM entries WHERE diagram = ? ORDER BY place", key).fetchall()
         outputs = db.execute("SELECT * FROM outputs WHERE diagram = ? ORDER BY rowid", key).fetchall()
-        return Layout(
-            name=row["name"],
-            yaml=row["yaml"],
-            state=row["state"],
-            units=tuple(_unit(u) for u in units),
-            entries=tuple(EntryPlace(e["input"], e["node"]) for e in entries),
-            outputs={o["output"]: o["arrow"] for o in outputs},
-            cuts=tuple(json.loads(row["cuts"])),
-            places=json.loads(row["places"]),
-            buckets=row["buckets"],
-            columns=json.loads(row["columns"]),
-            since=row["since"],
-        )
+        return rows.layout_of(row, units, entries, outputs)
 
     def add(self, layout: Layout) -> None:
         """A new diagram; refused if there is one of that name."""
@@ -159,25 +120,11 @@ class Catalog:
         with self._writing() as db:
             if db.execute("SELECT 1 FROM diagrams WHERE name = ?", (name,)).fetchone():
                 raise there_already(name)
-            db.execute(
-                "INSERT INTO diagrams VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    name,
-                    layout.yaml,
-                    json.dumps(layout.cuts),
-                    json.dumps(dict(layout.places)),
-                    layout.buckets,
-                    json.dumps(dict(layout.columns)),
-                    layout.state,
-                    layout.since,
-                ),
-            )
-            for place, u in enumerate(layout.units):
-                lists = [json.dumps(part) for part in (u.boxes, u.reads, u.gives)]
-                row = (name, u.unit, place, *lists, u.node, u.moving_to)
-                db.execute("INSERT INTO units VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-            for place, e in enumerate(layout.entries):
-                db.execute("INSERT INTO entries VALUES (?, ?, ?, ?)", (name, e.input, place, e.node))
+            rows.insert(db, "diagrams", rows.diagram_row(layout))
+            for number, unit in enumerate(layout.units):
+                rows.insert(db, "units", rows.unit_row(name, number, unit))
+            for number, entry in enumerate(layout.entries):
+                rows.insert(db, "entries", rows.entry_row(name, number, entry))
             for output, arrow in layout.outputs.items():
                 db.execute("INSERT INTO outputs VALUES (?, ?, ?)", (name, output, arrow))
             db.execute("DELETE FROM past WHERE name = ?", (name,))
@@ -216,23 +163,77 @@ class Catalog:
         with self._writing() as db:
             db.execute("UPDATE units SET moving_to = ? WHERE diagram = ? AND unit = ?", (node, diagram, unit))
 
-    def moved(self, diagram: str, unit: str, node: str) -> None:
-        """The unit has arrived."""
+    def moved(self, diagram: str, unit: str, node: str, incarnation: int = 1) -> bool:
+        """The unit has arrived; false if it was taken over meanwhile."""
         with self._writing() as db:
-            row = (node, diagram, unit)
-            db.execute("UPDATE units SET node = ?, moving_to = NULL WHERE diagram = ? AND unit = ?", row)
+            row = (node, diagram, unit, incarnation)
+            change = "UPDATE units SET node = ?, moving_to = NULL WHERE diagram = ? AND unit = ? AND incarnation = ?"
+            return db.execute(change, row).rowcount == 1
 
     def tell(self, diagram: str, unit: str, feeds: Mapping[str, str]) -> None:
         """Note which addresses of arrows a unit was told."""
         with self._writing() as db:
-            rows = [(diagram, unit, arrow, address) for arrow, address in feeds.items()]
-            db.executemany("INSERT OR REPLACE INTO told VALUES (?, ?, ?, ?)", rows)
+            told = [(diagram, unit, arrow, address) for arrow, address in feeds.items()]
+            db.executemany("INSERT OR REPLACE INTO told VALUES (?, ?, ?, ?)", told)
 
     def told(self, diagram: str) -> dict[tuple[str, str], str]:
         """For each unit and arrow it reads the address it was told last."""
         with self._reading() as db:
-            rows = db.execute("SELECT * FROM told WHERE diagram = ?", (diagram,)).fetchall()
-            return {(row["unit"], row["arrow"]): row["address"] for row in rows}
+            told = db.execute("SELECT * FROM told WHERE diagram = ?", (diagram,)).fetchall()
+            return {(row["unit"], row["arrow"]): row["address"] for row in told}
+
+    # -- protection
+
+    def claim(self, asked: Iterable[Claim]) -> list[tuple[bool, Place | None]]:
+        """Grant what may be granted, all in one transaction: for each claim whether it holds, and what is in force."""
+        with self._writing() as db:
+            return [self._claim(db, one) for one in asked]
+
+    def _claim(self, db: sqlite3.Connection, claim: Claim) -> tuple[bool, Place | None]:
+        place = self._place(db, claim.diagram, claim.unit, claim.input)
+        then = None if place is None else claims.after(place, claim)
+        if then is not None and then != place:
+            self._put(db, claim.diagram, then)
+        return then is not None, then or place
+
+    def believe(self, diagram: str, place: P, node: str, incarnation: int) -> None:
+        """A node tells that it took over while nobody was here to be asked."""
+        self._change(diagram, place, claims.taken_over(place, node, incarnation))
+
+    def begin_anew(self, diagram: str, place: P, node: str) -> P | None:
+        """Both copies are lost: the next life begins on this node. None if it is no longer so."""
+        then = claims.begun_anew(place, node)
+        return then if self._change(diagram, place, then) else None
+
+    def back_up(self, diagram: str, place: P, node: str | None) -> P | None:
+        """Which node stands by from now on. None if the place has changed meanwhile."""
+        then = claims.alone(place) if node is None else replace(place, backup=node, was=None)
+        return then if self._change(diagram, place, then) else None
+
+    def _change(self, diagram: str, place: Place, then: Place) -> bool:
+        """Compare and set: only if node, backup and incarnation are as the caller thinks."""
+        unit, entry = (place.unit, "") if isinstance(place, UnitPlace) else ("", place.input)
+        with self._writing() as db:
+            now = self._place(db, diagram, unit, entry)
+            same = now is not None and _core(now) == _core(place)
+            if same:
+                self._put(db, diagram, then)
+            return same
+
+    def _place(self, db: sqlite3.Connection, diagram: str, unit: str, entry: str) -> Place | None:
+        db.row_factory = sqlite3.Row
+        if unit:
+            row = db.execute("SELECT * FROM units WHERE diagram = ? AND unit = ?", (diagram, unit)).fetchone()
+            return None if row is None else rows.unit_of(row)
+        row = db.execute("SELECT * FROM entries WHERE diagram = ? AND input = ?", (diagram, entry)).fetchone()
+        return None if row is None else rows.entry_of(row)
+
+    def _put(self, db: sqlite3.Connection, diagram: str, then: Place) -> None:
+        """Another process may have been told other addresses than the last one was: it is told anew."""
+        before = self._place(db, diagram, *((then.unit, "") if isinstance(then, UnitPlace) else ("", then.input)))
+        rows.update(db, diagram, then)
+        if isinstance(then, UnitPlace) and before is not None and before.node != then.node:
+            db.execute("DELETE FROM told WHERE diagram = ? AND unit = ?", (diagram, then.unit))
 
     # -- nodes
 
@@ -270,9 +271,8 @@ class Catalog:
             self._db.execute("COMMIT")
 
 
-def _unit(row: Mapping[str, Any]) -> UnitPlace:
-    boxes, reads, gives = (tuple(json.loads(row[part])) for part in ("boxes", "reads", "gives"))
-    return UnitPlace(row["unit"], boxes, reads, gives, row["node"], row["moving_to"])
+def _core(place: Place) -> tuple[str, str | None, int, int]:
+    return place.node, place.backup, place.incarnation, place.lives
 
 
 def _hold(path: Path, holder: str) -> IO[str]:

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from borealis.clock import Clock
+from borealis.clock import Clock, WallClock
 from borealis.coordinator.catalog import Catalog, KnownNode
 from borealis.coordinator.layout import Layout
 from borealis.coordinator.membership import DEAD_AFTER_SECONDS, Member, Membership
@@ -20,6 +20,7 @@ from borealis.wire.messages import DiagramName, Done, Message, NodeStatus, Ping,
 
 M = TypeVar("M", bound=Message)
 NOTED_SECONDS = 10.0  # so often the catalog is told when a node was last seen
+UNHEARD_SECONDS = 5.0  # nodes have so long to be heard after the coordinator began
 WAIT_SECONDS = 60.0  # for someone else's work on the same diagram
 
 
@@ -36,6 +37,8 @@ class Cluster:
     ) -> None:
         self.catalog, self.nodes, self.now = catalog, nodes, now
         self.members = Membership(clock, dead_after)
+        self._clock = clock or WallClock()
+        self._began = self._clock.now()
         self._guard = threading.Lock()
         self._work: dict[str, threading.Lock] = defaultdict(threading.Lock)
         self._doing: dict[str, str] = {}
@@ -83,6 +86,20 @@ class Cluster:
         if member is not None:
             return member.status.address
         return next((known.address for known in self.catalog.nodes() if known.name == name), None)
+
+    def silences(self) -> dict[str, float]:
+        """For how many seconds each node that is not alive has been silent; one never heard is given time to come."""
+        unheard = self._clock.now() - self._began - UNHEARD_SECONDS
+        found = {}
+        names = {known.name for known in self.catalog.nodes()} | {
+            n for la in self.catalog.layouts() for n in la.nodes()
+        }
+        for name in names:
+            silence = self.members.silent_for(name)
+            silence = unheard if silence is None else silence
+            if silence > 0 and not self.members.lives(name):
+                found[name] = silence
+        return found
 
     def order(self, node: str, action: str, message: Message) -> None:
         """Tell a living node to do something, and wait until it has."""

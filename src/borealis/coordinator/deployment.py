@@ -3,7 +3,7 @@
 1. Whatever can be wrong without a node is found first: YAML, boxes, cuts, places, names.
 2. One node checks the types. Nothing is started and nothing is written before that.
 3. The catalog says `deploying`. Whoever finds that after a crash takes it back.
-4. Entry points are ordered, then units, those on different nodes side by side.
+4. Peers of entry points are ordered, then entry points, backups, units; those on different nodes side by side.
 5. The catalog says `running`. If any order failed before that, everything that was ordered is taken back.
 """
 
@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import logging
 import re
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from borealis.coordinator import backups
 from borealis.coordinator.cluster import Cluster
-from borealis.coordinator.layout import EntryPlace, Layout, UnitPlace
-from borealis.coordinator.orders import entry_order, feeds, unit_order
+from borealis.coordinator.demands import Demand, mirroring, protections, refuse_lonely, shield
+from borealis.coordinator.layout import EntryPlace, Layout, Place, UnitPlace
+from borealis.coordinator.orders import Role, entry_order, feeds, unit_order
 from borealis.coordinator.placement import Load, place
 from borealis.coordinator.rates import busy
 from borealis.coordinator.refusals import AbsentError, TakenError, there_already
@@ -42,6 +45,7 @@ class Wish:
     places: Mapping[str, str] = field(default_factory=dict)
     pieces: int = 1  # cut each connected part into about so many
     buckets: int = 1
+    demand: Demand = field(default_factory=Demand)  # of protection
 
 
 def deploy(cluster: Cluster, wish: Wish) -> Layout:
@@ -86,24 +90,40 @@ def _refuse_if_there(cluster: Cluster, name: str) -> None:
 
 
 def _placed(cluster: Cluster, spec: Spec, pieces: Sequence[Piece], wish: Wish) -> Layout:
-    placed = place(pieces, [i.name for i in spec.inputs], wish.places, loads(cluster))
+    protected = protections(spec, pieces, wish.demand)
+    nodes = loads(cluster)
+    placed = place(pieces, [i.name for i in spec.inputs], wish.places, nodes)
+    shields = {name: None if p is None else shield(p) for name, p in protected.items()}
+    units = backups.with_backups(
+        [UnitPlace(p.name, p.boxes, p.reads, p.gives, placed.units[p.name], None, shields[p.name]) for p in pieces],
+        wish.demand.backups,
+        nodes,
+    )
+    refuse_lonely(units, protected, len(nodes))
+    kind = mirroring(list(protected.values()))
+    entries = [EntryPlace(i.name, placed.entries[i.name], kind) for i in spec.inputs]
     return Layout(
         name=spec.name,
         yaml=wish.yaml,
         state="deploying",
-        units=tuple(UnitPlace(p.name, p.boxes, p.reads, p.gives, placed.units[p.name]) for p in pieces),
-        entries=tuple(EntryPlace(i.name, placed.entries[i.name]) for i in spec.inputs),
+        units=tuple(units),
+        entries=tuple(backups.with_peer(entry, units, nodes) for entry in entries),
         outputs={o.name: o.source for o in spec.outputs},
         places=dict(wish.places),
         buckets=wish.buckets,
+        epoch="" if kind is None else uuid.uuid4().hex,
     )
 
 
 def loads(cluster: Cluster) -> list[Load]:
     """What each living node has to do, by the catalog: heartbeats may not tell of the newest units yet."""
-    wanted = Counter(unit.node for layout in cluster.catalog.layouts() for unit in layout.units)
+    units = [unit for layout in cluster.catalog.layouts() for unit in layout.units]
+    wanted: dict[str, float] = dict(Counter(unit.node for unit in units))
+    for unit in units:
+        if unit.backup is not None:
+            wanted[unit.backup] = wanted.get(unit.backup, 0) + backups.weight(unit.protection)
     return [
-        Load(m.name, wanted[m.name], busy(m), max(1, m.status.cores), m.status.spark in ("ready", "starting"))
+        Load(m.name, wanted.get(m.name, 0), busy(m), max(1, m.status.cores), m.status.spark in ("ready", "starting"))
         for m in cluster.members.alive()
     ]
 
@@ -127,8 +147,8 @@ def _start(cluster: Cluster, layout: Layout) -> None:
     begun: set[str] = set()  # nodes that have, or may have, parts of it
     try:
         _each_node(layout, lambda node: cluster.settle(node))
-        _each_node(layout, lambda node: _start_entries(cluster, layout, node, begun))
-        _each_node(layout, lambda node: _start_units(cluster, layout, node, begun))
+        for role, places in _rounds(layout):
+            _each_node(layout, partial(_start_places, cluster, layout, role, places, begun))
     except BaseException:
         untold = _take_back(cluster, layout.name, begun)
         cluster.catalog.remove(layout.name, untold)
@@ -142,16 +162,22 @@ def _each_node(layout: Layout, work: Callable[[str], None]) -> None:
         raise errors[0]
 
 
-def _start_entries(cluster: Cluster, layout: Layout, node: str, begun: set[str]) -> None:
-    for entry in layout.entries:
-        if entry.node == node:
-            _begin(begun, node, partial(order_entry, cluster, layout, entry))
+def _rounds(layout: Layout) -> list[tuple[Role, Sequence[Place]]]:
+    """What is started when: whoever is told of a partner finds it there."""
+    return [
+        ("backup", layout.entries),
+        ("primary", layout.entries),
+        ("backup", layout.units),
+        ("primary", layout.units),
+    ]
 
 
-def _start_units(cluster: Cluster, layout: Layout, node: str, begun: set[str]) -> None:
-    for unit in layout.units:
-        if unit.node == node:
-            _begin(begun, node, partial(order_unit, cluster, layout, unit))
+def _start_places(
+    cluster: Cluster, layout: Layout, role: Role, places: Sequence[Place], begun: set[str], node: str
+) -> None:
+    for one in places:
+        if node == (one.node if role == "primary" else one.backup):
+            _begin(begun, node, partial(order_place, cluster, layout, one, role))
 
 
 def _begin(begun: set[str], node: str, order: Callable[[], None]) -> None:
@@ -164,15 +190,17 @@ def _begin(begun: set[str], node: str, order: Callable[[], None]) -> None:
     begun.add(node)
 
 
-def order_entry(cluster: Cluster, layout: Layout, entry: EntryPlace) -> None:
-    """Make a node the entry point of an input."""
-    cluster.order(entry.node, "entry", entry_order(layout, entry))
-
-
-def order_unit(cluster: Cluster, layout: Layout, unit: UnitPlace) -> None:
-    """Make a node run a unit."""
-    cluster.order(unit.node, "start", unit_order(layout, unit, cluster.address))
-    cluster.catalog.tell(layout.name, unit.unit, feeds(layout, unit, cluster.address))
+def order_place(cluster: Cluster, layout: Layout, one: Place, role: Role = "primary") -> None:
+    """Make a node run a unit, be an entry point, or stand by for one."""
+    node = one.node if role == "primary" else one.backup
+    if node is None:
+        return
+    if isinstance(one, EntryPlace):
+        cluster.order(node, "entry", entry_order(layout, one, cluster.address, role))
+        return
+    cluster.order(node, "start", unit_order(layout, one, cluster.address, role=role))
+    if role == "primary":
+        cluster.catalog.tell(layout.name, one.unit, feeds(layout, one, cluster.address))
 
 
 def _take_back(cluster: Cluster, diagram: str, nodes: Iterable[str]) -> set[str]:

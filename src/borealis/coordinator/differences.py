@@ -6,95 +6,23 @@ after a restart of the coordinator, nodes tell what they run before anybody tell
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 
-from borealis.coordinator.layout import Layout, UnitPlace, stream_name
-from borealis.coordinator.membership import Member
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Something to be done about a diagram; `node` is the one whose heartbeats show it."""
-
-    diagram: str
-    node: str
-
-
-@dataclass(frozen=True)
-class Unfinished(Difference):
-    """A diagram that is being undeployed; no node in particular."""
-
-
-@dataclass(frozen=True)
-class Gone(Difference):
-    """The node has parts of a diagram that is no more, or has yet to hear that it is no more."""
-
-
-@dataclass(frozen=True)
-class NoEntry(Difference):
-    """An entry point is not where it shall be."""
-
-    input: str
-
-
-@dataclass(frozen=True)
-class NoUnit(Difference):
-    """A unit is not where it shall be, nor anywhere else."""
-
-    unit: str
-
-
-@dataclass(frozen=True)
-class StrayEntry(Difference):
-    """An entry point is where it shall not be, too."""
-
-    input: str
-
-
-@dataclass(frozen=True)
-class StrayUnit(Difference):
-    """A unit is where it shall not be, too."""
-
-    unit: str
-
-
-@dataclass(frozen=True)
-class Arrived(Difference):
-    """A unit runs on this node, though the catalog does not say so: its move was not seen to its end."""
-
-    unit: str
-
-
-@dataclass(frozen=True)
-class Stayed(Difference):
-    """A unit that was to move is still, or at least not elsewhere than, on this node."""
-
-    unit: str
-
-
-@dataclass(frozen=True)
-class Misled(Difference):
-    """A unit on this node was told another address of an arrow than it has now."""
-
-    unit: str
-    arrow: str
-    address: str
-
-
-@dataclass(frozen=True)
-class Known:
-    """What the differences are made of."""
-
-    layouts: Iterable[Layout]
-    alive: Mapping[str, Member]
-    told: Mapping[tuple[str, str, str], str] = field(default_factory=dict)  # by diagram, unit and arrow
-    past: Set[str] = frozenset()
-    owed: Set[tuple[str, str]] = frozenset()
-
-    def believed(self, diagram: str) -> dict[str, Member]:
-        """The living nodes whose word on a diagram counts; what others have is of an earlier one of that name."""
-        return {name: member for name, member in self.alive.items() if (name, diagram) not in self.owed}
+from borealis.coordinator.kinds import (
+    Arrived,
+    Difference,
+    Gone,
+    Known,
+    Misled,
+    NoEntry,
+    NoUnit,
+    Stayed,
+    StrayEntry,
+    StrayUnit,
+    Unfinished,
+)
+from borealis.coordinator.layout import Layout, UnitPlace
+from borealis.coordinator.standbys import entry_copies, guarded, unit_copies
 
 
 def differences(known: Known) -> list[Difference]:
@@ -118,20 +46,25 @@ def differences(known: Known) -> list[Difference]:
 
 def _entries(layout: Layout, known: Known) -> Iterable[Difference]:
     for entry in layout.entries:
-        stream = stream_name(layout.name, entry.input)
-        has = {name for name, m in known.believed(layout.name).items() if stream in m.status.entries}
+        copies = entry_copies(layout, entry, known.believed(layout.name))
         home = known.alive.get(entry.node)
-        if home is not None and entry.node not in has and home.status.spark == "ready":
+        if entry.protected:
+            yield from guarded(layout, entry, copies, known)
+        elif home is not None and entry.node not in copies.primaries and home.status.spark == "ready":
             yield NoEntry(layout.name, entry.node, entry.input)
-        elif entry.node in has:
-            yield from (StrayEntry(layout.name, node, entry.input) for node in sorted(has - {entry.node}))
+        if entry.node in copies.primaries and not copies.ahead:
+            others = sorted(copies.primaries.keys() - {entry.node})
+            yield from (StrayEntry(layout.name, node, entry.input) for node in others)
 
 
 def _unit(layout: Layout, unit: UnitPlace, known: Known) -> Iterable[Difference]:
-    believed = known.believed(layout.name)
-    has = {name: s for name, m in believed.items() if (s := m.unit(layout.name, unit.unit)) is not None}
-    running = [name for name, status in has.items() if status.state in ("running", "ended")]
-    home = known.alive.get(unit.node)
+    copies = unit_copies(layout, unit, known.believed(layout.name))
+    has, home = copies.primaries, known.alive.get(unit.node)
+    running = [name for name, state in has.items() if state in ("running", "ended")]
+    if unit.protected:
+        yield from guarded(layout, unit, copies, known)
+    if copies.ahead:
+        return
     if unit.moving_to is not None:
         yield from _moving(layout, unit, known, set(has), running)
     elif unit.node in has:
@@ -139,7 +72,7 @@ def _unit(layout: Layout, unit: UnitPlace, known: Known) -> Iterable[Difference]
         yield from _misled(layout, unit, known)
     elif home is not None and running:
         yield Arrived(layout.name, running[0], unit.unit)
-    elif home is not None and not has and home.status.spark == "ready":
+    elif not unit.protected and home is not None and not has and home.status.spark == "ready":
         yield NoUnit(layout.name, unit.node, unit.unit)
 
 

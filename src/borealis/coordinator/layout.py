@@ -9,6 +9,22 @@ from typing import Literal
 from borealis.diagram.spec import LATE
 
 State = Literal["deploying", "running", "undeploying"]
+Approach = Literal["amnesia", "passive", "active", "upstream-backup"]
+Guarantee = Literal["gap", "no-loss", "precise"]
+Mirroring = Literal["amnesia", "mirror"]
+TWIN = ".twin"  # the second name under which a unit with an active standby reads
+
+
+@dataclass(frozen=True)
+class Shield:
+    """How a unit shall be protected, in the units of the wire."""
+
+    approach: Approach
+    guarantee: Guarantee
+    interval_ms: float = 500.0
+    ping_ms: float = 100.0
+    misses: int = 3
+    patience_ms: float = 2000.0
 
 
 @dataclass(frozen=True)
@@ -21,14 +37,38 @@ class UnitPlace:
     gives: tuple[str, ...]
     node: str
     moving_to: str | None = None
+    protection: Shield | None = None  # None: nothing was promised
+    backup: str | None = None  # the node that takes over; None: there is none now
+    was: str | None = None  # the node that was on the other side last
+    incarnation: int = 1  # rises with each takeover
+    flipped: bool = False  # the primary reads under the second of its two names
+    lives: int = 1  # rises when both copies are lost and it begins from nothing
+
+    @property
+    def protected(self) -> bool:
+        """Whether it was promised a backup."""
+        return self.protection is not None
 
 
 @dataclass(frozen=True)
 class EntryPlace:
-    """An input and the node that is its entry point."""
+    """An input, the node that is its entry point, and the peer that holds what is not acknowledged yet."""
 
     input: str
     node: str
+    approach: Mirroring | None = None  # None: nothing in the diagram is protected
+    backup: str | None = None
+    was: str | None = None
+    incarnation: int = 1
+    lives: int = 1
+
+    @property
+    def protected(self) -> bool:
+        """Whether it shall have a peer."""
+        return self.approach is not None
+
+
+Place = UnitPlace | EntryPlace
 
 
 @dataclass(frozen=True)
@@ -46,6 +86,7 @@ class Layout:
     buckets: int = 1
     columns: Mapping[str, str] = field(default_factory=dict)  # of each arrow, as DDL
     since: float = 0.0  # seconds since 1970
+    epoch: str = ""  # of the streams of whatever is protected
 
     def unit(self, name: str) -> UnitPlace | None:
         """The unit of that name, if there is one."""
@@ -55,10 +96,18 @@ class Layout:
         """The entry point of that input, if there is one."""
         return next((e for e in self.entries if e.input == name), None)
 
+    def parts(self) -> list[Place]:
+        """All that runs somewhere, entry points first."""
+        return [*self.entries, *self.units]
+
+    def servers(self) -> dict[str, Place]:
+        """Each arrow that can be subscribed to, and who serves it."""
+        inputs: dict[str, Place] = {e.input + late: e for e in self.entries for late in ("", LATE)}
+        return inputs | {arrow: u for u in self.units for arrow in u.gives}
+
     def served(self) -> dict[str, str]:
         """Each arrow that can be subscribed to, and the node that serves it."""
-        inputs = {e.input + late: e.node for e in self.entries for late in ("", LATE)}
-        return inputs | {arrow: u.node for u in self.units for arrow in u.gives}
+        return {arrow: place.node for arrow, place in self.servers().items()}
 
     def readers(self, arrow: str) -> list[UnitPlace]:
         """The units that read an arrow from the wire."""
@@ -66,8 +115,21 @@ class Layout:
 
     def nodes(self) -> set[str]:
         """Every node that has a part of it, or shall get one."""
-        places = {u.node for u in self.units} | {u.moving_to for u in self.units} | {e.node for e in self.entries}
+        places: set[str | None] = {u.moving_to for u in self.units}
+        for place in self.parts():
+            places |= {place.node, place.backup}
         return {node for node in places if node is not None}
+
+    def epoch_of(self, place: Place) -> str | None:
+        """That of its streams; None where nothing is promised, and each start begins a new one."""
+        return f"{self.epoch}-{place.lives}" if place.protected else None
+
+    def protection_of(self, entry: EntryPlace) -> Shield | None:
+        """How an entry point is watched: as the first protected unit that reads it, or else any, is."""
+        if entry.approach is None:
+            return None
+        reading = [u for u in self.units if {entry.input, entry.input + LATE} & set(u.reads)]
+        return next((u.protection for u in (*reading, *self.units) if u.protection is not None), None)
 
 
 def stream_name(diagram: str, arrow: str) -> str:
@@ -78,3 +140,11 @@ def stream_name(diagram: str, arrow: str) -> str:
 def reader_name(diagram: str, unit: str) -> str:
     """How a unit is called by the queues it reads."""
     return f"{diagram}.{unit}"
+
+
+def reader_names(diagram: str, unit: UnitPlace) -> list[str]:
+    """The same for both copies, the primary's first. Only an active standby reads beside its primary."""
+    name = reader_name(diagram, unit.unit)
+    if unit.protection is None or unit.protection.approach != "active":
+        return [name]
+    return [name + TWIN, name] if unit.flipped else [name, name + TWIN]

@@ -9,7 +9,7 @@ from borealis import __version__
 from borealis.clock import Clock, WallClock
 from borealis.coordinator.placement import no_node
 from borealis.coordinator.refusals import AbsentError, TakenError
-from borealis.wire.messages import NodeStatus, QueueStatus, UnitStatus
+from borealis.wire.messages import GuardStatus, NodeStatus, QueueStatus, UnitStatus
 
 HEARTBEAT_SECONDS = 1.0
 DEAD_AFTER_SECONDS = 3.0
@@ -40,7 +40,12 @@ class Member:
 
     def diagrams(self) -> set[str]:
         """The diagrams it has parts of."""
-        return {u.diagram for u in self.status.units} | {stream.partition("/")[0] for stream in self.status.entries}
+        streams = [*self.status.entries, *self.status.guards]
+        return {u.diagram for u in self.status.units} | {stream.partition("/")[0] for stream in streams}
+
+    def entry(self, stream: str) -> GuardStatus | None:
+        """What it says of the protection of an entry point that it serves or stands by for."""
+        return self.status.guards.get(stream)
 
     def beat(self, status: NodeStatus, now: float) -> Member:
         """The same after one more heartbeat."""

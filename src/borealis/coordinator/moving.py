@@ -5,6 +5,9 @@
    a train boundary, hands it over, sends the readers of its queues to the target, and drops it.
 3. The catalog says where it is. Readers are told the new address, as soon as they can be.
 
+A protected unit moves without its backup, which would take over the moment the source lets go; it gets one again when
+it has arrived.
+
 If the target fails, the source is told to go on. Only a target that says it runs the unit has it.
 """
 
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import logging
 
+from borealis.coordinator import protecting
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.layout import Layout, UnitPlace, stream_name
 from borealis.coordinator.orders import feeds, unit_order
@@ -46,8 +50,13 @@ def move(cluster: Cluster, name: str, node: str, diagram: str | None = None) -> 
         target = cluster.living(node)
         if unit.node == node:
             raise TakenError(f"unit '{unit.unit}' runs on '{node}' already", hint="choose another node")
+        if unit.backup == node:
+            hint = f"choose another node; or kill the node of the unit, and '{node}' takes over"
+            raise TakenError(f"the backup of unit '{unit.unit}' is on '{node}'", hint=hint)
         source = cluster.living(unit.node)
         cluster.settle(node)
+        unit = protecting.unprotect(cluster, layout, unit)
+        layout = cluster.layout(layout.name)
         cluster.catalog.moving(layout.name, unit.unit, node)
         order = unit_order(layout, unit, cluster.address, take_over=source.status.address)
         try:
@@ -59,12 +68,14 @@ def move(cluster: Cluster, name: str, node: str, diagram: str | None = None) -> 
                     f"unit '{unit.unit}' stays on '{unit.node}': {error.message}", hint=error.hint
                 ) from error
         arrived(cluster, layout, unit, target.name)
+        _protect_again(cluster, layout.name, unit.unit)
     return cluster.layout(layout.name)
 
 
 def arrived(cluster: Cluster, layout: Layout, unit: UnitPlace, node: str) -> None:
     """The unit runs on this node now: note it, and tell its readers."""
-    cluster.catalog.moved(layout.name, unit.unit, node)
+    if not cluster.catalog.moved(layout.name, unit.unit, node, unit.incarnation):
+        raise TakenError(f"unit '{unit.unit}' was taken over while it moved", hint="see the status")
     layout = cluster.layout(layout.name)
     cluster.catalog.tell(layout.name, unit.unit, feeds(layout, unit, cluster.address))
     for arrow in unit.gives:
@@ -77,11 +88,26 @@ def arrived(cluster: Cluster, layout: Layout, unit: UnitPlace, node: str) -> Non
 
 def reroute(cluster: Cluster, layout: Layout, reader: UnitPlace, arrow: str) -> None:
     """Tell a unit where an arrow is served now."""
-    address = cluster.address(layout.served()[arrow])
+    server = layout.servers()[arrow]
+    address = cluster.address(server.node)
     if address is None:
-        raise ClusterError(f"nobody knows where node '{layout.served()[arrow]}' is", hint="start it")
-    cluster.order(reader.node, "reroute", Reroute(stream=stream_name(layout.name, arrow), address=address))
+        raise ClusterError(f"nobody knows where node '{server.node}' is", hint="start it")
+    incarnation = server.incarnation if server.protected else 0
+    order = Reroute(stream=stream_name(layout.name, arrow), address=address, incarnation=incarnation)
+    cluster.order(reader.node, "reroute", order)
     cluster.catalog.tell(layout.name, reader.unit, {arrow: address})
+
+
+def _protect_again(cluster: Cluster, diagram: str, name: str) -> None:
+    """As soon as can be; what fails now, reconcile does later."""
+    layout = cluster.layout(diagram)
+    unit = layout.unit(name)
+    if unit is None or not unit.protected:
+        return
+    try:
+        protecting.protect(cluster, layout, unit)
+    except BorealisError as error:
+        log.warning("unit %s.%s has no backup yet: %s", diagram, name, error)
 
 
 def _arrived(cluster: Cluster, diagram: str, unit: str, node: str) -> bool:

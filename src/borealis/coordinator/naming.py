@@ -19,6 +19,8 @@ class Found:
     arrow: str
     node: str
     entry: bool
+    backup: str | None = None
+    incarnation: int = 0  # of whoever serves it; 0: it is not protected
 
     @property
     def stream(self) -> str:
@@ -29,7 +31,10 @@ class Found:
 def streams(layout: Layout) -> list[Found]:
     """All streams of a diagram that can be subscribed to."""
     inputs = {entry.input for entry in layout.entries}
-    return [Found(layout.name, arrow, node, arrow in inputs) for arrow, node in layout.served().items()]
+    return [
+        Found(layout.name, arrow, at.node, arrow in inputs, at.backup, at.incarnation if at.protected else 0)
+        for arrow, at in layout.servers().items()
+    ]
 
 
 def find(layouts: Iterable[Layout], name: str) -> Found:
@@ -83,16 +88,26 @@ class Location:
     address: str
     entry: bool
     node: str
+    fallback: str | None = None  # where it goes on if that node dies
+    incarnation: int = 0
 
 
 def locate(cluster: Cluster, name: str) -> Location:
-    """Where a stream is served now."""
+    """Where a stream is served now; if its node is silent, where it will be when the backup has taken over."""
     found = find(cluster.catalog.layouts(), name)
-    member = cluster.members.member(found.node)
-    if member is None or not cluster.members.lives(found.node):
+    address, fallback = _living(cluster, found.node), _living(cluster, found.backup)
+    if address is None and fallback is not None and found.backup is not None:
+        return Location(found.stream, fallback, found.entry, found.backup, None, found.incarnation)
+    if address is None:
         silence = cluster.members.silent_for(found.node)
         said = "has not come back yet" if silence is None else f"has been silent for {silence:.0f} s"
         raise UnservedError(
             f"stream '{found.stream}' is on node '{found.node}', which {said}", hint="wait for it, or start it"
         )
-    return Location(found.stream, member.status.address, found.entry, found.node)
+    return Location(found.stream, address, found.entry, found.node, fallback, found.incarnation)
+
+
+def _living(cluster: Cluster, node: str | None) -> str | None:
+    """The address of a node, if it is alive."""
+    member = None if node is None else cluster.members.member(node)
+    return member.status.address if member is not None and cluster.members.lives(member.name) else None

@@ -25,7 +25,7 @@ class Load:
     """How much a living node has to do already."""
 
     name: str
-    units: int = 0
+    units: float = 0  # standbys count for a part
     busy: float = 0.0  # of each second, the part that its trains take
     cores: int = 1
     ready: bool = True  # otherwise only what the user places there goes there
@@ -64,9 +64,12 @@ def place(
 def _idlest(nodes: Iterable[Load], units: Mapping[str, str]) -> str:
     """The node with the fewest units for its cores; among equals the one whose trains take least."""
     given = list(units.values())
-    return min(
-        nodes, key=lambda n: (not n.ready, Fraction(n.units + given.count(n.name), n.cores), n.busy, n.name)
-    ).name
+    return min(nodes, key=lambda n: rank(n, given.count(n.name))).name
+
+
+def rank(node: Load, given: float = 0) -> tuple[bool, Fraction, float, str]:
+    """The least comes first: able, few units for its cores, little to do."""
+    return not node.ready, Fraction(node.units + given) / node.cores, node.busy, node.name
 
 
 def no_node(name: str, known: Iterable[str]) -> ClusterError:

@@ -118,7 +118,8 @@ class _Server(uvicorn.Server):
 @contextmanager
 def _bound(host: str, port: int) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as one:
+    # named as TCP, or asyncio does not know that answers shall not wait for acknowledgements (40 ms each)
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             one.bind((host, port))

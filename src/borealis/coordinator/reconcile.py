@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from borealis.clock import Clock, WallClock
-from borealis.coordinator import deployment, moving
-from borealis.coordinator import differences as d
+from borealis.coordinator import deployment, moving, protecting
+from borealis.coordinator import kinds as d
 from borealis.coordinator.cluster import Cluster
+from borealis.coordinator.differences import differences
 from borealis.coordinator.layout import stream_name
 from borealis.coordinator.refusals import TakenError
-from borealis.coordinator.threads import spawn
+from borealis.coordinator.threads import side_by_side, spawn
 from borealis.errors import BorealisError
 from borealis.wire.messages import EntryName, UnitName
 
@@ -55,7 +56,7 @@ class Reconciler:
 
     def step(self) -> None:
         """Look once, and begin to mend what has been seen for long enough."""
-        found = d.differences(self._known())
+        found = differences(self._known())
         self._remember(found)
         due: dict[str, list[d.Difference]] = defaultdict(list)
         for difference in found:
@@ -79,7 +80,7 @@ class Reconciler:
         layouts = catalog.layouts()
         told = {(la.name, *key): address for la in layouts for key, address in catalog.told(la.name).items()}
         alive = {member.name: member for member in self._cluster.members.alive()}
-        return d.Known(layouts, alive, told, catalog.past(), catalog.owed())
+        return d.Known(layouts, alive, told, catalog.past(), catalog.owed(), self._cluster.silences())
 
     def _remember(self, found: Sequence[d.Difference]) -> None:
         for gone in self._seen.keys() - set(found):
@@ -102,7 +103,10 @@ class Reconciler:
         try:
             with self._cluster.at_work(diagram, "mended", wait=0):
                 for difference in found:
-                    self._mend(difference)
+                    if not isinstance(difference, d.NoBackup):
+                        self._mend(difference)
+                lonely = [one for one in found if isinstance(one, d.NoBackup)]  # each waits for a query to be warm
+                side_by_side([partial(self._mend, one) for one in lonely])
         except TakenError:  # someone is at work on it: what is seen now means nothing
             for difference in found:
                 self._seen.pop(difference, None)
@@ -135,22 +139,33 @@ def mend(cluster: Cluster, difference: d.Difference) -> None:
         case d.Unfinished():
             deployment.finish(cluster, name)
         case d.StrayEntry(input=entry):
-            cluster.order(node, "drop_entry", EntryName(stream=stream_name(name, entry)))
+            if protecting.is_stray(cluster, layout, "", entry, node):
+                cluster.order(node, "drop_entry", EntryName(stream=stream_name(name, entry)))
         case d.StrayUnit(unit=unit):
-            cluster.order(node, "drop", UnitName(diagram=name, unit=unit))
+            if protecting.is_stray(cluster, layout, unit, "", node):
+                cluster.order(node, "drop", UnitName(diagram=name, unit=unit))
         case _ if layout is None:
             return
         case d.NoEntry(input=entry):
             if (entry_place := layout.entry(entry)) is not None:
-                deployment.order_entry(cluster, layout, entry_place)
+                deployment.order_place(cluster, layout, entry_place)
         case d.NoUnit(unit=unit):
             if (unit_place := layout.unit(unit)) is not None:
-                deployment.order_unit(cluster, layout, unit_place)
+                deployment.order_place(cluster, layout, unit_place)
         case d.Arrived(unit=unit):
             if (unit_place := layout.unit(unit)) is not None:
                 moving.arrived(cluster, layout, unit_place, node)
         case d.Stayed(unit=unit):
             moving.stayed(cluster, layout, unit)
+        case d.Overtaken(unit=unit, input=entry, incarnation=incarnation):
+            if (place := protecting.place_of(layout, unit, entry)) is not None and incarnation > place.incarnation:
+                cluster.catalog.believe(name, place, node, incarnation)
+        case d.NoBackup(unit=unit, input=entry):
+            if (place := protecting.place_of(layout, unit, entry)) is not None and place.node == node:
+                protecting.protect(cluster, layout, place)
+        case d.Lost(unit=unit, input=entry):
+            if (place := protecting.place_of(layout, unit, entry)) is not None:
+                protecting.begin_anew(cluster, layout, place)
         case d.Misled(unit=unit, arrow=arrow):
             if (unit_place := layout.unit(unit)) is not None:
                 moving.reroute(cluster, layout, unit_place, arrow)
@@ -174,7 +189,17 @@ def _told(difference: d.Difference) -> str:
             return f"unit {name}.{unit} has not left {node}"
         case d.Misled(unit=unit, arrow=arrow, address=address):
             return f"unit {name}.{unit} on {node} does not know that {name}/{arrow} is at {address}"
+        case d.Overtaken(unit=unit, input=entry, incarnation=incarnation):
+            return f"{_called(name, unit, entry)} was taken over by {node} as incarnation {incarnation}"
+        case d.NoBackup(unit=unit, input=entry):
+            return f"{_called(name, unit, entry)} on {node} is without its backup"
+        case d.Lost(unit=unit, input=entry):
+            return f"both copies of {_called(name, unit, entry)} are lost"
         case d.Gone():
             return f"node {node} has yet to hear that diagram {name} is no more"
         case _:
             return f"diagram {name} is being undeployed"
+
+
+def _called(diagram: str, unit: str, entry: str) -> str:
+    return f"unit {diagram}.{unit}" if unit else f"entry point {diagram}/{entry}"

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from borealis.coordinator import deployment, moving
+from borealis.coordinator import deployment, moving, protecting
 from borealis.coordinator.cluster import Cluster
+from borealis.coordinator.demands import Demand
 from borealis.coordinator.guard import body_of, decoded
 from borealis.coordinator.membership import check_version
 from borealis.coordinator.naming import locate
@@ -27,7 +28,7 @@ from borealis.coordinator.status import (
 )
 from borealis.coordinator.threads import in_thread
 from borealis.wire.auth import is_loopback
-from borealis.wire.messages import PROTOCOL, NodeStatus, Ping
+from borealis.wire.messages import PROTOCOL, Claim, NodeStatus, Ping
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -42,6 +43,17 @@ class DeployRequest(BaseModel):
     places: dict[str, str] = Field(default={}, description="inputs, boxes or outputs to the nodes they shall be on")
     pieces: int = Field(default=1, ge=1, le=1024, description="cut each connected part into about so many")
     buckets: int = Field(default=1, ge=1, le=1024, description="into which each stateful box splits its state")
+    ha: str | None = Field(default=None, description="none, amnesia, passive, active or upstream-backup, for all units")
+    guarantee: str | None = Field(default=None, description="gap, no-loss or precise, for all units")
+    interval: str | None = Field(default=None, description="between checkpoints or trimming messages, as '500 ms'")
+    ping: str | None = Field(default=None, description="between two pings of a primary, as '100 ms'")
+    misses: int | None = Field(default=None, ge=1, description="pings in a row until it is held to be dead")
+    without_backup: str | None = Field(default=None, description="refuse or degrade, where no node is left")
+    backups: dict[str, str] = Field(default={}, description="units to the nodes their backups shall be on")
+
+    def demand(self) -> Demand:
+        """What it says of protection."""
+        return Demand(self.ha, self.guarantee, self.interval, self.ping, self.misses, self.without_backup, self.backups)
 
 
 class MoveRequest(BaseModel):
@@ -139,6 +151,12 @@ def router(
         layout = await in_thread(lambda: moving.move(cluster, unit, asked.node, asked.diagram))
         return {"v": PROTOCOL, "diagram": layout.name, "unit": unit.rpartition("/")[2], "node": asked.node}
 
+    @api.post("/claims", tags=["nodes"], openapi_extra=takes(Claim))
+    async def claims(request: Request) -> list[Facts]:
+        """Nodes that take over, or go on alone: for a list of claims whether each is granted, and what is in force."""
+        asked = _claims(await body_of(request))
+        return [claimed.model_dump() for claimed in await in_thread(lambda: protecting.claim(cluster, asked))]
+
     @api.get("/nodes", tags=["nodes"])
     async def nodes() -> Facts:
         """Every node, alive or not."""
@@ -178,7 +196,16 @@ def _wish(data: bytes, kind: str) -> deployment.Wish:
         except UnicodeDecodeError:
             raise MalformedError("the diagram is not UTF-8 text", hint="send the YAML file as it is") from None
     asked = parsed(DeployRequest, data)
-    return deployment.Wish(asked.yaml, tuple(asked.cuts), asked.places, asked.pieces, asked.buckets)
+    return deployment.Wish(asked.yaml, tuple(asked.cuts), asked.places, asked.pieces, asked.buckets, asked.demand())
+
+
+def _claims(data: bytes) -> list[Claim]:
+    try:
+        return TypeAdapter(list[Claim]).validate_json(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the body"
+        raise MalformedError(f"bad claims: {where}: {first['msg']}", hint="send a list of claims") from None
 
 
 def _heartbeat(data: bytes) -> NodeStatus:

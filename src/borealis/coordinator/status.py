@@ -8,6 +8,7 @@ from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.layout import Layout, UnitPlace, stream_name
 from borealis.coordinator.membership import Member
 from borealis.coordinator.naming import Found, streams
+from borealis.coordinator.protection_view import guard_view, unprotected
 from borealis.coordinator.rates import busy, queue_rate, unit_rates
 from borealis.tuples import FIRST_TIME, LAST_TIME
 from borealis.wire.messages import QueueStatus
@@ -32,7 +33,8 @@ def nodes_view(cluster: Cluster) -> list[Facts]:
                 "master": status.master,
                 "spark": status.spark if alive else "unknown",
                 "cores": status.cores,
-                "units": len(status.units),
+                "units": sum(unit.state != "standby" for unit in status.units),
+                "standbys": sum(unit.state == "standby" for unit in status.units),
                 "busy": busy(member) if alive else 0.0,
                 "silent_s": round(cluster.members.silent_for(member.name) or 0.0, 3),
                 "started": status.started,
@@ -83,6 +85,7 @@ def _unit(cluster: Cluster, layout: Layout, unit: UnitPlace, queues: dict[str, Q
         "reads": [stream_name(layout.name, arrow) for arrow in unit.reads],
         "gives": [stream_name(layout.name, arrow) for arrow in unit.gives],
         "moving_to": unit.moving_to,
+        "protection": guard_view(cluster, layout, unit),
     }
     member = cluster.members.member(unit.node)
     alive = cluster.members.lives(unit.node)
@@ -139,7 +142,11 @@ def _stream(cluster: Cluster, layout: Layout, found: Found) -> Facts:
         "node": found.node,
         "alive": alive,
         "address": member.status.address if member is not None and alive else None,
+        "backup": found.backup,
     }
+    entry = layout.entry(found.arrow) if found.entry else None
+    if entry is not None:
+        facts["protection"] = guard_view(cluster, layout, entry)
     queue = None if member is None else member.queue(found.stream)
     if member is None or queue is None:
         return facts
@@ -177,6 +184,7 @@ def diagram_view(layout: Layout, units: list[Facts]) -> Facts:
         "since": layout.since,
         "units": {unit.unit: unit.node for unit in layout.units},
         "entries": {entry.input: entry.node for entry in layout.entries},
+        "backups": {unit.unit: unit.backup for unit in layout.units if unit.protected},
         "outputs": dict(layout.outputs),
         "cuts": list(layout.cuts),
         "places": dict(layout.places),
@@ -193,12 +201,21 @@ def status_view(cluster: Cluster, coordinator: Facts, troubles: list[dict[str, s
         "diagrams": diagrams_view(cluster),
         "units": units_view(cluster),
         "streams": streams_view(cluster),
+        "unprotected": unprotected(cluster),
         "troubles": troubles,
     }
 
 
 def _queues(cluster: Cluster) -> dict[str, QueueStatus]:
-    return {q.stream: q for member in cluster.members.alive() for q in member.status.queues}
+    """By stream; of one that a standby holds, too, that of whoever serves it."""
+    found = {q.stream: q for member in cluster.members.alive() for q in member.status.queues}
+    for layout in cluster.catalog.layouts():
+        for one in streams(layout):
+            member = cluster.members.member(one.node) if cluster.members.lives(one.node) else None
+            queue = None if member is None else member.queue(one.stream)
+            if queue is not None:
+                found[one.stream] = queue
+    return found
 
 
 def _boundary(boundary: int) -> Facts:

@@ -15,6 +15,7 @@ from borealis.diagram.boxes.join import Join
 from borealis.diagram.boxes.map import Map
 from borealis.diagram.boxes.union import Union
 from borealis.diagram.durations import Window, show, window
+from borealis.diagram.protection import ALL, Protection
 from borealis.diagram.spec import LATE, Input, Output, Spec, Unit
 from borealis.errors import DiagramError
 
@@ -84,6 +85,17 @@ class Diagram:
         self._grow(boxes=(*self.spec.boxes, box))
         return Stream(self, box.name)
 
+    def protect(self, box: str = ALL, **how: Any) -> None:
+        """Protect, in a cluster, the unit of a box, or all units of which no box is named; see `Protection`.
+
+        >>> d = Diagram("traffic")
+        >>> d.input("packets", "ts TIMESTAMP").filter("true", name="every").output("all_of_them")
+        >>> d.protect(approach="passive", guarantee="precise")
+        >>> d.protect("every", approach="upstream-backup", trim_interval="50 ms")
+        """
+        before = tuple(p for p in self.spec.protection if p.name != box)
+        self._grow(protection=(*before, Protection(name=box, **how)))
+
     def validate(self) -> Spec:
         """The spec, if it is sound and complete; otherwise a DiagramError that says what is not."""
         passes.check(self.spec)
@@ -133,7 +145,7 @@ class Diagram:
 
     def _grow(self, **parts: Any) -> None:
         s = self.spec
-        spec = Spec(**({"name": s.name, "inputs": s.inputs, "boxes": s.boxes, "outputs": s.outputs} | parts))
+        spec = Spec(**({field: getattr(s, field) for field in Spec.model_fields} | parts))
         passes.check(spec, passes.SOUND)
         self.spec = spec
 
@@ -208,6 +220,11 @@ class Stream:
         if self.source not in {i.name for i in self.diagram.spec.inputs}:
             raise DiagramError(f"'{self.source}' has no late tuples", hint="only an input has: take .late from it")
         return Stream(self.diagram, self.source + LATE)
+
+    def protect(self, **how: Any) -> Stream:
+        """Protect the unit of the box that this stream comes from; the same stream again."""
+        self.diagram.protect(self.source, **how)
+        return self
 
     def output(self, name: str, *, full: Literal["wait", "drop"] = "wait") -> None:
         """Give this stream to clients under a name. In a cluster, a slow client makes it wait, or loses tuples."""

@@ -11,11 +11,12 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from borealis.diagram import notation, sql
+from borealis.diagram import notation, protection, sql
 from borealis.diagram.boxes import BOXES, Box
 from borealis.diagram.durations import Duration, parse
 from borealis.diagram.frozen import Frozen
 from borealis.diagram.names import no_column
+from borealis.diagram.protection import Protection
 from borealis.errors import DiagramError, InputError, did_you_mean
 
 VERSION = 1  # of the YAML form
@@ -129,6 +130,12 @@ class Spec(Frozen):
     inputs: tuple[Input, ...] = ()
     boxes: tuple[SerializeAsAny[Box], ...] = ()
     outputs: tuple[Output, ...] = ()
+    protection: tuple[Protection, ...] = ()  # by box, and `all` for the rest
+
+    @model_validator(mode="after")
+    def _check_protection(self) -> Spec:
+        protection.check_names(self.protection, [box.name for box in self.boxes], [i.name for i in self.inputs])
+        return self
 
     def box(self, name: str) -> Box:
         """The box of that name."""
@@ -256,15 +263,16 @@ class Spec(Frozen):
 
     def to_yaml(self) -> str:
         """The YAML form; equal diagrams give equal texts."""
-        return notation.dump(
-            notation.Block(
-                borealis=VERSION,
-                name=self.name,
-                inputs=notation.Block({i.name: i.plain() for i in self.inputs}),
-                boxes=notation.Block({box.name: box.plain() for box in self.boxes}),
-                outputs=notation.Block({o.name: o.plain() for o in self.outputs}),
-            )
+        body = notation.Block(
+            borealis=VERSION,
+            name=self.name,
+            inputs=notation.Block({i.name: i.plain() for i in self.inputs}),
+            boxes=notation.Block({box.name: box.plain() for box in self.boxes}),
+            outputs=notation.Block({o.name: o.plain() for o in self.outputs}),
         )
+        if self.protection:
+            body["protection"] = protection.written(self.protection)
+        return notation.dump(body)
 
     @classmethod
     def from_yaml(cls, text: str) -> Spec:
@@ -275,7 +283,7 @@ class Spec(Frozen):
         if data["borealis"] != str(VERSION):
             seen = data["borealis"]
             raise DiagramError(f"a diagram of version {seen}", hint=f"this Borealis reads version {VERSION}")
-        keys = ("borealis", "name", "inputs", "boxes", "outputs")
+        keys = ("borealis", "name", "inputs", "boxes", "outputs", "protection")
         _known("diagram", data, keys)
         name = data.get("name")
         if not isinstance(name, str) or not name:
@@ -285,6 +293,7 @@ class Spec(Frozen):
             inputs=tuple(_read_input(n, body) for n, body in _section(data, "inputs")),
             boxes=tuple(_read_box(n, body) for n, body in _section(data, "boxes")),
             outputs=tuple(_read_output(n, body) for n, body in _section(data, "outputs")),
+            protection=protection.read(data["protection"]) if data.get("protection") else (),
         )
 
     def fingerprint(self) -> str:

@@ -87,10 +87,30 @@ class AsyncClient:
         place: Mapping[str, str] | None = None,
         units: int | None = None,
         buckets: int = 1,
+        ha: str | None = None,
+        guarantee: str | None = None,
+        interval: str | None = None,
+        ping: str | None = None,
+        misses: int | None = None,
+        without_backup: str | None = None,
+        backup: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """Run a diagram; see `Client.deploy`."""
-        deploy = self.blocking.deploy
-        return await self._run(deploy, diagram, cut=cut, place=place, units=units, buckets=buckets)
+        return await self._run(
+            self.blocking.deploy,
+            diagram,
+            cut=cut,
+            place=place,
+            units=units,
+            buckets=buckets,
+            ha=ha,
+            guarantee=guarantee,
+            interval=interval,
+            ping=ping,
+            misses=misses,
+            without_backup=without_backup,
+            backup=backup,
+        )
 
     async def undeploy(self, diagram: str) -> None:
         """Stop a diagram."""

@@ -140,11 +140,23 @@ class Client:
         place: Mapping[str, str] | None = None,
         units: int | None = None,
         buckets: int = 1,
+        ha: str | None = None,
+        guarantee: str | None = None,
+        interval: str | None = None,
+        ping: str | None = None,
+        misses: int | None = None,
+        without_backup: str | None = None,
+        backup: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """Run a diagram: a Diagram or the path of its YAML file.
 
         `cut` names boxes before which to cut, `place` says on which node an input, box or output shall be, `units`
         into how many units to cut where nothing else is said.
+
+        `ha` (amnesia, passive, active, upstream-backup; none) and `guarantee` (gap, no-loss, precise) say how all
+        units are protected, over what the diagram says; `interval` between checkpoints or trimming messages ("500
+        ms"), `ping` and `misses` when a node is held to be dead, `backup` where a unit's backup shall be;
+        `without_backup` (refuse, degrade) what happens where no node is left for one.
         """
         loaded = Diagram.load(diagram) if isinstance(diagram, str | Path) else diagram
         if isinstance(loaded, Diagram):
@@ -157,6 +169,15 @@ class Client:
             "pieces": units or 1,
             "buckets": buckets,
         }
+        demand: dict[str, Any] = {
+            "ha": ha,
+            "guarantee": guarantee,
+            "interval": interval,
+            "ping": ping,
+            "misses": misses,
+        }
+        demand |= {"without_backup": without_backup, "backups": dict(backup or {}) or None}
+        body |= {key: value for key, value in demand.items() if value is not None}
         return self._coordinator.deploy(body)
 
     def undeploy(self, diagram: str) -> None:

@@ -24,6 +24,7 @@ class Location:
     stream: str  # in full, as `traffic/agg`
     address: str  # of a Flight server
     entry: bool  # whether it can be published to there
+    fallback: str | None = None  # the address of its backup
 
 
 class Coordinator:
@@ -46,8 +47,14 @@ class Coordinator:
         """Where a stream is, by its full or short name."""
         found = self.ask("GET", "/v1/locate", params={"stream": stream})
         try:
-            return Location(str(found["stream"]), str(found["address"]), bool(found["entry"]))
-        except (KeyError, TypeError):
+            fallback = found.get("fallback")
+            return Location(
+                str(found["stream"]),
+                str(found["address"]),
+                bool(found["entry"]),
+                str(fallback) if fallback else None,
+            )
+        except (KeyError, TypeError, AttributeError):
             raise WireError(f"the coordinator's answer on '{stream}' is incomplete: {str(found)[:80]}") from None
 
     def deploy(self, body: dict[str, Any]) -> dict[str, Any]:

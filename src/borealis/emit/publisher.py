@@ -3,8 +3,9 @@
 1. A batch gets the number behind the last one and is kept. There is a bound on what is kept; there `send` waits.
 2. A thread of the connection sends what is kept, in order; another one takes away what the entry point has
    acknowledged, and makes the next connection when this one breaks.
-3. When the connection breaks or the entry point moves, the first receipt of the new connection says which number the
-   entry point has last. What it has is taken away, the rest is sent again. So nothing is lost or repeated.
+3. When the connection breaks or the entry point moves, it connects to the entry point's backup, or where the
+   coordinator says. The first receipt of the new connection says which number the entry point has last. What it has is
+   taken away, the rest is sent again. So nothing is lost or repeated.
 4. An entry point that was not durable and died knows nothing of us any more. What it had acknowledged is lost with it;
    what is kept is numbered anew, and `forgotten` counts that.
 """
@@ -27,7 +28,8 @@ import pyarrow as pa
 
 from borealis.clock import Clock, WallClock
 from borealis.emit.coordinator import Location
-from borealis.emit.queue import MovedError
+from borealis.emit.places import Places
+from borealis.emit.queue import MovedError, StandbyError
 from borealis.emit.retrying import RETRIES, Backoff, Retries, is_temporary
 from borealis.emit.subscriber import Route, check_name, located
 from borealis.errors import BorealisError, GoneError, InputError, StreamError, WireError
@@ -85,18 +87,15 @@ class Publisher:
         self._changed = threading.Condition()
         found = _entry(located(route, stream))
         self.stream = found.stream
-        self._peer = route.peer(found.address)
-        try:
-            self.schema = schema_of(self._peer, self.stream)
-            self._publication: wire.Publication | None = self._connect()
-        except BaseException:
-            self._peer.close()
-            raise
-        self.receipt: Receipt = self._publication.known
+        self._places = Places(found, self._locate)
+        self._peer: wire.Peer
+        self._publication: wire.Publication | None = None
+        known = self._connect_first()
+        self.receipt: Receipt = known.known
         self._next = self._to_send = self.receipt.number + 1
         self._backoff = Backoff(self.publishing.retries, self._clock)
         threading.Thread(target=self._listen_on, name=f"borealis-publisher {self.stream}", daemon=True).start()
-        self._start_sending(self._publication)
+        self._start_sending(known)
 
     # -- for the program
 
@@ -271,8 +270,8 @@ class Publisher:
             publication = self._publication
             try:
                 if publication is None:
-                    assert self._broken is not None
-                    self._wait(self._backoff.lost(self._broken))
+                    if self._places.exhausted:
+                        self._wait(self._places.pause(self._backoff))
                     self._reconnect()
                 elif (awaited := self._await_sent(publication)) is not None:
                     receipt = publication.wait(awaited)
@@ -305,10 +304,11 @@ class Publisher:
             if error is self._broken or not self._may_try_again(error, publication is not None):
                 self._failed = self._failed or error
             self._publication, self._broken = None, error
+            self._places.lost(error)
             self._changed.notify_all()
 
     def _may_try_again(self, error: BorealisError, connected: bool) -> bool:
-        if is_temporary(error) or isinstance(error, MovedError):
+        if is_temporary(error) or isinstance(error, MovedError | StandbyError):
             return True
         if not isinstance(error, StreamError) or isinstance(error, GoneError) or hasattr(error, "status"):
             return False  # what we send is wrong, or the coordinator knows of no such stream
@@ -324,10 +324,8 @@ class Publisher:
             self._changed.notify_all()
 
     def _reconnect(self) -> None:
-        if self._is_over():
+        if self._is_over() or (address := self._places.next()) is None:
             return
-        moved_to = self._broken.moved_to if isinstance(self._broken, MovedError) else ""
-        address = moved_to or self._locate()
         self._peer.close()
         self._peer = self._route.peer(address)
         publication = self._connect()
@@ -341,6 +339,7 @@ class Publisher:
             if not self._kept:
                 self._backoff.found()
             self._to_send = first
+            self._places.found()
             self._publication, self._broken = publication, None
             self._changed.notify_all()
         self._start_sending(publication)
@@ -352,13 +351,25 @@ class Publisher:
         self._kept = deque(renumbered)
         self._next = first + len(renumbered)
 
-    def _locate(self) -> str:
-        try:
-            return _entry(self._route.locate(self.stream)).address
-        except WireError as error:
-            if not is_temporary(error):
-                raise
-            return self._peer.address  # the coordinator is away; the entry point may be where it was
+    def _locate(self) -> Location:
+        return _entry(self._route.locate(self.stream))
+
+    def _connect_first(self) -> wire.Publication:
+        """To the entry point, or to its backup if that has taken over just now."""
+        while True:
+            self._peer = self._route.peer(self._places.next() or "")
+            try:
+                self.schema = schema_of(self._peer, self.stream)
+                self._publication = self._connect()
+                self._places.found()
+                return self._publication
+            except BaseException as error:
+                self._peer.close()
+                if not isinstance(error, WireError):
+                    raise
+                self._places.lost(error)
+                if not self._places.more:
+                    raise
 
     def _connect(self) -> wire.Publication:
         return self._peer.publish(Publish(stream=self.stream, publisher=self.name), self.schema)

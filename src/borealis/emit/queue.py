@@ -3,25 +3,28 @@
 A reader's place in a stream is a pair: the id of the next tuple, and the boundary it knows of. Sections are held in the
 order of the places behind them, so finding what follows a place is one bisection. Boundaries at the oldest held id stay
 when the tuples before it go: whoever takes the stream up there gets all of them.
+
+A queue of a protected unit (`incarnation` above 0) has a mirror at the backup, which is held: nothing is read from it
+before it is released. Where a recovery cannot go on with the ids that were, they jump.
 """
 
 from __future__ import annotations
 
-import json
-import struct
 import threading
 import uuid
-import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
+from borealis.emit.jumps import Jumps
+from borealis.emit.pieces import check_inside, cut, upto
+from borealis.emit.snapshot import QueueSnapshot
 from borealis.errors import GoneError, StateError, StreamError, did_you_mean
-from borealis.section import NOTHING, Section, empty_rows, joined, wire_schema
+from borealis.section import NOTHING, Section, empty_rows, joined
 from borealis.tuples import FIRST_TIME, LAST_TIME, Int64s
 from borealis.wire.messages import QueueStatus
 
@@ -30,6 +33,7 @@ COLUMN_BYTES = 256  # the same for each column
 BOUNDARIES_MOST = 1 << 16  # without a tuple between them; older ones melt, so that an idle stream stays small
 _SMALL_BYTES = 64 << 10
 _SHED_LEAST = 1024  # entries of gone sections before the lists are cut
+_NOWHERE = (-1, FIRST_TIME)  # before all places
 _GONE = Section(0, empty_rows(pa.schema([])), NOTHING, NOTHING, NOTHING)
 
 
@@ -39,6 +43,10 @@ class MovedError(StreamError):
     def __init__(self, message: str, *, hint: str = "", moved_to: str = "") -> None:
         super().__init__(message, hint=hint)
         self.moved_to = moved_to
+
+
+class StandbyError(StreamError):
+    """The stream is not served here unless its primary fails: go there, or come back."""
 
 
 @dataclass(frozen=True)
@@ -75,13 +83,18 @@ class OutputQueue:
         epoch: str | None = None,
         next_id: int = 0,
         standing: int = FIRST_TIME,
+        incarnation: int = 0,
     ) -> None:
         self.stream, self.schema = stream, schema
+        self.incarnation = incarnation  # of the unit that writes it; 0: nothing protects it
         self.limits = limits or QueueLimits()
         self.epoch = epoch or uuid.uuid4().hex[:16]
         self._first = self._next = next_id
         self._boundary = standing
         self._readers = {name: _Reader(next_id, next_id) for name in readers}
+        self._mirrored = set(self._readers)  # those that an increment may take away
+        self._jumps = Jumps()
+        self._limit: tuple[int, int] | None = None  # readers get nothing behind this place; None: it is open
         self._dropped = 0
         self._none = empty_rows(schema)
         self._overhead = HELD_BYTES + COLUMN_BYTES * len(schema)
@@ -140,17 +153,19 @@ class OutputQueue:
                 first_id=self._first,
                 next_id=self._next,
                 boundary=self._boundary,
-                held_rows=self._next - self._first,
+                held_rows=self._jumps.tuples(self._first, self._next),
                 held_bytes=self._total() - self._base,
                 dropped=self._dropped,
                 readers={name: reader.done for name, reader in self._readers.items()},
+                held=self.held,
+                incarnation=self.incarnation,
             )
 
     # -- writing
 
     def append(self, section: Section) -> None:
         """Add what follows. Under `wait` this blocks while readers leave the queue full, until `close`."""
-        _check_inside(section)
+        check_inside(section)
         with self._room:
             self._check_fits(section)
             if self.limits.full == "wait" and self._is_full():
@@ -181,6 +196,26 @@ class OutputQueue:
             self._check_open()
             return not self._is_full()
 
+    def jump_to(self, first: int) -> None:
+        """The next tuple gets this id; a reader that wants one of those left out goes on there."""
+        with self._more:
+            if first <= self._next:
+                raise ValueError(f"stream {self.stream} cannot jump from {self._next} to {first}")
+            self._jumps.add(self._next, first)
+            self._next = first
+            if self._head == len(self._held):
+                self._first = first
+            self._more.notify_all()
+
+    def begin_at(self, place: tuple[int, int]) -> None:
+        """Let a queue that holds nothing go on at a place: what was before it was delivered by another."""
+        with self._more:
+            if self._head < len(self._held):
+                raise ValueError(f"stream {self.stream} holds tuples already")
+            self._first = self._next = place[0]
+            self._boundary = place[1]
+            self._more.notify_all()
+
     def close(self, moved_to: str | None = None) -> None:
         """End all reading and writing here, at once; with an address, tell everybody to go there."""
         with self._more:
@@ -194,33 +229,57 @@ class OutputQueue:
     def read(self, start: int, boundary: int, wait: float, most_bytes: int = 1 << 20) -> Section | None:
         """What follows id `start` for someone who knows of `boundary`; None when nothing came for `wait` seconds.
 
-        Small sections are joined and large ones cut to about `most_bytes`. Where tuples were dropped the section begins
-        behind `start`: `section.first - start` of them are lost.
+        Small sections are joined and large ones cut to about `most_bytes`. The section begins behind `start` where
+        tuples were dropped or ids jumped: `lost_between` tells which.
         """
         with self._more:
-            if not self._is_news(start, boundary):
-                self._more.wait_for(lambda: self._is_news(start, boundary), wait)
+            self._more.wait_for(lambda: self._is_news(start, boundary) or self._is_wrong(start), wait)
             self._check_open()
-            if start > self._next:
-                raise self._unknown(start)
-            if start < self._first:
-                start = self._behind(start)
-            if start == self._next and boundary >= self._boundary:
+            if self._is_wrong(start):
+                start = self._instead(start)
+            if not self._is_news(start, boundary):
                 return None
+            end = self._end()
             parts = self._parts(start, boundary, most_bytes)
-            standing = self._boundary
+        parts = [upto(part, end) for part in parts if part.first <= end[0]]
         if not parts:  # only a boundary before `start` is news
-            return Section(start, self._none, NOTHING, NOTHING, NOTHING, standing)
+            return Section(start, self._none, NOTHING, NOTHING, NOTHING, end[1])
         parts[0] = parts[0].since(start)
         if len(parts) == 1:
-            parts[0] = _cut(parts[0], most_bytes)
+            parts[0] = cut(parts[0], most_bytes)
         return joined(parts).above(boundary)
 
-    def _is_news(self, start: int, boundary: int) -> bool:
-        return self._closed or start != self._next or boundary < self._boundary
+    def lost_between(self, start: int, first: int) -> int:
+        """How many tuples there were between an id that was asked for and the one that was given; jumps are none."""
+        with self._more:
+            return self._jumps.tuples(start, first)
 
-    def _behind(self, start: int) -> int:
-        """Where to go on for someone who wants what is no longer held."""
+    def _end(self) -> tuple[int, int]:
+        """The place up to which there is something to read."""
+        last = (self._jumps.back(self._next), self._boundary)
+        if self._head < len(self._places):
+            last = self._places[-1]
+        if self._limit is None:
+            return last
+        over = self._jumps.over(self._limit[0])
+        return min(last, (over[0], self._limit[1]) if over else self._limit)
+
+    def _is_news(self, start: int, boundary: int) -> bool:
+        if self._closed:
+            return True
+        stop, final = self._end()
+        return start < stop or (start == stop and boundary < final)
+
+    def _is_wrong(self, start: int) -> bool:
+        """Whether nobody can read from here, now or later."""
+        if start > self._next:
+            return self.incarnation == 0
+        return start < self._first and not self._jumps.over(start) and not self.standby
+
+    def _instead(self, start: int) -> int:
+        """Where to go on for someone who wants what is not held; raises where that would hide something."""
+        if start > self._next:
+            raise self._unknown(start)
         if self.limits.full == "drop":
             return self._first
         raise GoneError(
@@ -244,7 +303,47 @@ class OutputQueue:
         if start > here.first:  # about what is left of it
             size = size * (here.stop - start) // len(here)
         end = bisect_right(self._ends, self._ends[at] + max(0, most_bytes - size), at + 1)
+        for i in range(at + 1, end):
+            if self._held[i].first != self._held[i - 1].stop:  # ids jumped
+                return self._held[at:i]
         return self._held[at:end]
+
+    # -- standing by
+
+    @property
+    def held(self) -> bool:
+        """Whether readers get nothing at all, or nothing behind what was released."""
+        return self._limit is not None
+
+    @property
+    def standby(self) -> bool:
+        """Whether it is held, and nothing was released since."""
+        return self._limit == _NOWHERE
+
+    @property
+    def released(self) -> tuple[int, int]:
+        """The place up to which readers may read; of an open queue its end."""
+        limit = self._limit
+        return (self._next, self._boundary) if limit is None else limit
+
+    def hold(self) -> None:
+        """Let readers wait; they get nothing behind what is released from now on."""
+        with self._more:
+            self._limit = self._limit or _NOWHERE
+
+    def release(self, place: tuple[int, int] | None = None) -> None:
+        """Let readers of a held queue read up to a place (id, boundary), or without one everything, also to come."""
+        with self._more:
+            if self._limit is not None:
+                self._limit = max(self._limit, place) if place is not None else None
+                self._more.notify_all()
+
+    def wait_for_release(self, seconds: float) -> bool:
+        """Wait until something of a held queue may be read, at most so long; says whether it may."""
+        with self._more:
+            self._more.wait_for(lambda: self._closed or not self.standby, seconds)
+            self._check_open()
+            return not self.standby
 
     # -- readers
 
@@ -259,10 +358,8 @@ class OutputQueue:
             known = self._readers.get(reader)
             if start is None:
                 start = known.done if known else self._first
-            elif start > self._next:
-                raise self._unknown(start)
-            elif start < self._first:
-                self._behind(start)
+            elif self._is_wrong(start):
+                self._instead(start)
             if known is None:
                 self._readers[reader] = _Reader(start, start)
             elif start < known.done:
@@ -279,7 +376,7 @@ class OutputQueue:
     def ack(self, reader: str, level: int, upto: int) -> None:
         """A reader has all tuples before `upto` (level 0), or needs them no more, whatever happens (level 1)."""
         with self._room:
-            if upto > self._next:
+            if upto > self._next and not self.incarnation:  # a backup may be behind what the primary had delivered
                 raise StreamError(
                     f"reader {reader} of stream {self.stream} acknowledged {upto}, but the next tuple is {self._next}",
                     hint="these ids are of another stream, or of an earlier life of this one",
@@ -302,28 +399,122 @@ class OutputQueue:
         """How many tuples were dropped before this reader had acknowledged them, since it is known."""
         return self._known(reader).lost
 
+    def acks(self) -> dict[str, tuple[int, int]]:
+        """How far each named reader is: received, done."""
+        with self._more:
+            return {n: (r.received, r.done) for n, r in self._readers.items() if not n.startswith("~")}
+
+    def raise_acks(self, readers: Mapping[str, tuple[int, int]]) -> None:
+        """Take over what readers acknowledged at another node's queue of the same stream: received, done."""
+        with self._room:
+            for name, (received, done) in readers.items():
+                known = self._readers.setdefault(name, _Reader(received, done))
+                known.received, known.done = max(known.received, received), max(known.done, done)
+            self._trim()
+            self._room.notify_all()
+
+    def pushed(self) -> int:
+        """The least id that some reader, passing ones (`~...`) too, has not received; the next id if there is none."""
+        with self._more:
+            return min((reader.received for reader in self._readers.values()), default=self._next)
+
+    def wanted(self) -> int:
+        """The greatest id that some reader asks for next; the oldest held if there is none."""
+        with self._more:
+            return max((reader.received for reader in self._readers.values()), default=self._first)
+
     def _known(self, reader: str) -> _Reader:
         with self._more:
             if reader in self._readers:
                 return self._readers[reader]
             raise StreamError(f"stream {self.stream} has no reader {reader}", hint=did_you_mean(reader, self._readers))
 
-    # -- moving
+    # -- moving, and being mirrored
 
     def snapshot(self) -> QueueSnapshot:
         """All of it at one moment, also of a closed queue; passing readers (`~...`) stay behind."""
         with self._more:
-            return QueueSnapshot(
-                self.stream,
-                self.schema,
-                self.epoch,
-                self._first,
-                self._next,
-                self._boundary,
-                self._dropped,
-                {n: (r.received, r.done, r.lost) for n, r in self._readers.items() if not n.startswith("~")},
-                tuple(self._held[self._head :]),
+            return self._snapshot(tuple(self._held[self._head :]))
+
+    def since(self, place: tuple[int, int]) -> QueueSnapshot:
+        """What is behind a place (id, boundary), and how far readers are: what a mirror at that place needs."""
+        with self._more:
+            sections = self._held[bisect_right(self._places, place, self._head) :]
+            if sections:
+                sections[0] = sections[0].since(place[0]).above(place[1])
+            return self._snapshot(tuple(sections))
+
+    def _snapshot(self, sections: tuple[Section, ...]) -> QueueSnapshot:
+        return QueueSnapshot(
+            self.stream,
+            self.schema,
+            self.epoch,
+            self._first,
+            self._next,
+            self._boundary,
+            self._dropped,
+            {n: (r.received, r.done, r.lost) for n, r in self._readers.items() if not n.startswith("~")},
+            sections,
+            tuple(self._jumps),
+        )
+
+    def absorb(self, news: QueueSnapshot) -> None:
+        """Become like the queue that these news are of: hold what it held, for the same readers. Never waits.
+
+        What is known already is skipped, and news older than what is known change nothing. A StateError says that
+        something is missing before them, or that they are of another stream; then nothing was changed.
+        """
+        with self._room:
+            self._check_mirrors(news)
+            if (news.next_id, news.boundary) < (self._next, self._boundary):
+                return
+            for frontier, first in news.jumps:
+                self._jumps.add(frontier, first)
+            for section in news.sections:
+                self._take_over(section)
+            if news.next_id > self._next:  # the rest was let go of, or ids jumped
+                self._skip_to(news.next_id)
+            self._boundary = max(self._boundary, news.boundary)
+            self._dropped = news.dropped
+            gone = self._mirrored - set(news.readers)
+            self._readers = {n: r for n, r in self._readers.items() if n not in gone}
+            self._readers |= {name: _Reader(*facts) for name, facts in news.readers.items()}
+            self._mirrored = set(news.readers)
+            self._trim_to(news.first_id)
+            self._more.notify_all()
+            self._room.notify_all()
+
+    def _check_mirrors(self, news: QueueSnapshot) -> None:
+        self._check_open()
+        if (news.stream, news.epoch) != (self.stream, self.epoch) or not news.schema.equals(self.schema):
+            raise StateError(f"news of stream {news.stream} ({news.epoch}) for {self.stream} ({self.epoch})")
+        first = news.sections[0].first if news.sections else news.next_id
+        start = max(self._next, news.first_id)  # what it let go of nobody needs
+        if first > start and Jumps(news.jumps).tuples(start, first):
+            raise StateError(
+                f"tuples {start} to {first} of stream {self.stream} are missing",
+                hint="begin again with a whole snapshot",
             )
+
+    def _take_over(self, section: Section) -> None:
+        if (section.stop, section.final) <= (self._next, self._boundary):
+            return
+        if section.first > self._next:
+            self._skip_to(section.first)
+        section = section.since(self._next).above(self._boundary)
+        self._push(section)
+        self._next, self._boundary = section.stop, section.final
+        if not len(section):
+            self._merge_boundaries()
+
+    def _skip_to(self, first: int) -> None:
+        """Go on at a later id: of what is in between there is nothing that anybody needs."""
+        if self._jumps.tuples(self._next, first):
+            self._held, self._places, self._ends, self._head, self._base = [], [], [], 0, 0
+            self._first = first
+        elif self._head == len(self._held):
+            self._first = first
+        self._next = first
 
     @classmethod
     def restore(cls, snapshot: QueueSnapshot, limits: QueueLimits | None = None) -> OutputQueue:
@@ -337,6 +528,7 @@ class OutputQueue:
             standing=snapshot.boundary,
         )
         queue._first, queue._dropped = snapshot.first_id, snapshot.dropped
+        queue._jumps = Jumps(snapshot.jumps)
         queue._readers = {name: _Reader(*facts) for name, facts in snapshot.readers.items()}
         for section in snapshot.sections:
             queue._push(section)
@@ -408,7 +600,12 @@ class OutputQueue:
     def _merge_boundaries(self) -> None:
         """Join boundaries without tuples between them, two of a size at a time: many heartbeats are few sections."""
         held = self._held
-        while len(held) - self._head >= 2 and not len(held[-2]) and len(held[-2].bound) <= len(held[-1].bound):
+        while (
+            len(held) - self._head >= 2
+            and not len(held[-2])
+            and held[-2].first == held[-1].first
+            and len(held[-2].bound) <= len(held[-1].bound)
+        ):
             late = self._pop()
             early = self._pop()
             bound, standing = np.concatenate([early.bound, late.bound]), early.standing
@@ -434,9 +631,10 @@ class OutputQueue:
             if not self._let_go(excess, bisect_left(self._places, (self._next, FIRST_TIME), self._head)):
                 break
         if self._first > first:
-            self._dropped += max(0, self._first - max(first, low))
+            self._dropped += self._jumps.tuples(max(first, low), self._first)
             for reader in self._readers.values():
-                reader.lost += max(0, self._first - max(first, reader.done))
+                reader.lost += self._jumps.tuples(max(first, reader.done), self._first)
+            self._jumps.forget(min(self._first, self._low()))
 
     def _let_go(self, excess: int, most: int) -> bool:
         """Forget so many bytes of the oldest sections, whole ones, all before `most`; says whether a tuple went.
@@ -447,7 +645,22 @@ class OutputQueue:
             return False
         by_bytes = bisect_left(self._ends, self._base + excess, self._head, most - 1)
         edge = max(self._places[by_bytes][0], self._first + 1)
-        last = bisect_left(self._places, (edge, FIRST_TIME), self._head)  # the section with the last tuple to go
+        # up to the section with the last tuple to go
+        self._shed(bisect_left(self._places, (edge, FIRST_TIME), self._head))
+        return True
+
+    def _trim_to(self, first: int) -> None:
+        """Let go of the sections that are before an id as a whole."""
+        behind = bisect_right(self._places, (first, FIRST_TIME), self._head)
+        if behind < len(self._places) and self._places[behind][0] == first:
+            behind += 1
+        if behind > self._head and self._places[behind - 1][0] > self._first:
+            self._shed(bisect_left(self._places, (self._places[behind - 1][0], FIRST_TIME), self._head))
+        if self._head == len(self._held):
+            self._first = max(self._first, self._next)
+
+    def _shed(self, last: int) -> None:
+        """Forget all sections up to this one, but for the boundaries at its end."""
         edge = self._places[last][0]
         tail = self._held[last].since(edge)
         self._first, self._base = edge, self._ends[last]
@@ -458,142 +671,17 @@ class OutputQueue:
         if self._head > _SHED_LEAST and 2 * self._head > len(self._held):
             del self._held[: self._head], self._places[: self._head], self._ends[: self._head]
             self._head = 0
-        return True
+        self._jumps.forget(min(self._first, self._low()))
 
     def _keep_boundaries(self, bound: Int64s, standing: int) -> None:
-        """Put boundaries in front of the first section that is held; alone if there is none."""
+        """Put boundaries in front of the first section that is held; alone if there is none, or ids jumped there."""
         at = np.full(len(bound), self._first, np.int64)
-        if self._head == len(self._held):
-            self._push(Section(self._first, self._none, NOTHING, at, bound, standing))
+        old = self._held[self._head] if self._head < len(self._held) else None
+        if old is None or old.first != self._first:
+            self._head -= 1  # where the section was that they are of
+            alone = self._held[self._head] = Section(self._first, self._none, NOTHING, at, bound, standing)
+            self._base -= self._cost(alone)
             return
-        old = self._held[self._head]
         self._base -= at.nbytes + bound.nbytes
         at, bound = np.concatenate([at, old.at]), np.concatenate([bound, old.bound])
         self._held[self._head] = Section(old.first, old.rows, old.time, at, bound, standing)
-
-
-def _cut(section: Section, most_bytes: int) -> Section:
-    """The beginning of a section, about so large; one tuple at least."""
-    while len(section) > 1 and (size := section.nbytes) > most_bytes:
-        n = min(len(section) - 1, max(1, len(section) * most_bytes // size))
-        section = section.until(section.first + n)
-    return section
-
-
-def _check_inside(section: Section) -> None:
-    """Whether a section is one at all."""
-    if section.rows.num_rows != len(section.time):
-        raise ValueError(f"a section with {section.rows.num_rows} rows and {len(section.time)} times")
-    at, bound = section.at, section.bound
-    if len(at) != len(bound):
-        raise ValueError(f"a section with {len(bound)} boundaries at {len(at)} ids")
-    if not len(at):
-        return
-    if at[0] < section.first or at[-1] > section.stop or (len(at) > 1 and (at[1:] < at[:-1]).any()):
-        raise ValueError(f"boundaries out of place: {at} in tuples {section.first} to {section.stop}")
-    if bound[0] <= section.standing or (len(bound) > 1 and (bound[1:] <= bound[:-1]).any()):
-        raise ValueError(f"boundaries do not rise: {bound} after {section.standing}")
-
-
-# -- snapshots
-
-_MAGIC = b"BQS1"
-_HEAD = struct.Struct("<4sII")  # mark, checksum of what follows, size of the JSON head
-_BOUNDARIES = pa.schema([pa.field("at", pa.int64(), nullable=False), pa.field("bound", pa.int64(), nullable=False)])
-
-
-@dataclass(frozen=True)
-class QueueSnapshot:
-    """A queue at one moment: what it held, and how far its readers were.
-
-    As bytes: a mark with the version, a checksum, the size of a JSON head, the head, then two Arrow streams: one batch
-    of tuples per section, and one of boundaries per section.
-    """
-
-    stream: str
-    schema: pa.Schema
-    epoch: str
-    first_id: int
-    next_id: int
-    boundary: int
-    dropped: int
-    readers: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)  # level 0, level 1, lost
-    sections: tuple[Section, ...] = ()
-
-    def to_bytes(self) -> bytes:
-        """All of it, for another node or for a disk."""
-        tuples, boundaries = pa.BufferOutputStream(), pa.BufferOutputStream()
-        schema = wire_schema(self.schema)
-        with pa.ipc.new_stream(tuples, schema) as rows, pa.ipc.new_stream(boundaries, _BOUNDARIES) as bounds:
-            for s in self.sections:
-                columns = [*s.rows.columns, pa.array(s.time, pa.int64())]
-                rows.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
-                pair = [pa.array(s.at, pa.int64()), pa.array(s.bound, pa.int64())]
-                bounds.write_batch(pa.RecordBatch.from_arrays(pair, schema=_BOUNDARIES))
-        blobs = [tuples.getvalue(), boundaries.getvalue()]
-        head = {
-            "stream": self.stream,
-            "epoch": self.epoch,
-            "first_id": self.first_id,
-            "next_id": self.next_id,
-            "boundary": self.boundary,
-            "dropped": self.dropped,
-            "readers": self.readers,
-            "standing": [s.standing for s in self.sections],
-            "sizes": [b.size for b in blobs],
-        }
-        text = json.dumps(head).encode()
-        body = b"".join([text, *blobs])
-        return _HEAD.pack(_MAGIC, zlib.crc32(body), len(text)) + body
-
-    @classmethod
-    def from_bytes(cls, data: bytes | pa.Buffer) -> QueueSnapshot:
-        """The queue in these bytes, checked; a StateError if they are something else or damaged."""
-        try:
-            return cls._parse(pa.py_buffer(data))
-        except (ValueError, KeyError, TypeError, struct.error, pa.ArrowException, OSError) as error:
-            what = " ".join(str(error).split())
-            raise StateError(f"these bytes are not a queue of this version, or damaged: {what}") from error
-
-    @classmethod
-    def _parse(cls, buffer: pa.Buffer) -> QueueSnapshot:
-        mark, checksum, size = _HEAD.unpack_from(buffer)
-        if mark != _MAGIC:
-            raise ValueError(f"they begin with {mark!r}")
-        if zlib.crc32(buffer.slice(_HEAD.size)) != checksum:
-            raise ValueError("wrong checksum")
-        at = _HEAD.size + size
-        head = json.loads(bytes(buffer.slice(_HEAD.size, size)))
-        batches = []
-        for length in head["sizes"]:
-            with pa.ipc.open_stream(buffer.slice(at, length)) as reader:
-                batches.append((reader.schema, list(reader)))
-            at += length
-        (schema, tuples), (_, boundaries) = batches
-        sections, first = [], int(head["first_id"])
-        user = pa.schema(list(schema)[:-1], schema.metadata)
-        for rows, bounds, standing in zip(tuples, boundaries, head["standing"], strict=True):
-            one = Section(
-                first,
-                pa.RecordBatch.from_arrays(rows.columns[:-1], schema=user),
-                rows.columns[-1].to_numpy(),
-                bounds.column("at").to_numpy(),
-                bounds.column("bound").to_numpy(),
-                standing,
-            )
-            _check_inside(one)
-            sections.append(one)
-            first = one.stop
-        if first != head["next_id"]:
-            raise ValueError(f"tuples up to {first}, not {head['next_id']}")
-        return cls(
-            head["stream"],
-            user,
-            head["epoch"],
-            head["first_id"],
-            head["next_id"],
-            head["boundary"],
-            head["dropped"],
-            {name: (int(a), int(b), int(lost)) for name, (a, b, lost) in head["readers"].items()},
-            tuple(sections),
-        )

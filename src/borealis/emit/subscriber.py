@@ -1,10 +1,12 @@
 """A client's subscription: a stream from a tuple id on, taken up again where it was whatever happens in between.
 
 1. A thread reads the stream into a bounded buffer and knows the place behind what it has read: epoch, id, boundary.
-2. When the connection breaks, the stream moves or its node restarts, it asks the coordinator where the stream is now
-   and subscribes from that place. What was buffered stays, and nothing comes twice.
+2. When the connection breaks, the stream moves or its node restarts, it subscribes from that place at the stream's
+   backup, if there is one, or asks the coordinator where the stream is now. What was buffered stays, and nothing comes
+   twice.
 3. If the stream is there but cannot go on from that place (another epoch, or tuples that are gone), there is a gap:
-   an error, or with `on_gap="continue"` counted, and reading goes on at the oldest tuple held.
+   an error, or with `on_gap="continue"` counted, and reading goes on at the oldest tuple held. Where a recovery left
+   ids out, that is counted, too, and reading goes on in any case: the unit was deployed with that guarantee.
 4. Under a reader's name, what was handed out is acknowledged when more is asked for, so what a crashed program had not
    finished comes again under the same name.
 """
@@ -25,7 +27,9 @@ import pyarrow as pa
 
 from borealis.clock import Clock, WallClock
 from borealis.emit.coordinator import Location
-from borealis.emit.queue import MovedError
+from borealis.emit.jumps import JUMP
+from borealis.emit.places import Places
+from borealis.emit.queue import MovedError, StandbyError
 from borealis.emit.retrying import RETRIES, TEMPORARY_STATUS, Backoff, Retries, is_temporary
 from borealis.errors import BorealisError, GoneError, InputError, StreamError, WireError
 from borealis.section import Section
@@ -183,6 +187,7 @@ class Subscription:
         self.schema: pa.Schema = pa.schema([])
         self.gaps = 0  # how often the stream did not go on where it was
         self.lost = 0  # tuples that never came, as far as that is known
+        self.jumps = 0  # how often a recovery left ids out: tuples are missing, or came again
         self.reconnects = 0
         self.ended = False  # whether the stream itself has ended, and its last section was taken
         self._route = route
@@ -190,7 +195,8 @@ class Subscription:
         self._buffer = Buffer(self.reading.buffer_bytes)
         self._link: Link | None = None
         self._feed: wire.Subscription | None = None
-        self._where = found.address
+        self._places = Places(found, self._locate)
+        self._incarnation = 0  # the highest seen
         self._stopped = threading.Event()
         self._opened = threading.Event()
         start = self.reading.start
@@ -371,7 +377,7 @@ class Subscription:
     def _read(self) -> None:
         error: BaseException | None = None
         try:
-            self._read_on(self._where)
+            self._read_on()
         except BaseException as failure:
             error = failure
         finally:
@@ -384,24 +390,25 @@ class Subscription:
         """A named reader still needs the connection for its last acknowledgements."""
         return error is None and self.reading.reader is not None and not self._stopped.is_set()
 
-    def _read_on(self, place: str | None) -> None:
-        patience = self.reading.retries
+    def _read_on(self) -> None:
+        patience, places = self.reading.retries, self._places
         backoff = Backoff(Retries(patience.first_s, patience.most_s, min(FIRST_S, patience.give_up_s)), self._clock)
         while not self._stopped.is_set():
             try:
-                with self._open(place or self._locate()) as feed:
-                    self._opened.set()
-                    backoff = Backoff(patience, self._clock)
-                    self._follow(feed)
-                    return
+                if (place := places.next()) is not None:
+                    with self._open(place) as feed:
+                        self._opened.set()
+                        backoff = Backoff(patience, self._clock)
+                        self._follow(feed)
+                        return
             except BorealisError as error:
                 if self._stopped.is_set():
                     return
                 self._prepare(error)
-                place = error.moved_to or None if isinstance(error, MovedError) else None
-                wait = backoff.lost(error)
-            self._hang_up()
-            self._stopped.wait(wait)
+                places.lost(error)
+                self._hang_up()
+            if places.exhausted:
+                self._stopped.wait(places.pause(backoff))
 
     def _open(self, address: str) -> wire.Subscription:
         wanted = Subscribe(
@@ -409,16 +416,19 @@ class Subscription:
             start=self._start if self._anew else self._next,
             boundary=self._boundary,
             epoch=None if self._anew else self._epoch,
+            incarnation=self._incarnation,
             reader=self.reading.reader,
         )
         peer = self._route.peer(address)
-        self._where, self._link = address, Link(peer, self.gaps)
+        self._link = Link(peer, self.gaps)
         feed = self._feed = peer.subscribe(wanted)
         if self._stopped.is_set():  # `stop` may have come when there was nothing to cancel
             feed.cancel()
+        self._places.found()
+        self._incarnation = max(self._incarnation, feed.incarnation)
         self.reconnects += self._epoch is not None
         if self._anew:
-            if feed.epoch == self._epoch:
+            if feed.epoch == self._epoch and feed.next_id // JUMP == self._next // JUMP:
                 self.lost += max(0, feed.next_id - self._next)
             if self._epoch is None:
                 self._position = self._had = feed.next_id
@@ -426,19 +436,14 @@ class Subscription:
             self.schema = feed.schema
         return feed
 
-    def _locate(self) -> str:
-        """Where the stream is; while the coordinator is away, where it was."""
-        try:
-            return self._route.locate(self.stream).address
-        except WireError as error:
-            if not is_temporary(error):
-                raise
-            return self._where
+    def _locate(self) -> Location:
+        return self._route.locate(self.stream)
 
     def _follow(self, feed: wire.Subscription) -> None:
         """Take what comes, until the stream ends or nobody wants more of it."""
+        lost, jumps = self.lost, self.jumps
         for section in feed:
-            self.lost += max(0, section.first - self._next)
+            self.lost, self.jumps = lost + feed.lost, jumps + feed.jumps
             self._next, self._boundary = section.stop, section.final
             if not self._buffer.put(Came(section, self.gaps)):
                 return
@@ -453,7 +458,7 @@ class Subscription:
             return
         said_by_coordinator = getattr(error, "status", None) is not None
         not_there_yet = isinstance(error, StreamError) and self._epoch is not None and not said_by_coordinator
-        again = is_temporary(error) or isinstance(error, MovedError) or not_there_yet
+        again = is_temporary(error) or isinstance(error, MovedError | StandbyError) or not_there_yet
         if isinstance(error, ReplacedError) or not again:
             raise error
 

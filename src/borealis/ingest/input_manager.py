@@ -11,7 +11,7 @@ import json
 import queue
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -40,6 +40,9 @@ class Admission:
     bytes_most: int = 64 << 20
 
 
+Passed = tuple[str, int, int]  # an input was read up to this tuple id and boundary
+
+
 @dataclass(frozen=True)
 class Train:
     """A train as it was cut: where every input stands after it, and whether it is the last."""
@@ -49,6 +52,17 @@ class Train:
     next_cause: int
     rows: int
     final: bool
+    order: tuple[Passed, ...] = ()  # the order in which its inputs were merged
+    silent: bool = False  # what comes of it is known downstream already
+    free: bool = True  # merged as tuples arrived, not as a script says
+
+
+@dataclass(frozen=True)
+class Script:
+    """What to read next, in this order, whatever arrives first."""
+
+    order: tuple[Passed, ...]
+    silent: bool = False
 
 
 @dataclass
@@ -91,6 +105,22 @@ class _Intake:
             return nothing_relayed(self.cut, empty_rows(self.schema.remove(len(self.schema) - 1)))
         none = np.empty(0, np.int64)
         return Admitted(self.cut, self.schema.empty_table(), none, none, none, np.empty(0, np.bool_))
+
+    def take_until(self, position: int, boundary: int) -> Relayed | None:
+        """The next tuples and boundaries, but nothing behind that place; None if there are none, so far."""
+        if not self.pending:
+            return None
+        first = self.pending[0]
+        assert isinstance(first, Relayed)
+        early, late = first.part(position, boundary)
+        if early is None:
+            return None
+        self.pending.popleft()
+        if late is not None:
+            self.pending.appendleft(late)
+        self.rows -= len(early)
+        self.size = max(0, self.size - early.nbytes) if self.pending else 0
+        return early
 
     def full(self, admission: Admission) -> bool:
         """Whether this is a train's worth. A single row is not: it may have to wait for the one behind it."""
@@ -156,9 +186,38 @@ class InputManager:
         self._final = all(i.done for i in self._intakes.values())
         self._failure: BaseException | None = None
         self._stopped = False
+        self._script: deque[Script] = deque()
+        self._following = False  # without a script there is nothing to do
         self._news = 0  # counts what the making of trains may be waiting for
         self._changed = threading.Condition()
         self._maker: threading.Thread | None = None
+
+    # -- standing by
+
+    def begin_at(self, cursors: Mapping[str, Cursor], next_cause: int, trains: int) -> None:
+        """Start elsewhere than was said when this was made; only before `start`."""
+        with self._changed:
+            for name, cursor in cursors.items():
+                intake = self._intakes[name]
+                intake.entry.cursor = intake.cut = cursor
+                intake.source_ended = cursor.ended
+            self._next_cause = next_cause
+            self._made = self._asked = self._handed = self._released = trains
+            self._final = all(i.done for i in self._intakes.values())
+            self._tell()
+
+    def follow(self, scripts: Iterable[Script]) -> None:
+        """Read as the scripts say, and nothing else, until `lead`."""
+        with self._changed:
+            self._following = True
+            self._script.extend(scripts)
+            self._tell()
+
+    def lead(self) -> None:
+        """When the scripts that are there are done, read whatever arrives."""
+        with self._changed:
+            self._following = False
+            self._tell()
 
     def start(self) -> None:
         """Begin to read."""
@@ -198,6 +257,7 @@ class InputManager:
     def next_train(self, after: int, wait: float) -> int | None:
         """The number of the train after `after`, waiting for it at most so many seconds."""
         with self._changed:
+            after = max(after, self._released)  # the query may have been started before the run began elsewhere
             if self._asked <= after:
                 self._asked = after + 1
                 self._tell()
@@ -340,9 +400,15 @@ class InputManager:
         """Make a train if there is one to make: any, when one is wanted, otherwise only a full one."""
         if not (wanted or self._enough()):
             return False
-        pieces, order = self._by_time() if self.by_time else (self._by_arrival(), None)
+        order, silent, free = None, False, not (self._script or self._following)
+        if not free:
+            pieces, silent = self._by_script()
+        elif self.by_time:
+            pieces, order = self._by_time()
+        else:
+            pieces = self._by_arrival()
         if pieces:
-            self._write(pieces, order)
+            self._write(pieces, order, silent=silent, free=free)
             return True
         for name, intake in self._intakes.items():
             if intake.failure is not None and not intake.pending:
@@ -372,6 +438,39 @@ class InputManager:
             if ends and not intake.pending and not intake.done:
                 pieces.append(self._take(name, intake, 0))
         return pieces
+
+    def _by_script(self) -> tuple[list[_Piece], bool]:
+        """What is there of the first script that is not done, in its order; a train does not go beyond a script."""
+        pieces: list[_Piece] = []
+        room = self.admission.rows_most
+        while self._script and not pieces:
+            script = self._script[0]
+            left = deque(script.order)
+            while left and room > 0:
+                name, position, boundary = left[0]
+                intake = self._intakes[name]
+                while (intake.cut.position, intake.cut.boundary) < (position, boundary) and room > 0:
+                    taken = intake.take_until(position, boundary)
+                    if taken is None:
+                        break
+                    pieces.append(self._taken(name, intake, taken))
+                    room -= len(taken)
+                if (intake.cut.position, intake.cut.boundary) < (position, boundary):
+                    break
+                left.popleft()
+            with self._changed:
+                self._script.popleft()
+                if left:
+                    self._script.appendleft(Script(tuple(left), script.silent))
+            if left:
+                break
+        return pieces, script.silent if pieces else False
+
+    def _taken(self, name: str, intake: _Intake, rows: Relayed) -> _Piece:
+        tail = rows.tail()
+        cut = rows.cursor(len(rows))
+        intake.cut = replace(cut, boundary=tail[-1], ended=tail[-1] == LAST_TIME) if tail else cut
+        return _Piece(name, rows, tail)
 
     def _write_idle_boundaries(self) -> None:
         now = self.clock.now()
@@ -454,7 +553,7 @@ class InputManager:
 
     # -- writing a train
 
-    def _write(self, pieces: list[_Piece], order: Int64s | None) -> None:
+    def _write(self, pieces: list[_Piece], order: Int64s | None, *, silent: bool, free: bool) -> None:
         number = self._made + 1
         standing = {name: intake.cut.boundary for name, intake in self._intakes.items()}
         for piece in reversed(pieces):
@@ -480,7 +579,9 @@ class InputManager:
         final = all(i.done for i in self._intakes.values())
         with self._changed:
             self._next_cause += events
-            self._trains[number] = Train(number, self.cursors(), self._next_cause, rows, final)
+            self._trains[number] = Train(
+                number, self.cursors(), self._next_cause, rows, final, _passed(pieces), silent, free
+            )
             self._made, self._final = number, final
             self._tell()
 
@@ -504,6 +605,19 @@ class InputManager:
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
         return str(path)
+
+
+def _passed(pieces: Sequence[_Piece]) -> tuple[Passed, ...]:
+    """The places behind the pieces of streams, in their order; only where it changes the input."""
+    found: list[Passed] = []
+    for piece in pieces:
+        if isinstance(piece.rows, Relayed):
+            boundary = piece.tail[-1] if piece.tail else piece.rows.cursor(len(piece.rows)).boundary
+            place = (piece.name, piece.rows.section.stop, boundary)
+            if found and found[-1][0] == piece.name:
+                found.pop()
+            found.append(place)
+    return tuple(found)
 
 
 def _told(name: str, error: BaseException) -> BaseException:

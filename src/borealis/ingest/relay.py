@@ -62,12 +62,27 @@ class Relayed:
         """How far the stream has come after the first `stop` rows, before any boundary behind them."""
         upto = int(np.searchsorted(self.section.at, self.section.first + stop, "left"))
         boundary = int(self.section.bound[upto - 1]) if upto else self.start.boundary
-        return replace(self.start, position=self.section.first + stop, boundary=boundary)
+        newest = max(self.start.newest, int(self.section.time[:stop].max())) if stop else self.start.newest
+        return replace(self.start, position=self.section.first + stop, newest=newest, boundary=boundary)
 
     def split(self, stop: int) -> tuple[Relayed, Relayed]:
         """The first `stop` rows, and the rest."""
         at = self.section.first + stop
         return Relayed(self.start, self.section.until(at)), Relayed(self.cursor(stop), self.section.since(at))
+
+    def part(self, position: int, boundary: int) -> tuple[Relayed | None, Relayed | None]:
+        """What is before a place, and what is behind it; None where that is nothing."""
+        section = self.section
+        if (section.stop, section.final) <= (position, boundary):
+            return self, None
+        if position < section.first or (position == section.first and boundary <= section.standing):
+            return None, self
+        head = section.until(position)
+        at = section.at == position
+        mine = at & (section.bound <= boundary)
+        head = replace(head, at=np.append(head.at, section.at[mine]), bound=np.append(head.bound, section.bound[mine]))
+        start = replace(self.cursor(len(head)), boundary=head.final)
+        return Relayed(self.start, head), Relayed(start, section.since(position).above(head.final))
 
     def weights(self) -> Int64s:
         """For each row how many events it stands for: itself, and the boundaries before it."""
@@ -105,7 +120,8 @@ class Relay:
         section = section.above(self.cursor.boundary)
         admitted = Relayed(replace(self.cursor, position=section.first), section)
         ended = section.final == LAST_TIME
-        self.cursor = replace(self.cursor, position=section.stop, boundary=section.final, ended=ended)
+        newest = max(self.cursor.newest, int(section.time.max())) if len(section) else self.cursor.newest
+        self.cursor = replace(self.cursor, position=section.stop, boundary=section.final, newest=newest, ended=ended)
         return admitted
 
     def idle(self, boundary: int) -> int | None:

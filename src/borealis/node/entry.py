@@ -4,35 +4,36 @@ What it promises to a publisher:
 
 1. Batches are taken in the order of their numbers, each once: one that comes again is answered, not taken again.
 2. A batch is taken whole or not at all; its tuples get consecutive ids, and boundaries are written among them.
-3. If the input is durable, the batch is on disk before it is acknowledged, and before anybody sees it.
+3. If it has a peer (see mirror.py), the batch is there before it is acknowledged, and before anybody sees it; if the
+   input is durable, it is on disk, too.
 4. If the stream's queue is full, the answer waits until there is room.
+
+On standby an entry point is such a peer: it takes nothing but what the other one gives it, until it is opened.
 """
 
 from __future__ import annotations
 
 import shutil
 import threading
-import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from borealis.clock import Clock, WallClock
 from borealis.diagram.spec import LATE, Input
-from borealis.emit.queue import OutputQueue, QueueLimits, QueueSnapshot
-from borealis.emit.segments import SegmentLog
-from borealis.errors import InputError
+from borealis.emit.jumps import JUMP
+from borealis.emit.queue import MovedError, OutputQueue, QueueLimits, StandbyError
+from borealis.errors import InputError, StateError, StreamError
 from borealis.ingest.entry import Admitted, Cursor, EntryPoint
+from borealis.node.follower import Follower
+from borealis.node.kept import Facts, Kept, Step, facts_of
+from borealis.node.mirror import Mirror, Mirrored, MirrorQueue, Send, Sides, Whole
 from borealis.section import Section, boundary_only, section
-from borealis.state.delta import from_stream, to_stream
-from borealis.tuples import FIRST_TIME, LAST_TIME, TIME
+from borealis.tuples import FIRST_TIME, LAST_TIME
 from borealis.wire.messages import BatchHead, Receipt
-
-PUBLISHER = "publisher:"  # before its name, among the facts of a log
 
 
 @dataclass(frozen=True)
@@ -44,57 +45,19 @@ class Place:
     limits: QueueLimits = field(default_factory=QueueLimits)
     readers: Sequence[str] = ()
     late_readers: Sequence[str] = ()
+    epoch: str | None = None  # None: that of the log, or a new one
+    incarnation: int = 0  # 0: it has no peer
 
+    def queues(self, kept: Kept | None) -> tuple[MirrorQueue, MirrorQueue]:
+        """The stream's and its late side's, with what the log has kept."""
+        return self._queue(kept, 0, "", self.readers), self._queue(kept, 1, LATE, self.late_readers)
 
-@dataclass
-class Kept:
-    """What an entry point's log holds: facts, and the sections of the stream and of its late side."""
-
-    log: SegmentLog
-    first: list[int] = field(default_factory=lambda: [0, 0])
-    standing: list[int] = field(default_factory=lambda: [FIRST_TIME, FIRST_TIME])
-    sections: tuple[list[Section], list[Section]] = field(default_factory=lambda: ([], []))
-
-    @classmethod
-    def read(cls, root: Path, stream: str, schema: pa.Schema) -> Kept:
-        """Everything that is there; the log is ready to be written then."""
-        log = SegmentLog(root, {"stream": stream, "columns": schema.to_string()})
-        kept = cls(log)
-        for number, (head, data) in enumerate(log.open()):
-            if not number:  # how things stood before the oldest record
-                kept.first = list(head["facts"].get("next", [head["first"], 0]))
-                kept.standing = list(head["facts"].get("boundary", kept.standing))
-                continue
-            at = 0
-            for part, size, sections in zip(head["parts"], head["sizes"], kept.sections, strict=True):
-                section = _section(part, data[at : at + size], schema)
-                at += size
-                if len(section) or len(section.bound):
-                    sections.append(section)
-        return kept
-
-    def cursor(self) -> Cursor:
-        """How far the input had come."""
-        return Cursor(**self.log.facts["cursor"]) if "cursor" in self.log.facts else Cursor()
-
-    def publishers(self) -> dict[str, int]:
-        """The last batch of each publisher."""
-        return {k.removeprefix(PUBLISHER): n for k, n in self.log.facts.items() if k.startswith(PUBLISHER)}
-
-    def snapshot(self, stream: str, schema: pa.Schema, readers: Sequence[str], which: int) -> QueueSnapshot:
-        """A queue as it is to be served again; who read it says itself from where."""
-        sections, first = self.sections[which], self.first[which]
-        return QueueSnapshot(
-            stream,
-            schema,
-            self.log.facts["epochs"][which] if "epochs" in self.log.facts else uuid.uuid4().hex[:16],
-            first,
-            sections[-1].stop if sections else first,
-            sections[-1].final if sections else self.standing[which],
-            0,
-            dict.fromkeys(readers, (first, first, 0)),
-            tuple(sections),
-        )
+    def _queue(self, kept: Kept | None, which: int, suffix: str, readers: Sequence[str]) -> MirrorQueue:
+        name, epoch = self.stream + suffix, self.epoch and self.epoch + suffix
+        queue = MirrorQueue(name, self.schema, self.limits, readers=readers, epoch=epoch, incarnation=self.incarnation)
+        if kept is not None:
+            queue.become(kept.snapshot(name, self.schema, readers, which, epoch))
+        return queue
 
 
 class Entry:
@@ -111,6 +74,7 @@ class Entry:
     ) -> None:
         self.spec, self.queue, self.late = spec, queue, late
         self.schema = queue.schema
+        self.stale = Mirrored()  # to a peer, or from the one whose peer this is
         self._idle_us, self._slack_us = spec.idle_us, spec.slack_us
         self._clock = clock or WallClock()
         self._log = kept.log if kept else None
@@ -118,54 +82,97 @@ class Entry:
         self._publishers = kept.publishers() if kept else {}
         self._lock = threading.Lock()
         self._last_arrival = self._clock.now()
+        self._waiting = 0  # publishers, for room
+        self._mirror: Mirror | None = None
+        self._standby: Follower | None = None
+        self._moved_to: str | None = None  # deposed: who serves it now; may be empty
+        self._met: set[str] | None = None  # publishers since ids jumped; None: they never did
 
     @classmethod
     def open(
         cls, spec: Input, pace_us: int, place: Place, log: Path | None = None, clock: Clock | None = None
     ) -> Entry:
         """An entry point; with `log` its batches are kept there, and those that are there already are served again."""
-        if log is None:
-            queue = OutputQueue(place.stream, place.schema, place.limits, readers=place.readers)
-            late = OutputQueue(place.stream + LATE, place.schema, place.limits, readers=place.late_readers)
-            return cls(spec, pace_us, queue, late, clock)
-        kept = Kept.read(log, place.stream, place.schema)
-        queue = OutputQueue.restore(kept.snapshot(place.stream, place.schema, place.readers, 0), place.limits)
-        late_name = place.stream + LATE
-        late = OutputQueue.restore(kept.snapshot(late_name, place.schema, place.late_readers, 1), place.limits)
-        return cls(spec, pace_us, queue, late, clock, kept)
+        kept = Kept.read(log, place.stream, place.schema) if log is not None else None
+        return cls(spec, pace_us, *place.queues(kept), clock, kept)
+
+    @classmethod
+    def standby(
+        cls, spec: Input, pace_us: int, place: Place, log: Path | None = None, clock: Clock | None = None
+    ) -> Entry:
+        """The peer of an entry point: nobody can read from it or write to it before it is opened."""
+        kept = Kept.read(log, place.stream, place.schema) if log is not None else None
+        queues = place.queues(kept)
+        entry = cls(spec, pace_us, *queues, clock, kept)
+        entry._standby = Follower(queues, entry._log, entry._point.cursor, entry._publishers, entry.stale)
+        return entry
 
     # -- publishers
 
     def known(self, publisher: str) -> Receipt:
         """How far a publisher had come; does not wait for others that wait for room."""
+        self._check_serves()
         return self._receipt(publisher)
 
     def take(self, publisher: str, head: BatchHead, batch: pa.RecordBatch) -> Receipt:
         """Take a batch, whole or not at all; once it is taken, its number is, too."""
-        with self._lock:
-            last = self._publishers.get(publisher, -1)
-            if head.number <= last:
-                return self._receipt(publisher)
-            if head.number != last + 1:
-                raise InputError(
-                    f"publisher '{publisher}' sent batch {head.number} to {self.queue.stream} after batch {last}",
-                    hint=f"send batch {last + 1}",
-                )
-            before = self._point.cursor
-            if before.ended:
-                raise InputError(f"stream {self.queue.stream} has ended", hint="deploy the diagram anew")
-            while not self.queue.wait_for_room(1.0) or not self.late.wait_for_room(1.0):
-                continue
+        try:
+            return self._in_turn(publisher, head, batch)
+        except StreamError:
+            self._check_serves()  # it may have stepped down meanwhile
+            raise
+
+    def _in_turn(self, publisher: str, head: BatchHead, batch: pa.RecordBatch) -> Receipt:
+        while True:
+            with self._lock:
+                self._check_serves()
+                if head.number <= self._publishers.get(publisher, -1):
+                    return self._receipt(publisher)
+                self._check_turn(publisher, head.number)
+                if self._wait_for_room(0):
+                    return self._take(publisher, head, batch)
+                self._waiting += 1
             try:
-                on_time, late = self._admit(batch, head)
-                self._keep(publisher, head.number, on_time, late)
-            except BaseException:
-                self._point.cursor = before
-                raise
-            self._publishers[publisher] = head.number
-            self._append(on_time, late)
+                self._wait_for_room(1.0)
+            finally:
+                with self._lock:
+                    self._waiting -= 1
+
+    def _check_serves(self) -> None:
+        if self._moved_to is not None:
+            where = f"stream {self.queue.stream} is served by another node now"
+            raise MovedError(where, hint="publish there", moved_to=self._moved_to)
+        if self._standby is not None:
+            raise StandbyError(f"stream {self.queue.stream} is on standby here", hint="publish to the other node")
+
+    def _check_turn(self, publisher: str, number: int) -> None:
+        last = self._publishers.get(publisher, -1)
+        unknown = self._met is not None and publisher not in self._met
+        if number != last + 1 and not unknown:
+            raise InputError(
+                f"publisher '{publisher}' sent batch {number} to {self.queue.stream} after batch {last}",
+                hint=f"send batch {last + 1}",
+            )
+        if self._point.cursor.ended:
+            raise InputError(f"stream {self.queue.stream} has ended", hint="deploy the diagram anew")
+
+    def _wait_for_room(self, seconds: float) -> bool:
+        return self.queue.wait_for_room(seconds) and self.late.wait_for_room(seconds)
+
+    def _take(self, publisher: str, head: BatchHead, batch: pa.RecordBatch) -> Receipt:
+        before = self._point.cursor
+        try:
+            on_time, late = self._admit(batch, head)
             self._last_arrival = self._clock.now()
-            return self._receipt(publisher)
+            self._keep({publisher: head.number}, on_time, late, before)
+        except BaseException:
+            self._point.cursor = before
+            raise
+        self._publishers[publisher] = head.number
+        if self._met is not None:
+            self._met.add(publisher)
+        self._append(on_time, late)
+        return self._receipt(publisher)
 
     def _receipt(self, publisher: str) -> Receipt:
         number = self._publishers.get(publisher, -1)
@@ -217,52 +224,140 @@ class Entry:
         if self._idle_us is None or not self._lock.acquire(blocking=False):  # someone publishes: not idle
             return
         try:
-            cursor = self._point.cursor
-            silent_us = int((self._clock.now() - self._last_arrival) * 1e6)
-            if cursor.ended or cursor.newest == FIRST_TIME or silent_us < self._idle_us:
-                return
-            if not self.queue.has_room():
-                return
-            bound = self._point.idle(cursor.newest + silent_us - self._slack_us)
-            if bound is None:
-                return
-            tail = boundary_only(self.queue.next_id, self.schema, np.array([bound], np.int64), self.queue.boundary)
-            nothing = boundary_only(self.late.next_id, self.schema, np.empty(0, np.int64), self.late.boundary)
-            try:
-                self._keep(None, -1, tail, nothing)
-            except BaseException:
-                self._point.cursor = cursor
-                raise
-            self._append(tail, nothing)
+            if self._standby is None and self._moved_to is None and not self._waiting:
+                self._be_idle(self._idle_us)
         finally:
             self._lock.release()
 
+    def _be_idle(self, idle_us: int) -> None:
+        cursor = self._point.cursor
+        silent_us = int((self._clock.now() - self._last_arrival) * 1e6)
+        if cursor.ended or cursor.newest == FIRST_TIME or silent_us < idle_us:
+            return
+        if not self.queue.has_room():
+            return
+        bound = self._point.idle(cursor.newest + silent_us - self._slack_us)
+        if bound is None:
+            return
+        tail = boundary_only(self.queue.next_id, self.schema, np.array([bound], np.int64), self.queue.boundary)
+        nothing = boundary_only(self.late.next_id, self.schema, np.empty(0, np.int64), self.late.boundary)
+        try:
+            self._keep({}, tail, nothing, cursor)
+        except BaseException:
+            self._point.cursor = cursor
+            raise
+        self._append(tail, nothing)
+
+    # -- the peer of this one
+
+    def set_mirror(self, send: Send | None) -> None:
+        """Give everything there is to this peer, and from now on every step; with None, go on alone.
+
+        `send` gets records for `absorb` and raises a BorealisError if the peer does not take one. The batch is not
+        taken then, and the publisher gets the error. When the peer has taken over, that is a MovedError: step down.
+        """
+        with self._lock:
+            if send is None:
+                self._mirror = None
+                return
+            mirror = Mirror(send, self.stale)
+            mirror.begin(self._whole(self._point.cursor), self._sides())
+            self._mirror = mirror
+
+    def step_down(self, moved_to: str) -> None:
+        """Another node serves the stream now, at this address if it is known: everybody is sent there."""
+        self._moved_to = moved_to  # without the lock: whoever has it may wait for a peer or for room
+        for queue in (self.queue, self.late):
+            queue.close(moved_to or None)
+
+    def _sides(self) -> Sides:
+        return Sides.of(self.queue, self.late, self._clock.now() - self._last_arrival)
+
+    def _whole(self, cursor: Cursor) -> Whole:
+        return Whole((self.queue.snapshot(), self.late.snapshot()), self._facts(cursor, self._publishers))
+
+    # -- being a peer
+
+    @property
+    def loaded(self) -> bool:
+        """Whether this is no standby, or one that has got everything."""
+        return self._standby is None or self._standby.loaded
+
+    @property
+    def discarded(self) -> int:
+        """Records that came damaged, or did not follow."""
+        return self.stale.discarded
+
+    def absorb(self, data: bytes | pa.Buffer) -> None:
+        """Take a record of the one whose peer this is.
+
+        A StateError refuses one that is damaged or does not follow: nothing has changed then, and a whole one is
+        needed. A MovedError refuses whatever comes from a deposed one.
+        """
+        with self._lock:
+            if self._standby is None:
+                where = f"stream {self.queue.stream} is served here as incarnation {self.queue.incarnation}"
+                raise MovedError(where, hint="step down")
+            try:
+                self._standby.absorb(data)
+            finally:
+                self._log = self._standby.log
+
+    def open_up(self, incarnation: int, jump: bool = False, above: int = 0) -> None:
+        """Serve the stream from now on. Ids, numbers and boundaries go on where the other one's records ended.
+
+        With `jump` nothing had been mirrored: ids go on beyond all that may have been given before (`above`, if someone
+        knows of one), and each publisher begins at the number that it has come to.
+        """
+        with self._lock:
+            standby, stream = self._standby, self.queue.stream
+            if standby is None or incarnation < self.queue.incarnation:
+                state = f"it is {self.queue.incarnation} and {'on standby' if standby else 'open'} here"
+                raise StateError(f"stream {stream} cannot become incarnation {incarnation}: {state}")
+            if jump:
+                standby.jump(max(above, (incarnation - 1) * JUMP - 1))
+                self._met = set()
+            elif not standby.loaded:
+                raise StateError(f"nothing of stream {stream} has come from the other node yet")
+            self._point.cursor, self._publishers = standby.cursor, standby.publishers
+            self._last_arrival = self._clock.now() - standby.silent  # nobody could publish since
+            standby.open(incarnation)
+            self._standby = None
+
     # -- the log
 
-    def _keep(self, publisher: str | None, number: int, on_time: Section, late: Section) -> None:
-        if self._log is None:
+    def _epochs(self) -> list[str]:
+        return [self.queue.epoch, self.late.epoch]
+
+    def _facts(self, cursor: Cursor, publishers: dict[str, int]) -> Facts:
+        return facts_of(self._epochs(), cursor, publishers)
+
+    def _keep(self, publishers: dict[str, int], on_time: Section, late: Section, before: Cursor) -> None:
+        """Give a step to the peer, then to the log."""
+        if self._log is None and self._mirror is None:
             return
-        blobs = [to_stream(on_time.table()), to_stream(late.table())]
-        facts = {
-            "epochs": [self.queue.epoch, self.late.epoch],
-            "next": [on_time.stop, late.stop],
-            "boundary": [on_time.final, late.final],
-            "cursor": asdict(self._point.cursor),
-        }
-        head = {
-            "first": on_time.first,
-            "stop": on_time.stop,
-            "parts": [_facts(on_time), _facts(late)],
-            "sizes": [b.size for b in blobs],
-            "facts": facts | ({PUBLISHER + publisher: number} if publisher is not None else {}),
-        }
-        self._log.append(head, b"".join(memoryview(b) for b in blobs))
+        step = Step(on_time, late, self._facts(self._point.cursor, publishers))
+        if self._mirror is not None:
+            self._mirror.give(step, self._sides(), lambda: self._whole(before))
+        if self._log is not None:
+            try:
+                self._log.append(*step.record)
+            except BaseException:
+                if self._mirror is not None:
+                    self._mirror.spoil()
+                raise
 
     def trim(self) -> None:
         """Delete from the log what no reader needs any more."""
-        late = self.late.status()
-        if self._log is not None and min(late.readers.values(), default=late.next_id) == late.next_id:
-            self._log.trim(self.queue.first_id)
+        late, log = self.late.status(), self._log
+        if log is None or min(late.readers.values(), default=late.next_id) < late.next_id:
+            return
+        if self._standby is None:
+            log.trim(self.queue.first_id)
+            return
+        with self._lock:
+            if self._log is log:  # or it was written anew just now
+                log.trim(self.queue.first_id)
 
     def close(self) -> None:
         """Let go of the log."""
@@ -273,14 +368,3 @@ class Entry:
         """Delete the log of an entry point that is closed: its diagram is no more, and the next of its name is new."""
         if self._log is not None:
             shutil.rmtree(self._log.root, ignore_errors=True)
-
-
-def _facts(part: Section) -> dict[str, Any]:
-    return {"first": part.first, "at": part.at.tolist(), "bound": part.bound.tolist(), "standing": part.standing}
-
-
-def _section(facts: Mapping[str, Any], data: bytes, schema: pa.Schema) -> Section:
-    table = from_stream(data)
-    at, bound = (np.array(facts[name], np.int64) for name in ("at", "bound"))
-    rows = table.drop_columns([TIME]).cast(schema)
-    return section(facts["first"], rows, table[TIME].to_numpy(), at, bound, facts["standing"])

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 
 from borealis.emit.queue import MovedError, OutputQueue
 from borealis.errors import BorealisError, GoneError, StreamError, WireError
@@ -28,20 +29,49 @@ ACK_TRIES = 20
 log = logging.getLogger("borealis.node")
 
 
+@dataclass(frozen=True)
+class Way:
+    """Where a stream is served, and where its backup stands by, if it has one."""
+
+    address: str
+    fallback: str | None = None
+
+
 class Routes:
     """Where streams are served, as far as this node knows. Thread-safe."""
 
-    def __init__(self, local: Callable[[str], OutputQueue | None], ask: Callable[[str], str | None]) -> None:
+    def __init__(self, local: Callable[[str], OutputQueue | None], ask: Callable[[str], Way | None]) -> None:
         self.local = local
         self._ask = ask  # the coordinator; None where it does not know or does not answer
         self._addresses: dict[str, str] = {}
+        self._fallbacks: dict[str, str] = {}
+        self._incarnations: dict[str, int] = {}
         self._changed = threading.Condition()
 
-    def put(self, stream: str, address: str) -> None:
-        """A stream is served there."""
+    def put(self, stream: str, address: str, incarnation: int = 0) -> None:
+        """A stream is served there, as this incarnation; nothing changes if a higher one is known."""
         with self._changed:
+            if incarnation and incarnation < self._incarnations.get(stream, 0):
+                return
+            self._incarnations[stream] = max(incarnation, self._incarnations.get(stream, 0))
             self._addresses[stream] = address
             self._changed.notify_all()
+
+    def put_fallback(self, stream: str, address: str) -> None:
+        """The backup of a stream is there."""
+        with self._changed:
+            self._fallbacks[stream] = address
+
+    def incarnation(self, stream: str) -> int:
+        """The highest that is known."""
+        with self._changed:
+            return self._incarnations.get(stream, 0)
+
+    def other(self, stream: str, than: str | None) -> str | None:
+        """Where else a stream may be served, without asking anybody."""
+        with self._changed:
+            known = (self._fallbacks.get(stream), self._addresses.get(stream))
+            return next((address for address in known if address not in (None, than)), None)
 
     def address(self, stream: str) -> str | None:
         """Where to go for a stream, as far as is known."""
@@ -52,8 +82,10 @@ class Routes:
         """Where to go for a stream that was not found where it should be."""
         found = self._ask(stream)
         if found is not None:
-            self.put(stream, found)
-        return found or self.address(stream)
+            self.put(stream, found.address)
+            if found.fallback is not None:
+                self.put_fallback(stream, found.fallback)
+        return self.address(stream)
 
     def wait(self, stream: str, known: str | None, seconds: float) -> None:
         """Wait until a stream has another address than the known one, but not longer than so many seconds."""
@@ -145,6 +177,18 @@ class Acks:
         return True
 
 
+def keep_from(routes: Routes, peers: Peers, stream: str, reader: str, position: int) -> None:
+    """Have a stream kept for a reader from a tuple on, before it reads; raises if that cannot be had now."""
+    queue = routes.local(stream)
+    if queue is not None:
+        queue.ack(reader, 1, position)
+        return
+    address = routes.address(stream)
+    if address is None:
+        raise StreamError(f"nobody serves stream {stream} yet")
+    peers.at(address).ack(Ack(stream=stream, reader=reader, level=1, upto=position))
+
+
 class StreamFeed:
     """One stream as the source of a unit's input."""
 
@@ -153,18 +197,20 @@ class StreamFeed:
         self.epoch = epoch  # of the ids this unit has seen; None: it has seen none
         self.waiting_for = ""  # why nothing comes, if it is known
         self._routes, self._peers, self._acks = routes, peers, acks
+        self.deferred = False  # whoever protects the unit acknowledges (level 1), not the commit
         self._stopped = threading.Event()
         self._open: Subscription | None = None
         self._lock = threading.Lock()
         self._next, self._boundary = 0, FIRST_TIME
-        self._committed = 0
+        self._acknowledged = 0
 
     def sections(self, start: int, boundary: int) -> Iterator[Section]:
         """The stream from a tuple id on, across moves and broken connections; ends when the stream does."""
-        self._next, self._boundary, self._committed = start, boundary, start
-        failures = 0
+        self._next, self._boundary = start, boundary
+        self._acknowledged = min(self._acknowledged, start) if self.deferred else start
+        failures, elsewhere = 0, None
         while not self._stopped.is_set() and self._boundary != LAST_TIME:
-            address = self._routes.address(self.stream)
+            address, elsewhere = elsewhere or self._routes.address(self.stream), None
             try:
                 for section in self._once(address):
                     failures, self.waiting_for = 0, ""
@@ -182,11 +228,15 @@ class StreamFeed:
                 raise
             except (StreamError, WireError) as error:
                 self.waiting_for = str(error)
+                elsewhere = self._routes.other(self.stream, address) if not failures % 2 else None
             if self._stopped.is_set():
                 return
-            now = self._routes.look_up(self.stream)
-            if now == address:
-                self._routes.wait(self.stream, address, RETRY_S[min(failures, len(RETRY_S) - 1)])
+            if elsewhere is not None:  # its backup may open any moment: wait there, not here
+                failures += 1
+                continue
+            before = self._routes.address(self.stream)
+            if self._routes.look_up(self.stream) == before:
+                self._routes.wait(self.stream, before, RETRY_S[min(failures, len(RETRY_S) - 1)])
             failures += 1
 
     def _once(self, address: str | None) -> Iterator[Section]:
@@ -197,17 +247,26 @@ class StreamFeed:
         if address is None:
             raise StreamError(f"nobody serves stream {self.stream} yet")
         ask = Subscribe(
-            stream=self.stream, start=self._next, boundary=self._boundary, epoch=self._known_epoch(), reader=self.reader
+            stream=self.stream,
+            start=self._next,
+            boundary=self._boundary,
+            epoch=self._known_epoch(),
+            reader=self.reader,
+            incarnation=self._routes.incarnation(self.stream),
         )
         with self._peers.at(address).subscribe(ask) as subscription:
             with self._lock:
                 self._open = subscription
             if self._stopped.is_set():
                 return
+            if subscription.incarnation < ask.incarnation:
+                raise StreamError(f"{address} serves stream {self.stream} no more: it was deposed")
             self.epoch = subscription.epoch
-            self._acks.put(self.stream, self.reader, 1, self._committed)
+            self._acks.put(self.stream, self.reader, 1, self._acknowledged)
             try:
-                yield from subscription
+                for section in subscription:
+                    self._routes.put(self.stream, address, subscription.incarnation)
+                    yield section
             finally:
                 with self._lock:
                     self._open = None
@@ -223,7 +282,7 @@ class StreamFeed:
             )
         self.epoch = queue.epoch
         queue.register(self.reader, self._next)
-        queue.ack(self.reader, 1, self._committed)  # it may not know: it may have come from another node just now
+        queue.ack(self.reader, 1, self._acknowledged)  # it may not know: it may have come from another node just now
         while not self._stopped.is_set():
             section = queue.read(self._next, self._boundary, LOOK_S)
             if section is not None:
@@ -233,8 +292,13 @@ class StreamFeed:
 
     def committed(self, position: int) -> None:
         """Everything before this position is in committed trains."""
-        self._committed = position
-        self._acks.put(self.stream, self.reader, 1, position)
+        if not self.deferred:
+            self.acknowledge(position)
+
+    def acknowledge(self, position: int) -> None:
+        """Nothing before this position is needed any more, whatever happens."""
+        self._acknowledged = max(position, self._acknowledged)
+        self._acks.put(self.stream, self.reader, 1, self._acknowledged)
 
     def stop(self) -> None:
         """Read no more."""

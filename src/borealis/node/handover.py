@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from borealis.emit.queue import QueueSnapshot
+from borealis.emit.snapshot import QueueSnapshot
 from borealis.errors import WireError
 from borealis.state.log import Key
 

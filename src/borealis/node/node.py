@@ -27,7 +27,9 @@ from borealis.emit.queue import OutputQueue, QueueLimits
 from borealis.errors import BorealisError, ClusterError, StreamError, TrainError, WireError, did_you_mean
 from borealis.ingest.relay import Feed
 from borealis.node.entry import Entry, Place
-from borealis.node.feeds import Acks, Peers, Routes, StreamFeed
+from borealis.node.entry_guard import EntryGuard
+from borealis.node.feeds import Acks, Peers, Routes, StreamFeed, Way
+from borealis.node.guards import Claiming, Guards
 from borealis.node.handover import Handover
 from borealis.node.unit import UnitOptions, UnitRun
 from borealis.plan.analyze import analyze, input_schema, nullable
@@ -47,6 +49,7 @@ from borealis.wire.messages import (
     NodeStatus,
     Ping,
     Pong,
+    Protect,
     QueueStatus,
     Reroute,
     SchemaIs,
@@ -83,6 +86,12 @@ class RunningUnit:
     trains_then: int = 0
     started: bool = False
     failure: BorealisError | None = None
+    standby: bool = False  # it waits for the death of another
+
+    @property
+    def reader(self) -> str:
+        """Under which name it reads its inputs."""
+        return self.order.reader or f"{self.order.diagram}.{self.order.unit}"
 
     def look(self) -> BorealisError | None:
         """Why the unit stands still, if it does and cannot help it."""
@@ -112,6 +121,8 @@ class RunningUnit:
             state = "failed"
         elif self.run.done.is_set():
             state = "ended"
+        elif self.standby:
+            state = "standby"
         elif not self.started:
             state = "starting"
         elif self.frozen_since is not None:
@@ -143,7 +154,8 @@ class Node:
         *,
         data: Path | None = None,
         security: Security | None = None,
-        ask: Callable[[str], str | None] = lambda _: None,
+        ask: Callable[[str], Way | None] = lambda _: None,
+        claim: Claiming = lambda _: None,
         master: str = "",
         cores: int = 0,
         query: type[Query] = Query,
@@ -162,6 +174,8 @@ class Node:
         self.peers = Peers(security)
         self.routes = Routes(self.queues.get, ask)
         self.acks = Acks(self.routes, self.peers)
+        self.kept: dict[str, OutputQueue] = {}  # of units that stand by
+        self.guards = Guards(self, security, claim)
         self._schemas: dict[str, dict[str, Any]] = {}  # by a diagram's fingerprint
         self._spark: Any = None
         self._spark_state: Any = "starting"
@@ -191,7 +205,7 @@ class Node:
 
     def queue(self, stream: str) -> OutputQueue:
         """The queue of a stream that is served here."""
-        queue = self.queues.get(stream)
+        queue = self.queues.get(stream) or self.kept.get(stream)
         if queue is None:
             raise StreamError(f"node {self.name} serves no stream {stream}", hint=did_you_mean(stream, self.queues))
         return queue
@@ -209,6 +223,10 @@ class Node:
 
     def act(self, action: str, body: bytes) -> bytes:
         """Carry out an order, or answer a question."""
+        if action == "guard":  # no message of JSON alone
+            return self.guards.receive(body).encode()
+        if action == "mirror":
+            return self.guards.mirror(body).encode()
         order = ACTIONS.get(action)
         if order is None:
             hint = did_you_mean(action, ACTIONS) or f"there are: {', '.join(ACTIONS)}"
@@ -243,11 +261,20 @@ class Node:
             master=self.master,
             spark=self._spark_state,
             cores=self.cores,
-            units=[u.status() for u in list(self.units.values())],
+            units=[self._unit_status(key, unit) for key, unit in list(self.units.items())],
             queues=[self._queue_status(q) for q in list(self.queues.values())],
             entries=list(self.entries),
+            guards={stream: guard.status() for stream, guard in list(self.guards.entries.items())},
             started=self.started,
         )
+
+    def _unit_status(self, key: tuple[str, str], unit: RunningUnit) -> UnitStatus:
+        guard = self.guards.primaries.get(key) or self.guards.standbys.get(key)
+        return unit.status().model_copy(update={"guard": guard.status() if guard is not None else None})
+
+    def deposed(self, stream: str, incarnation: int) -> None:
+        """Somebody knows of a later life of a stream that is served here."""
+        self.guards.deposed(stream, incarnation)
 
     def _queue_status(self, queue: OutputQueue) -> QueueStatus:
         status = queue.status()
@@ -274,6 +301,11 @@ class Node:
         queue.forget(order.reader)
         return Done()
 
+    def unread(self, order: Forget) -> Done:
+        """Keep nothing for one of the two names of a unit any more; harmless if it is not known."""
+        self.queue(order.stream).forget(order.reader)
+        return Done()
+
     def check(self, order: CheckOrder) -> Checked:
         """Whether a diagram's types are right, as Spark sees them."""
         spec = _spec(order.yaml)
@@ -295,7 +327,7 @@ class Node:
         """Be the entry point of an input; it is no error if it is already here."""
         with self._ordering:
             stream = f"{order.diagram}/{order.input}"
-            if stream in self.entries:
+            if stream in self.entries or stream in self.guards.entries:
                 return Done()
             spec = _spec(order.yaml)
             one = spec.input(order.input)
@@ -305,11 +337,34 @@ class Node:
             schema = to_arrow_schema(nullable(input_schema(one)), timezone="UTC")
             limits = QueueLimits(full=one.full)
             home = self._home(one.durable, "entries", order.diagram, order.input)
-            place = Place(stream, schema, limits, order.readers, order.late_readers)
+            guard = order.guard
+            incarnation = guard.incarnation if guard is not None else 0
+            place = Place(stream, schema, limits, order.readers, order.late_readers, order.epoch, incarnation)
+            if guard is not None and guard.role == "backup":
+                entry = Entry.standby(one, spec.paces()[one.name], place, home)
+                self.kept[stream], self.kept[stream + LATE] = entry.queue, entry.late
+                self.guards.start_entry(entry, order)
+                return Done()
             entry = Entry.open(one, spec.paces()[one.name], place, home)
-            self.entries[stream] = entry
-            self.queues[stream], self.queues[stream + LATE] = entry.queue, entry.late
+            if guard is not None:
+                self.guards.start_entry(entry, order)
+            self.opened_entry(entry, incarnation)
             return Done()
+
+    def opened_entry(self, entry: Entry, incarnation: int) -> None:
+        """An entry point takes batches here from now on."""
+        with self._ordering:
+            self.entries[entry.queue.stream] = entry
+            for queue in (entry.queue, entry.late):
+                self.kept.pop(queue.stream, None)
+                self.queues[queue.stream] = queue
+                self.routes.put(queue.stream, self.address, incarnation)
+
+    def drop_entry_of(self, guard: EntryGuard) -> None:
+        """An entry point that was deposed goes."""
+        with self._ordering:
+            if self.guards.entries.get(guard.stream) is guard:
+                self._remove_entry(guard.stream)
 
     def _home(self, durable: bool, *parts: str) -> Path | None:
         if not durable:
@@ -349,8 +404,15 @@ class Node:
         compiled = compile_piece(spec, piece, spark, order.buckets, self._analyzed(spec))
         for stream, address in order.feeds.items():
             self.routes.put(stream, address)
+        for stream, address in order.fallbacks.items():
+            self.routes.put_fallback(stream, address)
         handover = self._fetch(order) if order.take_over is not None else None
         unit = self._build(order, spec, piece, compiled, handover)
+        if order.guard is not None and order.guard.role == "backup":
+            self._stand_by(key, unit)
+            return
+        if order.guard is not None:
+            self.guards.start_primary(key, unit)
         with self._ordering:
             self.units[key] = unit
             for queue in unit.queues.values():
@@ -365,6 +427,24 @@ class Node:
             unit.started = True
             if self.units.get(key) is unit and not unit.run.done.is_set():
                 unit.run.start()
+
+    def _stand_by(self, key: tuple[str, str], unit: RunningUnit) -> None:
+        unit.standby = True
+        with self._ordering:
+            self.units[key] = unit
+            self.kept.update({queue.stream: queue for queue in unit.queues.values()})
+        unit.query.start()
+        self.guards.start_standby(key, unit)
+
+    def opened(self, unit: RunningUnit) -> None:
+        """A unit that stood by runs: its streams are served here from now on."""
+        guard = unit.order.guard
+        with self._ordering:
+            unit.standby = False
+            for queue in unit.queues.values():
+                self.kept.pop(queue.stream, None)
+                self.queues[queue.stream] = queue
+                self.routes.put(queue.stream, self.address, guard.incarnation if guard else 0)
 
     def _fetch(self, order: UnitOrder) -> Handover:
         assert order.take_over is not None
@@ -401,9 +481,10 @@ class Node:
                 queues[arrow] = OutputQueue.restore(handover.queues[arrow], limits)
             else:
                 schema = compiled.outlets[arrow].schema
-                queues[arrow] = OutputQueue(name(arrow), schema, limits, readers=order.readers.get(arrow, ()))
+                readers = order.readers.get(arrow, ())
+                queues[arrow] = OutputQueue(name(arrow), schema, limits, readers=readers, epoch=order.epoch)
         epochs = handover.header.get("epochs", {}) if handover else {}
-        reader = f"{order.diagram}.{order.unit}"
+        reader = order.reader or f"{order.diagram}.{order.unit}"
         feeds = {
             arrow: StreamFeed(name(arrow), reader, self.routes, self.peers, self.acks, epochs.get(arrow))
             for arrow in piece.reads
@@ -443,6 +524,8 @@ class Node:
             unit = self._unit(name)
             if unit.frozen_since is not None:
                 raise ClusterError(f"unit {name.unit} of {name.diagram} is on its way elsewhere already")
+            if unit.standby:
+                raise ClusterError(f"unit {name.unit} of {name.diagram} only stands by on {self.name}")
             if (failure := unit.look()) is not None:
                 raise failure
             handover = unit.run.freeze(FREEZE_S)
@@ -472,38 +555,55 @@ class Node:
 
     def drop(self, name: UnitName) -> Done:
         """Stop a unit for good; harmless if it is not here."""
+        self.drop_unit((name.diagram, name.unit))
+        return Done()
+
+    def drop_unit(self, key: tuple[str, str], moved_to: str | None = None, *, only: RunningUnit | None = None) -> None:
+        """Stop a unit, or just this one; whoever reads its streams is sent elsewhere."""
         with self._ordering:
-            self._remove((name.diagram, name.unit))
-            return Done()
+            if only is None or self.units.get(key) is only:
+                self._remove(key, moved_to)
 
     def undeploy(self, name: DiagramName) -> Done:
         """Stop all of a diagram."""
         with self._ordering:
             for key in [k for k in self.units if k[0] == name.diagram]:
                 self._remove(key)
-            for stream in [s for s in self.entries if s.partition("/")[0] == name.diagram]:
+            for stream in [s for s in self._entry_streams() if s.partition("/")[0] == name.diagram]:
                 self._remove_entry(stream).erase()
             return Done()
 
     def drop_entry(self, name: EntryName) -> Done:
         """Be an entry point no more; harmless if it is not here."""
         with self._ordering:
-            if name.stream in self.entries:
+            if name.stream in self._entry_streams():
                 self._remove_entry(name.stream)
             return Done()
 
+    def _entry_streams(self) -> list[str]:
+        return list({**self.entries, **self.guards.entries})
+
     def _remove_entry(self, stream: str) -> Entry:
-        entry = self.entries.pop(stream)
+        guard = self.guards.drop_entry(stream)
+        served = self.entries.pop(stream, None)
+        entry = served or (guard.entry if guard is not None else None)
+        assert entry is not None
         for queue in (entry.queue, entry.late):
-            self.queues.pop(queue.stream, None)
+            for known in (self.queues, self.kept):
+                if known.get(queue.stream) is queue:
+                    del known[queue.stream]
             queue.close()
         entry.close()
         return entry
 
     def reroute(self, order: Reroute) -> Done:
         """A stream is served elsewhere now."""
-        self.routes.put(order.stream, order.address)
+        self.routes.put(order.stream, order.address, order.incarnation)
         return Done()
+
+    def protect(self, order: Protect) -> Done:
+        """Who stands on the other side of something that runs here."""
+        return self.guards.protect(order)
 
     def stop(self, _: Ping) -> Done:
         """End this process, in good order."""
@@ -512,11 +612,13 @@ class Node:
 
     def _remove(self, key: tuple[str, str], moved_to: str | None = None) -> None:
         unit = self.units.pop(key, None)
+        self.guards.drop(key)
         if unit is None:
             return
         for queue in unit.queues.values():
-            if self.queues.get(queue.stream) is queue:
-                del self.queues[queue.stream]
+            for served in (self.queues, self.kept):
+                if served.get(queue.stream) is queue:
+                    del served[queue.stream]
             queue.close(moved_to)
         try:
             unit.query.stop()
@@ -530,15 +632,16 @@ class Node:
     def close(self) -> None:
         """Finish the trains that are under way, then stop everything."""
         self._stopped.set()
+        self.guards.close()
         with self._ordering:
             for key, unit in list(self.units.items()):
                 try:
-                    if unit.look() is None and unit.frozen_since is None:
+                    if unit.look() is None and unit.frozen_since is None and not unit.standby:
                         unit.run.freeze(FREEZE_S)
                 except BorealisError as error:
                     log.warning("unit %s of %s: %s", key[1], key[0], error)
                 self._remove(key)
-            for stream in list(self.entries):
+            for stream in self._entry_streams():
                 self._remove_entry(stream)
         self.acks.stop()
         self.peers.close()
@@ -589,6 +692,8 @@ ACTIONS: dict[str, tuple[type[Message], Callable[[Node, Any], Message]]] = {
     "schema": (SchemaOf, Node.schema),
     "stream": (SchemaOf, Node.stream),
     "forget": (Forget, Node.forget),
+    "unread": (Forget, Node.unread),
+    "protect": (Protect, Node.protect),
     "check": (CheckOrder, Node.check),
     "entry": (EntryOrder, Node.start_entry),
     "start": (UnitOrder, Node.start_unit),

@@ -117,6 +117,7 @@ def _serve(options: NodeOptions, name: str, master: str, spark: _Spark) -> int:
         data=options.data,
         security=options.security,
         ask=coordinator.locate if coordinator else lambda _: None,
+        claim=coordinator.claim if coordinator else lambda _: None,
         master=master,
         cores=options.cores or (1 if options.master is None else 0),
     )

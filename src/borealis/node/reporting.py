@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
+from pydantic import TypeAdapter, ValidationError
 
 from borealis.errors import UnreachableError
+from borealis.node.feeds import Way
 from borealis.wire.auth import Security
-from borealis.wire.messages import Problem
+from borealis.wire.messages import Claim, Claimed, Problem
 from borealis.wire.problems import error_of
 
 ANSWER_S = 5.0
+CLAIM_TIMEOUT = httpx.Timeout(
+    0.1, connect=0.05
+)  # seconds: a takeover does not wait for a coordinator that is not there
 
 
 class Coordinator:
@@ -34,14 +40,26 @@ class Coordinator:
         except httpx.HTTPError as error:
             raise UnreachableError(f"the coordinator does not answer: {error}") from error
 
-    def locate(self, stream: str) -> str | None:
-        """Who serves a stream now, if the coordinator can tell."""
+    def locate(self, stream: str) -> Way | None:
+        """Who serves a stream now, and who will if that one dies, if the coordinator can tell."""
         try:
             answer = self._http.get("/v1/locate", params={"stream": stream})
         except httpx.HTTPError:
             return None
-        found = answer.json().get("address") if answer.status_code == httpx.codes.OK else None
-        return str(found) if found else None
+        found = answer.json() if answer.status_code == httpx.codes.OK else {}
+        return Way(str(found["address"]), found.get("fallback")) if found.get("address") else None
+
+    def claim(self, claims: Sequence[Claim]) -> list[Claimed] | None:
+        """What the coordinator says to claims; None if it says nothing in time, or nothing that makes sense."""
+        body = "[" + ",".join(one.model_dump_json() for one in claims) + "]"
+        headers = {"content-type": "application/json"}
+        try:
+            answer = self._http.post("/v1/claims", content=body, headers=headers, timeout=CLAIM_TIMEOUT)
+            answer.raise_for_status()
+            said = TypeAdapter(list[Claimed]).validate_json(answer.content)
+        except (httpx.HTTPError, ValidationError):
+            return None
+        return said if len(said) == len(claims) else None
 
     def close(self) -> None:
         """Hang up."""

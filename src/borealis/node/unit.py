@@ -6,7 +6,8 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,20 @@ import pyarrow as pa
 
 from borealis.clock import Clock
 from borealis.diagram.spec import Input, Unit
+from borealis.emit.jumps import above
 from borealis.emit.queue import OutputQueue
 from borealis.emit.sinks.base import Sink
 from borealis.errors import BorealisError, TrainError
-from borealis.ingest.input_manager import Admission, InputManager, Train, cursors_from_json, cursors_to_json
+from borealis.ha.steps import Step
+from borealis.ingest.input_manager import (
+    Admission,
+    InputManager,
+    Passed,
+    Script,
+    Train,
+    cursors_from_json,
+    cursors_to_json,
+)
 from borealis.ingest.relay import Feed, SectionSource
 from borealis.ingest.sources.base import Source
 from borealis.kernels.flow import Flow
@@ -106,6 +117,9 @@ class UnitRun:
             clock=clock,
         )
         self._header_now = header or self._header(Train(0, self.manager.cursors(), 0, 0, False), {})
+        self.watch: Callable[[Step, Mapping[Key, bytes]], None] | None = None  # told of each commit, before the next
+        self._jumps = False  # ids go on behind a hole, as soon as inputs are merged freely
+        self._passed: tuple[Passed, ...] = ()
         if self.manager.finished:
             self.done.set()
 
@@ -192,7 +206,11 @@ class UnitRun:
         train = self.manager.train(arrived.train["train"])
         if train.number != self._committed + 1:
             raise RuntimeError(f"train {train.number} came after train {self._committed}")
-        deltas, sections = self._deltas(arrived), self._sections(arrived)
+        if self._jumps and train.free:
+            self._jumps = False
+            for queue in self.queues.values():
+                queue.jump_to(above(queue.next_id))
+        deltas, sections = self._deltas(arrived), {} if train.silent else self._sections(arrived)
         self._write_outputs(arrived)
         positions = {name: sink.flush(self._commits is not None) for name, sink in self.sinks.items()}
         if self._commits is not None:
@@ -204,6 +222,9 @@ class UnitRun:
             self._ids[name] = self.progress.rows_out[name] = piece.stop
         self._committed, self._positions = train.number, positions
         self._header_now = self._header(train, positions)
+        self._passed = train.order
+        if self.watch is not None:
+            self.watch(self.step(), deltas)
         self.manager.release(train.number)
         shutil.rmtree(self._results(train.number), ignore_errors=True)
         ms = (time.perf_counter() - self._handed.pop(train.number)) * 1000
@@ -248,6 +269,66 @@ class UnitRun:
             "sinks": dict(positions),
             "ids": dict(self._ids),
         }
+
+    # -- protection
+
+    def step(self) -> Step:
+        """Where everything stands after the last commit."""
+        header = self._header_now
+        return Step(
+            self._committed,
+            header["next_cause"],
+            cursors_from_json(header["cursors"]),
+            {name: (queue.next_id, queue.boundary) for name, queue in self.queues.items()},
+            self._passed,
+            time.monotonic(),
+        )
+
+    @contextmanager
+    def between_trains(self) -> Iterator[None]:
+        """Nothing is committed meanwhile."""
+        with self._committing:
+            yield
+
+    def whole_state(self) -> Callable[[], dict[Key, bytes]]:
+        """A way to all state tables as of now; to be asked between trains, and called once, whenever."""
+        return self._log.whole()
+
+    def load(self, step: Step, state: Mapping[Key, bytes]) -> None:
+        """While standing by: be where another run was, with all its state."""
+        with self._committing:
+            self._log.load(step.train, state)
+            self._stand_at(step)
+
+    def extend(self, step: Step, deltas: Mapping[Key, bytes]) -> None:
+        """While standing by: what changed there up to a later train."""
+        with self._committing:
+            self._log.extend(step.train, deltas)
+            self._stand_at(step)
+
+    def _stand_at(self, step: Step) -> None:
+        self._committed = self.progress.resumed_after = step.train
+        self._ids |= {name: place[0] for name, place in step.outputs.items()}
+        self._header_now = {
+            "train": step.train,
+            "cursors": cursors_to_json(dict(step.inputs)),
+            "next_cause": step.next_cause,
+            "sinks": {},
+            "ids": dict(self._ids),
+        }
+
+    def resume(self, begin: Step, scripts: Sequence[Script] = (), *, jump: bool = False) -> None:
+        """End standing by: read from there, first as the scripts say. The state is what `load` and `extend` said."""
+        self._jumps = jump
+        self.manager.begin_at(begin.inputs, begin.next_cause, begin.train)
+        self.manager.follow(scripts)
+        self.manager.lead()
+        if self.manager.finished:
+            self.done.set()
+
+    def jump(self) -> None:
+        """Ids go on behind a hole as soon as there is no script to follow."""
+        self._jumps = True
 
     # -- moving elsewhere
 

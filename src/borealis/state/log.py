@@ -107,12 +107,33 @@ class StateLog:
         return max((len(s) for s in self._stretches.values()), default=0)
 
     def load(self, train: int, whole: Mapping[Key, bytes]) -> None:
-        """Start from the whole state as of a train."""
-        for key, data in whole.items():
-            self._write(key, Stretch(0, train, len(data)), data)
+        """Start from the whole state as of a train, whatever was here before."""
+        with self._merging:
+            for key, data in whole.items():
+                self._write(key, Stretch(0, train, len(data)), data)
+            with self._lock:
+                old = {stretch_path(self.root, k, s.first, s.last) for k, v in self._stretches.items() for s in v}
+                self._stretches = {key: [Stretch(0, train, len(data))] for key, data in whole.items()}
+                self.train = train
+            for path in old - {stretch_path(self.root, key, 0, train) for key in whole}:
+                path.unlink(missing_ok=True)
+
+    def extend(self, train: int, deltas: Mapping[Key, bytes]) -> None:
+        """Append several trains at once: their merged deltas, up to this train. Some of them may be here already."""
+        if train < self.train:
+            raise ValueError(f"train {train} is before train {self.train}")
+        if train == self.train:
+            return
+        new = {key: Stretch(self.train + 1, train, len(data)) for key, data in deltas.items()}
+        for key, data in deltas.items():
+            self._write(key, new[key], data)
         with self._lock:
-            self._stretches = {key: [Stretch(0, train, len(data))] for key, data in whole.items()}
+            for key, stretch in new.items():
+                self._stretches.setdefault(key, []).append(stretch)
             self.train = train
+            crowded = self._longest() > STRETCHES_MOST
+        if crowded:
+            self._work.set()
 
     def manifest(self) -> dict[str, list[list[int]]]:
         """For each `box.bucket`, the stretches that make up its state, oldest first, as [first, last] pairs."""

@@ -135,9 +135,12 @@ class Peer:
             raise told(error, self.address) from None
 
     def _get(self, ticket: Message, silence_s: float) -> _Pushed:
+        asked = _Asked(lambda: self._client.do_get(flight.Ticket(ticket.encode()), self._options()))
         try:
-            reader = self._client.do_get(flight.Ticket(ticket.encode()), self._options())
+            reader = asked.answer(silence_s)
             return _Pushed(self.address, reader, reader.schema, silence_s)
+        except TimeoutError:
+            raise _silent(self.address, silence_s) from None
         except BROKEN as error:
             raise told(error, self.address) from None
 
@@ -151,6 +154,45 @@ class Peer:
 
     def _options(self, within: float | None = None) -> flight.FlightCallOptions:
         return flight.FlightCallOptions(timeout=within, headers=self._security.headers())
+
+
+class _Asked(threading.Thread):
+    """A stream that was asked for. Flight waits for its first word without limit, even from a frozen machine."""
+
+    def __init__(self, ask: Callable[[], flight.FlightStreamReader]) -> None:
+        super().__init__(name="wire-asked", daemon=True)
+        self._ask = ask
+        self._came = threading.Condition()
+        self._reader: flight.FlightStreamReader | None = None
+        self._error: BaseException | None = None
+        self._abandoned = False
+        self.start()
+
+    def run(self) -> None:
+        """Wait for the first word."""
+        try:
+            reader, error = self._ask(), None
+        except BaseException as failure:
+            reader, error = None, failure
+        with self._came:
+            self._reader, self._error = reader, error
+            self._came.notify_all()
+            if self._abandoned and reader is not None:
+                reader.cancel()
+
+    def answer(self, seconds: float) -> flight.FlightStreamReader:
+        """The stream; TimeoutError if nothing came in that time."""
+        with self._came:
+            if not self._came.wait_for(lambda: self._reader or self._error, seconds):
+                self._abandoned = True
+                raise TimeoutError
+            if self._error is not None:
+                raise self._error
+            return self._reader
+
+
+def _silent(address: str, seconds: float) -> WireError:
+    return WireError(f"{address} has been silent for {seconds:g} s", hint="is it frozen, or the network broken?")
 
 
 class _Pushed:
@@ -173,8 +215,7 @@ class _Pushed:
             return None
         except BROKEN as error:
             if self._silent:
-                message = f"{self.address} has been silent for {self._silence_s:g} s"
-                raise WireError(message, hint="is it frozen, or the network broken?") from None
+                raise _silent(self.address, self._silence_s) from None
             if self.cancelled:
                 return None
             raise told(error, self.address) from None
@@ -239,9 +280,11 @@ class Subscription:
         if schema.names[-1:] != [TIME] or schema.types[-1] != pa.int64():
             raise WireError(f"{self._address} serves {wanted.stream} without '{TIME}'")
         self.stream, self.epoch, self.next_id = facts.stream, facts.epoch, facts.first
+        self.incarnation = facts.incarnation  # of the unit that writes it; 0: nothing protects it
         self.schema = pa.schema(list(schema)[:-1])
         self.boundary = wanted.boundary  # with `next_id`: where to take the stream up again
         self.lost = 0  # tuples that were dropped because this reader was too slow
+        self.jumps = 0  # how often ids were left out, in a recovery
 
     def __iter__(self) -> Iterator[Section]:
         return (section for section in self.beats() if section is not None)
@@ -249,10 +292,11 @@ class Subscription:
     def beats(self) -> Iterator[Section | None]:
         """Sections, and None about once a second while nothing comes, for those who also look at something else."""
         while (chunk := self._pushed.read()) is not None:
-            section, lost = self._section(chunk)
-            news = len(section) or lost or section.final > self.boundary
+            section, head = self._section(chunk)
+            news = len(section) or head.lost or head.jump or section.final > self.boundary
             self.next_id, self.boundary = section.stop, section.final
-            self.lost += lost
+            self.lost += head.lost
+            self.jumps += head.jump
             yield section if news else None
         whole = self.boundary == LAST_TIME or (self._stop is not None and self.next_id >= self._stop)
         if not whole and not self._pushed.cancelled:
@@ -268,7 +312,7 @@ class Subscription:
     def __exit__(self, *exc: object) -> None:
         self.cancel()
 
-    def _section(self, chunk: flight.FlightStreamChunk) -> tuple[Section, int]:
+    def _section(self, chunk: flight.FlightStreamChunk) -> tuple[Section, SectionHead]:
         """A pushed batch as a section, if it is one and follows the last."""
         batch = chunk.data
         if batch is None or chunk.app_metadata is None:
@@ -284,13 +328,15 @@ class Subscription:
         time_of = _int64s(batch.column(batch.num_columns - 1))
         at, bound = np.array(head.at, np.int64), np.array(head.bound, np.int64)
         section = Section(head.first, rows, time_of, at, bound, head.standing)
-        if head.first != self.next_id + head.lost or head.standing < self.boundary or not _is_whole(section):
+        due = self.next_id + head.lost
+        follows = head.first > due if head.jump else head.first == due
+        if not follows or head.standing < self.boundary or not _is_whole(section):
             raise WireError(
                 f"{self._address} sent tuples {head.first} to {section.stop} of {self.stream} ({head.lost} lost, "
                 f"boundary {head.standing}) after tuple {self.next_id}, boundary {self.boundary}",
                 hint="subscribe again from there",
             )
-        return section, head.lost
+        return section, head
 
 
 def _int64s(column: pa.Array) -> Int64s:

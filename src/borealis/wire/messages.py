@@ -208,6 +208,14 @@ class Protect(Message):
     incarnation: int = Field(ge=1)
 
 
+class GuardAnswer(Message):
+    """What a backup says to a parcel of its primary."""
+
+    said: Literal["take", "known", "whole", "deposed", "damaged", "busy"]
+    number: int = 0
+    incarnation: int = Field(default=1, ge=1)
+
+
 class Claim(Message):
     """What a node wants to be true of a unit or an entry point; the coordinator says whether it may.
 
@@ -338,6 +346,8 @@ class QueueStatus(Message):
     dropped: int
     readers: dict[str, int] = {}  # acknowledged (level 1) up to
     late: int = 0
+    held: bool = False  # readers get nothing yet, or nothing behind what was released
+    incarnation: int = 0  # of the unit that writes it; 0: nothing protects it
 
 
 class UnitStatus(Message):

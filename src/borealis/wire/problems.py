@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from borealis import errors
-from borealis.emit.queue import MovedError
+from borealis.emit.queue import MovedError, StandbyError
 from borealis.errors import BorealisError, ClusterError, StreamError, WireError
 from borealis.wire.messages import Problem
 
@@ -29,7 +29,7 @@ class ReplacedError(StreamError):
 
 KINDS: dict[str, type[BorealisError]] = {
     name: kind for name, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, BorealisError)
-} | {MovedError.__name__: MovedError, ReplacedError.__name__: ReplacedError}
+} | {kind.__name__: kind for kind in (MovedError, ReplacedError, StandbyError)}
 
 
 def problem_of(error: BorealisError) -> Problem:

@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
-from borealis.emit.queue import OutputQueue
+from borealis.emit.queue import MovedError, OutputQueue, StandbyError
 from borealis.errors import GoneError, MachineError, StreamError, WireError
 from borealis.section import NOTHING, Section, empty_rows, wire_schema
 from borealis.wire.auth import OPEN, Security, TokenCheck, host_of, is_flight, require_security
@@ -29,6 +30,7 @@ from borealis.wire.problems import ReplacedError, arriving, log, refusal
 
 FACTS = b"borealis"  # key of StreamFacts in a subscription's schema
 HEARTBEAT_S = 1.0  # an idle subscriber hears something so often
+HOLD_S = 1.0  # so long a subscriber waits at a backup for it to take over
 TICK_S = 0.25  # so soon a subscription notices that its reader is gone, or the server closing
 SECTION_BYTES_MOST = 1 << 20  # of one push: small sections are joined up to it, large ones cut
 BATCH_BYTES_MOST = 64 << 20  # of one published batch
@@ -67,6 +69,9 @@ class Host(Protocol):
 
     def export(self, what: str, body: bytes) -> Iterator[bytes]:
         """Bytes for another node."""
+
+    def deposed(self, stream: str, incarnation: int) -> None:
+        """Somebody has read this stream from a higher incarnation than is here."""
 
 
 class WireServer:
@@ -288,13 +293,17 @@ class _Flight(flight.FlightServerBase):  # type: ignore[misc]
 class _Feed:
     """One subscription: what the queue has for it, batch after batch, as Flight asks for them.
 
-    The reader is registered when this is made and taken back when it goes, even if Flight never asks.
+    The reader is registered when this is made and taken back when it goes, even if Flight never asks. At a backup it
+    is made when the backup takes over, or refused after a while: who subscribes hears nothing until then.
     """
 
     def __init__(self, server: _Flight, context: flight.ServerCallContext, wanted: Subscribe) -> None:
         self._server, self._context, self._wanted = server, context, wanted
         queue = self._queue = server.host.queue(wanted.stream)
+        self._check_incarnation()
         if wanted.epoch is not None and wanted.epoch != queue.epoch:
+            if queue.standby:
+                raise self._on_standby()
             raise GoneError(
                 f"stream {wanted.stream} is in epoch {queue.epoch}, not {wanted.epoch}: ids of the one mean nothing "
                 "in the other",
@@ -311,11 +320,17 @@ class _Feed:
         self._done = False
         self._key = (wanted.stream, self._reader)
         self._turn = server.turns[self._key] = object()  # whoever had this name before ends
-        facts = StreamFacts(stream=wanted.stream, epoch=queue.epoch, first=self._next)
-        self.schema = wire_schema(queue.schema).with_metadata({FACTS: facts.encode()})
-        self._nothing = empty_rows(queue.schema)
         self._entered = True
         server.calls.enter()
+        self._nothing = empty_rows(queue.schema)
+        self._held_since: float | None = None
+        while queue.standby and not self._is_over():
+            queue.wait_for_release(TICK_S)
+        self._check_incarnation()
+        facts = StreamFacts(
+            stream=wanted.stream, epoch=queue.epoch, first=self._next, incarnation=self._queue.incarnation
+        )
+        self.schema = wire_schema(queue.schema).with_metadata({FACTS: facts.encode()})
 
     def __iter__(self) -> _Feed:
         return self
@@ -331,20 +346,53 @@ class _Feed:
                     if self._quiet_ticks * TICK_S >= HEARTBEAT_S:
                         return self._push(Section(self._next, self._nothing, NOTHING, NOTHING, NOTHING, self._boundary))
                     continue
-                if self._wanted.stop is not None:
-                    section = section.until(self._wanted.stop)
-                return self._push(section)
+                return self._push(self._before_stop(section))
             raise StopIteration
+
+    def _before_stop(self, section: Section) -> Section:
+        stop = self._wanted.stop
+        if stop is not None and stop < section.first:  # ids jumped over it
+            return Section(section.first, self._nothing, NOTHING, NOTHING, NOTHING, section.standing)
+        return section if stop is None else section.until(stop)
+
+    def _check_incarnation(self) -> None:
+        """Serve nobody who knows of a later incarnation: this one was deposed, and may not have heard of it."""
+        queue, known = self._queue, self._wanted.incarnation
+        if not 0 < queue.incarnation < known or queue.standby:
+            return
+        deposed = getattr(self._server.host, "deposed", None)
+        if deposed is not None:
+            deposed(queue.stream, known)
+        raise MovedError(
+            f"stream {queue.stream} is served by incarnation {known} of its unit, not by {queue.incarnation} here",
+            hint="ask the coordinator who serves it now",
+        )
+
+    def _check_held(self) -> None:
+        """Keep nobody waiting for long at a backup."""
+        if not self._queue.standby:
+            self._held_since = None
+            return
+        now = time.monotonic()
+        self._held_since = now if self._held_since is None else self._held_since
+        if now - self._held_since >= HOLD_S:
+            raise self._on_standby()
+
+    def _on_standby(self) -> StandbyError:
+        hint = "its primary serves it: ask the coordinator who that is"
+        return StandbyError(f"stream {self._wanted.stream} is on standby here", hint=hint)
 
     def _is_over(self) -> bool:
         self._server.calls.check()
+        self._check_held()
         if self._server.turns.get(self._key) is not self._turn:
             raise ReplacedError(f"another subscription to {self._wanted.stream} took over reader '{self._reader}'")
         stop = self._wanted.stop
         return self._done or (stop is not None and self._next >= stop) or bool(self._context.is_cancelled())
 
     def _push(self, section: Section) -> tuple[pa.RecordBatch, bytes]:
-        lost, self._quiet_ticks = section.first - self._next, 0
+        skipped, self._quiet_ticks = section.first - self._next, 0
+        lost = self._queue.lost_between(self._next, section.first) if skipped else 0
         self._next, self._boundary, self._done = section.stop, section.final, section.ended
         time_of = pa.py_buffer(np.ascontiguousarray(section.time, np.int64))  # `pa.array` would load pandas for this
         columns = [*section.rows.columns, pa.Array.from_buffers(pa.int64(), len(section), [None, time_of])]
@@ -354,6 +402,7 @@ class _Feed:
             at=section.at.tolist(),
             bound=section.bound.tolist(),
             lost=lost,
+            jump=lost < skipped,
         )
         return pa.RecordBatch.from_arrays(columns, schema=self.schema), head.encode()
 

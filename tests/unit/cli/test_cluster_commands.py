@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,8 @@ def refused(capfd: pytest.CaptureFixture[str], *arguments: object) -> str:
         (["deploy", YAML, "--place", "per_source"], "is not NAME=VALUE. Hint: write --place per_source=node2"),
         (["deploy", YAML, "--place", "a=x", "--place", "a=y"], "--place a is given twice"),
         (["deploy", YAML, "--units", "0"], "--units"),
+        (["deploy", YAML, "--backup", "u2"], "is not NAME=VALUE. Hint: write --backup u2=node3"),
+        (["deploy", YAML, "--misses", "0"], "--misses"),
         (["send", "packets"], "Missing argument"),
         (["send", "packets", "nowhere.csv"], "no file 'nowhere.csv'"),
         (["send", "packets", "a.csv", "--rate", "0"], "--rate"),
@@ -241,14 +244,24 @@ STATUS: dict[str, Any] = {
     "units": [
         {"diagram": "traffic", "unit": "u1", "node": "node1", "moving_to": "node2", "state": "moving", "rows_in": 12345,
          "rows_in_per_s": 1999.9, "rows_out_per_s": 10.0, "trains": 7, "train_ms": 85.0, "lag_rows": 77,
-         "state_bytes": 2_500_000, "boundary": 1_767_225_600_000_000, "ended": False, "error": ""},
+         "state_bytes": 2_500_000, "boundary": 1_767_225_600_000_000, "ended": False, "error": "",
+         "protection": {"approach": "passive", "guarantee": "precise", "incarnation": 2, "backup": None,
+                        "state": "alone", "since": 1_767_268_991.0, "why": "node2 does not answer",
+                        "stale_ms": 0, "recovery_ms": 0,
+                        "last_takeover": {"at": 1_767_268_991.0, "primary": "node2", "incarnation": 2,
+                                          "detection_ms": 240, "takeover_ms": 31, "reprocess_ms": 120}}},
         {"diagram": "traffic", "unit": "u2", "node": "node2", "state": "failed", "error": "a train failed: no"},
     ],
     "streams": [
         {"stream": "traffic/agg", "diagram": "traffic", "arrow": "agg", "outputs": ["per_source"], "entry": False,
          "node": "node1", "next_id": 500, "rows_per_s": 10.0, "held_rows": 120, "held_bytes": 4096, "dropped": 3,
          "readers": {"traffic.u2": 480, "ada": 400}, "boundary": None, "ended": True},
-        {"stream": "traffic/packets", "diagram": "traffic", "arrow": "packets", "entry": True, "node": "node2"},
+        {"stream": "traffic/packets", "diagram": "traffic", "arrow": "packets", "entry": True, "node": "node2",
+         "protection": {"approach": "mirror", "guarantee": "precise", "incarnation": 1, "backup": "node1",
+                        "state": "protected", "since": 1.0, "why": "", "stale_ms": 2.5, "recovery_ms": 330}},
+    ],
+    "unprotected": [
+        {"diagram": "traffic", "what": "u1", "seconds": 12.3, "state": "alone", "why": "node2 does not answer"}
     ],
     "troubles": [{"what": "traffic/u2", "trouble": "node2 does not answer"}],
 }  # fmt: skip
@@ -283,6 +296,32 @@ def test_the_status_says_all() -> None:
         assert part in text, text
     [row] = [line for line in text.splitlines() if "agg (per_source)" in line]
     assert " 100 " in row  # ada is a hundred tuples behind
+
+
+def test_the_status_tells_the_story_of_a_takeover_and_shouts_at_its_end() -> None:
+    text = printed(status.shown(STATUS))
+    at = datetime.fromtimestamp(1_767_268_991.0).strftime("%H:%M:%S")
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert f"u1 took over from node2 {at}: detection 240 ms, takeover 31 ms, reprocessing 120 ms" in lines
+    assert lines[-1] == "UNPROTECTED: u1 of traffic for 12 s: node2 does not answer"
+    [alone] = [line for line in lines if "passive, precise" in line]
+    assert alone.split()[0] == "u1"
+    assert f"alone since {at}: node2 does not answer" in alone
+    [kept] = [line for line in lines if "mirror, precise" in line]
+    assert kept.split() == [
+        "input",
+        "packets",
+        "mirror,",
+        "precise",
+        "node1",
+        "protected",
+        "1",
+        "2",
+        "ms",
+        "~",
+        "330",
+        "ms",
+    ]
 
 
 def test_the_status_of_an_empty_cluster_is_short() -> None:
@@ -328,6 +367,7 @@ def test_orders_reach_the_coordinator_as_it_wants_them(
     assert sent["cuts"] == ["map_1"]
     assert sent["buckets"] == 2
     assert "name: traffic" in sent["yaml"]
+    assert not {"ha", "guarantee", "interval", "ping", "misses", "without_backup", "backups"} & sent.keys()
     assert "borealis send packets FILE" in capfd.readouterr().out
     assert run_app(["move", "traffic/u2", "node3"]) == 0
     assert run_app(["undeploy", "traffic", "--json"]) == 0
@@ -338,6 +378,27 @@ def test_orders_reach_the_coordinator_as_it_wants_them(
         ("GET", "/v1/status", b""),
     ]
     assert json.loads(capfd.readouterr().out.splitlines()[-1]) == STATUS
+
+
+def test_protection_is_asked_for_as_the_coordinator_wants_it(
+    coordinator: list[tuple[str, str, bytes]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    ha = ["--ha", "passive", "--guarantee", "precise", "--interval", "500 ms", "--ping", "50 ms", "--misses", "4"]
+    assert run_app(["deploy", str(YAML), *ha, "--without-backup", "degrade", "--backup", "u2=node3"]) == 0
+    sent = json.loads(coordinator[0][2])
+    asked = {key: sent[key] for key in ("ha", "guarantee", "interval", "ping", "misses", "without_backup", "backups")}
+    assert asked == {
+        "ha": "passive",
+        "guarantee": "precise",
+        "interval": "500 ms",
+        "ping": "50 ms",
+        "misses": 4,
+        "without_backup": "degrade",
+        "backups": {"u2": "node3"},
+    }
+    shown = capfd.readouterr().out
+    assert "passive, precise" in shown
+    assert "UNPROTECTED: u1 of traffic for 12 s: node2 does not answer" in shown
 
 
 def test_watching_shows_the_status_again_and_again(coordinator: list[tuple[str, str, bytes]]) -> None:

@@ -99,6 +99,11 @@ class StandInNode:
     units: dict[tuple[str, str], m.UnitOrder] = field(default_factory=dict)
     states: dict[tuple[str, str], str] = field(default_factory=dict)
     entries: dict[str, StandInEntry] = field(default_factory=dict)
+    mirrors: dict[str, m.EntryOrder] = field(default_factory=dict)  # entry points it is the peer of
+    guarded: dict[str, m.Guard] = field(default_factory=dict)  # of entry points, by stream
+    guards: dict[tuple[str, str], m.Guard] = field(default_factory=dict)  # of units
+    lonely: set[tuple[str, str]] = field(default_factory=set)  # units that say they are alone
+    partners: dict[str, str] = field(default_factory=dict)  # as told last by `protect`, by unit or stream
     queues: dict[str, OutputQueue] = field(default_factory=dict)
     routes: dict[str, str] = field(default_factory=dict)
     orders: list[str] = field(default_factory=list)  # in the order they came, as "start traffic.u1"
@@ -111,9 +116,16 @@ class StandInNode:
     def status(self) -> m.NodeStatus:
         """Its heartbeat."""
         units = [
-            m.UnitStatus(diagram=d, unit=u, state=self.states[d, u], boxes=order.boxes)  # type: ignore[arg-type]
+            m.UnitStatus(
+                diagram=d,
+                unit=u,
+                state=self.states[d, u],  # type: ignore[arg-type]
+                boxes=order.boxes,
+                guard=_told(self.guards.get((d, u)), (d, u) in self.lonely),
+            )
             for (d, u), order in self.units.items()
         ]
+        told = {stream: _told(guard, False) for stream, guard in self.guarded.items()}
         return m.NodeStatus(
             node=self.name,
             incarnation=self.incarnation,
@@ -128,6 +140,7 @@ class StandInNode:
             units=units,
             queues=[queue.status() for queue in self.queues.values()],
             entries=list(self.entries),
+            guards={stream: guard for stream, guard in told.items() if guard is not None},
         )
 
     # -- Host
@@ -147,6 +160,9 @@ class StandInNode:
     def export(self, what: str, body: bytes) -> Iterator[bytes]:
         """Nothing."""
         raise WireError("nothing to export")
+
+    def deposed(self, stream: str, incarnation: int) -> None:
+        """Nothing: tests say who steps down."""
 
     def act(self, action: str, body: bytes) -> bytes:
         """Do as told."""
@@ -177,7 +193,11 @@ class StandInNode:
 
     def _entry(self, order: m.EntryOrder) -> m.Done:
         stream = f"{order.diagram}/{order.input}"
-        if stream not in self.entries:
+        if order.guard is not None:
+            self.guarded[stream] = order.guard
+        if order.guard is not None and order.guard.role == "backup":
+            self.mirrors[stream] = order
+        elif stream not in self.entries:
             queue = OutputQueue(stream, PACKETS, readers=order.readers)
             self.entries[stream] = StandInEntry(queue)
             self.queues[stream] = queue
@@ -193,6 +213,11 @@ class StandInNode:
             assert self.peers is not None
             queues = self.peers(order.take_over).hand_over(key, self.address)
         self.units[key], self.states[key] = order, "running"
+        if order.guard is not None:
+            self.guards[key] = order.guard
+            if order.guard.role == "backup":
+                self.states[key] = "standby"
+                return m.Done()
         piece = piece_of(Spec.from_yaml(order.yaml), order.unit, order.boxes)
         for arrow in piece.gives:
             stream = f"{order.diagram}/{arrow}"
@@ -222,11 +247,34 @@ class StandInNode:
 
     def _drop(self, name: m.UnitName) -> m.Done:
         self.units.pop((name.diagram, name.unit), None)
+        self.guards.pop((name.diagram, name.unit), None)
         return m.Done()
 
     def _drop_entry(self, name: m.EntryName) -> m.Done:
-        self.entries.pop(name.stream, None)
+        for held in (self.entries, self.mirrors, self.guarded):
+            held.pop(name.stream, None)  # type: ignore[attr-defined]
         return m.Done()
+
+    def _protect(self, order: m.Protect) -> m.Done:
+        what = f"{order.diagram}.{order.unit}" if order.unit else f"{order.diagram}/{order.input}"
+        self.partners[what] = order.partner_node
+        self.lonely.discard((order.diagram, order.unit))
+        return m.Done()
+
+    def take_over(self, diagram: str, unit: str) -> m.Claim:
+        """Run a unit this node stood by for; what it claims then."""
+        guard = self.guards[diagram, unit]
+        now = guard.model_copy(update={"role": "primary", "incarnation": guard.incarnation + 1, "partner": ""})
+        self.guards[diagram, unit], self.states[diagram, unit] = now, "running"
+        return m.Claim(what="take over", diagram=diagram, unit=unit, node=self.name, incarnation=now.incarnation)
+
+    def take_over_entry(self, stream: str) -> m.Claim:
+        """Be an entry point this node was the peer of."""
+        order, guard = self.mirrors.pop(stream), self.guarded[stream]
+        now = guard.model_copy(update={"role": "primary", "incarnation": guard.incarnation + 1})
+        self._entry(order.model_copy(update={"guard": now}))
+        wanted = {"diagram": order.diagram, "input": order.input, "node": self.name}
+        return m.Claim(what="take over", incarnation=now.incarnation, **wanted)
 
     def _undeploy(self, name: m.DiagramName) -> m.Done:
         for key in [key for key in self.units if key[0] == name.diagram]:
@@ -234,6 +282,9 @@ class StandInNode:
         for stream in [s for s in self.queues if s.startswith(f"{name.diagram}/")]:
             self.queues.pop(stream).close()
             self.entries.pop(stream, None)
+        for held in (self.mirrors, self.guarded):
+            for stream in [s for s in held if s.startswith(f"{name.diagram}/")]:
+                del held[stream]  # type: ignore[attr-defined]
         return m.Done()
 
     def _reroute(self, order: m.Reroute) -> m.Done:
@@ -259,14 +310,38 @@ ACTIONS: dict[str, tuple[type[m.Message], Callable[[StandInNode, Any], m.Message
     "thaw": (m.UnitName, StandInNode._thaw),
     "drop": (m.UnitName, StandInNode._drop),
     "drop_entry": (m.EntryName, StandInNode._drop_entry),
+    "protect": (m.Protect, StandInNode._protect),
     "undeploy": (m.DiagramName, StandInNode._undeploy),
     "reroute": (m.Reroute, StandInNode._reroute),
     "stop": (m.Ping, StandInNode._stop),
 }
 
 
+def _told(guard: m.Guard | None, alone: bool) -> m.GuardStatus | None:
+    if guard is None:
+        return None
+    state: Any = "alone" if alone else "protected" if guard.role == "primary" else "watching"
+    return m.GuardStatus(
+        approach=guard.approach,
+        guarantee=guard.guarantee,
+        role=guard.role,
+        incarnation=guard.incarnation,
+        partner=guard.partner_node,
+        state=state,
+        stale_ms=120.0,
+        recovery_ms=340.0,
+    )
+
+
 def _what(message: m.Message) -> str:
     match message:
+        case m.Protect():
+            of = f"{message.diagram}.{message.unit}" if message.unit else f"{message.diagram}/{message.input}"
+            return f"{of} by {message.partner_node or 'nobody'}"
+        case m.UnitOrder(guard=m.Guard(role="backup")):
+            return f"{message.diagram}.{message.unit} standby"
+        case m.EntryOrder(guard=m.Guard(role="backup")):
+            return f"{message.diagram}/{message.input} standby"
         case m.UnitOrder() | m.UnitName():
             return f"{message.diagram}.{message.unit}"
         case m.EntryOrder():

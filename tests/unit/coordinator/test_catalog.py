@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from borealis.coordinator.catalog import VERSION, Catalog, KnownNode
-from borealis.coordinator.layout import EntryPlace, Layout, UnitPlace
+from borealis.coordinator.catalog import APPLICATION, Catalog, KnownNode
+from borealis.coordinator.layout import EntryPlace, Layout, Shield, UnitPlace
 from borealis.coordinator.refusals import TakenError
+from borealis.coordinator.rows import STEPS, VERSION
 from borealis.errors import ClusterError
 
 LAYOUT = Layout(
@@ -137,6 +138,34 @@ def test_a_catalog_of_another_version_is_refused(path: Path) -> None:
         file.execute(f"PRAGMA user_version = {VERSION + 1}")
     with pytest.raises(ClusterError, match=f"version {VERSION + 1}"):
         Catalog(path)
+
+
+def test_a_catalog_of_the_first_version_is_taken_on(path: Path) -> None:
+    path.parent.mkdir()
+    with sqlite3.connect(path) as old:
+        old.executescript(f"{STEPS[0]} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = 1;")
+        old.execute("INSERT INTO diagrams VALUES ('traffic', 'borealis: 1', '[]', '{}', 1, '{}', 'running', 12.5)")
+        old.execute("INSERT INTO units VALUES ('traffic', 'u1', 0, '[\"a\"]', '[\"p\"]', '[\"a\"]', 'node1', NULL)")
+        old.execute("INSERT INTO entries VALUES ('traffic', 'p', 0, 'node2')")
+    for _ in range(2):
+        catalog = Catalog(path)
+        [layout] = catalog.layouts()
+        assert layout.units == (UnitPlace("u1", ("a",), ("p",), ("a",), "node1"),)
+        assert layout.entries == (EntryPlace("p", "node2"),)
+        catalog.close()
+    with sqlite3.connect(path) as file:
+        assert file.execute("PRAGMA user_version").fetchone() == (VERSION,)
+
+
+def test_protection_comes_back_as_it_was(path: Path) -> None:
+    kept = Shield("active", "no-loss", 50.0, 20.0, 5, 900.0)
+    unit = UnitPlace("u1", ("a",), ("p",), ("a",), "node1", None, kept, "node2", "node3", 7, True, 3)
+    entry = EntryPlace("p", "node1", "mirror", "node3", "node2", 4, 2)
+    layout = Layout("traffic", "borealis: 1", "running", (unit,), (entry,), epoch="abc")
+    catalog = Catalog(path)
+    catalog.add(layout)
+    catalog.close()
+    assert Catalog(path).layouts() == [layout]
 
 
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:

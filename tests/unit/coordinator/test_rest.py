@@ -191,6 +191,8 @@ def test_locate(town: Rest) -> None:
             "address": town.yard["node2"].address,
             "entry": True,
             "node": "node2",
+            "fallback": None,
+            "incarnation": 0,
         }
     assert town.http.get("/v1/locate?stream=per_source").json()["stream"] == "traffic/agg"
     assert problem(town.http.get("/v1/locate?stream=packet"), 404, "StreamError").hint == "did you mean 'packets'?"

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from borealis.emit import queue as queues
-from borealis.emit.queue import MovedError, OutputQueue, QueueLimits, QueueSnapshot
+from borealis.emit.queue import MovedError, OutputQueue, QueueLimits
+from borealis.emit.snapshot import QueueSnapshot
 from borealis.errors import GoneError, StateError, StreamError
 from borealis.section import NOTHING, Section
 from borealis.tuples import FIRST_TIME, LAST_TIME

@@ -23,13 +23,13 @@ def test_several_boundaries_before_one_row_are_several_events() -> None:
     assert relayed.weights().tolist() == [1, 3, 1]
     assert relayed.bounds(np.array([0, 3, 4])) == [(1, 10), (2, 20)]
     assert relayed.tail() == (30, 40)
-    assert relayed.cursor(3) == Cursor(position=3, boundary=20)
+    assert relayed.cursor(3) == Cursor(position=3, newest=2, boundary=20)
 
 
 def test_a_split_leaves_boundaries_at_the_cut_to_the_rest() -> None:
     head, rest = Relayed(Cursor(), piece(0, 3, [(1, 10), (2, 20)])).split(1)
     assert (len(head), head.tail(), head.cursor(1).boundary) == (1, (), FIRST_TIME)
-    assert rest.start == Cursor(position=1)
+    assert rest.start == Cursor(position=1, newest=0)
     assert rest.bounds(np.array([5, 7])) == [(4, 10), (6, 20)]
 
 

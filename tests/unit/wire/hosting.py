@@ -99,6 +99,7 @@ class TinyHost:
         self.queues = {q.stream: q for q in queues}
         self.entries = {q.stream: TinyEntry(q) for q in queues}
         self.fail = False
+        self.heard: list[tuple[str, int]] = []  # later incarnations
 
     def queue(self, stream: str) -> OutputQueue:
         if stream not in self.queues:
@@ -145,6 +146,9 @@ class TinyHost:
             if size < 0:
                 raise StreamError("the export broke in the middle")
             yield bytes([i % 256]) * size
+
+    def deposed(self, stream: str, incarnation: int) -> None:
+        self.heard.append((stream, incarnation))
 
     def facts(self) -> Facts:
         status = Path("/proc/self/status").read_text()

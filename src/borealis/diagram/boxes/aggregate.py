@@ -22,6 +22,7 @@ class Aggregate(Box):
 
     kind: ClassVar[str] = "aggregate"
     stateful: ClassVar[bool] = True
+    class_reason: ClassVar[str] = "several tuples make one result, in windows aligned to the clock"
 
     by: tuple[str, ...] = ()
     size: Duration = Field(description="an aggregate needs a window, such as size: 10 seconds")
@@ -81,6 +82,14 @@ class Aggregate(Box):
     @property
     def grid_us(self) -> int:
         return gcd(self.size_us, self.slide_us)
+
+    @property
+    def holds_us(self) -> int:
+        return self.size_us
+
+    @property
+    def expressions(self) -> list[str]:
+        return list(self.exprs.values())
 
     def columns(self, inputs: list[list[str]]) -> list[str]:
         return [*self.by, START, END, *self.exprs]

@@ -22,6 +22,7 @@ class Box(Frozen):
     stateful: ClassVar[bool] = False
     sources_min: ClassVar[int] = 1
     sources_max: ClassVar[int | None] = 1  # None: any number
+    class_reason: ClassVar[str] = ""  # why its operator class is what it is
 
     name: str
     sources: tuple[str, ...] = Field(description="say where its tuples come from")
@@ -38,6 +39,16 @@ class Box(Frozen):
     def operator_class(self) -> str:
         """Its place in the operator taxonomy, one of CLASSES."""
         raise NotImplementedError
+
+    @property
+    def holds_us(self) -> int | None:
+        """How long a tuple may count after its own time; None: for ever, as of a stateful box that does not say."""
+        return None if self.stateful else 0
+
+    @property
+    def expressions(self) -> list[str]:
+        """All Spark SQL in it."""
+        return []
 
     @property
     def spans(self) -> dict[str, int]:

@@ -20,6 +20,7 @@ class Join(Box):
 
     kind: ClassVar[str] = "join"
     stateful: ClassVar[bool] = True
+    class_reason: ClassVar[str] = "one tuple of each side makes a result, in windows that move with the tuples"
     sources_min: ClassVar[int] = 2
     sources_max: ClassVar[int | None] = 2
 
@@ -65,6 +66,14 @@ class Join(Box):
             taken.add(here.lower())
             out.append(("right", name, here))
         return out
+
+    @property
+    def holds_us(self) -> int:
+        return self.within_us
+
+    @property
+    def expressions(self) -> list[str]:
+        return [self.on]
 
     def columns(self, inputs: list[list[str]]) -> list[str]:
         return [here for _, _, here in self.output_names(inputs[0], inputs[1])]

@@ -16,12 +16,17 @@ class Map(Box):
     """Computes each output column as an expression over one tuple."""
 
     kind: ClassVar[str] = "map"
+    class_reason: ClassVar[str] = "each tuple is computed alone"
 
     exprs: dict[str, str] = Field(description="name each output column, such as exprs: {kb: bytes / 1024.0}")
 
     @property
     def operator_class(self) -> str:
         return "repeatable"
+
+    @property
+    def expressions(self) -> list[str]:
+        return list(self.exprs.values())
 
     def columns(self, inputs: list[list[str]]) -> list[str]:
         return list(self.exprs)

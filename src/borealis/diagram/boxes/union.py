@@ -12,6 +12,7 @@ class Union(Box):
     """Merges streams as they arrive; two replicas may therefore merge differently."""
 
     kind: ClassVar[str] = "union"
+    class_reason: ClassVar[str] = "it merges streams as they arrive"
     sources_min: ClassVar[int] = 2
     sources_max: ClassVar[int | None] = None
 

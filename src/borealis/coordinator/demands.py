@@ -1,0 +1,111 @@
+"""What protection a user asks for when deploying, over what the diagram's file says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from borealis.coordinator.layout import Mirroring, Shield, UnitPlace
+from borealis.coordinator.refusals import AbsentError
+from borealis.diagram.cut import Piece
+from borealis.diagram.protection import INTERVALS, Protection, chosen, protection_of
+from borealis.diagram.spec import Spec
+from borealis.errors import DiagramError
+from borealis.ha.classes import classify
+from borealis.ha.offers import refuse
+
+US_PER_MS = 1000
+
+
+@dataclass(frozen=True)
+class Demand:
+    """For all units; what is None is as in the file, or as it is by default."""
+
+    approach: str | None = None
+    guarantee: str | None = None
+    interval: str | None = None  # between checkpoints, or trimming messages
+    ping: str | None = None
+    misses: int | None = None
+    without_backup: str | None = None  # refuse | degrade, where no node is left
+    backups: Mapping[str, str] = field(default_factory=dict)  # units to nodes
+
+
+def protections(spec: Spec, pieces: Sequence[Piece], demand: Demand) -> dict[str, Protection | None]:
+    """That of each unit. A combination that cannot be given is refused with the reason."""
+    found: dict[str, Protection | None] = {}
+    for piece in pieces:
+        protection = demanded(protection_of(spec, piece.boxes), demand)
+        if protection is not None:
+            refuse(protection, classify(spec, piece))
+            protection = None if protection.approach == "none" else protection
+        found[piece.name] = protection
+    if not any(found.values()):
+        _refuse_idle(demand)
+    return found
+
+
+def demanded(written: Protection | None, demand: Demand) -> Protection | None:
+    """What the file says of a unit, with what is demanded of all units over it."""
+    approach = demand.approach or (written.approach if written is not None else None)
+    if approach is None:
+        return None
+    options = {"ping": demand.ping, "misses": demand.misses, "without_backup": demand.without_backup}
+    if demand.interval is not None:
+        if approach not in INTERVALS:
+            raise DiagramError(f"an interval makes no sense with '{approach}'", hint="it sends nothing to its backup")
+        options[INTERVALS[approach]] = demand.interval
+    return chosen(written, demand.approach, demand.guarantee, **options)
+
+
+def shield(protection: Protection) -> Shield:
+    """In the units of the wire."""
+    return Shield(
+        protection.approach,  # type: ignore[arg-type]
+        protection.guarantee,  # type: ignore[arg-type]
+        protection.interval_us / US_PER_MS,
+        protection.ping_us / US_PER_MS,
+        protection.misses,
+        protection.patience_us / US_PER_MS,
+    )
+
+
+def mirroring(protected: Sequence[Protection | None]) -> Mirroring | None:
+    """How the entry points of a diagram are protected: as its units need it."""
+    approaches = {p.approach for p in protected if p is not None}
+    if not approaches:
+        return None
+    return "amnesia" if approaches == {"amnesia"} else "mirror"
+
+
+def refuse_lonely(units: Sequence[UnitPlace], protected: Mapping[str, Protection | None], alive: int) -> None:
+    """Refuse a unit that wants a backup and gets none, unless its user takes that."""
+    for unit in units:
+        protection = protected[unit.unit]
+        if protection is not None and unit.backup is None and protection.without_backup == "refuse":
+            there = "no node is" if not alive else "only one node is" if alive == 1 else "no other able node is"
+            raise AbsentError(
+                f"unit '{unit.unit}' shall have a backup ({protection.approach}), and {there} alive",
+                hint="start another node, or take it without for now: --without-backup degrade",
+            )
+
+
+def _refuse_idle(demand: Demand) -> None:
+    """Say so where something was demanded of a protection that is not there."""
+    idle = _given(
+        guarantee=demand.guarantee,
+        interval=demand.interval,
+        ping=demand.ping,
+        misses=demand.misses,
+        without_backup=demand.without_backup,
+    )
+    if idle or demand.backups:
+        what = next(iter(idle), "backup")
+        raise DiagramError(
+            f"a {what.replace('_', ' ')} is asked for, but nothing is protected",
+            hint="say how: --ha passive (or active, upstream-backup, amnesia), or protection: in the diagram",
+        )
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}

@@ -1,0 +1,153 @@
+"""Giving units and entry points the backups they were promised, and starting anew what both have lost.
+
+1. The catalog says which node stands by. Whoever finds that and no standby there orders it again (see standbys).
+2. The standby is ordered; it answers when it is warm.
+3. The primary is told who stands by, and brings it up to date.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from borealis.coordinator.backups import candidates
+from borealis.coordinator.cluster import Cluster
+from borealis.coordinator.deployment import loads, order_place
+from borealis.coordinator.layout import EntryPlace, Layout, Place, UnitPlace, stream_name
+from borealis.coordinator.orders import protect_order
+from borealis.coordinator.placement import Load
+from borealis.coordinator.refusals import AbsentError
+from borealis.coordinator.standbys import entry_copies, unit_copies
+from borealis.diagram.spec import Spec
+from borealis.errors import BorealisError
+from borealis.wire.messages import Claim, Claimed, EntryName, Ping, Pong, UnitName
+
+log = logging.getLogger("borealis.coordinator")
+
+
+def protect(cluster: Cluster, layout: Layout, place: Place) -> None:
+    """Give a running primary a backup; what has changed meanwhile is looked at anew later."""
+    node = _willing(cluster, place)
+    now = cluster.catalog.back_up(layout.name, place, node)
+    if now is None:
+        return
+    cluster.settle(node)
+    _clear(cluster, layout, now, node)
+    order_place(cluster, layout, now, "backup")
+    cluster.order(now.node, "protect", protect_order(layout, now, cluster.address))
+    log.info("%s is protected by %s again", called(layout, now), node)
+
+
+def unprotect(cluster: Cluster, layout: Layout, place: UnitPlace) -> UnitPlace:
+    """Take the backup away, in an order in which nobody takes over by mistake."""
+    backup = place.backup
+    if backup is None:
+        return place
+    now = cluster.catalog.back_up(layout.name, place, None)
+    if now is None:
+        raise AbsentError(
+            f"unit '{place.unit}' was taken over at this moment", hint="look at the status, then try again"
+        )
+    try:
+        drop(cluster, layout, place, backup)
+    except BorealisError as error:  # it is not there; if it is yet, it claims in vain
+        log.warning("the standby of %s was not dropped on %s: %s", called(layout, place), backup, error)
+    cluster.order(now.node, "protect", protect_order(layout, now, cluster.address))
+    return now
+
+
+def begin_anew(cluster: Cluster, layout: Layout, place: Place) -> None:
+    """Both copies are lost: begin from nothing, under a new epoch, where it was or where there is least to do."""
+    able = _able(cluster)
+    if isinstance(place, EntryPlace) and _is_durable(layout, place) and place.node not in {n.name for n in able}:
+        raise AbsentError(f"{called(layout, place)} has its log on '{place.node}', which is not there", hint="start it")
+    names = [place.node, *([place.backup] if place.backup else [])]
+    chosen = next((name for name in names if name in {n.name for n in able}), None)
+    other = chosen or next(iter(candidates(place, able)), None)
+    if other is None:
+        raise AbsentError(f"no node is there for {called(layout, place)}", hint="start one")
+    now = cluster.catalog.begin_anew(layout.name, place, other)
+    if now is None:
+        return
+    log.warning("%s begins from nothing on %s: both copies are lost", called(layout, now), other)
+    cluster.settle(other)
+    _clear(cluster, layout, now, other)
+    order_place(cluster, layout, now)
+
+
+def claim(cluster: Cluster, asked: Sequence[Claim]) -> list[Claimed]:
+    """What nodes claim, granted or not. Nobody's work on a diagram is waited for: a takeover cannot."""
+    found = []
+    for wanted, (granted, place) in zip(asked, cluster.catalog.claim(asked), strict=True):
+        what = f"{wanted.node}: {wanted.what} {wanted.diagram}.{wanted.unit or wanted.input} #{wanted.incarnation}"
+        log.warning("%s %s", "granted to" if granted else "refused to", what)
+        address = None if place is None else cluster.address(place.node)
+        incarnation = wanted.incarnation if place is None else place.incarnation
+        found.append(Claimed(granted=granted, incarnation=incarnation, address=address or ""))
+    return found
+
+
+def is_stray(cluster: Cluster, layout: Layout | None, unit: str, entry: str, node: str) -> bool:
+    """Whether a node's copy is where it shall not be, as things stand now."""
+    place = None if layout is None else place_of(layout, unit, entry)
+    member = cluster.members.member(node)
+    if layout is None or place is None or member is None or node not in (place.node, place.backup):
+        return True
+    known = {node: member}
+    copies = unit_copies(layout, place, known) if isinstance(place, UnitPlace) else entry_copies(layout, place, known)
+    return node in copies.deposed
+
+
+def place_of(layout: Layout, unit: str, entry: str) -> Place | None:
+    """A unit or an entry point by its name."""
+    return layout.unit(unit) if unit else layout.entry(entry)
+
+
+def called(layout: Layout, place: Place) -> str:
+    """As people read it."""
+    if isinstance(place, UnitPlace):
+        return f"unit {layout.name}.{place.unit}"
+    return f"entry point {layout.name}/{place.input}"
+
+
+def drop(cluster: Cluster, layout: Layout, place: Place, node: str) -> None:
+    """Make a node let go of its copy."""
+    if isinstance(place, UnitPlace):
+        cluster.order(node, "drop", UnitName(diagram=layout.name, unit=place.unit))
+    else:
+        cluster.order(node, "drop_entry", EntryName(stream=stream_name(layout.name, place.input)))
+
+
+def _clear(cluster: Cluster, layout: Layout, place: Place, node: str) -> None:
+    """Whatever the node has of an earlier incarnation goes first."""
+    status = cluster.living(node)
+    if isinstance(place, UnitPlace):
+        found = status.unit(layout.name, place.unit)
+        guard, there = (None, False) if found is None else (found.guard, True)
+        stands_by = found is not None and found.state == "standby"
+    else:
+        guard = status.entry(stream_name(layout.name, place.input))
+        there, stands_by = guard is not None, guard is not None and guard.role == "backup"
+    if there and not (stands_by and guard is not None and guard.incarnation == place.incarnation):
+        drop(cluster, layout, place, node)
+
+
+def _able(cluster: Cluster) -> list[Load]:
+    ready = {member.name for member in cluster.members.alive() if member.status.spark == "ready"}
+    return [load for load in loads(cluster) if load.name in ready]
+
+
+def _willing(cluster: Cluster, place: Place) -> str:
+    """The first that answers: a node that has just died is taken for alive for a while."""
+    for name in candidates(place, _able(cluster)):
+        try:
+            cluster.ask(name, "ping", Ping(), Pong)
+            return name
+        except BorealisError as error:
+            log.info("node %s cannot be a backup now: %s", name, error)
+    raise AbsentError("no node is there for a backup", hint="start one")
+
+
+def _is_durable(layout: Layout, entry: EntryPlace) -> bool:
+    spec = Spec.from_yaml(layout.yaml)
+    return any(i.durable for i in spec.inputs if i.name == entry.input)

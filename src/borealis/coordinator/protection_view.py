@@ -1,0 +1,112 @@
+"""How well units and entry points are protected, as `borealis status` shows it: from the catalog and heartbeats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from borealis.coordinator.cluster import Cluster
+from borealis.coordinator.layout import EntryPlace, Layout, Place, UnitPlace, stream_name
+from borealis.wire.messages import GuardStatus
+
+Facts = dict[str, Any]
+EXPOSED = ("alone", "lost", "taking over")  # states in which the next failure is not survived, or this one not yet
+
+
+def guard_view(cluster: Cluster, layout: Layout, place: Place) -> Facts | None:
+    """The protection of a unit or an entry point; None if none was promised."""
+    if not place.protected:
+        return None
+    mine = _told(cluster, layout, place, place.node)
+    other = _told(cluster, layout, place, place.backup)
+    state, since, why = _state(cluster, layout, place, mine, other)
+    sides = [guard for guard in (mine, other) if guard is not None]
+    takeovers = mine.takeovers if mine is not None else []
+    return {
+        **_promise(layout, place),
+        "incarnation": place.incarnation,
+        "backup": place.backup,
+        "state": state,
+        "since": since,
+        "why": why,
+        "stale_ms": max((guard.stale_ms for guard in sides), default=0.0),
+        "recovery_ms": max((guard.recovery_ms for guard in sides), default=0.0),
+        "messages": sum(guard.messages for guard in sides[:1]),
+        "bytes": sum(guard.bytes for guard in sides[:1]),
+        "discarded": sum(guard.discarded for guard in sides),
+        "takeovers": len(takeovers),
+        "last_takeover": takeovers[-1].model_dump(exclude={"v"}) if takeovers else None,
+    }
+
+
+def unprotected(cluster: Cluster) -> list[Facts]:
+    """Whatever is without the protection it was promised, since when and why."""
+    found = []
+    for layout in cluster.catalog.layouts():
+        for place in layout.parts() if layout.state == "running" else ():
+            view = guard_view(cluster, layout, place)
+            if view is not None and view["state"] in EXPOSED:
+                seconds = round(max(0.0, cluster.now() - view["since"]), 1)
+                said = {key: view[key] for key in ("state", "since", "why")}
+                found.append({"diagram": layout.name, "what": _name(place), "seconds": seconds, **said})
+    return found
+
+
+def _name(place: Place) -> str:
+    return place.unit if isinstance(place, UnitPlace) else f"input {place.input}"
+
+
+def _promise(layout: Layout, place: Place) -> Facts:
+    if isinstance(place, EntryPlace):
+        return {"approach": place.approach, "guarantee": "precise" if place.approach == "mirror" else "gap"}
+    assert place.protection is not None
+    kept = place.protection
+    return {"approach": kept.approach, "guarantee": kept.guarantee, "interval_ms": kept.interval_ms}
+
+
+def _told(cluster: Cluster, layout: Layout, place: Place, node: str | None) -> GuardStatus | None:
+    """What a node says of its side, if it is alive."""
+    member = None if node is None or not cluster.members.lives(node) else cluster.members.member(node)
+    if member is None:
+        return None
+    if isinstance(place, EntryPlace):
+        return member.entry(stream_name(layout.name, place.input))
+    status = member.unit(layout.name, place.unit)
+    return None if status is None else status.guard
+
+
+def _state(
+    cluster: Cluster, layout: Layout, place: Place, mine: GuardStatus | None, other: GuardStatus | None
+) -> tuple[str, float, str]:
+    """In one word, since when, and why."""
+    now = cluster.now()
+    if not cluster.members.lives(place.node):
+        silence = cluster.members.silent_for(place.node)
+        able = place.backup is not None and cluster.members.lives(place.backup)
+        return "taking over" if able else "lost", now - (silence or 0.0), f"{place.node} does not answer"
+    if place.backup is None:
+        return "alone", _alone_since(layout, mine), _why_alone(cluster, place, mine)
+    if not cluster.members.lives(place.backup):
+        silence = cluster.members.silent_for(place.backup)
+        return "alone", now - (silence or 0.0), f"{place.backup} does not answer"
+    if other is None:
+        return "catching up", mine.since if mine is not None else layout.since, "the backup is being started"
+    if mine is None:
+        return "catching up", layout.since, ""
+    return mine.state, mine.since, mine.why
+
+
+def _alone_since(layout: Layout, mine: GuardStatus | None) -> float:
+    if mine is None:
+        return layout.since
+    if mine.state == "alone" and mine.since:
+        return mine.since
+    return mine.takeovers[-1].at if mine.takeovers else layout.since
+
+
+def _why_alone(cluster: Cluster, place: Place, mine: GuardStatus | None) -> str:
+    if place.was is not None and not cluster.members.lives(place.was):
+        return f"{place.was} does not answer"
+    if mine is not None and mine.state == "alone" and mine.why:
+        return mine.why
+    able = [m.name for m in cluster.members.alive() if m.name != place.node and m.status.spark == "ready"]
+    return "its new backup is being started" if able else "no other node is ready"

@@ -1,0 +1,192 @@
+"""Protection: what a unit's boxes have against the death of their node, and what their readers are promised then.
+
+    protection: {approach: passive}                      # for all units
+    protection:                                          # or by box, and `all` for the rest
+      all: {approach: passive}
+      per_source: {approach: upstream-backup, guarantee: no-loss, trim_interval: 50 ms}
+
+Whether an approach can keep what is asked of it depends on the boxes: `ha/offers.py` knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+
+from pydantic import Field, model_validator
+
+from borealis.diagram import notation
+from borealis.diagram.durations import Duration, parse
+from borealis.diagram.frozen import Frozen
+from borealis.errors import DiagramError, did_you_mean
+
+if TYPE_CHECKING:
+    from borealis.diagram.spec import Spec
+
+Approach = Literal["none", "amnesia", "passive", "active", "upstream-backup"]
+Guarantee = Literal["gap", "no-loss", "precise"]
+APPROACHES: tuple[str, ...] = get_args(Approach)
+GUARANTEES: tuple[str, ...] = get_args(Guarantee)
+
+ALL = "all"  # the name under which those units are protected of which no box is named
+CHECKPOINT_INTERVAL = "500 ms"
+TRIM_INTERVAL = "100 ms"
+INTERVALS = {"passive": "checkpoint_interval", "active": "trim_interval", "upstream-backup": "trim_interval"}
+
+
+class Protection(Frozen):
+    """How the unit of a box is protected (or, under the name `all`, every unit of which no box is named)."""
+
+    noun: ClassVar[str] = "protection"
+
+    name: str = ALL
+    approach: Approach = Field(description=f"approaches are {', '.join(APPROACHES)}")
+    guarantee: Guarantee | None = Field(default=None, description=f"guarantees are {', '.join(GUARANTEES)}")
+    checkpoint_interval: Duration | None = None  # passive: between two checkpoints
+    trim_interval: Duration | None = None  # active, upstream-backup: between two messages about what can be let go
+    ping: Duration = "100 milliseconds"
+    misses: int = Field(default=3, description="give a whole number, such as misses: 3")  # pings until it is dead
+    patience: Duration = (
+        "2 seconds"  # a node that accepts connections and does not answer is slow for so long, not dead
+    )
+    without_backup: Literal["refuse", "degrade"] = "refuse"  # when no node is left for a backup
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(**({"name": ALL} | fields))  # errors tell the name
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, fields: Any) -> Any:
+        """What is left out follows from the approach."""
+        if not isinstance(fields, dict):
+            return fields
+        approach = fields.get("approach")
+        for field, known in (("approach", APPROACHES), ("guarantee", GUARANTEES)):
+            value = fields.get(field)
+            if isinstance(value, str) and value not in known:
+                hint = did_you_mean(value, known) or f"there are {', '.join(known)}"
+                raise DiagramError(f"no {field} '{value}'", hint=hint)
+        given = {k: v for k, v in fields.items() if v is not None}
+        defaults: dict[str, Any] = {}
+        if approach not in (None, "none"):
+            defaults["guarantee"] = "gap" if approach == "amnesia" else "precise"
+        if approach in INTERVALS:
+            mine = INTERVALS[approach]
+            defaults[mine] = CHECKPOINT_INTERVAL if mine == "checkpoint_interval" else TRIM_INTERVAL
+        return defaults | given
+
+    @model_validator(mode="after")
+    def _check(self) -> Protection:
+        mine = INTERVALS.get(self.approach)
+        for field in ("checkpoint_interval", "trim_interval"):
+            if field != mine and getattr(self, field) is not None:
+                hint = f"it has a {mine}" if mine else "leave it out"
+                raise DiagramError(f"{self.approach} has no {field}", hint=hint)
+        for field in ("checkpoint_interval", "trim_interval", "ping", "patience"):
+            if getattr(self, field) is not None and parse(getattr(self, field)) == 0:
+                raise DiagramError(f"'{field}' must be more than zero", hint="give some time, such as '100 ms'")
+        if self.misses < 1:
+            raise DiagramError(f"{self.misses} misses", hint="one missed ping is the least that tells anything")
+        return self
+
+    @property
+    def interval_us(self) -> int:
+        """The interval that applies: between checkpoints, or between messages about what can be let go."""
+        return parse(self.checkpoint_interval or self.trim_interval or TRIM_INTERVAL)
+
+    @property
+    def ping_us(self) -> int:
+        """The distance of pings."""
+        return parse(self.ping)
+
+    @property
+    def patience_us(self) -> int:
+        """How long a node may be silent while it still accepts connections."""
+        return parse(self.patience)
+
+    def plain(self) -> dict[str, Any]:
+        """It as the YAML form has it; what follows from the approach is left out."""
+        usual = Protection(approach=self.approach)
+        body: dict[str, Any] = {"approach": self.approach}
+        for field in type(self).model_fields:
+            if field not in ("name", "approach") and getattr(self, field) != getattr(usual, field):
+                body[field] = str(getattr(self, field))
+        return body
+
+    def like(self, other: Protection) -> bool:
+        """Whether both say the same, under whatever names."""
+        return self.model_copy(update={"name": other.name}) == other
+
+
+def protection_of(spec: Spec, boxes: Collection[str]) -> Protection | None:
+    """That of a unit made of these boxes: what those say that are named, which must be one thing; else that of `all`.
+
+    None: nothing protects it, and nothing is promised.
+    """
+    named = [p for p in spec.protection if p.name != ALL and p.name in boxes]
+    for other in named[1:]:
+        if not other.like(named[0]):
+            raise DiagramError(
+                f"boxes '{named[0].name}' and '{other.name}' of one unit are protected in different ways",
+                hint=f"say the same of both, or begin a new unit between them: --cut {other.name}",
+            )
+    return _if_any(named[0] if named else next((p for p in spec.protection if p.name == ALL), None))
+
+
+def chosen(
+    found: Protection | None, approach: str | None = None, guarantee: str | None = None, **options: Any
+) -> Protection | None:
+    """What the diagram says, with what the user says at deployment over it.
+
+    With another approach, only what does not depend on the approach is kept. Options that are None are not said.
+    """
+    said = {"approach": approach, "guarantee": guarantee} | options
+    said = {k: v for k, v in said.items() if v is not None}
+    if found is None:
+        return _if_any(Protection(**said)) if said else None
+    kept = {k: getattr(found, k) for k in type(found).model_fields}
+    if approach not in (None, found.approach):
+        kept |= dict.fromkeys(("guarantee", "checkpoint_interval", "trim_interval"))
+    return _if_any(Protection(**(kept | said)))
+
+
+def _if_any(found: Protection | None) -> Protection | None:
+    return None if found is None or (found.approach == "none" and found.guarantee is None) else found
+
+
+def check_names(protections: Iterable[Protection], boxes: Collection[str], inputs: Collection[str]) -> None:
+    """Refuse protection of what is no box."""
+    for one in protections:
+        if one.name == ALL or one.name in boxes:
+            continue
+        if one.name in inputs:
+            hint = "an input is protected with the units that read it: name boxes, or 'all'"
+            raise one.wrong("that is an input", hint)
+        raise one.wrong("no such box", did_you_mean(one.name, [*boxes, ALL]) or "name boxes, or 'all' for the rest")
+
+
+def read(body: Any) -> tuple[Protection, ...]:
+    """From the YAML form: one mapping with an approach, or one for each name."""
+    if not isinstance(body, dict):
+        raise DiagramError(f"'protection' must say an approach, not {body!r}", hint="write {approach: passive}")
+    if isinstance(body.get("approach"), str):
+        body = {ALL: body}
+    found = []
+    for name, fields in body.items():
+        if not isinstance(fields, dict):
+            known = [field for field in Protection.model_fields if field != "name"]
+            hint = did_you_mean(name, known) if name not in known else "say its approach: {approach: passive}"
+            raise DiagramError(
+                f"protection '{name}' must say an approach, not {fields!r}", hint=hint or "write {approach: passive}"
+            )
+        if "name" in fields:
+            raise DiagramError(f"protection '{name}': unknown key 'name'", hint="the name is the key it stands under")
+        found.append(Protection(name=name, **fields))
+    return tuple(found)
+
+
+def written(protections: tuple[Protection, ...]) -> dict[str, Any]:
+    """The YAML form: short where it is for all."""
+    if [p.name for p in protections] == [ALL]:
+        return protections[0].plain()
+    return notation.Block({p.name: p.plain() for p in protections})

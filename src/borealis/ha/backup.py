@@ -1,0 +1,95 @@
+"""The backup's side, as a state machine: messages come in, possibly again, late, or not at all; one day it takes over.
+
+Pure: it keeps facts, not data. What it says to a message tells the node whether to take the data that came with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from borealis.ha.primary import Want
+from borealis.ha.steps import Place, Step
+from borealis.ingest.input_manager import Passed, Script
+
+Answer = Literal["take", "known", "whole", "deposed"]
+Approach = Literal["amnesia", "passive", "active", "upstream-backup"]
+
+
+@dataclass(frozen=True)
+class Resume:
+    """How to go on after the primary."""
+
+    begin: Step | None  # inputs are read from here; None: from the present
+    outputs: Mapping[str, Place]  # outputs stand here then
+    scripts: tuple[Script, ...] = ()  # what to read first, in this order
+    jump: bool = False  # what is merged freely gets ids behind a hole
+
+
+@dataclass
+class Backup:
+    """What the backup of a unit knows of its primary."""
+
+    approach: Approach
+    several: bool  # the unit reads more than one stream
+    arbitrary: bool  # so that the order in which they arrive, or chance, matters for what comes out
+    precise: bool
+    incarnation: int  # of the primary it stands by
+    step: Step | None = None  # the last train it knows of
+    start: Step | None = None
+    done: Step | None = None
+    orders: dict[int, tuple[Passed, ...]] = field(default_factory=dict)
+    taken_over: bool = False
+
+    def receive(self, incarnation: int, want: Want) -> Answer:
+        """A message: take what is in it, or it is known already, or only the whole helps, or its sender is deposed."""
+        if self.taken_over or incarnation < self.incarnation:
+            return "deposed"
+        if want.kind == "whole":
+            if incarnation == self.incarnation and self.step is not None and want.step.train < self.step.train:
+                return "known"  # it was under way for long
+            self.orders.clear()
+        elif self.step is None or incarnation > self.incarnation:
+            return "whole"
+        elif want.step.train < self.step.train:
+            return "known"
+        elif want.since > self.step.train:  # what lies between never came; what overlaps does no harm
+            return "whole"
+        self.incarnation = incarnation
+        self._remember(want)
+        return "take"
+
+    def _remember(self, want: Want) -> None:
+        self.step, self.start, self.done = want.step, want.start or self.start, want.done or self.done
+        self.orders.update(want.orders)
+        if self.start is not None:
+            self.orders = {train: order for train, order in self.orders.items() if train > self.start.train}
+
+    def follow(self, want: Want, followed: int) -> list[Script]:
+        """For a backup that runs in parallel: what to read next, after the trains it follows already."""
+        return [Script(order) for train, order in want.orders if train > followed]
+
+    def take_over(self) -> Resume | None:
+        """The primary is dead; None if the backup never knew anything of it and cannot go on for it."""
+        self.taken_over = True
+        self.incarnation += 1
+        if self.step is None:
+            return None
+        jump = self.arbitrary and not self.precise
+        if self.approach == "amnesia":
+            return Resume(None, self.step.outputs, jump=True)
+        if self.approach in ("passive", "active"):
+            return Resume(self.step, self.step.outputs, jump=jump)
+        assert self.start is not None
+        assert self.done is not None
+        return Resume(self.start, self.done.outputs, self._scripts(self.start, self.done), jump)
+
+    def _scripts(self, start: Step, done: Step) -> tuple[Script, ...]:
+        """Read again in silence what made the state, then what readers may lack."""
+        known = sorted(self.orders.items())
+        if self.several and self.precise:
+            silent = [Script(order, silent=True) for train, order in known if start.train < train <= done.train]
+            return (*silent, *(Script(order) for train, order in known if train > done.train))
+        to = tuple((name, c.position, c.boundary) for name, c in done.inputs.items())
+        return (Script(to, silent=True),) if done.train > start.train else ()

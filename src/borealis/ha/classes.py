@@ -1,0 +1,105 @@
+"""Which class a unit has (Hwang 3.2.2, figure 3.3): what a backup can promise that computes the same input again.
+
+The classes of boxes are Hwang's. For a whole unit his figure is not enough, since our engine has rules of its own:
+
+- A unit that reads one stream computes the same whatever the trains: the order of everything in it comes from that
+  stream. So a union inside it, of branches of that stream, is repeatable.
+- A unit that reads several streams merges them as they arrive. A box that more than one of them reaches is arbitrary,
+  whatever it does: also a join, whose results are the same but come in another order, and so under other ids.
+- An expression that asks the clock or chance makes any box arbitrary; to know the order of its input does not help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from borealis.diagram import sql
+from borealis.diagram.boxes import Box
+from borealis.diagram.boxes.base import CLASSES
+from borealis.diagram.cut import Piece
+from borealis.diagram.spec import Spec
+from borealis.ha.span import reach_back
+
+REPEATABLE, CONVERGENT, DETERMINISTIC, ARBITRARY = CLASSES
+
+# Spark SQL that gives something else the next time; a seed does not help, it counts rows of a partition
+UNREPEATABLE_CALLS = frozenset(
+    {"rand", "random", "randn", "randstr", "uniform", "uuid", "shuffle", "now", "curdate", "current_timestamp"}
+    | {"current_date", "current_time", "localtimestamp", "monotonically_increasing_id", "spark_partition_id"}
+    | {"input_file_name", "input_file_block_start", "input_file_block_length", "reflect", "java_method", "try_reflect"}
+)
+UNREPEATABLE_WITHOUT_ARGUMENT = frozenset({"unix_timestamp"})
+UNREPEATABLE_WORDS = frozenset({"current_timestamp", "current_date", "current_time", "localtimestamp"})
+
+
+@dataclass(frozen=True)
+class Classified:
+    """The class of a unit, one of CLASSES, and the (class, reason) of each of its boxes."""
+
+    kind: str
+    why: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    streams: int = 1  # that it reads
+    chance: tuple[str, ...] = ()  # boxes that compute something else the next time, from the same input
+    reach: Mapping[str, int | None] = field(default_factory=dict)  # of its state, by arrow: see `reach_back`
+
+    @property
+    def arbitrary(self) -> bool:
+        """Whether a backup may come to other tuples, or to the same under other ids."""
+        return self.kind == ARBITRARY
+
+
+def classify(spec: Spec, piece: Piece) -> Classified:
+    """The class of a unit: the most general of its boxes'."""
+    origins = _origins(spec, piece)
+    why = {name: _box_class(spec.box(name), origins[name]) for name in piece.boxes}
+    kind = CLASSES[max((CLASSES.index(one) for one, _ in why.values()), default=0)]
+    chance = tuple(name for name in piece.boxes if unrepeatable(spec.box(name)))
+    return Classified(kind, why, len(piece.reads), chance, reach_back(spec, piece))
+
+
+def _origins(spec: Spec, piece: Piece) -> dict[str, list[str]]:
+    """For each box the arrows into the unit that lead to it."""
+    found: dict[str, set[str]] = {arrow: {arrow} for arrow in piece.reads}
+    for box in spec.topological():
+        if box.name in piece.boxes:
+            found[box.name] = {origin for source in box.sources for origin in found[source]}
+    return {name: [a for a in piece.reads if a in found[name]] for name in piece.boxes}
+
+
+def _box_class(box: Box, origins: list[str]) -> tuple[str, str]:
+    call = unrepeatable(box)
+    if call:
+        return ARBITRARY, f"{call}() gives something else the next time"
+    if len(origins) > 1:
+        several = f"{', '.join(origins[:-1])} and {origins[-1]}"
+        if len(box.sources) > 1:
+            return ARBITRARY, f"{several} meet here as they arrive"
+        return ARBITRARY, f"{several} are merged before it as they arrive"
+    if box.operator_class == ARBITRARY:
+        return REPEATABLE, f"all it merges comes from one stream, {origins[0]}, in the order of that"
+    return box.operator_class, box.class_reason
+
+
+def unrepeatable(box: Box) -> str:
+    """The first function in its expressions that gives something else the next time; empty if there is none.
+
+    >>> from borealis.diagram.boxes.filter import Filter
+    >>> unrepeatable(Filter(name="some", sources=("a",), predicate="RAND() < 0.1")), unrepeatable(
+    ...     Filter(name="some", sources=("a",), predicate="rand < 0.1")
+    ... )
+    ('rand', '')
+    """
+    for expression in box.expressions:
+        solid = [token for token in sql.tokens(expression) if token.solid]
+        texts = ["", *(token.text for token in solid), "", ""]
+        for at, token in enumerate(solid, 1):
+            before, after, second = texts[at - 1], texts[at + 1], texts[at + 2]
+            word = token.plain if token.nameable and before != "." else ""
+            if after == "(" and (
+                word in UNREPEATABLE_CALLS or (second == ")" and word in UNREPEATABLE_WITHOUT_ARGUMENT)
+            ):
+                return word
+            if token.kind == "word" and after != "." and word in UNREPEATABLE_WORDS:
+                return word
+    return ""

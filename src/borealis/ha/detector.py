@@ -1,0 +1,64 @@
+"""Whether a node is dead, by its answers to pings. Pure: times come in, a verdict goes out.
+
+A node whose machine refuses connections (or cannot be reached at all) is dead after a few misses in a row. One that
+accepts connections and does not answer is slow: busy, paused, swapping. It gets far more time, since taking over from
+it helps nobody if it is back in a moment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["alive", "suspect", "dead"]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often to ping, and how many misses make a death; seconds."""
+
+    every_s: float = 0.1
+    misses: int = 3
+    patience_s: float = 2.0
+
+
+class Detector:
+    """One node's answers. `dead` is the last word: whoever comes back is another incarnation."""
+
+    def __init__(self, pace: Pace, now: float) -> None:
+        self.pace = pace
+        self.last_answer = now
+        self.died: float | None = None
+        self._misses = 0
+
+    def answered(self, now: float) -> Verdict:
+        """It is there."""
+        if self.died is None:
+            self.last_answer, self._misses = now, 0
+        return self.verdict()
+
+    def refused(self, now: float) -> Verdict:
+        """Nobody listens there."""
+        if self.died is None:
+            self._misses += 1
+            if self._misses >= self.pace.misses:
+                self.died = now
+        return self.verdict()
+
+    def silent(self, now: float) -> Verdict:
+        """Somebody listens, and does not answer."""
+        if self.died is None:
+            self._misses = max(1, self._misses)
+            if now - self.last_answer >= max(self.pace.patience_s, self.pace.misses * self.pace.every_s):
+                self.died = now
+        return self.verdict()
+
+    def verdict(self) -> Verdict:
+        """As things stand."""
+        if self.died is not None:
+            return "dead"
+        return "suspect" if self._misses else "alive"
+
+    def detection_s(self) -> float:
+        """From the last answer to the verdict."""
+        return 0.0 if self.died is None else self.died - self.last_answer

@@ -1,0 +1,102 @@
+"""What each approach gives for each class of unit (Hwang table 3.2), what we add to it, and what is refused.
+
+Ours is often more than the table: a stream keeps its ids through a takeover, and readers ask for the id they want next.
+Where a backup comes to the same tuples under the same ids, what Hwang calls repeating is precise for the readers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from borealis.diagram.boxes.base import CLASSES
+from borealis.diagram.protection import Protection
+from borealis.errors import DiagramError
+from borealis.ha.classes import DETERMINISTIC, Classified
+
+_STANDBY = ("repeating", "repeating", "repeating", "divergent")
+TABLE = {
+    approach: dict(zip(CLASSES, row, strict=True))
+    for approach, row in {
+        "amnesia": ("gap",) * 4,
+        "passive": _STANDBY,
+        "active": _STANDBY,
+        "upstream-backup": ("repeating", "convergent", "divergent", "divergent"),
+    }.items()
+}
+
+_HELD = "its output is held until the backup has the checkpoint that made it"
+_ORDERED = "each train's output is held until the backup has its merge order, in which it computes the same"
+_BY_ID = "the backup comes to the same tuples under the same ids, and a reader asks for the id it wants next"
+_REBUILT = "its state is built again from what upstream kept; then " + _BY_ID
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What readers of a unit see when its node dies, and how that comes about."""
+
+    recovery: str  # precise, repeating, convergent, divergent, gap; none: it does not come back by itself
+    how: str
+
+
+def recovery_type(approach: str, kind: str) -> str:
+    """Hwang's table 3.2, and gap for amnesia."""
+    return TABLE[approach][kind]
+
+
+def given(protection: Protection | None, classified: Classified) -> Offer:
+    """What is promised; `refuse` says whether it can be."""
+    if protection is None or protection.approach == "none":
+        return Offer("none", "nothing takes over: the unit and its state are gone")
+    if protection.approach == "amnesia":
+        return Offer("gap", "the backup begins with nothing, at what is newest; ids jump, so that readers know")
+    least = recovery_type(protection.approach, classified.kind)
+    if protection.guarantee == "precise":
+        return Offer("precise", _precisely(protection.approach, classified))
+    if protection.guarantee == "gap":
+        return Offer("gap", f"no more is asked; as a rule it is {least}")
+    if least == "divergent":
+        return Offer(least, "nothing is lost; ids jump, and behind the jump some tuples may come again, or differ")
+    return Offer(least, f"that is promised, but readers see precise recovery: {_BY_ID}")
+
+
+def _precisely(approach: str, classified: Classified) -> str:
+    if not classified.arbitrary:
+        stateful = any(reach != 0 for reach in classified.reach.values())
+        return _REBUILT if approach == "upstream-backup" and stateful else _BY_ID
+    return _HELD if approach == "passive" else _ORDERED
+
+
+def refuse(protection: Protection | None, classified: Classified) -> None:
+    """Raise a DiagramError, with the reason, if what is asked of an approach cannot be given for such a unit."""
+    if protection is None or protection.guarantee is None:
+        return
+    approach, guarantee = protection.approach, protection.guarantee
+    if approach == "none":
+        raise protection.wrong(f"'{guarantee}' without an approach", "choose one, or leave the guarantee out")
+    if approach == "amnesia" and guarantee != "gap":
+        raise _impossible(protection, "it forgets all state", "choose passive, active or upstream-backup")
+    if guarantee == "gap" or approach not in ("active", "upstream-backup"):
+        return
+    if guarantee == "precise" and classified.chance:
+        names = ", ".join(f"'{name}' ({classified.why[name][1]})" for name in classified.chance)
+        hint = "choose passive, which sends nothing that its backup does not have, or guarantee no-loss"
+        raise _impossible(protection, f"the backup cannot compute the same again: {names}", hint)
+    if approach == "upstream-backup":
+        _refuse_rebuilding(protection, classified)
+
+
+def _refuse_rebuilding(protection: Protection, classified: Classified) -> None:
+    """From nothing, only state can be built again that depends on a stretch of input, and not on where it begins."""
+    standby = "choose passive or active"
+    if protection.guarantee == "precise" and classified.kind == DETERMINISTIC:
+        boxes = ", ".join(name for name, (kind, _) in classified.why.items() if kind == DETERMINISTIC) or "a box"
+        reason = f"windows of {boxes} would be aligned to where the backup begins to read, and stay so"
+        raise _impossible(protection, reason, f"{standby}, or guarantee no-loss")
+    endless = [arrow for arrow, reach in classified.reach.items() if reach is None]
+    if endless:
+        reason = f"the unit's state depends on all that ever came from {', '.join(endless)}, which nobody keeps"
+        raise _impossible(protection, reason, standby)
+
+
+def _impossible(protection: Protection, reason: str, hint: str) -> DiagramError:
+    return protection.wrong(f"{protection.approach} cannot give '{protection.guarantee}': {reason}", hint)

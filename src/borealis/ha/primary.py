@@ -1,0 +1,263 @@
+"""The primary's side of each approach, as a state machine: trains are committed, messages go to the backup and are
+acknowledged or not, backups come and go; what follows for inputs and outputs is told as `Effects`. Pure.
+
+Laws, for every order of events:
+1. An input is acknowledged only up to where the backup could go on if the primary died now.
+2. Where output is held, no tuple is released that the backup would not produce again under the same id.
+3. Without a backup nothing is held, and inputs are acknowledged as trains are committed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from borealis.ha.steps import NONE, Effects, Place, Step
+from borealis.ingest.input_manager import Passed
+
+CLIENT_S = 1.0  # what a client was pushed may be under way for so long; it acknowledges nothing
+Kind = Literal["whole", "delta", "facts"]
+# for the boundaries of the outputs: up to which time tuples of each input are never needed again; None: never so
+Needed = Callable[[Mapping[str, int]], Mapping[str, int | None]]
+Orders = tuple[tuple[int, tuple[Passed, ...]], ...]  # by train
+
+
+@dataclass(frozen=True)
+class Want:
+    """A message that is due: all there is, what changed since train `since`, or only facts."""
+
+    kind: Kind
+    number: int  # of the message; the answer carries it
+    since: int  # the last train the backup has
+    step: Step  # up to here
+    start: Step | None = None  # where an empty backup begins to read (upstream backup)
+    done: Step | None = None  # up to where readers have everything (upstream backup)
+    orders: Orders = ()  # how the trains were merged that the backup does not know yet
+
+
+@dataclass
+class Primary:
+    """What all approaches have in common. One message is under way at a time."""
+
+    interval_s: float
+    several: bool  # it reads more than one stream, merged as they arrive
+    arbitrary: bool  # so that it, or chance, matters for what comes out
+    precise: bool
+    first: Step  # where the unit stood when this began
+    joined: bool = False  # there is a backup
+    known: bool = False  # it has had the whole
+    last: Step = field(init=False)
+    _acked: int = field(init=False)  # the last train the backup has
+    _number: int = 0
+    _under_way: Want | None = None
+    _sent_at: float = float("-inf")
+    _steps: deque[Step] = field(default_factory=deque)  # behind `_acked`, or as far back as may be needed
+
+    holds: ClassVar[bool] = False  # whether some output may have to wait
+    needs_state: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        self.last = self.first
+        self._acked = self.first.train
+
+    @property
+    def holding(self) -> bool:
+        """Whether output waits for the backup."""
+        return self.joined and self.precise and self.arbitrary and self.holds
+
+    # -- what happens
+
+    def join(self) -> Effects:
+        """A backup is there; it knows nothing."""
+        self.joined, self.known, self._under_way, self._sent_at = True, False, None, float("-inf")
+        return NONE
+
+    def desert(self) -> Effects:
+        """There is no backup any more."""
+        self.joined = self.known = False
+        self._under_way = None
+        self._steps.clear()
+        self._acked = self.last.train
+        return Effects(self.last.positions(), open=True)
+
+    def committed(self, step: Step) -> Effects:
+        """A train was committed."""
+        self.last = step
+        if not self.joined:
+            self._acked = step.train
+            return Effects(step.positions(), open=True)
+        self._steps.append(step)
+        return self._on_commit(step)
+
+    def tick(self, now: float, received: Mapping[str, int]) -> Effects:
+        """To be called now and then while there is no backup."""
+        return NONE
+
+    def want(self, now: float, received: Mapping[str, int]) -> Want | None:
+        """What to send now, if anything. `received` is the first tuple of each output that some reader lacks."""
+        if not self.joined or self._under_way is not None:
+            return None
+        if self.known and not self._is_due(now, received):
+            return None
+        self._number += 1
+        self._sent_at = now
+        self._under_way = self._compose(now, received)
+        return self._under_way
+
+    def acknowledged(self, number: int) -> Effects:
+        """The backup has a message."""
+        sent = self._under_way
+        if sent is None or sent.number != number or not self.joined:
+            return NONE
+        self._under_way = None
+        self._acked, self.known = sent.step.train, True
+        effects = self._on_ack(sent)
+        self._forget(sent)
+        return effects
+
+    def failed(self) -> None:
+        """No answer came, or a bad one: what it was about is sent again with the next."""
+        self._under_way = None
+
+    def rejected(self) -> None:
+        """The backup has lost the thread: it needs the whole."""
+        self._under_way, self.known = None, False
+
+    # -- what differs
+
+    def _on_commit(self, step: Step) -> Effects:
+        return NONE
+
+    def _on_ack(self, sent: Want) -> Effects:
+        return Effects(sent.step.positions(), self._released(sent.step))
+
+    def _is_due(self, now: float, received: Mapping[str, int]) -> bool:
+        urgent = self.holding and self.last.train > self._acked
+        return urgent or now - self._sent_at >= self.interval_s
+
+    def _compose(self, now: float, received: Mapping[str, int]) -> Want:
+        kind: Kind = "facts" if self.known else "whole"
+        return Want(kind, self._number, self._acked, self.last, orders=self._orders(self._acked) if self.known else ())
+
+    def _forget(self, sent: Want) -> None:
+        while self._steps and self._steps[0].train <= sent.step.train:
+            self._steps.popleft()
+
+    def _orders(self, since: int) -> Orders:
+        return tuple((s.train, s.order) for s in self._steps if s.train > since) if self.several else ()
+
+    def _released(self, step: Step) -> Mapping[str, Place] | None:
+        return step.outputs if self.holding else None
+
+
+@dataclass
+class Amnesia(Primary):
+    """Nothing is kept: the backup learns only how far ids have come, so that its own go on behind a hole."""
+
+    def _on_commit(self, step: Step) -> Effects:
+        return Effects(step.positions())
+
+
+@dataclass
+class Passive(Primary):
+    """Merged deltas and new outputs, every interval; inputs are acknowledged after that."""
+
+    holds: ClassVar[bool] = True
+    needs_state: ClassVar[bool] = True
+
+    def _is_due(self, now: float, received: Mapping[str, int]) -> bool:
+        return now - self._sent_at >= self.interval_s
+
+    def _compose(self, now: float, received: Mapping[str, int]) -> Want:
+        return Want("delta" if self.known else "whole", self._number, self._acked, self.last)
+
+
+@dataclass
+class Active(Primary):
+    """The backup runs in parallel and reads for itself; it is told what readers have, and the order of merging."""
+
+    holds: ClassVar[bool] = True
+    needs_state: ClassVar[bool] = True
+
+    def _on_commit(self, step: Step) -> Effects:
+        return Effects(step.positions()) if self.known else NONE
+
+
+@dataclass
+class Upstream(Primary):
+    """The backup is idle and empty; it is told where to begin to read, so that inputs before that can go.
+
+    Inputs are kept that far whether there is a backup or not: one that joins later can begin there at once.
+    """
+
+    needed: Needed = lambda outputs: {}
+    clients: bool = False  # somebody who acknowledges nothing may read an output
+    holds: ClassVar[bool] = True
+    _start: Step = field(init=False)  # inputs are acknowledged up to here
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._start = self.first
+
+    def committed(self, step: Step) -> Effects:
+        """A train was committed."""
+        self.last = step
+        self._steps.append(step)
+        return NONE if self.joined else Effects(open=True)
+
+    def desert(self) -> Effects:
+        """There is no backup any more."""
+        self.joined = self.known = False
+        self._under_way = None
+        return Effects(open=True)
+
+    def tick(self, now: float, received: Mapping[str, int]) -> Effects:
+        """Let go of what is not needed."""
+        if self.joined:
+            return NONE
+        start = self._beginning(self._done(now, received))
+        self._begin_at(start)
+        return Effects(start.positions())
+
+    def _compose(self, now: float, received: Mapping[str, int]) -> Want:
+        done = self._done(now, received)
+        start = self._beginning(done)
+        if not self.known:
+            return Want("whole", self._number, start.train, self.last, start, done, self._orders(start.train))
+        return Want("facts", self._number, self._acked, self.last, start, done, self._orders(self._acked))
+
+    def _on_ack(self, sent: Want) -> Effects:
+        assert sent.start is not None
+        return Effects(sent.start.positions(), self._released(sent.step))
+
+    def _forget(self, sent: Want) -> None:
+        assert sent.start is not None
+        self._begin_at(sent.start)
+
+    def _begin_at(self, start: Step) -> None:
+        self._start = start
+        while self._steps and self._steps[0].train <= start.train:
+            self._steps.popleft()
+
+    def _done(self, now: float, received: Mapping[str, int]) -> Step:
+        """The last train all of whose output has arrived."""
+        found = self._start
+        for step in self._steps:
+            if self.clients and step.at > now - CLIENT_S:
+                break
+            if any(place[0] > received.get(name, place[0]) for name, place in step.outputs.items()):
+                break
+            found = step
+        return found
+
+    def _beginning(self, done: Step) -> Step:
+        """The last train before everything that state after `done` can hold."""
+        needed = self.needed({name: place[1] for name, place in done.outputs.items()})
+        found = self._start
+        for step in self._steps:
+            if step.train > done.train or any(old is None or step.inputs[n].newest > old for n, old in needed.items()):
+                break
+            found = step
+        return found

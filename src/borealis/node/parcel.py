@@ -1,0 +1,120 @@
+"""What a primary sends to its backup: facts, and for some approaches state tables and output queues; checksummed.
+
+As bytes: a mark with the version, checksums of the head and of the blobs, the size of the JSON head, the head, then the
+blobs it lists, one behind the other.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from borealis.errors import WireError
+from borealis.ha.primary import Want
+from borealis.ha.steps import Step
+from borealis.state.log import Key
+
+_MAGIC = b"BGP1"
+_HEAD = struct.Struct("<4sIII")  # mark, checksum of the head, of the blobs, size of the head
+Acks = Mapping[str, Mapping[str, tuple[int, int]]]  # of each output, by reader: received, no longer needed
+
+
+class DamagedError(WireError):
+    """A parcel whose checksum is wrong: what was sent is not what came. `of` is its unit, if that can be told."""
+
+    def __init__(self, message: str, *, hint: str = "", of: tuple[str, str] | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.of = of
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """One message from a primary to its backup."""
+
+    diagram: str
+    unit: str
+    incarnation: int
+    want: Want
+    acks: Acks = field(default_factory=dict)
+    epochs: Mapping[str, str | None] = field(default_factory=dict)  # of the inputs, as the primary reads them
+    state: Mapping[Key, bytes] = field(default_factory=dict)  # whole tables, or merged deltas
+    queues: Mapping[str, bytes] = field(default_factory=dict)  # snapshots, whole or since the last parcel
+
+    def encode(self) -> bytes:
+        """For the wire."""
+        want = self.want
+        blobs = [*self.state.values(), *self.queues.values()]
+        head = {
+            "diagram": self.diagram,
+            "unit": self.unit,
+            "incarnation": self.incarnation,
+            "kind": want.kind,
+            "number": want.number,
+            "since": want.since,
+            "step": want.step.to_json(),
+            "start": want.start.to_json() if want.start else None,
+            "done": want.done.to_json() if want.done else None,
+            "orders": [[train, [list(p) for p in order]] for train, order in want.orders],
+            "acks": {arrow: {r: list(a) for r, a in readers.items()} for arrow, readers in self.acks.items()},
+            "epochs": dict(self.epochs),
+            "state": [list(key) for key in self.state],
+            "queues": list(self.queues),
+            "sizes": [len(b) for b in blobs],
+        }
+        text = json.dumps(head).encode()
+        checksum = 0
+        for blob in blobs:
+            checksum = zlib.crc32(blob, checksum)
+        return b"".join([_HEAD.pack(_MAGIC, zlib.crc32(text), checksum, len(text)), text, *blobs])
+
+    @classmethod
+    def decode(cls, data: bytes) -> Parcel:
+        """From the wire; a DamagedError if it is not what was sent, a WireError if it is none."""
+        if len(data) < _HEAD.size or data[:4] != _MAGIC:
+            raise WireError("this is no parcel of this version", hint="use the same version on all nodes")
+        _, checksum, of_blobs, size = _HEAD.unpack_from(data)
+        view = memoryview(data)[_HEAD.size :]
+        if zlib.crc32(view[:size]) != checksum:
+            raise DamagedError("a parcel whose head has a wrong checksum", hint="it is sent again")
+        try:
+            head = json.loads(bytes(view[:size]))
+            if zlib.crc32(view[size:]) != of_blobs:
+                unit = (str(head["diagram"]), str(head["unit"]))
+                told = f"a parcel of unit {unit[1]} with a wrong checksum"
+                raise DamagedError(told, hint="it is sent again", of=unit)
+            return cls._of(head, view[size:])
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise WireError(f"a bad parcel: {type(error).__name__}: {error}") from error
+
+    @classmethod
+    def _of(cls, head: dict[str, Any], rest: memoryview) -> Parcel:
+        blobs, at = [], 0
+        for length in head["sizes"]:
+            blobs.append(bytes(rest[at : at + int(length)]))
+            at += int(length)
+        if at != len(rest):
+            raise ValueError(f"{len(rest)} bytes instead of {at}")
+        keys: list[Key] = [(str(box), int(bucket)) for box, bucket in head["state"]]
+        want = Want(
+            head["kind"],
+            int(head["number"]),
+            int(head["since"]),
+            Step.from_json(head["step"]),
+            Step.from_json(head["start"]) if head["start"] else None,
+            Step.from_json(head["done"]) if head["done"] else None,
+            tuple((int(t), tuple((str(n), int(a), int(b)) for n, a, b in order)) for t, order in head["orders"]),
+        )
+        return cls(
+            str(head["diagram"]),
+            str(head["unit"]),
+            int(head["incarnation"]),
+            want,
+            {a: {r: (int(x), int(y)) for r, (x, y) in readers.items()} for a, readers in head["acks"].items()},
+            head["epochs"],
+            dict(zip(keys, blobs[: len(keys)], strict=True)),
+            dict(zip(head["queues"], blobs[len(keys) :], strict=True)),
+        )

@@ -1,0 +1,347 @@
+"""A primary and its backup, seen from the primary: acts on what `ha.primary` says, and sends parcels."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from borealis.diagram.cut import Piece
+from borealis.diagram.spec import Spec
+from borealis.errors import BorealisError
+from borealis.ha.classes import classify
+from borealis.ha.detector import Detector, Pace
+from borealis.ha.primary import Active, Amnesia, Passive, Primary, Upstream, Want
+from borealis.ha.span import needed_after
+from borealis.ha.steps import Effects, Place, Step
+from borealis.node.parcel import Parcel
+from borealis.state.delta import merge_deltas, pack, unpack
+from borealis.state.log import Key
+from borealis.wire.messages import Claim, Claimed, Guard, GuardAnswer, GuardStatus, Takeover
+
+if TYPE_CHECKING:
+    from borealis.node.feeds import Peers
+    from borealis.node.node import RunningUnit
+    from borealis.node.watch import Watch
+
+ANSWER_S = 30.0  # for a parcel; a large state takes its time
+TICK_S = 0.1
+CLAIMS = 3  # attempts to ask a coordinator that does not answer
+DELTAS_BYTES_MOST = 256 << 20  # kept for a backup that does not answer; then it gets the whole
+TAKEOVER_MS = 50.0  # what opening the queues of a backup takes, about
+
+log = logging.getLogger("borealis.node")
+
+
+class Host(Protocol):
+    """What a guard needs of its node."""
+
+    name: str
+    peers: Peers
+    watch: Watch
+
+    def claim(self, claims: Sequence[Claim]) -> list[Claimed] | None:
+        """Ask the coordinator; None if it does not answer."""
+        ...
+
+    def step_down(self, unit: RunningUnit, address: str) -> None:
+        """Another node runs this unit now."""
+        ...
+
+    def forget_reader(self, unit: RunningUnit, reader: str) -> None:
+        """Nobody reads the unit's inputs under that name any more."""
+        ...
+
+
+def policy_of(guard: Guard, first: Step, spec: Spec, piece: Piece) -> Primary:
+    """The state machine of an approach, for a unit."""
+    arbitrary = classify(spec, piece).arbitrary
+    common = (guard.interval_ms / 1000, len(piece.reads) > 1, arbitrary, guard.guarantee == "precise", first)
+    match guard.approach:
+        case "passive":
+            return Passive(*common)
+        case "active":
+            return Active(*common)
+        case "amnesia":
+            return Amnesia(*common)
+    clients = bool({o.source for o in spec.outputs} & set(piece.gives))
+    return Upstream(*common, needed=partial(needed_after, spec, piece), clients=clients)
+
+
+def pace_of(guard: Guard) -> Pace:
+    """How closely to watch the other side."""
+    return Pace(guard.ping_ms / 1000, guard.misses, guard.patience_ms / 1000)
+
+
+def twin_of(reader: str) -> str:
+    """The other of the two names under which an actively protected unit and its backup read."""
+    return reader.removesuffix(".twin") if reader.endswith(".twin") else f"{reader}.twin"
+
+
+class PrimaryGuard:
+    """Protects one unit as long as it runs here."""
+
+    def __init__(self, unit: RunningUnit, guard: Guard, policy: Primary, host: Host) -> None:
+        self.unit, self.guard, self.policy, self._host = unit, guard, policy, host
+        self.takeovers: list[Takeover] = []
+        self._lock = threading.RLock()
+        self._wake = threading.Event()
+        self._stopped = False
+        self._deltas: list[tuple[int, Mapping[Key, bytes]]] = []
+        self._deltas_bytes = 0
+        self._shown: Mapping[str, Place] = {}  # outputs up to here are at the backup
+        self._since, self._why = time.time(), "no backup yet"
+        self._messages = self._bytes = 0
+        self._covered_at = time.monotonic()  # the backup has everything up to then
+        for queue in unit.queues.values():
+            queue.incarnation = guard.incarnation
+        for feed in unit.feeds.values():
+            feed.deferred = True
+        unit.run.watch = self._committed
+
+    # -- coming and going
+
+    def start(self) -> None:
+        """Begin; if there is a backup it knows of this unit when this returns, or is tried again."""
+        if self.guard.partner:
+            self._join()
+            self._converse()
+        threading.Thread(target=self._run, name=f"guard-{self.unit.order.unit}", daemon=True).start()
+
+    def stop(self) -> None:
+        """Protect no more."""
+        self._stopped = True
+        self._wake.set()
+        if self.guard.partner:
+            self._host.watch.remove(self.guard.partner, self._partner_died)
+
+    def protect(self, address: str, node: str) -> None:
+        """There is another backup, or none (an empty address)."""
+        with self._lock:
+            if address == self.guard.partner and self.policy.joined == bool(address):
+                return
+            if self.guard.partner:
+                self._host.watch.remove(self.guard.partner, self._partner_died)
+            self.guard = self.guard.model_copy(update={"partner": address, "partner_node": node})
+        if address:
+            self._join()
+        else:
+            self._desert("its backup was taken away")
+        self._wake.set()
+
+    def _join(self) -> None:
+        with self.unit.run.between_trains(), self._lock:
+            self._do(self.policy.join())
+            self._deltas.clear()
+            self._deltas_bytes = 0
+            if self.policy.holding:
+                for queue in self.unit.queues.values():
+                    queue.hold()
+                    queue.release((queue.next_id, queue.boundary))
+            self._since = time.time()
+        self._host.watch.add(self.guard.partner, pace_of(self.guard), self._partner_died)
+
+    def _desert(self, why: str) -> None:
+        with self.unit.run.between_trains(), self._lock:
+            self._do(self.policy.desert())
+            self._deltas.clear()
+            self._since, self._why = time.time(), why
+        if self.guard.approach == "active":
+            self._host.forget_reader(self.unit, twin_of(self.unit.reader))
+        log.warning("unit %s of %s is UNPROTECTED: %s", self.unit.order.unit, self.unit.order.diagram, why)
+
+    def _partner_died(self, address: str, _: Detector) -> None:
+        """The backup's node is dead: go on alone, unless it thinks the same of us and was faster."""
+        if address != self.guard.partner or self._stopped:
+            return
+        order = self.unit.order
+        claim = Claim(
+            what="alone",
+            diagram=order.diagram,
+            unit=order.unit,
+            node=self._host.name,
+            incarnation=self.guard.incarnation,
+        )
+        claimed: list[Claimed] | None = None
+        for _try in range(CLAIMS):
+            claimed = self._host.claim([claim])
+            if claimed is not None:
+                break
+        if claimed is not None and not claimed[0].granted and claimed[0].incarnation > self.guard.incarnation:
+            self._host.step_down(self.unit, claimed[0].address)
+            return
+        with self._lock:
+            node = self.guard.partner_node or self.guard.partner
+            self.guard = self.guard.model_copy(update={"partner": "", "partner_node": ""})
+        self._desert(f"{node} does not answer")
+
+    # -- trains
+
+    def _committed(self, step: Step, deltas: Mapping[Key, bytes]) -> None:
+        with self._lock:
+            if self.guard.approach == "passive" and self.policy.joined:
+                self._deltas.append((step.train, deltas))
+                self._deltas_bytes += sum(map(len, deltas.values()))
+                if self._deltas_bytes > DELTAS_BYTES_MOST:
+                    self.policy.rejected()
+                    self._deltas.clear()
+                    self._deltas_bytes = 0
+            self._do(self.policy.committed(step))
+            if self.policy.holding:
+                self._wake.set()
+        self._note_new_output()
+
+    def _do(self, effects: Effects) -> None:
+        for name, position in effects.ack.items():
+            self.unit.feeds[name].acknowledge(position)
+        if effects.open:
+            for queue in self.unit.queues.values():
+                if queue.held:
+                    queue.release(None)
+        for name, place in (effects.release or {}).items():
+            self.unit.queues[name].release(place)
+
+    def _note_new_output(self) -> None:
+        """After a takeover: when readers first get what they had not had."""
+        if not self.takeovers or self.takeovers[-1].reprocess_ms:
+            return
+        if any(queue.next_id > queue.wanted() for queue in self.unit.queues.values()):
+            last = self.takeovers[-1]
+            ms = (time.time() - last.at) * 1000 - last.takeover_ms
+            trains = self.unit.run.committed() - self.policy.first.train
+            self.takeovers[-1] = last.model_copy(update={"reprocess_ms": round(max(ms, 0.001), 3), "trains": trains})
+
+    # -- messages
+
+    def _run(self) -> None:
+        while not self._stopped:
+            self._wake.wait(min(self.guard.interval_ms / 1000, TICK_S) if self.policy.joined else TICK_S)
+            self._wake.clear()
+            try:
+                if not self._stopped:
+                    self._converse()
+            except Exception:
+                log.exception("guarding unit %s failed", self.unit.order.unit)
+
+    def _converse(self) -> None:
+        """Send what is due, and do what follows from the answer."""
+        with self.unit.run.between_trains(), self._lock:
+            received = {name: queue.pushed() for name, queue in self.unit.queues.items()}
+            now = time.monotonic()
+            if not self.policy.joined:
+                self._do(self.policy.tick(now, received))
+                return
+            want = self.policy.want(now, received)
+            if want is None:
+                return
+            compose = self._composing(want)
+        try:
+            parcel = compose()
+            data = parcel.encode()
+            peer = self._host.peers.at(self.guard.partner)
+            answer = peer.act("guard", _Encoded(data), GuardAnswer, within=ANSWER_S)  # type: ignore[arg-type]
+        except BorealisError as error:
+            log.info("unit %s: its backup did not take a parcel: %s", self.unit.order.unit, error)
+            with self._lock:
+                self.policy.failed()
+            self._wake.wait(TICK_S)
+            return
+        self._messages, self._bytes = self._messages + 1, self._bytes + len(data)
+        self._answered(want, answer, now)
+
+    def _answered(self, want: Want, answer: GuardAnswer, sent: float) -> None:
+        if answer.said == "deposed":
+            self._host.step_down(self.unit, self.guard.partner)
+            return
+        with self._lock:
+            if answer.said in ("take", "known"):
+                fresh = not self.policy.known
+                self._do(self.policy.acknowledged(want.number))
+                self._deltas = [d for d in self._deltas if d[0] > want.step.train]
+                self._deltas_bytes = sum(len(b) for _, d in self._deltas for b in d.values())
+                self._shown, self._covered_at = want.step.outputs, sent
+                if fresh:
+                    self._since = time.time()
+            elif answer.said == "whole":
+                self.policy.rejected()
+            else:
+                self.policy.failed()
+        if self.policy.holding and self.policy.last.train > want.step.train:
+            self._wake.set()
+
+    def _composing(self, want: Want) -> Callable[[], Parcel]:
+        """Everything a parcel needs, as of now: no train is committed meanwhile. What takes time is done later."""
+        unit, queues = self.unit, self.unit.queues
+        acks = {name: queue.acks() for name, queue in queues.items()}
+        epochs = {name: feed.epoch for name, feed in unit.feeds.items()}
+        base = (unit.order.diagram, unit.order.unit, self.guard.incarnation, want, acks, epochs)
+        if want.kind == "whole" and self.policy.needs_state:
+            snapshots = {name: queue.snapshot() for name, queue in queues.items()}
+            whole = unit.run.whole_state()
+            return lambda: Parcel(*base, whole(), {name: s.to_bytes() for name, s in snapshots.items()})
+        if want.kind == "delta":
+            deltas = [d for train, d in self._deltas if train > want.since]
+            changed = {name: queue.since(self._shown[name]) for name, queue in queues.items()}
+            specs = unit.run.compiled.tables
+            return lambda: Parcel(*base, merged(specs, deltas), {name: s.to_bytes() for name, s in changed.items()})
+        return lambda: Parcel(*base)
+
+    # -- how it stands
+
+    def status(self) -> GuardStatus:
+        """How well it is protected."""
+        with self._lock:
+            policy, guard = self.policy, self.guard
+            protected = policy.joined and policy.known
+            behind = policy.last.train - policy._acked if protected else 0
+            stale = (time.monotonic() - self._covered_at) * 1000 if behind else 0.0
+            return GuardStatus(
+                approach=guard.approach,
+                guarantee=guard.guarantee,
+                role="primary",
+                incarnation=guard.incarnation,
+                partner=guard.partner_node,
+                state="protected" if protected else "catching up" if policy.joined else "alone",
+                since=self._since,
+                why="" if policy.joined else self._why,
+                stale_ms=round(stale, 1),
+                recovery_ms=round(self._recovery_ms(behind), 1) if protected else 0.0,
+                messages=self._messages,
+                bytes=self._bytes,
+                takeovers=self.takeovers,
+            )
+
+    def _recovery_ms(self, behind: int) -> float:
+        detection = self.guard.ping_ms * (self.guard.misses - 0.5)
+        recent = sorted(list(self.unit.run.progress.train_ms)[-50:])
+        train = recent[len(recent) // 2] if recent else 0.0
+        again = {"passive": behind, "upstream-backup": 1 + len(self.policy._steps) / 10}.get(self.guard.approach, 0)
+        return detection + TAKEOVER_MS + again * train
+
+
+class _Encoded:
+    """Bytes that are a message already."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def encode(self) -> bytes:
+        return self._data
+
+
+def merged(specs: Mapping[str, Sequence[object]], deltas: Sequence[Mapping[Key, bytes]]) -> dict[Key, bytes]:
+    """The deltas of several trains as one, so that only the latest value of anything travels."""
+    found: dict[Key, list[bytes]] = {}
+    for delta in deltas:
+        for key, data in delta.items():
+            found.setdefault(key, []).append(data)
+    return {key: _merged(specs[key[0]], parts) for key, parts in found.items()}
+
+
+def _merged(specs: Sequence[object], parts: list[bytes]) -> bytes:
+    if len(parts) == 1:
+        return parts[0]
+    return pack(merge_deltas(specs, [unpack(p) for p in parts], whole=False))  # type: ignore[arg-type]

@@ -1,0 +1,215 @@
+"""A backup of a unit: takes parcels from its primary while that lives, and its place when it is dead."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
+
+from borealis.emit.jumps import above
+from borealis.emit.snapshot import QueueSnapshot
+from borealis.errors import BorealisError, StateError, StreamError
+from borealis.ha.backup import Backup, Resume
+from borealis.ha.classes import classify
+from borealis.ha.detector import Detector
+from borealis.ha.primary import Want
+from borealis.ha.steps import Step
+from borealis.ingest.entry import Cursor
+from borealis.node.feeds import keep_from
+from borealis.node.parcel import Parcel
+from borealis.node.primary import twin_of
+from borealis.tuples import LAST_TIME
+from borealis.wire.messages import Guard, GuardAnswer, GuardStatus, QueueStatus, SchemaOf, Takeover
+
+if TYPE_CHECKING:
+    from borealis.node.feeds import Peers, Routes, StreamFeed
+    from borealis.node.node import RunningUnit
+
+PRESENT_S = 2.0  # how long a backup without memory looks for the end of its inputs
+
+log = logging.getLogger("borealis.node")
+
+
+class Host(Protocol):
+    """What a standby needs of its node."""
+
+    peers: Peers
+    routes: Routes
+
+    def forget_reader(self, unit: RunningUnit, reader: str) -> None:
+        """Nobody reads the unit's inputs under that name any more."""
+        ...
+
+
+class Standby:
+    """One unit that is ready to run here. Thread-safe."""
+
+    def __init__(self, unit: RunningUnit, guard: Guard, host: Host) -> None:
+        self.unit, self.guard, self._host = unit, guard, host
+        several, arbitrary = len(unit.piece.reads) > 1, classify(unit.run.unit.spec, unit.piece).arbitrary
+        self.backup = Backup(guard.approach, several, arbitrary, guard.guarantee == "precise", guard.incarnation)
+        self._lock = threading.Lock()
+        self._followed = 0  # the last train whose order is known, of a backup that runs in parallel
+        self._heard, self._messages, self._bytes, self._discarded = time.monotonic(), 0, 0, 0
+        self._since = time.time()
+        for queue in unit.queues.values():
+            queue.incarnation = guard.incarnation
+            queue.hold()
+        for feed in unit.feeds.values():
+            feed.deferred = guard.approach != "active"
+
+    @property
+    def ready(self) -> bool:
+        """Whether it knows enough to take over."""
+        return self.backup.step is not None
+
+    def discard(self) -> GuardAnswer:
+        """A parcel came that is not what was sent; what is here stays as it is."""
+        self._discarded += 1
+        return GuardAnswer(said="damaged", incarnation=self.backup.incarnation)
+
+    def receive(self, parcel: Parcel, size: int) -> GuardAnswer:
+        """Take what the primary sent."""
+        want = parcel.want
+        with self._lock:
+            if want.kind == "whole" and self.unit.started and not self.backup.taken_over:
+                return GuardAnswer(said="busy", number=want.number, incarnation=self.backup.incarnation)
+            said = self.backup.receive(parcel.incarnation, want)
+            if said == "take":
+                try:
+                    self._take(parcel, want)
+                except (BorealisError, ValueError) as error:
+                    self._discarded += isinstance(error, StateError)
+                    self.backup.step = None
+                    log.warning("a parcel for unit %s cannot be used (%s): the whole is needed", parcel.unit, error)
+                    said = "whole"
+            self._heard = time.monotonic()
+            self._messages, self._bytes = self._messages + 1, self._bytes + size
+            return GuardAnswer(said=said, number=want.number, incarnation=self.backup.incarnation)
+
+    def _take(self, parcel: Parcel, want: Want) -> None:
+        for name, epoch in parcel.epochs.items():
+            self.unit.feeds[name].epoch = epoch
+        snapshots = {name: QueueSnapshot.from_bytes(data) for name, data in parcel.queues.items()}
+        for name, snapshot in snapshots.items():
+            self.unit.queues[name].absorb(snapshot)
+        if want.kind == "delta":
+            self.unit.run.extend(want.step, parcel.state)
+        elif want.kind == "whole" and self.guard.approach in ("passive", "active"):
+            self.unit.run.load(want.step, parcel.state)
+        if self.guard.approach == "active":
+            self._keep_up(parcel, want)
+
+    def _keep_up(self, parcel: Parcel, want: Want) -> None:
+        """Run in parallel: from the first whole on, and in the order in which the primary merges its inputs."""
+        run, several = self.unit.run, self.backup.several
+        for name, readers in parcel.acks.items():
+            self.unit.queues[name].raise_acks(readers)
+        if want.kind == "whole":
+            for name, position in want.step.positions().items():
+                feed = self.unit.feeds[name]
+                keep_from(self._host.routes, self._host.peers, feed.stream, feed.reader, position)
+            run.resume(want.step)
+            if several:
+                run.manager.follow(())
+            self._followed = want.step.train
+            self.unit.started = True
+            if not run.done.is_set():
+                run.start()
+        if several:
+            run.manager.follow(self.backup.follow(want, self._followed))
+            self._followed = max(self._followed, want.step.train)
+
+    # -- the primary is dead
+
+    def take_over(self, dead: Detector | None, primary: str) -> Takeover | None:
+        """Go on in its place; None if that is impossible. The node then makes this its own unit."""
+        begun = time.time()
+        with self._lock:
+            resume = self.backup.take_over()
+            if resume is None:
+                log.error("unit %s cannot be taken over: nothing was ever heard of it", self.unit.order.unit)
+                return None
+            if self.guard.approach == "active" and self.unit.started:
+                self._lead(resume)
+            else:
+                self._resume(resume)
+            for queue in self.unit.queues.values():
+                queue.incarnation = self.backup.incarnation
+                queue.release(None)
+            if not self.unit.run.done.is_set() and not self.unit.started:
+                self.unit.started = True
+                self.unit.run.start()
+        return Takeover(
+            at=begun,
+            incarnation=self.backup.incarnation,
+            primary=primary,
+            detection_ms=round(dead.detection_s() * 1000, 3) if dead is not None else 0.0,
+            takeover_ms=round((time.time() - begun) * 1000, 3),
+            jumped=resume.jump,
+        )
+
+    def _lead(self, resume: Resume) -> None:
+        """It runs already: from here on it merges for itself."""
+        if resume.jump:
+            self.unit.run.jump()
+        self.unit.run.manager.lead()
+        self._host.forget_reader(self.unit, twin_of(self.unit.reader))
+
+    def _resume(self, resume: Resume) -> None:
+        run = self.unit.run
+        begin = resume.begin or self._present(resume)
+        if self.guard.approach in ("amnesia", "upstream-backup"):
+            run.load(Step(begin.train, begin.next_cause, begin.inputs, resume.outputs), {})
+            for name, place in resume.outputs.items():
+                self.unit.queues[name].begin_at(place)
+        if self.guard.approach == "amnesia":
+            for queue in self.unit.queues.values():
+                queue.jump_to(above(queue.next_id))
+        run.resume(begin, resume.scripts, jump=resume.jump and self.guard.approach != "amnesia")
+
+    def _present(self, resume: Resume) -> Step:
+        """Inputs as they stand now: what came before is forgotten."""
+        inputs = {}
+        for name, feed in self.unit.feeds.items():
+            status = self._end_of(feed)
+            feed.epoch = status.epoch
+            inputs[name] = Cursor(position=status.next_id, boundary=status.boundary, ended=status.boundary == LAST_TIME)
+        return Step(0, 0, inputs, resume.outputs)
+
+    def _end_of(self, feed: StreamFeed) -> QueueStatus:
+        deadline = time.monotonic() + PRESENT_S
+        routes = self._host.routes
+        while True:
+            queue = routes.local(feed.stream)
+            if queue is not None:
+                return queue.status()
+            known = routes.address(feed.stream)
+            for address in (known, routes.other(feed.stream, known)):
+                with suppress(BorealisError):
+                    if address is not None:
+                        ask = SchemaOf(stream=feed.stream)
+                        return self._host.peers.at(address).act("stream", ask, QueueStatus, within=0.5)
+            if time.monotonic() > deadline:
+                raise StreamError(f"nobody serves stream {feed.stream}", hint="it is tried again")
+            routes.wait(feed.stream, routes.look_up(feed.stream), 0.05)
+
+    # -- how it stands
+
+    def status(self) -> GuardStatus:
+        """How much it knows."""
+        return GuardStatus(
+            approach=self.guard.approach,
+            guarantee=self.guard.guarantee,
+            role="backup",
+            incarnation=self.backup.incarnation,
+            partner=self.guard.partner_node,
+            state="watching" if self.ready else "catching up",
+            since=self._since,
+            stale_ms=round((time.monotonic() - self._heard) * 1000, 1),
+            messages=self._messages,
+            bytes=self._bytes,
+            discarded=self._discarded,
+        )

@@ -1,0 +1,122 @@
+"""Watching other nodes: pings them, and tells once when one is dead. A thread for each node that is watched."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from borealis.errors import BorealisError, WireError
+from borealis.ha.detector import Detector, Pace, Verdict
+from borealis.wire.auth import Security
+from borealis.wire.client import Patience, Peer
+
+log = logging.getLogger("borealis.node")
+Told = Callable[[str, Detector], None]
+
+
+class Watch:
+    """Who is watched, and who wants to know. Thread-safe."""
+
+    def __init__(self, security: Security | None) -> None:
+        self._security = security
+        self._watched: dict[str, _Watched] = {}
+        self._lock = threading.Lock()
+
+    def add(self, address: str, pace: Pace, told: Told) -> None:
+        """Watch a node, if it is not watched yet; `told` hears of its death, on a thread of the watch."""
+        with self._lock:
+            known = self._watched.get(address)
+            if known is None or known.over:
+                known = self._watched[address] = _Watched(address, self._security, pace)
+                known.start()
+            known.hasten(pace)
+            known.told.add(told)
+
+    def remove(self, address: str, told: Told) -> None:
+        """This one wants to know no more; who is watched for nobody is let go."""
+        with self._lock:
+            known = self._watched.get(address)
+            if known is not None:
+                known.told.discard(told)
+                if not known.told:
+                    known.stop()
+                    del self._watched[address]
+
+    def verdict(self, address: str) -> Verdict:
+        """As far as is known; nobody is dead who is not watched."""
+        with self._lock:
+            known = self._watched.get(address)
+        return "alive" if known is None else known.detector.verdict()
+
+    def close(self) -> None:
+        """Watch nobody."""
+        with self._lock:
+            for watched in self._watched.values():
+                watched.stop()
+            self._watched.clear()
+
+
+class _Watched:
+    """One node."""
+
+    def __init__(self, address: str, security: Security | None, pace: Pace) -> None:
+        self.address, self._pace = address, pace
+        self.told: set[Told] = set()
+        self.over = False
+        self.detector = Detector(pace, time.monotonic())
+        self._incarnation: str | None = None
+        self._stopped = threading.Event()
+        within = max(pace.every_s * pace.misses, 0.3)
+        self._peer = Peer(address, security, Patience(connect_s=within, answer_s=within))
+
+    def start(self) -> None:
+        threading.Thread(target=self._ping_forever, name="watch", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def hasten(self, pace: Pace) -> None:
+        """The hastiest of all who watch sets the pace."""
+        if pace.every_s * pace.misses < self._pace.every_s * self._pace.misses:
+            self._pace = self.detector.pace = pace
+
+    def _ping_forever(self) -> None:
+        due = time.monotonic()
+        while not self._stopped.wait(max(0.0, due - time.monotonic())):
+            due = max(due + self._pace.every_s, time.monotonic())
+            if self._look() == "dead":
+                self.over = True
+                log.warning("node at %s is held to be dead", self.address)
+                for told in list(self.told):
+                    told(self.address, self.detector)
+                break
+        self._peer.close()
+
+    def _look(self) -> Verdict:
+        try:
+            pong = self._peer.ping()
+        except WireError:
+            now = time.monotonic()
+            return self.detector.silent(now) if self._listens() else self.detector.refused(now)
+        except BorealisError as error:  # it answers, whatever it says
+            log.info("node at %s answers a ping with: %s", self.address, error)
+            return self.detector.answered(time.monotonic())
+        if self._incarnation not in (None, pong.incarnation):  # who was there is gone; this is another life
+            for _ in range(self._pace.misses):
+                self.detector.refused(time.monotonic())
+            return self.detector.verdict()
+        self._incarnation = pong.incarnation
+        return self.detector.answered(time.monotonic())
+
+    def _listens(self) -> bool:
+        """Whether the machine still takes connections for it: then it is there, and slow."""
+        place = urlsplit(self.address)
+        try:
+            with socket.create_connection((place.hostname or "", place.port or 0), self._pace.every_s):
+                return True
+        except OSError:
+            return False

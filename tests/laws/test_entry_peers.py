@@ -1,0 +1,197 @@
+"""Law: whatever dies when, a stream that goes on at the peer of its entry point is what one alone would have given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from harness import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+from borealis.clock import ManualClock
+from borealis.diagram.spec import Input
+from borealis.emit.queue import OutputQueue, QueueLimits
+from borealis.errors import StateError, UnreachableError
+from borealis.node.entry import Entry, Place
+from borealis.tuples import FIRST_TIME
+from borealis.wire.messages import BatchHead
+
+SECOND = 1_000_000
+SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int32())])
+SPEC = Input.model_validate({"name": "a", "columns": "ts TIMESTAMP, n INT", "slack": "2 seconds", "idle": "3 seconds"})
+LIMITS = QueueLimits(keep_bytes=0)
+READERS = ["r", "s"]
+
+
+class DeathError(Exception):
+    """The node is no more."""
+
+
+@dataclass
+class Reader:
+    """Reads both sides of the stream, wherever it is served, and keeps what it has got."""
+
+    name: str
+    places: list[tuple[int, int]] = field(default_factory=lambda: [(0, FIRST_TIME), (0, FIRST_TIME)])
+    tuples: list[tuple[int, int, int, int]] = field(default_factory=list)
+    bounds: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def read(self, entry: Entry, most_bytes: int = 1 << 20) -> None:
+        for which, queue in enumerate((entry.queue, entry.late)):
+            while (part := queue.read(*self.places[which], 0, most_bytes)) is not None:
+                assert part.first == self.places[which][0]
+                rows = zip(range(part.first, part.stop), part.rows["n"].to_pylist(), part.time.tolist(), strict=True)
+                self.tuples += [(which, *row) for row in rows]
+                self.bounds += [(which, int(a), int(b)) for a, b in zip(part.at, part.bound, strict=True)]
+                self.places[which] = (part.stop, part.final)
+                if most_bytes == 1:
+                    break
+
+    def ack(self, entry: Entry, level: int, share: float) -> None:
+        for queue, (upto, _) in zip((entry.queue, entry.late), self.places, strict=True):
+            queue.ack(self.name, level, int(share * upto))
+
+
+class Line:
+    """The way from an entry point to its peer, with what is to happen to the next records."""
+
+    def __init__(self, peer: Entry) -> None:
+        self.peer, self.coming = peer, list[str]()
+        self.unheard_s = 0.0  # since the peer has heard last
+
+    def __call__(self, data: bytes) -> None:
+        what = self.coming.pop(0) if self.coming else "well"
+        match what:
+            case "died before":
+                raise DeathError
+            case "lost":
+                raise UnreachableError("nobody there")
+            case "damaged":
+                data = data[:-1] + bytes([data[-1] ^ 255])
+            case "twice":
+                self.peer.absorb(data)
+        self.peer.absorb(data)
+        self.unheard_s = 0.0
+        match what:
+            case "died after":
+                raise DeathError
+            case "no answer":
+                raise UnreachableError("no answer")
+
+
+class Town:
+    """An entry point with its peer, and one that is alone and never dies."""
+
+    def __init__(self) -> None:
+        self.clock, self.alone_clock = ManualClock(), ManualClock()
+        self.alone = Entry.open(SPEC, SECOND, Place("d/a", SCHEMA, LIMITS, ["all"], ["all"]), None, self.alone_clock)
+        self.incarnation = 1
+        self.entry = Entry.open(SPEC, SECOND, self.place(), None, self.clock)
+        self.numbers: dict[str, int] = {}
+        self.count = 0
+        self.readers = {name: Reader(name) for name in READERS}
+        self.protect()
+
+    def place(self) -> Place:
+        return Place("d/a", SCHEMA, LIMITS, READERS, READERS, epoch="e", incarnation=self.incarnation)
+
+    def protect(self) -> None:
+        self.line = Line(Entry.standby(SPEC, SECOND, self.place(), None, self.clock))
+        self.entry.set_mirror(self.line)
+
+    def die(self) -> None:
+        self.incarnation += 1
+        self.entry = self.line.peer
+        self.entry.open_up(self.incarnation)
+        self.alone_clock.advance(-self.line.unheard_s)  # nobody could publish: that was no silence
+        self.protect()
+
+    def sure(self, call: Callable[[], object]) -> None:
+        """Try until it works, at whatever node it is by then."""
+        while True:
+            try:
+                call()
+                return
+            except DeathError:
+                self.die()
+            except (UnreachableError, StateError):  # the publisher repeats it
+                continue
+
+    def publish(self, publisher: str, seconds: list[int], heartbeat: int | None) -> None:
+        number = self.numbers[publisher] = self.numbers.get(publisher, -1) + 1
+        times = pa.array([s * SECOND // 2 for s in seconds], SCHEMA.field(0).type)
+        batch = pa.record_batch([times, pa.array(range(self.count, self.count + len(seconds)), pa.int32())], SCHEMA)
+        self.count += len(seconds)
+        head = BatchHead(number=number, heartbeat=None if heartbeat is None else heartbeat * SECOND)
+        self.sure(lambda: self.entry.take(publisher, head, batch))
+        self.alone.take(publisher, head, batch)
+        assert self.entry.known(publisher).number == number
+
+    def tick(self, seconds: int) -> None:
+        self.clock.advance(seconds)
+        self.alone_clock.advance(seconds)
+        self.line.unheard_s += seconds
+        self.sure(lambda: self.entry.tick())
+        self.alone.tick()
+
+    def act(self, step: tuple[Any, ...]) -> None:
+        match step:
+            case ("publish", publisher, seconds, heartbeat):
+                self.publish(publisher, seconds, heartbeat)
+            case ("tick", seconds):
+                self.tick(seconds)
+            case ("read", name, most_bytes):
+                self.readers[name].read(self.entry, most_bytes)
+            case ("ack", name, level, share):
+                self.readers[name].ack(self.entry, level, share)
+            case ("line", *coming):
+                self.line.coming += coming
+            case ("die",):
+                self.die()
+            case ("new peer",):
+                self.protect()
+
+
+SECONDS = st.lists(st.integers(0, 60), max_size=5)
+TROUBLE = st.sampled_from(["lost", "no answer", "damaged", "twice", "died before", "died after"])
+STEP = st.one_of(
+    st.tuples(st.just("publish"), st.sampled_from("pqx"), SECONDS, st.none() | st.integers(0, 40)),
+    st.tuples(st.just("publish"), st.sampled_from("pqx"), SECONDS, st.none()),
+    st.tuples(st.just("tick"), st.integers(0, 8)),
+    st.tuples(st.just("read"), st.sampled_from(READERS), st.sampled_from([1, 1 << 20])),
+    st.tuples(st.just("ack"), st.sampled_from(READERS), st.sampled_from([0, 1]), st.floats(0, 1)),
+    st.tuples(st.just("line"), st.sampled_from(["lost", "no answer", "damaged", "twice", "died before", "died after"])),
+    st.just(("die",)),
+    st.just(("new peer",)),
+)
+
+
+@examples(150)
+@given(st.lists(STEP, max_size=60))
+def test_a_stream_goes_on_at_the_peer_as_if_nothing_had_happened(steps: list[tuple[Any, ...]]) -> None:
+    town = Town()
+    for step in steps:
+        town.act(step)
+    town.die()
+    everything = Reader("all")
+    everything.read(town.alone)
+    for reader in town.readers.values():
+        reader.read(town.entry)
+        for which in (0, 1):
+            assert _of(reader.tuples, which) == _of(everything.tuples, which)
+            assert _of(reader.bounds, which) == _of(everything.bounds, which)
+    for mine, lone in ((town.entry.queue, town.alone.queue), (town.entry.late, town.alone.late)):
+        assert (mine.next_id, mine.boundary) == (lone.next_id, lone.boundary)
+        _check_holds_no_more(mine)
+
+
+def _of(found: list[Any], which: int) -> list[Any]:
+    return [one for one in found if one[0] == which]
+
+
+def _check_holds_no_more(queue: OutputQueue) -> None:
+    """What every reader had done with before the last record is not held for long."""
+    assert queue.first_id <= min(done for _, done in queue.acks().values())

@@ -1,0 +1,87 @@
+"""Claims over HTTP, as a node makes them: answered quickly, or not at all."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from served import Served
+
+from borealis.node.reporting import Coordinator
+from borealis.wire.messages import Claim
+
+WITHIN_S = 1.0  # on a busy machine; alone it is a fifth of that
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    made = Served(tmp_path / "catalog.sqlite")
+    yield made
+    made.close()
+
+
+def wants(node: str, incarnation: int, what: str = "take over") -> Claim:
+    return Claim(what=what, diagram="traffic", unit="u1", node=node, incarnation=incarnation)  # type: ignore[arg-type]
+
+
+def patiently(coordinator: Coordinator, claim: Claim) -> bool:
+    """A machine that is busy with other things may need more than one attempt."""
+    for _ in range(50):
+        if (said := coordinator.claim([claim])) is not None:
+            return said[0].granted
+    raise AssertionError("no answer")
+
+
+def test_a_node_claims_and_everybody_finds_it(served: Served) -> None:
+    served.deploy(places={"agg": "node1"}, ha="passive", guarantee="precise")
+    coordinator = Coordinator(served.address, None)
+    way = coordinator.locate("traffic/agg")
+    assert way is not None
+    assert (way.address, way.fallback) == (served.nodes["node1"].address, served.nodes["node2"].address)
+    assert not patiently(coordinator, wants("node1", 2))
+    assert patiently(coordinator, wants("node2", 2))
+    assert patiently(coordinator, wants("node2", 2)), "again, because the answer was lost"
+    way = coordinator.locate("traffic/agg")
+    assert way is not None
+    assert (way.address, way.fallback) == (served.nodes["node2"].address, None)
+    coordinator.close()
+
+
+def test_bad_claims_are_refused(served: Served) -> None:
+    for body in (b"", b"{}", b"[1]", b'[{"what": "steal"}]'):
+        answer = served.http.post("/v1/claims", content=body)
+        assert answer.status_code == 400
+        assert "bad claims" in answer.json()["message"]
+
+
+def test_bad_demands_are_refused(served: Served) -> None:
+    for more, says in (
+        ({"ha": "amnesia", "guarantee": "precise"}, "amnesia"),
+        ({"guarantee": "precise"}, "nothing is protected"),
+        ({"ha": "passive", "misses": 0}, "misses"),
+        ({"ha": "passive", "backups": {"u1": "node7"}}, "no node 'node7'"),
+    ):
+        answer = served.http.post("/v1/diagrams", json={"yaml": _yaml(), **more})
+        assert answer.status_code in (400, 404)
+        assert says in answer.json()["message"]
+
+
+def _yaml() -> str:
+    from stand_ins import traffic
+
+    return traffic()
+
+
+def test_without_a_coordinator_nobody_waits() -> None:
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen()  # accepts, and never answers
+        for address in (f"127.0.0.1:{deaf.getsockname()[1]}", "127.0.0.1:1"):
+            coordinator = Coordinator(address, None)
+            began = time.monotonic()
+            assert coordinator.claim([wants("node2", 2)]) is None
+            assert time.monotonic() - began < WITHIN_S
+            coordinator.close()

@@ -1,0 +1,153 @@
+"""Claims: of two nodes that want the same, one gets it; and it is on disk before anybody is answered."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from stand_ins import Town, traffic
+
+from borealis.coordinator.claims import after, begun_anew, taken_over
+from borealis.coordinator.demands import Demand
+from borealis.coordinator.deployment import Wish, deploy
+from borealis.coordinator.layout import EntryPlace, Shield, UnitPlace
+from borealis.coordinator.naming import locate
+from borealis.coordinator.protecting import claim
+from borealis.wire.messages import Claim
+
+UNIT = UnitPlace("u1", ("a",), ("p",), ("a",), "node1", None, Shield("passive", "precise"), "node2")
+
+
+def wants(what: str, node: str, incarnation: int, **of: str) -> Claim:
+    named = of or {"unit": "u1"}
+    return Claim(what=what, diagram="traffic", node=node, incarnation=incarnation, **named)  # type: ignore[arg-type]
+
+
+def test_the_registered_backup_takes_over_under_the_next_incarnation() -> None:
+    then = after(UNIT, wants("take over", "node2", 2))
+    assert then is not None
+    assert (then.node, then.backup, then.was, then.incarnation, then.flipped) == ("node2", None, "node1", 2, True)
+    assert after(then, wants("take over", "node2", 2)) == then, "its answer was lost"
+    assert after(then, wants("alone", "node1", 1)) is None, "deposed"
+
+
+@pytest.mark.parametrize(
+    ("what", "node", "incarnation"),
+    [
+        ("take over", "node2", 1),
+        ("take over", "node2", 3),
+        ("take over", "node3", 2),
+        ("take over", "node1", 2),
+        ("alone", "node1", 2),
+        ("alone", "node2", 1),
+        ("alone", "node3", 2),
+    ],
+)
+def test_whoever_is_not_entitled_is_refused(what: str, node: str, incarnation: int) -> None:
+    assert after(UNIT, wants(what, node, incarnation)) is None
+
+
+def test_the_primary_may_go_on_alone_and_then_nobody_takes_over() -> None:
+    then = after(UNIT, wants("alone", "node1", 1))
+    assert then is not None
+    assert (then.node, then.backup, then.was, then.incarnation) == ("node1", None, "node2", 1)
+    assert after(then, wants("take over", "node2", 2)) is None
+    assert after(then, wants("alone", "node1", 1)) == then
+
+
+def test_one_that_took_over_unseen_may_be_alone() -> None:
+    then = after(UNIT, wants("alone", "node2", 2))
+    assert then is not None
+    assert (then.node, then.backup, then.incarnation) == ("node2", None, 2)
+
+
+def test_what_is_not_protected_cannot_be_claimed() -> None:
+    assert after(UnitPlace("u1", (), (), (), "node1"), wants("take over", "node2", 2)) is None
+    assert after(EntryPlace("packets", "node1"), wants("take over", "node2", 2)) is None
+
+
+def test_reader_names_alternate_with_each_takeover() -> None:
+    assert taken_over(UNIT, "node2", 2).flipped
+    assert not taken_over(UNIT, "node2", 3).flipped
+    anew = begun_anew(UNIT, "node3")
+    assert (anew.node, anew.backup, anew.incarnation, anew.lives, anew.flipped) == ("node3", None, 2, 2, False)
+
+
+@pytest.fixture
+def town(tmp_path: Path) -> Town:
+    made = Town(tmp_path / "catalog.sqlite")
+    made.beat()
+    deploy(made.cluster, Wish(traffic(), places={"agg": "node1"}, demand=Demand("passive", backups={"u1": "node2"})))
+    made.beat()
+    return made
+
+
+def test_claims_are_answered_with_what_is_in_force(town: Town) -> None:
+    asked = [
+        wants("take over", "node2", 2),
+        wants("take over", "node3", 2),
+        wants("take over", "node2", 2, input="packets"),
+        wants("take over", "node2", 5, unit="u9"),
+    ]
+    first, second, third, unknown = claim(town.cluster, asked)
+    here = town.yard["node2"].address
+    assert (first.granted, first.incarnation, first.address) == (True, 2, here)
+    assert (second.granted, second.incarnation, second.address) == (False, 2, here)
+    assert third.granted
+    assert (unknown.granted, unknown.incarnation, unknown.address) == (False, 5, "")
+    assert town.catalog.told("traffic") == {}, "whoever took over was told other addresses"
+    again = town.restart()
+    assert [(u.node, u.was, u.incarnation) for u in again.cluster.layout("traffic").units] == [("node2", "node1", 2)]
+
+
+def test_two_at_once_of_one_incarnation(town: Town) -> None:
+    """Both are entitled by what they know: a backup that was replaced a moment ago, and its successor."""
+    won: list[str] = []
+    start = threading.Barrier(8)
+
+    def take(node: str) -> None:
+        start.wait()
+        if claim(town.cluster, [wants("take over", node, 2)])[0].granted:
+            won.append(node)
+
+    threads = [threading.Thread(target=take, args=(f"node{i % 3 + 1}",)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(won) == {"node2"}
+    assert town.cluster.layout("traffic").units[0].incarnation == 2
+
+
+def test_a_claim_waits_for_nobody_who_works_on_the_diagram_and_is_seen_at_once(town: Town) -> None:
+    found = locate(town.cluster, "agg")
+    addresses = {name: node.address for name, node in town.yard.nodes.items()}
+    assert (found.address, found.fallback, found.incarnation) == (addresses["node1"], addresses["node2"], 1)
+    with town.cluster.at_work("traffic", "changed"):
+        began = time.monotonic()
+        [claimed] = claim(town.cluster, [wants("take over", "node2", 2)])
+        assert time.monotonic() - began < 1
+    assert claimed.granted
+    found = locate(town.cluster, "agg")
+    assert (found.address, found.fallback, found.incarnation) == (addresses["node2"], None, 2)
+
+
+def test_a_stream_of_a_silent_node_is_where_its_backup_is(town: Town) -> None:
+    town.yard.down.add("node1")
+    for _ in range(4):
+        town.beat()
+    found = locate(town.cluster, "agg")
+    assert (found.node, found.address, found.fallback) == ("node2", town.yard["node2"].address, None)
+
+
+def test_what_has_changed_meanwhile_is_not_overwritten(town: Town) -> None:
+    unit = town.cluster.layout("traffic").units[0]
+    assert claim(town.cluster, [wants("take over", "node2", 2)])[0].granted
+    assert town.catalog.back_up("traffic", unit, "node3") is None
+    assert town.catalog.begin_anew("traffic", unit, "node3") is None
+    assert not town.catalog.moved("traffic", "u1", "node3", 1)
+    now = town.cluster.layout("traffic").units[0]
+    assert (now.node, now.backup, now.incarnation, now.lives) == ("node2", None, 2, 1)
+    assert town.catalog.back_up("traffic", now, "node3") is not None

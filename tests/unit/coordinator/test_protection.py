@@ -1,0 +1,209 @@
+"""Deploying with protection: where backups go, what nodes are ordered, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from stand_ins import Town, Yard, traffic, two_sides
+
+from borealis.coordinator.backups import candidates, with_backups, with_peer
+from borealis.coordinator.demands import Demand
+from borealis.coordinator.deployment import Wish, deploy, undeploy
+from borealis.coordinator.layout import EntryPlace, Layout, Shield, UnitPlace
+from borealis.coordinator.placement import Load
+from borealis.coordinator.refusals import AbsentError, MissingError
+from borealis.errors import BorealisError, ClusterError, DiagramError
+
+PASSIVE, ACTIVE = Shield("passive", "precise"), Shield("active", "precise")
+
+
+@pytest.fixture
+def town(tmp_path: Path) -> Town:
+    made = Town(tmp_path / "catalog.sqlite")
+    made.beat()
+    return made
+
+
+def unit(name: str, node: str, shield: Shield | None = PASSIVE, reads: tuple[str, ...] = ("in",)) -> UnitPlace:
+    return UnitPlace(name, (name,), reads, (name,), node, None, shield)
+
+
+# -- where they go
+
+
+def test_backups_are_elsewhere_and_spread() -> None:
+    nodes = [Load("node1"), Load("node2"), Load("node3")]
+    units = [unit("u1", "node1"), unit("u2", "node1"), unit("u3", "node2"), unit("u4", "node3", None)]
+    placed = with_backups(units, {}, nodes)
+    assert [u.backup for u in placed] == ["node2", "node3", "node3", None]
+    assert [u.backup for u in with_backups(units, {"u1": "node3"}, nodes)] == ["node3", "node2", "node3", None]
+
+
+def test_an_active_standby_weighs_as_much_as_a_primary() -> None:
+    nodes = [Load("node1", 9), Load("node2", 1), Load("node3", 1.5)]
+    first = [unit("u1", "node1", ACTIVE), unit("u2", "node1")]
+    assert [u.backup for u in with_backups(first, {}, nodes)] == ["node2", "node3"]
+    second = [unit("u1", "node1"), unit("u2", "node1")]
+    assert [u.backup for u in with_backups(second, {}, nodes)] == ["node2", "node2"]
+
+
+def test_no_backup_where_no_other_node_is_able() -> None:
+    assert [u.backup for u in with_backups([unit("u1", "node1")], {}, [Load("node1")])] == [None]
+    nodes = [Load("node1"), Load("node2", ready=False)]
+    assert [u.backup for u in with_backups([unit("u1", "node1")], {}, nodes)] == [None]
+
+
+def test_the_peer_of_an_entry_point_is_near_its_first_reader() -> None:
+    nodes = [Load("node1"), Load("node2"), Load("node3", 5)]
+    readers = [UnitPlace("u1", ("a",), ("in",), ("a",), "node1", None, PASSIVE, "node3")]
+    assert with_peer(EntryPlace("in", "node1", "mirror"), readers, nodes).backup == "node3"
+    assert with_peer(EntryPlace("in", "node3", "mirror"), readers, nodes).backup == "node1"
+    assert with_peer(EntryPlace("other", "node1", "mirror"), readers, nodes).backup == "node2"
+    assert with_peer(EntryPlace("in", "node1"), readers, nodes).backup is None
+    assert with_peer(EntryPlace("in", "node1", "mirror"), readers, nodes[:1]).backup is None
+
+
+def test_who_was_there_before_is_asked_first() -> None:
+    nodes = [Load("node1"), Load("node2", 3), Load("node3"), Load("node4", 1), Load("node5", ready=False)]
+    assert candidates(UnitPlace("u1", (), (), (), "node1", was="node2"), nodes) == ["node2", "node3", "node4"]
+    assert candidates(UnitPlace("u1", (), (), (), "node3"), nodes) == ["node1", "node4", "node2"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [
+        ({"u9": "node2"}, "there is no unit 'u9'"),
+        ({"u1": "node9"}, "there is no node 'node9'"),
+        ({"u1": "node1"}, "its backup cannot be there, too"),
+        ({"u2": "node1"}, "unit 'u2' is not protected"),
+    ],
+)
+def test_a_backup_that_cannot_be_there_is_refused(wanted: dict[str, str], says: str) -> None:
+    with pytest.raises(ClusterError, match=says):
+        with_backups([unit("u1", "node1"), unit("u2", "node2", None)], wanted, [Load("node1"), Load("node2")])
+
+
+# -- what is ordered
+
+
+def test_both_sides_know_each_other_and_backups_come_first(town: Town) -> None:
+    demand = Demand("passive", "precise", interval="250 ms", ping="50 ms", misses=4, backups={"u1": "node2"})
+    layout = deploy(town.cluster, Wish(traffic(), places={"packets": "node1", "agg": "node1"}, demand=demand))
+    assert [(u.node, u.backup, u.incarnation) for u in layout.units] == [("node1", "node2", 1)]
+    assert [(e.node, e.backup, e.approach) for e in layout.entries] == [("node1", "node2", "mirror")]
+    at = {name: node.address for name, node in town.yard.nodes.items()}
+    primary, backup = (town.yard[n].units["traffic", "u1"] for n in ("node1", "node2"))
+    assert primary.guard is not None
+    assert backup.guard is not None
+    assert (primary.guard.role, primary.guard.partner, primary.guard.partner_node) == ("primary", at["node2"], "node2")
+    assert (backup.guard.role, backup.guard.partner, backup.guard.partner_node) == ("backup", at["node1"], "node1")
+    assert (primary.guard.interval_ms, primary.guard.ping_ms, primary.guard.misses) == (250.0, 50.0, 4)
+    assert primary.epoch == backup.epoch == f"{layout.epoch}-1"
+    assert primary.feeds == backup.feeds == {"traffic/packets": at["node1"]}
+    assert primary.fallbacks == backup.fallbacks == {"traffic/packets": at["node2"]}
+    assert primary.reader is None
+    entry = town.yard["node2"].mirrors["traffic/packets"]
+    assert entry.guard is not None
+    assert (entry.guard.role, entry.guard.partner, entry.guard.approach) == ("backup", at["node1"], "passive")
+    assert town.yard["node1"].orders[-2:] == ["entry traffic/packets", "start traffic.u1"]
+    assert town.yard["node2"].orders == ["entry traffic/packets standby", "start traffic.u1 standby"]
+
+
+def test_an_active_standby_reads_under_a_name_of_its_own(town: Town) -> None:
+    places = {"big": "node1", "slim": "node1", "agg": "node2"}
+    deploy(
+        town.cluster, Wish(traffic(), places=places, demand=Demand("active", backups={"u1": "node3", "u2": "node3"}))
+    )
+    assert [town.yard[n].units["traffic", "u2"].reader for n in ("node2", "node3")] == ["traffic.u2", "traffic.u2.twin"]
+    both = ["traffic.u2", "traffic.u2.twin"]
+    assert [town.yard[n].units["traffic", "u1"].readers for n in ("node1", "node3")] == [{"slim": both}] * 2
+    assert town.yard["node2"].units["traffic", "u2"].fallbacks == {"traffic/slim": town.yard["node3"].address}
+
+
+def test_amnesia_mirrors_nothing(town: Town) -> None:
+    layout = deploy(town.cluster, Wish(traffic(), demand=Demand("amnesia")))
+    assert [(u.protection.approach, u.protection.guarantee) for u in layout.units if u.protection] == [
+        ("amnesia", "gap")
+    ]
+    assert layout.entries[0].approach == "amnesia"
+    guard = town.yard["node1"].guarded["traffic/packets"]
+    assert (guard.approach, guard.guarantee) == ("amnesia", "gap")
+
+
+def test_without_protection_all_is_as_it_was(town: Town) -> None:
+    layout = deploy(town.cluster, Wish(traffic()))
+    order = town.yard["node1"].units["traffic", "u1"]
+    assert (order.guard, order.epoch, order.reader, order.fallbacks) == (None, None, None, {})
+    assert (layout.epoch, layout.units[0].backup, layout.entries[0].backup) == ("", None, None)
+
+
+def test_the_file_says_it_and_the_command_line_wins(town: Town) -> None:
+    yaml = traffic() + "protection: {approach: passive, checkpoint_interval: 100 ms, ping: 30 ms}\n"
+    [written] = deploy(town.cluster, Wish(yaml)).units
+    assert written.protection == Shield("passive", "precise", 100.0, 30.0)
+    undeploy(town.cluster, "traffic")
+    town.beat()
+    [other] = deploy(town.cluster, Wish(yaml, demand=Demand("upstream-backup", "no-loss"))).units
+    assert other.protection == Shield("upstream-backup", "no-loss", 100.0, 30.0)
+    undeploy(town.cluster, "traffic")
+    town.beat()
+    [none] = deploy(town.cluster, Wish(yaml, demand=Demand("none"))).units
+    assert none.protection is None
+
+
+def test_a_layout_with_protection_comes_back_as_it_was(town: Town) -> None:
+    made = deploy(town.cluster, Wish(two_sides(), cuts=("both",), demand=Demand("active")))
+    assert town.restart().catalog.layouts() == [made]
+
+
+def test_undeploy_reaches_standbys_and_peers(town: Town) -> None:
+    deploy(town.cluster, Wish(traffic(), demand=Demand("passive")))
+    assert undeploy(town.cluster, "traffic") == set()
+    assert all(not (n.units or n.entries or n.mirrors or n.guarded) for n in town.yard.nodes.values())
+
+
+# -- refused
+
+
+@pytest.mark.parametrize(
+    ("demand", "kind", "says"),
+    [
+        (Demand("amnesia", "precise"), DiagramError, "amnesia"),
+        (Demand("pasive"), DiagramError, "no approach 'pasive'"),
+        (Demand("passive", "exact"), DiagramError, "no guarantee 'exact'"),
+        (Demand(guarantee="precise"), DiagramError, "a guarantee is asked for, but nothing is protected"),
+        (Demand(backups={"u1": "node2"}), DiagramError, "a backup is asked for, but nothing is protected"),
+        (Demand("amnesia", interval="1 second"), DiagramError, "an interval makes no sense with 'amnesia'"),
+        (Demand("passive", interval="0 ms"), DiagramError, "more than zero"),
+        (Demand("passive", without_backup="never"), DiagramError, "without_backup"),
+        (Demand("passive", backups={"u7": "node2"}), MissingError, "there is no unit 'u7'"),
+    ],
+)
+def test_what_cannot_be_given_is_refused_before_anything_is_started(
+    town: Town, demand: Demand, kind: type[BorealisError], says: str
+) -> None:
+    with pytest.raises(kind, match=says):
+        deploy(town.cluster, Wish(traffic(), demand=demand))
+    assert all(node.orders == [] for node in town.yard.nodes.values())
+    assert town.catalog.layouts() == []
+
+
+def test_no_second_node_is_refused_or_taken_as_the_user_says(tmp_path: Path) -> None:
+    town = Town(tmp_path / "catalog.sqlite", Yard(1))
+    town.beat()
+    with pytest.raises(AbsentError, match=r"unit 'u1' shall have a backup \(passive\), and only one node is alive"):
+        deploy(town.cluster, Wish(traffic(), demand=Demand("passive")))
+    assert town.yard["node1"].orders == []
+    layout = deploy(town.cluster, Wish(traffic(), demand=Demand("passive", without_backup="degrade")))
+    assert (layout.units[0].backup, layout.entries[0].backup) == (None, None)
+    guard = town.yard["node1"].units["traffic", "u1"].guard
+    assert guard is not None
+    assert (guard.partner, guard.role) == ("", "primary")
+
+
+def test_the_epoch_changes_with_each_life() -> None:
+    one = unit("u1", "node1")
+    layout = Layout("traffic", "", "running", (one,), (), epoch="abc")
+    assert layout.epoch_of(one) == "abc-1"
+    assert layout.epoch_of(unit("u2", "node1", None)) is None

@@ -1,0 +1,204 @@
+"""Protection in a diagram: for all units or by box, written and read, and what is wrong with it told in one line."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from borealis.diagram import Diagram, Spec, window
+from borealis.diagram.durations import show
+from borealis.diagram.protection import GUARANTEES, INTERVALS, Protection, chosen, protection_of
+from borealis.errors import DiagramError
+
+
+def traffic(protection: str = "") -> str:
+    return f"""
+borealis: 1
+name: traffic
+inputs:
+  packets: {{columns: 'ts TIMESTAMP, src STRING', time: ts}}
+boxes:
+  some:
+    filter: {{from: packets, predicate: src > 'a'}}
+  per_source:
+    aggregate: {{from: some, by: src, size: 2 seconds, exprs: {{n: count(*)}}}}
+outputs: {{out: per_source}}
+{protection}
+"""
+
+
+def read(protection: str) -> Spec:
+    return Diagram.from_yaml(traffic(f"protection: {protection}")).validate()
+
+
+def test_what_is_left_out_follows_from_the_approach() -> None:
+    found = {a: Protection(approach=a) for a in ("none", "amnesia", "passive", "active", "upstream-backup")}
+    assert [p.guarantee for p in found.values()] == [None, "gap", "precise", "precise", "precise"]
+    assert [p.interval_us for p in found.values()] == [100_000, 100_000, 500_000, 100_000, 100_000]
+    one = Protection(approach="passive", checkpoint_interval="25 ms", ping="50 ms", patience="1 s", misses=5)
+    assert (one.interval_us, one.ping_us, one.patience_us, one.misses) == (25_000, 50_000, 1_000_000, 5)
+    assert one.without_backup == "refuse"
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({}, "'approach' is missing. Hint: approaches are none, amnesia, passive, active, upstream-backup"),
+        ({"approach": "pasive"}, "no approach 'pasive'. Hint: did you mean 'passive'?"),
+        ({"approach": "active", "guarantee": "exact"}, "no guarantee 'exact'. Hint: there are gap, no-loss, precise"),
+        (
+            {"approach": "active", "checkpoint_interval": "1 s"},
+            "active has no checkpoint_interval. Hint: it has a trim",
+        ),
+        ({"approach": "passive", "trim_interval": "1 s"}, "passive has no trim_interval. Hint: it has a checkpoint_"),
+        ({"approach": "amnesia", "trim_interval": "1 s"}, "amnesia has no trim_interval. Hint: leave it out"),
+        ({"approach": "passive", "checkpoint_interval": "0 s"}, "'checkpoint_interval' must be more than zero"),
+        ({"approach": "passive", "ping": "0 s"}, "'ping' must be more than zero"),
+        ({"approach": "passive", "ping": "soon"}, "'soon' is not a duration"),
+        ({"approach": "passive", "misses": 0}, "0 misses"),
+        ({"approach": "passive", "misses": "few"}, "'misses'"),
+        ({"approach": "passive", "without_backup": "pray"}, "'without_backup'"),
+        ({"approach": "passive", "pings": "1 s"}, "unknown key 'pings'. Hint: did you mean 'ping'?"),
+    ],
+)
+def test_what_is_wrong_is_told(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(DiagramError) as e:
+        Protection(**fields)
+    assert str(e.value).startswith("protection 'all': ")
+    assert says in str(e.value)
+
+
+def test_one_for_all_units() -> None:
+    spec = read('{approach: passive, guarantee: no-loss, checkpoint_interval: "250 ms", misses: 4}')
+    assert spec.protection == (
+        Protection(approach="passive", guarantee="no-loss", checkpoint_interval="250 ms", misses=4),
+    )
+    assert protection_of(spec, ["some"]) == protection_of(spec, ["per_source"]) == spec.protection[0]
+    line = "protection: {approach: passive, guarantee: no-loss, checkpoint_interval: 250 milliseconds, misses: '4'}"
+    assert spec.to_yaml().splitlines()[-1] == line
+    assert Spec.from_yaml(spec.to_yaml()) == spec
+
+
+def test_one_for_a_box_and_one_for_the_rest() -> None:
+    spec = read("{all: {approach: passive}, per_source: {approach: upstream-backup, trim_interval: 50 ms}}")
+    assert protection_of(spec, ["some"]) == Protection(approach="passive")
+    named = protection_of(spec, ["some", "per_source"])
+    assert named is not None
+    assert (named.approach, named.interval_us, named.name) == ("upstream-backup", 50_000, "per_source")
+    assert spec.to_yaml().endswith(
+        "protection:\n"
+        "  all: {approach: passive}\n"
+        "  per_source: {approach: upstream-backup, trim_interval: 50 milliseconds}\n"
+    )
+    assert Spec.from_yaml(spec.to_yaml()) == spec
+    assert pickle.loads(pickle.dumps(spec)) == spec
+    assert hash(spec) == hash(Spec.from_yaml(spec.to_yaml()))
+
+
+def test_boxes_of_one_unit_must_agree() -> None:
+    spec = read("{some: {approach: active}, per_source: {approach: active}}")
+    assert protection_of(spec, ["some", "per_source"]) is not None
+    spec = read("{some: {approach: active}, per_source: {approach: active, misses: 5}}")
+    with pytest.raises(DiagramError, match=r"'some' and 'per_source' of one unit .* --cut per_source"):
+        protection_of(spec, ["some", "per_source"])
+    assert protection_of(spec, ["per_source"]) == spec.protection[1]
+
+
+def test_none_is_no_protection() -> None:
+    spec = read("{all: {approach: active}, some: {approach: none}}")
+    assert protection_of(spec, ["some"]) is None
+    assert protection_of(read("{some: {approach: active}}"), ["per_source"]) is None
+    kept = protection_of(read("{approach: none, guarantee: precise}"), ["some"])
+    assert kept is not None  # to be refused
+    assert kept.approach == "none"
+
+
+def test_a_diagram_without_it_is_what_it_was() -> None:
+    plain = Spec.from_yaml(traffic())
+    assert "protection" not in plain.to_yaml()
+    assert Spec.from_yaml(traffic("protection:")) == plain
+    assert read("{approach: active}").fingerprint() != plain.fingerprint()
+    assert read("{approach: active}").units()[0].spec == plain  # what is computed does not depend on it
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("passive", "must say an approach, not 'passive'"),
+        ("{packets: {approach: passive}}", "protection 'packets': that is an input"),
+        ("{per_sauce: {approach: passive}}", "protection 'per_sauce': no such box. Hint: did you mean 'per_source'?"),
+        ("{guarantee: precise}", "protection 'guarantee' must say an approach, not 'precise'. Hint: say its approach"),
+        ("{aproach: passive}", "Hint: did you mean 'approach'?"),
+        ("{all: passive}", "protection 'all' must say an approach, not 'passive'"),
+        ("{all: {name: x, approach: passive}}", "unknown key 'name'"),
+        (
+            "{some: {approach: active, checkpoint_interval: 1 s}}",
+            "protection 'some': active has no checkpoint_interval",
+        ),
+    ],
+)
+def test_a_bad_text_is_refused(text: str, says: str) -> None:
+    with pytest.raises(DiagramError) as e:
+        read(text)
+    assert says in str(e.value)
+    assert "\n" not in str(e.value)
+
+
+def test_drawn() -> None:
+    d = Diagram("traffic")
+    packets = d.input("packets", "ts TIMESTAMP, src STRING")
+    d.protect(approach="active")
+    per = packets.aggregate(by="src", over=window("2 seconds"), n="count(*)").protect(approach="amnesia")
+    per.filter("n > 1", name="many").output("out")
+    d.protect("many", approach="passive")
+    d.protect("many", approach="passive", guarantee="no-loss")  # the last word counts
+    spec = d.validate()
+    assert [(p.name, p.approach, p.guarantee) for p in spec.protection] == [
+        ("all", "active", "precise"),
+        ("aggregate_1", "amnesia", "gap"),
+        ("many", "passive", "no-loss"),
+    ]
+    assert Spec.from_yaml(d.to_yaml()) == spec
+    with pytest.raises(DiagramError, match="that is an input"):
+        packets.protect(approach="passive")
+    assert d.spec == spec
+
+
+def test_the_command_line_has_the_last_word() -> None:
+    found = Protection(approach="passive", guarantee="no-loss", checkpoint_interval="1 s", misses=7)
+    assert chosen(found) == found
+    assert chosen(None) is None
+    assert chosen(None, "active") == Protection(approach="active")
+    assert chosen(found, guarantee="precise") == Protection(approach="passive", checkpoint_interval="1 s", misses=7)
+    assert chosen(found, "passive") == found
+    assert chosen(found, "active") == Protection(approach="active", misses=7)
+    assert chosen(found, "none") is None
+    assert chosen(found, ping="20 ms", misses=None) == found.model_copy(update={"ping": "20 milliseconds"})
+    with pytest.raises(DiagramError, match="'approach' is missing"):
+        chosen(None, guarantee="precise")
+
+
+spans = st.integers(1, 10**13).map(show)
+
+
+@st.composite
+def protections(draw: st.DrawFn) -> Protection:
+    approach = draw(st.sampled_from(["none", "amnesia", "passive", "active", "upstream-backup"]))
+    fields: dict[str, Any] = {"guarantee": draw(st.none() | st.sampled_from(GUARANTEES))}
+    if approach in INTERVALS:
+        fields[INTERVALS[approach]] = draw(st.none() | spans)
+    fields |= {name: draw(spans) for name in ("ping", "patience") if draw(st.booleans())}
+    fields |= {"misses": draw(st.integers(1, 99)), "without_backup": draw(st.sampled_from(["refuse", "degrade"]))}
+    return Protection(name=draw(st.sampled_from(["all", "some", "per_source"])), approach=approach, **fields)
+
+
+@given(st.lists(protections(), max_size=3, unique_by=lambda p: p.name))
+def test_any_protection_round_trips(found: list[Protection]) -> None:
+    plain = Spec.from_yaml(traffic())
+    spec = Spec(**({field: getattr(plain, field) for field in Spec.model_fields} | {"protection": tuple(found)}))
+    assert Spec.from_yaml(spec.to_yaml()) == spec
+    assert Spec.from_yaml(spec.to_yaml()).to_yaml() == spec.to_yaml()

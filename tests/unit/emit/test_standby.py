@@ -1,0 +1,291 @@
+"""Queues of protected units: held, released, mirrored, jumping."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from borealis.emit.jumps import JUMP, Jumps, above
+from borealis.emit.queue import OutputQueue, QueueLimits
+from borealis.emit.snapshot import QueueSnapshot
+from borealis.errors import GoneError, StateError, StreamError
+from borealis.section import Section
+from borealis.tuples import FIRST_TIME, LAST_TIME
+
+SCHEMA = pa.schema([("v", pa.int64())])
+
+
+def new(limits: QueueLimits | None = None, readers: tuple[str, ...] = ("r",), incarnation: int = 1) -> OutputQueue:
+    return OutputQueue("d/x", SCHEMA, limits, readers=readers, epoch="e", incarnation=incarnation)
+
+
+def put(queue: OutputQueue, n: int, *bounds: tuple[int, int]) -> None:
+    """Append tuples with their ids as values, and boundaries as (at, time)."""
+    ids = np.arange(queue.next_id, queue.next_id + n, dtype=np.int64)
+    at, bound = (np.array([b[i] for b in bounds], np.int64) for i in (0, 1))
+    queue.append(Section(queue.next_id, pa.record_batch([ids], schema=SCHEMA), ids * 10, at, bound, queue.boundary))
+
+
+def read(queue: OutputQueue, start: int, boundary: int = FIRST_TIME) -> tuple[list[int], list[tuple[int, int]]] | None:
+    one = queue.read(start, boundary, 0)
+    if one is None:
+        return None
+    assert one.rows["v"].to_pylist() == list(range(one.first, one.stop))
+    return list(range(one.first, one.stop)), list(zip(one.at.tolist(), one.bound.tolist(), strict=True))
+
+
+# -- holding
+
+
+def test_nothing_is_read_from_a_held_queue_until_it_is_released() -> None:
+    queue = new()
+    queue.hold()
+    put(queue, 3, (3, 30))
+    assert (queue.held, queue.standby, read(queue, 0), read(queue, 3)) == (True, True, None, None)
+    queue.release((2, FIRST_TIME))
+    assert (queue.held, queue.standby, queue.released) == (True, False, (2, FIRST_TIME))
+    assert read(queue, 0) == ([0, 1], [])
+    assert read(queue, 2) is None
+    queue.release((3, FIRST_TIME))
+    assert read(queue, 2) == ([2], [])
+    assert read(queue, 3) is None
+    queue.release((3, 30))
+    assert read(queue, 2) == ([2], [(3, 30)])
+    assert read(queue, 3, 30) is None
+    put(queue, 2)
+    assert read(queue, 0) == ([0, 1, 2], [(3, 30)])
+    queue.release((1, 0))  # an old word changes nothing
+    assert queue.released == (3, 30)
+    queue.release()
+    assert (queue.held, queue.released) == (False, (5, 30))
+    assert read(queue, 3, 30) == ([3, 4], [])
+
+
+def test_a_held_queue_is_appended_to_acknowledged_and_trimmed_as_ever() -> None:
+    queue = new(QueueLimits(keep_bytes=0))
+    queue.hold()
+    queue.register("s", 0)
+    put(queue, 4)
+    put(queue, 4)
+    queue.raise_acks({"r": (8, 5), "s": (6, 4)})
+    assert queue.acks() == {"r": (8, 5), "s": (6, 4)}
+    assert (queue.first_id, queue.pushed()) == (4, 6)
+    status = queue.status()
+    assert (status.held, status.incarnation, status.held_rows) == (True, 1, 4)
+
+
+def test_a_reader_that_waits_gets_what_is_released_at_once() -> None:
+    queue = new()
+    queue.hold()
+    put(queue, 2)
+    got: list[float] = []
+
+    def wait() -> None:
+        assert queue.read(0, FIRST_TIME, 30) is not None
+        got.append(time.monotonic())
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.02)
+    opened = time.monotonic()
+    queue.release()
+    thread.join(10)
+    assert got[0] - opened < 0.1
+
+
+def test_a_backup_that_is_behind_waits_for_what_the_primary_had_delivered() -> None:
+    queue = new()
+    put(queue, 3)
+    assert queue.register("r", 5) == 5
+    assert read(queue, 5) is None
+    queue.ack("r", 1, 7)
+    assert queue.acked("r", 1) == 7
+    put(queue, 5)
+    assert read(queue, 5) == ([5, 6, 7], [])
+    plain = new(incarnation=0)
+    for act in (lambda: plain.register("r", 1), lambda: plain.read(1, FIRST_TIME, 0)):
+        with pytest.raises(GoneError, match="has no tuple 1 yet"):
+            act()
+    with pytest.raises(StreamError, match="acknowledged 1"):
+        plain.ack("r", 1, 1)
+
+
+def test_what_is_gone_is_said_when_the_queue_is_open() -> None:
+    queue = OutputQueue("d/x", SCHEMA, next_id=10, incarnation=1)
+    queue.hold()
+    assert queue.register("s", 3) == 3
+    assert read(queue, 3) is None
+    queue.release()
+    with pytest.raises(GoneError, match="3 is gone"):
+        read(queue, 3)
+
+
+# -- passing readers, acknowledgements
+
+
+def test_passing_readers_count_as_pushed_but_are_not_passed_on() -> None:
+    queue = new()
+    put(queue, 9)
+    queue.ack("r", 0, 7)
+    assert queue.pushed() == 7
+    queue.register("~p", 4)
+    assert (queue.pushed(), queue.acks()) == (4, {"r": (7, 0)})
+    assert new(readers=()).pushed() == 0
+
+
+# -- jumps
+
+
+def test_a_reader_goes_on_behind_a_jump() -> None:
+    queue = new()
+    put(queue, 3, (3, 30))
+    queue.jump_to(above(queue.next_id))
+    assert (queue.next_id, read(queue, 3, 30), read(queue, 77)) == (JUMP, None, None)
+    assert queue.register("s", 77) == 77
+    put(queue, 2, (JUMP + 2, 50))
+    assert read(queue, 1) == ([1, 2], [(3, 30)])  # never joined across it
+    assert read(queue, 3) == ([], [(3, 30)])
+    behind = ([JUMP, JUMP + 1], [(JUMP + 2, 50)])
+    assert (read(queue, 3, 30), read(queue, 77), read(queue, JUMP)) == (behind, behind, behind)
+    assert (queue.lost_between(3, JUMP), queue.lost_between(1, JUMP)) == (0, 2)
+    assert (queue.status().held_rows, queue.dropped) == (5, 0)
+    with pytest.raises(ValueError, match="cannot jump"):
+        queue.jump_to(JUMP + 2)
+
+
+def test_a_boundary_that_follows_a_jump_is_told() -> None:
+    queue = new()
+    put(queue, 1)
+    queue.jump_to(JUMP)
+    put(queue, 0, (JUMP, 5))
+    one = queue.read(1, FIRST_TIME, 0)
+    assert one is not None
+    assert (one.first, len(one), one.final) == (JUMP, 0, 5)
+    put(queue, 0, (JUMP, LAST_TIME))
+    assert read(queue, 500, 5) == ([], [(JUMP, LAST_TIME)])
+
+
+def test_an_empty_queue_jumps_and_several_jumps_are_one_or_more() -> None:
+    queue = new()
+    queue.jump_to(JUMP)
+    queue.jump_to(2 * JUMP)
+    assert queue.first_id == 2 * JUMP
+    put(queue, 1)
+    queue.jump_to(3 * JUMP)
+    put(queue, 1)
+    assert read(queue, 5) == ([2 * JUMP], [])
+    assert read(queue, 2 * JUMP + 1) == ([3 * JUMP], [])
+    assert list(queue.snapshot().jumps) == [(0, 2 * JUMP), (2 * JUMP + 1, 3 * JUMP)]
+
+
+def test_boundaries_before_a_jump_stay_where_they_are_when_tuples_go() -> None:
+    queue = new(QueueLimits(keep_bytes=0))
+    put(queue, 3, (3, 30))
+    queue.jump_to(JUMP)
+    put(queue, 2)
+    queue.ack("r", 1, 3)
+    assert queue.first_id == 3
+    assert read(queue, 3) == ([], [(3, 30)])
+    assert read(queue, 3, 30) == ([JUMP, JUMP + 1], [])
+    put(queue, 1)
+    queue.ack("r", 1, JUMP + 2)
+    assert queue.first_id == JUMP + 2
+    assert not queue.snapshot().jumps
+    with pytest.raises(GoneError):
+        read(queue, 3)
+
+
+def test_a_slow_reader_loses_tuples_but_no_ids() -> None:
+    queue = new(QueueLimits(bytes_most=2500, full="drop", keep_bytes=0))
+    put(queue, 5)
+    queue.jump_to(JUMP)
+    for _ in range(5):
+        put(queue, 5)
+    first = queue.first_id
+    assert first > JUMP
+    assert queue.dropped == queue.lost_before("r") == queue.lost_between(0, first) == first - JUMP + 5
+    assert read(queue, 0) is not None
+
+
+def test_intervals_of_ids() -> None:
+    jumps = Jumps([(3, 10), (20, 30)])
+    assert (jumps.over(2), jumps.over(3), jumps.over(9), jumps.over(10)) == (None, (3, 10), (3, 10), None)
+    assert (jumps.back(10), jumps.back(11), jumps.tuples(0, 25), jumps.tuples(9, 4)) == (3, 11, 13, 0)
+    jumps.forget(10)
+    assert len(list(jumps)) == 2
+    jumps.forget(11)
+    assert list(jumps) == [(20, 30)]
+
+
+# -- mirrors
+
+
+def test_an_increment_is_what_is_behind_a_place() -> None:
+    queue, mirror = new(), new()
+    mirror.hold()
+    put(queue, 3, (2, 20), (3, 30))
+    mirror.absorb(queue.since((0, FIRST_TIME)))
+    put(queue, 0, (3, 31))
+    put(queue, 2)
+    queue.ack("r", 1, 1)
+    news = QueueSnapshot.from_bytes(queue.since((3, 30)).to_bytes())
+    assert sum(len(s) for s in news.sections) == 2
+    mirror.absorb(news)
+    mirror.absorb(news)
+    assert (mirror.next_id, mirror.boundary, mirror.acks()) == (5, 31, {"r": (1, 1)})
+    mirror.release()
+    for place in ((0, FIRST_TIME), (3, 20), (3, 30), (3, 31), (4, 31)):
+        assert read(mirror, *place) == read(queue, *place)
+
+
+def test_a_mirror_lets_go_of_what_the_primary_let_go_of() -> None:
+    limits = QueueLimits(keep_bytes=0)
+    queue, mirror = new(limits), new(limits)
+    for _ in range(4):
+        put(queue, 5)
+    mirror.absorb(queue.since((0, FIRST_TIME)))
+    queue.ack("r", 1, 12)
+    put(queue, 5)
+    mirror.absorb(queue.since((20, FIRST_TIME)))
+    assert (queue.first_id, mirror.first_id) == (10, 10)
+    queue.ack("r", 1, 25)
+    put(queue, 5)
+    queue.ack("r", 1, 30)
+    put(queue, 5)
+    mirror.absorb(queue.since((25, FIRST_TIME)))  # some of what it did not hear of is gone already
+    assert (queue.first_id, mirror.first_id, mirror.next_id) == (30, 30, 35)
+    assert mirror.held_bytes == queue.held_bytes
+
+
+def test_readers_that_are_forgotten_are_forgotten_by_the_mirror_but_not_its_own() -> None:
+    queue, mirror = new(), new()
+    queue.register("client")
+    mirror.register("~waiting")
+    mirror.register("early")
+    mirror.absorb(queue.since((0, FIRST_TIME)))
+    queue.forget("client")
+    mirror.absorb(queue.since((0, FIRST_TIME)))
+    assert set(mirror.status().readers) == {"r", "~waiting", "early"}
+
+
+def test_news_of_something_else_and_damaged_ones_are_refused() -> None:
+    queue = new()
+    put(queue, 5)
+    other = OutputQueue("d/x", SCHEMA, epoch="f")
+    with pytest.raises(StateError, match="news of stream d/x"):
+        other.absorb(queue.snapshot())
+    with pytest.raises(StateError, match="tuples 0 to 2 of stream d/x are missing"):
+        new().absorb(queue.since((2, FIRST_TIME)))
+    queue.jump_to(JUMP)
+    put(queue, 2)
+    data = queue.snapshot().to_bytes()
+    again = OutputQueue.restore(QueueSnapshot.from_bytes(data))
+    assert again.snapshot().to_bytes() == data
+    assert read(again, 5) == ([JUMP, JUMP + 1], [])
+    damaged = data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]
+    with pytest.raises(StateError, match="damaged"):
+        QueueSnapshot.from_bytes(damaged)

@@ -1,0 +1,325 @@
+"""Clients when a primary dies: they go on at the backup, soon, without loss or repetition."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from town import SCHEMA, SOON, STREAM, WAIT_S, Counter, Place, add, eventually, finish
+
+from borealis.emit.coordinator import Location
+from borealis.emit.jumps import JUMP
+from borealis.emit.places import STANDBY_S, Places
+from borealis.emit.publisher import Publisher, Publishing
+from borealis.emit.queue import MovedError, OutputQueue, StandbyError
+from borealis.emit.retrying import Backoff, Retries
+from borealis.emit.subscriber import Reading, Subscription
+from borealis.errors import GoneError, StreamError, WireError
+from borealis.wire.client import Peer
+from borealis.wire.server import HOLD_S, _cut_connections
+
+SILENCE_S = 0.1  # after the backup's queue is open
+
+
+class Node(Place):
+    """A node that can die, and hears that it is deposed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[int] = []
+
+    def deposed(self, stream: str, incarnation: int) -> None:
+        self.heard.append(incarnation)
+        self.queues[stream].close()
+
+    def die(self) -> None:
+        """As after kill -9: connections break, and nobody listens any more."""
+        _cut_connections(self.server.port)
+        threading.Thread(target=self.server.close, daemon=True).start()
+
+
+class Pair:
+    """A primary, its backup, and the way to them."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.primary, self.backup = Node(), Node()
+        for node in (self.primary, self.backup):
+            stack.callback(node.close)
+            queue = node.queues[STREAM] = OutputQueue(STREAM, SCHEMA, epoch="e", incarnation=1)
+            node.entries[STREAM] = Counter(queue)
+        self.backup.queues[STREAM].hold()
+        self.found: Location | None = None
+        self.asked = 0
+
+    @property
+    def queue(self) -> OutputQueue:
+        return self.primary.queues[STREAM]
+
+    @property
+    def mirror(self) -> OutputQueue:
+        return self.backup.queues[STREAM]
+
+    def locate(self, stream: str) -> Location:
+        self.asked += 1
+        return self.found or Location(STREAM, self.primary.address, True, self.backup.address)
+
+    def peer(self, address: str) -> Peer:
+        return Peer(address)
+
+    def take_over(self) -> float:
+        """The backup goes on; when that was."""
+        self.mirror.incarnation = 2
+        at = time.monotonic()
+        self.mirror.release()
+        return at
+
+    def subscribe(self, **reading: object) -> Subscription:
+        return Subscription(self, STREAM, Reading(**{"start": "oldest", "retries": SOON} | reading))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    with ExitStack() as stack:
+        yield Pair(stack)
+
+
+def numbers(subscription: Subscription, count: int) -> list[int]:
+    rows = subscription.rows()
+    return [next(rows)["n"] for _ in range(count)]
+
+
+# -- subscribers
+
+
+def silence(pair: Pair) -> float:
+    """Seconds from the opening of a backup, 50 ms after the primary died, to the next row at a client."""
+    subscription = pair.subscribe(timeout=WAIT_S)
+    add(pair.queue, 5)
+    add(pair.mirror, 5)
+    assert numbers(subscription, 5) == list(range(5))
+    pair.primary.die()
+    time.sleep(0.05)
+    add(pair.mirror, 3)
+    opened = pair.take_over()
+    assert numbers(subscription, 1) == [5]
+    seconds = time.monotonic() - opened
+    finish(pair.mirror)
+    assert [row["n"] for row in subscription] == [6, 7]
+    assert (subscription.gaps, subscription.lost, subscription.jumps, subscription.reconnects) == (0, 0, 0, 1)
+    return seconds
+
+
+def test_a_client_goes_on_at_the_backup_as_soon_as_that_is_open() -> None:
+    with ExitStack() as stack:
+        found = [silence(Pair(stack)) for _ in range(3)]
+    assert min(found) < SILENCE_S  # the machine may be busy with something else
+
+
+def test_a_connection_that_breaks_for_no_reason_is_found_again(pair: Pair) -> None:
+    add(pair.queue, 2)
+    subscription = pair.subscribe(timeout=WAIT_S)
+    assert numbers(subscription, 2) == [0, 1]
+    _cut_connections(pair.primary.server.port)
+    eventually(lambda: bool(pair.mirror.status().readers))
+    add(pair.queue, 2)
+    assert numbers(subscription, 2) == [2, 3]  # the backup said that it is one
+    assert not pair.mirror.status().readers
+
+
+def test_a_client_outlives_a_backup_that_takes_its_time(pair: Pair) -> None:
+    add(pair.queue, 2)
+    subscription = pair.subscribe(timeout=WAIT_S)
+    assert numbers(subscription, 2) == [0, 1]
+    pair.primary.die()
+    time.sleep(1.5)  # it is sent away, finds nobody else, and comes back
+    add(pair.mirror, 4)
+    opened = pair.take_over()
+    assert numbers(subscription, 2) == [2, 3]
+    assert time.monotonic() - opened < HOLD_S
+
+
+def test_a_backup_that_is_behind_catches_up_first(pair: Pair) -> None:
+    add(pair.queue, 5)
+    add(pair.mirror, 2)
+    subscription = pair.subscribe(timeout=WAIT_S)
+    assert numbers(subscription, 5) == list(range(5))
+    pair.primary.die()
+    pair.take_over()
+    eventually(lambda: subscription.reconnects == 1)
+    for _ in range(4):
+        add(pair.mirror, 1)
+    assert numbers(subscription, 1) == [5]
+
+
+def test_the_first_connection_may_be_to_the_backup(pair: Pair) -> None:
+    pair.primary.die()
+    add(pair.mirror, 2)
+    pair.take_over()
+    assert numbers(pair.subscribe(timeout=WAIT_S), 2) == [0, 1]
+
+
+def test_a_deposed_primary_hears_of_it_and_is_left(pair: Pair) -> None:
+    add(pair.queue, 2)
+    add(pair.mirror, 3)
+    subscription = pair.subscribe(timeout=WAIT_S)
+    assert numbers(subscription, 2) == [0, 1]
+    pair.take_over()
+    _cut_connections(pair.primary.server.port)  # the primary lives, behind a broken network
+    assert numbers(subscription, 1) == [2]
+    _cut_connections(pair.backup.server.port)  # the coordinator has not heard of anything
+    eventually(lambda: pair.primary.heard == [2])
+    add(pair.mirror, 1)
+    assert numbers(subscription, 1) == [3]
+
+
+def test_ids_that_jump_are_counted_and_reading_goes_on(pair: Pair) -> None:
+    add(pair.queue, 5)
+    add(pair.mirror, 3)
+    subscription = pair.subscribe(reader="ada", timeout=WAIT_S)
+    assert numbers(subscription, 5) == list(range(5))
+    pair.primary.die()
+    pair.mirror.jump_to(JUMP)
+    add(pair.mirror, 2)
+    pair.take_over()
+    eventually(lambda: subscription.jumps == 1)
+    subscription.ack(5)  # ids still rise: what came before can be acknowledged
+    assert pair.mirror.acked("ada", 1) == 5
+    assert numbers(subscription, 2) == [JUMP, JUMP + 1]
+    subscription.ack()
+    assert pair.mirror.acked("ada", 1) == JUMP + 2
+    assert (subscription.jumps, subscription.gaps, subscription.lost) == (1, 0, 0)
+    subscription.stop()
+
+
+def test_a_gap_is_told_by_the_node_that_has_it(pair: Pair) -> None:
+    add(pair.queue, 5)
+    subscription = pair.subscribe(on_gap="continue", timeout=WAIT_S)
+    assert numbers(subscription, 5) == list(range(5))
+    queue = pair.backup.queues[STREAM] = OutputQueue(STREAM, SCHEMA, epoch="f", incarnation=2)
+    add(queue, 2)
+    pair.primary.die()
+    began = time.monotonic()
+    assert numbers(subscription, 2) == [0, 1]
+    assert time.monotonic() - began < 1
+    assert subscription.gaps == 1
+
+
+# -- publishers
+
+
+def test_a_publisher_goes_on_at_the_backup(pair: Pair) -> None:
+    mirror = pair.backup.entries[STREAM]
+    waiting = threading.Event()
+
+    def standby(stream: str) -> Counter:
+        if not waiting.is_set():
+            raise StandbyError(f"entry point {stream} is on standby here")
+        return mirror
+
+    pair.backup.entry = standby  # type: ignore[method-assign]
+    out = Publisher(pair, STREAM, Publishing("me", retries=SOON))
+    out.send([{"n": 0, "word": "a"}])
+    out.flush(WAIT_S)
+    mirror.last = dict(pair.primary.entries[STREAM].last)  # as its peer it holds what was acknowledged
+    add(pair.mirror, 1)
+    pair.primary.die()
+    out.send([{"n": 1, "word": "b"}])
+    eventually(lambda: not out.connected)
+    time.sleep(0.3)
+    waiting.set()
+    began = time.monotonic()
+    out.close(WAIT_S)
+    assert time.monotonic() - began < HOLD_S
+    assert (pair.mirror.next_id, mirror.last, out.forgotten) == (2, {"me": 1}, 0)
+
+
+def test_a_publisher_begins_at_the_backup_where_that_has_taken_over(pair: Pair) -> None:
+    pair.primary.die()
+    with Publisher(pair, STREAM, Publishing(retries=SOON)) as out:
+        out.send([{"n": 0, "word": "a"}])
+    assert pair.mirror.next_id == 1
+    pair.backup.die()
+    time.sleep(0.1)
+    with pytest.raises(WireError):
+        Publisher(pair, STREAM, Publishing(retries=SOON))
+
+
+# -- in which order addresses are tried
+
+
+def places(*answers: Location | Exception, fallback: str | None = "B") -> Places:
+    left = list(answers)
+
+    def locate() -> Location:
+        answer = left.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return Places(Location("s", "A", False, fallback), locate)
+
+
+def lose(some: Places, error: Callable[[], WireError | StreamError], *expected: str | None) -> None:
+    for address in expected:
+        assert some.next() == address
+        some.lost(error())
+
+
+def broken() -> WireError:
+    return WireError("broken")
+
+
+def test_the_backup_is_next_then_where_the_coordinator_says_then_there_is_a_pause() -> None:
+    some = places(Location("s", "B", False, "C"), Location("s", "C", False))
+    lose(some, broken, "A", "B", "C")
+    assert (some.next(), some.exhausted) == (None, True)
+    assert some.pause(Backoff(Retries(first_s=0.3))) == 0.3
+    lose(some, broken, "C")
+
+
+def test_while_a_backup_stands_by_pauses_are_short() -> None:
+    some = places(Location("s", "A", False, "B"))
+    backoff = Backoff(Retries(first_s=10.0))
+    lose(some, broken, "A")
+    lose(some, lambda: StandbyError("not yet"), "B")
+    assert some.next() is None
+    assert some.pause(backoff) == STANDBY_S
+    with pytest.raises(StandbyError):
+        Backoff(Retries(give_up_s=0)).lost(StandbyError("enough"))
+
+
+def test_a_stream_that_moves_is_followed_at_once_but_not_in_circles() -> None:
+    some = places(Location("s", "A", False), fallback=None)
+    assert some.next() == "A"
+    some.lost(MovedError("gone", moved_to="C"))
+    assert some.next() == "C"
+    some.lost(MovedError("gone", moved_to="A"))
+    assert some.next() is None
+
+
+def test_while_the_coordinator_is_away_the_addresses_are_those_that_were() -> None:
+    away = WireError("no coordinator")
+    some = places(away, away)
+    lose(some, broken, "A", "B", None)
+    some.pause(Backoff(Retries()))
+    lose(some, broken, "A", "B")
+
+
+def test_what_the_coordinator_says_for_good_is_raised() -> None:
+    error = StreamError("no such stream")
+    error.status = 404  # type: ignore[attr-defined]
+    some = places(error, fallback=None)
+    lose(some, broken, "A")
+    with pytest.raises(StreamError, match="no such"):
+        some.next()
+
+
+def test_a_gap_leads_back_to_where_it_was_told() -> None:
+    some = places(Location("s", "A", False, "B"))
+    lose(some, lambda: GoneError("gone"), "A")
+    assert some.exhausted
+    some.pause(Backoff(Retries()))
+    assert some.next() == "A"

@@ -1,0 +1,131 @@
+"""`borealis explain --ha`: which recovery each unit gets, and why; without Spark."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from borealis.cli.ending import run_app
+from borealis.diagram import Diagram, window
+
+YAML = Path(__file__).parents[3] / "examples" / "traffic.yaml"
+
+GOLDEN = """\
+protection of unit u1: reads packets; gives filter_1; repeatable
+├── filter_1: filter where bytes > 100
+│   └── repeatable: each tuple is looked at alone
+├── no state
+└── upstream-backup, no-loss
+    ├── recovery type (Hwang, table 3.2): repeating
+    └── given: repeating: that is promised, but readers see precise recovery: the backup comes to the same tuples under
+        the same ids, and a reader asks for the id it wants next
+protection of unit u2: reads filter_1; gives aggregate_1; convergent-capable
+├── map_1: map src = src, kb = bytes / 1024.0
+│   └── repeatable: each tuple is computed alone
+├── aggregate_1: aggregate by src over 10 seconds every 1 second: n = count(*), kb = sum(kb)
+│   └── convergent-capable: several tuples make one result, in windows aligned to the clock
+├── state reaches back: filter_1 10 seconds
+└── upstream-backup, no-loss
+    ├── recovery type (Hwang, table 3.2): convergent
+    └── given: convergent: that is promised, but readers see precise recovery: the backup comes to the same tuples under
+        the same ids, and a reader asks for the id it wants next
+"""
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """The command line takes signals over; pytest wants them back."""
+    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def said(capfd: pytest.CaptureFixture[str], *arguments: object) -> str:
+    code = run_app(["explain", *(str(a) for a in arguments)])
+    out, err = capfd.readouterr()
+    assert code == 0, err
+    return out
+
+
+def facts(capfd: pytest.CaptureFixture[str], *arguments: object) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(said(capfd, *arguments, "--json"))["protection"]
+    return found
+
+
+def refused(capfd: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert run_app(["explain", *(str(a) for a in arguments)]) == 2
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    return err
+
+
+def test_golden(capfd: pytest.CaptureFixture[str]) -> None:
+    text = said(capfd, YAML, "--ha", "upstream-backup", "--guarantee", "no-loss", "--cut", "map_1")
+    assert [line.rstrip() for line in text.splitlines()] == GOLDEN.splitlines()
+
+
+def test_the_whole_table(capfd: pytest.CaptureFixture[str]) -> None:
+    [unit] = facts(capfd, YAML, "--ha", "amnesia", "--guarantee", "precise")
+    assert unit["asked"]["recovery"] is None
+    assert "amnesia cannot give 'precise'" in unit["asked"]["refused"]
+    assert unit["reach_back"] == {"packets": "10 seconds"}
+    table = {
+        a: (row["recovery_type"], [g["recovery"] for g in row["guarantees"].values()])
+        for a, row in unit["table"].items()
+    }
+    assert table == {
+        "amnesia": ("gap", ["gap", None, None]),
+        "passive": ("repeating", ["gap", "repeating", "precise"]),
+        "active": ("repeating", ["gap", "repeating", "precise"]),
+        "upstream-backup": ("convergent", ["gap", "convergent", "precise"]),
+    }
+
+
+def test_what_is_refused_is_told_with_its_reason(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    d = Diagram("late")
+    late = d.input("a", "ts TIMESTAMP, k INT").late
+    late.aggregate(by="k", over=window("2 seconds"), n="count(*)").output("out")
+    d.save(tmp_path / "late.yaml")
+    text = said(capfd, tmp_path / "late.yaml", "--ha", "upstream-backup")
+    assert "state reaches back: a.late without bound" in text
+    assert "refused: protection 'all': upstream-backup cannot give 'precise'" in text
+    assert "hint: choose passive or active" in text
+
+
+def test_what_the_file_says_counts_unless_the_command_says_more(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    d = Diagram("fork")
+    a = d.input("a", "ts TIMESTAMP, k INT")
+    a.filter("k > 0", name="some").protect(approach="active", guarantee="no-loss").output("one")
+    a.filter("k > 1", name="more").output("two")
+    path = tmp_path / "fork.yaml"
+    d.save(path)
+
+    def asked(*arguments: object) -> list[tuple[str, str | None]]:
+        return [(u["asked"]["approach"], u["asked"]["guarantee"]) for u in facts(capfd, path, *arguments)]
+
+    assert asked("--cut", "more") == [("active", "no-loss"), ("none", None)]
+    assert asked("--cut", "more", "--guarantee", "precise") == [("active", "precise"), ("none", None)]
+    assert asked("--place", "more=node2", "--place", "some=node1", "--ha", "passive") == [("passive", "precise")] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--guarantee", "precise"], "says nothing of protection"),
+        (["--cut", "map_1"], "add --ha passive"),
+        (["--ha", "pasive"], "did you mean 'passive'?"),
+        (["--ha", "active", "--guarantee", "exact"], "no guarantee 'exact'"),
+        (["--ha", "active", "--cut", "map_2"], "did you mean 'map_1'?"),
+        (["--ha", "active", "--place", "map_1"], "is not NAME=VALUE"),
+    ],
+)
+def test_a_slip_gets_one_line(capfd: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
+    assert says in refused(capfd, YAML, *arguments)

@@ -1,0 +1,96 @@
+"""What each approach gives, and which combinations are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from borealis.diagram.boxes.base import CLASSES
+from borealis.diagram.protection import Protection
+from borealis.errors import DiagramError
+from borealis.ha.classes import Classified
+from borealis.ha.offers import given, recovery_type, refuse
+
+
+def asked(approach: str, guarantee: str | None = None) -> Protection:
+    return Protection(approach=approach, guarantee=guarantee)
+
+
+def unit(kind: str, **more: object) -> Classified:
+    return Classified(kind, {"box": (kind, "because")}, **({"reach": {"a": 5}} | more))  # type: ignore[arg-type]
+
+
+def test_hwangs_table() -> None:
+    rows = {a: [recovery_type(a, kind) for kind in CLASSES] for a in ("passive", "upstream-backup", "active")}
+    assert rows == {
+        "passive": ["repeating", "repeating", "repeating", "divergent"],
+        "upstream-backup": ["repeating", "convergent", "divergent", "divergent"],
+        "active": ["repeating", "repeating", "repeating", "divergent"],
+    }
+    assert {recovery_type("amnesia", kind) for kind in CLASSES} == {"gap"}
+
+
+@pytest.mark.parametrize(
+    ("approach", "guarantee", "kind", "recovery", "how"),
+    [
+        ("amnesia", "gap", "repeatable", "gap", "ids jump"),
+        ("passive", "precise", "deterministic", "precise", "the id it wants next"),
+        ("active", "precise", "repeatable", "precise", "the id it wants next"),
+        ("upstream-backup", "precise", "convergent-capable", "precise", "from what upstream kept"),
+        ("passive", "precise", "arbitrary", "precise", "held until the backup has the checkpoint"),
+        ("active", "precise", "arbitrary", "precise", "merge order"),
+        ("upstream-backup", "precise", "arbitrary", "precise", "merge order"),
+        ("passive", "no-loss", "repeatable", "repeating", "readers see precise"),
+        ("upstream-backup", "no-loss", "convergent-capable", "convergent", "readers see precise"),
+        ("upstream-backup", "no-loss", "deterministic", "divergent", "ids jump"),
+        ("active", "no-loss", "arbitrary", "divergent", "ids jump"),
+        ("passive", "gap", "arbitrary", "gap", "as a rule it is divergent"),
+    ],
+)
+def test_what_is_given(approach: str, guarantee: str, kind: str, recovery: str, how: str) -> None:
+    refuse(asked(approach, guarantee), unit(kind))
+    offer = given(asked(approach, guarantee), unit(kind))
+    assert offer.recovery == recovery
+    assert how in offer.how
+
+
+def test_without_protection_nothing_is_given() -> None:
+    for nothing in (None, asked("none")):
+        refuse(nothing, unit("arbitrary"))
+        assert given(nothing, unit("arbitrary")).recovery == "none"
+
+
+def test_a_unit_without_state_is_not_built_again() -> None:
+    offer = given(asked("upstream-backup"), unit("repeatable", reach={"a": 0}))
+    assert "built again" not in offer.how
+
+
+@pytest.mark.parametrize(
+    ("protection", "classified", "says"),
+    [
+        (asked("amnesia", "no-loss"), unit("repeatable"), "amnesia cannot give 'no-loss': it forgets all state"),
+        (asked("amnesia", "precise"), unit("repeatable"), "amnesia cannot give 'precise'"),
+        (asked("none", "gap"), unit("repeatable"), "'gap' without an approach"),
+        (asked("upstream-backup", "precise"), unit("deterministic"), "windows of box would be aligned"),
+        (
+            asked("upstream-backup", "no-loss"),
+            unit("convergent-capable", reach={"a": 5, "a.late": None}),
+            "all that ever came from a.late",
+        ),
+        (asked("upstream-backup", "precise"), unit("arbitrary", reach={"a": None}), "all that ever came from a,"),
+        (asked("active", "precise"), unit("arbitrary", chance=("box",)), "compute the same again: 'box' (because)"),
+        (asked("upstream-backup", "precise"), unit("arbitrary", chance=("box",)), "compute the same again"),
+    ],
+)
+def test_what_cannot_be_given_is_refused(protection: Protection, classified: Classified, says: str) -> None:
+    with pytest.raises(DiagramError) as e:
+        refuse(protection, classified)
+    assert says in e.value.message
+    assert e.value.hint
+    assert "\n" not in str(e.value)
+
+
+def test_what_can_be_given_after_all() -> None:
+    refuse(asked("upstream-backup", "gap"), unit("convergent-capable", reach={"a": None}))
+    refuse(asked("upstream-backup", "no-loss"), unit("deterministic"))
+    refuse(asked("passive", "precise"), unit("arbitrary", chance=("box",), reach={"a": None}))
+    refuse(asked("active", "no-loss"), unit("arbitrary", chance=("box",)))
