@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from borealis.coordinator.backups import candidates
 from borealis.coordinator.cluster import Cluster
@@ -18,9 +19,10 @@ from borealis.coordinator.orders import protect_order
 from borealis.coordinator.placement import Load
 from borealis.coordinator.refusals import AbsentError
 from borealis.coordinator.standbys import entry_copies, unit_copies
-from borealis.diagram.spec import Spec
+from borealis.coordinator.threads import spawn
+from borealis.diagram.spec import LATE, Spec
 from borealis.errors import BorealisError
-from borealis.wire.messages import Claim, Claimed, EntryName, Ping, Pong, UnitName
+from borealis.wire.messages import Claim, Claimed, EntryName, Ping, Pong, Reroute, UnitName
 
 log = logging.getLogger("borealis.coordinator")
 
@@ -81,10 +83,27 @@ def claim(cluster: Cluster, asked: Sequence[Claim]) -> list[Claimed]:
     for wanted, (granted, place) in zip(asked, cluster.catalog.claim(asked), strict=True):
         what = f"{wanted.node}: {wanted.what} {wanted.diagram}.{wanted.unit or wanted.input} #{wanted.incarnation}"
         log.warning("%s %s", "granted to" if granted else "refused to", what)
+        if granted and place is not None and wanted.what == "take over":
+            spawn("tell", partial(_tell_readers, cluster, wanted.diagram, place))
         address = None if place is None else cluster.address(place.node)
         incarnation = wanted.incarnation if place is None else place.incarnation
         found.append(Claimed(granted=granted, incarnation=incarnation, address=address or ""))
     return found
+
+
+def _tell_readers(cluster: Cluster, diagram: str, place: Place) -> None:
+    """Units that read from whoever was deposed: most notice that it is dead, but not if it is only frozen."""
+    layout, address = cluster.catalog.layout(diagram), cluster.address(place.node)
+    if layout is None or address is None:
+        return
+    arrows = place.gives if isinstance(place, UnitPlace) else (place.input, place.input + LATE)
+    for arrow in arrows:
+        order = Reroute(stream=stream_name(diagram, arrow), address=address, incarnation=place.incarnation)
+        for node in {n for reader in layout.readers(arrow) for n in (reader.node, reader.backup) if n is not None}:
+            try:
+                cluster.order(node, "reroute", order)
+            except BorealisError as error:
+                log.info("node %s was not told where %s is: %s", node, order.stream, error)
 
 
 def is_stray(cluster: Cluster, layout: Layout | None, unit: str, entry: str, node: str) -> bool:

@@ -195,17 +195,27 @@ class Upstream(Primary):
     needed: Needed = lambda outputs: {}
     clients: bool = False  # somebody who acknowledges nothing may read an output
     holds: ClassVar[bool] = True
+    rebuilding: bool = False  # after a takeover, until all state is there again
     _start: Step = field(init=False)  # inputs are acknowledged up to here
+    _floor: Step = field(init=False)  # all output up to here was delivered, by whomever
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._start = self.first
+        self._start = self._floor = self.first
 
     def committed(self, step: Step) -> Effects:
         """A train was committed."""
         self.last = step
         self._steps.append(step)
+        if step.silent:
+            self._floor = step
+        else:
+            self.rebuilding = False
         return NONE if self.joined else Effects(open=True)
+
+    def want(self, now: float, received: Mapping[str, int]) -> Want | None:
+        """What to send now; nothing before the state is there again, since nobody could say where outputs stood."""
+        return None if self.rebuilding else super().want(now, received)
 
     def desert(self) -> Effects:
         """There is no backup any more."""
@@ -215,7 +225,7 @@ class Upstream(Primary):
 
     def tick(self, now: float, received: Mapping[str, int]) -> Effects:
         """Let go of what is not needed."""
-        if self.joined:
+        if self.joined or self.rebuilding:
             return NONE
         start = self._beginning(self._done(now, received))
         self._begin_at(start)
@@ -243,8 +253,10 @@ class Upstream(Primary):
 
     def _done(self, now: float, received: Mapping[str, int]) -> Step:
         """The last train all of whose output has arrived."""
-        found = self._start
+        found = self._floor if self._floor.train > self._start.train else self._start
         for step in self._steps:
+            if step.train <= found.train:
+                continue
             if self.clients and step.at > now - CLIENT_S:
                 break
             if any(place[0] > received.get(name, place[0]) for name, place in step.outputs.items()):

@@ -22,9 +22,10 @@ class Step:
     outputs: Mapping[str, Place]
     order: tuple[Passed, ...] = ()
     at: float = 0.0  # when it was committed, on the node's own clock
+    silent: bool = False  # it only built state again: what it gave had been given before
 
     def to_json(self) -> dict[str, Any]:
-        """For a message; the time means nothing elsewhere."""
+        """For a message; time and silence mean nothing elsewhere."""
         return {
             "train": self.train,
             "next_cause": self.next_cause,

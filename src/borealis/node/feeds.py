@@ -290,6 +290,12 @@ class StreamFeed:
             elif queue.ended:
                 return
 
+    def look_again(self) -> None:
+        """The stream is served elsewhere now: whoever serves it here does so in vain."""
+        with self._lock:
+            if self._open is not None:
+                self._open.cancel()
+
     def committed(self, position: int) -> None:
         """Everything before this position is in committed trains."""
         if not self.deferred:

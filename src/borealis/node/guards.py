@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from borealis.diagram.spec import LATE
 from borealis.errors import BorealisError, ClusterError
 from borealis.ha.detector import Detector
-from borealis.ha.primary import Primary
+from borealis.ha.primary import Primary, Upstream
 from borealis.node.entry import Entry
 from borealis.node.entry_guard import EntryGuard, MirrorMessage
 from borealis.node.parcel import DamagedError, Parcel
@@ -208,7 +208,10 @@ class Guards:
                 }
             )
             unit.order = unit.order.model_copy(update={"guard": guard})
-            primary = PrimaryGuard(unit, guard, self._policy(unit, guard), self)
+            policy = self._policy(unit, guard)
+            if isinstance(policy, Upstream):
+                policy.rebuilding = standby.rebuilds
+            primary = PrimaryGuard(unit, guard, policy, self)
             primary.takeovers.append(takeover)
             self.primaries[key] = primary
             self.standbys.pop(key, None)

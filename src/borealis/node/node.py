@@ -598,7 +598,13 @@ class Node:
 
     def reroute(self, order: Reroute) -> Done:
         """A stream is served elsewhere now."""
+        known, before = self.routes.incarnation(order.stream), self.routes.address(order.stream)
         self.routes.put(order.stream, order.address, order.incarnation)
+        if order.incarnation > known and order.address != before:
+            for unit in list(self.units.values()):
+                for feed in unit.feeds.values():
+                    if feed.stream == order.stream:
+                        feed.look_again()
         return Done()
 
     def protect(self, order: Protect) -> Done:

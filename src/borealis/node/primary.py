@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from borealis.node.node import RunningUnit
     from borealis.node.watch import Watch
 
-ANSWER_S = 30.0  # for a parcel; a large state takes its time
+ANSWER_S = 10.0  # for a parcel; a large state takes its time
 TICK_S = 0.1
 CLAIMS = 3  # attempts to ask a coordinator that does not answer
 DELTAS_BYTES_MOST = 256 << 20  # kept for a backup that does not answer; then it gets the whole

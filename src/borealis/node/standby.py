@@ -54,6 +54,7 @@ class Standby:
         self._followed = 0  # the last train whose order is known, of a backup that runs in parallel
         self._heard, self._messages, self._bytes, self._discarded = time.monotonic(), 0, 0, 0
         self._since = time.time()
+        self.rebuilds = False  # after the takeover, state is built again in silence
         for queue in unit.queues.values():
             queue.incarnation = guard.incarnation
             queue.hold()
@@ -132,6 +133,7 @@ class Standby:
             if resume is None:
                 log.error("unit %s cannot be taken over: nothing was ever heard of it", self.unit.order.unit)
                 return None
+            self.rebuilds = any(script.silent for script in resume.scripts)
             if self.guard.approach == "active" and self.unit.started:
                 self._lead(resume)
             else:

@@ -120,6 +120,7 @@ class UnitRun:
         self.watch: Callable[[Step, Mapping[Key, bytes]], None] | None = None  # told of each commit, before the next
         self._jumps = False  # ids go on behind a hole, as soon as inputs are merged freely
         self._passed: tuple[Passed, ...] = ()
+        self._silent = False  # the last train was
         if self.manager.finished:
             self.done.set()
 
@@ -222,7 +223,7 @@ class UnitRun:
             self._ids[name] = self.progress.rows_out[name] = piece.stop
         self._committed, self._positions = train.number, positions
         self._header_now = self._header(train, positions)
-        self._passed = train.order
+        self._passed, self._silent = train.order, train.silent
         if self.watch is not None:
             self.watch(self.step(), deltas)
         self.manager.release(train.number)
@@ -282,6 +283,7 @@ class UnitRun:
             {name: (queue.next_id, queue.boundary) for name, queue in self.queues.items()},
             self._passed,
             time.monotonic(),
+            self._silent,
         )
 
     @contextmanager
