@@ -128,6 +128,10 @@ class Feed:
         if self.error is not None:
             raise self.error
 
+    def abandon(self) -> None:
+        """End soon, whatever went wrong."""
+        self._stop.set()
+
     def given(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """All packets so far, with the times they were sent under."""
         at, src, size = self.packets.between(0, self._given_us)

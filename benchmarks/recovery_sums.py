@@ -87,6 +87,7 @@ def line(approach: str, guarantee: str, diagram: str, found: Mapping[str, Any]) 
         **spans,
         "natural_gap_ms_p50": _median(natural),
         "natural_gap_ms_p99": round(natural[int(len(natural) * 0.99)], 1) if natural else None,
+        "train_ms": _median(found.get("train_ms", ())),
         "duplicates": found["duplicates"],
         "lost": found["lost"],
         "wrong": found["wrong"],

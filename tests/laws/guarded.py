@@ -164,11 +164,29 @@ class Guarded(Cluster):
         wire_server._cut_connections(port)
         node.peers.close()
 
-    def takeovers(self, unit: str) -> list[Any]:
-        """All that happened to a unit that is alive."""
-        alive = [n for i, n in enumerate(self.nodes) if i not in self.dead]
+    def takeovers(self, unit: str, where: int | None = None) -> list[Any]:
+        """All that happened to a unit that is alive; or just what happened on one node."""
+        alive = [n for i, n in enumerate(self.nodes) if i not in self.dead and where in (None, i)]
         guards = [n.guards.primaries.get((self.spec.name, unit)) for n in alive]
         return [t for g in guards if g is not None for t in g.takeovers]
+
+    def homes(self, unit: str) -> tuple[int, int | None]:
+        """Where the primary of a unit is, and its backup."""
+        key = (self.spec.name, unit)
+        alive = {i: n for i, n in enumerate(self.nodes) if i not in self.dead and key in n.units}
+        primary = next(i for i, n in alive.items() if not n.units[key].standby)
+        return primary, next((i for i, n in alive.items() if n.units[key].standby), None)
+
+    def rejoin_somewhere(self, unit: str) -> int:
+        """Another backup for a unit, on the first node that has nothing of it."""
+        home, _ = self.homes(unit)
+        where = next(i for i in range(1, len(self.nodes)) if i not in {*self.dead, home})
+        self.rejoin(unit, where)
+        return where
+
+    def is_protected(self, unit: str, home: int) -> bool:
+        guard = self.nodes[home].guards.primaries.get((self.spec.name, unit))
+        return guard is not None and guard.status().state == "protected"
 
     def wait_for(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + PATIENCE_S

@@ -33,7 +33,7 @@ from borealis.wire.client import Peer
 from borealis.wire.messages import BatchHead, Done, EntryOrder, Publish, Subscribe, UnitOrder
 from borealis.wire.server import WireServer
 
-PATIENCE_S = 60.0
+PATIENCE_S = 20.0
 
 
 class ThreadQuery:

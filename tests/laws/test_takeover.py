@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -10,8 +12,8 @@ import pyarrow as pa
 import pytest
 from chance import COLUMNS, DDL, random_table, random_times
 from guarded import Approach, Guarded, publish_slowly
-from harness import bag, compiled, exactly, examples, run_story, tell
-from hypothesis import given
+from harness import bag, compiled, differences, exactly, examples, run_story, tell, truth, without_header
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from nodes import table_of
 from pyspark.sql import SparkSession
@@ -44,8 +46,27 @@ def union() -> Spec:
     return d.validate()
 
 
+def join() -> Spec:
+    d = Diagram("pairs")
+    a, b = (d.input(name, DDL, slack="1 second") for name in "ab")
+    a.join(b, on="left.k = right.k", within="1 second").output("first")
+    return d.validate()
+
+
 def batches_of(table: pa.Table, size: int = 3) -> list[pa.RecordBatch]:
     return [b for at in range(0, len(table), size) for b in table.slice(at, size).combine_chunks().to_batches()]
+
+
+def few(n: int) -> settings:
+    """So many examples; a failure here takes long to shrink, and the seed says all."""
+    return settings(examples(n), phases=(Phase.explicit, Phase.generate))
+
+
+def check_rows(spec: Spec, tables: dict[str, pa.Table], found: dict[str, list[Section]], spark: SparkSession) -> None:
+    """What the batch oracle says, in whatever order."""
+    for name, wanted in truth(tell(spec, tables), spark).items():
+        mine = without_header(table_of(joined(found[name])))
+        assert not differences(mine, wanted), name
 
 
 def run_with_deaths(
@@ -78,22 +99,22 @@ def run_with_deaths(
             lambda share=share: sum(e.queue.next_id + e.late.next_id for e in entries.values()) >= share * total,
             "no progress",
         )
-        home = next(
-            i
-            for i, n in enumerate(cluster.nodes)
-            if i not in cluster.dead and (u := n.units.get((spec.name, unit))) is not None and not u.standby
-        )
+        before = len(cluster.takeovers(unit))
+        home, backup = cluster.homes(unit)
+        if backup is None:
+            backup = cluster.rejoin_somewhere(unit)
+            cluster.wait_for(lambda unit=unit, home=home: cluster.is_protected(unit, home), "never protected")
         cluster.kill(home)
+        cluster.wait_for(lambda unit=unit, b=backup: len(cluster.takeovers(unit, b)) > 0, f"no takeover after {before}")
     for thread in [*writers, *readers]:
         thread.join(30)
         assert not thread.is_alive(), cluster.failures()
     assert not errors, errors[0]
-    assert sum(len(cluster.takeovers(unit)) for _, unit in deaths) >= 1
     return {name: parts for name, (parts, _) in found.items()}, sum(j for _, j in found.values())
 
 
 @pytest.mark.parametrize("approach", KEPT)
-@examples(3)
+@few(3)
 @given(seed=SEEDS)
 def test_a_chain_whose_nodes_die_gives_the_same_tuples_with_the_same_ids(
     spark: SparkSession, approach: Approach, seed: int
@@ -114,7 +135,7 @@ def test_a_chain_whose_nodes_die_gives_the_same_tuples_with_the_same_ids(
 
 
 @pytest.mark.parametrize("approach", KEPT)
-@examples(3)
+@few(3)
 @given(seed=SEEDS)
 def test_streams_that_meet_come_out_once_under_precise(spark: SparkSession, approach: Approach, seed: int) -> None:
     rng = Random(seed)
@@ -127,3 +148,68 @@ def test_streams_that_meet_come_out_once_under_precise(spark: SparkSession, appr
     rows = pa.table(joined(found["first"]).rows)
     wanted = pa.concat_tables(list(tables.values()))
     assert bag(rows.select(["k", "n", "s"])) == bag(wanted.select(["k", "n", "s"]))
+
+
+@pytest.mark.parametrize("approach", KEPT)
+@pytest.mark.parametrize("make", [chain, union, join])
+@few(2)
+@given(seed=SEEDS)
+def test_the_backup_of_the_backup_goes_on_as_well(
+    spark: SparkSession, make: Callable[[], Spec], approach: Approach, seed: int
+) -> None:
+    rng = Random(seed)
+    spec = make()
+    tables = {i.name: random_table(rng, COLUMNS, random_times(rng, ROWS, 200_000)) for i in spec.inputs}
+    with Guarded(spark, 5) as cluster:
+        cluster.protect(spec, [], rng, approach, "precise")
+        found, jumps = run_with_deaths(cluster, spec, tables, [(0.2, "u1"), (0.4, "u1"), (0.6, "u1")])
+    assert jumps == 0
+    check_rows(spec, tables, found, spark)
+
+
+@pytest.mark.parametrize("approach", KEPT)
+@few(2)
+@given(seed=SEEDS)
+def test_streams_that_meet_lose_nothing_under_no_loss(spark: SparkSession, approach: Approach, seed: int) -> None:
+    rng = Random(seed)
+    spec = union()
+    tables = {n: random_table(rng, COLUMNS, random_times(rng, ROWS // 2, 200_000)) for n in "ab"}
+    with Guarded(spark, 3) as cluster:
+        cluster.protect(spec, [], rng, approach, "no-loss")
+        found, jumps = run_with_deaths(cluster, spec, tables, [(rng.uniform(0.2, 0.8), "u1")])
+    assert jumps <= 1
+    rows = pa.concat_tables([pa.table(part.rows) for part in found["first"]]).select(["k", "n", "s"])
+    missing = Counter(map(repr, bag(pa.concat_tables(list(tables.values())).select(["k", "n", "s"]))))
+    missing.subtract(map(repr, bag(rows)))
+    assert not +missing
+
+
+@few(2)
+@given(seed=SEEDS)
+def test_amnesia_goes_on_at_the_present(spark: SparkSession, seed: int) -> None:
+    rng = Random(seed)
+    d = Diagram("gap")
+    d.input("a", DDL, slack="1 second").filter("true").output("out")
+    spec = d.validate()
+    tables = {"a": random_table(rng, COLUMNS, random_times(rng, ROWS, 200_000))}
+    with Guarded(spark, 3) as cluster:
+        cluster.protect(spec, [], rng, "amnesia", "gap")
+        found, jumps = run_with_deaths(cluster, spec, tables, [(0.5, "u1")])
+    assert jumps == 1
+    rows = Counter(repr(r) for part in found["out"] for r in bag(pa.table(part.rows)))
+    assert not rows - Counter(map(repr, bag(tables["a"])))
+    assert found["out"][-1].ended
+
+
+@pytest.mark.parametrize("approach", ["amnesia", *KEPT])
+@pytest.mark.parametrize("make", [chain, union])
+def test_a_backup_that_dies_disturbs_nobody(spark: SparkSession, make: Callable[[], Spec], approach: Approach) -> None:
+    rng = Random(7)
+    spec = make()
+    tables = {i.name: random_table(rng, COLUMNS, random_times(rng, ROWS, 200_000)) for i in spec.inputs}
+    with Guarded(spark, 3) as cluster:
+        cluster.protect(spec, [], rng, approach, "gap" if approach == "amnesia" else "precise")
+        cluster.kill(cluster.homes("u1")[1])
+        found, jumps = run_with_deaths(cluster, spec, tables, [])
+    assert jumps == 0
+    check_rows(spec, tables, found, spark)

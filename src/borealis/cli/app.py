@@ -125,12 +125,23 @@ def bench(
     only: Annotated[list[str] | None, typer.Option(metavar="QUERY", help="Only these: q1,q3 (or repeated).")] = None,
     runs: Annotated[int, typer.Option(min=1, help="Runs of each, of which the median counts.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="Less data: a smoke test, not a figure.")] = False,
+    kills: Annotated[int | None, typer.Option(min=1, help="recovery: kills of each; 5 if left out.")] = None,
+    approach: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="recovery, overhead: only these: passive,active.")
+    ] = None,
+    diagram: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="recovery, overhead: only these: aggregate,union.")
+    ] = None,
+    interval: Annotated[
+        str | None, typer.Option(metavar="TIME", help="recovery: between checkpoints, or trimming messages.")
+    ] = None,
+    plot: Annotated[str | None, typer.Option(metavar="FILE", help="recovery, overhead: a picture, too.")] = None,
 ) -> None:
     """Measure, side by side with plain Structured Streaming."""
-    from borealis.cli.bench import bench_command
+    from borealis.cli.bench import bench_command, names
 
-    names = tuple(name for one in only or () for name in one.split(",") if name)
-    bench_command(experiment, json, names, runs, quick)
+    more = {"kills": kills, "approach": names(approach), "diagram": names(diagram), "interval": interval, "plot": plot}
+    bench_command(experiment, json, names(only), runs, quick, more)
 
 
 @app.command()

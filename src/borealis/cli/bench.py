@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,9 +20,13 @@ from borealis.errors import BorealisError, did_you_mean
 INSTALLED = "borealis.benchmarks"  # where a wheel has them
 
 
-def bench_command(experiment: str, as_json: bool, only: tuple[str, ...], runs: int, quick: bool) -> None:
-    """Progress goes to stderr, so that stdout has figures only."""
+def bench_command(
+    experiment: str, as_json: bool, only: tuple[str, ...], runs: int, quick: bool, more: Mapping[str, Any] | None = None
+) -> None:
+    """Progress goes to stderr, so that stdout has figures only. `more`: options that only some experiments have."""
     module = find(experiment)
+    special = {name: value for name, value in (more or {}).items() if value}
+    _refuse_unknown(experiment, module, special)
     known = list(getattr(module, "QUERIES", only))
     for name in only:
         if name not in known:
@@ -33,11 +37,27 @@ def bench_command(experiment: str, as_json: bool, only: tuple[str, ...], runs: i
     def say(text: str) -> None:
         err.print(text, markup=False, soft_wrap=True)
 
-    figures: list[dict[str, Any]] = module.run(module.Options(only=only, runs=runs, quick=quick), say)
+    figures: list[dict[str, Any]] = module.run(module.Options(only=only, runs=runs, quick=quick, **special), say)
     if as_json:
         print(json.dumps(figures, ensure_ascii=False, indent=2))
     else:
         console().print(table(figures))
+
+
+def names(given: Sequence[str] | None) -> tuple[str, ...]:
+    """Names from options that may have several each.
+
+    >>> names(["q1,q2", "q3"])
+    ('q1', 'q2', 'q3')
+    """
+    return tuple(name.strip() for one in given or () for name in one.split(",") if name.strip())
+
+
+def _refuse_unknown(experiment: str, module: ModuleType, special: Mapping[str, Any]) -> None:
+    fields = getattr(module.Options, "__dataclass_fields__", {})
+    for name in special:
+        if name not in fields:
+            raise BorealisError(f"benchmark '{experiment}' has no --{name}", hint="leave it out")
 
 
 def find(experiment: str) -> ModuleType:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 ANSWER_S = 10.0  # for a parcel; a large state takes its time
 TICK_S = 0.1
+RETRY_S = 0.05  # after a parcel that did not arrive
 CLAIMS = 3  # attempts to ask a coordinator that does not answer
 DELTAS_BYTES_MOST = 256 << 20  # kept for a backup that does not answer; then it gets the whole
 TAKEOVER_MS = 50.0  # what opening the queues of a backup takes, about
@@ -247,7 +248,7 @@ class PrimaryGuard:
             log.info("unit %s: its backup did not take a parcel: %s", self.unit.order.unit, error)
             with self._lock:
                 self.policy.failed()
-            self._wake.wait(TICK_S)
+            time.sleep(RETRY_S)
             return
         self._messages, self._bytes = self._messages + 1, self._bytes + len(data)
         self._answered(want, answer, now)

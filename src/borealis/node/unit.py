@@ -386,9 +386,13 @@ class UnitRun:
 
 def queue_section(queue: OutputQueue, flow: Flow) -> Section:
     """A train's share of a stream: the flow's rows with its boundaries among them, as the queue's next tuples."""
-    first = queue.next_id
-    at = first + np.searchsorted(flow.cause, flow.bounds.cause, "right")
-    return section(first, flow.rows, flow.time, at, flow.bounds.time, flow.bounds.standing).above(queue.boundary)
+    first, known = queue.next_id, queue.boundary
+    at, bound, standing = first + np.searchsorted(flow.cause, flow.bounds.cause, "right"), flow.bounds.time, known
+    if flow.bounds.standing > known:  # the unit began anew at the present: what stood there stands here, too
+        at, bound = np.append(first, at), np.append(flow.bounds.standing, bound)
+    else:
+        standing = flow.bounds.standing
+    return section(first, flow.rows, flow.time, at, bound, standing).above(known)
 
 
 def _as_bytes(payload: bytes | pa.Buffer) -> bytes:

@@ -1,0 +1,132 @@
+"""How long a client hears nothing when a node is killed: `borealis bench recovery [--kills N] [--plot out.png]`.
+
+Packets come in real time; the query counts those that are not empty by source, in windows of a second that end every 50
+ms, so that results come many times a second. `kill -9` hits all processes of the node that runs the last unit, and no
+other; it is started again, and when the unit is protected again the next kill comes. Silence is from the last new
+result before to the first after it, at the client; results are checked against a plain count of what was sent.
+
+Beside it: the same query in plain Structured Streaming, killed likewise, started again at once from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from borealis.errors import BorealisError, did_you_mean
+
+from .recovery_cluster import Say, cluster, terminable
+from .recovery_native import native
+from .recovery_ours import DIAGRAMS, GUARANTEES, SIZE, SIZE_US, SLIDE, SLIDE_US, Trial
+from .recovery_packets import packets
+from .recovery_plot import plot, refuse_without_matplotlib
+from .recovery_sums import TOLD_NATIVE, with_ratios
+
+QUERIES = tuple(DIAGRAMS)  # `--only` and `--diagram` name the same
+APPROACHES = (*GUARANTEES, TOLD_NATIVE)
+NEEDED_KILLS = 5
+START_S, TRIAL_S, KILL_S, NATIVE_S = 60, 30, 40, 40  # about, on two slow cores
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure."""
+
+    only: tuple[str, ...] = ()
+    runs: int = 3  # of other benchmarks; here kills are counted
+    quick: bool = False
+    kills: int = NEEDED_KILLS
+    approach: tuple[str, ...] = ()
+    diagram: tuple[str, ...] = ()
+    interval: str | None = None
+    plot: str | None = None
+
+    @property
+    def diagrams(self) -> tuple[str, ...]:
+        """Which, and `aggregate` if nothing is said."""
+        return self.diagram or self.only or ("aggregate",)
+
+    @property
+    def approaches(self) -> tuple[str, ...]:
+        """Which."""
+        return self.approach or APPROACHES
+
+    @property
+    def times(self) -> int:
+        """How many kills of each."""
+        return 2 if self.quick else self.kills
+
+
+def run(options: Options, say: Say) -> list[dict[str, Any]]:
+    """All figures."""
+    _check(options)
+    say(f"about {about_minutes(options)} minutes")
+    data, began = packets(), time.monotonic()
+    say(f"packets: {data.where_from}")
+    with terminable():
+        lines = _ours(options, data, say)
+        if TOLD_NATIVE in options.approaches:
+            lines.append(native("aggregate", options.times, data, (SIZE, SIZE_US), (SLIDE, SLIDE_US), say))
+    lines = with_ratios(lines)
+    say(f"took {(time.monotonic() - began) / 60:.1f} minutes")
+    if options.plot:
+        plot(lines, options.plot)
+    return lines
+
+
+def _ours(options: Options, data: Any, say: Say) -> list[dict[str, Any]]:
+    mine = [one for one in options.approaches if one != TOLD_NATIVE]
+    if not mine:
+        return []
+    with cluster(say) as running:
+        return [
+            Trial(running, diagram, approach, options.interval, data).run(options.times, say)
+            for diagram in options.diagrams
+            for approach in mine
+        ]
+
+
+def about_minutes(options: Options) -> int:
+    """So that nobody waits without knowing for how long."""
+    ours = len([one for one in options.approaches if one != TOLD_NATIVE]) * len(options.diagrams)
+    seconds = ours * (TRIAL_S + KILL_S * options.times) + (START_S if ours else 0)
+    seconds += (NATIVE_S * (options.times + 1)) if TOLD_NATIVE in options.approaches else 0
+    return max(1, round(seconds / 60))
+
+
+def _check(options: Options) -> None:
+    known: list[tuple[str, Sequence[str], Sequence[str]]] = [
+        ("approach", options.approaches, APPROACHES),
+        ("diagram", options.diagrams, QUERIES),
+    ]
+    for what, given, there in known:
+        for name in given:
+            if name not in there:
+                raise BorealisError(
+                    f"no {what} '{name}'", hint=did_you_mean(name, there) or f"there are {', '.join(there)}"
+                )
+    if options.plot:
+        refuse_without_matplotlib()
+
+
+def main() -> None:
+    """From the command line: `python -m benchmarks.recovery`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=NEEDED_KILLS)
+    parser.add_argument("--approach", default="")
+    parser.add_argument("--diagram", default="")
+    parser.add_argument("--interval")
+    parser.add_argument("--plot")
+    given = parser.parse_args()
+    approach, diagram = (tuple(filter(None, text.split(","))) for text in (given.approach, given.diagram))
+    options = Options(kills=given.kills, approach=approach, diagram=diagram, interval=given.interval, plot=given.plot)
+    print(json.dumps(run(options, lambda text: print(text, file=sys.stderr, flush=True)), indent=2))
+
+
+if __name__ == "__main__":
+    main()

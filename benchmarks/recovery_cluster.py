@@ -1,0 +1,155 @@
+"""A cluster of real processes to measure and to kill: `borealis up` in a home of its own, stopped whatever happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import borealis
+from borealis.cli import processes
+from borealis.emit.client import Client
+from borealis.emit.whereabouts import HOME, Part, read_record, write_record
+from borealis.errors import BorealisError
+
+LOOK_S = 0.1  # between two looks at the status
+PROTECTED_S = 180.0  # for a node to start again and a unit to be protected; on slow cores Spark alone takes 20 s
+STORY_S = 60.0
+HEARTBEATS_S = 1.5  # until the coordinator has heard the rest
+COMMAND = [sys.executable, "-m", "borealis.cli"]
+
+Say = Callable[[str], None]
+Facts = dict[str, Any]
+
+
+class Cluster:
+    """Three nodes and a coordinator; nodes can be killed and started again."""
+
+    def __init__(self, client: Client, say: Say) -> None:
+        self.client, self.say = client, say
+
+    def status(self) -> Facts:
+        """As `borealis status --json`; asked again while the coordinator has no time."""
+        for _ in range(50):
+            with suppress(BorealisError):
+                return self.client.status()
+            time.sleep(LOOK_S)
+        return self.client.status()
+
+    def unit(self, diagram: str, box: str) -> Facts:
+        """The unit that has this box."""
+        return next(u for u in self.status()["units"] if u["diagram"] == diagram and box in u["boxes"])
+
+    def takeover(self, diagram: str, box: str, before: int) -> Facts:
+        """What the new primary of a unit says of how it became that, once it is known."""
+
+        def known(_: Facts) -> bool:
+            guard = self.unit(diagram, box)["protection"]
+            return guard["incarnation"] > before and guard["last_takeover"] is not None
+
+        self.wait_for(known, "the story of the takeover", STORY_S)
+        time.sleep(HEARTBEATS_S)  # reprocessing may still go on
+        return dict(self.unit(diagram, box)["protection"]["last_takeover"])
+
+    def kill(self, node: str) -> float:
+        """SIGKILL to all of a node's processes at once, as a power cut would; when that was, by the monotonic clock."""
+        part = self._part(node)
+        others = [pid for pid in processes.left_behind(part) if pid != part.pid]
+        at = time.monotonic()
+        for pid in (part.pid, *others):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return at
+
+    def start(self, node: str) -> None:
+        """Start a killed node again, with the arguments it had."""
+        record = read_record()
+        assert record is not None
+        old = self._part(node)
+        fresh, _ = processes.start(node, old.arguments, Path(old.log), Path(record.data) / node)
+        parts = [fresh if part.name == node else part for part in record.parts]
+        write_record(record.model_copy(update={"parts": parts}))  # so that `down` knows it
+
+    def pids(self) -> list[int]:
+        """Of the nodes that are alive; their JVMs and workers are their children."""
+        return [int(node["pid"]) for node in self.status()["nodes"] if node["alive"]]
+
+    def wait_protected(self, diagram: str, seconds: float = PROTECTED_S) -> None:
+        """Until every unit and input of a diagram has all the protection it was promised."""
+        self.wait_for(lambda status: _exposed(status, diagram) == [], f"{diagram} to be protected", seconds)
+
+    def wait_for(self, holds: Callable[[Facts], bool], what: str, seconds: float) -> Facts:
+        """Until the status says so."""
+        deadline = time.monotonic() + seconds
+        while not holds(status := self.status()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"waited {seconds:.0f} s for {what}: {_exposed(status, None)}")
+            time.sleep(LOOK_S)
+        return status
+
+    def _part(self, node: str) -> Part:
+        record = read_record()
+        assert record is not None
+        return next(part for part in record.parts if part.name == node)
+
+
+def _exposed(status: Facts, diagram: str | None) -> list[str]:
+    """What is not protected (yet), and why."""
+    guarded = [(u["diagram"], u["unit"], u.get("protection")) for u in status["units"]]
+    guarded += [(s["diagram"], s["arrow"], s.get("protection")) for s in status["streams"] if s.get("entry")]
+    found = [f"{node['node']}: {node['spark']}" for node in status["nodes"] if node["spark"] != "ready"]
+    for name, what, guard in guarded:
+        if diagram in (None, name) and guard and guard["state"] not in ("protected", "watching"):
+            found.append(f"{what}: {guard['state']} ({guard['why']})")
+    return found
+
+
+@contextmanager
+def cluster(say: Say, nodes: int = 3) -> Iterator[Cluster]:
+    """The cluster, in a home of its own."""
+    with tempfile.TemporaryDirectory(prefix="borealis-bench-", ignore_cleanup_errors=True) as home, _at_home(home):
+        say(f"starting {nodes} nodes ...")
+        up = [*COMMAND, "up", "--nodes", str(nodes), "--port", "0", "--json"]
+        done = subprocess.run(up, capture_output=True, text=True, check=False)
+        try:
+            record = read_record()
+            if done.returncode or record is None:
+                raise RuntimeError(done.stderr.strip())
+            with borealis.connect(record.coordinator) as client:
+                yield Cluster(client, say)
+        finally:
+            subprocess.run([*COMMAND, "down"], capture_output=True, check=False)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """A polite kill clears up as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _at_home(home: str) -> Iterator[None]:
+    """All commands meet in this folder."""
+    before = os.environ.get(HOME)
+    os.environ[HOME] = home
+    try:
+        yield
+    finally:
+        os.environ.pop(HOME, None)
+        if before is not None:
+            os.environ[HOME] = before
