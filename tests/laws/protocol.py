@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from borealis.coordinator import claims
 from borealis.coordinator.layout import Shield, UnitPlace
-from borealis.emit.jumps import above
+from borealis.emit.jumps import JUMP, above
 from borealis.emit.queue import OutputQueue, QueueLimits
 from borealis.emit.snapshot import QueueSnapshot
 from borealis.errors import GoneError, StateError
@@ -191,7 +191,7 @@ class Unit:
         if self.jumps and free:
             self.jumps = False
             for queue in self.queues.values():
-                queue.jump_to(above(queue.next_id))
+                queue.jump_to(_beyond(queue, queue.next_id))
         self.passed = _passed(taken, {name: (c.position, c.boundary) for name, c in self.cursors.items()})
         before, outputs = dict(self.state), self._compute(taken)
         for name, queue in self.queues.items():
@@ -223,6 +223,11 @@ class Unit:
             for items in found.values():
                 items.append((least, None))
         return {name: _rising(items) for name, items in found.items()}
+
+
+def _beyond(queue: OutputQueue, last: int) -> int:
+    """Where ids go on after a takeover: not where they went on after an earlier one that this copy may not know of."""
+    return above(max(last, (queue.incarnation - 1) * JUMP - 1))
 
 
 def _behind(place: Place, events: Sequence[tuple[int, Item]]) -> Place:
@@ -429,16 +434,18 @@ class Standby:
         """take_over, then Guards._take_over."""
         resume = self.backup.take_over()
         assert resume is not None
+        for queue in self.unit.queues.values():
+            queue.incarnation = self.backup.incarnation
         if self.world.approach == "active" and self.unit.runs:
             self._lead(resume)
         else:
             self._resume(resume)
         for queue in self.unit.queues.values():
-            queue.incarnation = self.backup.incarnation
             queue.release(None)
         if not self.unit.runs:
             self.unit.start()
         leader = Leader(self.world, self.node, self.unit, self.backup.incarnation)
+        leader.policy.until = resume.until
         if isinstance(leader.policy, Upstream):
             leader.policy.rebuilding = any(script.silent for script in resume.scripts)
         return leader
@@ -456,7 +463,7 @@ class Standby:
                 queue = self.unit.queues[name]
                 if self.world.approach == "amnesia":  # readers that lack something before that go on there, too
                     queue.begin_at((0, place[1]))
-                    queue.jump_to(above(place[0]))
+                    queue.jump_to(_beyond(queue, place[0]))
                 else:
                     queue.begin_at(place)
         self.unit.resume(begin, resume.scripts, jump=resume.jump and self.world.approach != "amnesia")

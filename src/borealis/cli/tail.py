@@ -45,13 +45,17 @@ def tail_command(stream: str, options: TailOptions, reach: Reach) -> None:
         err = console(stderr=True)
         if err.is_terminal and not options.json:
             err.print(f"{subscription.stream} from {subscription.position:,}", style="dim")
-        left, gaps = options.limit, 0
+        left, gaps, jumps = options.limit, 0, 0
         while left is None or left > 0:
             STOP.point()
             batch = subscription.read(LOOK_EVERY_S)
             if subscription.gaps > gaps:
                 gaps = subscription.gaps
                 err.print(_gap(subscription), style="yellow", soft_wrap=True)
+            if subscription.jumps > jumps:
+                jumps = subscription.jumps
+                at = f"recovered: {subscription.stream} goes on at {subscription.position:,}"
+                err.print(f"{at}; tuples may be missing or come again", style="yellow", soft_wrap=True)
             if batch is None:
                 if not subscription.running:
                     break

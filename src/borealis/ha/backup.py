@@ -25,6 +25,7 @@ class Resume:
     outputs: Mapping[str, Place]  # outputs stand here then
     scripts: tuple[Script, ...] = ()  # what to read first, in this order
     jump: bool = False  # what is merged freely gets ids behind a hole
+    until: Mapping[str, Place] = field(default_factory=dict)  # the order of inputs is known up to here
 
 
 @dataclass
@@ -47,18 +48,24 @@ class Backup:
         if self.taken_over or incarnation < self.incarnation:
             return "deposed"
         if want.kind == "whole":
-            if incarnation == self.incarnation and self.step is not None and want.step.train < self.step.train:
+            if incarnation == self.incarnation and self._is_old(want):
                 return "known"  # it was under way for long
             self.orders.clear()
         elif self.step is None or incarnation > self.incarnation:
             return "whole"
-        elif want.step.train < self.step.train:
+        elif self._is_old(want):
             return "known"
         elif want.since > self.step.train:  # what lies between never came; what overlaps does no harm
             return "whole"
         self.incarnation = incarnation
         self._remember(want)
         return "take"
+
+    def _is_old(self, want: Want) -> bool:
+        """Whether a later message has come already; what lies before its `start` may be gone."""
+        if self.step is None or want.step.train != self.step.train:
+            return self.step is not None and want.step.train < self.step.train
+        return self.start is not None and want.start is not None and want.start.train < self.start.train
 
     def _remember(self, want: Want) -> None:
         self.step, self.start, self.done = want.step, want.start or self.start, want.done or self.done
@@ -79,11 +86,14 @@ class Backup:
         jump = self.arbitrary and not self.precise
         if self.approach == "amnesia":
             return Resume(None, self.step.outputs, jump=True)
-        if self.approach in ("passive", "active"):
+        if self.approach == "passive":
             return Resume(self.step, self.step.outputs, jump=jump)
+        if self.approach == "active":
+            return Resume(self.step, self.step.outputs, jump=jump, until=_places(self.step) if self.several else {})
         assert self.start is not None
         assert self.done is not None
-        return Resume(self.start, self.done.outputs, self._scripts(self.start, self.done), jump)
+        until = self.step if self.several and self.precise else self.done
+        return Resume(self.start, self.done.outputs, self._scripts(self.start, self.done), jump, _places(until))
 
     def _scripts(self, start: Step, done: Step) -> tuple[Script, ...]:
         """Read again in silence what made the state, then what readers may lack."""
@@ -93,3 +103,7 @@ class Backup:
             return (*silent, *(Script(order) for train, order in known if train > done.train))
         to = tuple((name, c.position, c.boundary) for name, c in done.inputs.items())
         return (Script(to, silent=True),) if done.train > start.train else ()
+
+
+def _places(step: Step) -> dict[str, Place]:
+    return {name: (cursor.position, cursor.boundary) for name, cursor in step.inputs.items()}

@@ -46,6 +46,7 @@ class Primary:
     arbitrary: bool  # so that it, or chance, matters for what comes out
     precise: bool
     first: Step  # where the unit stood when this began
+    until: Mapping[str, Place] = field(default_factory=dict, kw_only=True)  # it does again what another did, up to here
     joined: bool = False  # there is a backup
     known: bool = False  # it has had the whole
     last: Step = field(init=False)
@@ -97,7 +98,7 @@ class Primary:
 
     def want(self, now: float, received: Mapping[str, int]) -> Want | None:
         """What to send now, if anything. `received` is the first tuple of each output that some reader lacks."""
-        if not self.joined or self._under_way is not None:
+        if not self.joined or self._under_way is not None or self._is_behind():
             return None
         if self.known and not self._is_due(now, received):
             return None
@@ -105,6 +106,11 @@ class Primary:
         self._sent_at = now
         self._under_way = self._compose(now, received)
         return self._under_way
+
+    def _is_behind(self) -> bool:
+        """Whether readers may have what only this node knows how to come to, since its primary told it alone."""
+        at = {name: (cursor.position, cursor.boundary) for name, cursor in self.last.inputs.items()}
+        return any(at[name] < place for name, place in self.until.items())
 
     def acknowledged(self, number: int) -> Effects:
         """The backup has a message."""

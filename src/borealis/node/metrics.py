@@ -36,6 +36,7 @@ class NodeFigures:
         yield started
         yield from self._units(now)
         yield from self._queues(now)
+        yield from self._guards(now)
 
     def _units(self, now: NodeStatus) -> Iterator[Metric]:
         running = GaugeMetricFamily("borealis_unit_running", "1 when the unit runs", labels=UNIT)
@@ -77,6 +78,25 @@ class NodeFigures:
             for reader, acked in queue.readers.items():
                 behind.add_metric([queue.stream, reader], queue.next_id - acked)
         yield from (tuples, held, rows, dropped, late, bound, behind)
+
+
+    def _guards(self, now: NodeStatus) -> Iterator[Metric]:
+        """Of primaries how well they are protected; of backups what came for them."""
+        labels = ["what", "approach", "role"]
+        safe = GaugeMetricFamily("borealis_protected", "1 when a backup could take over", labels=labels)
+        stale = GaugeMetricFamily("borealis_backup_stale_seconds", "How far the backup is behind", labels=labels)
+        sent = CounterMetricFamily("borealis_guard_bytes", "Bytes between primary and backup", labels=labels)
+        bad = CounterMetricFamily("borealis_guard_discarded", "Damaged or unfit parcels", labels=labels)
+        over = CounterMetricFamily("borealis_takeovers", "Takeovers by this node", labels=labels)
+        found = {f"{u.diagram}.{u.unit}": u.guard for u in now.units if u.guard is not None} | now.guards
+        for what, guard in found.items():
+            mine = [what, guard.approach, guard.role]
+            safe.add_metric(mine, 1.0 if guard.state in ("protected", "watching") else 0.0)
+            stale.add_metric(mine, guard.stale_ms / 1000)
+            sent.add_metric(mine, guard.bytes)
+            bad.add_metric(mine, guard.discarded)
+            over.add_metric(mine, len(guard.takeovers))
+        yield from (safe, stale, sent, bad, over)
 
 
 class MetricsServer:
