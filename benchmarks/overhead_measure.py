@@ -13,7 +13,7 @@ from .chain import cpu_seconds
 from .overhead_cases import LAST, NONE, Case
 from .recovery_cluster import Cluster, Facts
 from .recovery_ours import Sender
-from .recovery_packets import Feed, Packets
+from .recovery_packets import Feed, Packets, stream_bytes
 from .workload import rows_at
 
 TICK_S = 0.05
@@ -27,7 +27,7 @@ class Measured:
 
     cpu: float  # seconds of processor, of all nodes with their JVMs and workers
     rows: float
-    in_bytes: float  # of the input streams, as Arrow has them
+    in_bytes: float  # of the input streams: columns and times
     out_bytes: float  # of the output, as the client got it
     guard_bytes: float  # between primary and backup of the unit
     guard_messages: float
@@ -38,11 +38,6 @@ class Measured:
     kept_rows: int  # in the queues that the unit reads: what upstream keeps for it
     recovery_ms: float  # as the status expects it
     reprocess_ms: float | None = None  # seen, where there was a kill
-
-    @property
-    def stream_bytes(self) -> float:
-        """What goes over the network in any case."""
-        return self.in_bytes + self.out_bytes
 
     @property
     def extra_bytes(self) -> float:
@@ -72,7 +67,7 @@ class Q2Feed:
         while not self._stop.is_set():
             rows = rows_at(tick * count, count, Q2_ROWS_PER_MS)
             self._sender(rows, 0)
-            self.rows, self.bytes = self.rows + rows.num_rows, self.bytes + rows.nbytes
+            self.rows, self.bytes = self.rows + rows.num_rows, self.bytes + stream_bytes(rows)
             tick += 1
             self._stop.wait(max(0.0, began + tick * Q2_TICK_S - time.monotonic()))
 

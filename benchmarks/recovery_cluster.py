@@ -78,6 +78,16 @@ class Cluster:
         parts = [fresh if part.name == node else part for part in record.parts]
         write_record(record.model_copy(update={"parts": parts}))  # so that `down` knows it
 
+    def mend(self) -> None:
+        """Start every node that is dead, and wait until all are ready."""
+        record = read_record()
+        assert record is not None
+        for part in record.parts:
+            if part.name != "coordinator" and not processes.alive(part):
+                self.start(part.name)
+        ready = lambda status: all(node["spark"] == "ready" for node in status["nodes"])  # noqa: E731
+        self.wait_for(ready, "all nodes to be ready", PROTECTED_S)
+
     def pids(self) -> list[int]:
         """Of the nodes that are alive; their JVMs and workers are their children."""
         return [int(node["pid"]) for node in self.status()["nodes"] if node["alive"]]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pyarrow as pa
 from borealis import Diagram, window
 from borealis.emit.client import Client
 from borealis.emit.publisher import Publisher
+from borealis.errors import BorealisError
 from borealis.section import Section
 
 from .recovery_cluster import Cluster, Facts, Say
@@ -21,6 +23,7 @@ from .recovery_sums import Arrivals, check, gaps_ms, line, silence_ms
 
 COLUMNS = "ts TIMESTAMP, src INT, bytes INT"
 LAST = "per_source"
+PARTS = ("detection_ms", "takeover_ms", "reprocess_ms")
 SIZE, SIZE_US = "1 second", 1_000_000
 SLIDE, SLIDE_US = "50 milliseconds", 50_000
 WARM_S = 8.0  # of packets before anything is measured
@@ -131,31 +134,42 @@ class Trial:
         self.chance = random.Random(f"{self.name}")
 
     def run(self, kills: int, say: Say) -> dict[str, Any]:
-        """All kills."""
-        self._deploy()
+        """All kills; what stops them is told, and what was measured until then is kept."""
+        self.cluster.mend()
+        found: dict[str, Any] = {part: [] for part in ("silences", "gaps", "train_ms", *PARTS)}
+        found |= {"duplicates": None, "lost": None, "wrong": None, "results": 0, "data": self.data.where_from}
+        try:
+            self._deploy()
+            self._feed_and_kill(kills, found, say)
+        except (BorealisError, TimeoutError) as error:
+            found["note"] = f"stopped: {error}"
+            say(f"{self.name}: {found['note']}")
+        finally:
+            with suppress(BorealisError):
+                self.cluster.client.undeploy(self.name)
+        return line(self.approach, self.guarantee, self.diagram, found)
+
+    def _feed_and_kill(self, kills: int, found: dict[str, Any], say: Say) -> None:
         client = self.cluster.client
         reader = Reader(client, f"{self.name}/{LAST}")
         publishers = [client.publisher(f"{self.name}/{name}") for name in self.shape.inputs]
         feed = Feed(self.data, [Sender(p) for p in publishers])
         feed.start()
         try:
-            found = self._kills(reader, kills, say)
+            self._kills(reader, kills, found, say)
             feed.stop()
             for publisher in publishers:
                 publisher.end()
                 publisher.close(END_S)
             if not reader.ended.wait(END_S):
-                say(f"{self.name}: the stream did not end within {END_S:.0f} s")
-            checked = check(reader.arrivals, counted(*feed.given(), SIZE_US, SLIDE_US))
+                found["note"] = f"the stream did not end within {END_S:.0f} s"
         finally:
             feed.abandon()
             reader.stop()
             for publisher in publishers:
                 publisher.abandon()
-            client.undeploy(self.name)
-        facts: dict[str, Any] = {"duplicates": checked.duplicates, "lost": checked.lost, "wrong": checked.wrong}
-        facts |= {"results": len(reader.arrivals.seen), "data": self.data.where_from}
-        return line(self.approach, self.guarantee, self.diagram, found | facts)
+            found["results"] = len(reader.arrivals.seen)
+        found |= asdict(check(reader.arrivals, counted(*feed.given(), SIZE_US, SLIDE_US)))
 
     def _deploy(self) -> None:
         shape = self.shape
@@ -172,12 +186,10 @@ class Trial:
             backup=backup,
         )
 
-    def _kills(self, reader: Reader, kills: int, say: Say) -> dict[str, Any]:
+    def _kills(self, reader: Reader, kills: int, found: dict[str, Any], say: Say) -> None:
         reader.wait_new(0.0, GOES_ON_S)
         self.cluster.wait_protected(self.name)
         time.sleep(WARM_S)
-        found: dict[str, Any] = {"silences": [], "gaps": [], "detection_ms": [], "takeover_ms": [], "reprocess_ms": []}
-        found["train_ms"] = []
         for number in range(kills):
             calm = time.monotonic()
             time.sleep(CALM_S + self.chance.random())
@@ -187,14 +199,13 @@ class Trial:
             reader.wait_new(killed + 0.5, GOES_ON_S)
             found["silences"].append(silence_ms(reader.arrivals.when, killed))
             told = self.cluster.takeover(self.name, LAST, unit["protection"]["incarnation"])
-            for part in ("detection_ms", "takeover_ms", "reprocess_ms"):
+            for part in PARTS:
                 found[part].append(told[part])
             found["train_ms"].append(unit["train_ms"])
             found["interval_ms"] = unit["protection"].get("interval_ms")
             say(_story(self.name, number + 1, unit["node"], found["silences"][-1], told))
             self.cluster.start(unit["node"])
             self.cluster.wait_protected(self.name)
-        return found
 
 
 def _story(name: str, number: int, node: str, silence: float, told: Facts) -> str:

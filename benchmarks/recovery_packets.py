@@ -80,6 +80,11 @@ def batch(times_us: np.ndarray, src: np.ndarray, size: np.ndarray) -> pa.RecordB
     return pa.record_batch(columns, SCHEMA)
 
 
+def stream_bytes(rows: pa.RecordBatch) -> int:
+    """What rows are on a stream: their columns, and a time for each."""
+    return int(rows.nbytes) + 8 * int(rows.num_rows)
+
+
 def counted(times_us: np.ndarray, src: np.ndarray, size: np.ndarray, size_us: int, slide_us: int) -> Counts:
     """What the query must give: packets that are not empty, by source, in every window that has one.
 
@@ -159,6 +164,6 @@ class Feed:
             mine = np.arange(i, len(at), len(self.takers))
             rows = batch(at[mine] + self.start_us, src[mine], size[mine]) if len(mine) else None
             if rows is not None:
-                self.rows, self.bytes = self.rows + rows.num_rows, self.bytes + rows.nbytes
+                self.rows, self.bytes = self.rows + rows.num_rows, self.bytes + stream_bytes(rows)
             taker(rows, self.start_us + until_us)
         self._given_us = until_us

@@ -174,7 +174,7 @@ def test_every_diagram_meets_every_approach_and_interval(overhead: ModuleType) -
 def measured(overhead: ModuleType, **given: float) -> object:
     module = part(overhead, "overhead_measure")
     zero = dict.fromkeys(module.Measured.__dataclass_fields__, 0.0)
-    return module.Measured(**(zero | {"in_bytes": 80.0, "out_bytes": 20.0} | given))
+    return module.Measured(**(zero | {"in_bytes": 80.0, "out_bytes": 300.0} | given))
 
 
 def test_overhead_is_a_share_of_what_there_is_without_protection(overhead: ModuleType) -> None:
@@ -182,7 +182,7 @@ def test_overhead_is_a_share_of_what_there_is_without_protection(overhead: Modul
     bare = overhead.between(measured(overhead, cpu=0.4), measured(overhead, cpu=0.6))
     found = measured(overhead, cpu=1.0, guard_bytes=10.0, twin_bytes=80.0, entry_bytes=40.0)
     line = overhead.line(case, found, bare, "made")
-    assert (line["cpu_overhead_pct"], line["network_overhead_pct"], line["entry_overhead_pct"]) == (100.0, 90.0, 50.0)
+    assert (line["cpu_overhead_pct"], line["network_overhead_pct"], line["entry_overhead_pct"]) == (100.0, 112.5, 50.0)
     assert (line["approach"], line["interval_ms"], line["class"]) == ("active", 100, "repeatable")
 
 

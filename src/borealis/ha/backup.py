@@ -69,8 +69,8 @@ class Backup:
 
     def _remember(self, want: Want) -> None:
         self.step, self.start, self.done = want.step, want.start or self.start, want.done or self.done
-        self.orders.update(want.orders)
-        if self.start is not None:
+        if self.start is not None:  # otherwise they are followed at once, and needed no more
+            self.orders.update(want.orders)
             self.orders = {train: order for train, order in self.orders.items() if train > self.start.train}
 
     def follow(self, want: Want, followed: int) -> list[Script]:

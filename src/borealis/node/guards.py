@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 from borealis.diagram.spec import LATE
 from borealis.errors import BorealisError, ClusterError
 from borealis.ha.detector import Detector
-from borealis.ha.primary import Primary, Upstream
 from borealis.node.entry import Entry
 from borealis.node.entry_guard import EntryGuard, MirrorMessage
 from borealis.node.parcel import DamagedError, Parcel
-from borealis.node.primary import PrimaryGuard, pace_of, policy_of
+from borealis.node.primary import PrimaryGuard, pace_of
 from borealis.node.standby import Standby
 from borealis.node.watch import Watch
 from borealis.wire.auth import Security
@@ -48,12 +47,8 @@ class Guards:
         """Protect a unit before it runs its first train."""
         guard = unit.order.guard
         assert guard is not None
-        primary = PrimaryGuard(unit, guard, self._policy(unit, guard), self)
-        self.primaries[key] = primary
+        primary = self.primaries[key] = PrimaryGuard(unit, guard, self)
         primary.start()
-
-    def _policy(self, unit: RunningUnit, guard: Guard) -> Primary:
-        return policy_of(guard, unit.run.step(), unit.run.unit.spec, unit.piece)
 
     def start_standby(self, key: Key, unit: RunningUnit) -> None:
         """Stand by for a unit of another node."""
@@ -195,28 +190,12 @@ class Guards:
 
     def _take_over(self, key: Key, standby: Standby, dead: Detector | None) -> None:
         try:
-            takeover = standby.take_over(dead, standby.guard.partner_node)
+            made: list[PrimaryGuard] = []
+            takeover = standby.take_over(dead, lambda guard: made.append(self._become(key, standby, guard)))
             if takeover is None:
                 return
-            unit = standby.unit
-            guard = standby.guard.model_copy(
-                update={
-                    "role": "primary",
-                    "partner": "",
-                    "partner_node": "",
-                    "incarnation": takeover.incarnation,
-                }
-            )
-            unit.order = unit.order.model_copy(update={"guard": guard})
-            policy = self._policy(unit, guard)
-            if isinstance(policy, Upstream):
-                policy.rebuilding = standby.rebuilds
-            primary = PrimaryGuard(unit, guard, policy, self)
-            primary.takeovers.append(takeover)
-            self.primaries[key] = primary
-            self.standbys.pop(key, None)
-            self._node.opened(unit)
-            primary.start()
+            made[0].takeovers.append(takeover)
+            made[0].start()
             log.warning(
                 "unit %s of %s was taken over from %s: incarnation %d, after %.0f ms of silence",
                 key[1],
@@ -229,6 +208,15 @@ class Guards:
             log.error("unit %s of %s could not be taken over: %s", key[1], key[0], error)
         except Exception:
             log.exception("unit %s of %s could not be taken over", key[1], key[0])
+
+    def _become(self, key: Key, standby: Standby, guard: Guard) -> PrimaryGuard:
+        """A standby is a primary from now on, before it runs its first train as one."""
+        unit = standby.unit
+        unit.order = unit.order.model_copy(update={"guard": guard})
+        primary = self.primaries[key] = PrimaryGuard(unit, guard, self, rebuilding=standby.rebuilds)
+        self.standbys.pop(key, None)
+        self._node.opened(unit)
+        return primary
 
     # -- for those above
 

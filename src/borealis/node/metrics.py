@@ -79,7 +79,6 @@ class NodeFigures:
                 behind.add_metric([queue.stream, reader], queue.next_id - acked)
         yield from (tuples, held, rows, dropped, late, bound, behind)
 
-
     def _guards(self, now: NodeStatus) -> Iterator[Metric]:
         """Of primaries how well they are protected; of backups what came for them."""
         labels = ["what", "approach", "role"]

@@ -31,6 +31,7 @@ ANSWER_S = 10.0  # for a parcel; a large state takes its time
 TICK_S = 0.1
 RETRY_S = 0.05  # after a parcel that did not arrive
 CLAIMS = 3  # attempts to ask a coordinator that does not answer
+MANY = 50  # parcels in a row that did not arrive, before that is told again
 DELTAS_BYTES_MOST = 256 << 20  # kept for a backup that does not answer; then it gets the whole
 TAKEOVER_MS = 50.0  # what opening the queues of a backup takes, about
 
@@ -85,8 +86,8 @@ def twin_of(reader: str) -> str:
 class PrimaryGuard:
     """Protects one unit as long as it runs here."""
 
-    def __init__(self, unit: RunningUnit, guard: Guard, policy: Primary, host: Host) -> None:
-        self.unit, self.guard, self.policy, self._host = unit, guard, policy, host
+    def __init__(self, unit: RunningUnit, guard: Guard, host: Host, *, rebuilding: bool = False) -> None:
+        self.unit, self.guard, self._host = unit, guard, host
         self.takeovers: list[Takeover] = []
         self._lock = threading.RLock()
         self._wake = threading.Event()
@@ -95,13 +96,17 @@ class PrimaryGuard:
         self._deltas_bytes = 0
         self._shown: Mapping[str, Place] = {}  # outputs up to here are at the backup
         self._since, self._why = time.time(), "no backup yet"
-        self._messages = self._bytes = 0
+        self._messages = self._bytes = self._failures = 0
         self._covered_at = time.monotonic()  # the backup has everything up to then
         for queue in unit.queues.values():
             queue.incarnation = guard.incarnation
         for feed in unit.feeds.values():
             feed.deferred = True
-        unit.run.watch = self._committed
+        with unit.run.between_trains():  # from here on it sees every train
+            self.policy = policy_of(guard, unit.run.step(), unit.run.unit.spec, unit.piece)
+            if isinstance(self.policy, Upstream):
+                self.policy.rebuilding = rebuilding
+            unit.run.watch = self._committed
 
     # -- coming and going
 
@@ -136,6 +141,7 @@ class PrimaryGuard:
     def _join(self) -> None:
         with self.unit.run.between_trains(), self._lock:
             self._do(self.policy.join())
+            self._why = ""
             self._deltas.clear()
             self._deltas_bytes = 0
             if self.policy.holding:
@@ -245,11 +251,15 @@ class PrimaryGuard:
             peer = self._host.peers.at(self.guard.partner)
             answer = peer.act("guard", _Encoded(data), GuardAnswer, within=ANSWER_S)  # type: ignore[arg-type]
         except BorealisError as error:
-            log.info("unit %s: its backup did not take a parcel: %s", self.unit.order.unit, error)
             with self._lock:
                 self.policy.failed()
+                self._failures += 1
+                self._why = str(error)
+            if self._failures in (1, MANY):
+                log.warning("unit %s: its backup did not take a parcel: %s", self.unit.order.unit, error)
             time.sleep(RETRY_S)
             return
+        self._failures = 0
         self._messages, self._bytes = self._messages + 1, self._bytes + len(data)
         self._answered(want, answer, now)
 
@@ -268,8 +278,10 @@ class PrimaryGuard:
                     self._since = time.time()
             elif answer.said == "whole":
                 self.policy.rejected()
+                self._why = "its backup lost the thread"
             else:
                 self.policy.failed()
+                self._why = f"its backup says: {answer.said}"
         if self.policy.holding and self.policy.last.train > want.step.train:
             self._wake.set()
 
@@ -307,7 +319,7 @@ class PrimaryGuard:
                 partner=guard.partner_node,
                 state="protected" if protected else "catching up" if policy.joined else "alone",
                 since=self._since,
-                why="" if policy.joined else self._why,
+                why="" if protected else self._why,
                 stale_ms=round(stale, 1),
                 recovery_ms=round(self._recovery_ms(behind), 1) if protected else 0.0,
                 messages=self._messages,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
@@ -125,9 +126,9 @@ class Standby:
 
     # -- the primary is dead
 
-    def take_over(self, dead: Detector | None, primary: str) -> Takeover | None:
-        """Go on in its place; None if that is impossible. The node then makes this its own unit."""
-        begun = time.time()
+    def take_over(self, dead: Detector | None, become: Callable[[Guard], None]) -> Takeover | None:
+        """Go on in its place; None if that is impossible. `become` is called before anything new is run or read."""
+        begun, primary = time.time(), self.guard.partner_node
         with self._lock:
             resume = self.backup.take_over()
             if resume is None:
@@ -138,8 +139,9 @@ class Standby:
                 self._lead(resume)
             else:
                 self._resume(resume)
+            alone = {"role": "primary", "partner": "", "partner_node": "", "incarnation": self.backup.incarnation}
+            become(self.guard.model_copy(update=alone))
             for queue in self.unit.queues.values():
-                queue.incarnation = self.backup.incarnation
                 queue.release(None)
             if not self.unit.run.done.is_set() and not self.unit.started:
                 self.unit.started = True

@@ -1,0 +1,99 @@
+"""Parcels: what goes in comes out, and what was damaged on the way is found out."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from borealis.errors import WireError
+from borealis.ha.primary import Want
+from borealis.ha.steps import Step
+from borealis.ingest.entry import Cursor
+from borealis.node.parcel import DamagedError, Parcel
+
+HEAD_BYTES = 16  # mark, two checksums, size
+
+
+def step(train: int) -> Step:
+    inputs = {"a": Cursor(10 * train, train, train), "b": Cursor(ended=True)}
+    return Step(train, 7, inputs, {"o": (train, -(2**63))}, (("a", 10 * train, train), ("b", 3, 2)))
+
+
+def parcel(*, blobs: tuple[bytes, bytes] = (b"state", b"queue")) -> Parcel:
+    orders = ((8, step(8).order), (9, ()))
+    want = Want("delta", 4, 7, step(9), step(3), step(5), orders)
+    acks = {"o": {"d.u2": (5, 3), "d.u2.twin": (4, 0)}}
+    return Parcel("d", "u1", 2, want, acks, {"a": "e0", "b": None}, {("box", 3): blobs[0]}, {"o": blobs[1]})
+
+
+def test_what_goes_in_comes_out() -> None:
+    assert Parcel.decode(parcel().encode()) == parcel()
+
+
+def test_facts_alone_make_a_parcel() -> None:
+    bare = Parcel("d", "u1", 1, Want("facts", 1, 0, step(0)))
+    assert Parcel.decode(bare.encode()) == bare
+
+
+@given(st.binary(max_size=300), st.binary(max_size=300))
+def test_blobs_of_any_size_and_content(state: bytes, queue: bytes) -> None:
+    sent = parcel(blobs=(state, queue))
+    assert Parcel.decode(sent.encode()) == sent
+
+
+def test_every_damaged_byte_is_found_out() -> None:
+    data = parcel().encode()
+    for at in range(len(data)):
+        for flip in (1, 128, 255):
+            with pytest.raises(WireError):
+                Parcel.decode(data[:at] + bytes([data[at] ^ flip]) + data[at + 1 :])
+
+
+def test_every_cut_is_found_out() -> None:
+    data = parcel().encode()
+    for size in range(len(data)):
+        with pytest.raises(WireError):
+            Parcel.decode(data[:size])
+    with pytest.raises(WireError):
+        Parcel.decode(data + b"\0")
+
+
+def test_damage_to_a_blob_tells_whose_it_was() -> None:
+    data = parcel().encode()
+    with pytest.raises(DamagedError) as caught:
+        Parcel.decode(data[:-1] + bytes([data[-1] ^ 1]))
+    assert caught.value.of == ("d", "u1")
+
+
+def test_damage_to_the_head_tells_nothing() -> None:
+    data = bytearray(parcel().encode())
+    data[HEAD_BYTES + 5] ^= 1
+    with pytest.raises(DamagedError) as caught:
+        Parcel.decode(bytes(data))
+    assert caught.value.of is None
+
+
+@pytest.mark.parametrize("sizes", [[], [5], [5, 6], [5, 5, 0], ["x", 5], None])
+def test_sizes_that_do_not_fit_make_no_parcel(sizes: object) -> None:
+    with pytest.raises(WireError):
+        Parcel.decode(_with(sizes=sizes))
+
+
+@pytest.mark.parametrize("change", [{"step": None}, {"step": {}}, {"orders": [[1]]}, {"state": [["box"]]}])
+def test_a_head_that_is_none_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(WireError):
+        Parcel.decode(_with(**change))
+
+
+def _with(**change: object) -> bytes:
+    """A parcel with something else in its head, and checksums that are right."""
+    data = parcel().encode()
+    mark, _, of_blobs, size = struct.unpack("<4sIII", data[:HEAD_BYTES])
+    head = json.loads(data[HEAD_BYTES : HEAD_BYTES + size]) | change
+    text = json.dumps(head).encode()
+    return struct.pack("<4sIII", mark, zlib.crc32(text), of_blobs, len(text)) + text + data[HEAD_BYTES + size :]

@@ -1,0 +1,145 @@
+"""Watching real servers: one that is cut off, one that does not answer, one that is another."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from borealis.errors import ClusterError
+from borealis.ha.detector import Detector, Pace
+from borealis.node.watch import Watch
+from borealis.wire import server as wire_server
+from borealis.wire.messages import Pong
+from borealis.wire.server import WireServer
+
+PACE = Pace(every_s=0.03, misses=3, patience_s=1.0)
+LONG_S = 10.0  # for what should come at once, on a busy machine
+QUIET_S = 0.4  # for what should not come at all
+
+
+class Someone:
+    """A host that answers pings."""
+
+    def __init__(self, life: str = "1") -> None:
+        self.life, self.pinged, self.refuses = life, threading.Event(), False
+
+    def act(self, action: str, body: bytes) -> bytes:
+        self.pinged.set()
+        if self.refuses:
+            raise ClusterError("not now")
+        return Pong(node="n1", incarnation=self.life, version="0").encode()
+
+
+class Deaths:
+    """Hears of them."""
+
+    def __init__(self) -> None:
+        self.told: queue.Queue[tuple[str, Detector]] = queue.Queue()
+
+    def __call__(self, address: str, dead: Detector) -> None:
+        self.told.put((address, dead))
+
+    def none(self) -> bool:
+        try:
+            self.told.get(timeout=QUIET_S)
+        except queue.Empty:
+            return True
+        return False
+
+
+@pytest.fixture
+def watch() -> Iterator[Watch]:
+    one = Watch(None)
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def host() -> Someone:
+    return Someone()
+
+
+@pytest.fixture
+def server(host: Someone) -> Iterator[WireServer]:
+    with WireServer(host) as one:  # type: ignore[arg-type]
+        yield one
+
+
+def cut_off(server: WireServer) -> None:
+    """As a kill: connections break, and nobody listens any more."""
+    flight, server._flight = server._flight, None
+    assert flight is not None
+    port = flight.port
+    ending = threading.Thread(target=flight.shutdown, daemon=True)
+    ending.start()
+    wire_server._cut_connections(port)
+    ending.join(LONG_S)
+
+
+def test_a_server_that_is_cut_off_is_dead_soon(watch: Watch, host: Someone, server: WireServer) -> None:
+    deaths, address = Deaths(), server.address
+    watch.add(address, PACE, deaths)
+    assert host.pinged.wait(LONG_S)
+    assert watch.verdict(address) == "alive"
+    cut_off(server)
+    told, dead = deaths.told.get(timeout=LONG_S)
+    assert (told, dead.verdict(), watch.verdict(address)) == (address, "dead", "dead")
+    assert deaths.none()  # it is told once
+
+
+def test_who_listens_and_does_not_answer_is_slow_before_it_is_dead(watch: Watch) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
+        deaths, address = Deaths(), f"grpc://127.0.0.1:{silent.getsockname()[1]}"
+        watch.add(address, PACE, deaths)
+        deadline = time.monotonic() + LONG_S
+        while watch.verdict(address) == "alive" and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert watch.verdict(address) == "suspect"
+        _, dead = deaths.told.get(timeout=LONG_S)
+        assert dead.detection_s() >= PACE.patience_s
+
+
+def test_a_refusal_is_an_answer(watch: Watch, host: Someone, server: WireServer) -> None:
+    host.refuses = True
+    deaths = Deaths()
+    watch.add(server.address, PACE, deaths)
+    assert deaths.none()
+    assert watch.verdict(server.address) == "alive"
+
+
+def test_another_life_at_the_same_address_means_the_first_is_dead(
+    watch: Watch, host: Someone, server: WireServer
+) -> None:
+    deaths = Deaths()
+    watch.add(server.address, PACE, deaths)
+    assert host.pinged.wait(LONG_S)
+    time.sleep(3 * PACE.every_s)
+    host.life = "2"
+    assert deaths.told.get(timeout=LONG_S)[0] == server.address
+
+
+def test_who_wants_to_know_no_more_is_not_told(watch: Watch, host: Someone, server: WireServer) -> None:
+    one, other, address = Deaths(), Deaths(), server.address
+    watch.add(address, PACE, one)
+    watch.add(address, PACE, other)
+    assert host.pinged.wait(LONG_S)
+    watch.remove(address, one)
+    cut_off(server)
+    assert other.told.get(timeout=LONG_S)[0] == address
+    assert one.told.empty()
+
+
+def test_a_dead_one_can_be_watched_anew(watch: Watch, host: Someone, server: WireServer) -> None:
+    deaths, address = Deaths(), server.address
+    watch.add(address, PACE, deaths)
+    assert host.pinged.wait(LONG_S)
+    cut_off(server)
+    deaths.told.get(timeout=LONG_S)
+    again = Deaths()
+    watch.add(address, PACE, again)
+    assert again.told.get(timeout=LONG_S)[0] == address
