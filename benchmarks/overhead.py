@@ -5,8 +5,8 @@ stands between two runs without protection, and is compared with the mean of bot
 
 CPU is user and system time of the nodes' processes with their JVMs and Python workers. Network is what primary and
 backup say to one another, as the guards count it, and the input once more where the backup runs in parallel; it is
-compared with the bytes of the input, as Hwang does: active standby is about 100 %. Acknowledgements and pings are not in it (some dozen bytes each). What
-entry points send to their peers is told apart: `entry_overhead_pct`.
+compared with the bytes of the input, as Hwang does: active standby is about 100 %. Acknowledgements and pings are not
+in it (some dozen bytes each). What entry points send to their peers is told apart: `entry_overhead_pct`.
 
 - approaches: repeatable, convergent-capable and arbitrary diagrams, each approach, M from 25 to 1,000 ms
 - window: the state's size varied (Hwang table 3.7); slide: its rate of change varied (table 3.8); each ends with a kill
@@ -37,6 +37,8 @@ from .recovery_plot import refuse_without_matplotlib
 QUERIES = ("approaches", "window", "slide", "q2")
 APPROACHES = tuple(name for name in cases.GUARANTEES if name != NONE)
 ROWS_PER_S = 1_000
+SHOWN: tuple[str, ...] = ("experiment", "approach", "diagram", "interval_ms", "size_ms", "slide_ms", "cpu_overhead_pct")
+SHOWN += ("network_overhead_pct", "bytes_per_s", "kept_rows", "reprocess_ms", "met")  # in the table; JSON has all
 ASKED_Q2_PCT = 15.0
 DEPLOY_S, KILL_S = 8, 30  # about
 

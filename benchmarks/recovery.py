@@ -30,6 +30,16 @@ from .recovery_sums import TOLD_NATIVE, with_ratios
 QUERIES = tuple(DIAGRAMS)  # `--only` and `--diagram` name the same
 APPROACHES = (*GUARANTEES, TOLD_NATIVE)
 NEEDED_KILLS = 5
+SHOWN: tuple[str, ...] = (
+    "approach",
+    "diagram",
+    "silence_ms_p50",
+    "silence_ms_max",
+    "detection_ms",
+    "takeover_ms",
+    "reprocess_ms",
+)
+SHOWN += ("natural_gap_ms_p50", "duplicates", "lost", "ratio_to_native", "note")  # in the table; JSON has all
 START_S, TRIAL_S, KILL_S, NATIVE_S = 60, 30, 40, 40  # about, on two slow cores
 
 

@@ -134,8 +134,10 @@ class Feed:
             raise self.error
 
     def abandon(self) -> None:
-        """End soon, whatever went wrong."""
+        """End, whatever went wrong; nothing is given any more afterwards, unless a taker hangs."""
         self._stop.set()
+        if self._thread is not None:
+            self._thread.join(5)
 
     def given(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """All packets so far, with the times they were sent under."""

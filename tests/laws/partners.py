@@ -15,7 +15,6 @@ from borealis.ha.backup import Resume
 from borealis.ha.primary import Upstream, Want
 from borealis.ha.steps import Effects, Place, Step
 from borealis.ingest.entry import Cursor
-from borealis.node.primary import twin_of
 from borealis.section import Section
 from borealis.tuples import FIRST_TIME, LAST_TIME
 

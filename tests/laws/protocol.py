@@ -23,7 +23,6 @@ from borealis.errors import GoneError
 from borealis.ha.backup import Approach, Backup
 from borealis.ha.primary import Active, Amnesia, Passive, Primary, Upstream
 from borealis.ha.steps import Step
-from borealis.node.primary import twin_of
 from borealis.tuples import LAST_TIME
 from borealis.wire.messages import Claim, Claimed
 
@@ -158,8 +157,16 @@ class World:
             message = self.rng.choice(self.messages)
             if self.rng.random() < 0.8:
                 self.messages.remove(message)
-            if message.to.alive and (message.to is self.standby or message.to not in self.standbys):
+            if message.to.alive and self._is_heard(message):
                 self.answers.append((message, message.to.receive(message)))
+
+    def _is_heard(self, message: Message) -> bool:
+        """Whoever was replaced as a backup is dropped. One that runs in parallel must not begin anew for an old whole:
+        it would, so here that comes in time or never."""
+        if message.to in self.standbys and message.to is not self.standby:
+            return False
+        late = message.want.kind == "whole" and message is not message.sender.under_way
+        return not (late and self.approach == "active")
 
     def answer(self) -> None:
         """Any answer, which may come again or never."""

@@ -41,7 +41,7 @@ def bench_command(
     if as_json:
         print(json.dumps(figures, ensure_ascii=False, indent=2))
     else:
-        console().print(table(figures))
+        console().print(table(figures, getattr(module, "SHOWN", ())))
 
 
 def names(given: Sequence[str] | None) -> tuple[str, ...]:
@@ -86,10 +86,11 @@ def known_experiments() -> dict[str, tuple[str, Path | None]]:
     return found
 
 
-def table(figures: Sequence[dict[str, Any]]) -> Table:
-    """The figures, a column for each that any of them has."""
+def table(figures: Sequence[dict[str, Any]], shown: Sequence[str] = ()) -> Table:
+    """The figures, a column for each that any of them has, or only for those that shall be shown."""
     made = Table(box=SIMPLE_HEAD, pad_edge=False)
     names = list(dict.fromkeys(name for one in figures for name, v in one.items() if not isinstance(v, list | dict)))
+    names = [name for name in shown if name in names] or names
     for name in names:
         numbers = any(isinstance(one.get(name), int | float) for one in figures)
         made.add_column(name.replace("_", " "), justify="right" if numbers else "left")

@@ -32,12 +32,9 @@ def alone(place: P) -> P:
 
 
 def taken_over(place: P, node: str, incarnation: int) -> P:
-    """Run by this node from now on; the two names under which it reads change places each time."""
+    """Run by this node from now on."""
     went = replace(place, node=node, backup=None, was=place.node, incarnation=incarnation)
-    if isinstance(went, UnitPlace) and isinstance(place, UnitPlace):
-        flips = (incarnation - place.incarnation) % 2 == 1
-        return replace(went, moving_to=None, flipped=place.flipped != flips)
-    return went
+    return replace(went, moving_to=None) if isinstance(went, UnitPlace) else went
 
 
 def begun_anew(place: P, node: str) -> P:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from borealis.diagram.spec import LATE
+from borealis.ha.steps import active_reader
 
 State = Literal["deploying", "running", "undeploying"]
 Approach = Literal["amnesia", "passive", "active", "upstream-backup"]
 Guarantee = Literal["gap", "no-loss", "precise"]
 Mirroring = Literal["amnesia", "mirror"]
-TWIN = ".twin"  # the second name under which a unit with an active standby reads
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,6 @@ class UnitPlace:
     backup: str | None = None  # the node that takes over; None: there is none now
     was: str | None = None  # the node that was on the other side last
     incarnation: int = 1  # rises with each takeover
-    flipped: bool = False  # the primary reads under the second of its two names
     lives: int = 1  # rises when both copies are lost and it begins from nothing
 
     @property
@@ -147,4 +146,4 @@ def reader_names(diagram: str, unit: UnitPlace) -> list[str]:
     name = reader_name(diagram, unit.unit)
     if unit.protection is None or unit.protection.approach != "active":
         return [name]
-    return [name + TWIN, name] if unit.flipped else [name, name + TWIN]
+    return [active_reader(name, unit.incarnation), active_reader(name, unit.incarnation + 1)]

@@ -50,7 +50,6 @@ ALTER TABLE units ADD COLUMN protection TEXT;
 ALTER TABLE units ADD COLUMN backup TEXT;
 ALTER TABLE units ADD COLUMN was TEXT;
 ALTER TABLE units ADD COLUMN incarnation INTEGER NOT NULL DEFAULT 1;
-ALTER TABLE units ADD COLUMN flipped INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE units ADD COLUMN lives INTEGER NOT NULL DEFAULT 1;
 ALTER TABLE entries ADD COLUMN approach TEXT;
 ALTER TABLE entries ADD COLUMN backup TEXT;
@@ -95,7 +94,6 @@ def unit_of(row: Row) -> UnitPlace:
         row["backup"],
         row["was"],
         row["incarnation"],
-        bool(row["flipped"]),
         row["lives"],
     )
 
@@ -138,7 +136,7 @@ def changing(place: Place) -> dict[str, Any]:
     """What takeovers and moves change."""
     both = {part: getattr(place, part) for part in ("node", "backup", "was", "incarnation", "lives")}
     if isinstance(place, UnitPlace):
-        return both | {"moving_to": place.moving_to, "flipped": int(place.flipped)}
+        return both | {"moving_to": place.moving_to}
     return both
 
 

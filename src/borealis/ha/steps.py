@@ -60,3 +60,8 @@ class Effects:
 
 
 NONE = Effects()
+
+
+def active_reader(name: str, incarnation: int) -> str:
+    """Under which name a unit with an active standby reads; the standby reads under that of the next incarnation."""
+    return f"{name}.{incarnation}"

@@ -250,6 +250,10 @@ class InputManager:
         """What went wrong while reading, once all trains before it are made."""
         return self._failure
 
+    def time_columns(self) -> dict[str, str]:
+        """For each input the column that holds a tuple's time."""
+        return {name: intake.entry.spec.time for name, intake in self._intakes.items()}
+
     def cursors(self) -> dict[str, Cursor]:
         """Where every input stands after the newest train."""
         return {name: intake.cut for name, intake in self._intakes.items()}

@@ -64,6 +64,8 @@ FREEZE_S = 30.0  # how long a unit may take to finish its train, and how long it
 PIECE_BYTES = 1 << 20  # of an export
 MOVED_TRIES = 3  # to tell a node that a unit has left it
 RESTARTS_MOST = 3  # of a query that dies over and over, before its unit counts as failed
+REHEARSALS = 4  # of a unit that stands by, to begin with
+REHEARSE_S = 20.0  # between later ones; Spark ends Python workers that were idle for a minute
 TICK_S = 0.05
 SELDOM = 20  # ticks between looks at what is dear to look at: queries, logs
 SCHEMAS_MOST = 16  # diagrams whose types are remembered
@@ -87,11 +89,19 @@ class RunningUnit:
     started: bool = False
     failure: BorealisError | None = None
     standby: bool = False  # it waits for the death of another
+    rehearsed_at: float = 0.0
 
     @property
     def reader(self) -> str:
         """Under which name it reads its inputs."""
         return self.order.reader or f"{self.order.diagram}.{self.order.unit}"
+
+    def rehearse(self) -> None:
+        """Keep a unit that waits warm: a few trains of nothing to begin with, then one now and then."""
+        now = time.monotonic()
+        if self.run.rehearsed < REHEARSALS or now - self.rehearsed_at > REHEARSE_S:
+            self.rehearsed_at = now
+            self.run.rehearse()
 
     def look(self) -> BorealisError | None:
         """Why the unit stands still, if it does and cannot help it."""
@@ -683,6 +693,8 @@ class Node:
                 _try(partial(self._thaw_forgotten, unit))
                 if seldom:
                     _try(partial(self._restart, unit))
+                    if unit.standby and not unit.started:
+                        _try(unit.rehearse)
 
     def _thaw_forgotten(self, unit: RunningUnit) -> None:
         """A unit that was frozen for a node that never took it goes on here."""

@@ -93,6 +93,8 @@ class UnitRun:
         self._log = StateLog(self.scratch / "state", compiled.tables)
         self._commits: CommitLog | None = None
         self._committed = 0
+        self._rehearsal_due, self._pinned = False, False
+        self._rehearsals = self._rehearsed = 0
         self._ids = dict.fromkeys(compiled.outlets, 0)
         (self.scratch / "program.json").write_text(json.dumps(compiled.program.to_json()))
         try:
@@ -165,19 +167,54 @@ class UnitRun:
         return self._committed
 
     def next_train(self, after: int, wait: float) -> int | None:
+        if self._rehearsal_due:
+            self._rehearsal_due = False
+            self._rehearsals += 1
+            return -self._rehearsals
         number = self.manager.next_train(after, wait)
         if number is not None:
             self._handed.setdefault(number, time.perf_counter())
         return number
 
     def plan(self, number: int) -> dict[str, Any]:
-        self._handed.setdefault(number, time.perf_counter())
-        return self.manager.header(number) | {
+        if number < 0:
+            header = self._nothing()
+        else:
+            self._handed.setdefault(number, time.perf_counter())
+            header = self.manager.header(number)
+        return header | {
             "program": str(self.scratch / "program.json"),
             "state": str(self._log.root),
             "manifest": self._log.manifest(),
             "results": str(self._results(number)),
         }
+
+    def rehearse(self) -> None:
+        """Run a train of nothing as soon as possible: whoever runs trains stays, or becomes, ready for the next."""
+        self._rehearsal_due = True
+
+    @property
+    def rehearsed(self) -> int:
+        """How many rehearsals there were."""
+        return self._rehearsed
+
+    def _nothing(self) -> dict[str, Any]:
+        """What workers must know of a rehearsal; the state it sees stays where it is until that is over."""
+        with self._committing:
+            if not self._pinned:
+                self._log.pin()
+                self._pinned = True
+            names = self.compiled.inputs.keys() & self.cursors().keys()
+            standing = {name: self.cursors()[name]["boundary"] for name in names}
+            nothing: dict[str, Any] = {"cause": [], "bound": [], "rows": None, "late": None}
+            times = self.manager.time_columns()
+            inputs = {n: {"time": times[n], "standing": at} | nothing for n, at in standing.items()}
+            return {"train": self._committed + 1, "inputs": inputs, "rehearsal": True}
+
+    def _end_rehearsal(self) -> None:
+        if self._pinned:
+            self._pinned = False
+            self._log.unpin()
 
     def _results(self, number: int) -> Path:
         """Where a train's workers put what is too large to pass through the JVM."""
@@ -192,18 +229,25 @@ class UnitRun:
         """
         if not result.num_rows:
             return
+        arrived = Arrived(iter(result.to_batches()))
+        assert arrived.train is not None
+        if "rehearsal" in arrived.train:
+            with self._committing:
+                self._end_rehearsal()
+                self._rehearsed += 1
+            return
         for queue in self.queues.values():  # none may block halfway; only commits fill them, so room stays room
             while not queue.wait_for_room(ROOM_S) and not self._closed:
                 continue
         with self._committing:  # a run may be closed from another thread
             if self._closed:
                 raise TrainError("the run was closed while this train was under way")
-            self._commit(result)
+            self._commit(arrived)
             self._committing.notify_all()
 
-    def _commit(self, result: pa.Table) -> None:
-        arrived = Arrived(iter(result.to_batches()))
+    def _commit(self, arrived: Arrived) -> None:
         assert arrived.train is not None
+        self._end_rehearsal()  # of one that was cut short
         train = self.manager.train(arrived.train["train"])
         if train.number != self._committed + 1:
             raise RuntimeError(f"train {train.number} came after train {self._committed}")

@@ -31,7 +31,9 @@ class Trains(Protocol):
 
     def committed(self) -> int: ...
 
-    def next_train(self, after: int, wait: float) -> int | None: ...
+    def next_train(self, after: int, wait: float) -> int | None:
+        """The next train, or a rehearsal as a negative number; None if there is nothing to do."""
+        ...
 
     def plan(self, number: int) -> dict[str, Any]: ...
 
@@ -45,7 +47,10 @@ class TrainPartition(InputPartition):
 
 
 class TrainReader(DataSourceStreamReader):
-    """An offset is the number of the last train."""
+    """An offset is the number of the last train, and of the last rehearsal if there was one.
+
+    A rehearsal is a train of nothing: it keeps JVM and workers of a unit warm that has nothing to do yet.
+    """
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self.socket, self.buckets, self.schema = options["socket"], int(options["buckets"]), schema
@@ -56,9 +61,15 @@ class TrainReader(DataSourceStreamReader):
 
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: N802 - Spark's name
         number = self._ask("next", after=start["train"])
+        if number is not None and number < 0:
+            return {"train": start["train"], "rehearsal": -number}
         return start if number is None else {"train": number}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        rehearsal = end.get("rehearsal", 0)
+        if rehearsal > start.get("rehearsal", 0):
+            train = self._ask("plan", number=-rehearsal)
+            return [TrainPartition(train, bucket) for bucket in range(self.buckets)]
         if end["train"] == start["train"]:  # a query that starts with nothing to do: its workers get ready meanwhile
             return [TrainPartition({}, bucket) for bucket in range(self.buckets)]
         train = self._ask("plan", number=end["train"])

@@ -192,8 +192,9 @@ def _run(program: Program, out: Sending, flows: dict[str, Flow], bounds: dict[st
             parcels.append(one)
         else:
             yield from out.rows(*one)
+    stands = train["train"] - 1 if "rehearsal" in train else train["train"]
     for box, kernel in taken:
-        _CACHE.give(root, (box, bucket), train["train"], kernel)
+        _CACHE.give(root, (box, bucket), stands, kernel)
     yield from out.parcels(parcels)
 
 

@@ -21,6 +21,7 @@ from borealis.state.delta import Delta, TableSpec, merge_deltas, pack, unpack
 
 STRETCHES_MOST = 24  # of one box and bucket, before neighbours are merged
 CROWD_MOST = 4 * STRETCHES_MOST  # of one box and bucket, before a commit waits for the merging
+PIN_S = 5.0  # how long a load waits for those who still read
 Key = tuple[str, int]  # box, bucket
 
 
@@ -95,13 +96,16 @@ class StateLog:
             for key, data in deltas.items():
                 self._stretches.setdefault(key, []).append(Stretch(train, train, len(data)))
             self.train = train
-            if not self._pins:
-                for _, path in (d for d in self._doomed if d[0] < train):
-                    path.unlink(missing_ok=True)
-                self._doomed = [d for d in self._doomed if d[0] >= train]
+            self._delete_doomed()
             crowded = self._longest() > STRETCHES_MOST
         if crowded:
             self._work.set()
+
+    def _delete_doomed(self) -> None:
+        if not self._pins:
+            for _, path in (d for d in self._doomed if d[0] < self.train):
+                path.unlink(missing_ok=True)
+            self._doomed = [d for d in self._doomed if d[0] >= self.train]
 
     def _longest(self) -> int:
         return max((len(s) for s in self._stretches.values()), default=0)
@@ -112,6 +116,7 @@ class StateLog:
             for key, data in whole.items():
                 self._write(key, Stretch(0, train, len(data)), data)
             with self._lock:
+                self._lock.wait_for(lambda: not self._pins, PIN_S)
                 old = {stretch_path(self.root, k, s.first, s.last) for k, v in self._stretches.items() for s in v}
                 self._stretches = {key: [Stretch(0, train, len(data))] for key, data in whole.items()}
                 self.train = train
@@ -131,6 +136,7 @@ class StateLog:
             for key, stretch in new.items():
                 self._stretches.setdefault(key, []).append(stretch)
             self.train = train
+            self._delete_doomed()
             crowded = self._longest() > STRETCHES_MOST
         if crowded:
             self._work.set()
@@ -144,17 +150,23 @@ class StateLog:
         """A way to the whole state as of now, one delta per box and bucket; to be called once, from any thread."""
         with self._lock:
             stretches = {k: list(v) for k, v in self._stretches.items()}
-            self._pins += 1
+        self.pin()
 
         def read() -> dict[Key, bytes]:
             try:
                 return {key: pack(self._merged(key, parts, whole=True)) for key, parts in stretches.items()}
             finally:
-                self._unpin()
+                self.unpin()
 
         return read
 
-    def _unpin(self) -> None:
+    def pin(self) -> None:
+        """Delete no stretch that is in the manifest now, until `unpin`."""
+        with self._lock:
+            self._pins += 1
+
+    def unpin(self) -> None:
+        """One of those who pinned is done."""
         with self._lock:
             self._pins -= 1
             self._lock.notify_all()

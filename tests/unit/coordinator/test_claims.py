@@ -28,7 +28,7 @@ def wants(what: str, node: str, incarnation: int, **of: str) -> Claim:
 def test_the_registered_backup_takes_over_under_the_next_incarnation() -> None:
     then = after(UNIT, wants("take over", "node2", 2))
     assert then is not None
-    assert (then.node, then.backup, then.was, then.incarnation, then.flipped) == ("node2", None, "node1", 2, True)
+    assert (then.node, then.backup, then.was, then.incarnation) == ("node2", None, "node1", 2)
     assert after(then, wants("take over", "node2", 2)) == then, "its answer was lost"
     assert after(then, wants("alone", "node1", 1)) is None, "deposed"
 
@@ -68,11 +68,10 @@ def test_what_is_not_protected_cannot_be_claimed() -> None:
     assert after(EntryPlace("packets", "node1"), wants("take over", "node2", 2)) is None
 
 
-def test_reader_names_alternate_with_each_takeover() -> None:
-    assert taken_over(UNIT, "node2", 2).flipped
-    assert not taken_over(UNIT, "node2", 3).flipped
+def test_what_begins_anew_is_another_incarnation_of_another_life() -> None:
+    assert taken_over(UNIT, "node2", 3).incarnation == 3
     anew = begun_anew(UNIT, "node3")
-    assert (anew.node, anew.backup, anew.incarnation, anew.lives, anew.flipped) == ("node3", None, 2, 2, False)
+    assert (anew.node, anew.backup, anew.incarnation, anew.lives) == ("node3", None, 2, 2)
 
 
 @pytest.fixture

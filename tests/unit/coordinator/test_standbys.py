@@ -106,13 +106,12 @@ def test_after_a_takeover_another_node_protects_it(town: Guarded) -> None:
     assert STREAM in node.mirrors
 
 
-def test_the_two_names_of_an_active_unit_change_places(tmp_path: Path) -> None:
+def test_an_active_standby_reads_under_the_name_of_the_next_incarnation(tmp_path: Path) -> None:
     town = made(tmp_path, approach="active")
-    assert town.yard["node2"].units[KEY].reader == "traffic.u1.twin"
+    assert town.yard["node2"].units[KEY].reader == "traffic.u1.2"
     town.fail_over()
     town.live(3)
-    assert town.unit.flipped
-    assert town.yard["node3"].units[KEY].reader == "traffic.u1"
+    assert town.yard["node3"].units[KEY].reader == "traffic.u1.3"
 
 
 def test_with_two_nodes_the_dead_one_is_the_backup_when_it_is_back(tmp_path: Path) -> None:
@@ -142,7 +141,7 @@ def test_a_takeover_that_nobody_saw_is_believed(town: Guarded) -> None:
     again.yard["node2"].take_over(*KEY)
     again.yard["node2"].take_over_entry(STREAM)
     again.live(4)
-    assert (again.unit.node, again.unit.incarnation, again.unit.flipped) == ("node2", 2, True)
+    assert (again.unit.node, again.unit.incarnation) == ("node2", 2)
     assert (again.entry.node, again.entry.incarnation) == ("node2", 2)
     again.live(3)
     assert (again.unit.backup, again.entry.backup) == ("node3", "node3")

@@ -27,7 +27,7 @@ def step(train: int) -> Step:
 def parcel(*, blobs: tuple[bytes, bytes] = (b"state", b"queue")) -> Parcel:
     orders = ((8, step(8).order), (9, ()))
     want = Want("delta", 4, 7, step(9), step(3), step(5), orders)
-    acks = {"o": {"d.u2": (5, 3), "d.u2.twin": (4, 0)}}
+    acks = {"o": {"d.u2": (5, 3), "d.u2.2": (4, 0)}}
     return Parcel("d", "u1", 2, want, acks, {"a": "e0", "b": None}, {("box", 3): blobs[0]}, {"o": blobs[1]})
 
 
