@@ -29,6 +29,11 @@ State = dict[int, tuple[str, ...]]  # what is in each window that is open, by it
 Item = tuple[int, str | None]  # a tuple (time, value), or a boundary (time, None)
 
 
+def twin_of(reader: str) -> str:
+    """The other of the two names under which an actively protected unit and its backup read in this model."""
+    return reader.removesuffix(".twin") if reader.endswith(".twin") else f"{reader}.twin"
+
+
 def append(queue: OutputQueue, items: Sequence[Item]) -> None:
     """Let tuples and boundaries follow in a queue."""
     rows = [(time, value) for time, value in items if value is not None]

@@ -72,7 +72,7 @@ class Guarded(Cluster):
         self.spec, self.pieces, yaml = spec, cut(spec, cuts), spec.to_yaml()
         names = {p.name: [f"{spec.name}.{p.name}"] for p in self.pieces}
         if approach == "active":
-            names = {n: [one[0], f"{one[0]}.twin"] for n, one in names.items()}
+            names = {n: [f"{one[0]}.1", f"{one[0]}.2"] for n, one in names.items()}
         readers: dict[str, list[str]] = {}
         for piece in self.pieces:
             for arrow in piece.reads:
@@ -101,6 +101,7 @@ class Guarded(Cluster):
                 feeds={f"{spec.name}/{a}": self.nodes[served[a][0] if a in served else 0].address for a in piece.reads},
                 fallbacks={f"{spec.name}/{a}": self.nodes[served[a][1]].address for a in piece.reads if a in served},
                 epoch="e1",
+                reader=f"{spec.name}.{piece.name}.1" if approach == "active" else None,
                 guard=Guard(
                     approach=approach,
                     guarantee=guarantee,  # type: ignore[arg-type]
@@ -127,8 +128,8 @@ class Guarded(Cluster):
                 "incarnation": incarnation,
             }
         )
-        twin = f"{order.diagram}.{unit}.twin" if guard.approach == "active" and incarnation % 2 else None
-        self.peers[where].act("start", order.model_copy(update={"guard": guard, "reader": twin}), Done)
+        name = f"{order.diagram}.{unit}.{incarnation + 1}" if guard.approach == "active" else None
+        self.peers[where].act("start", order.model_copy(update={"guard": guard, "reader": name}), Done)
 
     def rejoin(self, unit: str, where: int) -> None:
         """Make a node the backup of a unit that is alone."""

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
-from copies import EACH, SUMS, Item, State, Unit, beyond, items_of
+from copies import EACH, SUMS, Item, State, Unit, beyond, items_of, twin_of
 
 from borealis.emit.snapshot import QueueSnapshot
 from borealis.errors import StateError
 from borealis.ha.backup import Resume
-from borealis.ha.primary import Upstream, Want
+from borealis.ha.primary import Want
 from borealis.ha.steps import Effects, Place, Step
 from borealis.ingest.entry import Cursor
 from borealis.section import Section
@@ -210,8 +210,6 @@ class Standby:
             self.unit.start()
         leader = Leader(self.world, self.node, self.unit, self.backup.incarnation)
         leader.policy.until = resume.until
-        if isinstance(leader.policy, Upstream):
-            leader.policy.rebuilding = any(script.silent for script in resume.scripts)
         return leader
 
     def _lead(self, resume: Resume) -> None:

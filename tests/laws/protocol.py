@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from copies import EACH, SCHEMA, SUMS, WINDOW, Item, State, Unit, append, needed
+from copies import EACH, SCHEMA, SUMS, WINDOW, Item, State, Unit, append, needed, twin_of
 from partners import Leader, Message, Reader, Standby
 
 from borealis.coordinator import claims

@@ -138,16 +138,13 @@ def drop(cluster: Cluster, layout: Layout, place: Place, node: str) -> None:
 
 
 def _clear(cluster: Cluster, layout: Layout, place: Place, node: str) -> None:
-    """Whatever the node has of an earlier incarnation goes first."""
+    """Whatever the node has of it goes first: a standby that was given up may be far behind, and watches nobody."""
     status = cluster.living(node)
     if isinstance(place, UnitPlace):
-        found = status.unit(layout.name, place.unit)
-        guard, there = (None, False) if found is None else (found.guard, True)
-        stands_by = found is not None and found.state == "standby"
+        there = status.unit(layout.name, place.unit) is not None
     else:
-        guard = status.entry(stream_name(layout.name, place.input))
-        there, stands_by = guard is not None, guard is not None and guard.role == "backup"
-    if there and not (stands_by and guard is not None and guard.incarnation == place.incarnation):
+        there = status.entry(stream_name(layout.name, place.input)) is not None
+    if there:
         drop(cluster, layout, place, node)
 
 

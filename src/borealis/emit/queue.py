@@ -382,8 +382,8 @@ class OutputQueue:
                     hint="these ids are of another stream, or of an earlier life of this one",
                 )
             known = self._readers.get(reader)
-            if known is None:
-                known = self._readers[reader] = _Reader(self._first, self._first)
+            if known is None:  # it was forgotten: nothing is kept for it, and nothing shall be
+                return
             known.received = max(known.received, upto)
             if level == 1 and upto > known.done:
                 known.done = upto
@@ -414,9 +414,14 @@ class OutputQueue:
             self._room.notify_all()
 
     def pushed(self) -> int:
-        """The least id that some reader, passing ones (`~...`) too, has not received; the next id if there is none."""
+        """The least id that somebody may still ask for; the next id if there is nobody.
+
+        Of a named reader that is the first it needs yet, since what it only has in memory dies with it; of a passing
+        one (`~...`) the first that was not pushed to it.
+        """
         with self._more:
-            return min((reader.received for reader in self._readers.values()), default=self._next)
+            ids = (r.received if name.startswith("~") else r.done for name, r in self._readers.items())
+            return min(ids, default=self._next)
 
     def wanted(self) -> int:
         """The greatest id that some reader asks for next; the oldest held if there is none."""

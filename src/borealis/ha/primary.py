@@ -10,7 +10,7 @@ Laws, for every order of events:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -187,6 +187,12 @@ class Active(Primary):
     holds: ClassVar[bool] = True
     needs_state: ClassVar[bool] = True
 
+    def _compose(self, now: float, received: Mapping[str, int]) -> Want:
+        """A whole that comes again, since no answer to the first came, finds a backup that runs: orders go along."""
+        kind: Kind = "facts" if self.known else "whole"
+        since = self._acked if self.known or not self._steps else self._steps[0].train - 1
+        return Want(kind, self._number, since, self.last, orders=self._orders(since))
+
     def _on_commit(self, step: Step) -> Effects:
         return Effects(step.positions()) if self.known else NONE
 
@@ -201,7 +207,6 @@ class Upstream(Primary):
     needed: Needed = lambda outputs: {}
     clients: bool = False  # somebody who acknowledges nothing may read an output
     holds: ClassVar[bool] = True
-    rebuilding: bool = False  # after a takeover, until all state is there again
     _start: Step = field(init=False)  # inputs are acknowledged up to here
     _floor: Step = field(init=False)  # all output up to here was delivered, by whomever
 
@@ -215,13 +220,7 @@ class Upstream(Primary):
         self._steps.append(step)
         if step.silent:
             self._floor = step
-        else:
-            self.rebuilding = False
         return NONE if self.joined else Effects(open=True)
-
-    def want(self, now: float, received: Mapping[str, int]) -> Want | None:
-        """What to send now; nothing before the state is there again, since nobody could say where outputs stood."""
-        return None if self.rebuilding else super().want(now, received)
 
     def desert(self) -> Effects:
         """There is no backup any more."""
@@ -229,9 +228,18 @@ class Upstream(Primary):
         self._under_way = None
         return Effects(open=True)
 
+    def kept(self) -> list[Step]:
+        """Where an empty unit would begin, and every train since: all of it goes along when the unit moves."""
+        return [self._start, *self._steps]
+
+    def adopt(self, kept: Sequence[Step]) -> None:
+        """Go on with what another node's policy kept; the last of it is where the unit stands now."""
+        self._start, self._floor = kept[0], kept[-1]
+        self._steps = deque(kept[1:])
+
     def tick(self, now: float, received: Mapping[str, int]) -> Effects:
         """Let go of what is not needed."""
-        if self.joined or self.rebuilding:
+        if self.joined or self._is_behind():
             return NONE
         start = self._beginning(self._done(now, received))
         self._begin_at(start)

@@ -122,6 +122,11 @@ class _Intake:
         self.size = max(0, self.size - early.nbytes) if self.pending else 0
         return early
 
+    def is_beyond(self, position: int) -> bool:
+        """Whether what comes next lies behind this place: ids were left out, or tuples dropped, in between."""
+        first = self.pending[0] if self.pending else None
+        return isinstance(first, Relayed) and first.section.first > position
+
     def full(self, admission: Admission) -> bool:
         """Whether this is a train's worth. A single row is not: it may have to wait for the one behind it."""
         return self.rows > 1 and (self.rows >= admission.rows_most or self.size >= admission.bytes_most)
@@ -212,6 +217,13 @@ class InputManager:
             self._following = True
             self._script.extend(scripts)
             self._tell()
+
+    @property
+    def follows(self) -> bool:
+        """Whether there is a script that is not done."""
+        with self._changed:
+            cuts = {name: (intake.cut.position, intake.cut.boundary) for name, intake in self._intakes.items()}
+            return self._following or any(cuts[n] < (at, bound) for s in self._script for n, at, bound in s.order)
 
     def lead(self) -> None:
         """When the scripts that are there are done, read whatever arrives."""
@@ -459,7 +471,8 @@ class InputManager:
                         break
                     pieces.append(self._taken(name, intake, taken))
                     room -= len(taken)
-                if (intake.cut.position, intake.cut.boundary) < (position, boundary):
+                behind = (intake.cut.position, intake.cut.boundary) < (position, boundary)
+                if behind and not intake.is_beyond(position):
                     break
                 left.popleft()
             with self._changed:

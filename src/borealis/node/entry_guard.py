@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from borealis.emit.queue import MovedError
-from borealis.errors import BorealisError, StateError, WireError
+from borealis.errors import BorealisError, ClusterError, StateError, WireError
 from borealis.ha.detector import Detector
 from borealis.node.entry import Entry
 from borealis.node.primary import CLAIMS, pace_of
@@ -146,7 +146,7 @@ class EntryGuard:
             message = MirrorMessage(self.order.diagram, self.order.input, incarnation, data)
             try:
                 answer = self._host.peers.at(partner).act("mirror", message, GuardAnswer, within=SEND_S)  # type: ignore[arg-type]
-            except WireError:
+            except (WireError, ClusterError):
                 time.sleep(RETRY_S)  # the watch says when it is enough
                 continue
             if answer.said == "deposed":

@@ -18,13 +18,15 @@ from borealis.section import Section
 from borealis.tuples import FIRST_TIME, LAST_TIME
 from borealis.wire.auth import Security
 from borealis.wire.client import Peer, Subscription
-from borealis.wire.messages import Ack, Subscribe
+from borealis.wire.messages import Ack, Done, Subscribe
 
 LOOK_S = 0.2  # how often a feed looks whether it was stopped
 RETRY_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # between attempts to reach an upstream
 ACK_S = 0.02  # acknowledgements that came meanwhile go together
 ACK_AGAIN_S = 0.5  # until one that could not be delivered is tried again
 ACK_TRIES = 20
+ACK_S_MOST = 2.0  # for an acknowledgement to arrive: a node that is frozen must not keep the others waiting
+KEEP_S = 3.0
 
 log = logging.getLogger("borealis.node")
 
@@ -61,6 +63,13 @@ class Routes:
         """The backup of a stream is there."""
         with self._changed:
             self._fallbacks[stream] = address
+
+    def forget(self, diagram: str) -> None:
+        """A diagram is no more; the next of its name begins anew."""
+        with self._changed:
+            for known in (self._addresses, self._fallbacks, self._incarnations):
+                for stream in [s for s in known if s.partition("/")[0] == diagram]:
+                    del known[stream]
 
     def incarnation(self, stream: str) -> int:
         """The highest that is known."""
@@ -169,7 +178,8 @@ class Acks:
         address = self._routes.address(stream)
         try:
             if address is not None:
-                self._peers.at(address).ack(Ack(stream=stream, reader=reader, level=1 if level else 0, upto=upto))
+                ack = Ack(stream=stream, reader=reader, level=1 if level else 0, upto=upto)
+                self._peers.at(address).ack(ack, within=ACK_S_MOST)
         except WireError:
             return level == 0  # nobody waits for those
         except BorealisError as error:
@@ -181,12 +191,12 @@ def keep_from(routes: Routes, peers: Peers, stream: str, reader: str, position: 
     """Have a stream kept for a reader from a tuple on, before it reads; raises if that cannot be had now."""
     queue = routes.local(stream)
     if queue is not None:
-        queue.ack(reader, 1, position)
+        queue.register(reader, position)
         return
     address = routes.address(stream)
     if address is None:
         raise StreamError(f"nobody serves stream {stream} yet")
-    peers.at(address).ack(Ack(stream=stream, reader=reader, level=1, upto=position))
+    peers.at(address).act("keep", Ack(stream=stream, reader=reader, level=1, upto=position), Done, within=KEEP_S)
 
 
 class StreamFeed:
@@ -197,6 +207,8 @@ class StreamFeed:
         self.epoch = epoch  # of the ids this unit has seen; None: it has seen none
         self.waiting_for = ""  # why nothing comes, if it is known
         self._routes, self._peers, self._acks = routes, peers, acks
+        self.forgetful = False  # what is gone is gone: it goes on at the oldest tuple there is
+        self._anywhere = False
         self.deferred = False  # whoever protects the unit acknowledges (level 1), not the commit
         self._stopped = threading.Event()
         self._open: Subscription | None = None
@@ -225,7 +237,10 @@ class StreamFeed:
                     continue
                 self.waiting_for = str(moved)
             except GoneError:
-                raise
+                if not self.forgetful:
+                    raise
+                self._anywhere = True
+                continue
             except (StreamError, WireError) as error:
                 self.waiting_for = str(error)
                 elsewhere = self._routes.other(self.stream, address) if not failures % 2 else None
@@ -248,11 +263,11 @@ class StreamFeed:
             raise StreamError(f"nobody serves stream {self.stream} yet")
         ask = Subscribe(
             stream=self.stream,
-            start=self._next,
+            start="oldest" if self._anywhere or self._is_fresh() else self._next,
             boundary=self._boundary,
             epoch=self._known_epoch(),
             reader=self.reader,
-            incarnation=self._routes.incarnation(self.stream),
+            incarnation=self._routes.incarnation(self.stream) if self._known_epoch() is not None else 0,
         )
         with self._peers.at(address).subscribe(ask) as subscription:
             with self._lock:
@@ -261,7 +276,7 @@ class StreamFeed:
                 return
             if subscription.incarnation < ask.incarnation:
                 raise StreamError(f"{address} serves stream {self.stream} no more: it was deposed")
-            self.epoch = subscription.epoch
+            self.epoch, self._next, self._anywhere = subscription.epoch, subscription.next_id, False
             self._acks.put(self.stream, self.reader, 1, self._acknowledged)
             try:
                 for section in subscription:
@@ -273,15 +288,20 @@ class StreamFeed:
 
     def _known_epoch(self) -> str | None:
         """The epoch, if anything of it has been seen; until then a stream may begin anew."""
-        return self.epoch if self._next or self._boundary > FIRST_TIME else None
+        return None if self._is_fresh() else self.epoch
+
+    def _is_fresh(self) -> bool:
+        """Whether nothing of the stream has been seen."""
+        return not self._next and self._boundary == FIRST_TIME
 
     def _from_queue(self, queue: OutputQueue) -> Iterator[Section]:
         if self._known_epoch() not in (None, queue.epoch):
             raise GoneError(
                 f"stream {self.stream} began anew: tuple {self._next} is of its life {self.epoch}, not {queue.epoch}"
             )
+        anywhere = self._anywhere or self._is_fresh()
         self.epoch = queue.epoch
-        queue.register(self.reader, self._next)
+        self._next, self._anywhere = queue.register(self.reader, None if anywhere else self._next), False
         queue.ack(self.reader, 1, self._acknowledged)  # it may not know: it may have come from another node just now
         while not self._stopped.is_set():
             section = queue.read(self._next, self._boundary, LOOK_S)

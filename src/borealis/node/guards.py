@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from borealis.diagram.spec import LATE
 from borealis.errors import BorealisError, ClusterError
 from borealis.ha.detector import Detector
+from borealis.ha.steps import Place
 from borealis.node.entry import Entry
 from borealis.node.entry_guard import EntryGuard, MirrorMessage
 from borealis.node.parcel import DamagedError, Parcel
@@ -22,6 +23,8 @@ from borealis.wire.messages import Claim, Claimed, Done, EntryOrder, Forget, Gua
 
 if TYPE_CHECKING:
     from borealis.node.node import Node, RunningUnit
+
+FORGET_S = 2.0
 
 log = logging.getLogger("borealis.node")
 Key = tuple[str, str]
@@ -152,8 +155,8 @@ class Guards:
     def died(self, address: str, dead: Detector) -> None:
         """A node is dead: take over what it ran and what is kept here."""
         with self._lock:  # several may have watched it
-            units = [(k, s) for k, s in self.standbys.items() if s.guard.partner == address and s.ready]
-            entries = [e for e in self.entries.values() if e.guard.partner == address and e.ready]
+            units = [(k, s) for k, s in list(self.standbys.items()) if s.guard.partner == address and s.ready]
+            entries = [e for e in list(self.entries.values()) if e.guard.partner == address and e.ready]
             units = [(k, s) for k, s in units if s not in self._taking]
             entries = [e for e in entries if e not in self._taking]
             self._taking.update([*(s for _, s in units), *entries])
@@ -181,17 +184,20 @@ class Guards:
     def _open_entry(self, guard: EntryGuard, dead: Detector | None) -> None:
         try:
             guard.take_over(dead)
-            self._node.opened_entry(guard.entry, guard.guard.incarnation)
+            with self._node.ordering:
+                if self.entries.get(guard.stream) is not guard:
+                    raise ClusterError(f"{guard.stream} was dropped while it was taken over")
+                self._node.opened_entry(guard.entry, guard.guard.incarnation)
             log.warning("entry point %s was taken over: incarnation %d", guard.stream, guard.guard.incarnation)
-        except BorealisError as error:
-            log.error("entry point %s could not be taken over: %s", guard.stream, error)
-        except Exception:
-            log.exception("entry point %s could not be taken over", guard.stream)
+        except Exception as error:
+            log.exception("entry point %s could not be taken over: %s", guard.stream, error)
+            guard.stop()
+            self._node.drop_entry_of(guard)
 
     def _take_over(self, key: Key, standby: Standby, dead: Detector | None) -> None:
         try:
             made: list[PrimaryGuard] = []
-            takeover = standby.take_over(dead, lambda guard: made.append(self._become(key, standby, guard)))
+            takeover = standby.take_over(dead, lambda *how: made.append(self._become(key, standby, *how)))
             if takeover is None:
                 return
             made[0].takeovers.append(takeover)
@@ -204,18 +210,22 @@ class Guards:
                 takeover.incarnation,
                 takeover.detection_ms,
             )
-        except BorealisError as error:
-            log.error("unit %s of %s could not be taken over: %s", key[1], key[0], error)
-        except Exception:
-            log.exception("unit %s of %s could not be taken over", key[1], key[0])
+        except Exception as error:
+            # dropped, so that the coordinator sees that nobody has it
+            log.exception("unit %s of %s could not be taken over: %s", key[1], key[0], error)
+            self._node.drop_unit(key, only=standby.unit)
 
-    def _become(self, key: Key, standby: Standby, guard: Guard) -> PrimaryGuard:
+    def _become(self, key: Key, standby: Standby, guard: Guard, until: Mapping[str, Place]) -> PrimaryGuard:
         """A standby is a primary from now on, before it runs its first train as one."""
         unit = standby.unit
         unit.order = unit.order.model_copy(update={"guard": guard})
-        primary = self.primaries[key] = PrimaryGuard(unit, guard, self, rebuilding=standby.rebuilds)
-        self.standbys.pop(key, None)
-        self._node.opened(unit)
+        primary = PrimaryGuard(unit, guard, self, until)
+        with self._node.ordering:
+            if self._node.units.get(key) is not unit:
+                raise ClusterError(f"unit {key[1]} of {key[0]} was dropped while it was taken over")
+            self.primaries[key] = primary
+            self.standbys.pop(key, None)
+            self._node.opened(unit)
         return primary
 
     # -- for those above
@@ -237,17 +247,18 @@ class Guards:
         work = partial(self._node.drop_unit, key, address or None, only=unit)
         threading.Thread(target=work, name="step-down", daemon=True).start()
 
-    def forget_reader(self, unit: RunningUnit, reader: str) -> None:
-        """Nobody reads the unit's inputs under that name any more."""
-        threading.Thread(target=self._forget, args=(unit, reader), name="forget", daemon=True).start()
-
-    def _forget(self, unit: RunningUnit, reader: str) -> None:
+    def forget_reader(self, unit: RunningUnit, reader: str) -> bool:
+        """Nobody reads the unit's inputs under that name any more; says whether upstream knows."""
+        known = True
         for feed in unit.feeds.values():
             queue, address = self.routes.local(feed.stream), self.routes.address(feed.stream)
             try:
                 if queue is not None:
                     queue.forget(reader)
                 elif address is not None:
-                    self.peers.at(address).act("unread", Forget(stream=feed.stream, reader=reader), Done)
+                    order = Forget(stream=feed.stream, reader=reader)
+                    self.peers.at(address).act("unread", order, Done, within=FORGET_S)
             except BorealisError as error:
-                log.warning("stream %s still keeps tuples for %s: %s", feed.stream, reader, error)
+                log.info("stream %s still keeps tuples for %s: %s", feed.stream, reader, error)
+                known = False
+        return known

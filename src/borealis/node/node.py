@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ from borealis import __version__
 from borealis.diagram import passes
 from borealis.diagram.cut import Piece, piece_of
 from borealis.diagram.spec import LATE, Spec, Unit
-from borealis.emit.queue import OutputQueue, QueueLimits
+from borealis.emit.queue import OutputQueue, QueueLimits, StandbyError
 from borealis.errors import BorealisError, ClusterError, StreamError, TrainError, WireError, did_you_mean
+from borealis.ha.steps import Step
 from borealis.ingest.relay import Feed
 from borealis.node.entry import Entry, Place
 from borealis.node.entry_guard import EntryGuard
@@ -37,6 +38,7 @@ from borealis.plan.compile import compile_piece
 from borealis.plan.train import Query
 from borealis.wire.auth import Security
 from borealis.wire.messages import (
+    Ack,
     Checked,
     CheckOrder,
     DiagramName,
@@ -90,6 +92,7 @@ class RunningUnit:
     failure: BorealisError | None = None
     standby: bool = False  # it waits for the death of another
     rehearsed_at: float = 0.0
+    kept_steps: list[Step] = field(default_factory=list)  # what its protection had noted on the node it came from
 
     @property
     def reader(self) -> str:
@@ -190,7 +193,7 @@ class Node:
         self._spark: Any = None
         self._spark_state: Any = "starting"
         self._ready = threading.Event()
-        self._ordering = threading.RLock()  # one order at a time
+        self.ordering = threading.RLock()  # one order at a time
         self._stopped = threading.Event()
         threading.Thread(target=self._tick_forever, name="node-tick", daemon=True).start()
 
@@ -297,8 +300,11 @@ class Node:
         return SchemaIs(arrow=base64.b64encode(schema.serialize().to_pybytes()).decode())
 
     def stream(self, ask: SchemaOf) -> QueueStatus:
-        """How one stream stands."""
-        return self._queue_status(self.queue(ask.stream))
+        """How one stream stands; where it only stands by, nobody can tell."""
+        queue = self.queue(ask.stream)
+        if queue.standby:
+            raise StandbyError(f"stream {ask.stream} is on standby here", hint="ask the node that serves it")
+        return self._queue_status(queue)
 
     def forget(self, order: Forget) -> Done:
         """Keep nothing for a reader any more; units are readers, too, but not to be forgotten."""
@@ -309,6 +315,11 @@ class Node:
             hint = did_you_mean(order.reader, known) or f"it has: {', '.join(known) or 'none'}"
             raise StreamError(f"stream {order.stream} has no reader '{order.reader}'", hint=hint)
         queue.forget(order.reader)
+        return Done()
+
+    def keep(self, order: Ack) -> Done:
+        """Keep a stream for a reader from a tuple on; it will come."""
+        self.queue(order.stream).register(order.reader, order.upto)
         return Done()
 
     def unread(self, order: Forget) -> Done:
@@ -335,7 +346,7 @@ class Node:
 
     def start_entry(self, order: EntryOrder) -> Done:
         """Be the entry point of an input; it is no error if it is already here."""
-        with self._ordering:
+        with self.ordering:
             stream = f"{order.diagram}/{order.input}"
             if stream in self.entries or stream in self.guards.entries:
                 return Done()
@@ -363,16 +374,27 @@ class Node:
 
     def opened_entry(self, entry: Entry, incarnation: int) -> None:
         """An entry point takes batches here from now on."""
-        with self._ordering:
+        with self.ordering:
             self.entries[entry.queue.stream] = entry
             for queue in (entry.queue, entry.late):
-                self.kept.pop(queue.stream, None)
-                self.queues[queue.stream] = queue
-                self.routes.put(queue.stream, self.address, incarnation)
+                self._serve(queue, incarnation)
+
+    def _serve(self, queue: OutputQueue, incarnation: int) -> None:
+        """A stream is served here from now on; whoever reads it here need not go elsewhere."""
+        self.kept.pop(queue.stream, None)
+        self.queues[queue.stream] = queue
+        self.routes.put(queue.stream, self.address, incarnation)
+        self._look_again(queue.stream)
+
+    def _look_again(self, stream: str) -> None:
+        for unit in list(self.units.values()):
+            for feed in unit.feeds.values():
+                if feed.stream == stream:
+                    feed.look_again()
 
     def drop_entry_of(self, guard: EntryGuard) -> None:
         """An entry point that was deposed goes."""
-        with self._ordering:
+        with self.ordering:
             if self.guards.entries.get(guard.stream) is guard:
                 self._remove_entry(guard.stream)
 
@@ -393,7 +415,7 @@ class Node:
         other.
         """
         key = (order.diagram, order.unit)
-        with self._ordering:
+        with self.ordering:
             if key in self.units and key not in self._starting and self.units[key].order.yaml == order.yaml:
                 return Done()
             if key in self.units or key in self._starting:
@@ -423,7 +445,7 @@ class Node:
             return
         if order.guard is not None:
             self.guards.start_primary(key, unit)
-        with self._ordering:
+        with self.ordering:
             self.units[key] = unit
             for queue in unit.queues.values():
                 self.queues[queue.stream] = queue
@@ -433,14 +455,14 @@ class Node:
         if order.take_over is not None:
             self._close_source(order)
         # from here on this is the only one: whatever happens, it stays
-        with self._ordering:
+        with self.ordering:
             unit.started = True
             if self.units.get(key) is unit and not unit.run.done.is_set():
                 unit.run.start()
 
     def _stand_by(self, key: tuple[str, str], unit: RunningUnit) -> None:
         unit.standby = True
-        with self._ordering:
+        with self.ordering:
             self.units[key] = unit
             self.kept.update({queue.stream: queue for queue in unit.queues.values()})
         unit.query.start()
@@ -449,12 +471,10 @@ class Node:
     def opened(self, unit: RunningUnit) -> None:
         """A unit that stood by runs: its streams are served here from now on."""
         guard = unit.order.guard
-        with self._ordering:
+        with self.ordering:
             unit.standby = False
             for queue in unit.queues.values():
-                self.kept.pop(queue.stream, None)
-                self.queues[queue.stream] = queue
-                self.routes.put(queue.stream, self.address, guard.incarnation if guard else 0)
+                self._serve(queue, guard.incarnation if guard else 0)
 
     def _fetch(self, order: UnitOrder) -> Handover:
         assert order.take_over is not None
@@ -510,11 +530,12 @@ class Node:
             resume=handover,
         )
         query = self._query(self._spark, compiled, run, run.commit, run.scratch)
-        return RunningUnit(order, piece, run, query, feeds, queues)
+        kept = [Step.from_json(step) for step in handover.header.get("kept", ())] if handover else []
+        return RunningUnit(order, piece, run, query, feeds, queues, kept_steps=kept)
 
     def _take_down(self, key: tuple[str, str], source: str | None) -> None:
         """Undo a start that failed; the unit goes on where it was."""
-        with self._ordering:
+        with self.ordering:
             self._remove(key, moved_to=source)
         if source is not None:
             name = UnitName(diagram=key[0], unit=key[1])
@@ -530,7 +551,7 @@ class Node:
         return unit
 
     def _freeze(self, name: UnitName) -> Handover:
-        with self._ordering:
+        with self.ordering:
             unit = self._unit(name)
             if unit.frozen_since is not None:
                 raise ClusterError(f"unit {name.unit} of {name.diagram} is on its way elsewhere already")
@@ -541,11 +562,13 @@ class Node:
             handover = unit.run.freeze(FREEZE_S)
             unit.frozen_since = time.monotonic()
             handover.header["epochs"] = {arrow: feed.epoch for arrow, feed in unit.feeds.items()}
+            primary = self.guards.primaries.get((name.diagram, name.unit))
+            handover.header["kept"] = primary.kept() if primary is not None else []
             return handover
 
     def thaw(self, name: UnitName) -> Done:
         """Let a frozen unit go on here."""
-        with self._ordering:
+        with self.ordering:
             unit = self._unit(name)
             if unit.frozen_since is not None:
                 unit.frozen_since = None
@@ -554,7 +577,7 @@ class Node:
 
     def moved(self, moved: Moved) -> Done:
         """A frozen unit goes on elsewhere: whoever reads its streams is sent there."""
-        with self._ordering:
+        with self.ordering:
             unit = self._unit(UnitName(diagram=moved.diagram, unit=moved.unit))
             if unit.frozen_since is None:
                 raise ClusterError(f"unit {moved.unit} of {moved.diagram} is not frozen", hint="move it again")
@@ -570,22 +593,23 @@ class Node:
 
     def drop_unit(self, key: tuple[str, str], moved_to: str | None = None, *, only: RunningUnit | None = None) -> None:
         """Stop a unit, or just this one; whoever reads its streams is sent elsewhere."""
-        with self._ordering:
+        with self.ordering:
             if only is None or self.units.get(key) is only:
                 self._remove(key, moved_to)
 
     def undeploy(self, name: DiagramName) -> Done:
         """Stop all of a diagram."""
-        with self._ordering:
+        with self.ordering:
             for key in [k for k in self.units if k[0] == name.diagram]:
                 self._remove(key)
             for stream in [s for s in self._entry_streams() if s.partition("/")[0] == name.diagram]:
                 self._remove_entry(stream).erase()
+            self.routes.forget(name.diagram)
             return Done()
 
     def drop_entry(self, name: EntryName) -> Done:
         """Be an entry point no more; harmless if it is not here."""
-        with self._ordering:
+        with self.ordering:
             if name.stream in self._entry_streams():
                 self._remove_entry(name.stream)
             return Done()
@@ -611,10 +635,7 @@ class Node:
         known, before = self.routes.incarnation(order.stream), self.routes.address(order.stream)
         self.routes.put(order.stream, order.address, order.incarnation)
         if order.incarnation > known and order.address != before:
-            for unit in list(self.units.values()):
-                for feed in unit.feeds.values():
-                    if feed.stream == order.stream:
-                        feed.look_again()
+            self._look_again(order.stream)
         return Done()
 
     def protect(self, order: Protect) -> Done:
@@ -631,6 +652,8 @@ class Node:
         self.guards.drop(key)
         if unit is None:
             return
+        for feed in unit.feeds.values():  # first: under its name another may read elsewhere
+            feed.stop()
         for queue in unit.queues.values():
             for served in (self.queues, self.kept):
                 if served.get(queue.stream) is queue:
@@ -649,7 +672,7 @@ class Node:
         """Finish the trains that are under way, then stop everything."""
         self._stopped.set()
         self.guards.close()
-        with self._ordering:
+        with self.ordering:
             for key, unit in list(self.units.items()):
                 try:
                     if unit.look() is None and unit.frozen_since is None and not unit.standby:
@@ -666,7 +689,7 @@ class Node:
     def _restart(self, unit: RunningUnit) -> None:
         """Start a query anew that died (its workers were killed, the machine was too busy): from its last commit."""
         failure = unit.wants_restart()
-        if failure is None or not self._ordering.acquire(blocking=False):
+        if failure is None or not self.ordering.acquire(blocking=False):
             return
         try:
             key = (unit.order.diagram, unit.order.unit)
@@ -678,7 +701,7 @@ class Node:
             unit.query = self._query(self._spark, unit.run.compiled, unit.run, unit.run.commit, unit.run.scratch)
             unit.query.start()
         finally:
-            self._ordering.release()
+            self.ordering.release()
 
     def _tick_forever(self) -> None:
         ticks = 0
@@ -711,6 +734,7 @@ ACTIONS: dict[str, tuple[type[Message], Callable[[Node, Any], Message]]] = {
     "stream": (SchemaOf, Node.stream),
     "forget": (Forget, Node.forget),
     "unread": (Forget, Node.unread),
+    "keep": (Ack, Node.keep),
     "protect": (Protect, Node.protect),
     "check": (CheckOrder, Node.check),
     "entry": (EntryOrder, Node.start_entry),

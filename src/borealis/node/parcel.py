@@ -87,13 +87,15 @@ class Parcel:
                 told = f"a parcel of unit {unit[1]} with a wrong checksum"
                 raise DamagedError(told, hint="it is sent again", of=unit)
             return cls._of(head, view[size:])
-        except (ValueError, KeyError, TypeError, IndexError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise WireError(f"a bad parcel: {type(error).__name__}: {error}") from error
 
     @classmethod
     def _of(cls, head: dict[str, Any], rest: memoryview) -> Parcel:
         blobs, at = [], 0
         for length in head["sizes"]:
+            if int(length) < 0:
+                raise ValueError(f"a blob of {length} bytes")
             blobs.append(bytes(rest[at : at + int(length)]))
             at += int(length)
         if at != len(rest):

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from borealis.diagram.cut import Piece
 from borealis.diagram.spec import Spec
@@ -16,7 +16,7 @@ from borealis.ha.classes import classify
 from borealis.ha.detector import Detector, Pace
 from borealis.ha.primary import Active, Amnesia, Passive, Primary, Upstream, Want
 from borealis.ha.span import needed_after
-from borealis.ha.steps import Effects, Place, Step
+from borealis.ha.steps import Effects, Place, Step, active_reader
 from borealis.node.parcel import Parcel
 from borealis.state.delta import merge_deltas, pack, unpack
 from borealis.state.log import Key
@@ -53,8 +53,8 @@ class Host(Protocol):
         """Another node runs this unit now."""
         ...
 
-    def forget_reader(self, unit: RunningUnit, reader: str) -> None:
-        """Nobody reads the unit's inputs under that name any more."""
+    def forget_reader(self, unit: RunningUnit, reader: str) -> bool:
+        """Nobody reads the unit's inputs under that name any more; says whether upstream knows."""
         ...
 
 
@@ -78,15 +78,10 @@ def pace_of(guard: Guard) -> Pace:
     return Pace(guard.ping_ms / 1000, guard.misses, guard.patience_ms / 1000)
 
 
-def twin_of(reader: str) -> str:
-    """The other of the two names under which an actively protected unit and its backup read."""
-    return reader.removesuffix(".twin") if reader.endswith(".twin") else f"{reader}.twin"
-
-
 class PrimaryGuard:
     """Protects one unit as long as it runs here."""
 
-    def __init__(self, unit: RunningUnit, guard: Guard, host: Host, *, rebuilding: bool = False) -> None:
+    def __init__(self, unit: RunningUnit, guard: Guard, host: Host, until: Mapping[str, Place] | None = None) -> None:
         self.unit, self.guard, self._host = unit, guard, host
         self.takeovers: list[Takeover] = []
         self._lock = threading.RLock()
@@ -97,6 +92,7 @@ class PrimaryGuard:
         self._shown: Mapping[str, Place] = {}  # outputs up to here are at the backup
         self._since, self._why = time.time(), "no backup yet"
         self._messages = self._bytes = self._failures = 0
+        self._stale_readers = self._others()  # names that nobody reads under, as long as there is no backup
         self._covered_at = time.monotonic()  # the backup has everything up to then
         for queue in unit.queues.values():
             queue.incarnation = guard.incarnation
@@ -104,8 +100,9 @@ class PrimaryGuard:
             feed.deferred = True
         with unit.run.between_trains():  # from here on it sees every train
             self.policy = policy_of(guard, unit.run.step(), unit.run.unit.spec, unit.piece)
-            if isinstance(self.policy, Upstream):
-                self.policy.rebuilding = rebuilding
+            self.policy.until = until or {}
+            if isinstance(self.policy, Upstream) and unit.kept_steps:  # it came from another node, with its state
+                self.policy.adopt(unit.kept_steps)
             unit.run.watch = self._committed
 
     # -- coming and going
@@ -123,6 +120,11 @@ class PrimaryGuard:
         self._wake.set()
         if self.guard.partner:
             self._host.watch.remove(self.guard.partner, self._partner_died)
+
+    def kept(self) -> list[dict[str, Any]]:
+        """What must go along when the unit moves."""
+        with self._lock:
+            return [step.to_json() for step in self.policy.kept()] if isinstance(self.policy, Upstream) else []
 
     def protect(self, address: str, node: str) -> None:
         """There is another backup, or none (an empty address)."""
@@ -142,6 +144,7 @@ class PrimaryGuard:
         with self.unit.run.between_trains(), self._lock:
             self._do(self.policy.join())
             self._why = ""
+            self._stale_readers = []
             self._deltas.clear()
             self._deltas_bytes = 0
             if self.policy.holding:
@@ -156,9 +159,15 @@ class PrimaryGuard:
             self._do(self.policy.desert())
             self._deltas.clear()
             self._since, self._why = time.time(), why
-        if self.guard.approach == "active":
-            self._host.forget_reader(self.unit, twin_of(self.unit.reader))
+            self._stale_readers = self._others()
         log.warning("unit %s of %s is UNPROTECTED: %s", self.unit.order.unit, self.unit.order.diagram, why)
+
+    def _others(self) -> list[str]:
+        """Names of an actively protected unit under which upstream may keep tuples: the one before, the one after."""
+        if self.guard.approach != "active":
+            return []
+        base, number = f"{self.unit.order.diagram}.{self.unit.order.unit}", self.guard.incarnation
+        return [active_reader(base, n) for n in (number - 1, number + 1) if n > 0]
 
     def _partner_died(self, address: str, _: Detector) -> None:
         """The backup's node is dead: go on alone, unless it thinks the same of us and was faster."""
@@ -238,8 +247,14 @@ class PrimaryGuard:
         with self.unit.run.between_trains(), self._lock:
             received = {name: queue.pushed() for name, queue in self.unit.queues.items()}
             now = time.monotonic()
-            if not self.policy.joined:
+            alone = not self.policy.joined
+            if alone:
                 self._do(self.policy.tick(now, received))
+        if alone:
+            self._stale_readers = [n for n in self._stale_readers if not self._host.forget_reader(self.unit, n)]
+            return
+        with self.unit.run.between_trains(), self._lock:
+            if not self.policy.joined:
                 return
             want = self.policy.want(now, received)
             if want is None:

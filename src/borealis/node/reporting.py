@@ -15,9 +15,8 @@ from borealis.wire.messages import Claim, Claimed, Problem
 from borealis.wire.problems import error_of
 
 ANSWER_S = 5.0
-CLAIM_TIMEOUT = httpx.Timeout(
-    0.1, connect=0.05
-)  # seconds: a takeover does not wait for a coordinator that is not there
+# seconds: a takeover does not wait for a coordinator that is not there, but a little for one that is slow
+CLAIM_TIMEOUT = httpx.Timeout(0.5, connect=0.1)
 
 
 class Coordinator:

@@ -5,30 +5,28 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from borealis.emit.jumps import above
 from borealis.emit.snapshot import QueueSnapshot
 from borealis.errors import BorealisError, StateError, StreamError
 from borealis.ha.backup import Backup, Resume
 from borealis.ha.classes import classify
 from borealis.ha.detector import Detector
 from borealis.ha.primary import Want
-from borealis.ha.steps import Step
+from borealis.ha.steps import Place, Step
 from borealis.ingest.entry import Cursor
 from borealis.node.feeds import keep_from
 from borealis.node.parcel import Parcel
-from borealis.node.primary import twin_of
+from borealis.node.unit import beyond
 from borealis.tuples import LAST_TIME
 from borealis.wire.messages import Guard, GuardAnswer, GuardStatus, QueueStatus, SchemaOf, Takeover
 
 if TYPE_CHECKING:
     from borealis.node.feeds import Peers, Routes, StreamFeed
     from borealis.node.node import RunningUnit
-
-PRESENT_S = 2.0  # how long a backup without memory looks for the end of its inputs
 
 log = logging.getLogger("borealis.node")
 
@@ -38,10 +36,6 @@ class Host(Protocol):
 
     peers: Peers
     routes: Routes
-
-    def forget_reader(self, unit: RunningUnit, reader: str) -> None:
-        """Nobody reads the unit's inputs under that name any more."""
-        ...
 
 
 class Standby:
@@ -55,7 +49,6 @@ class Standby:
         self._followed = 0  # the last train whose order is known, of a backup that runs in parallel
         self._heard, self._messages, self._bytes, self._discarded = time.monotonic(), 0, 0, 0
         self._since = time.time()
-        self.rebuilds = False  # after the takeover, state is built again in silence
         for queue in unit.queues.values():
             queue.incarnation = guard.incarnation
             queue.hold()
@@ -77,7 +70,9 @@ class Standby:
         want = parcel.want
         with self._lock:
             if want.kind == "whole" and self.unit.started and not self.backup.taken_over:
-                return GuardAnswer(said="busy", number=want.number, incarnation=self.backup.incarnation)
+                if not self._goes_on(parcel):
+                    return GuardAnswer(said="busy", number=want.number, incarnation=self.backup.incarnation)
+                want = replace(want, kind="facts")
             said = self.backup.receive(parcel.incarnation, want)
             if said == "take":
                 try:
@@ -91,9 +86,18 @@ class Standby:
             self._messages, self._bytes = self._messages + 1, self._bytes + size
             return GuardAnswer(said=said, number=want.number, incarnation=self.backup.incarnation)
 
+    def _goes_on(self, parcel: Parcel) -> bool:
+        """Whether a whole for a backup that runs already changes nothing: it came from the same primary's same life."""
+        if parcel.incarnation != self.backup.incarnation or self.backup.step is None:
+            return False
+        return not self.backup.several or parcel.want.since <= self._followed
+
     def _take(self, parcel: Parcel, want: Want) -> None:
         for name, epoch in parcel.epochs.items():
-            self.unit.feeds[name].epoch = epoch
+            if epoch is not None and not self.unit.started:
+                self.unit.feeds[name].epoch = epoch
+        if want.kind == "facts":
+            parcel = replace(parcel, queues={})
         snapshots = {name: QueueSnapshot.from_bytes(data) for name, data in parcel.queues.items()}
         for name, snapshot in snapshots.items():
             self.unit.queues[name].absorb(snapshot)
@@ -126,7 +130,7 @@ class Standby:
 
     # -- the primary is dead
 
-    def take_over(self, dead: Detector | None, become: Callable[[Guard], None]) -> Takeover | None:
+    def take_over(self, dead: Detector | None, become: Callable[[Guard, Mapping[str, Place]], None]) -> Takeover | None:
         """Go on in its place; None if that is impossible. `become` is called before anything new is run or read."""
         begun, primary = time.time(), self.guard.partner_node
         with self._lock:
@@ -134,13 +138,14 @@ class Standby:
             if resume is None:
                 log.error("unit %s cannot be taken over: nothing was ever heard of it", self.unit.order.unit)
                 return None
-            self.rebuilds = any(script.silent for script in resume.scripts)
+            for queue in self.unit.queues.values():
+                queue.incarnation = self.backup.incarnation
             if self.guard.approach == "active" and self.unit.started:
                 self._lead(resume)
             else:
                 self._resume(resume)
             alone = {"role": "primary", "partner": "", "partner_node": "", "incarnation": self.backup.incarnation}
-            become(self.guard.model_copy(update=alone))
+            become(self.guard.model_copy(update=alone), resume.until)
             for queue in self.unit.queues.values():
                 queue.release(None)
             if not self.unit.run.done.is_set() and not self.unit.started:
@@ -160,7 +165,6 @@ class Standby:
         if resume.jump:
             self.unit.run.jump()
         self.unit.run.manager.lead()
-        self._host.forget_reader(self.unit, twin_of(self.unit.reader))
 
     def _resume(self, resume: Resume) -> None:
         run = self.unit.run
@@ -168,10 +172,12 @@ class Standby:
         if self.guard.approach in ("amnesia", "upstream-backup"):
             run.load(Step(begin.train, begin.next_cause, begin.inputs, resume.outputs), {})
             for name, place in resume.outputs.items():
-                self.unit.queues[name].begin_at(place)
-        if self.guard.approach == "amnesia":
-            for queue in self.unit.queues.values():
-                queue.jump_to(above(queue.next_id))
+                queue = self.unit.queues[name]
+                if self.guard.approach == "amnesia":  # whoever lacks something before the hole goes on behind it, too
+                    queue.begin_at((0, place[1]))
+                    queue.jump_to(beyond(queue, place[0]))
+                else:
+                    queue.begin_at(place)
         run.resume(begin, resume.scripts, jump=resume.jump and self.guard.approach != "amnesia")
 
     def _present(self, resume: Resume) -> Step:
@@ -179,14 +185,17 @@ class Standby:
         inputs = {}
         for name, feed in self.unit.feeds.items():
             status = self._end_of(feed)
-            feed.epoch = status.epoch
-            inputs[name] = Cursor(position=status.next_id, boundary=status.boundary, ended=status.boundary == LAST_TIME)
+            feed.epoch, feed.forgetful = status.epoch, True
+            boundary = status.boundary
+            if boundary == LAST_TIME:  # the end itself is to be read
+                assert self.backup.step is not None
+                boundary = self.backup.step.inputs[name].boundary
+            inputs[name] = Cursor(position=status.next_id, boundary=boundary)
         return Step(0, 0, inputs, resume.outputs)
 
     def _end_of(self, feed: StreamFeed) -> QueueStatus:
-        deadline = time.monotonic() + PRESENT_S
         routes = self._host.routes
-        while True:
+        while not self.unit.run.closed:
             queue = routes.local(feed.stream)
             if queue is not None:
                 return queue.status()
@@ -196,9 +205,8 @@ class Standby:
                     if address is not None:
                         ask = SchemaOf(stream=feed.stream)
                         return self._host.peers.at(address).act("stream", ask, QueueStatus, within=0.5)
-            if time.monotonic() > deadline:
-                raise StreamError(f"nobody serves stream {feed.stream}", hint="it is tried again")
             routes.wait(feed.stream, routes.look_up(feed.stream), 0.05)
+        raise StreamError(f"nobody serves stream {feed.stream}, and unit {self.unit.order.unit} was dropped")
 
     # -- how it stands
 

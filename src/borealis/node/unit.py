@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from borealis.clock import Clock
 from borealis.diagram.spec import Input, Unit
-from borealis.emit.jumps import above
+from borealis.emit.jumps import JUMP, above
 from borealis.emit.queue import OutputQueue
 from borealis.emit.sinks.base import Sink
 from borealis.errors import BorealisError, TrainError
@@ -232,9 +232,8 @@ class UnitRun:
         arrived = Arrived(iter(result.to_batches()))
         assert arrived.train is not None
         if "rehearsal" in arrived.train:
-            with self._committing:
-                self._end_rehearsal()
-                self._rehearsed += 1
+            self._end_rehearsal()  # without the lock: whoever has it may wait for just this
+            self._rehearsed += 1
             return
         for queue in self.queues.values():  # none may block halfway; only commits fill them, so room stays room
             while not queue.wait_for_room(ROOM_S) and not self._closed:
@@ -254,7 +253,7 @@ class UnitRun:
         if self._jumps and train.free:
             self._jumps = False
             for queue in self.queues.values():
-                queue.jump_to(above(queue.next_id))
+                queue.jump_to(beyond(queue, queue.next_id))
         deltas, sections = self._deltas(arrived), {} if train.silent else self._sections(arrived)
         self._write_outputs(arrived)
         positions = {name: sink.flush(self._commits is not None) for name, sink in self.sinks.items()}
@@ -380,6 +379,8 @@ class UnitRun:
 
     def freeze(self, seconds: float) -> Handover:
         """Stop at a train boundary and give away all there is; `thaw` undoes it. Nothing is committed in between."""
+        if self.manager.follows or self._jumps:
+            raise TrainError(f"unit '{self.unit.name}' is recovering", hint="try again in a moment")
         handed = self.manager.pause()
         try:
             with self._committing:
@@ -395,6 +396,11 @@ class UnitRun:
     def thaw(self) -> None:
         """Go on after `freeze`."""
         self.manager.resume()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is over here."""
+        return self._closed
 
     def cursors(self) -> dict[str, Any]:
         """Where every input stands after the last committed train."""
@@ -426,6 +432,11 @@ class UnitRun:
         if self._commits is not None:
             self._commits.close()
         shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def beyond(queue: OutputQueue, last: int) -> int:
+    """Where ids go on that cannot go on: above all that this incarnation and those before it may have given."""
+    return above(max(last, (queue.incarnation - 1) * JUMP - 1))
 
 
 def queue_section(queue: OutputQueue, flow: Flow) -> Section:

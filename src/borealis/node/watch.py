@@ -91,8 +91,9 @@ class _Watched:
             if self._look() == "dead":
                 self.over = True
                 log.warning("node at %s is held to be dead", self.address)
-                for told in list(self.told):
-                    told(self.address, self.detector)
+                for told in list(self.told):  # none waits for what another does about it
+                    args = (self.address, self.detector)
+                    threading.Thread(target=told, args=args, name="told-of-death", daemon=True).start()
                 break
         self._peer.close()
 

@@ -84,9 +84,9 @@ class Peer:
             raise WireError(f"{self.address} answered '{name}' with {len(got)} messages", hint="one is expected")
         return answer.decode(got[0])
 
-    def ack(self, ack: Ack) -> None:
+    def ack(self, ack: Ack, within: float | None = None) -> None:
         """Tell a queue how far a reader is."""
-        self._act("ack", ack, None)
+        self._act("ack", ack, within)
 
     def subscribe(self, wanted: Subscribe) -> Subscription:
         """Be pushed a stream from a place on."""

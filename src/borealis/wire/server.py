@@ -35,6 +35,8 @@ TICK_S = 0.25  # so soon a subscription notices that its reader is gone, or the 
 SECTION_BYTES_MOST = 1 << 20  # of one push: small sections are joined up to it, large ones cut
 BATCH_BYTES_MOST = 64 << 20  # of one published batch
 MESSAGE_BYTES_MOST = 8 << 20  # of an order
+PARCEL_BYTES_MOST = 1 << 30  # of what primaries send to their backups: whole states, at times
+PARCELS = ("guard", "mirror")
 PIECE_BYTES_MOST = 1 << 20  # of an export
 PIECES = pa.schema([pa.field("data", pa.binary(), nullable=False)])
 GRACE_S = 2.0  # for calls under way when the server closes
@@ -255,7 +257,7 @@ class _Flight(flight.FlightServerBase):  # type: ignore[misc]
         with _answering("an action"), self.calls.busy():
             with arriving("an action"):
                 name, body = action.type, action.body
-            _check_size("an order", body.size, MESSAGE_BYTES_MOST)
+            _check_size("an order", body.size, PARCEL_BYTES_MOST if name in PARCELS else MESSAGE_BYTES_MOST)
             if name != "ack":
                 return [self.host.act(name, body.to_pybytes())]
             ack = Ack.decode(body)
@@ -358,6 +360,8 @@ class _Feed:
     def _check_incarnation(self) -> None:
         """Serve nobody who knows of a later incarnation: this one was deposed, and may not have heard of it."""
         queue, known = self._queue, self._wanted.incarnation
+        if self._wanted.epoch != queue.epoch:  # what it knows is of another life of the stream
+            return
         if not 0 < queue.incarnation < known or queue.standby:
             return
         deposed = getattr(self._server.host, "deposed", None)

@@ -159,7 +159,7 @@ def test_a_catalog_of_the_first_version_is_taken_on(path: Path) -> None:
 
 def test_protection_comes_back_as_it_was(path: Path) -> None:
     kept = Shield("active", "no-loss", 50.0, 20.0, 5, 900.0)
-    unit = UnitPlace("u1", ("a",), ("p",), ("a",), "node1", None, kept, "node2", "node3", 7, True, 3)
+    unit = UnitPlace("u1", ("a",), ("p",), ("a",), "node1", None, kept, "node2", "node3", 7, 3)
     entry = EntryPlace("p", "node1", "mirror", "node3", "node2", 4, 2)
     layout = Layout("traffic", "borealis: 1", "running", (unit,), (entry,), epoch="abc")
     catalog = Catalog(path)

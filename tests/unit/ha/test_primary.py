@@ -140,7 +140,7 @@ def test_upstream_gives_clients_a_moment() -> None:
 
 
 def test_upstream_offers_nothing_to_go_on_from_while_it_is_rebuilt() -> None:
-    policy = upstream(rebuilding=True)
+    policy = upstream(until={"a": (15, 2)})
     policy.join()
     policy.committed(step(1, out=0, silent=True))
     assert policy.want(1.0, {}) is None
