@@ -65,11 +65,8 @@ class Twin:
         self.needs[name] |= set(range(max(at, self.queue.first_id), self.queue.next_id))
 
     def ack(self, name: str, level: int, upto: int) -> None:
-        if name not in self.needs:
-            self.lost[name] = 0
-            self.needs[name] = set(range(self.queue.first_id, self.queue.next_id))
         self.queue.ack(name, level, upto)
-        if level == 1:
+        if level == 1 and name in self.needs:  # of others nothing is known, and nothing is kept for them
             self.needs[name] = {i for i in self.needs[name] if i >= upto}
 
     def forget(self, name: str) -> None:

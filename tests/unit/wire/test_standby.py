@@ -61,7 +61,7 @@ def test_the_incarnation_is_told(queue: OutputQueue, peer: Peer) -> None:
 
 def test_who_knows_of_a_later_incarnation_is_not_served(queue: OutputQueue, host: TinyHost, peer: Peer) -> None:
     with pytest.raises(MovedError, match="incarnation 3 of its unit, not by 2 here") as caught:
-        peer.subscribe(Subscribe(stream="d/a", incarnation=3))
+        peer.subscribe(Subscribe(stream="d/a", incarnation=3, epoch=queue.epoch))
     assert caught.value.moved_to == ""
     assert host.heard == [("d/a", 3)]
     assert not queue.status().readers
