@@ -273,13 +273,21 @@ class InputManager:
     def next_train(self, after: int, wait: float) -> int | None:
         """The number of the train after `after`, waiting for it at most so many seconds."""
         with self._changed:
-            after = max(after, self._released)  # the query may have been started before the run began elsewhere
             if self._asked <= after:
                 self._asked = after + 1
                 self._tell()
             self._changed.wait_for(
-                lambda: (self._made > after and not self._paused) or self._stopped or self._failure is not None, wait
+                lambda: (
+                    (self._made > max(after, self._released) and not self._paused)
+                    or self._stopped
+                    or self._failure is not None
+                ),
+                wait,
             )
+            after = max(after, self._released)  # it may have begun elsewhere, even while we waited
+            if self._asked <= after:
+                self._asked = after + 1
+                self._tell()
             if self._made <= after or self._paused:
                 return None
             self._handed = max(self._handed, after + 1)
