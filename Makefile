@@ -17,6 +17,8 @@ help:
 
 setup: $(READY)
 
+SLOW_LAWS := tests/laws/test_end_to_end.py tests/laws/test_takeover.py
+
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Borealis needs Python 3.11 or newer; '$(PYTHON)' is not. Try: make PYTHON=python3.12 setup"; exit 2; }
@@ -36,10 +38,10 @@ check: setup
 	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/mypy
-	$(PYTEST) tests/unit tests/laws --ignore=tests/laws/test_end_to_end.py -n 2 --dist worksteal --durations=5
+	$(PYTEST) tests/unit tests/laws $(SLOW_LAWS:%=--ignore=%) -n 2 --dist worksteal --durations=5
 
 test: check
-	$(PYTEST) tests/laws/test_end_to_end.py tests/steps tests/cluster tests/chaos --durations=10
+	$(PYTEST) $(SLOW_LAWS) tests/steps tests/cluster tests/chaos --durations=10
 
 bench: setup
 	$(BIN)/borealis bench engine

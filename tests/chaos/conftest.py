@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,8 @@ from types import ModuleType
 import pytest
 
 from programs import load
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]  # the matrix, and benchmarks
 
 
 @pytest.fixture(scope="session")

@@ -60,8 +60,8 @@ def _aggregate(counts: Counts) -> list[Row]:
 def _two(counts: Counts) -> list[Row]:
     totals: Counter[int] = Counter()
     for (_, end), n in _windows(counts["left"], 50, 50).items():
-        totals[end // 150 * 150 + 150] += n  # a result of the first has the time of its window's end
-    return [(START_US + (end - 150) * STEP_US, START_US + end * STEP_US, n) for end, n in sorted(totals.items())]
+        totals[end // 200 * 200 + 200] += n  # a result of the first has the time of its window's end
+    return [(START_US + (end - 200) * STEP_US, START_US + end * STEP_US, n) for end, n in sorted(totals.items())]
 
 
 def _join(counts: Counts) -> list[Row]:
@@ -136,7 +136,7 @@ SHAPES = {
         ("left",),
         (
             "second: {aggregate: {from: first, by: [k], size: 100 ms, exprs: {n: count(*)}}}",
-            "third: {aggregate: {from: second, size: 300 ms, exprs: {n: sum(n)}}}",
+            "third: {aggregate: {from: second, size: 400 ms, exprs: {n: sum(n)}}}",
         ),
         _two,
         order=1,
@@ -163,5 +163,8 @@ def rows(shape: str, name: str, first: int, stop: int) -> pa.RecordBatch:
     if name == "right" and shape == "join":
         columns = {"m": n, "g": (n * 3 % KEYS).astype(np.int32)}
     else:
-        columns = {"n": n if name == "left" else -1 - n} | {"k": (n % KEYS).astype(np.int32), "v": (n % 7).astype(np.int32)}
+        columns = {"n": n if name == "left" else -1 - n} | {
+            "k": (n % KEYS).astype(np.int32),
+            "v": (n % 7).astype(np.int32),
+        }
     return pa.record_batch({"ts": times} | {column: pa.array(values) for column, values in columns.items()})

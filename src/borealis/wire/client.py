@@ -130,7 +130,8 @@ class Peer:
     def reach(self) -> None:
         """Raises soon if nobody answers: a stream itself has no time limit."""
         try:
-            self._client.list_actions(self._options(self.patience.connect_s))
+            # not `list_actions`: if the server cancels that, Arrow pretends that this process was interrupted (Ctrl-C)
+            list(self._client.do_action(flight.Action("reach", b""), self._options(self.patience.connect_s)))
         except BROKEN as error:
             raise told(error, self.address) from None
 

@@ -258,6 +258,8 @@ class _Flight(flight.FlightServerBase):  # type: ignore[misc]
             with arriving("an action"):
                 name, body = action.type, action.body
             _check_size("an order", body.size, PARCEL_BYTES_MOST if name in PARCELS else MESSAGE_BYTES_MOST)
+            if name == "reach":
+                return []
             if name != "ack":
                 return [self.host.act(name, body.to_pybytes())]
             ack = Ack.decode(body)
@@ -266,7 +268,11 @@ class _Flight(flight.FlightServerBase):  # type: ignore[misc]
 
     def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
         """Those that the wire itself knows; a node knows more."""
-        return [("ack", "a reader has tuples, or needs them no more"), ("ping", "are you there?")]
+        return [
+            ("ack", "a reader has tuples, or needs them no more"),
+            ("ping", "are you there?"),
+            ("reach", "does anything answer?"),
+        ]
 
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> None:
         """Refused."""

@@ -224,7 +224,7 @@ def test_other_flight_calls_are_refused(server: WireServer) -> None:
     ):
         with pytest.raises((flight.FlightError, pa.ArrowException), match="not served here"):
             call()
-    assert [a.type for a in client.list_actions()] == ["ack", "ping"]
+    assert [a.type for a in client.list_actions()] == ["ack", "ping", "reach"]
 
 
 def test_facts_are_facts(peer: Peer) -> None:

@@ -398,7 +398,7 @@ class Strange(flight.FlightServerBase):
     def do_get(self, context: object, ticket: object) -> object:
         return flight.GeneratorStream(self.schema, self.pushed())
 
-    def list_actions(self, context: object) -> list[tuple[str, str]]:
+    def do_action(self, context: object, action: object) -> list[bytes]:
         return []
 
 
