@@ -24,7 +24,7 @@ class Shield:
     interval_ms: float = 500.0
     ping_ms: float = 100.0
     misses: int = 3
-    patience_ms: float = 2000.0
+    patience_ms: float = 5000.0
 
 
 @dataclass(frozen=True)

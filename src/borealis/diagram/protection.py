@@ -47,7 +47,7 @@ class Protection(Frozen):
     ping: Duration = "100 milliseconds"
     misses: int = Field(default=3, description="give a whole number, such as misses: 3")  # pings until it is dead
     patience: Duration = (
-        "2 seconds"  # a node that accepts connections and does not answer is slow for so long, not dead
+        "5 seconds"  # a node that accepts connections and does not answer is slow for so long, not dead
     )
     without_backup: Literal["refuse", "degrade"] = "refuse"  # when no node is left for a backup
 

@@ -2,7 +2,8 @@
 
 A node whose machine refuses connections (or cannot be reached at all) is dead after a few misses in a row. One that
 accepts connections and does not answer is slow: busy, paused, swapping. It gets far more time, since taking over from
-it helps nobody if it is back in a moment.
+it helps nobody if it is back in a moment. Only time in which an answer was waited for counts: whoever asks may have
+been slow itself.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class Pace:
 
     every_s: float = 0.1
     misses: int = 3
-    patience_s: float = 2.0
+    patience_s: float = 5.0
 
 
 class Detector:
@@ -30,11 +31,12 @@ class Detector:
         self.last_answer = now
         self.died: float | None = None
         self._misses = 0
+        self._waited = 0.0
 
     def answered(self, now: float) -> Verdict:
         """It is there."""
         if self.died is None:
-            self.last_answer, self._misses = now, 0
+            self.last_answer, self._misses, self._waited = now, 0, 0.0
         return self.verdict()
 
     def refused(self, now: float) -> Verdict:
@@ -45,11 +47,12 @@ class Detector:
                 self.died = now
         return self.verdict()
 
-    def silent(self, now: float) -> Verdict:
-        """Somebody listens, and does not answer."""
+    def silent(self, now: float, waited: float) -> Verdict:
+        """Somebody listens, and has not answered for so many seconds."""
         if self.died is None:
             self._misses = max(1, self._misses)
-            if now - self.last_answer >= max(self.pace.patience_s, self.pace.misses * self.pace.every_s):
+            self._waited += waited
+            if self._waited >= max(self.pace.patience_s, self.pace.misses * self.pace.every_s):
                 self.died = now
         return self.verdict()
 

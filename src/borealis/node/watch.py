@@ -70,8 +70,8 @@ class _Watched:
         self.detector = Detector(pace, time.monotonic())
         self._incarnation: str | None = None
         self._stopped = threading.Event()
-        within = max(pace.every_s * pace.misses, 0.3)
-        self._peer = Peer(address, security, Patience(connect_s=within, answer_s=within))
+        self._within = max(pace.every_s * pace.misses, 0.3)
+        self._peer = Peer(address, security, Patience(connect_s=self._within, answer_s=self._within))
 
     def start(self) -> None:
         threading.Thread(target=self._ping_forever, name="watch", daemon=True).start()
@@ -98,11 +98,13 @@ class _Watched:
         self._peer.close()
 
     def _look(self) -> Verdict:
+        begun = time.monotonic()
         try:
             pong = self._peer.ping()
         except WireError:
             now = time.monotonic()
-            return self.detector.silent(now) if self._listens() else self.detector.refused(now)
+            waited = max(min(now - begun, self._within), self._pace.every_s)
+            return self.detector.silent(now, waited) if self._listens() else self.detector.refused(now)
         except BorealisError as error:  # it answers, whatever it says
             log.info("node at %s answers a ping with: %s", self.address, error)
             return self.detector.answered(time.monotonic())

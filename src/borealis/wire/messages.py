@@ -165,7 +165,7 @@ class Guard(Message):
     interval_ms: float = Field(default=500.0, gt=0)  # between checkpoints (passive), or trimming messages
     ping_ms: float = Field(default=100.0, gt=0)
     misses: int = Field(default=3, ge=1)
-    patience_ms: float = Field(default=2000.0, gt=0)  # a node that accepts connections and does not answer is slow
+    patience_ms: float = Field(default=5000.0, gt=0)  # a node that accepts connections and does not answer is slow
 
 
 class UnitOrder(Message):

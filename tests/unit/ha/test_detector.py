@@ -27,31 +27,36 @@ def test_an_answer_between_refusals_begins_the_count_anew() -> None:
 
 def test_silence_is_slowness_until_patience_ends() -> None:
     detector = Detector(PACE, 0.0)
-    assert {detector.silent(n / 10) for n in range(1, 20)} == {"suspect"}
-    assert detector.silent(2.0) == "dead"
+    assert {detector.silent(n / 10, 0.1) for n in range(1, 20)} == {"suspect"}
+    assert detector.silent(2.0, 0.1001) == "dead"
     assert detector.detection_s() == 2.0
 
 
 def test_silences_do_not_add_up_to_refusals() -> None:
     detector = Detector(PACE, 0.0)
     for n in range(10):
-        detector.silent(n / 100)
+        detector.silent(n / 100, 0.01)
     assert detector.refused(0.2) == "suspect"  # the second miss, however often it was silent
     assert detector.refused(0.3) == "dead"
 
 
 def test_patience_counts_from_the_last_answer() -> None:
     detector = Detector(PACE, 0.0)
-    detector.silent(1.9)
+    detector.silent(1.9, 1.9)
     assert detector.answered(1.95) == "alive"
-    assert detector.silent(3.9) == "suspect"
-    assert detector.silent(3.96) == "dead"
+    assert detector.silent(3.9, 1.9) == "suspect"
+    assert detector.silent(3.96, 0.2) == "dead"
+
+
+def test_only_waiting_counts_as_silence() -> None:
+    detector = Detector(PACE, 0.0)
+    assert detector.silent(60.0, 0.3) == "suspect"  # it was we who slept
 
 
 def test_patience_is_never_shorter_than_the_misses_of_a_dead_node() -> None:
     detector = Detector(Pace(every_s=1.0, misses=3, patience_s=0.5), 0.0)
-    assert detector.silent(2.9) == "suspect"
-    assert detector.silent(3.0) == "dead"
+    assert detector.silent(2.9, 2.9) == "suspect"
+    assert detector.silent(3.0, 0.2) == "dead"
 
 
 @given(st.lists(st.sampled_from(["answered", "refused", "silent"])))
@@ -61,5 +66,6 @@ def test_death_is_the_last_word(events: list[str]) -> None:
         detector.refused(n / 10)
     died, took = detector.died, detector.detection_s()
     for n, event in enumerate(events):
-        assert getattr(detector, event)(1.0 + n) == "dead"
+        more = (1.0,) if event == "silent" else ()
+        assert getattr(detector, event)(1.0 + n, *more) == "dead"
     assert (detector.died, detector.detection_s()) == (died, took)

@@ -101,7 +101,7 @@ def test_who_listens_and_does_not_answer_is_slow_before_it_is_dead(watch: Watch)
             time.sleep(0.01)
         assert watch.verdict(address) == "suspect"
         _, dead = deaths.told.get(timeout=LONG_S)
-        assert dead.detection_s() >= PACE.patience_s
+        assert dead.detection_s() >= PACE.patience_s * 0.9  # it counts the waiting, not the clock
 
 
 def test_a_refusal_is_an_answer(watch: Watch, host: Someone, server: WireServer) -> None:
