@@ -66,6 +66,8 @@ FREEZE_S = 30.0  # how long a unit may take to finish its train, and how long it
 PIECE_BYTES = 1 << 20  # of an export
 MOVED_TRIES = 3  # to tell a node that a unit has left it
 RESTARTS_MOST = 3  # of a query that dies over and over, before its unit counts as failed
+WARM_REHEARSALS = 2  # before a standby is said to stand by
+WARM_S = 20.0  # but no longer than that
 REHEARSALS = 4  # of a unit that stands by, to begin with
 REHEARSE_S = 20.0  # between later ones; Spark ends Python workers that were idle for a minute
 TICK_S = 0.05
@@ -184,6 +186,7 @@ class Node:
         self.entries: dict[str, Entry] = {}
         self.units: dict[tuple[str, str], RunningUnit] = {}
         self._starting: set[tuple[str, str]] = set()
+        self._ending: list[threading.Thread] = []
         self.peers = Peers(security)
         self.routes = Routes(self.queues.get, ask)
         self.acks = Acks(self.routes, self.peers)
@@ -467,6 +470,17 @@ class Node:
             self.kept.update({queue.stream: queue for queue in unit.queues.values()})
         unit.query.start()
         self.guards.start_standby(key, unit)
+        self._warm(unit)
+
+    def _warm(self, unit: RunningUnit) -> None:
+        """Have a standby rehearse before it counts as one: its first train shall not be the first of its workers."""
+        until = time.monotonic() + WARM_S
+        while unit.run.rehearsed < WARM_REHEARSALS and time.monotonic() < until and not self._stopped.is_set():
+            if unit.query.failure() is not None or unit.started:
+                return
+            before = unit.run.rehearsed
+            unit.rehearse()
+            unit.run.wait_rehearsed(before, until - time.monotonic())
 
     def opened(self, unit: RunningUnit) -> None:
         """A unit that stood by runs: its streams are served here from now on."""
@@ -659,12 +673,9 @@ class Node:
                 if served.get(queue.stream) is queue:
                     del served[queue.stream]
             queue.close(moved_to)
-        try:
-            unit.query.stop()
-        except Exception:  # its JVM may be gone; what is ours goes all the same
-            log.exception("the query of unit %s could not be stopped", key[1])
-        finally:
-            unit.run.close(complete=False)
+        ending = threading.Thread(target=_end, args=(unit,), name="end-unit", daemon=True)
+        self._ending = [*(one for one in self._ending if one.is_alive()), ending]
+        ending.start()  # Spark takes its time to stop a query; nobody else shall wait for that
 
     # -- the end
 
@@ -682,6 +693,8 @@ class Node:
                 self._remove(key)
             for stream in self._entry_streams():
                 self._remove_entry(stream)
+        for ending in self._ending:
+            ending.join(FREEZE_S)
         self.acks.stop()
         self.peers.close()
         self._spark_state = "stopped"
@@ -757,6 +770,16 @@ def _try(work: Callable[[], None]) -> None:
         log.warning("%s", error)
     except Exception:
         log.exception("a tick failed")
+
+
+def _end(unit: RunningUnit) -> None:
+    """Stop a unit that nobody can see any more."""
+    try:
+        unit.query.stop()
+    except Exception:  # its JVM may be gone; what is ours goes all the same
+        log.exception("the query of unit %s could not be stopped", unit.order.unit)
+    finally:
+        unit.run.close(complete=False)
 
 
 def _spec(text: str) -> Spec:

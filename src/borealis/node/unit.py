@@ -95,6 +95,7 @@ class UnitRun:
         self._committed = 0
         self._rehearsal_due, self._pinned = False, False
         self._rehearsals = self._rehearsed = 0
+        self._rehearsing = threading.Condition()
         self._ids = dict.fromkeys(compiled.outlets, 0)
         (self.scratch / "program.json").write_text(json.dumps(compiled.program.to_json()))
         try:
@@ -198,6 +199,11 @@ class UnitRun:
         """How many rehearsals there were."""
         return self._rehearsed
 
+    def wait_rehearsed(self, before: int, seconds: float) -> None:
+        """Wait for a rehearsal after so many, at most so long."""
+        with self._rehearsing:
+            self._rehearsing.wait_for(lambda: self._rehearsed > before or self._closed, max(0.0, seconds))
+
     def _nothing(self) -> dict[str, Any]:
         """What workers must know of a rehearsal; the state it sees stays where it is until that is over."""
         with self._committing:
@@ -233,7 +239,9 @@ class UnitRun:
         assert arrived.train is not None
         if "rehearsal" in arrived.train:
             self._end_rehearsal()  # without the lock: whoever has it may wait for just this
-            self._rehearsed += 1
+            with self._rehearsing:
+                self._rehearsed += 1
+                self._rehearsing.notify_all()
             return
         for queue in self.queues.values():  # none may block halfway; only commits fill them, so room stays room
             while not queue.wait_for_room(ROOM_S) and not self._closed:
