@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 from history import History, Received
-from matrix import Case
-from shapes import SHAPES, START_US, STEP_US, rows
+from matrix import Deployed
+from shapes import GROUPS, SHAPES, START_US, STEP_US, rows
 
 from borealis.emit.client import Client
 from borealis.section import Section
 
 BATCH_ROWS = 20
-TICK_S = 0.05
+TICK_S = 0.1
 END_S = 60.0
 
 
 class Reader:
     """Reads an output from the oldest tuple to the end into a history."""
 
-    def __init__(self, client: Client, case: Case, history: History) -> None:
+    def __init__(self, client: Client, stream: str, history: History) -> None:
         self.history, self.newest, self.ended = history, 0, threading.Event()
-        self._subscription = client.subscribe(f"{case.name}/out", start="oldest", on_gap="continue")
-        threading.Thread(target=self._read, name=f"reader {case.name}", daemon=True).start()
+        self._subscription = client.subscribe(stream, start="oldest", on_gap="continue")
+        threading.Thread(target=self._read, name=f"reader {stream}", daemon=True).start()
 
     def _read(self) -> None:
         try:
@@ -42,7 +43,8 @@ class Reader:
         if not len(section):
             return
         times = section.time.tolist()
-        columns = [_numbers(column) for column in section.rows.columns]
+        names = SHAPES[self.history.shape].columns
+        columns = [_numbers(section.rows.column(name)) for name in names]
         for number, (at, row) in enumerate(zip(times, zip(*columns, strict=True), strict=True)):
             self.history.received.append(Received(section.first + number, at, row))
         self.newest = max(self.newest, *times)
@@ -59,15 +61,17 @@ def _numbers(column: pa.Array) -> list[int]:
 
 
 class Feed:
-    """Publishes to all inputs of several cases, in one thread, in small batches, until it is stopped."""
+    """Publishes to all inputs of several diagrams, in one thread, in small batches, until it is stopped."""
 
-    def __init__(self, client: Client, cases: Sequence[Case], histories: Sequence[History]) -> None:
+    def __init__(
+        self, client: Client, diagrams: Sequence[Deployed], histories: Mapping[str, Sequence[History]]
+    ) -> None:
         self.count = 0  # rows of each input so far
-        self._cases = list(zip(cases, histories, strict=True))
+        self._histories = histories
         self._ways = {
-            (case.name, name): client.publisher(f"{case.name}/{name}")
-            for case in cases
-            for name in SHAPES[case.shape].inputs
+            (one.name, name): client.publisher(f"{one.name}/{name}")
+            for one in diagrams
+            for name in GROUPS[one.group].inputs
         }
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._publish, name="feed", daemon=True)
@@ -81,40 +85,38 @@ class Feed:
     def _publish(self) -> None:
         while not self._stop.wait(TICK_S):
             first, stop = self.count, self.count + BATCH_ROWS
-            for case, history in self._cases:
-                self._give(case, history, first, stop)
+            for diagram, name in self._ways:
+                self._give(diagram, name, first, stop)
             self.count = stop
 
-    def _give(self, case: Case, history: History, first: int, stop: int) -> None:
-        for name in SHAPES[case.shape].inputs:
-            way = self._ways[case.name, name]
-            if way.failed:
-                continue
-            batch = rows(case.shape, name, first, stop)
-            way.send_batch(batch.cast(way.schema))
+    def _give(self, diagram: str, name: str, first: int, stop: int) -> None:
+        way = self._ways[diagram, name]
+        if way.failed:
+            return
+        way.send_batch(rows(name, first, stop).cast(way.schema))
+        event = {"what": "published", "input": name, "rows": stop, "receipt": way.receipt.number}
+        self._note(diagram, event)
+        for history in self._histories[diagram]:
             history.published[name] = stop
-            receipt = way.receipt.number
-            event = {"at": time.time(), "what": "published", "input": name, "rows": stop, "receipt": receipt}
-            history.events.append(event)
+
+    def _note(self, diagram: str, event: dict[str, Any]) -> None:
+        for history in self._histories[diagram]:
+            history.events.append({"at": time.time(), **event})
 
     def finish(self) -> None:
-        """The last batch, and the end; what could not be handed over is told."""
+        """The end of all inputs; what could not be handed over is told."""
         self.stop()
         for way in self._ways.values():
             if not way.failed:
                 way.end()
-        for case, history in self._cases:
-            for name in SHAPES[case.shape].inputs:
-                self._close(history, name, case)
-
-    def _close(self, history: History, name: str, case: Case) -> None:
-        way = self._ways[case.name, name]
-        try:
-            way.close(END_S)
-        except Exception as error:
-            history.trouble.append(f"the publisher of {name} failed: {error!r}")
-        told = {"reconnects": way.reconnects, "forgotten": way.forgotten}
-        history.events.append({"at": time.time(), "what": "closed", "input": name, **told})
+        for (diagram, name), way in self._ways.items():
+            try:
+                way.close(END_S)
+            except Exception as error:
+                for history in self._histories[diagram]:
+                    history.trouble.append(f"the publisher of {name} failed: {error!r}")
+            told = {"reconnects": way.reconnects, "forgotten": way.forgotten}
+            self._note(diagram, {"what": "closed", "input": name, **told})
 
     def stop(self) -> None:
         """Publish nothing more."""

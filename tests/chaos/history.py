@@ -35,7 +35,7 @@ class History:
     guarantee: str
     struck: bool = False  # whether a unit that merges streams was taken over: its ids may jump
     published: dict[str, int] = field(default_factory=dict)  # rows of each input
-    published_then: int = 0  # rows of the first input when the failure came
+    published_then: int = 0  # rows of each input when the last failure came
     received: list[Received] = field(default_factory=list)
     ended: bool = False  # the output, behind everything
     trouble: list[str] = field(default_factory=list)  # what a client or the cluster said that should not be
@@ -64,7 +64,7 @@ def check(history: History) -> list[str]:
     if history.guarantee == "precise" or not shape.arbitrary or not history.struck:
         faults += _twice(got) + _holes(history.received)
         faults += _disorder(got, shape.order)
-    else:
+    elif not shape.apart:
         faults += _twice([one.row for one in history.received if one.id < JUMP])
     return faults
 
@@ -102,11 +102,11 @@ def _disorder(got: Sequence[Row], column: int | None) -> list[str]:
 def _possible(history: History, truth: Sequence[Row], got: Sequence[Row]) -> list[str]:
     """Nothing that could not be; a window may have less than it should, and never more."""
     shape = SHAPES[history.shape]
-    if shape.key is None:
-        stateless = history.shape != "join" and history.approach == "amnesia"
-        return _foreign(truth, got) + (_twice(got) if stateless else [])
-    most = {row[: shape.key]: row[shape.key] for row in truth}
-    return _told("wrong", (row for row in set(got) if row[shape.key] > most.get(row[: shape.key], -1)))
+    if not shape.windows:
+        forgets = shape.stateless and history.approach == "amnesia"
+        return _foreign(truth, got) + (_twice(got) if forgets else [])
+    most = {row[:-1]: row[-1] for row in truth}
+    return _told("wrong", (row for row in set(got) if row[-1] > most.get(row[:-1], -1)))
 
 
 def _told(what: str, found: Iterable[Any]) -> list[str]:

@@ -1,14 +1,16 @@
-"""The matrix of failures: which approach, guarantee, diagram and victim; all of it, or a part that has every pair."""
+"""The matrix of failures: which approach, guarantee, diagram and victim; all of it, or a part that has every pair.
+
+A round deploys both diagrams, each under a protection of its own, and strikes several times, one victim after another.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import combinations, product
 
-from shapes import CUTS, SHAPES, text
+from shapes import GROUPS, text
 
 from borealis.diagram.cut import cut
 from borealis.diagram.model import Diagram
@@ -17,15 +19,15 @@ from borealis.errors import DiagramError
 from borealis.ha.classes import classify
 from borealis.ha.offers import refuse
 
-VICTIMS = ("upstream", "middle", "last", "entry", "coordinator", "backup", "rejoin", "pause")
-FACTORS = (tuple(a for a in APPROACHES if a != "none"), GUARANTEES, tuple(SHAPES), VICTIMS)
+# The last ones first: a node that was killed is ready again some seconds later, meanwhile others can strike.
+VICTIMS = ("middle", "coordinator", "upstream", "pause", "last", "entry", "backup", "rejoin")
+ROLES = {"entry": "node4", "u1": "node1", "u2": "node2", "u3": "node3"}
+BACKUPS = {"u1": "node3", "u2": "node4", "u3": "node1"}
+ANOTHER_DEPLOYMENT = 6  # pairs that must be new to be worth it
 
-# Whatever is to die is on node4, and nothing else is.
-VICTIM = "node4"
-PLACES = {"entry": "node1", "upstream": "node2", "middle": "node3", "last": "node1"}
-BACKUPS = {"upstream": "node3", "middle": "node1", "last": "node2"}
-BOXES = {"upstream": "first", "middle": "second", "last": "third"}
-HITS = {"rejoin": "middle", "pause": "middle"}  # where they strike
+NEVER = -1000  # what nothing is worth
+
+Pair = tuple[tuple[int, str], ...]
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,22 @@ class Case:
 
     approach: str
     guarantee: str
-    shape: str
+    group: str
     victim: str
+
+    @property
+    def deployed(self) -> Deployed:
+        """What is deployed for it."""
+        return Deployed(self.approach, self.guarantee, self.group)
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """A diagram under a protection."""
+
+    approach: str
+    guarantee: str
+    group: str
 
     @property
     def name(self) -> str:
@@ -45,37 +61,25 @@ class Case:
     @property
     def yaml(self) -> str:
         """The diagram's file."""
-        return text(self.shape, self.name, self.approach, self.guarantee)
+        return text(self.group, self.name, self.approach, self.guarantee)
 
     @property
     def places(self) -> dict[str, str]:
         """Inputs and boxes to nodes."""
-        roles = PLACES | ({self._hit: VICTIM} if self._hit in PLACES else {})
-        found = dict.fromkeys(SHAPES[self.shape].inputs, roles["entry"])
-        return found | {box: roles[role] for role, box in BOXES.items()}
+        found = dict.fromkeys(GROUPS[self.group].inputs, ROLES["entry"])
+        units = zip(("u1", "u2", "u3"), GROUPS[self.group].units, strict=True)
+        return found | {box: ROLES[unit] for unit, boxes in units for box in boxes}
 
-    @property
-    def backups(self) -> dict[str, str]:
-        """Units to nodes."""
-        nodes = [VICTIM if self.victim == "backup" else node for node in BACKUPS.values()]
-        return {f"u{number}": node for number, node in enumerate(nodes, 1)}
 
-    @property
-    def struck(self) -> str | None:
-        """The unit whose primary dies or pauses."""
-        return f"u{list(BOXES).index(self._hit) + 1}" if self._hit in BOXES else None
-
-    @property
-    def _hit(self) -> str:
-        return HITS.get(self.victim, self.victim)
+Strike = tuple[Case, ...]  # one failure that hits a case of each diagram
 
 
 @cache
-def possible(case: Case) -> bool:
-    """Whether a deployment of it is not refused."""
-    spec = Diagram.from_yaml(case.yaml).spec
+def possible(deployed: Deployed) -> bool:
+    """Whether it is not refused."""
+    spec = Diagram.from_yaml(deployed.yaml).spec
     try:
-        for piece in cut(spec, CUTS):
+        for piece in cut(spec, (), deployed.places):
             refuse(protection_of(spec, piece.boxes), classify(spec, piece))
     except DiagramError:
         return False
@@ -84,30 +88,50 @@ def possible(case: Case) -> bool:
 
 def whole() -> list[Case]:
     """All cells that are possible."""
-    return [case for case in (Case(*levels) for levels in product(*FACTORS)) if possible(case)]
+    approaches = [a for a in APPROACHES if a != "none"]
+    cells = (Case(*levels) for levels in product(approaches, GUARANTEES, GROUPS, VICTIMS))
+    return [case for case in cells if possible(case.deployed)]
 
 
-def pairs(case: Case) -> set[tuple[tuple[int, str], ...]]:
+def pairs(case: Case) -> set[Pair]:
     """The pairs of levels of two factors in a case."""
     return set(combinations(enumerate(astuple(case)), 2))
 
 
-def cover(cases: Sequence[Case]) -> list[Case]:
-    """Few cases that have every pair that all have: each time one with most new ones, of those that promise most."""
+def strikes(cases: Sequence[Case]) -> list[Strike]:
+    """All ways to hit a case of each diagram at once."""
+    each = [[case for case in cases if case.group == group] for group in GROUPS]
+    return [found for found in product(*each) if len({case.victim for case in found}) == 1]
+
+
+def straight(cases: Sequence[Case]) -> list[Strike]:
+    """Every case once: both diagrams under the same protection."""
+    return [s for s in strikes(cases) if len({(case.approach, case.guarantee) for case in s}) == 1]
+
+
+def cover(cases: Sequence[Case]) -> list[Strike]:
+    """Few strikes that have every pair: each time the one that is worth most."""
     missing = {pair for case in cases for pair in pairs(case)}
-    used: Counter[str] = Counter()
+    candidates, used = strikes(cases), set[tuple[Deployed, ...]]()
     found = []
     while missing:
-        best = max(cases, key=lambda c: (len(pairs(c) & missing), GUARANTEES.index(c.guarantee), -used[c.approach]))
+        best = max(candidates, key=partial(_worth, missing=frozenset(missing), used=frozenset(used)))
         found.append(best)
-        used[best.approach] += 1
-        missing -= pairs(best)
+        used.add(tuple(case.deployed for case in best))
+        missing -= {pair for case in best for pair in pairs(case)}
     return found
 
 
-def rounds(cases: Iterable[Case], most: int) -> list[tuple[Case, ...]]:
-    """Cases that can share one failure: the same victim, each cell once, at most so many at a time."""
-    found: dict[str, list[Case]] = {}
-    for case in cases:
-        found.setdefault(case.victim, []).append(case)
-    return [tuple(same[i : i + most]) for same in found.values() for i in range(0, len(same), most)]
+def _worth(strike: Strike, missing: frozenset[Pair], used: frozenset[tuple[Deployed, ...]]) -> tuple[int, int]:
+    """New pairs count, less so where something else must be deployed for them; then what is promised."""
+    new = len({pair for case in strike for pair in pairs(case)} & missing)
+    cost = 0 if tuple(case.deployed for case in strike) in used else ANOTHER_DEPLOYMENT
+    return (new - cost if new else NEVER), sum(GUARANTEES.index(case.guarantee) for case in strike)
+
+
+def rounds(found: Iterable[Strike]) -> list[tuple[Strike, ...]]:
+    """Strikes at the same deployments, in the order of VICTIMS."""
+    same: dict[tuple[Deployed, ...], list[Strike]] = {}
+    for strike in found:
+        same.setdefault(tuple(case.deployed for case in strike), []).append(strike)
+    return [tuple(sorted(one, key=lambda s: VICTIMS.index(s[0].victim))) for one in same.values()]

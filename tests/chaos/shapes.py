@@ -1,4 +1,9 @@
-"""The diagrams of the matrix, each of three units in a row; the rows they are fed, and what must come of them.
+"""The diagrams of the matrix, the rows they are fed, and what must come of them, told in plain Python.
+
+Two diagrams hold the five shapes, each in three units in a row: to start a unit takes seconds, so shapes share them.
+
+    single:  left | filter | map (chain), aggregate | aggregate (two)       each unit reads one stream
+    merging: left | filter | union with right, join with other | map        the second merges streams as they arrive
 
 Row n of an input has time n * 2 ms, so that to know how many rows were published is to know all of them.
 """
@@ -15,156 +20,139 @@ import pyarrow as pa
 START_US = 1_700_000_000_000_000
 STEP_US = 2_000
 KEYS = 5
+ZERO_EVERY = 7  # rows of `left` that the filter takes out
 WITHIN_ROWS = 5  # 10 ms
-CUTS = ("second", "third")
+SIZE_ROWS, SLIDE_ROWS = 200, 100  # 400 ms every 200 ms
 
 Row = tuple[int, ...]
 Counts = Mapping[str, int]  # rows published to each input
 
-_INPUT = "{columns: 'ts TIMESTAMP, n BIGINT, k INT, v INT', time: ts}"
-_OTHER = "{columns: 'ts TIMESTAMP, m BIGINT, g INT', time: ts}"
-_FIRST = "first: {filter: {from: left, predicate: v <> 0}}"
-
-
-def _key(n: int) -> int:
-    return n % KEYS
-
-
-def _value(n: int) -> int:
-    return n % 7
+_ROWS = "{columns: 'ts TIMESTAMP, n BIGINT, k INT', time: ts}"
+_OTHERS = "{columns: 'ts TIMESTAMP, m BIGINT, g INT', time: ts}"
+_FIRST = "first: {filter: {from: left, predicate: n % 7 <> 0}}"
 
 
 def _passed(count: int) -> list[int]:
-    """Rows of `left` that the first box lets through."""
-    return [n for n in range(count) if _value(n) != 0]
+    """Rows of `left` that the filter lets through."""
+    return [n for n in range(count) if n % ZERO_EVERY != 0]
 
 
 def _chain(counts: Counts) -> list[Row]:
-    return [(n, _value(n) + 1) for n in _passed(counts["left"]) if _value(n) != 3]
+    return [(n, n % KEYS) for n in _passed(counts["left"])]
 
 
-def _windows(count: int, size: int, slide: int) -> Counter[tuple[int, int]]:
-    """Rows by key and end of window, both in rows."""
+def _windows(count: int) -> Counter[tuple[int, int]]:
+    """Rows by end of window, in rows, and key."""
     found: Counter[tuple[int, int]] = Counter()
     for n in _passed(count):
-        for end in range(n // slide * slide + slide, n + size + 1, slide):
-            found[_key(n), end] += 1
+        for end in range(n // SLIDE_ROWS * SLIDE_ROWS + SLIDE_ROWS, n + SIZE_ROWS + 1, SLIDE_ROWS):
+            found[end, n % KEYS] += 1
     return found
 
 
+def _window(end: int) -> tuple[int, int]:
+    return START_US + (end - SIZE_ROWS) * STEP_US, START_US + end * STEP_US
+
+
 def _aggregate(counts: Counts) -> list[Row]:
-    found = _windows(counts["left"], 200, 100)
-    return sorted(((k, START_US + end * STEP_US, n) for (k, end), n in found.items()), key=lambda row: row[1])
+    return [(k, *_window(end), n) for (end, k), n in sorted(_windows(counts["left"]).items())]
 
 
 def _two(counts: Counts) -> list[Row]:
     totals: Counter[int] = Counter()
-    for (_, end), n in _windows(counts["left"], 50, 50).items():
-        totals[end // 200 * 200 + 200] += n  # a result of the first has the time of its window's end
-    return [(START_US + (end - 200) * STEP_US, START_US + end * STEP_US, n) for end, n in sorted(totals.items())]
+    for (end, _), n in _windows(counts["left"]).items():
+        totals[end // SIZE_ROWS * SIZE_ROWS + SIZE_ROWS] += n  # the time of a result is the end of its window
+    return [(*_window(end), n) for end, n in sorted(totals.items())]
+
+
+def _union(counts: Counts) -> list[Row]:
+    left = [(n, n % KEYS) for n in _passed(counts["left"])]
+    return left + [(-1 - n, n % KEYS) for n in range(counts["right"])]
 
 
 def _join(counts: Counts) -> list[Row]:
     found = []
-    for n in _passed(counts["left"]):
-        near = range(max(0, n - WITHIN_ROWS + 1), min(counts["right"], n + WITHIN_ROWS))
-        found += [(n, m) for m in near if _key(n) == _right_key(m)]
+    for n, k in _union(counts):
+        at = n if n >= 0 else -1 - n
+        near = range(max(0, at - WITHIN_ROWS + 1), min(counts["other"], at + WITHIN_ROWS))
+        found += [(n, m) for m in near if m * 3 % KEYS == k]
     return found
-
-
-def _union(counts: Counts) -> list[Row]:
-    return [(n,) for n in _passed(counts["left"])] + [(-1 - m,) for m in range(counts["right"])]
-
-
-def _right_key(m: int) -> int:
-    return m * 3 % KEYS
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A diagram: the YAML of its boxes, and what it gives, told in plain Python."""
+    """An output."""
 
-    inputs: tuple[str, ...]
-    boxes: tuple[str, ...]
     truth: Callable[[Counts], list[Row]]
+    columns: tuple[str, ...]
     order: int | None = None  # the column by which results come in order, if anything is known of it
-    key: int | None = None  # columns before this one tell a result from others, the rest of it grows with its input
-    arbitrary: bool = False  # its second unit merges streams as they arrive
-
-    @property
-    def windows(self) -> bool:
-        """Whether a result may be smaller than it should be."""
-        return self.key is not None
+    windows: bool = False  # the last column counts what is in a window, which the others name
+    stateless: bool = False
+    arbitrary: bool = False  # behind a unit that merges streams as they arrive
+    apart: bool = False  # of another unit than that: its ids go on where those of the merged stream jump
 
 
 SHAPES = {
-    "chain": Shape(
-        ("left",),
-        ("second: {map: {from: first, exprs: {n: n, w: v + 1}}}", "third: {filter: {from: second, predicate: w <> 4}}"),
-        _chain,
-        order=0,
-    ),
-    "aggregate": Shape(
-        ("left",),
+    "chain": Shape(_chain, ("n", "k"), order=0, stateless=True),
+    "aggregate": Shape(_aggregate, ("k", "window_start", "window_end", "n"), order=2, windows=True),
+    "two": Shape(_two, ("window_start", "window_end", "n"), order=1, windows=True),
+    "union": Shape(_union, ("n", "k"), stateless=True, arbitrary=True),
+    "join": Shape(_join, ("n", "m"), arbitrary=True, apart=True),
+}
+
+
+@dataclass(frozen=True)
+class Group:
+    """A diagram: inputs, boxes, which unit each box is in, and which arrow each output shows."""
+
+    inputs: dict[str, str]
+    boxes: tuple[str, ...]
+    units: tuple[tuple[str, ...], ...]
+    outputs: dict[str, str]
+
+
+GROUPS = {
+    "single": Group(
+        {"left": _ROWS},
         (
-            "second: {aggregate: {from: first, by: [k], size: 400 ms, slide: 200 ms, exprs: {n: count(*)}}}",
-            "third: {map: {from: second, exprs: {k: k, e: unix_micros(window_end), n: n}}}",
+            _FIRST,
+            "second: {map: {from: first, exprs: {n: n, k: k}}}",
+            "counted: {aggregate: {from: second, by: [k], size: 400 ms, slide: 200 ms, exprs: {n: count(*)}}}",
+            "third: {aggregate: {from: counted, size: 400 ms, exprs: {n: sum(n)}}}",
         ),
-        _aggregate,
-        order=1,
-        key=2,
+        (("first",), ("second", "counted"), ("third",)),
+        {"chain": "second", "aggregate": "counted", "two": "third"},
     ),
-    "join": Shape(
-        ("left", "right"),
+    "merging": Group(
+        {"left": _ROWS, "right": _ROWS, "other": _OTHERS},
         (
-            "second: {join: {from: [first, right], 'on': left.k = right.g, within: 10 ms}}",
-            "third: {map: {from: second, exprs: {n: n, m: m}}}",
-        ),
-        _join,
-        arbitrary=True,
-    ),
-    "union": Shape(
-        ("left", "right"),
-        (
+            _FIRST,
             "second: {union: {from: [first, right]}}",
-            "third: {map: {from: second, exprs: {n: n}}}",
+            "paired: {join: {from: [second, other], 'on': left.k = right.g, within: 10 ms}}",
+            "third: {map: {from: paired, exprs: {n: n, m: m}}}",
         ),
-        _union,
-        arbitrary=True,
-    ),
-    "two": Shape(
-        ("left",),
-        (
-            "second: {aggregate: {from: first, by: [k], size: 100 ms, exprs: {n: count(*)}}}",
-            "third: {aggregate: {from: second, size: 400 ms, exprs: {n: sum(n)}}}",
-        ),
-        _two,
-        order=1,
-        key=2,
+        (("first",), ("second", "paired"), ("third",)),
+        {"union": "second", "join": "third"},
     ),
 }
 
 
-def text(shape: str, name: str, approach: str, guarantee: str) -> str:
+def text(group: str, name: str, approach: str, guarantee: str) -> str:
     """The YAML file of a diagram."""
-    one = SHAPES[shape]
-    inputs = "".join(f"  {i}: {_OTHER if shape == 'join' and i == 'right' else _INPUT}\n" for i in one.inputs)
-    boxes = "".join(f"  {box}\n" for box in (_FIRST, *one.boxes))
-    protection = f"{{approach: {approach}, guarantee: {guarantee}, patience: 1 second}}"
-    return (
-        f"borealis: 1\nname: {name}\ninputs:\n{inputs}boxes:\n{boxes}outputs:\n  out: third\nprotection: {protection}\n"
-    )
+    one = GROUPS[group]
+    inputs = "".join(f"  {name}: {columns}\n" for name, columns in one.inputs.items())
+    boxes = "".join(f"  {box}\n" for box in one.boxes)
+    outputs = "".join(f"  {output}: {arrow}\n" for output, arrow in one.outputs.items())
+    protection = f"protection: {{approach: {approach}, guarantee: {guarantee}, patience: 3 seconds}}\n"
+    return f"borealis: 1\nname: {name}\ninputs:\n{inputs}boxes:\n{boxes}outputs:\n{outputs}{protection}"
 
 
-def rows(shape: str, name: str, first: int, stop: int) -> pa.RecordBatch:
-    """Rows `first` to before `stop` of an input; in a union, those from the right have negative numbers."""
+def rows(name: str, first: int, stop: int) -> pa.RecordBatch:
+    """Rows `first` to before `stop` of an input; those of `right` have negative numbers."""
     n = np.arange(first, stop)
     times = pa.array(START_US + n * STEP_US).cast(pa.timestamp("us", "UTC"))
-    if name == "right" and shape == "join":
+    if name == "other":
         columns = {"m": n, "g": (n * 3 % KEYS).astype(np.int32)}
     else:
-        columns = {"n": n if name == "left" else -1 - n} | {
-            "k": (n % KEYS).astype(np.int32),
-            "v": (n % 7).astype(np.int32),
-        }
+        columns = {"n": n if name == "left" else -1 - n, "k": (n % KEYS).astype(np.int32)}
     return pa.record_batch({"ts": times} | {column: pa.array(values) for column, values in columns.items()})

@@ -1,4 +1,4 @@
-"""A round: cases that share a failure are deployed and fed; it comes, is mended, and all is read to the end."""
+"""A round: diagrams are deployed and fed; failures come one after another and are mended; all is read to the end."""
 
 from __future__ import annotations
 
@@ -16,147 +16,167 @@ from typing import Any
 from benchmarks.recovery_cluster import Cluster
 from clients import Feed, Reader
 from history import History
-from matrix import VICTIM, Case
-from shapes import CUTS, SHAPES
+from matrix import BACKUPS, Deployed, Strike
+from shapes import GROUPS, SHAPES
 
 from borealis.cli import processes
-from borealis.emit.whereabouts import read_record
+from borealis.emit.whereabouts import Part, read_record
 from borealis.errors import BorealisError
 
 FIRST_S = 60.0  # for first results
 AGAIN_S = 60.0  # for results behind the failure
 MENDED_S = 90.0  # for a node to start again and all to be protected
 END_S = 60.0
-PAUSE_S = 3.0  # the diagrams' patience is one second
+PAUSE_S = 5.0  # the diagrams' patience is three seconds
 LOOK_S = 0.05
+UNITS = {"upstream": "u1", "middle": "u2", "last": "u3", "rejoin": "u2", "pause": "u2"}  # whose primary is hit
 
 Facts = dict[str, Any]
 
 
 class Round:
-    """Several cases, one failure."""
+    """Several failures of the same deployments."""
 
-    def __init__(self, cluster: Cluster, cases: Sequence[Case], home: Path, seed: int) -> None:
-        self.cluster, self.cases, self.home = cluster, cases, home
-        self.victim = cases[0].victim
-        self.chance = random.Random(f"{seed} {cases[0].name}")
-        self.histories = [History(c.name, c.shape, c.approach, c.guarantee) for c in cases]
+    def __init__(self, cluster: Cluster, strikes: Sequence[Strike], home: Path, seed: int) -> None:
+        self.cluster, self.home = cluster, home
+        self.victims = [strike[0].victim for strike in strikes]
+        self.diagrams = [case.deployed for case in strikes[0]]
+        self.name = self.diagrams[0].name
+        self.chance = random.Random(f"{seed} {self.name}")
+        self.histories = {one.name: _histories(one) for one in self.diagrams}
         self._readers: list[Reader] = []
         self._feed: Feed | None = None
-        self._before: dict[tuple[str, str], int] = {}  # incarnations
 
     def run(self) -> list[History]:
         """All of it. What goes wrong on the way is in the histories."""
         try:
             self._play()
         except Exception as error:
-            self._all({"what": "stopped", "why": repr(error)})
-            for history in self.histories:
+            for history in self._every():
                 history.trouble.append(f"the round stopped: {error!r}")
             self._post_mortem()
         finally:
             self._clear()
-        for history in self.histories:
+        for history in self._every():
             history.write(self.home / f"{history.case}.jsonl")
-        return self.histories
+        return self._every()
+
+    def _every(self) -> list[History]:
+        return [history for some in self.histories.values() for history in some]
 
     def _play(self) -> None:
-        for case in self.cases:
-            self._deploy(case)
-        self._wait_protected()
+        self._deploy()
         client = self.cluster.client
-        self._readers = [Reader(client, c, h) for c, h in zip(self.cases, self.histories, strict=True)]
-        self._feed = Feed(client, self.cases, self.histories)
+        self._readers = [
+            Reader(client, f"{name}/{history.shape}", history)
+            for name, some in self.histories.items()
+            for history in some
+        ]
+        self._feed = Feed(client, self.diagrams, self.histories)
         self._wait(lambda: all(r.newest for r in self._readers), "first results", FIRST_S)
-        self._before = self._incarnations()
-        self._look()
-        time.sleep(self.chance.uniform(0.5, 2.0))
-        for history in self.histories:
-            history.published_then = self._feed.count
-        getattr(self, f"_{self.victim}", self._kill)()
-        moment = self._feed.moment
-        self._wait(lambda: all(r.newest > moment for r in self._readers), "results behind the failure", AGAIN_S)
-        self._mend()
-        self._look()
-        self._judge()
+        for victim in self.victims:
+            for node in self._nodes(victim):
+                self._strike(victim, node)
         self._finish()
 
-    def _deploy(self, case: Case) -> None:
-        path = self.home / f"{case.name}.yaml"
-        path.write_text(case.yaml)
-        self.cluster.client.deploy(path, cut=CUTS, place=case.places, backup=case.backups)
+    def _deploy(self) -> None:
+        for one in self.diagrams:
+            path = self.home / f"{one.name}.yaml"
+            path.write_text(one.yaml)
+            self.cluster.client.deploy(path, place=one.places, backup=BACKUPS)
+            self._protected()  # one after the other: twelve units that start at once do not get a worker in time
 
     # -- what fails
 
-    def _kill(self) -> None:
-        self._strike(VICTIM)
+    def _nodes(self, victim: str) -> list[str]:
+        """What has to be hit, one after the other: as a rule both diagrams have what is meant on the same node."""
+        if victim == "coordinator":
+            return [victim]
+        if victim == "entry":
+            mine = [s for s in self._status()["streams"] if s["diagram"] in self.histories and s["arrow"] == "left"]
+            return sorted({stream["node"] for stream in mine})
+        units = [unit for unit in self._units() if unit["unit"] == UNITS.get(victim, "u2")]
+        return sorted({u["protection"]["backup"] if victim == "backup" else u["node"] for u in units})
 
-    def _coordinator(self) -> None:
-        self._strike("coordinator")
+    def _strike(self, victim: str, node: str) -> None:
+        assert self._feed is not None
+        if victim not in ("coordinator", "pause"):  # these take no node away, so one may still be starting
+            self._wait(lambda: all(n["spark"] == "ready" for n in self._status()["nodes"]), "all nodes", MENDED_S)
+            self._protected()
+        before = self._incarnations()
+        hit = {key for key, (at, _) in before.items() if at == node and key[1] == UNITS.get(victim)}
+        self._look()
+        time.sleep(self.chance.uniform(0.5, 2.0))
+        for history in self._every():
+            history.published_then = self._feed.count
+        getattr(self, f"_{victim}", self._kill)(node)
+        moment = self._feed.moment
+        self._wait(lambda: all(r.newest > moment for r in self._readers), f"results behind '{victim}'", AGAIN_S)
+        self._mend()
+        self._judge(victim, node, before, hit)
+
+    def _kill(self, node: str) -> None:
+        self.cluster.kill(node)
+        self._note({"what": "killed", "node": node})
+
+    def _coordinator(self, _: str) -> None:
+        self._kill("coordinator")
         time.sleep(self.chance.uniform(0.3, 1.5))
         self._start("coordinator")
 
-    def _rejoin(self) -> None:
-        """The primary dies, comes back as the backup, and dies again before it is one."""
-        self._strike(VICTIM)
-        self._start(VICTIM)
-        self._wait(self._rejoining, "the node to become a backup again", MENDED_S)
+    def _rejoin(self, node: str) -> None:
+        """The primary dies, comes back as the backup, and dies again at about that time."""
+        self._kill(node)
+        self._start(node)
+        backups = lambda: {unit["protection"]["backup"] for unit in self._units()}  # noqa: E731
+        self._wait(lambda: node in backups(), f"{node} to become a backup again", MENDED_S)
         time.sleep(self.chance.uniform(0, 0.3))
-        self._strike(VICTIM)
+        self._kill(node)
 
-    def _rejoining(self) -> bool:
-        return any(u["protection"]["backup"] == VICTIM for u in self._units())
-
-    def _pause(self) -> None:
+    def _pause(self, node: str) -> None:
         """Longer than anybody's patience; the deposed primary wakes up behind it."""
         for number, rest_s in ((signal.SIGSTOP, PAUSE_S), (signal.SIGCONT, 0.0)):
-            for pid in processes.left_behind(self._part(VICTIM)):
+            for pid in processes.left_behind(_part(node)):
                 with suppress(ProcessLookupError):
                     os.kill(pid, number)
-            self._all({"what": number.name, "node": VICTIM})
+            self._note({"what": number.name, "node": node})
             time.sleep(rest_s)
 
-    def _strike(self, part: str) -> None:
-        self.cluster.kill(part)
-        self._all({"what": "killed", "node": part})
-
-    def _start(self, part: str) -> None:
-        log = Path(self._part(part).log)
-        shutil.copy(log, self.home / f"{self.cases[0].name}-{part}-{time.time():.0f}.log")
-        self.cluster.start(part)
-        self._all({"what": "started", "node": part})
-
-    def _part(self, name: str) -> processes.Part:
-        record = read_record()
-        assert record is not None
-        return next(part for part in record.parts if part.name == name)
+    def _start(self, name: str) -> None:
+        shutil.copy(_part(name).log, self.home / f"{self.name}-{name}-{time.time():.0f}.log")
+        self.cluster.start(name)
+        self._note({"what": "started", "node": name})
 
     # -- behind it
 
     def _mend(self) -> None:
-        if not processes.alive(self._part(VICTIM)):
-            self._start(VICTIM)
-        self._wait(lambda: all(n["spark"] == "ready" for n in self._status()["nodes"]), "all nodes", MENDED_S)
-        self._wait_protected()
+        self._restart()
+        self._protected()
 
-    def _judge(self) -> None:
+    def _restart(self) -> None:
+        record = read_record()
+        for part in record.parts if record is not None else ():
+            if not processes.alive(part):
+                self._start(part.name)
+
+    def _judge(self, victim: str, node: str, before: Facts, hit: set[tuple[str, str]]) -> None:
         """Whether units were taken over that should have been; which of them may have jumped."""
         after = self._incarnations()
-        nodes = {(u["diagram"], u["unit"]): u["node"] for u in self._units()}
-        for case, history in zip(self.cases, self.histories, strict=True):
-            risen = {unit for (name, unit), n in after.items() if name == case.name and n > self._before[name, unit]}
-            history.struck = SHAPES[case.shape].arbitrary and "u2" in risen
-            history.events.append({"at": time.time(), "what": "taken over", "units": sorted(risen)})
-            if case.struck and (case.struck not in risen or nodes[case.name, case.struck] == VICTIM):
-                history.trouble.append(f"{case.struck} was not taken over from {VICTIM}")
+        risen = {key for key, (_, incarnation) in after.items() if incarnation > before[key][1]}
+        self._note({"what": "taken over", "victim": victim, "units": sorted(map("/".join, risen))})
+        for name, some in self.histories.items():
+            left = [unit for diagram, unit in hit - risen if diagram == name]
+            for history in some:
+                history.struck |= SHAPES[history.shape].arbitrary and (name, "u2") in risen
+                history.trouble += [f"{unit} was not taken over from {node} ({victim})" for unit in left]
 
     def _finish(self) -> None:
         assert self._feed is not None
+        self._look()
         self._feed.finish()
         until = time.monotonic() + END_S
         for reader in self._readers:
-            if not reader.ended.wait(max(0.0, until - time.monotonic())):
-                reader.history.trouble.append(f"the output did not end within {END_S:.0f} s")
+            reader.ended.wait(max(0.0, until - time.monotonic()))
         if not all(reader.ended.is_set() for reader in self._readers):
             self._post_mortem()
 
@@ -166,10 +186,11 @@ class Round:
         for reader in self._readers:
             reader.stop()
         with suppress(BorealisError, TimeoutError):
+            self._restart()
             self.cluster.mend()
-        for case in self.cases:
+        for one in self.diagrams:
             with suppress(BorealisError):
-                self.cluster.client.undeploy(case.name)
+                self.cluster.client.undeploy(one.name)
 
     # -- looking
 
@@ -177,41 +198,57 @@ class Round:
         return self.cluster.status()
 
     def _units(self) -> list[Facts]:
-        mine = {case.name for case in self.cases}
-        return [unit for unit in self._status()["units"] if unit["diagram"] in mine]
+        return [unit for unit in self._status()["units"] if unit["diagram"] in self.histories]
 
-    def _incarnations(self) -> dict[tuple[str, str], int]:
-        return {(u["diagram"], u["unit"]): u["protection"]["incarnation"] for u in self._units()}
+    def _incarnations(self) -> dict[tuple[str, str], tuple[str, int]]:
+        """Of each unit its node and incarnation."""
+        return {(u["diagram"], u["unit"]): (u["node"], u["protection"]["incarnation"]) for u in self._units()}
 
-    def _wait_protected(self) -> None:
-        for case in self.cases:
-            self.cluster.wait_protected(case.name, MENDED_S)
+    def _protected(self) -> None:
+        self._wait(lambda: not self._exposed(), "all to be protected", MENDED_S)
+
+    def _exposed(self) -> list[str]:
+        """Units and inputs that are not protected now."""
+        status = self._status()
+        parts = [part for part in (*status["units"], *status["streams"]) if part["diagram"] in self.histories]
+        guards = [part["protection"] for part in parts if part.get("protection")]
+        return [guard["why"] for guard in guards if guard["state"] not in ("protected", "watching")]
 
     def _wait(self, what: Callable[[], bool], told: str, seconds: float) -> None:
         until = time.monotonic() + seconds
         while not what():
             if time.monotonic() > until:
-                behind = [r.history.case for r in self._readers if self._feed and r.newest < self._feed.moment - 10**6]
-                raise TimeoutError(f"waited {seconds:.0f} s in vain for {told}; a second behind or more: {behind}")
+                late = {r.history.case: r.newest - self._feed.moment for r in self._readers if self._feed}
+                raise TimeoutError(f"waited {seconds:.0f} s in vain for {told}; microseconds ahead of the feed: {late}")
             time.sleep(LOOK_S)
 
     def _look(self) -> None:
         for unit in self._units():
             facts = {"unit": unit["unit"], "node": unit["node"], **unit["protection"]}
-            history = next(h for h in self.histories if h.case == unit["diagram"])
-            history.events.append({"at": time.time(), "what": "status", **facts})
+            for history in self.histories[unit["diagram"]]:
+                history.events.append({"at": time.time(), "what": "status", **facts})
 
-    def _all(self, event: Facts) -> None:
-        for history in self.histories:
+    def _note(self, event: Facts) -> None:
+        for history in self._every():
             history.events.append({"at": time.time(), **event})
 
     def _post_mortem(self) -> None:
         """The status and the logs, beside the histories."""
         with suppress(BorealisError):
-            (self.home / f"{self.cases[0].name}-status.json").write_text(
-                json.dumps(self.cluster.client.status(), indent=1)
-            )
+            told = json.dumps(self.cluster.client.status(), indent=1)
+            (self.home / f"{self.name}-status.json").write_text(told)
         record = read_record()
         for part in record.parts if record is not None else ():
             with suppress(OSError):
-                shutil.copy(part.log, self.home / f"{self.cases[0].name}-{part.name}.log")
+                shutil.copy(part.log, self.home / f"{self.name}-{part.name}.log")
+
+
+def _histories(one: Deployed) -> list[History]:
+    shapes = GROUPS[one.group].outputs
+    return [History(f"{one.name}_{shape}", shape, one.approach, one.guarantee) for shape in shapes]
+
+
+def _part(name: str) -> Part:
+    record = read_record()
+    assert record is not None
+    return next(part for part in record.parts if part.name == name)

@@ -42,15 +42,15 @@ def test_the_tail_goes_on_where_a_node_is_killed(city: City, approach: str, vict
     tail = city.start("tail", f"{name}/per_source", "--from", "oldest", "--json", out=out)
     sent = city.root / f"{name}.log"
     sending = city.start("send", f"{name}/packets", str(file), "--rate", "3000", "--end", out=sent)
-    wait_for(lambda: json_lines(out), "first results")
+    wait_for(lambda: len(json_lines(out)) > 100, "some results")
     node = "node1" if victim == "entry" else unit(city, name, victim)["node"]
     city.run("kill", node)
     assert sending.wait(180) == 0, sent.read_text()
     assert tail.wait(180) == 0
     assert seen(json_lines(out)) == expected(file)
     if victim != "entry":
-        protection = unit(city, name, victim)["protection"]
-        assert (protection["incarnation"], protection["last_takeover"]["primary"]) == (2, node)
+        taken = wait_for(lambda: unit(city, name, victim)["protection"]["last_takeover"], "a takeover in the status")
+        assert (taken["incarnation"] >= 2, taken["primary"]) == (True, node)
         assert f"took over from {node}" in city.run("status")
     bring_back(city, node)
     city.run("undeploy", name)

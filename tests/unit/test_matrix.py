@@ -12,23 +12,23 @@ import pytest
 from pyspark.sql import SparkSession
 
 from borealis import Diagram
+from borealis.diagram.cut import cut
 from borealis.plan.batch import batch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "chaos"))
 
 from history import JUMP, History, Received, check
-from matrix import VICTIM, VICTIMS, Case, cover, pairs, rounds, whole
-from shapes import SHAPES, START_US, STEP_US, rows
+from matrix import BACKUPS, Case, Deployed, Strike, cover, pairs, rounds, straight, whole
+from shapes import GROUPS, SHAPES, START_US, STEP_US, rows
 
 ROWS = 1800
 
 
 def told(shape: str, guarantee: str, approach: str = "passive") -> History:
     """A history in which all went well."""
-    published = dict.fromkeys(SHAPES[shape].inputs, ROWS)
-    truth = SHAPES[shape].truth(published)
+    published = dict.fromkeys(("left", "right", "other"), ROWS)
     last = START_US + ROWS * STEP_US
-    received = [Received(number, last, row) for number, row in enumerate(truth)]
+    received = [Received(number, last, row) for number, row in enumerate(SHAPES[shape].truth(published))]
     return History("case", shape, approach, guarantee, False, published, ROWS // 2, received, ended=True)
 
 
@@ -117,9 +117,9 @@ def test_gap_recovery_may_lose_and_may_not_invent(shape: str) -> None:
 def test_gap_recovery_may_count_less_and_not_more() -> None:
     history = told("aggregate", "gap", "amnesia")
     one = history.received[3]
-    history.received[3] = replace(one, row=(*one.row[:2], one.row[2] - 1))
+    history.received[3] = replace(one, row=(*one.row[:-1], one.row[-1] - 1))
     assert check(history) == []
-    history.received[3] = replace(one, row=(*one.row[:2], one.row[2] + 1))
+    history.received[3] = replace(one, row=(*one.row[:-1], one.row[-1] + 1))
     assert check(history)
 
 
@@ -131,40 +131,41 @@ def test_a_stateless_diagram_that_forgets_repeats_nothing() -> None:
 
 def test_the_cover_has_every_pair_and_is_small() -> None:
     everything, few = whole(), cover(whole())
-    assert {p for c in everything for p in pairs(c)} == {p for c in few for p in pairs(c)}
-    assert len(few) <= 45 < len(everything)
+    assert {p for c in everything for p in pairs(c)} == {p for s in few for c in s for p in pairs(c)}
+    assert 2 * len(few) <= 40 < len(everything)
     assert cover(whole()) == few
 
 
-def test_rounds_have_one_victim_and_lose_no_case() -> None:
-    few = cover(whole())
-    found = rounds(few, 3)
-    assert sorted(c.name for one in found for c in one) == sorted(c.name for c in few)
-    assert all(len({c.victim for c in one}) == 1 and len(one) <= 3 for one in found)
+def test_the_whole_matrix_has_every_case_once() -> None:
+    assert sorted(map(str, whole())) == sorted(str(case) for strike in straight(whole()) for case in strike)
 
 
-@pytest.mark.parametrize("victim", VICTIMS)
-def test_only_the_victim_is_on_its_node(victim: str) -> None:
-    case = Case("passive", "precise", "chain", victim)
-    roles = [role for role, node in [*case.places.items(), *case.backups.items()] if node == VICTIM]
-    assert len(roles) == {"coordinator": 0, "backup": 3}.get(victim, 1)
+@pytest.mark.parametrize("some", [cover, straight], ids=lambda f: f.__name__)
+def test_rounds_share_deployments_and_lose_no_strike(some: Callable[[list[Case]], list[Strike]]) -> None:
+    found = rounds(some(whole()))
+    assert sorted(map(str, some(whole()))) == sorted(str(strike) for one in found for strike in one)
+    for one in found:
+        assert len({tuple(case.deployed for case in strike) for strike in one}) == 1
+        assert all(len({case.victim for case in strike}) == 1 for strike in one)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_rows_have_the_columns_of_their_input(shape: str) -> None:
-    for name in SHAPES[shape].inputs:
-        assert rows(shape, name, 3, 5).num_rows == 2
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_diagram_falls_into_three_units_whose_backups_are_elsewhere(group: str) -> None:
+    deployed = Deployed("passive", "precise", group)
+    pieces = cut(Diagram.from_yaml(deployed.yaml).spec, (), deployed.places)
+    assert [(piece.name, piece.boxes) for piece in pieces] == list(zip(BACKUPS, GROUPS[group].units, strict=True))
+    assert all(piece.place != BACKUPS[piece.name] for piece in pieces)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_truth_is_that_of_the_batch_form(spark: SparkSession, shape: str) -> None:
-    spec = Diagram.from_yaml(Case("passive", "precise", shape, "middle").yaml).spec
-    counts = {name: 400 - 30 * number for number, name in enumerate(SHAPES[shape].inputs)}
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_truth_is_that_of_the_batch_form(spark: SparkSession, group: str) -> None:
+    spec = Diagram.from_yaml(Deployed("passive", "precise", group).yaml).spec
+    counts = {name: 500 - 30 * number for number, name in enumerate(GROUPS[group].inputs)}
     frames = {
-        name: spark.createDataFrame(pa.Table.from_batches([rows(shape, name, 0, count)]))
-        for name, count in counts.items()
+        name: spark.createDataFrame(pa.Table.from_batches([rows(name, 0, count)])) for name, count in counts.items()
     }
-    table = batch(spec, spark, frames)["out"].toArrow()
-    columns = [c.cast(pa.int64()) if pa.types.is_timestamp(c.type) else c for c in table.columns]
-    found = sorted(zip(*(c.to_pylist() for c in columns), strict=True))
-    assert found == sorted(SHAPES[shape].truth(counts))
+    for shape, frame in batch(spec, spark, frames).items():
+        table = frame.toArrow().select(SHAPES[shape].columns)
+        columns = [c.cast(pa.int64()) if pa.types.is_timestamp(c.type) else c for c in table.columns]
+        found = sorted(zip(*(c.to_pylist() for c in columns), strict=True))
+        assert found == sorted(SHAPES[shape].truth(counts)), shape
