@@ -27,6 +27,7 @@ FIRST_S = 60.0  # for first results
 AGAIN_S = 60.0  # for results behind the failure
 MENDED_S = 90.0  # for a node to start again and all to be protected
 END_S = 60.0
+COORDINATOR_S = 60.0  # to start again, on a busy machine
 PAUSE_S = 5.0  # the diagrams' patience is three seconds
 LOOK_S = 0.05
 UNITS = {"upstream": "u1", "middle": "u2", "last": "u3", "rejoin": "u2", "pause": "u2"}  # whose primary is hit
@@ -195,6 +196,10 @@ class Round:
     # -- looking
 
     def _status(self) -> Facts:
+        until = time.monotonic() + COORDINATOR_S
+        while time.monotonic() < until:
+            with suppress(BorealisError):
+                return self.cluster.status()
         return self.cluster.status()
 
     def _units(self) -> list[Facts]:
