@@ -12,8 +12,8 @@ from borealis.emit.queue import MovedError
 from borealis.errors import BorealisError, ClusterError, StateError, WireError
 from borealis.ha.detector import Detector
 from borealis.node.entry import Entry
-from borealis.node.primary import CLAIMS, pace_of
-from borealis.wire.messages import Claim, Claimed, EntryOrder, Guard, GuardAnswer, GuardStatus, Takeover
+from borealis.node.primary import pace_of, successor_of
+from borealis.wire.messages import Claim, EntryOrder, Guard, GuardAnswer, GuardStatus, Takeover
 
 if TYPE_CHECKING:
     from borealis.node.guards import Guards
@@ -61,7 +61,6 @@ class EntryGuard:
         self._since, self._why = time.time(), "no peer yet"
         self._lock = threading.Lock()  # who the partner is
         self._wake = threading.Event()
-        self._heard = time.monotonic()
 
     @property
     def stream(self) -> str:
@@ -145,7 +144,7 @@ class EntryGuard:
             partner, incarnation = self.guard.partner, self.guard.incarnation
             message = MirrorMessage(self.order.diagram, self.order.input, incarnation, data)
             try:
-                answer = self._host.peers.at(partner).act("mirror", message, GuardAnswer, within=SEND_S)  # type: ignore[arg-type]
+                answer = self._host.peers.at(partner).act("mirror", message, GuardAnswer, within=SEND_S)
             except (WireError, ClusterError):
                 time.sleep(RETRY_S)  # the watch says when it is enough
                 continue
@@ -154,8 +153,7 @@ class EntryGuard:
                 raise MovedError(f"stream {self.stream} is served elsewhere now", moved_to=partner)
             if answer.said in ("whole", "damaged"):
                 raise StateError(f"the peer of {self.stream} needs the whole")
-            self._heard = time.monotonic()
-            return
+                return
 
     def _partner_died(self, address: str, dead: Detector) -> None:
         if self.is_backup:
@@ -170,13 +168,8 @@ class EntryGuard:
             node=self._host.name,
             incarnation=self.guard.incarnation,
         )
-        claimed: list[Claimed] | None = None
-        for _ in range(CLAIMS):
-            claimed = self._host.claim([claim])
-            if claimed is not None:
-                break
-        if claimed is not None and not claimed[0].granted and claimed[0].incarnation > self.guard.incarnation:
-            self._host.step_down_entry(self, claimed[0].address)
+        if (successor := successor_of(claim, self._host.claim)) is not None:
+            self._host.step_down_entry(self, successor.address)
             return
         with self._lock:
             node = self.guard.partner_node or address
@@ -198,7 +191,6 @@ class EntryGuard:
         except StateError as error:
             log.info("a record for %s was refused: %s", self.stream, error)
             return GuardAnswer(said="whole", incarnation=incarnation)
-        self._heard = time.monotonic()
         return GuardAnswer(said="take", incarnation=incarnation)
 
     def take_over(self, dead: Detector | None) -> None:

@@ -78,6 +78,15 @@ def pace_of(guard: Guard) -> Pace:
     return Pace(guard.ping_ms / 1000, guard.misses, guard.patience_ms / 1000)
 
 
+def successor_of(claim: Claim, ask: Callable[[Sequence[Claim]], list[Claimed] | None]) -> Claimed | None:
+    """Who has taken over from one that wants to go on alone; None if nobody has, or the coordinator cannot say."""
+    for _ in range(CLAIMS):
+        if (claimed := ask([claim])) is not None:
+            is_deposed = not claimed[0].granted and claimed[0].incarnation > claim.incarnation
+            return claimed[0] if is_deposed else None
+    return None
+
+
 class PrimaryGuard:
     """Protects one unit as long as it runs here."""
 
@@ -181,13 +190,8 @@ class PrimaryGuard:
             node=self._host.name,
             incarnation=self.guard.incarnation,
         )
-        claimed: list[Claimed] | None = None
-        for _try in range(CLAIMS):
-            claimed = self._host.claim([claim])
-            if claimed is not None:
-                break
-        if claimed is not None and not claimed[0].granted and claimed[0].incarnation > self.guard.incarnation:
-            self._host.step_down(self.unit, claimed[0].address)
+        if (successor := successor_of(claim, self._host.claim)) is not None:
+            self._host.step_down(self.unit, successor.address)
             return
         with self._lock:
             node = self.guard.partner_node or self.guard.partner
@@ -250,21 +254,17 @@ class PrimaryGuard:
             alone = not self.policy.joined
             if alone:
                 self._do(self.policy.tick(now, received))
+            want = self.policy.want(now, received)
+            compose = self._composing(want) if want is not None else None
         if alone:
             self._stale_readers = [n for n in self._stale_readers if not self._host.forget_reader(self.unit, n)]
+        if want is None or compose is None:
             return
-        with self.unit.run.between_trains(), self._lock:
-            if not self.policy.joined:
-                return
-            want = self.policy.want(now, received)
-            if want is None:
-                return
-            compose = self._composing(want)
         try:
             parcel = compose()
             data = parcel.encode()
             peer = self._host.peers.at(self.guard.partner)
-            answer = peer.act("guard", _Encoded(data), GuardAnswer, within=ANSWER_S)  # type: ignore[arg-type]
+            answer = peer.act("guard", _Encoded(data), GuardAnswer, within=ANSWER_S)
         except BorealisError as error:
             with self._lock:
                 self.policy.failed()

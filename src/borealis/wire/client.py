@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +51,14 @@ class Patience:
     silence_s: float = 10.0  # of a subscription; the server says something every second
 
 
+class Sendable(Protocol):
+    """Anything that knows its bytes: a message, or what is too large for one."""
+
+    def encode(self) -> bytes:
+        """For the wire."""
+        ...
+
+
 class Peer:
     """A node at an address. Nothing is sent before the first call; a broken connection is made anew by the next one."""
 
@@ -77,7 +85,7 @@ class Peer:
         """Who is there?"""
         return self.act("ping", Ping(), Pong, within=within or self.patience.connect_s)
 
-    def act(self, name: str, message: Message, answer: type[A], *, within: float | None = None) -> A:
+    def act(self, name: str, message: Sendable, answer: type[A], *, within: float | None = None) -> A:
         """Give an order and wait for its answer."""
         got = self._act(name, message, within)
         if len(got) != 1:
@@ -145,7 +153,7 @@ class Peer:
         except BROKEN as error:
             raise told(error, self.address) from None
 
-    def _act(self, name: str, message: Message, within: float | None) -> list[bytes]:
+    def _act(self, name: str, message: Sendable, within: float | None) -> list[bytes]:
         limit = self.patience.answer_s if within is None else within
         try:
             answers = self._client.do_action(flight.Action(name, message.encode()), self._options(limit))
