@@ -160,7 +160,7 @@ class AsyncSubscription:
             loop = asyncio.get_running_loop()
             under = await self._run(self._client.subscribe, self._stream, self._start, **self._options)
             if self._under is not None:  # another task was faster
-                under.stop()
+                under.stop()  # type: ignore[unreachable]
                 return self._under
             self._under = under
 

@@ -153,7 +153,7 @@ class EntryGuard:
                 raise MovedError(f"stream {self.stream} is served elsewhere now", moved_to=partner)
             if answer.said in ("whole", "damaged"):
                 raise StateError(f"the peer of {self.stream} needs the whole")
-                return
+            return
 
     def _partner_died(self, address: str, dead: Detector) -> None:
         if self.is_backup:

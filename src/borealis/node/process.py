@@ -183,7 +183,7 @@ class _Heartbeats:
             self._now.wait(HEARTBEAT_S)
             self._now.clear()
             if self._stopped:
-                return
+                return  # type: ignore[unreachable]  # another thread says so
             try:
                 self._coordinator.heartbeat(self._node.status().encode())
                 if not self._reached:

@@ -168,7 +168,7 @@ class FrameSource:
             if not self._query.isActive:
                 with self._changed:
                     if self._arrived is not None:
-                        continue
+                        continue  # type: ignore[unreachable]  # Spark's thread may have brought one
                 if (error := self._query.exception()) is not None:
                     raise (self._failure or self._failed(error)) from error
                 return None
