@@ -24,13 +24,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from borealis.errors import BorealisError, did_you_mean
-
 from . import overhead_cases as cases
 from .overhead_cases import NONE, Case
 from .overhead_measure import Measured, measure
 from .overhead_plot import plot
-from .recovery_cluster import Cluster, Say, cluster, terminable
+from .recovery_cluster import Cluster, Say, cluster, refuse_unknown, terminable
 from .recovery_packets import Packets, packets
 from .recovery_plot import refuse_without_matplotlib
 
@@ -178,15 +176,8 @@ def _pct(part: float, whole: float) -> float:
 
 
 def _check(options: Options) -> None:
-    for what, given, there in (
-        ("approach", options.approach, APPROACHES),
-        ("diagram", options.diagram, tuple(cases.CLASSES)),
-    ):
-        for name in given:
-            if name not in there:
-                raise BorealisError(
-                    f"no {what} '{name}'", hint=did_you_mean(name, there) or f"there are {', '.join(there)}"
-                )
+    refuse_unknown("approach", options.approach, APPROACHES)
+    refuse_unknown("diagram", options.diagram, tuple(cases.CLASSES))
     if options.plot:
         refuse_without_matplotlib()
 

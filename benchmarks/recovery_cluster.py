@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import borealis
 from borealis.cli import processes
 from borealis.emit.client import Client
 from borealis.emit.whereabouts import HOME, Part, read_record, write_record
-from borealis.errors import BorealisError
+from borealis.errors import BorealisError, did_you_mean
 
 LOOK_S = 0.1  # between two looks at the status
 PROTECTED_S = 180.0  # for a node to start again and a unit to be protected; on slow cores Spark alone takes 20 s
@@ -137,6 +137,15 @@ def cluster(say: Say, nodes: int = 3) -> Iterator[Cluster]:
                 yield Cluster(client, say)
         finally:
             subprocess.run([*COMMAND, "down"], capture_output=True, check=False)
+
+
+def refuse_unknown(what: str, given: Iterable[str], there: Sequence[str]) -> None:
+    """Of names that somebody gave, each must be one that is there."""
+    for name in given:
+        if name not in there:
+            raise BorealisError(
+                f"no {what} '{name}'", hint=did_you_mean(name, there) or f"there are {', '.join(there)}"
+            )
 
 
 @contextmanager

@@ -27,7 +27,7 @@ PARTS = ("detection_ms", "takeover_ms", "reprocess_ms")
 SIZE, SIZE_US = "1 second", 1_000_000
 SLIDE, SLIDE_US = "50 milliseconds", 50_000
 WARM_S = 8.0  # of packets before anything is measured
-CALM_S = 5.0  # without failure before each kill, and about as long behind it
+CALM_S = 12.0  # without failure before each kill: a node that just came back has warmed up
 GOES_ON_S = 60.0  # within that something new must come, or the unit is lost
 END_S = 60.0
 

@@ -35,8 +35,7 @@ class Reader:
             self.history.ended = self._subscription.ended
         except BaseException as error:
             self.history.trouble.append(f"the reader failed: {error!r}")
-        if self._subscription.gaps:
-            self.history.trouble.append(f"{self._subscription.gaps} gaps, {self._subscription.lost} tuples lost")
+        self.history.gaps = self._subscription.gaps
         self.ended.set()
 
     def _take(self, section: Section) -> None:

@@ -34,6 +34,9 @@ class History:
     approach: str
     guarantee: str
     struck: bool = False  # whether a unit that merges streams was taken over: its ids may jump
+    both_died: bool = False  # primary and backup at about the same time: more than was promised may be lost
+    given_up: str = ""  # what the diagram said when that was so, and it did not go on
+    gaps: int = 0  # of which the reader was told
     published: dict[str, int] = field(default_factory=dict)  # rows of each input
     published_then: int = 0  # rows of each input when the last failure came
     received: list[Received] = field(default_factory=list)
@@ -52,6 +55,11 @@ class History:
 
 def check(history: History) -> list[str]:
     """What is wrong; nothing, if it is valid. What cannot be known is wrong, too, and begins with `unknown`."""
+    if history.both_died and (history.given_up or history.gaps):
+        shape = SHAPES[history.shape]
+        return history.trouble + _possible(history, shape.truth(history.published), [r.row for r in history.received])
+    if history.gaps:
+        history.trouble.append(f"{history.gaps} gaps")
     if not history.ended:
         return [*history.trouble, f"unknown: the output did not end; {len(history.received)} rows came"]
     shape = SHAPES[history.shape]

@@ -19,11 +19,20 @@ from borealis.errors import DiagramError
 from borealis.ha.classes import classify
 from borealis.ha.offers import refuse
 
-# The last ones first: a node that was killed is ready again some seconds later, meanwhile others can strike.
-VICTIMS = ("middle", "coordinator", "upstream", "pause", "last", "entry", "backup", "rejoin")
+VICTIMS = ("entry", "backup", "coordinator", "upstream", "pause", "last", "middle", "rejoin")
+# One blow may hit several: the backup of the second unit is on the node of the entry point, and whoever comes back
+# must have died before. In the order of a round: what leaves least behind comes last.
+BLOWS = {
+    "entry": ("entry", "backup"),
+    "coordinator": ("coordinator",),
+    "upstream": ("upstream",),
+    "pause": ("pause",),
+    "last": ("last",),
+    "rejoin": ("middle", "rejoin"),
+}
 ROLES = {"entry": "node4", "u1": "node1", "u2": "node2", "u3": "node3"}
 BACKUPS = {"u1": "node3", "u2": "node4", "u3": "node1"}
-ANOTHER_DEPLOYMENT = 6  # pairs that must be new to be worth it
+ANOTHER_DEPLOYMENT = 2  # pairs that must be new to be worth it
 
 NEVER = -1000  # what nothing is worth
 
@@ -71,7 +80,17 @@ class Deployed:
         return found | {box: ROLES[unit] for unit, boxes in units for box in boxes}
 
 
-Strike = tuple[Case, ...]  # one failure that hits a case of each diagram
+@dataclass(frozen=True)
+class Strike:
+    """One blow at several diagrams at once."""
+
+    blow: str
+    diagrams: tuple[Deployed, ...]
+
+    @property
+    def cases(self) -> list[Case]:
+        """The cells it is."""
+        return [Case(*astuple(one), victim) for one in self.diagrams for victim in BLOWS[self.blow]]
 
 
 @cache
@@ -98,15 +117,16 @@ def pairs(case: Case) -> set[Pair]:
     return set(combinations(enumerate(astuple(case)), 2))
 
 
-def strikes(cases: Sequence[Case]) -> list[Strike]:
-    """All ways to hit a case of each diagram at once."""
-    each = [[case for case in cases if case.group == group] for group in GROUPS]
-    return [found for found in product(*each) if len({case.victim for case in found}) == 1]
+def strikes(cases: Iterable[Case]) -> list[Strike]:
+    """All blows at all combinations of diagrams, one of each group."""
+    deployed = list(dict.fromkeys(case.deployed for case in cases))
+    each = [[one for one in deployed if one.group == group] for group in GROUPS]
+    return [Strike(blow, found) for found in product(*each) for blow in BLOWS]
 
 
-def straight(cases: Sequence[Case]) -> list[Strike]:
+def straight(cases: Iterable[Case]) -> list[Strike]:
     """Every case once: both diagrams under the same protection."""
-    return [s for s in strikes(cases) if len({(case.approach, case.guarantee) for case in s}) == 1]
+    return [s for s in strikes(cases) if len({(one.approach, one.guarantee) for one in s.diagrams}) == 1]
 
 
 def cover(cases: Sequence[Case]) -> list[Strike]:
@@ -117,21 +137,21 @@ def cover(cases: Sequence[Case]) -> list[Strike]:
     while missing:
         best = max(candidates, key=partial(_worth, missing=frozenset(missing), used=frozenset(used)))
         found.append(best)
-        used.add(tuple(case.deployed for case in best))
-        missing -= {pair for case in best for pair in pairs(case)}
+        used.add(best.diagrams)
+        missing -= {pair for case in best.cases for pair in pairs(case)}
     return found
 
 
 def _worth(strike: Strike, missing: frozenset[Pair], used: frozenset[tuple[Deployed, ...]]) -> tuple[int, int]:
     """New pairs count, less so where something else must be deployed for them; then what is promised."""
-    new = len({pair for case in strike for pair in pairs(case)} & missing)
-    cost = 0 if tuple(case.deployed for case in strike) in used else ANOTHER_DEPLOYMENT
-    return (new - cost if new else NEVER), sum(GUARANTEES.index(case.guarantee) for case in strike)
+    new = len({pair for case in strike.cases for pair in pairs(case)} & missing)
+    cost = 0 if strike.diagrams in used else ANOTHER_DEPLOYMENT
+    return (new - cost if new else NEVER), sum(GUARANTEES.index(one.guarantee) for one in strike.diagrams)
 
 
 def rounds(found: Iterable[Strike]) -> list[tuple[Strike, ...]]:
-    """Strikes at the same deployments, in the order of VICTIMS."""
+    """Strikes at the same deployments, in the order of BLOWS."""
     same: dict[tuple[Deployed, ...], list[Strike]] = {}
     for strike in found:
-        same.setdefault(tuple(case.deployed for case in strike), []).append(strike)
-    return [tuple(sorted(one, key=lambda s: VICTIMS.index(s[0].victim))) for one in same.values()]
+        same.setdefault(strike.diagrams, []).append(strike)
+    return [tuple(sorted(one, key=lambda s: list(BLOWS).index(s.blow))) for one in same.values()]

@@ -29,8 +29,10 @@ MENDED_S = 90.0  # for a node to start again and all to be protected
 END_S = 60.0
 COORDINATOR_S = 60.0  # to start again, on a busy machine
 PAUSE_S = 5.0  # the diagrams' patience is three seconds
+REJOIN_S = 2.0
+GIVEN_UP = "in epoch"  # a unit's words when what it reads began anew
 LOOK_S = 0.05
-UNITS = {"upstream": "u1", "middle": "u2", "last": "u3", "rejoin": "u2", "pause": "u2"}  # whose primary is hit
+UNITS = {"upstream": "u1", "last": "u3", "rejoin": "u2", "pause": "u2"}  # whose primary is hit
 
 Facts = dict[str, Any]
 
@@ -40,8 +42,8 @@ class Round:
 
     def __init__(self, cluster: Cluster, strikes: Sequence[Strike], home: Path, seed: int) -> None:
         self.cluster, self.home = cluster, home
-        self.victims = [strike[0].victim for strike in strikes]
-        self.diagrams = [case.deployed for case in strikes[0]]
+        self.blows = [strike.blow for strike in strikes]
+        self.diagrams = strikes[0].diagrams
         self.name = self.diagrams[0].name
         self.chance = random.Random(f"{seed} {self.name}")
         self.histories = {one.name: _histories(one) for one in self.diagrams}
@@ -75,9 +77,9 @@ class Round:
         ]
         self._feed = Feed(client, self.diagrams, self.histories)
         self._wait(lambda: all(r.newest for r in self._readers), "first results", FIRST_S)
-        for victim in self.victims:
-            for node in self._nodes(victim):
-                self._strike(victim, node)
+        for blow in self.blows:
+            for node in self._nodes(blow):
+                self._strike(blow, node)
         self._finish()
 
     def _deploy(self) -> None:
@@ -89,32 +91,40 @@ class Round:
 
     # -- what fails
 
-    def _nodes(self, victim: str) -> list[str]:
+    def _nodes(self, blow: str) -> list[str]:
         """What has to be hit, one after the other: as a rule both diagrams have what is meant on the same node."""
-        if victim == "coordinator":
-            return [victim]
-        if victim == "entry":
+        if blow == "coordinator":
+            return [blow]
+        if blow == "entry":
             mine = [s for s in self._status()["streams"] if s["diagram"] in self.histories and s["arrow"] == "left"]
-            return sorted({stream["node"] for stream in mine})
-        units = [unit for unit in self._units() if unit["unit"] == UNITS.get(victim, "u2")]
-        return sorted({u["protection"]["backup"] if victim == "backup" else u["node"] for u in units})
+            backups = {unit["protection"]["backup"] for unit in self._units() if unit["unit"] == "u2"}
+            return sorted({stream["node"] for stream in mine} | backups)
+        return sorted({unit["node"] for unit in self._units() if unit["unit"] == UNITS[blow]})
 
-    def _strike(self, victim: str, node: str) -> None:
+    def _strike(self, blow: str, node: str) -> None:
         assert self._feed is not None
-        if victim not in ("coordinator", "pause"):  # these take no node away, so one may still be starting
+        if blow not in ("coordinator", "pause"):  # these take no node away, so one may still be starting
             self._wait(lambda: all(n["spark"] == "ready" for n in self._status()["nodes"]), "all nodes", MENDED_S)
             self._protected()
         before = self._incarnations()
-        hit = {key for key, (at, _) in before.items() if at == node and key[1] == UNITS.get(victim)}
+        hit = {key for key, (at, _) in before.items() if at == node and key[1] == UNITS.get(blow)}
         self._look()
         time.sleep(self.chance.uniform(0.5, 2.0))
         for history in self._every():
             history.published_then = self._feed.count
-        getattr(self, f"_{victim}", self._kill)(node)
+        getattr(self, f"_{blow}", self._kill)(node)
         moment = self._feed.moment
-        self._wait(lambda: all(r.newest > moment for r in self._readers), f"results behind '{victim}'", AGAIN_S)
+        self._wait(lambda: all(r.newest > moment for r in self._going_on()), f"results behind '{blow}'", AGAIN_S)
         self._mend()
-        self._judge(victim, node, before, hit)
+        self._judge(blow, node, before, hit)
+
+    def _going_on(self) -> list[Reader]:
+        """Readers of all that was not given up. A diagram may only be where both copies of a unit died, and says so."""
+        for unit in self._units() if "rejoin" in self.blows else ():
+            if unit["state"] == "failed" and GIVEN_UP in unit["error"]:
+                for history in self.histories[unit["diagram"]]:
+                    history.given_up = unit["error"]
+        return [reader for reader in self._readers if not reader.history.given_up]
 
     def _kill(self, node: str) -> None:
         self.cluster.kill(node)
@@ -126,13 +136,23 @@ class Round:
         self._start("coordinator")
 
     def _rejoin(self, node: str) -> None:
-        """The primary dies, comes back as the backup, and dies again at about that time."""
+        """The primary dies; another stands by soon, and at about that time whoever took over dies as well.
+
+        Where the new backup did not have all of it yet, both copies are lost. That must be told.
+        """
+        middles = {(name, "u2") for name in self.histories}
+        before = {key: incarnation for key, (_, incarnation) in self._incarnations().items()}
         self._kill(node)
+        taken = lambda: {k: at for k, (at, n) in self._incarnations().items() if k in middles and n > before[k]}  # noqa: E731
+        self._wait(lambda: len(taken()) == len(middles), "both units to be taken over", AGAIN_S)
         self._start(node)
-        backups = lambda: {unit["protection"]["backup"] for unit in self._units()}  # noqa: E731
-        self._wait(lambda: node in backups(), f"{node} to become a backup again", MENDED_S)
-        time.sleep(self.chance.uniform(0, 0.3))
-        self._kill(node)
+        backed = lambda: all(u["protection"]["backup"] for u in self._units() if u["unit"] == "u2")  # noqa: E731
+        self._wait(backed, "another backup of both units", MENDED_S)
+        time.sleep(self.chance.uniform(0, REJOIN_S))
+        for history in self._every():
+            history.both_died = True
+        for actor in sorted(set(taken().values())):
+            self._kill(actor)
 
     def _pause(self, node: str) -> None:
         """Longer than anybody's patience; the deposed primary wakes up behind it."""
@@ -160,25 +180,25 @@ class Round:
             if not processes.alive(part):
                 self._start(part.name)
 
-    def _judge(self, victim: str, node: str, before: Facts, hit: set[tuple[str, str]]) -> None:
+    def _judge(self, blow: str, node: str, before: Facts, hit: set[tuple[str, str]]) -> None:
         """Whether units were taken over that should have been; which of them may have jumped."""
         after = self._incarnations()
         risen = {key for key, (_, incarnation) in after.items() if incarnation > before[key][1]}
-        self._note({"what": "taken over", "victim": victim, "units": sorted(map("/".join, risen))})
+        self._note({"what": "taken over", "blow": blow, "units": sorted(map("/".join, risen))})
         for name, some in self.histories.items():
             left = [unit for diagram, unit in hit - risen if diagram == name]
             for history in some:
                 history.struck |= SHAPES[history.shape].arbitrary and (name, "u2") in risen
-                history.trouble += [f"{unit} was not taken over from {node} ({victim})" for unit in left]
+                history.trouble += [f"{unit} was not taken over from {node} ({blow})" for unit in left]
 
     def _finish(self) -> None:
         assert self._feed is not None
         self._look()
         self._feed.finish()
         until = time.monotonic() + END_S
-        for reader in self._readers:
+        for reader in self._going_on():
             reader.ended.wait(max(0.0, until - time.monotonic()))
-        if not all(reader.ended.is_set() for reader in self._readers):
+        if not all(reader.ended.is_set() for reader in self._going_on()):
             self._post_mortem()
 
     def _clear(self) -> None:
@@ -215,7 +235,8 @@ class Round:
     def _exposed(self) -> list[str]:
         """Units and inputs that are not protected now."""
         status = self._status()
-        parts = [part for part in (*status["units"], *status["streams"]) if part["diagram"] in self.histories]
+        going_on = {name for name, some in self.histories.items() if not any(history.given_up for history in some)}
+        parts = [part for part in (*status["units"], *status["streams"]) if part["diagram"] in going_on]
         guards = [part["protection"] for part in parts if part.get("protection")]
         return [guard["why"] for guard in guards if guard["state"] not in ("protected", "watching")]
 

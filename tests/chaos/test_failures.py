@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(1200)
 
 def told(one: tuple[Strike, ...]) -> str:
     """What a round is called."""
-    return "-".join([*(case.deployed.name for case in one[0]), *(strike[0].victim for strike in one)])
+    return "-".join([*(deployed.name for deployed in one[0].diagrams), *(strike.blow for strike in one)])
 
 
 @pytest.fixture(scope="module")

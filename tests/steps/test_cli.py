@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -28,15 +27,6 @@ YAML = ROOT / "examples" / "traffic.yaml"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECONDS = 20
 ROWS = packets(SECONDS).num_rows
-
-
-@pytest.fixture(autouse=True)
-def signals() -> Iterator[None]:
-    """The command line takes signals over; pytest wants them back."""
-    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture

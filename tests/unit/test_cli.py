@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -36,15 +35,6 @@ boxes:
 outputs:
   out: f
 """
-
-
-@pytest.fixture(autouse=True)
-def signals() -> Iterator[None]:
-    """The command line takes signals over; pytest wants them back."""
-    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 def refused(capfd: pytest.CaptureFixture[str], *arguments: object) -> str:

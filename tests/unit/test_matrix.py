@@ -29,7 +29,9 @@ def told(shape: str, guarantee: str, approach: str = "passive") -> History:
     published = dict.fromkeys(("left", "right", "other"), ROWS)
     last = START_US + ROWS * STEP_US
     received = [Received(number, last, row) for number, row in enumerate(SHAPES[shape].truth(published))]
-    return History("case", shape, approach, guarantee, False, published, ROWS // 2, received, ended=True)
+    return History(
+        "case", shape, approach, guarantee, published=published, published_then=ROWS // 2, received=received, ended=True
+    )
 
 
 def lose(history: History) -> None:
@@ -129,15 +131,27 @@ def test_a_stateless_diagram_that_forgets_repeats_nothing() -> None:
     assert check(history)
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_where_both_copies_died_a_loss_must_be_told(shape: str) -> None:
+    history = told(shape, "precise")
+    lose(history)
+    history.both_died = True
+    assert check(history)
+    history.gaps = 1
+    assert check(history) == []
+    history.both_died = False
+    assert check(history)
+
+
 def test_the_cover_has_every_pair_and_is_small() -> None:
     everything, few = whole(), cover(whole())
-    assert {p for c in everything for p in pairs(c)} == {p for s in few for c in s for p in pairs(c)}
-    assert 2 * len(few) <= 40 < len(everything)
+    assert {p for c in everything for p in pairs(c)} == {p for s in few for c in s.cases for p in pairs(c)}
+    assert len(few) <= 16 < len(everything)
     assert cover(whole()) == few
 
 
 def test_the_whole_matrix_has_every_case_once() -> None:
-    assert sorted(map(str, whole())) == sorted(str(case) for strike in straight(whole()) for case in strike)
+    assert sorted(map(str, whole())) == sorted(str(case) for strike in straight(whole()) for case in strike.cases)
 
 
 @pytest.mark.parametrize("some", [cover, straight], ids=lambda f: f.__name__)
@@ -145,8 +159,8 @@ def test_rounds_share_deployments_and_lose_no_strike(some: Callable[[list[Case]]
     found = rounds(some(whole()))
     assert sorted(map(str, some(whole()))) == sorted(str(strike) for one in found for strike in one)
     for one in found:
-        assert len({tuple(case.deployed for case in strike) for strike in one}) == 1
-        assert all(len({case.victim for case in strike}) == 1 for strike in one)
+        assert len({strike.diagrams for strike in one}) == 1
+        assert len({strike.blow for strike in one}) == len(one)
 
 
 @pytest.mark.parametrize("group", GROUPS)

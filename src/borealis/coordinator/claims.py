@@ -38,6 +38,15 @@ def taken_over(place: P, node: str, incarnation: int) -> P:
 
 
 def begun_anew(place: P, node: str) -> P:
-    """From nothing, on this node: both copies are lost."""
-    anew = replace(place, node=node, backup=None, was=None, incarnation=place.incarnation + 1, lives=place.lives + 1)
+    """From nothing, on this node: both copies are lost.
+
+    Readers of a unit that may lose tuples go on behind the hole: ids jump, as in any of its takeovers. All others must
+    not take what follows for what they wait for: it is another life of the stream.
+    """
+    lives = place.lives if _may_lose(place) else place.lives + 1
+    anew = replace(place, node=node, backup=None, was=None, incarnation=place.incarnation + 1, lives=lives)
     return replace(anew, moving_to=None) if isinstance(anew, UnitPlace) else anew
+
+
+def _may_lose(place: UnitPlace | EntryPlace) -> bool:
+    return isinstance(place, UnitPlace) and place.protection is not None and place.protection.guarantee == "gap"

@@ -88,11 +88,22 @@ def _state(
     if not cluster.members.lives(place.backup):
         silence = cluster.members.silent_for(place.backup)
         return "alone", now - (silence or 0.0), f"{place.backup} does not answer"
+    if failed := _failed(cluster, layout, place, place.node):
+        return "lost", mine.since if mine is not None else layout.since, f"it failed on {place.node}: {failed}"
+    if failed := _failed(cluster, layout, place, place.backup):
+        return "alone", other.since if other is not None else layout.since, f"its backup failed: {failed}"
     if other is None:
         return "catching up", mine.since if mine is not None else layout.since, "the backup is being started"
     if mine is None:
         return "catching up", layout.since, ""
     return mine.state, mine.since, mine.why
+
+
+def _failed(cluster: Cluster, layout: Layout, place: Place, node: str) -> str:
+    """Why a unit's query will not run any more on a living node, if that is so."""
+    member = cluster.members.member(node)
+    status = member.unit(layout.name, place.unit) if member is not None and isinstance(place, UnitPlace) else None
+    return status.error or "unknown" if status is not None and status.state == "failed" else ""
 
 
 def _alone_since(layout: Layout, mine: GuardStatus | None) -> float:

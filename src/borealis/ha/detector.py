@@ -1,9 +1,9 @@
 """Whether a node is dead, by its answers to pings. Pure: times come in, a verdict goes out.
 
-A node whose machine refuses connections (or cannot be reached at all) is dead after a few misses in a row. One that
-accepts connections and does not answer is slow: busy, paused, swapping. It gets far more time, since taking over from
-it helps nobody if it is back in a moment. Only time in which an answer was waited for counts: whoever asks may have
-been slow itself.
+A node whose machine refuses connections (or cannot be reached at all) is dead after a few misses in a row; behind a
+refusal the next pings may come faster, since it is an answer, if not the node's. One that accepts connections and does
+not answer is slow: busy, paused, swapping. It gets far more time, since taking over from it helps nobody if it is back
+in a moment. Only time in which an answer was waited for counts: whoever asks may have been slow itself.
 """
 
 from __future__ import annotations

@@ -297,7 +297,8 @@ class StreamFeed:
     def _from_queue(self, queue: OutputQueue) -> Iterator[Section]:
         if self._known_epoch() not in (None, queue.epoch):
             raise GoneError(
-                f"stream {self.stream} began anew: tuple {self._next} is of its life {self.epoch}, not {queue.epoch}"
+                f"stream {self.stream} is in epoch {queue.epoch}, not {self.epoch}: ids of the one mean nothing in the "
+                "other"
             )
         anywhere = self._anywhere or self._is_fresh()
         self.epoch = queue.epoch

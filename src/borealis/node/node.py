@@ -32,7 +32,7 @@ from borealis.node.entry_guard import EntryGuard
 from borealis.node.feeds import Acks, Peers, Routes, StreamFeed, Way
 from borealis.node.guards import Claiming, Guards
 from borealis.node.handover import Handover
-from borealis.node.unit import UnitOptions, UnitRun
+from borealis.node.unit import UnitOptions, UnitRun, beyond
 from borealis.plan.analyze import analyze, input_schema, nullable
 from borealis.plan.compile import compile_piece
 from borealis.plan.train import Query
@@ -65,7 +65,8 @@ READY_S = 120.0  # how long an order waits for Spark
 FREEZE_S = 30.0  # how long a unit may take to finish its train, and how long it stays frozen without news
 PIECE_BYTES = 1 << 20  # of an export
 MOVED_TRIES = 3  # to tell a node that a unit has left it
-RESTARTS_MOST = 3  # of a query that dies over and over, before its unit counts as failed
+RESTARTS_MOST = 5  # of a query that dies over and over, before its unit counts as failed
+RESTART_S = 0.5  # before the first of them; twice as long before each further one
 WARM_REHEARSALS = 2  # before a standby is said to stand by
 WARM_S = 20.0  # but no longer than that
 REHEARSALS = 4  # of a unit that stands by, to begin with
@@ -89,6 +90,7 @@ class RunningUnit:
     queues: dict[str, OutputQueue]
     frozen_since: float | None = None
     restarts: int = 0  # of its query, since the last train that was committed
+    restart_at: float | None = None  # when the next is due
     trains_then: int = 0
     started: bool = False
     failure: BorealisError | None = None
@@ -125,7 +127,12 @@ class RunningUnit:
             return None
         if self.run.progress.trains > self.trains_then:
             self.trains_then, self.restarts = self.run.progress.trains, 0
-        return self.query.failure() if self.restarts < RESTARTS_MOST else None
+        failure = self.query.failure() if self.restarts < RESTARTS_MOST else None
+        if failure is None:
+            self.restart_at = None
+        elif self.restart_at is None:  # a machine that is too busy is given time
+            self.restart_at = time.monotonic() + RESTART_S * 2**self.restarts
+        return failure if self.restart_at is not None and time.monotonic() >= self.restart_at else None
 
     def status(self) -> UnitStatus:
         """How it stands."""
@@ -448,6 +455,9 @@ class Node:
             return
         if order.guard is not None:
             self.guards.start_primary(key, unit)
+            if handover is None and order.guard.incarnation > 1 and order.guard.guarantee == "gap":
+                for queue in unit.queues.values():  # both copies were lost: what they gave is not given again
+                    queue.jump_to(beyond(queue, 0))
         with self.ordering:
             self.units[key] = unit
             for queue in unit.queues.values():
@@ -708,7 +718,7 @@ class Node:
             key = (unit.order.diagram, unit.order.unit)
             if self.units.get(key) is not unit:
                 return
-            unit.restarts += 1
+            unit.restarts, unit.restart_at = unit.restarts + 1, None
             log.warning("unit %s of %s starts its query again: %s", key[1], key[0], failure)
             unit.query.stop()
             unit.query = self._query(self._spark, unit.run.compiled, unit.run, unit.run.commit, unit.run.scratch)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from borealis.wire.auth import Security
 
 HEARTBEAT_S = 1.0
+JVM_DIED = 3  # exit code
 
 log = logging.getLogger("borealis.node")
 
@@ -134,6 +135,7 @@ def _serve(options: NodeOptions, name: str, master: str, spark: _Spark) -> int:
         node.spark_is(spark.get())
         beats.wake()
         print(f"{name}: Spark is ready", flush=True)
+        _end_with(spark.get(), node)
         threading.Thread(target=warm_up, args=(spark.get(),), name="warm-up", daemon=True).start()
         node.stop_asked.wait()
         print(f"{name}: stopping", flush=True)
@@ -146,6 +148,21 @@ def _serve(options: NodeOptions, name: str, master: str, spark: _Spark) -> int:
         node.close()
         server.close()
         metrics.close()
+
+
+def _end_with(spark: Any, node: Node) -> None:
+    """A node whose JVM died dies as well, at once: it could do nothing but keep others from taking over."""
+    process = getattr(spark.sparkContext._gateway, "proc", None)
+    if process is None:  # the JVM was there before this process
+        return
+
+    def watch() -> None:
+        code = process.wait()
+        if not node.stop_asked.is_set():
+            log.critical("%s ends: its JVM died (exit code %d)", node.name, code)
+            os._exit(JVM_DIED)
+
+    threading.Thread(target=watch, name="jvm-watch", daemon=True).start()
 
 
 class _Heartbeats:

@@ -29,15 +29,6 @@ YAML = Path(__file__).parents[3] / "examples" / "traffic.yaml"
 
 
 @pytest.fixture(autouse=True)
-def signals() -> Iterator[None]:
-    """The command line takes signals over; pytest wants them back."""
-    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.fixture(autouse=True)
 def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("BOREALIS_TOKEN", "BOREALIS_CA"):
         monkeypatch.delenv(name, raising=False)

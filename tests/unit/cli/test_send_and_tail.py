@@ -20,7 +20,6 @@ from borealis.emit.queue import OutputQueue
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """A node with one stream, and the coordinator that knows it."""
-    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
     town, made = Town(), Place()
     queue = made.queues[STREAM] = OutputQueue(STREAM, SCHEMA)
     made.entries[STREAM] = Counter(queue)
@@ -33,8 +32,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     made.close()
     with suppress(OSError):
         town.stop()
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 def a_file(count: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,8 @@ def test_what_begins_anew_is_another_incarnation_of_another_life() -> None:
     assert taken_over(UNIT, "node2", 3).incarnation == 3
     anew = begun_anew(UNIT, "node3")
     assert (anew.node, anew.backup, anew.incarnation, anew.lives) == ("node3", None, 2, 2)
+    forgetful = begun_anew(replace(UNIT, protection=Shield("amnesia", "gap")), "node3")
+    assert (forgetful.incarnation, forgetful.lives) == (2, 1), "its readers go on behind the hole"
 
 
 @pytest.fixture

@@ -347,3 +347,16 @@ def test_a_primary_that_does_not_answer_is_being_taken_over(town: Guarded) -> No
     town.live(4)
     [_, unit] = seen(town)["unprotected"]  # type: ignore[misc]
     assert (unit["state"], unit["why"]) == ("taking over", "node1 does not answer")
+
+
+@pytest.mark.parametrize(
+    ("node", "told"), [("node1", ("lost", "it failed on node1: boom")), ("node2", ("alone", "its backup failed: boom"))]
+)
+def test_who_failed_on_a_living_node_is_not_called_protected(town: Guarded, node: str, told: tuple[str, str]) -> None:
+    town.beat()
+    status = town.yard[node].status()
+    [unit] = status.units
+    failed = unit.model_copy(update={"state": "failed", "error": "boom"})
+    town.cluster.heard(status.model_copy(update={"units": [failed]}))
+    [shown] = seen(town)["unprotected"]  # type: ignore[misc]
+    assert (shown["state"], shown["why"]) == told

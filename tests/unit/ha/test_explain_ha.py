@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +33,6 @@ protection of unit u2: reads filter_1; gives aggregate_1; convergent-capable
     └── given: convergent: that is promised, but readers see precise recovery: the backup comes to the same tuples under
         the same ids, and a reader asks for the id it wants next
 """
-
-
-@pytest.fixture(autouse=True)
-def signals() -> Iterator[None]:
-    """The command line takes signals over; pytest wants them back."""
-    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 def said(capfd: pytest.CaptureFixture[str], *arguments: object) -> str:

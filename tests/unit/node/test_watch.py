@@ -92,6 +92,15 @@ def test_a_server_that_is_cut_off_is_dead_soon(watch: Watch, host: Someone, serv
     assert deaths.none()  # it is told once
 
 
+def test_behind_a_refusal_pings_come_faster(watch: Watch, host: Someone, server: WireServer) -> None:
+    deaths = Deaths()
+    watch.add(server.address, Pace(every_s=2.0, misses=5, patience_s=60.0), deaths)
+    assert host.pinged.wait(LONG_S)
+    cut_off(server)
+    _, dead = deaths.told.get(timeout=LONG_S)
+    assert dead.detection_s() < 3 * 2.0, "five misses at the usual pace take at least eight seconds"
+
+
 def test_who_listens_and_does_not_answer_is_slow_before_it_is_dead(watch: Watch) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
         deaths, address = Deaths(), f"grpc://127.0.0.1:{silent.getsockname()[1]}"
