@@ -140,14 +140,13 @@ class Round:
 
         Where the new backup did not have all of it yet, both copies are lost. That must be told.
         """
-        middles = {(name, "u2") for name in self.histories}
-        before = {key: incarnation for key, (_, incarnation) in self._incarnations().items()}
+        before = {key: n for key, (at, n) in self._incarnations().items() if at == node and key[1] == "u2"}
         self._kill(node)
-        taken = lambda: {k: at for k, (at, n) in self._incarnations().items() if k in middles and n > before[k]}  # noqa: E731
-        self._wait(lambda: len(taken()) == len(middles), "both units to be taken over", AGAIN_S)
+        taken = lambda: {k: at for k, (at, n) in self._incarnations().items() if k in before and n > before[k]}  # noqa: E731
+        self._wait(lambda: len(taken()) == len(before), "its units to be taken over", AGAIN_S)
         self._start(node)
         backed = lambda: all(u["protection"]["backup"] for u in self._units() if u["unit"] == "u2")  # noqa: E731
-        self._wait(backed, "another backup of both units", MENDED_S)
+        self._wait(backed, "another backup of its units", MENDED_S)
         time.sleep(self.chance.uniform(0, REJOIN_S))
         for history in self._every():
             history.both_died = True

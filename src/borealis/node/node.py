@@ -91,6 +91,7 @@ class RunningUnit:
     frozen_since: float | None = None
     restarts: int = 0  # of its query, since the last train that was committed
     restart_at: float | None = None  # when the next is due
+    restarting: bool = False
     trains_then: int = 0
     started: bool = False
     failure: BorealisError | None = None
@@ -117,13 +118,13 @@ class RunningUnit:
             if broken is not None:
                 told = TrainError(f"its input failed: {type(broken).__name__}: {broken}", hint="a defect of Borealis")
                 self.failure = broken if isinstance(broken, BorealisError) else told
-            elif self.restarts >= RESTARTS_MOST:
+            elif self.restarts >= RESTARTS_MOST and not self.restarting:
                 self.failure = self.query.failure()
         return self.failure
 
     def wants_restart(self) -> BorealisError | None:
         """Why its query died, if it did and may be started again: the next train is then simply run anew."""
-        if self.failure is not None or self.run.done.is_set() or self.frozen_since is not None:
+        if self.failure is not None or self.restarting or self.run.done.is_set() or self.frozen_since is not None:
             return None
         if self.run.progress.trains > self.trains_then:
             self.trains_then, self.restarts = self.run.progress.trains, 0
@@ -712,19 +713,27 @@ class Node:
     def _restart(self, unit: RunningUnit) -> None:
         """Start a query anew that died (its workers were killed, the machine was too busy): from its last commit."""
         failure = unit.wants_restart()
-        if failure is None or not self.ordering.acquire(blocking=False):
+        if failure is None:
             return
+        unit.restarts, unit.restart_at, unit.restarting = unit.restarts + 1, None, True
+        work = partial(_try, partial(self._start_again, unit, failure))
+        threading.Thread(target=work, name="restart", daemon=True).start()
+
+    def _start_again(self, unit: RunningUnit, failure: BorealisError) -> None:
+        key = (unit.order.diagram, unit.order.unit)
         try:
-            key = (unit.order.diagram, unit.order.unit)
-            if self.units.get(key) is not unit:
-                return
-            unit.restarts, unit.restart_at = unit.restarts + 1, None
-            log.warning("unit %s of %s starts its query again: %s", key[1], key[0], failure)
             unit.query.stop()
-            unit.query = self._query(self._spark, unit.run.compiled, unit.run, unit.run.commit, unit.run.scratch)
-            unit.query.start()
+            fresh = self._query(self._spark, unit.run.compiled, unit.run, unit.run.commit, unit.run.scratch)
+            with self.ordering:
+                if self.units.get(key) is not unit:
+                    return
+                log.warning("unit %s of %s starts its query again: %s", key[1], key[0], failure)
+                unit.query = fresh
+            fresh.start()
+            if self.units.get(key) is not unit:  # dropped meanwhile by someone who may have seen the old one
+                fresh.stop()
         finally:
-            self.ordering.release()
+            unit.restarting = False
 
     def _tick_forever(self) -> None:
         ticks = 0

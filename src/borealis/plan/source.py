@@ -114,8 +114,11 @@ class TrainServer:
     def __init__(
         self, path: Path, trains: Trains, outward: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     ) -> None:
+        self.asked = asked = threading.Event()  # the query's Python process is there
+
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
+                asked.set()
                 with contextlib.suppress(ConnectionError):  # Spark ends the reader when its query stops
                     for line in self.rfile:
                         question = json.loads(line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,8 @@ WHOLE_STAGE = "spark.sql.codegen.wholeStage"
 ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _REGISTERING = threading.Lock()  # Spark looks whether the name is free, then takes it
 _STARTING = threading.Lock()  # a query takes the session's settings as they are when it starts
+FIRST_ASKED_S = 10.0  # Spark gives up a query whose Python process has not come by then
+LOOK_S = 0.2
 
 
 class Query:
@@ -52,10 +55,18 @@ class Query:
                     .option("checkpointLocation", f"file://{self.scratch}/checkpoint")  # not where Hadoop has its files
                     .start()
                 )
+                self._wait_asked()
         except BaseException as error:
             self._never = error if isinstance(error, BorealisError) else explain_failure(error)
             self.stop()
             raise
+
+    def _wait_asked(self) -> None:
+        """Wait for the query's Python process: many that start at once are slow, and Spark is impatient."""
+        assert self._server is not None
+        until = time.monotonic() + FIRST_ASKED_S
+        while not self._server.asked.wait(LOOK_S) and self._query.isActive and time.monotonic() < until:
+            continue
 
     @contextmanager
     def _settings(self) -> Iterator[None]:
