@@ -78,8 +78,10 @@ class Round:
         self._feed = Feed(client, self.diagrams, self.histories)
         self._wait(lambda: all(r.newest for r in self._readers), "first results", FIRST_S)
         for blow in self.blows:
-            for node in self._nodes(blow):
+            for node in self._nodes(blow) if blow != "rejoin" else ():
                 self._strike(blow, node)
+            while blow == "rejoin" and (left := self._nodes(blow)):  # where it hits is seen only when it has
+                self._strike(blow, left[0])
         self._finish()
 
     def _deploy(self) -> None:
@@ -97,9 +99,12 @@ class Round:
             return [blow]
         if blow == "entry":
             mine = [s for s in self._status()["streams"] if s["diagram"] in self.histories and s["arrow"] == "left"]
-            backups = {unit["protection"]["backup"] for unit in self._units() if unit["unit"] == "u2"}
-            return sorted({stream["node"] for stream in mine} | backups)
-        return sorted({unit["node"] for unit in self._units() if unit["unit"] == UNITS[blow]})
+            return sorted({stream["node"] for stream in mine})
+        units = [u for u in self._units() if not self.histories[u["diagram"]][0].both_died]
+        nodes = {unit["node"] for unit in units if unit["unit"] == UNITS[blow]}
+        if blow == "upstream":
+            nodes |= {unit["protection"]["backup"] for unit in units if unit["unit"] == "u2"}
+        return sorted(nodes)
 
     def _strike(self, blow: str, node: str) -> None:
         assert self._feed is not None
@@ -138,20 +143,30 @@ class Round:
     def _rejoin(self, node: str) -> None:
         """The primary dies; another stands by soon, and at about that time whoever took over dies as well.
 
-        Where the new backup did not have all of it yet, both copies are lost. That must be told.
+        Where the new backup did not have all of it yet, both copies are lost. That must be told. Nothing else is lost:
+        whatever else is on the second node is safe by then.
         """
         before = {key: n for key, (at, n) in self._incarnations().items() if at == node and key[1] == "u2"}
         self._kill(node)
         taken = lambda: {k: at for k, (at, n) in self._incarnations().items() if k in before and n > before[k]}  # noqa: E731
         self._wait(lambda: len(taken()) == len(before), "its units to be taken over", AGAIN_S)
         self._start(node)
-        backed = lambda: all(u["protection"]["backup"] for u in self._units() if u["unit"] == "u2")  # noqa: E731
-        self._wait(backed, "another backup of its units", MENDED_S)
+        actor = min(taken().values())
+        self._wait(lambda: self._may_lose(actor), f"all else on {actor} to be protected", MENDED_S)
         time.sleep(self.chance.uniform(0, REJOIN_S))
-        for history in self._every():
-            history.both_died = True
-        for actor in sorted(set(taken().values())):
-            self._kill(actor)
+        for (name, _), at in taken().items():
+            for history in self.histories[name] if at == actor else ():
+                history.both_died = True
+        self._kill(actor)
+
+    def _may_lose(self, node: str) -> bool:
+        """Whether all that is on a node, but for second units, has a backup, and those are about to have one."""
+        status = self._status()
+        here = [part for part in (*status["units"], *status["streams"]) if part["node"] == node and part["protection"]]
+        states = [(part.get("unit"), part["protection"]) for part in here]
+        return all(
+            guard["backup"] if unit == "u2" else guard["state"] in ("protected", "watching") for unit, guard in states
+        )
 
     def _pause(self, node: str) -> None:
         """Longer than anybody's patience; the deposed primary wakes up behind it."""

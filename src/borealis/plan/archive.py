@@ -19,12 +19,16 @@ import pyspark
 LIMIT_S = 180
 
 
+def cache() -> Path:
+    """Where things are kept that are made once for all sessions."""
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "borealis"
+
+
 def archive_path() -> Path:
     """Where the archive for this Java and this Spark lies; a name of its own for each pair."""
     java = os.environ.get("JAVA_HOME", "") or os.path.realpath(_which("java"))
     pair = f"{java}|{pyspark.__version__}|{pyspark.__file__}"
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return cache / "borealis" / f"classes-{hashlib.sha256(pair.encode()).hexdigest()[:16]}.jsa"
+    return cache() / f"classes-{hashlib.sha256(pair.encode()).hexdigest()[:16]}.jsa"
 
 
 def archive_flags() -> str:

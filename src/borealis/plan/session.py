@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from borealis.errors import MachineError
 from borealis.plan.archive import archive_flags
+from borealis.plan.interpreter import worker_python
 from borealis.plan.quiet import quiet
 
 JAVA_LEAST = 17
@@ -70,10 +71,11 @@ def session(master: str | None = None, settings: dict[str, str] | None = None) -
     if active is not None:
         return active
     check_java()
-    ours = settings_for(master or default_master(), settings or {})
+    master = master or default_master()
+    ours = settings_for(master, settings or {})
     if (bind := ours["spark.driver.bindAddress"]) not in ("0.0.0.0", "::"):
         os.environ.setdefault("SPARK_LOCAL_IP", bind)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers need this very environment
+    os.environ.setdefault("PYSPARK_PYTHON", worker_python() if is_local(master) else sys.executable)
     quiet(ours)
     builder: Any = SparkSession.builder
     for name, value in ours.items():
