@@ -162,7 +162,9 @@ class Round:
     def _may_lose(self, node: str) -> bool:
         """Whether all that is on a node, but for second units, has a backup, and those are about to have one."""
         status = self._status()
-        here = [part for part in (*status["units"], *status["streams"]) if part["node"] == node and part["protection"]]
+        here = [
+            part for part in (*status["units"], *status["streams"]) if part["node"] == node and part.get("protection")
+        ]
         states = [(part.get("unit"), part["protection"]) for part in here]
         return all(
             guard["backup"] if unit == "u2" else guard["state"] in ("protected", "watching") for unit, guard in states

@@ -476,6 +476,10 @@ class Node:
 
     def _stand_by(self, key: tuple[str, str], unit: RunningUnit) -> None:
         unit.standby = True
+        assert unit.order.guard is not None
+        for queue in unit.queues.values():  # before anybody can see them: readers who come here early shall wait
+            queue.incarnation = unit.order.guard.incarnation
+            queue.hold()
         with self.ordering:
             self.units[key] = unit
             self.kept.update({queue.stream: queue for queue in unit.queues.values()})

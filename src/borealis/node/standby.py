@@ -49,9 +49,6 @@ class Standby:
         self._followed = 0  # the last train whose order is known, of a backup that runs in parallel
         self._heard, self._messages, self._bytes, self._discarded = time.monotonic(), 0, 0, 0
         self._since = time.time()
-        for queue in unit.queues.values():
-            queue.incarnation = guard.incarnation
-            queue.hold()
         for feed in unit.feeds.values():
             feed.deferred = guard.approach != "active"
 
