@@ -17,7 +17,6 @@ help:
 
 setup: $(READY)
 
-MATRIX := tests/chaos/test_failures.py # four nodes and thirty queries: more than two cores bear beside anything else
 SLOW_LAWS := tests/laws/test_end_to_end.py tests/laws/test_takeover.py
 
 $(READY): pyproject.toml
@@ -42,7 +41,7 @@ check: setup
 	$(PYTEST) tests/unit tests/laws $(SLOW_LAWS:%=--ignore=%) -n 2 --dist worksteal --durations=5
 
 test: check
-	$(PYTEST) $(SLOW_LAWS) tests/steps tests/cluster tests/chaos --ignore=$(MATRIX) --durations=10
+	$(PYTEST) $(SLOW_LAWS) tests/steps tests/cluster tests/chaos --durations=10
 
 bench: setup
 	$(BIN)/borealis bench engine

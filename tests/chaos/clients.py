@@ -15,8 +15,8 @@ from shapes import GROUPS, SHAPES, START_US, STEP_US, rows
 from borealis.emit.client import Client
 from borealis.section import Section
 
-BATCH_ROWS = 80
-TICK_S = 0.4  # a dozen units whose trains follow each other closely are more than two cores can bear
+BATCH_ROWS = 200
+TICK_S = 1.0  # a dozen units whose trains follow each other closely are more than two cores can bear
 END_S = 60.0
 
 

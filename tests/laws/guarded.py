@@ -225,11 +225,14 @@ class Guarded(Cluster):
             for unit in list(self.nodes[i].units.values()):
                 unit.query.stop()
         alive = [i for i in range(len(self.nodes)) if i not in self.dead]
+        ended = [unit.run for i in alive for unit in self.nodes[i].units.values() if unit.run.done.is_set()]
+        left = [run.manager.waiting() for run in ended]
         for i in alive:
             self.nodes[i].close()
             self._servers[i].close()
         for peer in self.peers:
             peer.close()
+        assert not any(left), f"rows that are said to wait in units that have ended: {left}"
 
 
 def publish_slowly(cluster: Guarded, stream: str, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> None:
