@@ -57,7 +57,7 @@ class Options:
     @property
     def seconds(self) -> float:
         """How long each run is measured."""
-        return 8.0 if self.quick else 20.0
+        return 8.0 if self.quick else 12.0
 
 
 def groups(options: Options) -> Groups:
@@ -66,9 +66,9 @@ def groups(options: Options) -> Groups:
     diagrams = options.diagram or tuple(cases.CLASSES)
     quick = options.quick
     made: dict[str, Groups] = {
-        "approaches": cases.approaches(diagrams, wanted, (100, 500) if quick else cases.INTERVALS_MS),
-        "window": cases.windows(wanted, cases.SIZES_MS[::4] if quick else cases.SIZES_MS),
-        "slide": cases.slides(wanted, cases.SLIDES_MS[::4] if quick else cases.SLIDES_MS),
+        "approaches": cases.approaches(diagrams, wanted, (25, 500) if quick else cases.INTERVALS_MS),
+        "window": cases.windows(wanted, cases.SIZES_MS[::2] if quick else cases.SIZES_MS),
+        "slide": cases.slides(wanted, cases.SLIDES_MS[::2] if quick else cases.SLIDES_MS),
         "q2": cases.q2(1 if quick else options.runs) if "passive" in wanted else [],
     }
     return [group for name in options.only or QUERIES for group in made[name] if group]

@@ -11,9 +11,10 @@ COLUMNS = "ts TIMESTAMP, src INT, bytes INT"
 Q2_COLUMNS = "k INT, v DOUBLE, ts TIMESTAMP"
 LAST = "last"
 NONE = "none"
-INTERVALS_MS = (25, 50, 100, 250, 500, 1000)
-SIZES_MS = (2000, 4000, 6000, 8000, 10000)
-SLIDES_MS = (1000, 500, 250, 100, 50)
+INTERVALS_MS = (25, 100, 500, 1000)
+SIZES_MS = (2000, 6000, 10000)
+SLIDES_MS = (1000, 250, 50)
+WARM_S = 6.0
 GUARANTEES = {NONE: "none", "amnesia": "gap", "passive": "precise", "active": "precise", "upstream-backup": "precise"}
 CLASSES = {"filter": "repeatable", "aggregate": "convergent-capable", "union": "arbitrary"}  # of the diagrams
 INPUTS = {"union": ("packets", "others")}
@@ -42,9 +43,14 @@ class Case:
         return INPUTS.get(self.diagram, ("packets",))
 
     @property
+    def ahead_s(self) -> float:
+        """So much of its input comes at once, to fill its windows."""
+        return self.size_ms / 1000 if self.diagram == "aggregate" else 0.0
+
+    @property
     def warm_s(self) -> float:
-        """Until its windows are full."""
-        return 5.0 + (self.size_ms / 1000 if self.diagram in ("aggregate", "q2") else 0.0)
+        """Until it runs as it will."""
+        return WARM_S + (self.size_ms / 1000 if self.diagram == "q2" else 0.0)
 
     def bare(self) -> Case:
         """The same without protection."""
@@ -73,9 +79,13 @@ def approaches(diagrams: Sequence[str], wanted: Sequence[str], intervals: Sequen
     """Groups to measure between two runs without protection: Hwang's figures 3.6 to 3.8 and table 3.6."""
     groups = []
     for diagram in diagrams:
-        for approach in wanted:
-            varied: Sequence[int | None] = (None,) if approach == "amnesia" else intervals
-            groups.append([Case("approaches", diagram, approach, interval) for interval in varied])
+        cases = [
+            Case("approaches", diagram, approach, interval)
+            for approach in wanted
+            for interval in ((None,) if approach == "amnesia" else intervals)
+        ]
+        half = (len(cases) + 1) // 2
+        groups += [cases[:half], cases[half:]]
     return groups
 
 

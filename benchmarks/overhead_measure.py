@@ -96,7 +96,7 @@ def measure(cluster: Cluster, case: Case, data: Packets, seconds: float) -> Meas
     drain = Drain(client, f"{name}/{LAST}")
     publishers = [client.publisher(f"{name}/{one}") for one in case.inputs]
     senders = [Sender(publisher) for publisher in publishers]
-    feed: Any = Q2Feed(senders[0]) if case.diagram == "q2" else Feed(data, senders, tick_s=TICK_S)
+    feed: Any = Q2Feed(senders[0]) if case.diagram == "q2" else Feed(data, senders, tick_s=TICK_S, ahead_s=case.ahead_s)
     feed.start()
     try:
         if case.approach != NONE:

@@ -73,6 +73,7 @@ class Supervisor:
         self._command = [sys.executable, str(JOB), json.dumps(given)]
         self._log = (home / "job.log").open("wb")
         self._process: subprocess.Popen[bytes] | None = None
+        self._reader: threading.Thread | None = None
 
     def start(self) -> None:
         """The job, in a session of its own."""
@@ -80,7 +81,8 @@ class Supervisor:
         self._process = subprocess.Popen(
             self._command, stdout=subprocess.PIPE, stderr=self._log, env=environment, start_new_session=True
         )
-        threading.Thread(target=self._read, args=(self._process,), daemon=True).start()
+        self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
+        self._reader.start()
 
     def kill(self) -> float:
         """SIGKILL to the driver, its JVM and its workers; when that was."""
@@ -90,6 +92,12 @@ class Supervisor:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         return at
+
+    def end(self) -> None:
+        """Kill it, and take what it has printed."""
+        self.kill()
+        assert self._reader is not None
+        self._reader.join(FIRST_S)
 
     def wait_new(self, after: float, seconds: float) -> None:
         """Until something new has come after a moment."""
@@ -122,6 +130,7 @@ def native(diagram: str, kills: int, data: Packets, size: tuple[str, int], slide
         supervisor.start()
         found = _kills(supervisor, kills, say)
         feed.stop()
+        supervisor.end()
         boundary = supervisor.boundary_us  # what lies behind it would have come later
         expected = {key: n for key, n in counted(*feed.given(), size[1], slide[1]).items() if key[1] <= boundary}
         checked = check(supervisor.arrivals, expected)

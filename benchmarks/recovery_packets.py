@@ -111,6 +111,7 @@ class Feed:
     packets: Packets
     takers: Sequence[Callable[[pa.RecordBatch | None, int], None]]
     tick_s: float = TICK_S
+    ahead_s: float = 0.0  # so much comes with the first tick, as if it had begun earlier
     start_us: int = field(default_factory=lambda: int(time.time()) * 1_000_000)
     rows: int = 0
     bytes: int = 0
@@ -158,7 +159,7 @@ class Feed:
             late = time.monotonic() - began - tick * self.tick_s
             self.behind_s = max(self.behind_s, late)
             self._stop.wait(max(0.0, -late))
-            yield int(tick * self.tick_s * 1e6)
+            yield int((self.ahead_s + tick * self.tick_s) * 1e6)
 
     def _give(self, until_us: int) -> None:
         at, src, size = self.packets.between(self._given_us, until_us)
