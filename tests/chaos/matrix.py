@@ -19,7 +19,6 @@ from borealis.errors import DiagramError
 from borealis.ha.classes import classify
 from borealis.ha.offers import refuse
 
-VICTIMS = ("entry", "backup", "coordinator", "upstream", "pause", "last", "middle", "rejoin")
 # One blow may hit several: the backup of the second unit is on the node of the first, and whoever comes back must have
 # died before. In the order of a round: what leaves least behind comes last.
 BLOWS = {
@@ -30,6 +29,7 @@ BLOWS = {
     "last": ("last",),
     "rejoin": ("middle", "rejoin"),
 }
+VICTIMS = [victim for hit in BLOWS.values() for victim in hit]
 ROLES = {"entry": "node4", "u1": "node1", "u2": "node2", "u3": "node3"}
 BACKUPS = {"u1": "node3", "u2": "node1", "u3": "node4"}
 ANOTHER_DEPLOYMENT = 2  # pairs that must be new to be worth it

@@ -32,6 +32,7 @@ PAUSE_S = 5.0  # the diagrams' patience is three seconds
 REJOIN_S = 2.0
 GIVEN_UP = "in epoch"  # a unit's words when what it reads began anew
 LOOK_S = 0.05
+SAFE = ("protected", "watching")  # states of a protection that is whole
 UNITS = {"upstream": "u1", "last": "u3", "rejoin": "u2", "pause": "u2"}  # whose primary is hit
 
 Facts = dict[str, Any]
@@ -166,9 +167,7 @@ class Round:
             part for part in (*status["units"], *status["streams"]) if part["node"] == node and part.get("protection")
         ]
         states = [(part.get("unit"), part["protection"]) for part in here]
-        return all(
-            guard["backup"] if unit == "u2" else guard["state"] in ("protected", "watching") for unit, guard in states
-        )
+        return all(guard["backup"] if unit == "u2" else guard["state"] in SAFE for unit, guard in states)
 
     def _pause(self, node: str) -> None:
         """Longer than anybody's patience; the deposed primary wakes up behind it."""
@@ -254,7 +253,7 @@ class Round:
         going_on = {name for name, some in self.histories.items() if not any(history.given_up for history in some)}
         parts = [part for part in (*status["units"], *status["streams"]) if part["diagram"] in going_on]
         guards = [part["protection"] for part in parts if part.get("protection")]
-        return [guard["why"] for guard in guards if guard["state"] not in ("protected", "watching")]
+        return [guard["why"] for guard in guards if guard["state"] not in SAFE]
 
     def _wait(self, what: Callable[[], bool], told: str, seconds: float) -> None:
         until = time.monotonic() + seconds

@@ -287,6 +287,13 @@ class OutputQueue:
             hint=f"subscribe from {self._first}, or from 'oldest'",
         )
 
+    def of_another_life(self, epoch: str | None) -> GoneError:
+        """For someone whose ids are of another epoch."""
+        return GoneError(
+            f"stream {self.stream} is in epoch {self.epoch}, not {epoch}: ids of the one mean nothing in the other",
+            hint="subscribe without an epoch, from 'oldest' or 'newest'",
+        )
+
     def _unknown(self, start: int) -> GoneError:
         return GoneError(
             f"stream {self.stream} has no tuple {start} yet: the next is {self._next}",

@@ -296,10 +296,7 @@ class StreamFeed:
 
     def _from_queue(self, queue: OutputQueue) -> Iterator[Section]:
         if self._known_epoch() not in (None, queue.epoch):
-            raise GoneError(
-                f"stream {self.stream} is in epoch {queue.epoch}, not {self.epoch}: ids of the one mean nothing in the "
-                "other"
-            )
+            raise queue.of_another_life(self.epoch)
         anywhere = self._anywhere or self._is_fresh()
         self.epoch = queue.epoch
         self._next, self._anywhere = queue.register(self.reader, None if anywhere else self._next), False

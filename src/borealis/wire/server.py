@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from borealis.emit.queue import MovedError, OutputQueue, StandbyError
-from borealis.errors import GoneError, MachineError, StreamError, WireError
+from borealis.errors import MachineError, StreamError, WireError
 from borealis.section import NOTHING, Section, empty_rows, wire_schema
 from borealis.wire.auth import OPEN, Security, TokenCheck, host_of, is_flight, require_security
 from borealis.wire.messages import Ack, BatchHead, Export, Publish, Receipt, SectionHead, StreamFacts, Subscribe
@@ -312,11 +312,7 @@ class _Feed:
         if wanted.epoch is not None and wanted.epoch != queue.epoch:
             if queue.standby:
                 raise self._on_standby()
-            raise GoneError(
-                f"stream {wanted.stream} is in epoch {queue.epoch}, not {wanted.epoch}: ids of the one mean nothing "
-                "in the other",
-                hint="subscribe without an epoch, from 'oldest' or 'newest'",
-            )
+            raise queue.of_another_life(wanted.epoch)
         if wanted.reader is not None and wanted.reader.startswith("~"):
             raise StreamError(f"'{wanted.reader}' cannot name a reader", hint="names with ~ are for those without one")
         self._passing = wanted.reader is None
