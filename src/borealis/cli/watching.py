@@ -123,7 +123,7 @@ def progress_line(unit: Progress) -> str:
     """A unit's progress in one line."""
     if not unit.trains:
         return f"{unit.unit}: no train committed yet, {span(unit.seconds * 1e6)}"
-    late = sum(dict(unit.late).values())
+    late, dead = sum(dict(unit.late).values()), sum(unit.dead_letters.values())
     parts = [
         f"{unit.rows_in:,} in",
         *(f"{n:,} to {name}" for name, n in dict(unit.rows_out).items()),
@@ -132,6 +132,7 @@ def progress_line(unit: Progress) -> str:
         f"train {_last(unit)} (p50 {_ms(unit.percentile(0.5))})",
         *([f"boundary held by {unit.held_by}"] if unit.held_by else []),
         *([f"{late:,} late"] if late else []),
+        *([f"{dead:,} dead letters"] if dead else []),
         f"state {size(unit.state_bytes)}",
     ]
     return f"{unit.unit}: {', '.join(parts)}"

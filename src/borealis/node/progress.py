@@ -9,6 +9,7 @@ from typing import Any
 
 from borealis.diagram.durations import show
 from borealis.ingest.entry import Cursor
+from borealis.ingest.sources.base import LiveSource
 from borealis.tuples import FIRST_TIME, LAST_TIME
 
 TRAINS_REMEMBERED = 2_000
@@ -30,6 +31,7 @@ class Progress:
     train_ms: deque[float] = field(default_factory=lambda: deque(maxlen=TRAINS_REMEMBERED))
     recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=20))  # when, rows_in
     resumed_after: int = 0  # the train a restarted run goes on after
+    live: dict[str, LiveSource] = field(default_factory=dict)  # sources that count what they cannot read
 
     def note(self, rows_in: int, ms: float, cursors: dict[str, Cursor], state_bytes: int) -> None:
         """A train was committed."""
@@ -41,6 +43,11 @@ class Progress:
         self.state_bytes = state_bytes
         self.train_ms.append(ms)
         self.recent.append((time.monotonic(), self.rows_in))
+
+    @property
+    def dead_letters(self) -> dict[str, int]:
+        """Records of each live input that could not be read, those of earlier starts included."""
+        return {name: source.dead_letters.count for name, source in self.live.items()}
 
     @property
     def seconds(self) -> float:
@@ -83,6 +90,7 @@ class Progress:
             "rows_in": self.rows_in,
             "rows_out": self.rows_out,
             "late": self.late,
+            "dead_letters": self.dead_letters,
             "boundary_held_by": self.held_by,
             "lag_ms": None if self.lag_us is None else self.lag_us / 1000,
             "seconds": round(self.seconds, 3),
@@ -94,9 +102,10 @@ class Progress:
 
     def warnings(self) -> list[str]:
         """What a user should know although nothing failed."""
-        return [
+        late = [
             f"{n:,} late tuples on '{name}', up to {show(self.lateness_us[name])} behind the boundary: "
             f"raise its slack, or take them from the output '{name}.late'"
             for name, n in self.late.items()
             if n
         ]
+        return [*late, *(warning for source in self.live.values() for warning in source.warnings())]

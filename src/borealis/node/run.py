@@ -17,7 +17,7 @@ from borealis.emit.sinks.base import Sink
 from borealis.errors import BorealisError, OutputError, did_you_mean
 from borealis.ingest.input_manager import Admission
 from borealis.ingest.sources import as_source
-from borealis.ingest.sources.base import Source
+from borealis.ingest.sources.base import LiveSource, Source
 from borealis.node.progress import Progress
 from borealis.node.unit import UnitOptions, UnitRun
 from borealis.plan.compile import compile_unit
@@ -59,6 +59,7 @@ class Result:
             "rows_in": sum(u["rows_in"] for u in units),
             "rows_out": {k: v for u in units for k, v in u["rows_out"].items()},
             "late": {k: v for u in units for k, v in u["late"].items()},
+            "dead_letters": {k: v for u in units for k, v in u["dead_letters"].items()},
             "seconds": max((u["seconds"] for u in units), default=0.0),
             "units": units,
             "warnings": [w for u in self.units for w in u.warnings()],
@@ -88,7 +89,8 @@ def run(
     spark = require(spark or session())
     runs: list[UnitRun] = []
     queries: list[Query] = []
-    sources = {name: _source(name, value, state) for name, value in inputs.items()}
+    times = {i.name: i.time for i in spec.inputs}
+    sources = {name: _source(name, times[name], value, state) for name, value in inputs.items()}
     complete = False
     try:
         for unit in spec.units():
@@ -112,10 +114,13 @@ def run(
     return Result([r.progress for r in runs], tables, spark)
 
 
-def _source(name: str, value: Any, state: str | Path | None) -> Source:
+def _source(name: str, time: str, value: Any, state: str | Path | None) -> Source:
     if is_frame(value):
         return as_frame_source(value, name, None if state is None else Path(state) / f"{name}.frame")
-    return as_source(value)
+    source = as_source(value)
+    if isinstance(source, LiveSource):
+        source.begin(name, time, None if state is None else Path(state))
+    return source
 
 
 def _attend(runs: list[UnitRun], queries: list[Query], watch: Callable[[list[Progress]], None] | None) -> None:

@@ -19,7 +19,7 @@ from borealis.clock import Clock
 from borealis.diagram.spec import Input, Unit
 from borealis.emit.jumps import JUMP, above
 from borealis.emit.queue import OutputQueue
-from borealis.emit.sinks.base import Sink
+from borealis.emit.sinks.base import FollowingSink, Sink
 from borealis.errors import BorealisError, TrainError
 from borealis.ha.steps import Step
 from borealis.ingest.input_manager import (
@@ -32,7 +32,7 @@ from borealis.ingest.input_manager import (
     cursors_to_json,
 )
 from borealis.ingest.relay import Feed, SectionSource
-from borealis.ingest.sources.base import Source
+from borealis.ingest.sources.base import LiveSource, Source
 from borealis.kernels.flow import Flow
 from borealis.kernels.program import DELTA_TAG
 from borealis.node.handover import Handover
@@ -83,7 +83,7 @@ class UnitRun:
         self.sinks = dict(sorted(sinks.items(), key=lambda item: item[1].durable))
         if options.headers and not compiled.headers:
             raise ValueError("outputs with headers need compile_unit(..., headers=True)")
-        self.progress = Progress(unit.name)
+        self.progress = Progress(unit.name, live={n: s for n, s in sources.items() if isinstance(s, LiveSource)})
         self.scratch = scratch(unit.name)
         self.done = threading.Event()
         self.failure: BorealisError | None = None
@@ -274,6 +274,9 @@ class UnitRun:
             self._ids[name] = self.progress.rows_out[name] = piece.stop
         self._committed, self._positions = train.number, positions
         self._header_now = self._header(train, positions)
+        for name, sink in self.sinks.items():
+            if isinstance(sink, FollowingSink):
+                sink.committed(positions[name])
         self._passed, self._silent = train.order, train.silent
         if self.watch is not None:
             self.watch(self.step(), deltas)

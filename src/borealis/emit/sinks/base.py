@@ -28,3 +28,12 @@ class Sink(Protocol):
     def close(self, complete: bool) -> None:
         """Make the result whole and visible. After an error (`complete=False`) every whole write is still there."""
         ...
+
+
+@runtime_checkable
+class FollowingSink(Sink, Protocol):
+    """A sink that shows rows only when they can no longer be taken back."""
+
+    def committed(self, position: int) -> None:
+        """The train whose `flush` answered with this position is committed, and so are all before it."""
+        ...

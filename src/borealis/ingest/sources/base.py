@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
+
+from borealis.ingest.dead_letters import DeadLetters
 
 
 @runtime_checkable
@@ -16,6 +19,24 @@ class Source(Protocol):
 
     def batches(self, schema: pa.Schema, skip: int, most_rows: int) -> Iterator[pa.RecordBatch]:
         """Rows in order from position `skip`: each batch exactly `schema`'s columns, at most `most_rows` rows."""
+        ...
+
+
+@runtime_checkable
+class LiveSource(Source, Protocol):
+    """A source whose rows were nowhere counted before: what it gave out under which position, it must remember."""
+
+    dead_letters: DeadLetters  # what it could not read
+
+    def begin(self, name: str, time: str, home: Path | None) -> None:
+        """Told before `batches`: the input, its time column (a record without one is dead), and the state directory.
+
+        With None nothing is remembered: each start begins anew.
+        """
+        ...
+
+    def warnings(self) -> list[str]:
+        """What a user should know although nothing failed; may be asked at any time, from any thread."""
         ...
 
 
