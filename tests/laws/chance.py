@@ -181,10 +181,17 @@ class Draughtsman:
     def draw(self, boxes: int) -> Spec:
         """The finished diagram; each arrow that nobody reads is an output."""
         for _ in range(boxes):
-            step = self.rng.choice(
-                [self.filter, self.map, self.union, self.aggregate, self.aggregate, self.join, self.join]
-            )
-            step()
+            steps = [
+                self.filter,
+                self.route,
+                self.map,
+                self.union,
+                self.aggregate,
+                self.aggregate,
+                self.join,
+                self.join,
+            ]
+            self.rng.choice(steps)()
         read = {s for box in self.diagram.spec.boxes for s in box.sources}
         for i, arrow in enumerate(self.arrows):
             if arrow.stream.source not in read or self.rng.random() < 0.1:
@@ -220,6 +227,12 @@ class Draughtsman:
     def filter(self) -> None:
         arrow = self._pick()
         self._add(arrow.stream.filter(self._predicate(arrow)), arrow.kinds, arrow.rows, arrow.distinct)
+
+    def route(self) -> None:
+        arrow = self._pick()
+        branches = {f"way{i}": self._predicate(arrow) for i in range(self.rng.randint(1, 3))}
+        for stream in arrow.stream.route(branches, otherwise=self.rng.choice([None, "rest"])):
+            self._add(stream, arrow.kinds, arrow.rows, arrow.distinct)
 
     def map(self) -> None:
         arrow = self._pick()

@@ -67,6 +67,16 @@ def map_() -> Diagram:
     return d
 
 
+def route() -> Diagram:
+    d = Diagram("route")
+    a = d.input("a", WIDE, slack="1 second", time="ts")
+    high, low, rest = a.route(high="k > 1", low="k < 1 OR v < 1", otherwise="rest")
+    high.output("high")
+    low.union(rest).aggregate(by="s", over=window("2 seconds"), n="count(*)").output("others")
+    rest.route(never="false", always="s > 'a'").always.output("odd")
+    return d
+
+
 def union_() -> Diagram:
     d = Diagram("union")
     a, b = (d.input(name, DDL, slack="1 second") for name in "ab")
@@ -124,7 +134,7 @@ def chain() -> Diagram:
     return d
 
 
-BOXES = [filter_, map_, union_, tumbling, sliding, gaps, keyless, join, chain]
+BOXES = [filter_, route, map_, union_, tumbling, sliding, gaps, keyless, join, chain]
 
 
 def story_of(diagram: Diagram, rng: Random, rows: int, *, distinct: bool = True) -> Story:

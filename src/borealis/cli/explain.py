@@ -80,7 +80,7 @@ def _box(box: Box, compiled: Any) -> dict[str, Any]:
         "kind": box.kind,
         "does": box.describe(),
         "from": list(box.sources),
-        "columns": _types(compiled.schemas[box.name]),
+        "gives": {arrow: _types(compiled.schemas[arrow]) for arrow in box.arrows},
         "class": box.operator_class,
         "stateful": box.stateful,
         "runs": compiled.where[box.name],
@@ -88,7 +88,7 @@ def _box(box: Box, compiled: Any) -> dict[str, Any]:
 
 
 def _types(schema: Any) -> dict[str, str]:
-    from borealis.plan.analyze import show as show_type
+    from borealis.plan.types import show as show_type
 
     return {f.name: show_type(f.dataType) for f in schema.fields}
 
@@ -125,12 +125,13 @@ def drawn(facts: dict[str, Any]) -> RenderableType:
                     f"from {', '.join(box['from'])}; {state}; ", (box["class"], "cyan"), "; ", (box["runs"], "green")
                 )
             )
-            node.add(_columns(box["columns"]))
+            for arrow, columns in box["gives"].items():
+                node.add(_columns(columns, "" if arrow == box["name"] else f"{arrow}: "))
         for output, source in unit["outputs"].items():
             tree.add(Text.assemble("output ", (output, "bold"), f": from {source}"))
         parts += [tree, Panel(Text(unit["plan"]), title=f"Spark plan of {unit['unit']}", title_align="left")]
     return Group(*parts)
 
 
-def _columns(columns: dict[str, str]) -> Text:
-    return Text(", ".join(f"{name} {kind}" for name, kind in columns.items()), style="dim")
+def _columns(columns: dict[str, str], head: str = "") -> Text:
+    return Text(head + ", ".join(f"{name} {kind}" for name, kind in columns.items()), style="dim")

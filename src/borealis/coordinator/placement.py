@@ -16,7 +16,7 @@ from fractions import Fraction
 
 from borealis.coordinator.refusals import AbsentError, MissingError
 from borealis.diagram.cut import Piece
-from borealis.diagram.spec import LATE
+from borealis.diagram.spec import origin
 from borealis.errors import ClusterError, did_you_mean
 
 
@@ -56,7 +56,7 @@ def place(
             units[piece.name] = _idlest(nodes.values(), units)
     entries: dict[str, str] = {}
     for name in inputs:
-        first = next((p.name for p in pieces if name in (arrow.removesuffix(LATE) for arrow in p.reads)), None)
+        first = next((p.name for p in pieces if name in (origin(arrow) for arrow in p.reads)), None)
         entries[name] = places.get(name) or (units[first] if first else _idlest(nodes.values(), units))
     return Placement({piece.name: units[piece.name] for piece in pieces}, entries)
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from borealis.diagram.boxes import Box
 from borealis.diagram.frozen import Frozen
-from borealis.diagram.spec import LATE, Spec
+from borealis.diagram.spec import Spec, origin
 from borealis.errors import DiagramError, did_you_mean
 
 
@@ -42,7 +42,7 @@ def cut(spec: Spec, cuts: Collection[str] = (), places: Mapping[str, str] | None
     stage: dict[str, int] = {}
     for box in boxes.values():
         stage[box.name] = max(
-            (stage[s] + (box.name in cuts or place[s] != place[box.name]) for s in box.sources if s in boxes), default=0
+            (stage[s] + (box.name in cuts or place[s] != place[box.name]) for s in _before(box, boxes)), default=0
         )
     home = _components(boxes, stage, place, cuts)
     order = sorted(dict.fromkeys(home.values()), key=lambda h: (stage[h], list(boxes).index(h)))
@@ -60,7 +60,7 @@ def even_cuts(spec: Spec, pieces: int) -> list[str]:
         boxes = [box.name for box in unit.spec.topological()]
         share = {name: i * pieces // len(boxes) for i, name in enumerate(boxes)}
         for box in unit.spec.boxes:
-            before = [share[s] for s in box.sources if s in share]
+            before = [share[s] for s in _before(box, share)]
             if before and share[box.name] > max(before):
                 found.append(box.name)
     return found
@@ -69,7 +69,7 @@ def even_cuts(spec: Spec, pieces: int) -> list[str]:
 def box_places(spec: Spec, places: Mapping[str, str]) -> dict[str, str]:
     """Places of boxes, from those of boxes and outputs; inputs are checked, but are no boxes."""
     boxes = {box.name for box in spec.boxes}
-    outputs = {o.name: o.source.removesuffix(LATE) for o in spec.outputs}
+    outputs = {o.name: origin(o.source) for o in spec.outputs}
     inputs = {i.name for i in spec.inputs}
     wanted: dict[str, str] = {}
     for name, node in places.items():
@@ -90,12 +90,17 @@ def _spread(boxes: Mapping[str, Box], wanted: Mapping[str, str]) -> dict[str, st
     place: dict[str, str | None] = {name: wanted.get(name) for name in boxes}
     for box in boxes.values():
         if place[box.name] is None:
-            place[box.name] = next((place[s] for s in box.sources if place.get(s) is not None), None)
+            place[box.name] = next((place[s] for s in _before(box, boxes) if place[s] is not None), None)
     for box in reversed(list(boxes.values())):
-        for source in box.sources:
-            if source in boxes and place[source] is None:
+        for source in _before(box, boxes):
+            if place[source] is None:
                 place[source] = place[box.name]
     return place
+
+
+def _before(box: Box, boxes: Collection[str]) -> list[str]:
+    """Those of the boxes that this one reads from."""
+    return [name for name in map(origin, box.sources) if name in boxes]
 
 
 def _components(
@@ -119,11 +124,11 @@ def _components(
     for box in boxes.values():
         if box.name in cuts:
             continue
-        for source in box.sources:
+        for source in map(origin, box.sources):
             if source in boxes:
                 join(source, box.name)
             else:  # two boxes that read the same input belong together
-                join(readers.setdefault(source.removesuffix(LATE), box.name), box.name)
+                join(readers.setdefault(source, box.name), box.name)
     return {name: find(name) for name in boxes}
 
 
@@ -131,13 +136,13 @@ def piece_of(spec: Spec, name: str, mine: Sequence[str], place: str | None = Non
     """The piece that these boxes make."""
     inside = set(mine)
     arrows = spec.arrows()
-    reads = {s for box in mine for s in spec.box(box).sources if s not in inside}
+    reads = {s for box in mine for s in spec.box(box).sources if origin(s) not in inside}
     wanted = {s for box in spec.boxes if box.name not in inside for s in box.sources} | {o.source for o in spec.outputs}
     return Piece(
         name=name,
         boxes=tuple(mine),
         reads=tuple(a for a in arrows if a in reads),
-        gives=tuple(b for b in mine if b in wanted),
+        gives=tuple(a for box in mine for a in spec.box(box).arrows if a in wanted),
         place=place,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,13 +13,14 @@ from borealis.diagram.boxes.base import Box
 from borealis.diagram.boxes.filter import Filter
 from borealis.diagram.boxes.join import Join
 from borealis.diagram.boxes.map import Map
+from borealis.diagram.boxes.route import Route
 from borealis.diagram.boxes.union import Union
 from borealis.diagram.durations import Window, show, window
 from borealis.diagram.protection import ALL, Protection
-from borealis.diagram.spec import LATE, Input, Output, Spec, Unit
-from borealis.errors import DiagramError
+from borealis.diagram.spec import LATE, SIDE, Input, Output, Spec, Unit, origin
+from borealis.errors import DiagramError, did_you_mean
 
-__all__ = ["Diagram", "Input", "Output", "Spec", "Stream", "Unit"]
+__all__ = ["Branches", "Diagram", "Input", "Output", "Spec", "Stream", "Unit"]
 
 
 class Diagram:
@@ -173,6 +174,26 @@ class Stream:
         """The tuples for which the predicate is true."""
         return self._then(Filter, name, predicate=predicate)
 
+    def route(
+        self,
+        branches: Mapping[str, str] | None = None,
+        /,
+        *,
+        otherwise: str | None = None,
+        box_name: str | None = None,
+        **predicates: str,
+    ) -> Branches:
+        """One stream for each predicate: a tuple goes to the first that is true, else to the branch `otherwise` names.
+
+        >>> events = Diagram("alarms").input("events", "ts TIMESTAMP, sev INT")
+        >>> urgent, rest = events.route(urgent="sev > 7", otherwise="rest")
+        >>> urgent.source, rest.columns
+        ('route_1.urgent', ['ts', 'sev'])
+        """
+        box = self._then(Route, box_name, branches=dict(branches or {}) | predicates, otherwise=otherwise).source
+        drawn = self.diagram.spec.box(box)
+        return Branches({side.removeprefix(SIDE): Stream(self.diagram, box + side) for side in drawn.sides})
+
     def map(self, exprs: Mapping[str, str] | None = None, /, *, box_name: str | None = None, **columns: str) -> Stream:
         """New columns, each an expression; a column called `box_name` has to come in the dict."""
         return self._then(Map, box_name, exprs=dict(exprs or {}) | columns)
@@ -223,7 +244,7 @@ class Stream:
 
     def protect(self, **how: Any) -> Stream:
         """Protect the unit of the box that this stream comes from; the same stream again."""
-        self.diagram.protect(self.source, **how)
+        self.diagram.protect(origin(self.source), **how)
         return self
 
     def output(self, name: str, *, full: Literal["wait", "drop"] = "wait") -> None:
@@ -239,3 +260,25 @@ class Stream:
         if other.diagram is not self.diagram:
             hint = "draw both in one Diagram"
             raise DiagramError(f"'{other.source}' belongs to another diagram, '{other.diagram.name}'", hint=hint)
+
+
+@dataclass(frozen=True)
+class Branches:
+    """The streams of a route, in order: `branches.urgent`, `branches["urgent"]`, or unpacked."""
+
+    streams: Mapping[str, Stream]
+
+    def __iter__(self) -> Iterator[Stream]:
+        return iter(self.streams.values())
+
+    def __getitem__(self, name: str) -> Stream:
+        if name not in self.streams:
+            raise DiagramError(
+                f"no branch '{name}' (has: {', '.join(self.streams)})", hint=did_you_mean(name, self.streams)
+            )
+        return self.streams[name]
+
+    def __getattr__(self, name: str) -> Stream:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self[name]

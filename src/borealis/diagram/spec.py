@@ -21,6 +21,7 @@ from borealis.errors import DiagramError, InputError, did_you_mean
 
 VERSION = 1  # of the YAML form
 LATE = ".late"  # the side stream of an input: what came after the boundary had passed it
+SIDE = "."  # between the name of an input or box and that of one of its side streams
 PACE_US = 1_000_000  # distance of boundaries where no box needs a finer one
 FACTOR_MAX = 1_000_000  # what of a number has no factor up to here counts as prime
 
@@ -157,13 +158,13 @@ class Spec(Frozen):
                 raise InputError(f"nothing is given for input '{name}'", hint=how.format(name=name))
 
     def arrows(self) -> list[str]:
-        """Everything an arrow can come from: inputs, their late tuples, boxes."""
-        return [a for i in self.inputs for a in (i.name, i.name + LATE)] + [box.name for box in self.boxes]
+        """Everything an arrow can come from: inputs, their late tuples, boxes and their sides."""
+        return [a for i in self.inputs for a in (i.name, i.name + LATE)] + [a for box in self.boxes for a in box.arrows]
 
     def no_arrow(self, source: str) -> DiagramError:
         """The error for an arrow that comes from nowhere."""
         near = did_you_mean(source, self.arrows())
-        known = ", ".join([*(i.name for i in self.inputs), *(b.name for b in self.boxes)]) or "nothing"
+        known = ", ".join([*(i.name for i in self.inputs), *(a for b in self.boxes for a in b.arrows)]) or "nothing"
         return DiagramError(
             f"no input or box '{source}' (has: {known})", hint=near or "draw the arrow from one of these"
         )
@@ -171,11 +172,12 @@ class Spec(Frozen):
     def topological(self) -> list[Box]:
         """The boxes, each after those it reads from; otherwise in the order in which they were added."""
         boxes = {box.name: box for box in self.boxes}
-        waiting = {name: sum(s in boxes for s in set(box.sources)) for name, box in boxes.items()}
+        before = {name: {origin(s) for s in box.sources} & boxes.keys() for name, box in boxes.items()}
+        waiting = {name: len(before[name]) for name in boxes}
         readers: dict[str, list[str]] = {name: [] for name in boxes}
         for box in self.boxes:
-            for source in set(box.sources) & boxes.keys():
-                readers[source].append(box.name)
+            for name in before[box.name]:
+                readers[name].append(box.name)
         ready = deque(name for name, n in waiting.items() if n == 0)
         order = []
         while ready:
@@ -196,7 +198,7 @@ class Spec(Frozen):
         boxes = {box.name: box for box in self.boxes}
         way = [next(box.name for box in self.boxes if box.name in stuck)]
         while way[-1] not in way[:-1]:
-            way.append(next(source for source in boxes[way[-1]].sources if source in stuck))
+            way.append(next(name for name in map(origin, boxes[way[-1]].sources) if name in stuck))
         return way[way.index(way[-1]) :][::-1]
 
     @cached_property
@@ -208,7 +210,7 @@ class Spec(Frozen):
                 if source not in found:
                     e = self.no_arrow(source)
                     raise box.wrong(e.message, e.hint)
-            found[box.name] = box.columns([found[source] for source in box.sources])
+            found |= box.side_columns([found[source] for source in box.sources])
         return found
 
     def columns(self, source: str) -> list[str]:
@@ -231,7 +233,7 @@ class Spec(Frozen):
             find(i.name)
         for box in self.boxes:
             for source in box.sources:
-                home[find(box.name)] = find(source.removesuffix(LATE))
+                home[find(box.name)] = find(origin(source))
         pieces: dict[str, None] = dict.fromkeys(find(node) for node in [*(i.name for i in self.inputs), *home])
         units = []
         for number, piece in enumerate(pieces, 1):
@@ -239,7 +241,7 @@ class Spec(Frozen):
                 name=self.name,
                 inputs=tuple(i for i in self.inputs if find(i.name) == piece),
                 boxes=tuple(box for box in self.boxes if find(box.name) == piece),
-                outputs=tuple(o for o in self.outputs if find(o.source.removesuffix(LATE)) == piece),
+                outputs=tuple(o for o in self.outputs if find(origin(o.source)) == piece),
             )
             units.append(Unit(name=f"u{number}", spec=spec))
         return units
@@ -253,7 +255,7 @@ class Spec(Frozen):
         downstream = []
         for box in self.topological():
             if reached & set(box.sources):
-                reached.add(box.name)
+                reached |= set(box.arrows)
                 downstream.append(box)
         grid = gcd(*(box.grid_us for box in downstream))
         reach = min((box.reach_us for box in downstream if box.reach_us), default=0)
@@ -299,6 +301,15 @@ class Spec(Frozen):
     def fingerprint(self) -> str:
         """What tells this diagram from any other: the SHA-256 of its YAML form."""
         return hashlib.sha256(self.to_yaml().encode()).hexdigest()
+
+
+def origin(arrow: str) -> str:
+    """The input or box that an arrow comes from.
+
+    >>> origin("packets.late"), origin("packets")
+    ('packets', 'packets')
+    """
+    return arrow.partition(SIDE)[0]
 
 
 def _is_timestamp(kind: str) -> bool:

@@ -63,7 +63,8 @@ def _origins(spec: Spec, piece: Piece) -> dict[str, list[str]]:
     found: dict[str, set[str]] = {arrow: {arrow} for arrow in piece.reads}
     for box in spec.topological():
         if box.name in piece.boxes:
-            found[box.name] = {origin for source in box.sources for origin in found[source]}
+            origins = {one for source in box.sources for one in found[source]}
+            found |= dict.fromkeys((box.name, *box.arrows), origins)
     return {name: [a for a in piece.reads if a in found[name]] for name in piece.boxes}
 
 

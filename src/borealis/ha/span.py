@@ -16,6 +16,7 @@ Late tuples come without boundaries, so state that is made of them is never let 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 
 from borealis.diagram.cut import Piece
 from borealis.diagram.spec import LATE, Spec
@@ -56,21 +57,22 @@ def _reaches(spec: Spec, piece: Piece, outlets: tuple[str, ...]) -> dict[str, Re
     boundless = _boundless(spec)
     behind: dict[str, Reach] = dict.fromkeys(outlets, 0)  # of the arrows that lead to an outlet
     for box in reversed([box for box in spec.topological() if box.name in mine]):
-        if box.name not in behind:
+        ahead = [behind[arrow] for arrow in box.arrows if arrow in behind]
+        if not ahead:
             continue
         own = None if box.stateful and box.name in boundless else box.holds_us
-        further = _sum(own, behind[box.name])
+        further = _sum(own, reduce(_longer, ahead))
         for source in box.sources:
             behind[source] = _longer(behind.get(source, 0), further)
     return {arrow: behind.get(arrow, 0) for arrow in piece.reads}
 
 
 def _boundless(spec: Spec) -> set[str]:
-    """The arrows on which no boundary comes before the end: late tuples, and what is made of them."""
+    """The arrows and boxes where no boundary comes before the end: late tuples, and what is made of them."""
     found = {i.name + LATE for i in spec.inputs}
     for box in spec.topological():
         if found & set(box.sources):
-            found.add(box.name)
+            found |= {box.name, *box.arrows}
     return found
 
 

@@ -17,6 +17,7 @@ from borealis.kernels.accumulators import Pick, Rows, accumulator
 from borealis.kernels.columns import Columns, concat, distinct_pairs, numbers, take, to_numpy, to_table, whole
 from borealis.kernels.flow import Bounds, Flow, empty_flow, rank_within
 from borealis.kernels.groups import Groups
+from borealis.kernels.step import Step, schema_of
 from borealis.state.delta import Change, Delta, TableSpec
 from borealis.tuples import FIRST_TIME, LAST_TIME, TIMESTAMP, Int64s
 
@@ -239,12 +240,6 @@ class AggregateKernel:
         panes = concat([*self.sealed, self.open])
         return {"groups": self._group_table(self.groups.alive()), "panes": to_table(panes)}
 
-    def size_now(self) -> tuple[int, int]:
-        """Rows and bytes held."""
-        rows = sum(len(p[PANE]) for p in [*self.sealed, self.open])
-        width = sum(v.itemsize if isinstance(v, np.ndarray) else 16 for v in self.open.values())
-        return rows + len(self.groups), rows * width + 64 * len(self.groups)
-
     def _group_table(self, numbers: Int64s) -> pa.Table:
         keys = {f"g{i}": k for i, k in enumerate(self.groups.keys(numbers))}
         return pa.table({GROUP: pa.array(numbers)} | keys)
@@ -263,6 +258,13 @@ class AggregateKernel:
 
     def _from_table(self, table: pa.Table) -> Columns:
         return {k: to_numpy(table[k]) if isinstance(v, np.ndarray) else whole(table[k]) for k, v in self.open.items()}
+
+
+def make(step: Step) -> AggregateKernel:
+    """The kernel of a step, with nothing in it."""
+    o, result = step.options, schema_of(step.schema)
+    calls = [Call(f, c, result.field(f"__a{i}").type) for i, (f, c) in enumerate(o["calls"])]
+    return AggregateKernel(schema_of(o["schema"]), o["by"], o["size"], o["slide"], calls)
 
 
 def _find(entries: Columns, panes: Int64s, groups: Int64s) -> tuple[Int64s, Int64s]:

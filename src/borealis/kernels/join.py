@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from borealis.errors import DiagramError, StateError, did_you_mean
 from borealis.kernels.flow import NOTHING, Flow, merge_bounds, rank_within
+from borealis.kernels.step import Step, schema_of
 from borealis.state.delta import Change, Delta, TableSpec
 from borealis.tuples import CAUSE, FIRST_TIME, LAST_TIME, SUB, TIME, Int64s
 
@@ -588,3 +589,11 @@ def _in_order(cause: Int64s, l_place: Int64s, r_place: Int64s) -> tuple[Int64s, 
 
 def _no_columns(n: int) -> pa.Table:
     return pa.table({"_": pa.nulls(n)}).select([])
+
+
+def make(step: Step) -> JoinKernel:
+    """The kernel of a step, with nothing in it."""
+    o = step.options
+    keys = [(a, b) for a, b in o["keys"]]
+    columns = [(s, c, n) for s, c, n in o["columns"]]
+    return JoinKernel(schema_of(o["left"]), schema_of(o["right"]), keys, o["within"], columns)

@@ -8,44 +8,30 @@ A flow is *whole* (every bucket has all its rows, as read from the source) or *p
 
 from __future__ import annotations
 
-import base64
+import importlib
+import pkgutil
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
-from functools import cache
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from borealis.kernels.aggregate import AggregateKernel, Call
+from borealis import kernels
 from borealis.kernels.columns import normal_floats, whole
 from borealis.kernels.expr import from_json
 from borealis.kernels.flow import Bounds, Flow, empty_flow, merge_bounds
-from borealis.kernels.join import JoinKernel
 from borealis.kernels.stateless import run_filter, run_map, run_union
+from borealis.kernels.step import Kernel, Step, schema_of
 from borealis.state.delta import Delta, from_stream, pack, to_stream
 from borealis.tuples import CAUSE, SUB, TIME
 
-Kernel = AggregateKernel | JoinKernel
 PIECE_BYTES_MOST = 32 << 20  # a row that crosses the JVM stays well below its 2 GB limit
 
 # tags of rows that are no flow
 TRAIN_TAG = -1  # payload: the plan of the train, so that later levels know it
 DELTA_TAG = -2  # payload: box name, zero byte, delta
-
-
-@dataclass(frozen=True)
-class Step:
-    """One kernel run: `op` over the flows `sources` gives the flow `out`."""
-
-    op: str  # filter, map, union, aggregate, join
-    out: str
-    sources: tuple[str, ...]
-    box: str
-    parted: bool
-    schema: str  # of `out`
-    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -99,17 +85,6 @@ class Program:
         )
         bounds = tuple((f, tuple(s)) for f, s in data["bounds"])
         return Program(data["buckets"], data["shared"], data["inputs"], bounds, levels)
-
-
-def schema_text(schema: pa.Schema) -> str:
-    """A schema as text that fits into JSON."""
-    return base64.b64encode(schema.serialize().to_pybytes()).decode()
-
-
-@cache
-def schema_of(text: str) -> pa.Schema:
-    """The schema back from its text."""
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
 @dataclass(frozen=True)
@@ -188,20 +163,17 @@ def _run(step: Step, sources: list[Flow], keep: Keep) -> tuple[Flow, Delta]:
         case "union":
             return run_union(sources), {}
         case _:
-            kernel = keep(step.box, lambda: make_kernel(step))
+            kernel = keep(step.box, lambda: MAKERS[step.op](step))
             return kernel.step(*sources)
 
 
-def make_kernel(step: Step) -> Kernel:
-    """A stateful step's kernel with nothing in it."""
-    o = step.options
-    if step.op == "aggregate":
-        result = schema_of(step.schema)
-        calls = [Call(f, c, result.field(f"__a{i}").type) for i, (f, c) in enumerate(o["calls"])]
-        return AggregateKernel(schema_of(o["schema"]), o["by"], o["size"], o["slide"], calls)
-    left, right = schema_of(o["left"]), schema_of(o["right"])
-    keys = [(a, b) for a, b in o["keys"]]
-    return JoinKernel(left, right, keys, o["within"], [(s, c, n) for s, c, n in o["columns"]])
+def _makers() -> dict[str, Callable[[Step], Kernel]]:
+    names = [m.name for m in pkgutil.iter_modules(kernels.__path__) if m.name != "program"]
+    modules = {name: importlib.import_module(f"{kernels.__name__}.{name}") for name in names}
+    return {name: module.make for name, module in modules.items() if hasattr(module, "make")}
+
+
+MAKERS = _makers()  # for each stateful op how its kernel is made, with nothing in it
 
 
 def bucket_of(flow: Flow, key: tuple[str, ...] | list[str], buckets: int) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -19,7 +19,6 @@ from borealis.errors import WireError
 from borealis.kernels.flow import Bounds, Flow, empty_flow
 from borealis.kernels.program import (
     TRAIN_TAG,
-    Kernel,
     Parcel,
     Port,
     Program,
@@ -27,8 +26,8 @@ from borealis.kernels.program import (
     flow_from_parcels,
     flow_of,
     run_level,
-    schema_of,
 )
+from borealis.kernels.step import Kernel, schema_of
 from borealis.plan.location import is_there, meet, read
 from borealis.state.cache import Cache
 from borealis.tuples import CAUSE, SUB, TIME

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from borealis.diagram import Diagram, Spec, window
+from borealis.diagram.boxes import BOXES
 from borealis.diagram.boxes.aggregate import Aggregate
 from borealis.diagram.boxes.filter import Filter
 from borealis.diagram.boxes.join import Join
@@ -207,8 +208,7 @@ HEAD = "borealis: 1\nname: d\n"
         ),
         (
             HEAD + "boxes: {f: {}}",
-            "box 'f' must have one kind. "
-            "Hint: write one of aggregate, filter, join, map, union, and its parameters under it",
+            f"box 'f' must have one kind. Hint: write one of {', '.join(BOXES)}, and its parameters under it",
         ),
         (HEAD + "outputs: {o: [a]}", "output 'o': 'source' must be text, not ['a']"),
         (

@@ -65,9 +65,23 @@ class Box(Frozen):
         """How far back in time its state reaches without a grid; 0 if it does not."""
         return 0
 
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """What it gives, each as the end of an arrow's name: "" is the arrow that is called like the box itself."""
+        return ("",)
+
+    @property
+    def arrows(self) -> list[str]:
+        """The names of the arrows that come from it."""
+        return [self.name + side for side in self.sides]
+
     def columns(self, inputs: list[list[str]]) -> list[str]:
         """The names of its output columns, given those of its inputs."""
         raise NotImplementedError
+
+    def side_columns(self, inputs: list[list[str]]) -> dict[str, list[str]]:
+        """The names of the columns on each of its arrows."""
+        return {arrow: self.columns(inputs) for arrow in self.arrows}
 
     def check(self, inputs: list[list[str]]) -> None:
         """Raise a DiagramError if it cannot stand on these input columns."""
@@ -101,8 +115,8 @@ class Box(Frozen):
         """Its parameters as the YAML form has them."""
         body: dict[str, Any] = {"from": self.sources[0] if len(self.sources) == 1 else list(self.sources)}
         for field in type(self).model_fields:
-            if field not in ("name", "sources"):
-                value = getattr(self, field)
+            value = getattr(self, field)
+            if field not in ("name", "sources") and value is not None:
                 body[field] = list(value) if isinstance(value, tuple) else value
         return {self.kind: body}
 

@@ -1,0 +1,60 @@
+"""Route: a filter with several predicates; each tuple goes to the branch of the first one that is true."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from borealis.diagram import sql
+from borealis.diagram.boxes.base import Box, flat
+from borealis.diagram.names import require_identifier
+from borealis.errors import DiagramError
+
+
+class Route(Box):
+    """Sends each tuple along the arrow `<name>.<branch>` of the first predicate that is true; null is not true.
+
+    What no predicate wants goes to the branch named by `otherwise`, or nowhere.
+    """
+
+    kind: ClassVar[str] = "route"
+    class_reason: ClassVar[str] = "each tuple is looked at alone"
+
+    branches: dict[str, str] = Field(description="name each branch, such as branches: {urgent: severity > 7}")
+    otherwise: str | None = None
+
+    @property
+    def operator_class(self) -> str:
+        return "repeatable"
+
+    @property
+    def ways(self) -> list[str]:
+        """The names of all branches, that for the rest last."""
+        return [*self.branches, *([] if self.otherwise is None else [self.otherwise])]
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        return tuple(f".{way}" for way in self.ways)
+
+    @property
+    def expressions(self) -> list[str]:
+        return list(self.branches.values())
+
+    def columns(self, inputs: list[list[str]]) -> list[str]:
+        return list(inputs[0])
+
+    def examine(self, inputs: list[list[str]]) -> None:
+        if not self.branches:
+            raise DiagramError("a route without branches", hint='name at least one, such as urgent="severity > 7"')
+        for name, predicate in self.branches.items():
+            if not any(t.solid for t in sql.tokens(predicate)):
+                raise DiagramError(f"the predicate of '{name}' is empty", hint="give a condition, such as bytes > 100")
+        for name in self.ways:
+            require_identifier("branch", name)
+        if self.otherwise in self.branches:
+            raise DiagramError(f"two branches are called '{self.otherwise}'", hint="rename that for the rest")
+
+    def describe(self) -> str:
+        ways = [f"{name} where {flat(predicate)}" for name, predicate in self.branches.items()]
+        return "route " + ", else ".join([*ways, *([] if self.otherwise is None else [self.otherwise])])

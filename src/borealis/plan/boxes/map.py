@@ -1,0 +1,25 @@
+"""Map: expressions, in Arrow where all have a twin there, else in Catalyst."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from borealis.diagram.boxes.map import Map
+from borealis.plan.hidden import POSITION
+from borealis.plan.lowering import Lowering
+from borealis.plan.types import type_of
+from borealis.tuples import TIME
+
+
+def check(box: Map, sources: list[DataFrame]) -> None:
+    for expression in box.exprs.values():
+        type_of(sources[0], expression, box)
+
+
+def batch(box: Map, inputs: list[DataFrame]) -> DataFrame:
+    return inputs[0].select(*(F.expr(sql).alias(name) for name, sql in box.exprs.items()), TIME, POSITION)
+
+
+def lower(box: Map, low: Lowering) -> None:
+    low.map(box, box.sources[0], box.name, box.exprs.items())
