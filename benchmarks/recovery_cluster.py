@@ -79,14 +79,18 @@ class Cluster:
         write_record(record.model_copy(update={"parts": parts}))  # so that `down` knows it
 
     def mend(self) -> None:
-        """Start every node that is dead, and wait until all are ready."""
+        """Start every node that is dead, and wait until all are warm."""
         record = read_record()
         assert record is not None
         for part in record.parts:
             if part.name != "coordinator" and not processes.alive(part):
                 self.start(part.name)
-        ready = lambda status: all(node["spark"] == "ready" for node in status["nodes"])  # noqa: E731
-        self.wait_for(ready, "all nodes to be ready", PROTECTED_S)
+        self.wait_warm()
+
+    def wait_warm(self) -> None:
+        """Until every node is ready and its first trains, which are slow, are behind it."""
+        warm = lambda status: all(node["spark"] == "ready" and node["warm"] for node in status["nodes"])  # noqa: E731
+        self.wait_for(warm, "all nodes to be warm", PROTECTED_S)
 
     def pids(self) -> list[int]:
         """Of the nodes that are alive; their JVMs and workers are their children."""

@@ -8,7 +8,6 @@ through several failures, one after another. A failing one names its history, a 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from strikes import Round
 
 FULL = os.environ.get("BOREALIS_CHAOS") == "full"
 SEED = int(os.environ.get("BOREALIS_CHAOS_SEED", "20240501"))
-WARM_S = 25.0  # nodes warm themselves up when they are ready already; all at once on two cores, with units, is too much
 ROUNDS = rounds(straight(whole()) if FULL else cover(whole()))
 
 pytestmark = pytest.mark.timeout(1200)
@@ -35,7 +33,7 @@ def told(one: tuple[Strike, ...]) -> str:
 def running() -> Iterator[Cluster]:
     """Four nodes for all of them."""
     with cluster(print, nodes=4) as one:
-        time.sleep(WARM_S)
+        one.wait_warm()  # all at once on two cores, with units on them, is too much
         yield one
 
 

@@ -115,7 +115,7 @@ def _nodes(nodes: list[Facts]) -> Table:
         table.add_row(
             str(node.get("node")),
             _state(node.get("state")),
-            _state(node.get("spark")),
+            _state("warming up" if node.get("spark") == "ready" and not node.get("warm") else node.get("spark")),
             str(node.get("master", "-")),
             str(node.get("address", "-")),
             _count(node.get("cores")),

@@ -32,6 +32,7 @@ def nodes_view(cluster: Cluster) -> list[Facts]:
                 "pid": status.pid,
                 "master": status.master,
                 "spark": status.spark if alive else "unknown",
+                "warm": alive and status.warm,
                 "cores": status.cores,
                 "units": sum(unit.state != "standby" for unit in status.units),
                 "standbys": sum(unit.state == "standby" for unit in status.units),

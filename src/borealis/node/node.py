@@ -33,9 +33,10 @@ from borealis.node.feeds import Acks, Peers, Routes, StreamFeed, Way
 from borealis.node.guards import Claiming, Guards
 from borealis.node.handover import Handover
 from borealis.node.unit import UnitOptions, UnitRun, beyond
-from borealis.plan.analyze import analyze, input_schema, nullable
+from borealis.plan.analyze import analyze, input_schema
 from borealis.plan.compile import compile_piece
 from borealis.plan.train import Query
+from borealis.plan.types import nullable
 from borealis.wire.auth import Security
 from borealis.wire.messages import (
     Ack,
@@ -203,6 +204,7 @@ class Node:
         self._schemas: dict[str, dict[str, Any]] = {}  # by a diagram's fingerprint
         self._spark: Any = None
         self._spark_state: Any = "starting"
+        self.warm = False
         self._ready = threading.Event()
         self.ordering = threading.RLock()  # one order at a time
         self._stopped = threading.Event()
@@ -284,6 +286,7 @@ class Node:
             host=socket.gethostname(),
             master=self.master,
             spark=self._spark_state,
+            warm=self.warm,
             cores=self.cores,
             units=[self._unit_status(key, unit) for key, unit in list(self.units.items())],
             queues=[self._queue_status(q) for q in list(self.queues.values())],

@@ -109,7 +109,6 @@ def _serve(options: NodeOptions, name: str, master: str, spark: _Spark) -> int:
     from borealis.node.metrics import MetricsServer
     from borealis.node.node import Node
     from borealis.node.reporting import Coordinator
-    from borealis.node.warm import warm_up
     from borealis.wire.server import WireServer
 
     coordinator = Coordinator(options.coordinator, options.security) if options.coordinator else None
@@ -136,7 +135,7 @@ def _serve(options: NodeOptions, name: str, master: str, spark: _Spark) -> int:
         beats.wake()
         print(f"{name}: Spark is ready", flush=True)
         _end_with(spark.get(), node)
-        threading.Thread(target=warm_up, args=(spark.get(),), name="warm-up", daemon=True).start()
+        threading.Thread(target=_warm, args=(node, spark.get(), beats), name="warm-up", daemon=True).start()
         node.stop_asked.wait()
         print(f"{name}: stopping", flush=True)
         return 0
@@ -148,6 +147,14 @@ def _serve(options: NodeOptions, name: str, master: str, spark: _Spark) -> int:
         node.close()
         server.close()
         metrics.close()
+
+
+def _warm(node: Node, spark: Any, beats: _Heartbeats) -> None:
+    from borealis.node.warm import warm_up
+
+    warm_up(spark)
+    node.warm = True
+    beats.wake()
 
 
 def _end_with(spark: Any, node: Node) -> None:

@@ -381,6 +381,7 @@ class NodeStatus(Message):
     host: str
     master: str
     spark: Literal["starting", "ready", "failed", "stopped"]
+    warm: bool = False  # its first trains, which take seconds, are behind it
     cores: int
     units: list[UnitStatus] = []
     queues: list[QueueStatus] = []
