@@ -267,6 +267,7 @@ class UnitRun:
         positions = {name: sink.flush(self._commits is not None) for name, sink in self.sinks.items()}
         if self._commits is not None:
             self._commits.append(self._header(train, positions), deltas)
+            self._positions = positions  # whatever fails from here on: a restart finds this train committed
         self._log.commit(train.number, deltas)
         for name, piece in sections.items():  # last: what is in a queue cannot be taken back
             if len(piece) or len(piece.bound):
