@@ -48,7 +48,7 @@ def read(
             if row + len(lines) <= skip:
                 yield len(lines)
             else:
-                batch = _fast(block, raw, len(lines))
+                batch = read_block(block, raw, len(lines))
                 yield batch if batch is not None else _slow(lines, raw, schema, Place(str(path), row))
             row += len(lines)
 
@@ -75,23 +75,23 @@ def _raw_schema(lines: list[bytes], schema: pa.Schema, path: Path, options: Json
     """The declared columns under the file's names for them, in the types to read them as."""
     seen: dict[str, None] = {}
     for index, line in enumerate(lines[:LINES_SEARCHED]):
-        seen |= dict.fromkeys(_parse(line, Place(str(path)), index))
+        seen |= dict.fromkeys(parse_line(line, Place(str(path)), index))
     names = list(seen)
     if options.sparse:
         folded = {name.casefold() for name in names}
         names += [name for name in schema.names if name.casefold() not in folded]
     chosen = match_columns(schema.names, names, str(path))
-    return pa.schema([(names[index], _raw(field.type)) for index, field in zip(chosen, schema, strict=True)])
+    return pa.schema([(names[index], raw_type(field.type)) for index, field in zip(chosen, schema, strict=True)])
 
 
-def _raw(kind: pa.DataType) -> pa.DataType:
+def raw_type(kind: pa.DataType) -> pa.DataType:
     """What Arrow's JSON reader reads the type as; our own parsing does the rest."""
     if pt.is_timestamp(kind) or pt.is_date(kind) or pt.is_binary(kind):
         return pa.string()
     if pt.is_list(kind):
-        return pa.list_(_raw(kind.value_type))
+        return pa.list_(raw_type(kind.value_type))
     if pt.is_struct(kind):
-        return pa.struct([(field.name, _raw(field.type)) for field in kind])
+        return pa.struct([(field.name, raw_type(field.type)) for field in kind])
     return kind
 
 
@@ -101,7 +101,7 @@ def _has_map(kind: pa.DataType) -> bool:
     return bool(pt.is_nested(kind)) and any(_has_map(kind.field(i).type) for i in range(kind.num_fields))
 
 
-def _fast(block: bytes, raw: pa.Schema, rows: int) -> pa.RecordBatch | None:
+def read_block(block: bytes, raw: pa.Schema, rows: int) -> pa.RecordBatch | None:
     """The block by Arrow's reader, or None where that reader knows less than ours ("NaN", maps, text for numbers)."""
     if any(_has_map(field.type) for field in raw):
         return None
@@ -121,7 +121,7 @@ def _fast(block: bytes, raw: pa.Schema, rows: int) -> pa.RecordBatch | None:
 
 
 def _slow(lines: list[bytes], raw: pa.Schema, schema: pa.Schema, place: Place) -> pa.RecordBatch:
-    rows = [_parse(line, place, index) for index, line in enumerate(lines)]
+    rows = [parse_line(line, place, index) for index, line in enumerate(lines)]
     picked = [{name: row.get(key) for name, key in zip(schema.names, raw.names, strict=True)} for row in rows]
     return batch_of(picked, schema, place)
 
@@ -130,7 +130,8 @@ def _integer(text: str) -> int | Decimal:
     return Decimal(text) if text == "-0" else int(text)
 
 
-def _parse(line: bytes, place: Place, index: int) -> dict[str, Any]:
+def parse_line(line: bytes, place: Place, index: int) -> dict[str, Any]:
+    """One object, its numbers exact; an InputError if it is none."""
     try:
         value = json.loads(line, parse_float=Decimal, parse_int=_integer)
     except (ValueError, RecursionError) as error:
