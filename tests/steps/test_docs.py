@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from borealis.diagram.boxes import BOXES
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -14,7 +16,14 @@ def blocks(path: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["docs/tour.md", "README.md"])
+PAGES = [
+    "docs/tour.md",
+    "README.md",
+    *(f"docs/boxes/{page.name}" for page in sorted((ROOT / "docs/boxes").glob("*.md"))),
+]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(ROOT / page)])
 def test_code_blocks_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: object) -> None:
     monkeypatch.chdir(tmp_path)
     if page == "README.md":
@@ -23,6 +32,10 @@ def test_code_blocks_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for number, code in enumerate(blocks(ROOT / page), 1):
         exec(compile(code, f"{page}, block {number}", "exec"), names)
     assert names, f"no code in {page}"
+
+
+def test_every_box_has_a_page_with_code() -> None:
+    assert {f"docs/boxes/{kind}.md" for kind in BOXES} <= {page for page in PAGES if blocks(ROOT / page)}
 
 
 def _packets(path: Path) -> None:
