@@ -5,25 +5,43 @@ from __future__ import annotations
 from pathlib import Path
 
 from borealis.emit.sinks.base import Sink
+from borealis.emit.sinks.directory import DirectorySink, directory, is_directory
 from borealis.emit.sinks.files import file_sink
 from borealis.emit.sinks.memory import CallbackSink, DiscardSink, ListSink, TableSink
 from borealis.errors import OutputError
 
-__all__ = ["CallbackSink", "DiscardSink", "ListSink", "Sink", "TableSink", "as_sink", "file_sink"]
+__all__ = [
+    "CallbackSink",
+    "DirectorySink",
+    "DiscardSink",
+    "ListSink",
+    "Sink",
+    "TableSink",
+    "as_sink",
+    "directory",
+    "file_sink",
+    "is_directory",
+]
 
 DISCARD = "discard:"
 
 
 def as_sink(value: object, journal: Path | None = None) -> Sink:
-    """A sink from what a user may give. Without a `journal` a Parquet or Arrow file does not survive a crash.
+    """A sink from what a user may give; a path that ends in a slash is a directory.
+
+    Without a `journal` a Parquet or Arrow file does not survive a crash.
 
     >>> as_sink("out.csv").durable, as_sink("out.parquet").durable, as_sink([]).durable
     (True, False, False)
     """
+    if isinstance(value, DirectorySink):
+        return value.keep(journal)
     if isinstance(value, Sink):
         return value
     if value == DISCARD:
         return DiscardSink()
+    if isinstance(value, str | Path) and is_directory(value):
+        return directory(value).keep(journal)
     if isinstance(value, str | Path):
         return file_sink(value, journal)
     if isinstance(value, list):

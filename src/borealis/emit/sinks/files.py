@@ -28,7 +28,8 @@ def file_sink(path: str | Path, journal: Path | None = None) -> TextSink | Journ
     target = Path(path)
     format_ = format_of(target)
     if format_ is None:
-        raise OutputError(f"cannot tell the format of '{target}' by its suffix", hint=f"known: {KNOWN}")
+        hint = f"known: {KNOWN}; a directory ends in a slash"
+        raise OutputError(f"cannot tell the format of '{target}' by its suffix", hint=hint)
     if target.is_dir():
         raise OutputError(f"'{target}' is a directory", hint="name a file in it")
     if format_ in TEXT:
@@ -37,7 +38,7 @@ def file_sink(path: str | Path, journal: Path | None = None) -> TextSink | Journ
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def told(path: Path) -> Iterator[None]:
     """What the system says about a file, in our words."""
     try:
         yield
@@ -71,7 +72,7 @@ class AppendFile:
 
     def open(self, resume: int | None) -> None:
         """Keep the first `resume` bytes, or none of them."""
-        with _told(self.path):
+        with told(self.path):
             if resume and (size := self.path.stat().st_size if self.path.exists() else 0) < resume:
                 raise OutputError(
                     f"{self.path} has {size} bytes, but {resume} were committed: it was changed since",
@@ -86,7 +87,7 @@ class AppendFile:
     def append(self, data: Any) -> None:
         """Write all of the bytes, or raise with `length` unchanged."""
         file = self._opened()
-        with _told(self.path):
+        with told(self.path):
             view = memoryview(data).cast("B")
             size = len(view)
             while len(view):
@@ -95,7 +96,7 @@ class AppendFile:
 
     def sync(self) -> None:
         """Have what was appended survive a power cut."""
-        with _told(self.path):
+        with told(self.path):
             os.fsync(self._opened().fileno())
             if not self._name_synced:
                 sync_directory(self.path.parent)
@@ -105,7 +106,7 @@ class AppendFile:
         """Leave whole appends only."""
         if self._file is None:
             return
-        with _told(self.path):
+        with told(self.path):
             if self._file.seek(0, os.SEEK_END) > self.length:
                 self._file.truncate(self.length)
             self._file.close()
@@ -142,7 +143,7 @@ class TextSink:
 
     def write(self, rows: pa.Table) -> None:
         """Append the rows as text."""
-        self._append(render(_as(rows, self._schema), self._rendering))
+        self._append(render(as_schema(rows, self._schema), self._rendering))
 
     def flush(self, sync: bool) -> int:
         """The length of the file, all of it handed to the operating system."""
@@ -160,7 +161,8 @@ class TextSink:
             self._file.append(gzip.compress(data, compresslevel=6, mtime=0) if is_gzipped(self.target) else data)
 
 
-def _as(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+def as_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows with exactly these columns."""
     return rows if rows.schema == schema else rows.select(schema.names).cast(schema)
 
 
@@ -172,8 +174,8 @@ class Writer(Protocol):
     def close(self) -> None: ...
 
 
-class _WholeFile:
-    """A file under a temporary name beside its target, until it is whole. Small writes are gathered."""
+class WholeFile:
+    """A file under a temporary, hidden name beside its target, until it is whole. Small writes are gathered."""
 
     def __init__(self, target: Path, format_: str) -> None:
         self._target = target
@@ -185,7 +187,8 @@ class _WholeFile:
         self._waiting_bytes = 0
 
     def open(self, schema: pa.Schema) -> None:
-        with _told(self._target):
+        """Begin it."""
+        with told(self._target):
             if self._format == "parquet":
                 self._writer = pq.ParquetWriter(self._part, schema)
             elif self._format == "arrow":
@@ -195,6 +198,7 @@ class _WholeFile:
         self._schema = schema
 
     def write(self, rows: pa.Table) -> None:
+        """Take rows of the schema."""
         if not rows.num_rows:
             return
         self._waiting.append(rows)
@@ -207,7 +211,7 @@ class _WholeFile:
         """Finish the file, make it durable, and let it take the target's place in one step."""
         try:
             self._write_groups(all_rows=True)
-            with _told(self._target):
+            with told(self._target):
                 if self._writer is not None:
                     self._writer.close()
                 with open(self._part, "rb") as file:
@@ -227,7 +231,7 @@ class _WholeFile:
         whole = table.num_rows if all_rows else table.num_rows - table.num_rows % GROUP_ROWS
         rest = table.slice(whole)
         self._waiting, self._waiting_rows, self._waiting_bytes = [rest], rest.num_rows, rest.nbytes
-        with _told(self._target):
+        with told(self._target):
             for start in range(0, whole, GROUP_ROWS):
                 self._writer.write_table(table.slice(start, min(GROUP_ROWS, whole - start)).combine_chunks())
 
@@ -240,7 +244,7 @@ class WholeFileSink:
     def __init__(self, target: Path, format_: str) -> None:
         self.target = target
         self._format = format_
-        self._file: _WholeFile | None = None
+        self._file: WholeFile | None = None
         self._schema: pa.Schema = pa.schema([])
         self._rows = 0
 
@@ -252,14 +256,14 @@ class WholeFileSink:
             )
         self._schema = schema
         self._rows = 0
-        self._file = _WholeFile(self.target, self._format)
+        self._file = WholeFile(self.target, self._format)
         self._file.open(schema)
 
     def write(self, rows: pa.Table) -> None:
         """Gather the rows into groups."""
         if self._file is None:
             raise OutputError(f"{self.target} is not open", hint="open the sink before writing to it")
-        self._file.write(_as(rows, self._schema))
+        self._file.write(as_schema(rows, self._schema))
         self._rows += rows.num_rows
 
     def flush(self, sync: bool) -> int:
@@ -314,7 +318,7 @@ class JournalSink:
 
     def write(self, rows: pa.Table) -> None:
         """Append the rows to the journal, as one message per batch."""
-        for batch in _as(rows, self._schema).combine_chunks().to_batches():
+        for batch in as_schema(rows, self._schema).combine_chunks().to_batches():
             if batch.num_rows:
                 self._file.append(batch.serialize())
 
@@ -330,9 +334,9 @@ class JournalSink:
             return
         self._open = False
         self._file.close()
-        file = _WholeFile(self.target, self._format)
+        file = WholeFile(self.target, self._format)
         file.open(self._schema)
-        with _told(self.journal), pa.OSFile(str(self.journal)) as source:
+        with told(self.journal), pa.OSFile(str(self.journal)) as source:
             for batch in pa.ipc.open_stream(source):
                 file.write(pa.Table.from_batches([batch]).cast(self._schema))
         file.publish()
