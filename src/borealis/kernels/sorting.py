@@ -1,0 +1,60 @@
+"""Rows in one order, whatever the order they came in: by numbers, and where these are equal by values, as SQL sorts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from borealis.kernels.columns import to_numpy, whole
+from borealis.tuples import Int64s
+
+
+def in_order(keys: Sequence[Int64s], ties: Sequence[pa.Array]) -> Int64s:
+    """The places of rows sorted by keys, then by the values in `ties`; what is equal in all of them stays as it came.
+
+    Values are looked at only where keys are equal, which is rare for times.
+
+    >>> in_order([np.array([2, 1, 1])], [pa.array(["a", "b", None])]).tolist()
+    [2, 1, 0]
+    """
+    order: Int64s = np.lexsort(tuple(reversed(keys)))
+    if not ties or len(order) < 2:
+        return order
+    same = np.ones(len(order) - 1, np.bool_)
+    for key in keys:
+        ranked = key[order]
+        same &= ranked[1:] == ranked[:-1]
+    if not same.any():
+        return order
+    tied = np.append(same, False) | np.insert(same, 0, False)
+    run = np.insert(np.cumsum(~same), 0, 0)[tied]
+    rows = order[tied]
+    ranks = [ranks_of(column.take(pa.array(rows))) for column in ties]
+    order[tied] = rows[np.lexsort((*reversed(ranks), run))]
+    return order
+
+
+def ranks_of(column: pa.Array | pa.ChunkedArray) -> Int64s:
+    """Numbers in the order of the values as Spark SQL sorts them: nulls first, NaN last, one zero.
+
+    >>> ranks_of(pa.array([1.5, None, float("nan"), -0.0, 0.0])).tolist()
+    [1, -1, 2, 0, 0]
+    """
+    values = whole(column)
+    kind = values.type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_temporal(kind):
+        _, ranks = np.unique(to_numpy(values), return_inverse=True)
+    else:
+        coded = values.dictionary_encode()
+        distinct = coded.dictionary
+        sortable = distinct.cast(pa.int8()) if pa.types.is_boolean(kind) else distinct
+        rank = np.empty(len(distinct), np.int64)
+        rank[pc.sort_indices(sortable).to_numpy()] = np.arange(len(distinct))
+        ranks = rank[coded.indices.fill_null(0).to_numpy()] if len(distinct) else np.zeros(len(values), np.int64)
+    ranks = ranks.astype(np.int64, copy=False)
+    if values.null_count:
+        ranks = np.where(values.is_valid().to_numpy(zero_copy_only=False), ranks - ranks.min(), -1)
+    return ranks
