@@ -311,6 +311,7 @@ def test_sparse_json_columns_are_null_when_asked(tmp_path: Path) -> None:
         ("a.jsonl", '{"s":"x","i":1}\n' * 60 + '{"s":"x","i":1,}\n', r"row 61 is not JSON \("),
         ("a.json", '[{"s":"x","i":1}]\n', "row 1 is not a JSON object.*without brackets"),
         ("a.json", '{\n"s":"x"}\n', "row 1 is not JSON.*one JSON object per line"),
+        ("a.json", '{"s":"x","i":1}\n' * 60 + "null\n", "row 61 is not a JSON object"),
     ],
 )
 def test_bad_text_is_told(tmp_path: Path, name: str, text: str, message: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -23,6 +24,7 @@ from borealis.ingest.sources.suffixes import is_gzipped
 BLOCK_BYTES = 4 * 2**20
 LINES_SEARCHED = 1000  # for the names of the columns
 BOM = b"\xef\xbb\xbf"
+NULL = re.compile(rb"[\n}][ \t\r]*null")
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,8 @@ def read(
     """Blocks of whole lines; those before the position are counted, not parsed."""
     row = 0
     raw: pa.Schema | None = None
-    with _open(path) as file:
-        for block in _blocks(file):
+    with open_file(path) as file:
+        for block in blocks(file):
             lines = [line for line in block.split(b"\n") if line and not line.isspace()]
             if not lines:
                 continue
@@ -53,11 +55,13 @@ def read(
             row += len(lines)
 
 
-def _open(path: Path) -> IO[bytes]:
+def open_file(path: Path) -> IO[bytes]:
+    """The file's bytes, unpacked if its name says gzip."""
     return gzip.open(path, "rb") if is_gzipped(path) else open(path, "rb")  # type: ignore[return-value]
 
 
-def _blocks(file: IO[bytes]) -> Iterator[bytes]:
+def blocks(file: IO[bytes]) -> Iterator[bytes]:
+    """The bytes in blocks of whole lines."""
     rest = file.read(len(BOM))
     rest = b"" if rest == BOM else rest
     while data := file.read(BLOCK_BYTES):
@@ -105,6 +109,8 @@ def read_block(block: bytes, raw: pa.Schema, rows: int) -> pa.RecordBatch | None
     """The block by Arrow's reader, or None where that reader knows less than ours ("NaN", maps, text for numbers)."""
     if any(_has_map(field.type) for field in raw):
         return None
+    if b"null" in block and (NULL.search(block) or block.lstrip().startswith(b"null")):
+        return None  # Arrow's reader takes a bare null for a row, and crashes if it is the first
     try:
         table = pajson.read_json(
             io.BytesIO(block),
