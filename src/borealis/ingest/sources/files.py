@@ -116,13 +116,21 @@ def _resolve(path: Path, format_: str | None) -> list[Path]:
 
 
 def _reader(format_: str, options: dict[str, Any]) -> Reader:
+    chosen = reader_options(format_, options)
+    if format_ in TEXT:
+        return partial(csv.read if format_ == "csv" else jsonl.read, options=chosen)
+    return parquet.read if format_ == "parquet" else ipc.read
+
+
+def reader_options(format_: str, options: dict[str, Any]) -> Any:
+    """The options of a format, checked; None for one that has none."""
     if format_ == "csv":
-        return partial(csv.read, options=_options(csv.CsvOptions, format_, options))
+        return _options(csv.CsvOptions, format_, options)
     if format_ == "jsonl":
-        return partial(jsonl.read, options=_options(jsonl.JsonOptions, format_, options))
+        return _options(jsonl.JsonOptions, format_, options)
     if options:
         raise InputError(f"a {format_} file takes no option '{next(iter(options))}'", hint="leave it out")
-    return parquet.read if format_ == "parquet" else ipc.read
+    return None
 
 
 def _options(kind: type[Any], format_: str, options: dict[str, Any]) -> Any:

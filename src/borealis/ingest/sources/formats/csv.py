@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,45 +36,50 @@ def read(
     path: Path, schema: pa.Schema, skip: int, most_rows: int, options: CsvOptions
 ) -> Iterator[int | pa.RecordBatch]:
     """Blocks of text columns, checked to be UTF-8. In a file of one column an empty line is a null row."""
-    lines_before, first = _first_row(path, options)
+    lines_before, first = first_row(path, options)
     if first is None:
         if options.header:
             raise InputError(f"{path} is empty", hint="a CSV file begins with a line of column names, or header=False")
         return
-    chosen = _choose(first, schema, path, options)
+    chosen = choose(first, schema, path, options)
     names = [f"{index}" for index in range(len(first))]
     wanted = [names[index] for index in chosen]
     row = 0
     try:
         with _open(path) as file:
-            reader = pacsv.open_csv(
-                file,
-                read_options=pacsv.ReadOptions(
-                    column_names=names,
-                    block_size=BLOCK_BYTES,
-                    skip_rows_after_names=lines_before + 1 if options.header else 0,
-                ),
-                parse_options=pacsv.ParseOptions(
-                    delimiter=options.delimiter,
-                    quote_char=options.quote,
-                    newlines_in_values=True,
-                    ignore_empty_lines=len(names) > 1,
-                ),
-                convert_options=pacsv.ConvertOptions(
-                    column_types=dict.fromkeys(names, pa.binary()),
-                    include_columns=wanted,
-                    null_values=list(options.nulls),
-                    strings_can_be_null=True,
-                    quoted_strings_can_be_null=False,
-                ),
-            )
+            skip_lines = lines_before + 1 if options.header else 0
+            reader = pacsv.open_csv(file, **arrow_options(names, wanted, options, BLOCK_BYTES, skip_lines))
             for batch in reader:
                 place = Place(str(path), row)
-                arrays = [_text(column, field, place) for column, field in zip(batch.columns, schema, strict=True)]
+                arrays = [
+                    text_column(column, field, place) for column, field in zip(batch.columns, schema, strict=True)
+                ]
                 yield pa.RecordBatch.from_arrays(arrays, names=schema.names)
                 row += batch.num_rows
     except pa.ArrowInvalid as error:
         raise _explain(error, path, len(names), options) from None
+
+
+def arrow_options(
+    names: Sequence[str], wanted: Sequence[str], options: CsvOptions, block_bytes: int, skip_lines: int = 0
+) -> dict[str, Any]:
+    """How Arrow's reader is to read such a file: the wanted columns as bytes."""
+    return {
+        "read_options": pacsv.ReadOptions(column_names=names, block_size=block_bytes, skip_rows_after_names=skip_lines),
+        "parse_options": pacsv.ParseOptions(
+            delimiter=options.delimiter,
+            quote_char=options.quote,
+            newlines_in_values=True,
+            ignore_empty_lines=len(names) > 1,
+        ),
+        "convert_options": pacsv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.binary()),
+            include_columns=wanted,
+            null_values=list(options.nulls),
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    }
 
 
 def _open(path: Path) -> pa.NativeFile:
@@ -86,7 +91,7 @@ def _lines(path: Path) -> IO[str]:
     return opener(path, "rt", encoding="utf-8-sig", errors="replace", newline="")
 
 
-def _first_row(path: Path, options: CsvOptions) -> tuple[int, list[str] | None]:
+def first_row(path: Path, options: CsvOptions) -> tuple[int, list[str] | None]:
     """How many empty lines come before the first row, and that row."""
     empty = 0
     with _lines(path) as file:
@@ -97,7 +102,8 @@ def _first_row(path: Path, options: CsvOptions) -> tuple[int, list[str] | None]:
     return (0, [""]) if empty and not options.header else (empty, None)
 
 
-def _choose(first: list[str], schema: pa.Schema, path: Path, options: CsvOptions) -> list[int]:
+def choose(first: list[str], schema: pa.Schema, path: Path, options: CsvOptions) -> list[int]:
+    """Where each declared column stands in a file that begins with this row."""
     if options.header:
         return match_columns(schema.names, first, str(path))
     if len(first) != len(schema):
@@ -108,7 +114,8 @@ def _choose(first: list[str], schema: pa.Schema, path: Path, options: CsvOptions
     return list(range(len(first)))
 
 
-def _text(column: pa.Array, field: pa.Field, place: Place) -> pa.Array:
+def text_column(column: pa.Array, field: pa.Field, place: Place) -> pa.Array:
+    """The bytes of a column as text, with null for nothing where the declared type is not text."""
     text = fit_column(column, pa.field(field.name, pa.string()), place)
     if pt.is_string(field.type) or pt.is_binary(field.type):
         return text
