@@ -14,10 +14,13 @@ from borealis.diagram.boxes.filter import Filter
 from borealis.diagram.boxes.join import Join
 from borealis.diagram.boxes.map import Map
 from borealis.diagram.boxes.route import Route
+from borealis.diagram.boxes.sql_read import SqlRead
+from borealis.diagram.boxes.sql_write import BAD, SqlWrite
 from borealis.diagram.boxes.union import Union
 from borealis.diagram.durations import Window, show, window
 from borealis.diagram.protection import ALL, Protection
 from borealis.diagram.spec import LATE, SIDE, Input, Output, Spec, Unit, origin
+from borealis.diagram.statements import DATABASE
 from borealis.errors import DiagramError, did_you_mean
 
 __all__ = ["Branches", "Diagram", "Input", "Output", "Spec", "Stream", "Unit"]
@@ -234,6 +237,49 @@ class Stream:
         if within is None:
             raise DiagramError("a join without a window", hint='say within="10 seconds"')
         return self._then(Join, name, sources=(self.source, other.source), on=on, within=within)
+
+    def sql_read(
+        self,
+        statement: str,
+        *,
+        gives: str,
+        database: str = DATABASE,
+        missing: Literal["drop", "null"] = "drop",
+        stable: bool = False,
+        give_up: str = "1 minute",
+        name: str | None = None,
+    ) -> Stream:
+        """Each tuple with the rows that a database answers it; without an answer it is dropped, or gets nulls.
+
+        Say `stable` only if the same question always has the same answer: a backup asks again.
+
+        >>> calls = Diagram("calls").input("calls", "ts TIMESTAMP, customer INT")
+        >>> named = calls.sql_read("SELECT name FROM customers WHERE id = :customer", gives="name STRING")
+        >>> named.columns, named.bad.columns
+        (['ts', 'customer', 'name'], ['ts', 'customer', 'reason'])
+        """
+        fields = {"database": database, "missing": missing, "stable": stable, "give_up": give_up}
+        return self._then(SqlRead, name, statement=statement, gives=gives, **fields)
+
+    def sql_write(
+        self, statement: str, *, database: str = DATABASE, give_up: str = "1 minute", name: str | None = None
+    ) -> Stream:
+        """The same tuples, for each of which a database is changed, exactly once; `.bad` are those it refused.
+
+        >>> calls = Diagram("calls").input("calls", "ts TIMESTAMP, customer INT")
+        >>> kept = calls.sql_write("INSERT INTO calls (at, who) VALUES (:ts, :customer)", database="warehouse")
+        >>> kept.columns, kept.bad.columns
+        (['ts', 'customer'], ['ts', 'customer', 'reason'])
+        """
+        return self._then(SqlWrite, name, statement=statement, database=database, give_up=give_up)
+
+    @property
+    def bad(self) -> Stream:
+        """What a database refused, with the reason; only a SQL-read or SQL-write has such a stream."""
+        arrow = self.source + BAD
+        if arrow not in self.diagram.spec.arrows():
+            raise DiagramError(f"'{self.source}' has no .bad", hint="take it from what sql_read or sql_write returns")
+        return Stream(self.diagram, arrow)
 
     @property
     def late(self) -> Stream:

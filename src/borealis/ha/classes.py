@@ -6,7 +6,8 @@ The classes of boxes are Hwang's. For a whole unit his figure is not enough, sin
   stream. So a union inside it, of branches of that stream, is repeatable.
 - A unit that reads several streams merges them as they arrive. A box that more than one of them reaches is arbitrary,
   whatever it does: also a join, whose results are the same but come in another order, and so under other ids.
-- An expression that asks the clock or chance makes any box arbitrary; to know the order of its input does not help.
+- An expression that asks the clock or chance makes any box arbitrary; to know the order of its input does not help. So
+  does a table that may have changed when it is read again.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def classify(spec: Spec, piece: Piece) -> Classified:
     origins = _origins(spec, piece)
     why = {name: _box_class(spec.box(name), origins[name]) for name in piece.boxes}
     kind = CLASSES[max((CLASSES.index(one) for one, _ in why.values()), default=0)]
-    chance = tuple(name for name in piece.boxes if unrepeatable(spec.box(name)))
+    chance = tuple(name for name in piece.boxes if unrepeatable(spec.box(name)) or spec.box(name).chance)
     return Classified(kind, why, len(piece.reads), chance, reach_back(spec, piece))
 
 
@@ -72,6 +73,8 @@ def _box_class(box: Box, origins: list[str]) -> tuple[str, str]:
     call = unrepeatable(box)
     if call:
         return ARBITRARY, f"{call}() gives something else the next time"
+    if box.chance:
+        return ARBITRARY, box.chance
     if len(origins) > 1:
         several = f"{', '.join(origins[:-1])} and {origins[-1]}"
         if len(box.sources) > 1:

@@ -23,6 +23,7 @@ class Step:
     order: tuple[Passed, ...] = ()
     at: float = 0.0  # when it was committed, on the node's own clock
     silent: bool = False  # it only built state again: what it gave had been given before
+    life: str = ""  # of the run; empty: whoever goes on from here begins a new one
 
     def to_json(self) -> dict[str, Any]:
         """For a message; time and silence mean nothing elsewhere."""
@@ -32,6 +33,7 @@ class Step:
             "inputs": {name: asdict(cursor) for name, cursor in self.inputs.items()},
             "outputs": {name: list(place) for name, place in self.outputs.items()},
             "order": [list(passed) for passed in self.order],
+            "life": self.life,
         }
 
     @classmethod
@@ -43,6 +45,7 @@ class Step:
             {name: Cursor(**cursor) for name, cursor in data["inputs"].items()},
             {name: (int(place[0]), int(place[1])) for name, place in data["outputs"].items()},
             tuple((str(name), int(at), int(bound)) for name, at, bound in data["order"]),
+            life=str(data["life"]),
         )
 
     def positions(self) -> dict[str, int]:

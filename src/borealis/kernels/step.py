@@ -30,6 +30,8 @@ class Step:
 class Kernel(Protocol):
     """What a stateful box does to a train. All it remembers is in its tables; two copies that get the same deltas, or
     run the same trains, hold the same.
+
+    One with a method `begin(train, bucket)` is shown the header of each train before it gets its rows.
     """
 
     tables: ClassVar[tuple[TableSpec, ...]]

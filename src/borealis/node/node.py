@@ -139,7 +139,7 @@ class RunningUnit:
     def status(self) -> UnitStatus:
         """How it stands."""
         progress, failure = self.run.progress, self.look()
-        waiting = [f.waiting_for for f in self.feeds.values() if f.waiting_for]
+        waiting = [f.waiting_for for f in self.feeds.values() if f.waiting_for] + self.run.troubles()
         state: Any = "running"
         if failure is not None:
             state = "failed"

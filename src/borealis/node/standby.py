@@ -141,6 +141,8 @@ class Standby:
                 self._lead(resume)
             else:
                 self._resume(resume)
+            if self.backup.several:  # of what was not heard any more, the order is not known
+                self.unit.run.live_anew()
             alone = {"role": "primary", "partner": "", "partner_node": "", "incarnation": self.backup.incarnation}
             become(self.guard.model_copy(update=alone), resume.until)
             for queue in self.unit.queues.values():
@@ -167,7 +169,7 @@ class Standby:
         run = self.unit.run
         begin = resume.begin or self._present(resume)
         if self.guard.approach in ("amnesia", "upstream-backup"):
-            run.load(Step(begin.train, begin.next_cause, begin.inputs, resume.outputs), {})
+            run.load(Step(begin.train, begin.next_cause, begin.inputs, resume.outputs, life=begin.life), {})
             for name, place in resume.outputs.items():
                 queue = self.unit.queues[name]
                 if self.guard.approach == "amnesia":  # whoever lacks something before the hole goes on behind it, too

@@ -6,8 +6,9 @@ import json
 import shutil
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,7 @@ class UnitRun:
         self._log = StateLog(self.scratch / "state", compiled.tables)
         self._commits: CommitLog | None = None
         self._committed = 0
+        self.life = new_life()  # whatever goes on from this run's state goes on under the same
         self._rehearsal_due, self._pinned = False, False
         self._rehearsals = self._rehearsed = 0
         self._rehearsing = threading.Condition()
@@ -119,6 +121,7 @@ class UnitRun:
             admission=options.admission,
             clock=clock,
         )
+        self._settle_life()
         self._header_now = header or self._header(Train(0, self.manager.cursors(), 0, 0, False), {})
         self.watch: Callable[[Step, Mapping[Key, bytes]], None] | None = None  # told of each commit, before the next
         self._jumps = False  # ids go on behind a hole, as soon as inputs are merged freely
@@ -131,6 +134,7 @@ class UnitRun:
         self._committed = self.progress.resumed_after = int(resume.header["train"])
         self._ids |= resume.header["ids"]
         self._log.load(self._committed, resume.state)
+        self.life = str(resume.header.get("life", self.life))
         return resume.header
 
     def _recover(self) -> dict[str, Any] | None:
@@ -145,6 +149,11 @@ class UnitRun:
         self._log.load(self._committed, found.state)
         self.progress.rows_out = {name: self._ids[name] for name in self.sinks}
         return found.header
+
+    def _settle_life(self) -> None:
+        """Go on under the name of the runs before, if a train that they had begun is run again as it was."""
+        if self._commits is not None and self.manager.alike:
+            self.life = self._commits.life(self.life)
 
     def _open_sinks(self, header: dict[str, Any] | None) -> None:
         # an output the earlier run did not have starts afresh
@@ -188,6 +197,9 @@ class UnitRun:
             "state": str(self._log.root),
             "manifest": self._log.manifest(),
             "results": str(self._results(number)),
+            "diagram": self.unit.spec.name,
+            "life": self.life,
+            "troubles": str(self.scratch / "troubles"),
         }
 
     def rehearse(self) -> None:
@@ -339,6 +351,7 @@ class UnitRun:
             self._passed,
             time.monotonic(),
             self._silent,
+            self.life,
         )
 
     @contextmanager
@@ -365,6 +378,7 @@ class UnitRun:
 
     def _stand_at(self, step: Step) -> None:
         self._committed = self.progress.resumed_after = step.train
+        self.life = step.life or new_life()
         self._ids |= {name: place[0] for name, place in step.outputs.items()}
         self._header_now = {
             "train": step.train,
@@ -383,6 +397,10 @@ class UnitRun:
         if self.manager.finished:
             self.done.set()
 
+    def live_anew(self) -> None:
+        """From the next train on, causes may stand for other tuples than those of the run whose state this is."""
+        self.life = new_life()
+
     def jump(self) -> None:
         """Ids go on behind a hole as soon as there is no script to follow."""
         self._jumps = True
@@ -400,7 +418,7 @@ class UnitRun:
                     late = f"unit '{self.unit.name}' did not finish its train within {seconds:g} s"
                     raise TrainError(late, hint="try again later")
                 queues = {name: queue.snapshot() for name, queue in self.queues.items()}
-                return Handover(dict(self._header_now), self._log.whole()(), queues)
+                return Handover(self._header_now | {"life": self.life}, self._log.whole()(), queues)
         except BaseException:
             self.manager.resume()
             raise
@@ -413,6 +431,14 @@ class UnitRun:
     def closed(self) -> bool:
         """Whether it is over here."""
         return self._closed
+
+    def troubles(self) -> list[str]:
+        """What keeps a train waiting that is under way, such as a database that cannot be reached."""
+        found = []
+        for path in sorted((self.scratch / "troubles").glob("*")):
+            with suppress(OSError):  # it has passed meanwhile
+                found.append(path.read_text())
+        return found
 
     def cursors(self) -> dict[str, Any]:
         """Where every input stands after the last committed train."""
@@ -444,6 +470,11 @@ class UnitRun:
         if self._commits is not None:
             self._commits.close()
         shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def new_life() -> str:
+    """A name that no other run has had; who goes on from a run's state goes on under its name."""
+    return uuid.uuid4().hex[:16]
 
 
 def beyond(queue: OutputQueue, last: int) -> int:

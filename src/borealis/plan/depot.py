@@ -116,7 +116,7 @@ class Loan:
 
     def abroad(self, train: dict[str, Any]) -> dict[str, Any]:
         """A train's header for executors elsewhere: its files are locations, and its results come through Spark."""
-        told: dict[str, Any] = self._moved(train) | {"results": None, "version": __version__}
+        told: dict[str, Any] = self._moved(train) | {"results": None, "troubles": None, "version": __version__}
         if self.depot.authority is not None:
             told["authority"] = self.depot.authority
         return told

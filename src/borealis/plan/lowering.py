@@ -142,6 +142,14 @@ class Lowering:
         self._step(op, box, out, local, nullable(schema), level, True, options | {"buckets_by": keys})
         self.tables[box.name] = tables
 
+    def alone(self, op: str, box: Box, source: str, out: str, schema: StructType, *, options: dict[str, Any]) -> None:
+        """A step of the kernel `op` that looks at each row alone and keeps nothing: any bucket may have any row."""
+        flow = self._flows[source]
+        local = self._at(source, flow.level, None)
+        self._bounds.append((out, (source,)))
+        self._step(op, box, out, (local,), nullable(schema), flow.level, True, options)
+        self.tables[box.name] = ()
+
     # -- the whole
 
     def program(self) -> Program:

@@ -183,6 +183,9 @@ def _run(program: Program, out: Sending, flows: dict[str, Flow], bounds: dict[st
         manifest = train["manifest"].get(f"{box}.{bucket}", [])
         kernel = _CACHE.take(root, (box, bucket), train["train"] - 1, manifest, make)
         taken.append((box, kernel))
+        begin = getattr(kernel, "begin", None)
+        if begin is not None:
+            begin(train, bucket)
         return kernel
 
     parcels: list[Parcel] = []

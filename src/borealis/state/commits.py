@@ -10,7 +10,7 @@ The protocol:
 A restart takes the newest whole base, then every record behind it up to the first that is torn or damaged; the log is
 cut there. Only the newest segment with records can be torn by a crash, so damage before it, or trains that are missing
 altogether, are refused. Files: `base-<train>.bin`, `log-<first train>.bin`, `state.json` (what the state belongs to),
-`lock`.
+`life` (under which name outsiders know it), `lock`.
 """
 
 from __future__ import annotations
@@ -76,6 +76,14 @@ class CommitLog:
         except BaseException:
             self._claim.close()
             raise
+
+    def life(self, suggested: str) -> str:
+        """The name under which the runs of this state are known elsewhere; the first one's suggestion stays."""
+        path = self.root / "life"
+        with _disk(self.root):
+            if not path.exists():
+                write_whole(path, suggested.encode())
+            return path.read_text()
 
     # -- restart
 

@@ -41,6 +41,11 @@ class Box(Frozen):
         raise NotImplementedError
 
     @property
+    def chance(self) -> str:
+        """Why it gives something else the next time, from the same input; empty if it does not."""
+        return ""
+
+    @property
     def holds_us(self) -> int | None:
         """How long a tuple may count after its own time; None: for ever, as of a stateful box that does not say."""
         return None if self.stateful else 0

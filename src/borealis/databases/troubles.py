@@ -1,0 +1,59 @@
+"""What an error of a database means: a row it will never take, a trouble that may pass, or a mistake in the box."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from sqlalchemy.engine import URL
+
+Verdict = Literal["refused", "passing", "wrong"]
+SAID_MOST = 300  # characters of what a database says
+
+# SQLSTATE (class, or whole); PostgreSQL's appendix A
+_REFUSED = ("21", "22", "23", "44", "P0001", "P0004")  # cardinality, data, integrity, check option, RAISE, ASSERT
+_PASSING = ("08", "25006", "25P03", "40", "53", "55P03", "57", "58")  # connection, read-only, deadlock, room, shutdown
+
+# SQLite's primary result codes
+_SQLITE_REFUSED = (18, 19, 20)  # too big, constraint, mismatch
+# busy, locked, no memory, read-only, interrupted, I/O, no room, cannot be opened, lost the lock
+_SQLITE_PASSING = (5, 6, 7, 8, 9, 10, 13, 14, 15)
+
+
+class UnfitError(ValueError):
+    """A value that no database can be given; it never leaves this process."""
+
+
+def verdict(error: BaseException) -> Verdict:
+    """Whether a row is refused for good, whether to try again, or neither: then the box itself is wrong."""
+    original = getattr(error, "orig", None) or error
+    code, state = getattr(original, "sqlite_errorcode", None), getattr(original, "sqlstate", None)
+    if code is not None:
+        primary = code & 0xFF
+        return "refused" if primary in _SQLITE_REFUSED else "passing" if primary in _SQLITE_PASSING else "wrong"
+    if state is not None:
+        return "refused" if state.startswith(_REFUSED) else "passing" if state.startswith(_PASSING) else "wrong"
+    kinds = {kind.__name__ for kind in type(original).__mro__}
+    if kinds & {"IntegrityError", "DataError", "OverflowError", "UnfitError"}:
+        return "refused"
+    return "passing" if kinds & {"OperationalError", "InterfaceError", "OSError", "TimeoutError"} else "wrong"
+
+
+def reason(error: BaseException) -> str:
+    """Why a row was refused: the same words each time, and nothing of how it was sent."""
+    original = getattr(error, "orig", None) or error
+    told = getattr(original, "diag", None)
+    if told is not None and told.message_primary:
+        detail = f" ({told.message_detail})" if told.message_detail else ""
+        return _one_line(f"{told.message_primary}{detail}")
+    return _one_line(str(original).split("\n")[0])
+
+
+def said(error: BaseException, url: URL) -> str:
+    """What the database said, on one line and without its password."""
+    original = getattr(error, "orig", None) or error
+    text = _one_line(str(original)) or type(original).__name__
+    return text.replace(str(url.password), "***") if url.password else text
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:SAID_MOST]

@@ -1,0 +1,68 @@
+"""SQL-write: changes a table of a database once for each tuple, and passes the tuple on (Hwang 2.2.2)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from borealis.diagram.boxes.base import Box, flat
+from borealis.diagram.durations import Duration, parse
+from borealis.diagram.statements import DATABASE, check_database, check_statement
+from borealis.errors import DiagramError
+
+BAD = ".bad"
+REASON = "reason"
+
+
+class SqlWrite(Box):
+    """Runs a statement for each tuple, exactly once; what the database refuses goes to `<name>.bad` with the reason.
+
+    Parameters are columns: `INSERT INTO alerts (src, n) VALUES (:src, :n)`.
+    """
+
+    kind: ClassVar[str] = "sql_write"
+    class_reason: ClassVar[str] = "it passes its tuples on; the database remembers what was written"
+
+    statement: str = Field(description="write SQL, such as INSERT INTO alerts (src) VALUES (:src)")
+    database: str = DATABASE
+    give_up: Duration = "1 minute"  # how long a database that cannot be used is tried again
+
+    @property
+    def operator_class(self) -> str:
+        return "repeatable"
+
+    @property
+    def give_up_us(self) -> int:
+        """How long it waits for a database before the train fails."""
+        return parse(self.give_up)
+
+    @property
+    def spans(self) -> dict[str, int]:
+        return {"give_up": self.give_up_us}
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        return ("", BAD)
+
+    def columns(self, inputs: list[list[str]]) -> list[str]:
+        return list(inputs[0])
+
+    def side_columns(self, inputs: list[list[str]]) -> dict[str, list[str]]:
+        return {self.name: self.columns(inputs), self.name + BAD: [*inputs[0], REASON]}
+
+    def examine(self, inputs: list[list[str]]) -> None:
+        check_database(self.database)
+        check_statement(self.statement, inputs[0], reads=False)
+        require_no_reason(inputs[0])
+
+    def describe(self) -> str:
+        return f"sql_write to {self.database}: {flat(self.statement)}"
+
+
+def require_no_reason(columns: list[str]) -> None:
+    """Refuse a column that `<name>.bad` needs for itself."""
+    taken = [name for name in columns if name.lower() == REASON]
+    if taken:
+        hint = f"the arrow {BAD} has a {REASON} of its own: rename yours with a map"
+        raise DiagramError(f"there is a column '{taken[0]}' already", hint=hint)

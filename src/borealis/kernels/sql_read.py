@@ -1,0 +1,225 @@
+"""SQL-read: a train's distinct questions to a database, each asked once, and the answers behind the rows that asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from borealis.errors import TrainError
+from borealis.kernels.flow import Flow, rank_within
+from borealis.kernels.sql_write import REASON
+from borealis.kernels.step import Step, schema_of
+from borealis.state.delta import Delta, TableSpec
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+    from borealis.databases.database import Database
+
+VALUE_SHOWN_MOST = 80  # characters of a value that does not fit
+Question = tuple[Any, ...]  # values of the parameters
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """The rows that came for one question, or why none did."""
+
+    rows: Sequence[Sequence[Any]] = ()
+    refused: str | None = None
+
+
+class SqlReadKernel:
+    """Looks up each row's answer. It remembers nothing: the next train asks again."""
+
+    tables: ClassVar[tuple[TableSpec, ...]] = ()
+
+    def __init__(
+        self, box: str, statement: str, database: Database, source: pa.Schema, given: pa.Schema, *, nulls: bool
+    ) -> None:
+        from borealis.diagram.statements import parameters
+
+        self.box, self.database, self.given, self.nulls = box, database, given, nulls
+        self._names = parameters(statement)
+        self._statement = database.statement(statement)
+        self._all_at_once: Any = None
+        if database.kind == "postgresql" and self._names:
+            self._all_at_once = database.statement(_lateral(statement, self._names, source))
+
+    def begin(self, train: Mapping[str, Any], bucket: int) -> None:
+        """Learn where to tell a trouble."""
+        self.database.notify(None if train["troubles"] is None else f"{train['troubles']}/{self.box}.{bucket}")
+
+    def step(self, flow: Flow) -> tuple[Flow, Delta]:
+        """A row for each row of its answer, in the order the database gave them."""
+        if not len(flow):
+            columns = [pa.array([], field.type) for field in self.given]
+            return flow.with_rows(self._behind(flow.rows, columns, pa.array([], pa.string()))), {}
+        columns = [self.database.values(flow.rows[name]) for name in self._names]
+        asked = list(zip(*columns, strict=True)) if columns else [()] * len(flow)
+        places: dict[Question, int] = {}
+        which = np.array([places.setdefault(question, len(places)) for question in asked], np.int64)
+        answers = self._answers(list(places))
+        rows, reasons, count = self._fitted(answers)
+        starts = np.cumsum(count) - count
+        index = np.repeat(np.arange(len(flow)), count[which])
+        take = np.repeat(starts[which], count[which]) + rank_within(index)
+        kept = flow.take(index)
+        found = [column.take(pa.array(take)) for column in rows]
+        table = self._behind(kept.rows, found, reasons.take(pa.array(take)))
+        return Flow(table, kept.time, kept.cause, rank_within(kept.cause), flow.bounds), {}
+
+    def apply(self, delta: Delta) -> None:
+        """There is nothing to catch up with."""
+
+    def tables_now(self) -> dict[str, pa.Table]:
+        """No state."""
+        return {}
+
+    def _behind(self, rows: pa.Table, columns: Sequence[pa.Array], reasons: pa.Array) -> pa.Table:
+        for field, column in zip(self.given, columns, strict=True):
+            rows = rows.append_column(field.name, column)
+        return rows.append_column(REASON, reasons)
+
+    # -- asking
+
+    def _answers(self, questions: list[Question]) -> list[_Answer]:
+        from borealis.databases.troubles import UnfitError, verdict
+
+        unfit = {q: str(v) for q in questions for v in q if isinstance(v, UnfitError)}
+        fit = [q for q in questions if q not in unfit]
+
+        def ask(connection: Connection) -> list[_Answer]:
+            if self._all_at_once is not None and len(fit) > 1:
+                try:
+                    with connection.begin_nested():
+                        return self._ask_all(connection, fit)
+                except Exception as error:
+                    if (trouble := verdict(error)) == "passing":
+                        raise
+                    if trouble == "wrong":  # as a column a parameter has a type, and the statement may not like it
+                        self._all_at_once = None
+            return [self._ask_one(connection, question) for question in fit]
+
+        answered = dict(zip(fit, self.database.transact(ask, writes=False), strict=True)) if fit else {}
+        return [_Answer(refused=unfit[q]) if q in unfit else answered[q] for q in questions]
+
+    def _ask_one(self, connection: Connection, question: Question) -> _Answer:
+        from borealis.databases.troubles import reason, verdict
+
+        try:
+            with connection.begin_nested():
+                result = connection.execute(self._statement, dict(zip(self._names, question, strict=True)))
+                self._check_width(len(result.keys()))
+                return _Answer(result.fetchall())
+        except TrainError:
+            raise
+        except Exception as error:
+            if verdict(error) != "refused":
+                raise
+            return _Answer(refused=reason(error))
+
+    def _ask_all(self, connection: Connection, questions: list[Question]) -> list[_Answer]:
+        lists = {name: [q[i] for q in questions] for i, name in enumerate(self._names)}
+        result = connection.execute(self._all_at_once, lists)
+        self._check_width(len(result.keys()) - 2)
+        found: list[list[Sequence[Any]]] = [[] for _ in questions]
+        for number, _, *row in result:
+            found[number - 1].append(row)
+        return [_Answer(rows) for rows in found]
+
+    def _check_width(self, columns: int) -> None:
+        if columns != len(self.given):
+            told = f"box '{self.box}': the database answers with {columns} columns, and gives= names {len(self.given)}"
+            raise TrainError(told, hint="name in gives= each column of the SELECT, in its order")
+
+    # -- answers as columns
+
+    def _fitted(self, answers: list[_Answer]) -> tuple[list[pa.Array], pa.Array, np.ndarray[Any, np.dtype[np.int64]]]:
+        """All rows of all answers as columns, why a row does not fit, and how many rows each answer has."""
+        none = (None,) * len(self.given)
+        rows: list[Sequence[Any]] = []
+        reasons: list[str | None] = []
+        count = []
+        for answer in answers:
+            mine = [none] if answer.refused is not None or (self.nulls and not answer.rows) else answer.rows
+            rows += mine
+            reasons += [answer.refused] * len(mine)
+            count.append(len(mine))
+        columns = []
+        for i, field in enumerate(self.given):
+            values, misfits = _fit([row[i] for row in rows], field)
+            columns.append(values)
+            for at, why in misfits.items():
+                reasons[at] = reasons[at] or why
+        return columns, pa.array(reasons, pa.string()), np.array(count, np.int64)
+
+
+def _fit(values: list[Any], field: pa.Field) -> tuple[pa.Array, dict[int, str]]:
+    """Values as their declared type, and why some cannot be; SQLite has no truth values, no times and no decimals."""
+    from borealis.ingest.sources.python_values import FAILURES, normal
+
+    def fitted(value: Any) -> Any:
+        if pa.types.is_boolean(field.type) and type(value) is int and value in (0, 1):
+            return bool(value)
+        return normal(value, field.type)
+
+    try:
+        return pa.array([fitted(value) for value in values], field.type), {}
+    except FAILURES:
+        pass
+    found: list[pa.Scalar] = []
+    misfits = {}
+    for at, value in enumerate(values):
+        try:
+            found.append(pa.array([fitted(value)], field.type)[0])
+        except FAILURES:
+            misfits[at] = f"column '{field.name}' is {field.type}, and the database gave {_shown(value)}"
+            found.append(pa.scalar(None, field.type))
+    return pa.array([one.as_py() for one in found], field.type), misfits
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:VALUE_SHOWN_MOST]
+
+
+def _lateral(statement: str, names: list[str], source: pa.Schema) -> str:
+    """The statement over a table of questions, for PostgreSQL: each answer with the number of its question."""
+    from borealis.diagram.statements import filled
+
+    inner = filled(statement, lambda name: f"__asked.c{names.index(name)}")
+    lists = ", ".join(f"CAST(:{name} AS {_postgresql_type(source.field(name).type)}[])" for name in names)
+    columns = ", ".join(f"c{i}" for i in range(len(names)))
+    return (
+        f"SELECT __asked.n, __found.* FROM unnest({lists}) WITH ORDINALITY AS __asked({columns}, n)\n"
+        f"CROSS JOIN LATERAL (SELECT row_number() OVER () AS __k, __rows.* FROM ({inner}\n) AS __rows) AS __found\n"
+        f"ORDER BY 1, 2"
+    )
+
+
+def _postgresql_type(kind: pa.DataType) -> str:
+    types = pa.types
+    if types.is_timestamp(kind):
+        return "timestamp" if kind.tz is None else "timestamptz"
+    pairs = (
+        (types.is_boolean, "boolean"),
+        (types.is_integer, "bigint"),
+        (types.is_floating, "float8"),
+        (types.is_decimal, "numeric"),
+        (types.is_date, "date"),
+        (types.is_binary, "bytea"),
+    )
+    return next((name for is_a, name in pairs if is_a(kind)), "text")
+
+
+def make(step: Step) -> SqlReadKernel:
+    """The kernel of a step, with nothing in it."""
+    from borealis.databases.database import Database
+
+    options = step.options
+    database = Database(step.box, options["database"], options["give_up"])
+    source, given = schema_of(options["schema"]), schema_of(options["given"])
+    return SqlReadKernel(step.box, options["statement"], database, source, given, nulls=options["missing"] == "null")

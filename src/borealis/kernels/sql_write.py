@@ -1,0 +1,173 @@
+"""SQL-write: a train's rows in one transaction of a database, exactly once, together with how far the box has come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from borealis.errors import TrainError
+from borealis.kernels.flow import Flow
+from borealis.kernels.step import Step
+from borealis.state.delta import Delta, TableSpec
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+    from borealis.databases.database import Database
+    from borealis.databases.ledger import Position
+
+REASON = "__reason"  # why the database refused a row; null where it did not
+
+
+class SqlWriteKernel:
+    """Writes rows in their order. All that it remembers is in the database: see `databases/ledger.py`."""
+
+    tables: ClassVar[tuple[TableSpec, ...]] = ()
+
+    def __init__(self, box: str, statement: str, database: Database) -> None:
+        from borealis.databases.copying import Copying
+        from borealis.diagram.statements import parameters
+
+        self.box, self.database = box, database
+        self._names = parameters(statement)
+        self._statement = database.statement(statement)
+        self._copying = Copying.of(statement) if database.url.drivername == "postgresql+psycopg" else None
+        self._copying_suits: bool | None = None  # not known yet
+        self._created = False
+        self._writer: str | None = None
+
+    def begin(self, train: Mapping[str, Any], bucket: int) -> None:
+        """Learn in whose name the next train writes: a unit that goes on from its state goes on under the same."""
+        self._writer = f"{train['diagram']}/{self.box}/{bucket}/{train['life']}"
+        self.database.notify(None if train["troubles"] is None else f"{train['troubles']}/{self.box}.{bucket}")
+
+    def step(self, flow: Flow) -> tuple[Flow, Delta]:
+        """The same rows, each with why it was refused; afterwards the others are in the database."""
+        reasons: list[str | None] = [None] * len(flow)
+        if len(flow):
+            for at, why in self._write(flow).items():
+                reasons[at] = why
+        return flow.with_rows(flow.rows.append_column(REASON, pa.array(reasons, pa.string()))), {}
+
+    def apply(self, delta: Delta) -> None:
+        """There is nothing to catch up with."""
+
+    def tables_now(self) -> dict[str, pa.Table]:
+        """No state."""
+        return {}
+
+    # -- one transaction
+
+    def _write(self, flow: Flow) -> dict[int, str]:
+        from borealis.databases import ledger
+
+        if self._writer is None:
+            raise TrainError(f"box '{self.box}' was not told which train it writes", hint="a defect of Borealis")
+        if not self._created:
+            self.database.transact(ledger.create, writes=True)
+            self._created = True
+        return self.database.transact(lambda connection: self._once(connection, flow), writes=True)
+
+    def _once(self, connection: Connection, flow: Flow) -> dict[int, str]:
+        from borealis.databases import ledger
+
+        assert self._writer is not None
+        known = ledger.lock(connection, self._writer)
+        done = int(np.count_nonzero((flow.cause < known[0]) | ((flow.cause == known[0]) & (flow.sub <= known[1]))))
+        refused: dict[int, str] = {}
+        if done:  # a replay
+            before = ledger.refused(connection, self._writer, _position(flow, 0), _position(flow, done - 1))
+            refused = {at: before[_position(flow, at)] for at in range(done) if _position(flow, at) in before}
+        if done < len(flow):
+            news = _Rows(self, connection, flow.rows).send(done, len(flow))
+            told = {_position(flow, at): why for at, why in news.items()}
+            ledger.record(connection, self._writer, _position(flow, -1), told)
+            refused |= news
+        return refused
+
+    def copying(self, connection: Connection, rows: pa.Table) -> Any:
+        """The fast way in, if there is one."""
+        if self._copying is not None and self._copying_suits is None:
+            self._copying_suits = self._copying.suits(connection, rows.schema)
+        return self._copying if self._copying_suits else None
+
+
+def _position(flow: Flow, at: int) -> Position:
+    return int(flow.cause[at]), int(flow.sub[at])
+
+
+class _Rows:
+    """A train's rows on their way into a database, as many at once as it takes."""
+
+    def __init__(self, kernel: SqlWriteKernel, connection: Connection, rows: pa.Table) -> None:
+        self._kernel, self._connection, self._rows = kernel, connection, rows
+        self._columns: dict[str, list[Any]] | None = None
+
+    def send(self, start: int, stop: int) -> dict[int, str]:
+        """Run the statement for each row, in their order; those that are refused, by their places, and why.
+
+        Whether a row is refused depends only on the rows before it: all at once are taken only if each is.
+        """
+        from borealis.databases.troubles import reason, verdict
+
+        if stop - start > 1 and self._copied(start, stop):
+            return {}
+        try:
+            with self._connection.begin_nested():
+                self._run(start, stop)
+            return {}
+        except Exception as error:
+            if verdict(error) != "refused":
+                raise
+            if stop - start == 1:
+                return {start: reason(error)}
+        middle = (start + stop) // 2
+        return self.send(start, middle) | self.send(middle, stop)
+
+    def _copied(self, start: int, stop: int) -> bool:
+        from borealis.databases.copying import ROWS_LEAST
+        from borealis.databases.troubles import verdict
+
+        if stop - start < ROWS_LEAST:
+            return False
+        copying = self._kernel.copying(self._connection, self._rows)
+        if copying is None:
+            return False
+        try:
+            with self._connection.begin_nested():
+                copying.run(self._connection, self._rows.slice(start, stop - start))
+            return True
+        except Exception as error:
+            if verdict(error) == "passing":
+                raise
+            return False  # single rows say what is wrong
+
+    def _run(self, start: int, stop: int) -> None:
+        from borealis.databases.troubles import UnfitError
+
+        if self._columns is None:
+            names = self._kernel._names
+            self._columns = {name: self._kernel.database.values(self._rows[name]) for name in names}
+        columns = [values[start:stop] for values in self._columns.values()]
+        for values in columns:
+            for value in values:
+                if isinstance(value, UnfitError):
+                    raise value
+        if not columns:
+            for _ in range(start, stop):
+                self._connection.execute(self._kernel._statement)
+            return
+        rows = [dict(zip(self._columns, row, strict=True)) for row in zip(*columns, strict=True)]
+        self._connection.execute(self._kernel._statement, rows)
+
+
+def make(step: Step) -> SqlWriteKernel:
+    """The kernel of a step, with nothing in it."""
+    from borealis.databases.database import Database
+
+    options = step.options
+    database = Database(step.box, options["database"], options["give_up"])
+    return SqlWriteKernel(step.box, options["statement"], database)

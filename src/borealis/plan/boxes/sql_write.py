@@ -1,0 +1,64 @@
+"""SQL-write: a kernel that writes, then a filter for what was written and one for what was refused."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructType
+
+from borealis.diagram.boxes.sql_read import SqlRead
+from borealis.diagram.boxes.sql_write import BAD, REASON, SqlWrite
+from borealis.diagram.statements import parameters
+from borealis.kernels.sql_write import REASON as WHY
+from borealis.plan.hidden import POSITION
+from borealis.plan.lowering import Lowering
+from borealis.plan.types import show
+from borealis.tuples import TIME
+
+PLAIN = (
+    *("tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "string", "binary", "boolean", "date"),
+    *("timestamp", "timestamp_ntz"),
+)
+
+
+def check(box: SqlWrite, sources: list[DataFrame]) -> None:
+    require_plain(box, sources[0].schema)
+
+
+def require_plain(box: SqlWrite | SqlRead, schema: StructType) -> None:
+    """Refuse parameters that no database has a type for."""
+    for name in parameters(box.statement):
+        kind = schema[name].dataType
+        if kind.simpleString().split("(")[0] not in PLAIN:
+            hint = f'make it text before: map({name}="to_json({name})", ...)'
+            raise box.wrong(f"parameter ':{name}' is {show(kind)}, and a database takes plain values", hint)
+
+
+def batch(box: SqlWrite, inputs: list[DataFrame]) -> dict[str, DataFrame]:
+    """It passes rows on and writes nothing: a backfill must not repeat what the stream has written."""
+    return {box.name: inputs[0], box.name + BAD: with_reason(inputs[0].where(F.lit(False)), F.lit(None))}
+
+
+def with_reason(rows: DataFrame, reason: F.Column) -> DataFrame:
+    """Refused rows in the batch form: their columns, then why."""
+    columns = [F.col(f"`{c}`") for c in rows.columns if c not in (TIME, POSITION)]
+    return rows.select(*columns, reason.cast("string").alias(REASON), TIME, POSITION)
+
+
+def lower(box: SqlWrite, low: Lowering) -> None:
+    source, judged = box.sources[0], f"{box.name}~judged"
+    schema = low.schema(source)
+    options = {"statement": box.statement, "database": box.database, "give_up": box.give_up_us}
+    out = StructType([*schema.fields]).add(WHY, StringType())
+    # one bucket writes all rows, so that they come into the database in the order of the stream
+    low.stateful("sql_write", box, [source], judged, out, by=[()], options=options, tables=())
+    part(box, low, judged, schema.names, schema.names)
+
+
+def part(box: SqlWrite | SqlRead, low: Lowering, judged: str, good: list[str], bad: list[str]) -> None:
+    """What went well to the box's own arrow, the rest to the other one with the reason."""
+    low.filter(box, judged, f"{box.name}~good", f"{WHY} IS NULL")
+    low.map(box, f"{box.name}~good", box.name, [(name, f"`{name}`") for name in good])
+    low.filter(box, judged, f"{box.name}~bad", f"{WHY} IS NOT NULL")
+    columns = [(name, f"`{name}`") for name in bad]
+    low.map(box, f"{box.name}~bad", box.name + BAD, [*columns, (REASON, WHY)])

@@ -1,0 +1,389 @@
+"""The SQL-write kernel against real databases: exactly once, in order, and what is refused comes with its reason."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from sql_flows import TRAIN, flow, slices
+
+from borealis.databases import ledger
+from borealis.databases.address import address
+from borealis.databases.copying import Copying
+from borealis.databases.database import Database
+from borealis.databases.troubles import verdict
+from borealis.diagram.model import Diagram
+from borealis.diagram.statements import parameters
+from borealis.errors import DiagramError, TrainError
+from borealis.kernels.flow import Flow
+from borealis.kernels.sql_write import REASON, SqlWriteKernel
+from postgres import Embedded, Server, server
+
+INSERT = "INSERT INTO t (id, n) VALUES (:id, :n)"
+GIVE_UP_US = 20_000_000
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Server]:
+    with server() as one:
+        yield one
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Embedded | Server:
+    if request.param == "sqlite":
+        made: Any = Embedded(tmp_path / "a.db")
+    else:
+        made = request.getfixturevalue("postgres")
+        made.run("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    made.run("CREATE TABLE t (id BIGINT PRIMARY KEY, n BIGINT CHECK (n >= 0))")
+    return made  # type: ignore[no-any-return]
+
+
+def kernel(url: str, statement: str = INSERT, life: str = "first", **how: Any) -> SqlWriteKernel:
+    made = SqlWriteKernel("w", statement, Database("w", url, how.pop("give_up_us", GIVE_UP_US), **how))
+    made.begin(TRAIN | {"life": life}, 0)
+    return made
+
+
+def rows(start: int, count: int, n: list[int] | None = None) -> Flow:
+    ids = list(range(start, start + count))
+    numbers = n or [i % 7 for i in ids]
+    return flow({"id": pa.array(ids, pa.int64()), "n": pa.array(numbers, pa.int64())}, start)
+
+
+def reasons(written: Flow) -> dict[int, str]:
+    """Why rows were refused, by their ids."""
+    told = zip(written.rows["id"].to_pylist(), written.rows[REASON].to_pylist(), strict=True)
+    return {i: why for i, why in told if why is not None}
+
+
+def ids(database: Embedded | Server) -> list[Any]:
+    return [i for (i,) in database.run("SELECT id FROM t ORDER BY id")]
+
+
+@pytest.mark.parametrize("n", [1, 5, 100])
+def test_rows_are_written_once_however_often_a_train_runs(database: Embedded | Server, n: int) -> None:
+    whole = rows(0, n)
+    first, again = kernel(database.url), kernel(database.url)
+    for one in (first, first, again):
+        out, delta = one.step(whole)
+        assert out.rows.drop_columns([REASON]).equals(whole.rows)
+        assert (reasons(out), delta, one.tables_now()) == ({}, {}, {})
+    assert ids(database) == list(range(n))
+
+
+def test_a_replay_cut_elsewhere_writes_only_what_is_missing(database: Embedded | Server) -> None:
+    whole = rows(0, 60)
+    for piece in slices(whole, 20, 40)[:2]:
+        kernel(database.url).step(piece)
+    for piece in slices(whole, 7, 33):
+        kernel(database.url).step(piece)
+    assert ids(database) == list(range(60))
+
+
+def test_rows_of_one_cause_have_places_of_their_own(database: Embedded | Server) -> None:
+    whole = flow({"id": [1, 2, 3, 4], "n": [0, 0, 0, 0]}, 5, sub=[0, 1, 2, 9])
+    kernel(database.url).step(slices(whole, 2)[0])
+    kernel(database.url).step(whole)
+    assert ids(database) == [1, 2, 3, 4]
+
+
+def test_a_unit_that_begins_anew_writes_anew(database: Embedded | Server) -> None:
+    kernel(database.url).step(rows(0, 10))
+    out, _ = kernel(database.url, life="second").step(rows(0, 11))
+    assert sorted(reasons(out)) == list(range(10))
+    assert ids(database) == list(range(11))
+
+
+@pytest.mark.parametrize("places", [(), (1,), (10, 30), tuple(range(1, 60))])
+def test_what_is_refused_goes_with_its_reason_whatever_the_cut(
+    database: Embedded | Server, places: tuple[int, ...]
+) -> None:
+    database.run("INSERT INTO t VALUES (7, 0), (8, 0), (59, 0)")
+    whole = rows(0, 60, n=[-1 if i in (0, 20, 21) else i for i in range(60)])
+    cut = slices(whole, *places)
+    told = {i: why for piece in cut for i, why in reasons(kernel(database.url).step(piece)[0]).items()}
+    assert sorted(told) == [0, 7, 8, 20, 21, 59]
+    assert "CHECK" in told[20].upper()
+    assert "UNIQUE" in told[59].upper()
+    assert ids(database) == [i for i in range(60) if i not in (0, 20, 21)]
+    database.run("DELETE FROM t")  # a replay looks at the ledger, not at the table
+    assert reasons(kernel(database.url).step(whole)[0]) == told
+    assert ids(database) == []
+
+
+def test_a_row_is_judged_by_the_rows_before_it(database: Embedded | Server) -> None:
+    twice = flow({"id": [1, 2, 1, 3, 2], "n": [0, 1, 2, 3, 4]})
+    out, _ = kernel(database.url).step(twice)
+    assert out.rows[REASON].is_valid().to_pylist() == [False, False, True, False, True]
+    assert database.run("SELECT id, n FROM t ORDER BY id") == [(1, 0), (2, 1), (3, 3)]
+
+
+def test_any_statement_runs_row_by_row_in_order(database: Embedded | Server) -> None:
+    upsert = "INSERT INTO t (id, n) VALUES (:id, :n) ON CONFLICT (id) DO UPDATE SET n = t.n + excluded.n -- :no"
+    kernel(database.url, upsert).step(flow({"id": [1, 1, 2, 1], "n": [1, 10, 5, 100]}))
+    assert database.run("SELECT id, n FROM t ORDER BY id") == [(1, 111), (2, 5)]
+    kernel(database.url, "UPDATE t SET n = n + 1", life="all").step(flow({"id": [0, 0], "n": [0, 0]}))
+    assert database.run("SELECT id, n FROM t ORDER BY id") == [(1, 113), (2, 7)]
+    kernel(database.url, "DELETE FROM t WHERE id = :id", life="cut").step(flow({"id": [1, 9], "n": [0, 0]}))
+    assert database.run("SELECT id, n FROM t") == [(2, 7)]
+
+
+def test_only_the_newest_reasons_are_kept(database: Embedded | Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "REFUSED_MOST", 5)
+    for piece in slices(rows(0, 40, n=[-1] * 40), 8, 30):
+        kernel(database.url).step(piece)
+    assert database.run("SELECT cause FROM borealis_refused ORDER BY cause") == [(i,) for i in range(35, 40)]
+
+
+@pytest.mark.parametrize("n", [3, 40])  # one by one, and as a COPY
+def test_every_type_comes_through(database: Embedded | Server, n: int) -> None:
+    lite = isinstance(database, Embedded)
+    types = "y INT, f REAL, v DOUBLE PRECISION, m NUMERIC(10,2), s TEXT, x BYTEA, b BOOLEAN, d DATE, u TIMESTAMPTZ"
+    database.run(f"CREATE TABLE wide (id BIGINT, {types.replace('BYTEA', 'BLOB') if lite else types})")
+    at = datetime(2024, 5, 1, 12, 30, 0, 250_000, UTC)
+    one: list[Any] = [-3, 0.1, 0.1, Decimal("1.50"), 'a "b", \\.\n\'c', b"\x00\xff", True, date(2024, 5, 1), at]
+    kinds = [pa.int32(), pa.float32(), pa.float64(), pa.decimal128(10, 2), pa.string(), pa.binary(), pa.bool_()]
+    kinds += [pa.date32(), pa.timestamp("us", "UTC")]
+    names = "yfvmsxbdu"
+    columns = {c: pa.array([v, None, *[v] * (n - 2)], k) for c, v, k in zip(names, one, kinds, strict=True)}
+    columns["s"] = pa.array([one[4], None, *[""] * (n - 2)])  # an empty string is no null
+    statement = f"INSERT INTO wide (id, {', '.join(names)}) VALUES (:id, {', '.join(f':{c}' for c in names)})"
+    k = kernel(database.url, statement)
+    out, _ = k.step(flow({"id": list(range(n))} | columns))
+    assert reasons(out) == {}
+    assert lite or n < 16 or k._copying_suits
+    full, empty, last, *_ = database.run(f"SELECT {', '.join(names)} FROM wide ORDER BY id")
+    assert empty == (None,) * len(names)
+    assert last[4] == ""
+    if lite:
+        assert full == (-3, pytest.approx(0.1), 0.1, 1.5, one[4], one[5], 1, "2024-05-01", str(at))
+    else:
+        assert [*full[:1], *full[2:]] == [one[0], *one[2:]]
+        assert full[1] == pytest.approx(0.1)
+
+
+def test_a_copy_that_would_do_something_else_is_none(postgres: Server) -> None:
+    postgres.run("DROP SCHEMA public CASCADE", "CREATE SCHEMA public", "CREATE TABLE t (id BIGINT, n TEXT)")
+    k = kernel(postgres.url)
+    k.step(rows(0, 50))  # a number into text: COPY would read the text of it
+    assert k._copying_suits is False
+    assert postgres.run("SELECT n FROM t WHERE id = 8") == [("1",)]
+    postgres.run("CREATE TABLE seen (n BIGINT)", "CREATE TABLE u (id BIGINT, n BIGINT)")
+    note = "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO seen VALUES (1);"
+    postgres.run(f"{note} RETURN NULL; END $$", "CREATE TRIGGER n AFTER INSERT ON u EXECUTE FUNCTION note()")
+    k = kernel(postgres.url, "INSERT INTO u (id, n) VALUES (:id, :n)", life="u")
+    k.step(rows(0, 50))
+    assert k._copying_suits is False
+    assert postgres.run("SELECT count(*) FROM seen") == [(50,)]
+
+
+def test_only_a_plain_insert_can_be_a_copy() -> None:
+    plain = Copying.of('insert into "a b".t ( x, "y z" ) values (:p , :q);')
+    assert plain is not None
+    assert (plain.table, plain.columns, plain.names) == ('"a b".t', ["x", '"y z"'], ["p", "q"])
+    for other in ("INSERT INTO t (a) VALUES (:a + 1)", "INSERT INTO t (a) VALUES (:a) RETURNING a", "DELETE FROM t",
+                  "INSERT INTO t VALUES (:a)", "INSERT INTO t (a, b) VALUES (:a)"):  # fmt: skip
+        assert Copying.of(other) is None
+
+
+def test_a_wrong_statement_is_an_error_and_changes_nothing(database: Embedded | Server) -> None:
+    k = kernel(database.url, "INSERT INTO nowhere (id) VALUES (:id)")
+    with pytest.raises(TrainError, match=r"box 'w': database .* refuses the statement: .*nowhere"):
+        k.step(rows(0, 30))
+    assert ids(database) == []
+
+
+def test_a_deferred_constraint_refuses_its_row_and_not_the_train(postgres: Server) -> None:
+    postgres.run("DROP SCHEMA public CASCADE", "CREATE SCHEMA public", "CREATE TABLE parents (id BIGINT PRIMARY KEY)")
+    deferred = "REFERENCES parents (id) DEFERRABLE INITIALLY DEFERRED"
+    postgres.run(f"CREATE TABLE t (id BIGINT {deferred}, n BIGINT)", "INSERT INTO parents VALUES (1), (2)")
+    out, _ = kernel(postgres.url).step(rows(0, 4))
+    assert sorted(reasons(out)) == [0, 3]
+
+
+class Watch:
+    """A clock that only sleeping moves; sleeping may do something."""
+
+    def __init__(self, *then: Any) -> None:
+        self.now, self.slept, self.then = 0.0, [], list(then)  # type: ignore[var-annotated]
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept.append(seconds)
+        if self.then:
+            self.then.pop(0)()
+
+
+def test_a_database_that_is_away_is_tried_again_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder, notice = tmp_path / "later", tmp_path / "troubles" / "w.0"
+    seen: list[str] = []
+
+    def look() -> None:
+        seen.append(notice.read_text())
+
+    def come() -> None:
+        look()
+        folder.mkdir()
+        Embedded(folder / "a.db").run("CREATE TABLE t (id BIGINT, n BIGINT)")
+
+    watch = Watch(look, look, look, come)
+    k = kernel(f"sqlite:///{folder}/a.db", now=lambda: watch.now, sleep=watch.sleep)
+    k.begin(TRAIN | {"troubles": str(notice.parent)}, 0)
+    with caplog.at_level(logging.WARNING, "borealis.databases"):
+        k.step(rows(0, 3))
+    assert watch.slept == [0.0, 0.1, 0.2, 0.4]
+    assert "cannot be used, tried 3 times: unable to open database file" in seen[2]
+    assert len(caplog.records) == 4
+    assert not notice.exists()
+    assert ids(Embedded(folder / "a.db")) == [0, 1, 2]
+
+
+def test_patience_ends_with_an_error_that_says_so(tmp_path: Path) -> None:
+    watch = Watch()
+    k = kernel(f"sqlite:///{tmp_path}/no/a.db", now=lambda: watch.now, sleep=watch.sleep)
+    with pytest.raises(TrainError, match=r"could not be used for 20 seconds, tried \d+ times: unable to open") as e:
+        k.step(rows(0, 3))
+    assert watch.slept[-1] == 5.0
+    assert 10 < watch.now <= 20
+    assert "nothing is lost" in e.value.hint
+
+
+def test_a_server_that_dies_and_comes_back_has_each_row_once(postgres: Server) -> None:
+    postgres.run("DROP SCHEMA public CASCADE", "CREATE SCHEMA public", "CREATE TABLE t (id BIGINT, n BIGINT)")
+    watch = Watch(postgres.stop, lambda: None, postgres.start)
+    k = kernel(postgres.url, now=lambda: watch.now, sleep=watch.sleep)
+    k.step(rows(0, 30))
+    ours = "pid <> pg_backend_pid() AND backend_type = 'client backend'"
+    postgres.run(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {ours}")
+    k.step(rows(30, 30))
+    assert ids(postgres) == list(range(60))
+    assert len(watch.slept) >= 3
+
+
+def test_two_copies_at_once_write_each_row_once(postgres: Server) -> None:
+    """An active standby: the second waits for the first one's transaction, then finds its rows."""
+    import threading
+
+    postgres.run("DROP SCHEMA public CASCADE", "CREATE SCHEMA public", "CREATE TABLE t (id BIGINT, n BIGINT)")
+    copies = [kernel(postgres.url) for _ in range(2)]
+    cuts = [slices(rows(0, 400), *range(40, 400, 40)), slices(rows(0, 400), *range(70, 400, 70))]
+    failures: list[BaseException] = []
+
+    def run(which: int) -> None:
+        try:
+            for piece in cuts[which]:
+                copies[which].step(piece)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failures == []
+    assert ids(postgres) == list(range(400))
+
+
+def test_a_time_that_no_driver_takes_is_refused_alone(database: Embedded | Server) -> None:
+    database.run("CREATE TABLE times (id BIGINT, at TEXT)")
+    at = pa.array(np.array([0, 2**62, 10], np.int64)).view(pa.timestamp("us", "UTC"))
+    k = kernel(database.url, "INSERT INTO times (id, at) VALUES (:id, :at)")
+    assert list(reasons(k.step(flow({"id": [0, 1, 2], "at": at}))[0])) == [1]
+    assert database.run("SELECT id FROM times ORDER BY id") == [(0,), (2,)]
+
+
+# -- drawing
+
+
+def draw(statement: str = "INSERT INTO t (a) VALUES (:src)", columns: str = "src STRING, n INT", **how: Any) -> Diagram:
+    d = Diagram("d")
+    d.input("a", f"ts TIMESTAMP, {columns}").sql_write(statement, **how).output("out")
+    return d
+
+
+def test_it_is_drawn_and_read_back() -> None:
+    d = draw(database="warehouse", give_up="5 s")
+    assert Diagram.from_yaml(d.to_yaml()).spec == d.spec
+    box = d.spec.box("sql_write_1")
+    assert (box.operator_class, box.holds_us, box.arrows) == ("repeatable", 0, ["sql_write_1", "sql_write_1.bad"])
+    assert box.describe() == "sql_write to warehouse: INSERT INTO t (a) VALUES (:src)"
+    d.stream("sql_write_1").bad.output("bad")
+    assert d.spec.columns("sql_write_1.bad") == ["ts", "src", "n", "reason"]
+
+
+WRONG = [
+    ({"statement": "INSERT INTO t (a) VALUES (:scr)"}, "parameter ':scr': no column 'scr' .*did you mean 'src'"),
+    ({"statement": " -- nothing"}, "the statement is empty"),
+    ({"statement": "DELETE FROM t; DELETE FROM u"}, "several statements"),
+    ({"statement": "COMMIT"}, "'COMMIT' is not for a box to say"),
+    ({"statement": "SELECT :src"}, "'SELECT' changes nothing. Hint: ask with sql_read"),
+    ({"database": "no database"}, "neither a URL nor a name"),
+    ({"database": "postgresql://me:secret@h/db"}, "a password stands in the URL"),
+    ({"database": "postgresql://h/db?user=me&password=secret"}, "a password stands in the URL"),
+    ({"database": "sqlite://"}, "in memory"),
+    ({"give_up": "0 s"}, "'give_up' must be more than zero"),
+    ({"columns": "src STRING, Reason STRING"}, "there is a column 'Reason' already"),
+]
+
+
+@pytest.mark.parametrize(("how", "says"), WRONG, ids=[says for _, says in WRONG])
+def test_what_cannot_be_is_refused_when_it_is_drawn(how: dict[str, Any], says: str) -> None:
+    with pytest.raises(DiagramError, match=says) as e:
+        draw(**how)
+    assert "secret" not in str(e.value)
+    assert e.value.hint
+
+
+def test_parameters_are_told_from_what_looks_like_them() -> None:
+    assert parameters("SELECT ':a', \":b\", $$ :c $$, x::int, y[1:n] /* :d */ -- :e\n, E'\\':f', :g, :g::text") == ["g"]
+    assert parameters("INSERT INTO t VALUES (:a,:b)") == ["a", "b"]
+
+
+def test_casts_and_colons_in_text_arrive_as_written(postgres: Server) -> None:
+    postgres.run("DROP SCHEMA public CASCADE", "CREATE SCHEMA public", "CREATE TABLE t (id BIGINT, s TEXT)")
+    statement = "INSERT INTO t (id, s) VALUES (:n::bigint + 1, ':n 12:30 50% \\:x' || :n::text) -- it's :n"
+    kernel(postgres.url, statement).step(rows(0, 2))
+    assert postgres.run("SELECT id, s FROM t ORDER BY id") == [(1, ":n 12:30 50% \\:x0"), (2, ":n 12:30 50% \\:x1")]
+
+
+# -- where a database is
+
+
+def test_names_and_variables_are_those_of_the_environment() -> None:
+    environ = {"BOREALIS_DATABASE_WAREHOUSE": "postgresql://me:${PW}@h/db", "PW": "p@ss/w:rd", "HOME": "/home/a b"}
+    url = address("warehouse", environ)
+    assert (url.drivername, url.password, url.host, url.database) == ("postgresql+psycopg", "p@ss/w:rd", "h", "db")
+    assert address("sqlite:///${HOME}/x.db", environ).database == "/home/a b/x.db"
+    with pytest.raises(TrainError, match="database 'other' is not known here: BOREALIS_DATABASE_OTHER is not set"):
+        address("other", environ)
+    with pytest.raises(TrainError, match="NO_SUCH is not set"):
+        address("postgresql://me:${NO_SUCH}@h/db", environ)
+
+
+def test_no_password_is_ever_told() -> None:
+    watch = Watch()
+    environ = {"PW": "s3cret", "BOREALIS_DATABASE_BAD": "s3cret"}
+    with pytest.raises(TrainError, match="no URL") as e:
+        address("bad", environ)
+    assert "s3cret" not in str(e.value)
+    url = "postgresql://me:${PW}@127.0.0.1:1/db"
+    k = kernel(url, environ=environ, now=lambda: watch.now, sleep=watch.sleep)
+    with pytest.raises(TrainError, match=r"me:\*\*\*@127.0.0.1") as e:
+        k.step(rows(0, 1))
+    assert "s3cret" not in f"{e.value!r} {e.value.__cause__!r}"
+
+
+def test_verdicts() -> None:
+    assert verdict(OSError("no route")) == "passing"
+    assert verdict(KeyError("a defect")) == "wrong"
+    assert verdict(OverflowError("too large")) == "refused"
