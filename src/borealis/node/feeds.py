@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Literal
 
 from borealis.emit.queue import MovedError, OutputQueue
 from borealis.errors import BorealisError, GoneError, StreamError, WireError
@@ -208,6 +209,7 @@ class StreamFeed:
         self.waiting_for = ""  # why nothing comes, if it is known
         self._routes, self._peers, self._acks = routes, peers, acks
         self.forgetful = False  # what is gone is gone: it goes on at the oldest tuple there is
+        self.fresh: Literal["oldest", "newest"] = "oldest"  # where it begins, having seen nothing
         self._anywhere = False
         self.deferred = False  # whoever protects the unit acknowledges (level 1), not the commit
         self._stopped = threading.Event()
@@ -263,7 +265,7 @@ class StreamFeed:
             raise StreamError(f"nobody serves stream {self.stream} yet")
         ask = Subscribe(
             stream=self.stream,
-            start="oldest" if self._anywhere or self._is_fresh() else self._next,
+            start="oldest" if self._anywhere else self.fresh if self._is_fresh() else self._next,
             boundary=self._boundary,
             epoch=self._known_epoch(),
             reader=self.reader,
@@ -297,9 +299,11 @@ class StreamFeed:
     def _from_queue(self, queue: OutputQueue) -> Iterator[Section]:
         if self._known_epoch() not in (None, queue.epoch):
             raise queue.of_another_life(self.epoch)
-        anywhere = self._anywhere or self._is_fresh()
+        start: int | None = self._next
+        if self._anywhere or self._is_fresh():
+            start = queue.next_id if self.fresh == "newest" and not self._anywhere else None
         self.epoch = queue.epoch
-        self._next, self._anywhere = queue.register(self.reader, None if anywhere else self._next), False
+        self._next, self._anywhere = queue.register(self.reader, start), False
         queue.ack(self.reader, 1, self._acknowledged)  # it may not know: it may have come from another node just now
         while not self._stopped.is_set():
             section = queue.read(self._next, self._boundary, LOOK_S)

@@ -462,6 +462,8 @@ class Node:
             if handover is None and order.guard.incarnation > 1 and order.guard.guarantee == "gap":
                 for queue in unit.queues.values():  # both copies were lost: what they gave is not given again
                     queue.jump_to(beyond(queue, 0))
+                for feed in unit.feeds.values():  # nor is it made again: whoever counts it would count it twice
+                    feed.fresh = "newest"
         with self.ordering:
             self.units[key] = unit
             for queue in unit.queues.values():

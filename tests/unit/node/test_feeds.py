@@ -58,3 +58,17 @@ def test_a_stream_may_begin_anew_only_for_those_who_have_seen_nothing(
     late = StreamFeed("d/s", "d.u1", *rest, "one")
     with pytest.raises(GoneError, match="in epoch"):
         next(late.sections(3, FIRST_TIME))
+
+
+def test_a_unit_that_may_lose_tuples_begins_anew_at_what_is_newest(
+    place: tuple[dict[str, OutputQueue], Routes, Peers, Acks],
+) -> None:
+    queues, *rest = place
+    queues["d/s"] = queue(5)
+    feed = StreamFeed("d/s", "d.u1", *rest, None)
+    feed.fresh = "newest"
+    none = np.empty(0, np.int64)
+    queues["d/s"].append(section(5, SCHEMA.empty_table(), none, np.array([5]), np.array([100])))
+    first = next(feed.sections(0, FIRST_TIME))
+    assert (first.first, len(first), first.final) == (5, 0, 100)
+    feed.stop()
