@@ -31,6 +31,7 @@ class Victim:
 
     home: Path
     rows_most: int
+    program: str = "workload.py"
     to: Path = field(init=False)
     starts: int = 0
 
@@ -40,7 +41,7 @@ class Victim:
 
     def start(self) -> subprocess.Popen[bytes]:
         self.starts += 1
-        program = Path(__file__).with_name("workload.py")
+        program = Path(__file__).with_name(self.program)
         with open(self.home / f"said-{self.starts}.txt", "wb") as said:
             return subprocess.Popen(
                 [sys.executable, str(program), str(self.home), str(self.to), str(self.rows_most)],

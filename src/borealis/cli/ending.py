@@ -1,6 +1,7 @@
 """How a command ends: an exit code, and for a failure one line on stderr.
 
-0 done, 1 a defect of ours, 2 something the user can mend, 130 and 143 stopped by a signal, 141 nobody reads stdout.
+0 done, 1 a defect of ours (for `cat`: a damaged file), 2 something the user can mend, 130 and 143 stopped by a signal,
+141 nobody reads stdout.
 """
 
 from __future__ import annotations

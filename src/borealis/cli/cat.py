@@ -1,0 +1,421 @@
+"""`borealis cat`: look into the files that Borealis reads and writes, without loading more than is shown."""
+
+from __future__ import annotations
+
+import csv as csv_module
+import gzip
+import io
+import json
+import sys
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len, set_cell_size
+from rich.table import Table
+
+from borealis.cli.ending import told
+from borealis.cli.tail import cell, to_stdout
+from borealis.cli.watching import console
+from borealis.cli.words import plural, size
+from borealis.emit.sinks.text import JsonLines, render
+from borealis.errors import BorealisError, InputError, did_you_mean
+from borealis.ingest.sources.fit import sql_name
+from borealis.ingest.sources.formats.ipc import FILE_MAGIC
+from borealis.ingest.sources.suffixes import KNOWN, TEXT, format_of
+
+DAMAGED = 1  # the exit code when a file could be read in part only
+ROWS_AT_ONCE = 1_000  # read, and shown in columns of the same widths
+TAIL_ROWS = 10  # unless --limit says otherwise
+CELL_LEAST = 4  # characters of a column, however narrow the terminal
+GAP = "  "
+STREAM_MAGIC = b"\xff\xff\xff\xff"  # how an Arrow stream, such as a journal of ours, begins
+GZIP_MAGIC = b"\x1f\x8b"
+PARQUET_MAGIC = b"PAR1"
+DAMAGE = (pa.ArrowException, EOFError, zlib.error, csv_module.Error, OSError)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class CatOptions:
+    """What to show, as the command line has it."""
+
+    limit: int | None = None
+    tail: bool = False
+    json: bool = False
+    schema: bool = False
+
+
+def cat_command(paths: Sequence[str], options: CatOptions) -> int:
+    """The files one after the other; a damaged one is shown as far as it goes, and told behind that."""
+    files = [one for path in paths for one in _files(Path(path))]
+    if options.schema:
+        return _schemas(files, options.json)
+    code = 0
+    show: _Json | _Text = _Json() if options.json else _Text()
+    rows: Iterable[Rows | InputError] = _tail(files, options.limit or TAIL_ROWS) if options.tail else _all(files)
+    left = None if options.tail else options.limit
+    for some in rows:
+        if isinstance(some, InputError):
+            print(told(some)[1], file=sys.stderr)
+            code = DAMAGED
+            continue
+        shown = some if left is None else some.slice(0, left)
+        show(shown)
+        left = None if left is None else left - len(shown)
+        if left == 0:
+            break
+    return code
+
+
+# -- what to look at
+
+
+def _files(path: Path) -> list[tuple[Path, str]]:
+    """A file and its format, or those of a directory in the order of their names."""
+    if path.is_dir():
+        inside = [one for one in sorted(path.iterdir()) if one.is_file() and not one.name.startswith((".", "_"))]
+        known = [(one, format_) for one in inside if (format_ := format_of(one))]
+        if not known:
+            raise InputError(f"no readable files in the directory {path}", hint=f"known: {KNOWN}")
+        return known
+    if not path.exists():
+        near = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise InputError(f"no file '{path}'", hint=did_you_mean(path.name, near) or "check the path")
+    return [(path, format_of(path) or _by_content(path))]
+
+
+def _by_content(path: Path) -> str:
+    """The format of a file whose name does not tell, by its first bytes."""
+    with open(path, "rb") as file:
+        start = file.read(len(FILE_MAGIC))
+        packed = start.startswith(GZIP_MAGIC)
+    if start.startswith(PARQUET_MAGIC):
+        return "parquet"
+    if start.startswith((FILE_MAGIC, STREAM_MAGIC)):
+        return "arrow"
+    try:
+        with gzip.open(path, "rb") if packed else open(path, "rb") as file:
+            first = file.read(1)
+    except DAMAGE:
+        first = b""
+    if first == b"{":
+        return "jsonl"
+    raise InputError(f"cannot tell the format of {path}", hint=f"by suffix known: {KNOWN}; JSON lines begin with {{")
+
+
+# -- rows of any format
+
+
+class Rows:
+    """Some rows of a file: an Arrow batch, or the objects of JSON lines, which have no columns of their own."""
+
+    def __init__(self, data: pa.RecordBatch | list[dict[str, Any]]) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data) if isinstance(self.data, list) else int(self.data.num_rows)
+
+    def slice(self, start: int, count: int) -> Rows:
+        """Some of them."""
+        if isinstance(self.data, list):
+            return Rows(self.data[start : start + count])
+        return Rows(self.data.slice(start, count))
+
+    def cells(self) -> tuple[list[str], list[list[str]]]:
+        """The names of the columns, and the values as people read them."""
+        if isinstance(self.data, list):
+            names = list(dict.fromkeys(name for row in self.data for name in row))
+            return names, [[cell(row.get(name)) for name in names] for row in self.data]
+        columns = [[_shown(value) for value in column] for column in self.data.columns]
+        return self.data.schema.names, [list(row) for row in zip(*columns, strict=True)]
+
+    def json(self) -> bytes:
+        """As JSON lines."""
+        if isinstance(self.data, list):
+            return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in self.data).encode("utf-8", "replace")
+        rendering = JsonLines()
+        rendering.check(self.data.schema)
+        return b"".join(bytes(piece) for piece in render(pa.table(self.data), rendering))
+
+
+def _shown(value: pa.Scalar) -> str:
+    try:
+        return cell(value.as_py())
+    except (ValueError, OverflowError):  # a time that Python's datetime cannot hold
+        return str(value.value)
+
+
+def _all(files: Sequence[tuple[Path, str]], last: int | None = None) -> Iterator[Rows | InputError]:
+    """All rows (those before the last so many may miss), and behind those of a damaged file what is wrong with it."""
+    for path, format_ in files:
+        try:
+            with _telling(path, format_):
+                yield from _rows(path, format_, last)
+        except InputError as error:
+            yield error
+
+
+@contextmanager
+def _telling(path: Path, format_: str) -> Iterator[None]:
+    """What libraries say of a damaged file, in our words."""
+    try:
+        yield
+    except DAMAGE as error:
+        said = " ".join(str(error).split())[:200] or type(error).__name__
+        damaged = InputError(f"{path} is damaged, or no {format_} file ({said})", hint="rows before it are shown")
+        raise damaged from error
+
+
+def _rows(path: Path, format_: str, last: int | None) -> Iterator[Rows]:
+    if format_ == "jsonl":
+        return _json_lines(path)
+    if format_ == "csv":
+        return _csv(path)
+    return _parquet(path, last) if format_ == "parquet" else _arrow(path)
+
+
+def _parquet(path: Path, last: int | None) -> Iterator[Rows]:
+    with pq.ParquetFile(path) as file:
+        first = 0
+        if last is not None:  # only the groups that hold the last rows
+            behind = 0
+            for first in reversed(range(file.num_row_groups)):
+                behind += file.metadata.row_group(first).num_rows
+                if behind >= last:
+                    break
+        groups = list(range(first, file.num_row_groups))
+        if not file.metadata.num_rows:
+            yield Rows(pa.RecordBatch.from_pylist([], file.schema_arrow))
+        for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=groups) if groups else ():
+            yield Rows(batch)
+
+
+def _arrow(path: Path) -> Iterator[Rows]:
+    with pa.OSFile(str(path)) as source:
+        is_file = source.read(len(FILE_MAGIC)) == FILE_MAGIC
+        source.seek(0)
+        reader = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
+        batches = (reader.get_batch(n) for n in range(reader.num_record_batches)) if is_file else iter(reader)
+        any_rows = False
+        for batch in batches:
+            batch.validate()
+            for start in range(0, batch.num_rows, ROWS_AT_ONCE):
+                any_rows = True
+                yield Rows(batch.slice(start, ROWS_AT_ONCE))
+        if not any_rows:
+            yield Rows(pa.RecordBatch.from_pylist([], reader.schema))
+
+
+def _text(path: Path) -> IO[str]:
+    """A text file, unpacked if it must be; it is opened once, so that it may be a pipe."""
+    raw = open(path, "rb")  # noqa: SIM115 - closed with what is around it
+    packed = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
+    return io.TextIOWrapper(
+        gzip.GzipFile(fileobj=raw) if packed else raw, encoding="utf-8-sig", errors="replace", newline=""
+    )
+
+
+def _chunks(items: Iterator[T]) -> Iterator[list[T]]:
+    """Some at a time; those before damage come before the damage."""
+    some: list[T] = []
+    try:
+        for item in items:
+            some.append(item)
+            if len(some) == ROWS_AT_ONCE:
+                yield some
+                some = []
+    except DAMAGE:
+        if some:
+            yield some
+        raise
+    if some:
+        yield some
+
+
+def _csv(path: Path) -> Iterator[Rows]:
+    """CSV says nothing of types: all of it is text, as it stands there."""
+    with _text(path) as file:
+        records = (record for record in csv_module.reader(file) if record)
+        names = next(records, [])
+        schema = pa.schema([(name, pa.string()) for name in names])
+        number, any_rows = 1, False
+        for some in _chunks(records):
+            good = next((at for at, record in enumerate(some) if len(record) != len(names)), len(some))
+            columns = list(zip(*some[:good], strict=True)) or [()] * len(names)
+            yield Rows(pa.RecordBatch.from_arrays([pa.array(c, pa.string()) for c in columns], schema=schema))
+            number, any_rows = number + good, True
+            if good < len(some):
+                raise InputError(
+                    f"{path}, row {number} has {len(some[good])} fields, not {len(names)}",
+                    hint="rows before it are shown",
+                )
+        if not any_rows:
+            yield Rows(pa.RecordBatch.from_pylist([], schema))
+
+
+def _json_lines(path: Path) -> Iterator[Rows]:
+    with _text(path) as file:
+        number = 0
+        for lines in _chunks(iter(file)):
+            rows: list[dict[str, Any]] = []
+            for line in lines:
+                number += 1
+                if line.isspace():
+                    continue
+                try:
+                    row = json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    yield Rows(rows)
+                    raise InputError(
+                        f"{path}, line {number} is not JSON ({error})", hint="rows before it are shown"
+                    ) from None
+                rows.append(row if isinstance(row, dict) else {"value": row})
+            yield Rows(rows)
+
+
+def _tail(files: Sequence[tuple[Path, str]], count: int) -> list[Rows | InputError]:
+    """The last rows of all files; those before the ones that hold them are not opened."""
+    found: list[Rows | InputError] = []
+    left = count
+    for file in reversed(files):
+        mine = _last(_all([file], left), left)
+        found = mine + found
+        left -= sum(len(some) for some in mine if isinstance(some, Rows))
+        if left <= 0:
+            break
+    return found
+
+
+def _last(rows: Iterator[Rows | InputError], count: int) -> list[Rows | InputError]:
+    """The last rows, in pieces, and all that was wrong on the way, behind them."""
+    kept: deque[Rows] = deque()
+    wrong: list[Rows | InputError] = []
+    held = 0
+    for some in rows:
+        if isinstance(some, InputError):
+            wrong.append(some)
+            continue
+        kept.append(some)
+        held += len(some)
+        while len(kept) > 1 and held - len(kept[0]) >= count:
+            held -= len(kept.popleft())
+    if kept and held > count:
+        first = kept.popleft()
+        kept.appendleft(first.slice(held - count, len(first)))
+    return [*kept, *wrong]
+
+
+# -- showing them
+
+
+class _Json:
+    """JSON lines."""
+
+    def __call__(self, rows: Rows) -> None:
+        to_stdout(rows.json())
+
+
+class _Text:
+    """Columns as wide as their values, all of them within the terminal's width; names again when columns change."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._widths: list[int] = []
+        out = console()
+        self._width = out.width if out.is_terminal else None
+
+    def __call__(self, rows: Rows) -> None:
+        names, cells = rows.cells()
+        widths = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
+        lines = [names]
+        if names == self._names:
+            lines, widths = [], [max(pair) for pair in zip(widths, self._widths, strict=True)]
+        self._names, self._widths = names, widths
+        if self._width is not None:
+            widths = _fitted(widths, self._width)
+        text = (
+            GAP.join(_cut(value, width) for value, width in zip(line, widths, strict=True)) for line in lines + cells
+        )
+        to_stdout("".join(line.rstrip() + "\n" for line in text).encode("utf-8", "replace"))
+
+
+def _fitted(widths: list[int], most: int) -> list[int]:
+    """Widths that fit into a line: the widest columns give way first.
+
+    >>> _fitted([3, 40, 10], 30)
+    [3, 13, 10]
+    """
+    widths = list(widths)
+    room = most - len(GAP) * (len(widths) - 1)
+    while sum(widths) > room and max(widths) > CELL_LEAST:
+        widest = max(range(len(widths)), key=widths.__getitem__)
+        second = max([w for i, w in enumerate(widths) if i != widest], default=0)
+        widths[widest] = max(CELL_LEAST, min(widths[widest] - 1, max(second, widths[widest] - (sum(widths) - room))))
+    return widths
+
+
+def _cut(text: str, width: int) -> str:
+    return set_cell_size(text, width) if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
+
+
+def _schemas(files: Sequence[tuple[Path, str]], as_json: bool) -> int:
+    """Columns and counts of each file."""
+    code, facts = 0, []
+    for path, format_ in files:
+        fact: dict[str, Any] = {"file": str(path), "format": format_, "bytes": path.stat().st_size}
+        try:
+            with _telling(path, format_):
+                fact |= _counted(path, format_)
+        except BorealisError as error:
+            fact["error"] = error.message
+            code = DAMAGED
+        facts.append(fact)
+    for fact in facts:
+        if as_json:
+            to_stdout(json.dumps(fact, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
+        else:
+            _tell(fact)
+    return code
+
+
+def _counted(path: Path, format_: str) -> dict[str, Any]:
+    if format_ == "parquet":
+        with pq.ParquetFile(path) as file:
+            return {"rows": file.metadata.num_rows, "columns": _typed(file.schema_arrow)}
+    count = 0
+    columns: dict[str, str] = {}
+    for rows in _rows(path, format_, None):
+        count += len(rows)
+        if isinstance(rows.data, list):
+            columns |= dict.fromkeys((name for row in rows.data for name in row), "")
+        else:
+            columns = _typed(rows.data.schema)
+    return {"rows": count, "columns": columns}
+
+
+def _typed(schema: pa.Schema) -> dict[str, str]:
+    return {field.name: sql_name(field.type) for field in schema}
+
+
+def _tell(fact: dict[str, Any]) -> None:
+    out = console()
+    head = f"{fact['file']}: {fact['format']}, {size(fact['bytes'])}"
+    if "error" in fact:
+        print(f"error: {fact['error']}", file=sys.stderr)
+        return
+    out.print(f"{head}, {plural(fact['rows'], 'row')}", markup=False, soft_wrap=True)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("column")
+    table.add_column("type")
+    for name, kind in fact["columns"].items():
+        table.add_row(name, kind or ("-" if fact["format"] in TEXT else ""))
+    out.print(table)
