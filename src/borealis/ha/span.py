@@ -6,7 +6,11 @@ an aggregate only windows that end after b. So, going against the arrows from th
 - an aggregate needs tuples with time > b - size: those of windows that end after b. The slide does not matter.
 - a join needs tuples with time > b - within, of either side: the other one of the pair is new, so not before b, and the
   two are less than `within` apart. Before, after: both sides alike.
-- filter, map and union keep nothing, and do not change times.
+- a resample emits a tuple of its first stream one window late, so those count with time > b - window; and for these,
+  tuples of the second stream that are less than a window older: time > b - 2 windows, and a little less. `previous`
+  does not wait: with it the second stream counts with time > b - window.
+- a bsort may hold a tuple for ever: it needs everything.
+- filter, map, drop and union keep nothing, and do not change times.
 - boxes in a row add up. A box built anew may emit wrong results for old windows, made of what is no longer there. They
   do not matter: whoever reads them further down could use them only for what ended at or before b.
 

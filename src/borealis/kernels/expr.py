@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from borealis.errors import TrainError
+from borealis.kernels.xxhash import xxhash64
 
 Values: TypeAlias = Any  # pa.Array | pa.ChunkedArray | pa.Scalar: literals stay scalars
 Rows: TypeAlias = Any  # pa.Table | pa.RecordBatch
@@ -327,7 +328,7 @@ LAZY: dict[str, Callable[[Call, Rows], Values]] = {
     "case": _lazy_case,
     "coalesce": _lazy_coalesce,
 }
-NULL_TOLERANT = frozenset({"eq_null_safe", "is_null", "is_not_null", "is_nan", "greatest", "least", "in"})
+NULL_TOLERANT = frozenset({"eq_null_safe", "is_null", "is_not_null", "is_nan", "greatest", "least", "in", "xxhash64"})
 
 
 # --- literals -------------------------------------------------------------------------------------------------------
@@ -485,6 +486,11 @@ def _substring(_: Call, text: Values, start: pa.Scalar, length: pa.Scalar) -> Va
     return pc.utf8_slice_codeunits(text, first, first + length.as_py())
 
 
+def _xxhash64(_: Call, *args: Values) -> Values:
+    rows = next(len(arg) for arg in args if not isinstance(arg, pa.Scalar))  # the planner lets no constants through
+    return xxhash64(list(args), rows)
+
+
 FUNCTIONS: dict[str, Callable[..., Values]] = {
     "eq": _eq,
     "gt": _gt,
@@ -523,6 +529,7 @@ FUNCTIONS: dict[str, Callable[..., Values]] = {
     "starts_with": lambda _, a, b: pc.starts_with(a, b.as_py()),
     "ends_with": lambda _, a, b: pc.ends_with(a, b.as_py()),
     "contains": lambda _, a, b: pc.match_substring(a, b.as_py()),
+    "xxhash64": _xxhash64,
 }
 
 _INFIX = {

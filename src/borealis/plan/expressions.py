@@ -37,6 +37,7 @@ from borealis.kernels.expr import (
     evaluation_order,
     raises_itself,
 )
+from borealis.kernels.xxhash import SEED, can_hash
 
 _CATALYST = "org.apache.spark.sql.catalyst.expressions."
 _ALIAS = "__borealis_expression_"  # no user's column: in a select list a later item may refer to an earlier alias
@@ -502,6 +503,14 @@ def _substring(_: _Node, args: list[Expr]) -> Expr:
     return Call("substring", tuple(args), "string")
 
 
+def _xxhash64(node: _Node, args: list[Expr]) -> Expr:
+    _decline_unless(node.fields.get("seed") == SEED and not all(map(_constant, args)))
+    for arg in args:
+        kind = arrow_type(arg.type)
+        _decline_unless(kind is not None and can_hash(kind))
+    return Call("xxhash64", tuple(args), "long")
+
+
 _RULES: dict[str, _Rule] = {
     "EqualTo": _compare("eq"),
     "EqualNullSafe": _compare("eq_null_safe"),
@@ -543,6 +552,7 @@ _RULES: dict[str, _Rule] = {
     "Length": _length,
     "Concat": _concat,
     "Substring": _substring,
+    "XxHash64": _xxhash64,
 }
 
 

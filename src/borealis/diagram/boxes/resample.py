@@ -1,0 +1,136 @@
+"""Resample: for each tuple of one stream a value of another, interpolated at the tuple's time (Hwang 2.2.2)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from borealis.diagram import sql
+from borealis.diagram.boxes.base import Box, flat
+from borealis.diagram.boxes.join import SUFFIX
+from borealis.diagram.durations import Duration, parse
+from borealis.diagram.names import no_column, require_distinct, require_free
+from borealis.errors import DiagramError
+
+
+class Resample(Box):
+    """Gives each tuple of the first stream what the second has near its time t: tuples with |t - t2| < window count.
+
+    `how` is previous (the last at or before t), nearest (the earlier of two that are equally near) or linear (between
+    the last before and the first after, null without both); nulls do not count, and of several values at one time the
+    greatest does. Or `exprs` are aggregates over all that count. A result leaves when the boundary says that no more
+    can come: its time is t + window, and for `previous` t itself.
+    """
+
+    kind: ClassVar[str] = "resample"
+    stateful: ClassVar[bool] = True
+    class_reason: ClassVar[str] = "several tuples make one result, in windows around the tuples of the first stream"
+    sources_min: ClassVar[int] = 2
+    sources_max: ClassVar[int | None] = 2
+
+    value: str | None = None
+    how: Literal["previous", "nearest", "linear"] | None = Field(None, description="say previous, nearest or linear")
+    exprs: dict[str, str] | None = None
+    window: Duration = Field(description="a resample needs a window, such as window: 10 seconds")
+    by: tuple[str, ...] = ()
+
+    @field_validator("by", mode="before")
+    @classmethod
+    def _one_column(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _linear(cls, fields: Any) -> Any:
+        if isinstance(fields, dict) and fields.get("value") is not None and fields.get("how") is None:
+            return {**fields, "how": "linear"}
+        return fields
+
+    @property
+    def window_us(self) -> int:
+        """Tuples of the second stream that are as far away as this, or further, do not count."""
+        return parse(self.window)
+
+    @property
+    def waits_us(self) -> int:
+        """How far behind its own time a tuple of the first stream leaves."""
+        return 0 if self.how == "previous" else self.window_us
+
+    @property
+    def calls(self) -> list[tuple[str, str]]:
+        """The distinct aggregates over all expressions, as (function, argument)."""
+        return self._split()[0]
+
+    @property
+    def finals(self) -> dict[str, str]:
+        """Each output as an expression over `__a<i>`, i counting `calls`."""
+        return self._split()[1]
+
+    def _split(self) -> tuple[list[tuple[str, str]], dict[str, str]]:
+        calls: list[tuple[str, str]] = []
+        finals = {}
+        for name, expression in (self.exprs or {}).items():
+            try:
+                finals[name], calls = sql.split_aggregates(expression, calls)
+            except DiagramError as e:
+                raise DiagramError(f"'{name}': {e.message}", hint=e.hint) from None
+        return calls, finals
+
+    @property
+    def operator_class(self) -> str:
+        return "convergent-capable"
+
+    @property
+    def spans(self) -> dict[str, int]:
+        return {"window": self.window_us}
+
+    @property
+    def reach_us(self) -> int:
+        return self.window_us
+
+    @property
+    def holds_us(self) -> int:
+        # a tuple of the first stream waits, and one of the second counts for it that is less than a window older
+        return self.waits_us + self.window_us - (self.how != "previous")
+
+    @property
+    def expressions(self) -> list[str]:
+        return list((self.exprs or {}).values())
+
+    def added(self, first: list[str]) -> list[str]:
+        """The names of the columns that come behind those of the first stream."""
+        if self.value is None:
+            return list(self.exprs or {})
+        taken = {name.lower() for name in first}
+        return [self.value + SUFFIX if self.value.lower() in taken else self.value]
+
+    def columns(self, inputs: list[list[str]]) -> list[str]:
+        return [*inputs[0], *self.added(inputs[0])]
+
+    def examine(self, inputs: list[list[str]]) -> None:
+        second = inputs[1]
+        if (self.value is None) == (not self.exprs):
+            hint = 'say value="price", or name aggregates: mean="avg(price)"'
+            raise DiagramError("give either a value to interpolate or aggregates", hint=hint)
+        if self.exprs and self.how is not None:
+            raise DiagramError(f"aggregates are not interpolated, so there is no how='{self.how}'", hint="leave it out")
+        if self.value is not None and self.value not in second:
+            raise no_column(self.value, second)
+        for name in self.by:
+            for columns in inputs:
+                if name not in columns:
+                    raise no_column(name, columns)
+        require_distinct(self.by)
+        for name in self.exprs or {}:
+            require_free(name)
+        try:
+            require_distinct(self.columns(inputs))
+        except DiagramError as e:
+            raise DiagramError(e.message, hint="rename it with a map before the resample") from None
+        self._split()
+
+    def describe(self) -> str:
+        what = ", ".join(f"{name} = {flat(e)}" for name, e in (self.exprs or {}).items()) or f"{self.how} {self.value}"
+        groups = f" by {', '.join(self.by)}" if self.by else ""
+        return f"resample {self.sources[-1]} at {self.sources[0]}{groups} within {self.window}: {what}"

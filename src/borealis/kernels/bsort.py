@@ -1,0 +1,205 @@
+"""BSort: a heap for each group; when a tuple comes and the buffer is full, the least one leaves.
+
+Values are compared only once, by one sort of the train's rows together with the held rows of their groups; the heaps
+hold the ranks, which are unique integers.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappushpop
+from itertools import chain
+
+import numpy as np
+import pyarrow as pa
+
+from borealis.kernels.columns import whole
+from borealis.kernels.flow import NOTHING, Bounds, Flow, empty_flow, rank_within
+from borealis.kernels.groups import Groups
+from borealis.kernels.sorting import ranks_of
+from borealis.kernels.step import Step, schema_of
+from borealis.state.delta import Change, Delta, TableSpec
+from borealis.tuples import CAUSE, LAST_TIME, SUB, TIME, Int64s
+
+CHUNKS_MOST = 32  # that held rows lie in: then they are copied into one
+DEAD_LEAST = 1024  # rows that have left are swept out when they are so many, and more than those that are held
+
+
+class BSortKernel:
+    """State: `held`, the rows in the buffers, keyed by their (cause, sub), with all columns of the input.
+
+    Between two tuples a buffer has at most `buffer` - 1 rows: the next tuple fills it, and one leaves at once.
+    """
+
+    tables = (TableSpec("held", (CAUSE, SUB)),)
+
+    def __init__(self, schema: pa.Schema, value: str, by: list[str], buffer: int, names: list[str]) -> None:
+        self.value, self.by, self.room = value, by, buffer - 1
+        self.schema = pa.schema([(name, pa.int64()) for name in (CAUSE, SUB, TIME)] + list(schema))
+        self.out = pa.schema([schema.field(name) for name in names])
+        self.held: pa.Table
+        self.groups: Groups
+        self.places: dict[int, list[int]]  # of each group number: where in `held` its rows stand, as they came
+        self._load(self.schema.empty_table())
+
+    # -- one train
+
+    def step(self, flow: Flow) -> tuple[Flow, Delta]:
+        """Put each row into its group's buffer. What leaves has the cause of the row that pushed it out, and a time not
+        before that row's; at the end of the stream, of the boundary.
+        """
+        before = len(self.held)
+        left, pusher, kept = self._push(flow) if len(flow) else (NOTHING, NOTHING, NOTHING)
+        head = [pa.array(flow.cause), pa.array(flow.sub), pa.array(flow.time)]
+        new = pa.Table.from_arrays([*head, *flow.rows.columns], schema=self.schema)
+        both = pa.concat_tables([self.held, new])
+        rows = both.take(pa.array(left))
+        time, cause = np.maximum(_numbers(rows, TIME), flow.time[pusher]), flow.cause[pusher]
+        gone = np.sort(left[left < before])
+        put = new.take(pa.array(kept)).combine_chunks()
+        self.held = pa.concat_tables([self.held, put])
+        if _ends(flow.bounds):
+            rest = self._alive()
+            rest = rest[_order(self.held[self.value].take(pa.array(rest)))]
+            rows, time, cause = self._with_rest(rest, rows, time, cause, flow.bounds)
+            gone = np.sort(np.concatenate([gone, rest[rest < before]]))
+            put = put.slice(0, 0)
+        delta: Delta = {}
+        if len(gone) or len(put):
+            cut = self.held.select([CAUSE, SUB]).take(pa.array(gone)).combine_chunks() if len(gone) else None
+            delta["held"] = Change(put, cut=cut)
+        self._sweep(ended=_ends(flow.bounds))
+        if not len(time):
+            return empty_flow(self.out, flow.bounds), delta
+        return Flow(rows.select(self.out.names), time, cause, rank_within(cause), flow.bounds), delta
+
+    def _push(self, flow: Flow) -> tuple[Int64s, Int64s, Int64s]:
+        """Run all rows through the buffers: the places of those that leave (held ones, then the train's), the row that
+        pushed each out, in order; and the rows of the train that stay.
+        """
+        group, _ = self.groups.encode([flow.rows[name] for name in self.by], len(flow))
+        by_group = np.argsort(group, kind="stable")
+        groups, starts = np.unique(group[by_group], return_index=True)
+        buffers = [self.places.get(g, []) for g in groups.tolist()]
+        held = np.fromiter(chain.from_iterable(buffers), np.int64)
+        values = [
+            whole(self.held[self.value].take(pa.array(held))),
+            whole(flow.rows[self.value].take(pa.array(by_group))),
+        ]
+        order = _order(pa.concat_arrays(values))
+        ranks = np.empty(len(order), np.int64)
+        ranks[order] = np.arange(len(order))
+        old, new = ranks[: len(held)].tolist(), ranks[len(held) :].tolist()
+        left: list[int] = []
+        heaps, pushers = [], []
+        at = 0
+        for buffer, start, stop in zip(buffers, starts.tolist(), [*starts[1:].tolist(), len(new)], strict=True):
+            full = min(start + self.room - len(buffer), stop)  # from here on, each row pushes one out
+            heap = old[at : at + len(buffer)] + new[start:full]
+            at += len(buffer)
+            heapify(heap)
+            left += [heappushpop(heap, rank) for rank in new[full:stop]]
+            pushers.append(by_group[full:stop])
+            heaps.append(heap)
+        pusher = np.concatenate(pushers)
+        in_turn = np.argsort(pusher, kind="stable")
+        place = np.concatenate([held, len(self.held) + by_group])[order]  # of each rank
+        stay = place[np.fromiter(chain.from_iterable(heaps), np.int64)]
+        kept = np.sort(stay[stay >= len(self.held)]) - len(self.held)
+        self._note(groups, np.array([len(heap) for heap in heaps]), stay, kept)
+        return place[np.array(left, np.int64)][in_turn], pusher[in_turn], kept
+
+    def _note(self, groups: Int64s, sizes: Int64s, stay: Int64s, kept: Int64s) -> None:
+        """Remember where the rows of these groups will be, when those that stay stand behind all that are held."""
+        base = len(self.held)
+        stay = np.where(stay < base, stay, base + np.searchsorted(kept, stay - base))
+        self._put_places(groups, sizes, stay[np.lexsort((stay, np.repeat(np.arange(len(groups)), sizes)))])
+
+    def _put_places(self, groups: Int64s, sizes: Int64s, places: Int64s) -> None:
+        stops, every = np.cumsum(sizes), places.tolist()
+        for g, start, stop in zip(groups.tolist(), (stops - sizes).tolist(), stops.tolist(), strict=True):
+            self.places[g] = every[start:stop]
+
+    def _with_rest(
+        self, rest: Int64s, rows: pa.Table, time: Int64s, cause: Int64s, bounds: Bounds
+    ) -> tuple[pa.Table, Int64s, Int64s]:
+        """And all that is left, caused by the end of the stream, none before the boundary that stood until then."""
+        stood = int(bounds.time[-2]) if len(bounds.time) > 1 else bounds.standing
+        last = self.held.take(pa.array(rest))
+        return (
+            pa.concat_tables([rows, last]),
+            np.concatenate([time, np.maximum(_numbers(last, TIME), stood)]),
+            np.concatenate([cause, np.full(len(rest), bounds.cause[-1])]),
+        )
+
+    # -- what is kept
+
+    def _alive(self) -> Int64s:
+        """The places of all rows in the buffers, as they came."""
+        return np.sort(np.fromiter(chain.from_iterable(self.places.values()), np.int64))
+
+    def _sweep(self, *, ended: bool) -> None:
+        if ended:
+            self._load(self.schema.empty_table())
+            return
+        alive = sum(len(some) for some in self.places.values()) if len(self.held) > DEAD_LEAST else len(self.held)
+        if len(self.held) - alive > max(DEAD_LEAST, alive):
+            places = self._alive()
+            self.held = self.held.take(pa.array(places)).combine_chunks()
+            self.places = {g: np.searchsorted(places, some).tolist() for g, some in self.places.items()}
+        elif self.held[CAUSE].num_chunks > CHUNKS_MOST:
+            self.held = self.held.combine_chunks()
+
+    def _load(self, table: pa.Table) -> None:
+        """Hold just these rows."""
+        self.held = table.take(pa.array(np.lexsort((_numbers(table, SUB), _numbers(table, CAUSE))))).combine_chunks()
+        self.groups = Groups([self.schema.field(name).type for name in self.by])
+        group, _ = self.groups.encode([self.held[name] for name in self.by], len(self.held))
+        self.places = {}
+        groups, sizes = np.unique(group, return_counts=True)
+        self._put_places(groups, sizes, np.argsort(group, kind="stable"))
+
+    def apply(self, delta: Delta) -> None:
+        """Catch up with a change that another copy made."""
+        change = delta.get("held")
+        if change is None:
+            return
+        table = self.held.take(pa.array(self._alive()))
+        for keys in (change.cut, change.put):
+            if keys is not None and keys.num_rows:
+                table = _without(table, keys)
+        self._load(pa.concat_tables([table, change.put.cast(self.schema)]))
+
+    def tables_now(self) -> dict[str, pa.Table]:
+        """The whole state, each table in key order."""
+        return {"held": self.held.take(pa.array(self._alive())).combine_chunks()}
+
+
+def make(step: Step) -> BSortKernel:
+    """The kernel of a step, with nothing in it."""
+    o = step.options
+    return BSortKernel(schema_of(o["schema"]), o["value"], o["by"], o["buffer"], schema_of(step.schema).names)
+
+
+def _order(values: pa.Array | pa.ChunkedArray) -> Int64s:
+    """The places of values from least to greatest, equal ones as they came."""
+    return np.argsort(ranks_of(values), kind="stable")
+
+
+def _ends(bounds: Bounds) -> bool:
+    return bool(len(bounds.time)) and bounds.final == LAST_TIME
+
+
+def _numbers(table: pa.Table, name: str) -> Int64s:
+    numbers: Int64s = table[name].to_numpy()
+    return numbers
+
+
+def _without(table: pa.Table, keys: pa.Table) -> pa.Table:
+    """The rows whose key is not among these; keys are unique on both sides."""
+    cause, sub = (np.concatenate([_numbers(table, name), _numbers(keys, name)]) for name in (CAUSE, SUB))
+    order = np.lexsort((sub, cause))  # stable: a row stands before the key that is equal
+    cause, sub = cause[order], sub[order]
+    doubled = np.append((cause[1:] == cause[:-1]) & (sub[1:] == sub[:-1]), False)
+    stays = np.ones(len(order), np.bool_)
+    stays[order[doubled]] = False
+    return table.filter(pa.array(stays[: len(table)]))

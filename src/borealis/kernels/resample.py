@@ -1,0 +1,286 @@
+"""Resample: tuples of the first stream wait until the boundary says that all of the second near them have come.
+
+What a result is made of depends on the tuples alone, not on their order: the second stream is sorted by group, time
+and values before it is looked at. So copies that merge the two streams differently come to the same values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from borealis.kernels.accumulators import Pick, Rows, accumulator
+from borealis.kernels.columns import normal_floats, to_numpy, whole
+from borealis.kernels.flow import Bounds, Flow, empty_flow, merge_bounds, rank_within
+from borealis.kernels.groups import Groups
+from borealis.kernels.sorting import in_order
+from borealis.kernels.step import Step, schema_of
+from borealis.state.delta import Change, Delta, TableSpec
+from borealis.tuples import CAUSE, FIRST_TIME, LAST_TIME, SUB, TIME, Int64s
+
+PAIRS_AT_ONCE = 1 << 22  # that aggregates are fed at a time: bounds the memory that a wide window costs
+CHUNKS_MOST = 32  # that a table lies in: then it is copied into one
+HEAD = (CAUSE, SUB, TIME)
+FIRST, SECOND = "first", "second"
+VALUE = "__v"  # what is interpolated
+
+
+@dataclass(frozen=True)
+class Call:
+    """An aggregate function over a column of the second stream (None for `count(*)`), and the type of its result."""
+
+    function: str
+    column: str | None
+    result: pa.DataType
+
+
+class ResampleKernel:
+    """State: `first`, the tuples that wait, and `second`, the tuples that may still count; not those that never do,
+    with a null in a key or a null to interpolate.
+
+    A tuple of the first stream is due `waits` behind its time, and its result has that time.
+    """
+
+    tables = (TableSpec(FIRST, (CAUSE, SUB), floor=TIME), TableSpec(SECOND, (CAUSE, SUB), floor=TIME))
+
+    def __init__(
+        self, first: pa.Schema, second: pa.Schema, by: list[str], window: int, how: str | None, calls: list[Call]
+    ) -> None:
+        self.by, self.window, self.how, self.calls = by, window, how, calls
+        self.waits = 0 if how == "previous" else window
+        self.first, self.second = _Kept(first), _Kept(second)
+        self.accumulators = [
+            accumulator(c.function, None if c.column is None else second.field(c.column).type, c.result) for c in calls
+        ]
+        added = [(f"__a{i}", c.result) for i, c in enumerate(calls)]
+        self.schema = pa.schema([*first, *(added if how is None else [second.field(VALUE)])])
+
+    # -- one train
+
+    def step(self, first: Flow, second: Flow) -> tuple[Flow, Delta]:
+        """Take the rows of both streams, and emit what the boundary of both has made due."""
+        bounds = merge_bounds([first.bounds, second.bounds])
+        waiting, counting = self.first.table_of(first), self._that_count(self.second.table_of(second))
+        self.first.add(waiting)
+        self.second.add(counting)
+        out = self._due(bounds)
+        delta: Delta = {}
+        floor = self._floor(bounds.final)
+        oldest = floor if floor == LAST_TIME else max(floor, FIRST_TIME + self.window) - self.window + 1
+        for name, kept, new, least in (
+            (FIRST, self.first, waiting, floor),
+            (SECOND, self.second, counting, oldest),  # what counts for any that is not yet due
+        ):
+            change = kept.let_go(new, least)
+            if change is not None:
+                delta[name] = change
+        return out, delta
+
+    def _that_count(self, rows: pa.Table) -> pa.Table:
+        """The rows of the second stream that can count, with floats as SQL compares them."""
+        for name in (*self.by, *(() if self.how is None else (VALUE,))):
+            if rows[name].null_count:
+                rows = rows.filter(rows[name].is_valid())
+        return pa.table([normal_floats(whole(column)) for column in rows.columns], schema=self.second.schema)
+
+    def _floor(self, boundary: int) -> int:
+        """The least time of a tuple of the first stream that is not yet due at this boundary."""
+        if not self.waits or boundary == LAST_TIME:
+            return boundary
+        return max(boundary, FIRST_TIME + self.waits) - self.waits + 1
+
+    # -- results
+
+    def _due(self, bounds: Bounds) -> Flow:
+        due = np.flatnonzero(self.first.numbers(TIME) < self._floor(bounds.final))
+        if not len(due):
+            return empty_flow(self.schema, bounds)
+        rows = self.first.rows.take(pa.array(due))
+        cause, sub, own = (_numbers(rows, name) for name in HEAD)
+        time = np.minimum(own, LAST_TIME - 1 - self.waits) + self.waits
+        # due when the boundary reaches that time; without waiting, when it has passed it
+        reached = np.searchsorted(bounds.time, time, "left" if self.waits else "right")
+        order = np.lexsort((sub, cause, own, reached))
+        rows, own = rows.take(pa.array(order)), own[order]
+        cause = bounds.cause[reached[order]]
+        columns = [*(rows[name] for name in self.first.columns), *self._look(rows, own)]
+        return Flow(pa.table(columns, schema=self.schema), time[order], cause, rank_within(cause), bounds)
+
+    def _look(self, rows: pa.Table, time: Int64s) -> list[pa.Array]:
+        """What is added to these rows of the first stream."""
+        near = _Near(self.second, self.by, rows, time, self.window)
+        if self.how is None:
+            return self._aggregated(near)
+        values, before, after = near.columns[VALUE], near.before(), near.after()
+        both = (before >= 0) & (after >= 0)
+        if self.how == "linear":
+            return [_line(to_numpy(values), near.time, time, before, after, both)]
+        if self.how == "nearest":
+            behind, ahead = (near.time[at[both]] for at in (before, after))
+            chosen = np.maximum(before, after)
+            chosen[both] = np.where(time[both] - behind <= ahead - time[both], before[both], after[both])
+            before = chosen
+        return [values.take(pa.array(before, mask=before < 0))]
+
+    def _aggregated(self, near: _Near) -> list[pa.Array]:
+        parts: list[list[pa.Array]] = [[] for _ in self.calls]
+        for slots, slot, place in near.pairs():
+            time = near.time[place]
+            for part, call, acc in zip(parts, self.calls, self.accumulators, strict=True):
+                if call.column is None:
+                    rows = Rows(pa.nulls(0), slot, time, slots)
+                else:
+                    values = near.columns[call.column].take(pa.array(place))
+                    rows = Rows(values, slot, time, slots)
+                    if values.null_count and not isinstance(acc, Pick):
+                        valid = pc.is_valid(values).to_numpy(zero_copy_only=False)
+                        rows = Rows(values.drop_null(), slot[valid], time[valid], slots)
+                part.append(acc.result(acc.fold(acc.start(slots), rows)))
+        return [pa.concat_arrays(part) for part in parts]
+
+    # -- tables
+
+    def apply(self, delta: Delta) -> None:
+        """Catch up with a change that another copy made."""
+        for name, kept in ((FIRST, self.first), (SECOND, self.second)):
+            if (change := delta.get(name)) is not None:
+                if change.floor is not None:
+                    kept.raise_floor(change.floor)
+                kept.put(change.put)
+
+    def tables_now(self) -> dict[str, pa.Table]:
+        """The whole state, each table in key order."""
+        return {FIRST: self.first.rows.combine_chunks(), SECOND: self.second.rows.combine_chunks()}
+
+
+class _Kept:
+    """Rows of one stream that still count, in order of (cause, sub)."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.columns = schema.names
+        self.schema = pa.schema([(name, pa.int64()) for name in HEAD] + list(schema))
+        self.rows = self.schema.empty_table()
+
+    def numbers(self, name: str) -> Int64s:
+        """A column of the head."""
+        return _numbers(self.rows, name)
+
+    def table_of(self, flow: Flow) -> pa.Table:
+        """A flow's rows with their head."""
+        head = [pa.array(flow.cause), pa.array(flow.sub), pa.array(flow.time)]
+        return pa.table([*head, *flow.rows.select(self.columns).columns], schema=self.schema)
+
+    def add(self, rows: pa.Table) -> None:
+        """Hold these rows, which come after all others."""
+        if len(rows):
+            self.rows = pa.concat_tables([self.rows, rows])
+        if self.rows[CAUSE].num_chunks > CHUNKS_MOST:
+            self.rows = self.rows.combine_chunks()
+
+    def let_go(self, new: pa.Table, floor: int) -> Change | None:
+        """Forget what lies before `floor`: what changed, `new` being the rows that were added just now."""
+        old = len(self.rows) - len(new)
+        self.raise_floor(floor)
+        stays = _numbers(new, TIME) >= floor
+        new = new.filter(pa.array(stays)).combine_chunks()
+        dropped = len(self.rows) - len(new) < old
+        return Change(new, floor=floor if dropped else None) if dropped or len(new) else None
+
+    def raise_floor(self, floor: int) -> None:
+        """Forget what lies before it."""
+        stays = self.numbers(TIME) >= floor
+        if not stays.all():
+            self.rows = self.rows.filter(pa.array(stays)).combine_chunks()
+
+    def put(self, rows: pa.Table) -> None:
+        """Hold rows as they stand in a delta: in any order, in place of those that have the same key."""
+        if not len(rows):
+            return
+        both = pa.concat_tables([self.rows, rows.cast(self.schema)])
+        cause, sub = _numbers(both, CAUSE), _numbers(both, SUB)
+        order = np.lexsort((sub, cause))  # stable: of equal keys the newest is the last
+        cause, sub = cause[order], sub[order]
+        newest = np.append((cause[1:] != cause[:-1]) | (sub[1:] != sub[:-1]), True)
+        self.rows = both.take(pa.array(order[newest])).combine_chunks()
+
+
+class _Near:
+    """Where the second stream, sorted by group, time and values, has what is near in time to rows of the first."""
+
+    def __init__(self, second: _Kept, by: list[str], rows: pa.Table, time: Int64s, window: int) -> None:
+        groups = Groups([second.schema.field(name).type for name in by])
+        group, _ = groups.encode([second.rows[name] for name in by], len(second.rows))
+        mine, _ = groups.encode([rows[name] for name in by], len(rows))
+        values = [name for name in second.columns if name not in by]
+        order = in_order([group, second.numbers(TIME)], [whole(second.rows[name]) for name in values])
+        self.time = second.numbers(TIME)[order]
+        self.columns = {name: whole(second.rows[name].take(pa.array(order))) for name in values}
+        self._moments = np.unique(self.time)
+        self._many = len(self._moments) + 1
+        self._codes = group[order] * self._many + np.searchsorted(self._moments, self.time)  # rises
+        self._base, self._when = mine * self._many, time
+        self._early = np.maximum(time, FIRST_TIME + window) - window
+        self._late = np.minimum(time, LAST_TIME - window) + window
+
+    def _place(self, time: Int64s, side: str) -> Int64s:
+        """The first place of each row's group with a time of at least this; from the "right": with a greater one."""
+        moment = np.searchsorted(self._moments, time, side)  # type: ignore[call-overload]
+        places: Int64s = np.searchsorted(self._codes, self._base + moment)
+        return places
+
+    def before(self) -> Int64s:
+        """The last place at or before each row's time, of the greatest value there; -1 if none is near."""
+        place = self._place(self._when, "right") - 1
+        return np.where(place >= self._place(self._early, "right"), place, -1)
+
+    def after(self) -> Int64s:
+        """The first place at or after each row's time, of the greatest value there; -1 if none is near."""
+        place = self._place(self._when, "left")
+        near = place < self._place(self._late, "left")
+        there = np.where(near, self.time[np.minimum(place, len(self.time) - 1)] if len(self.time) else 0, 0)
+        return np.where(near, self._place(there, "right") - 1, -1)
+
+    def pairs(self) -> Iterator[tuple[int, Int64s, Int64s]]:
+        """For some rows at a time, in order: how many they are, and the pairs of a row's number and a place near it."""
+        start, stop = self._place(self._early, "right"), self._place(self._late, "left")
+        count = np.maximum(stop - start, 0)
+        until = np.cumsum(count)
+        done = 0
+        while done < len(count):
+            before = int(until[done - 1]) if done else 0
+            upto = max(done + 1, int(np.searchsorted(until, before + PAIRS_AT_ONCE, "right")))
+            some = slice(done, upto)
+            slot = np.repeat(np.arange(upto - done), count[some])
+            nth = np.arange(len(slot)) - np.repeat(until[some] - count[some] - before, count[some])
+            yield upto - done, slot, np.repeat(start[some], count[some]) + nth
+            done = upto
+
+
+def make(step: Step) -> ResampleKernel:
+    """The kernel of a step, with nothing in it."""
+    o, result = step.options, schema_of(step.schema)
+    calls = [Call(f, c, result.field(f"__a{i}").type) for i, (f, c) in enumerate(o["calls"])]
+    return ResampleKernel(schema_of(o["first"]), schema_of(o["second"]), o["by"], o["window"], o["how"], calls)
+
+
+def _numbers(table: pa.Table, name: str) -> Int64s:
+    numbers: Int64s = table[name].to_numpy()
+    return numbers
+
+
+def _line(
+    values: NDArray[np.float64], when: Int64s, time: Int64s, before: Int64s, after: Int64s, both: NDArray[np.bool_]
+) -> pa.Array:
+    """The point at each time of the straight line between two others; null without both."""
+    out = np.zeros(len(time))
+    here, there = before[both], after[both]
+    way, whole_way = time[both] - when[here], when[there] - when[here]
+    with np.errstate(all="ignore"):  # infinity less infinity is NaN, and no news
+        share = way.astype(np.float64) / np.maximum(whole_way, 1).astype(np.float64)
+        out[both] = np.where(whole_way == 0, values[here], values[here] + (values[there] - values[here]) * share)
+    return pa.array(out, mask=~both)
