@@ -10,9 +10,12 @@ from typing import Any, Literal
 from borealis.diagram import passes
 from borealis.diagram.boxes.aggregate import Aggregate
 from borealis.diagram.boxes.base import Box
+from borealis.diagram.boxes.bsort import BSort
+from borealis.diagram.boxes.drop import Drop
 from borealis.diagram.boxes.filter import Filter
 from borealis.diagram.boxes.join import Join
 from borealis.diagram.boxes.map import Map
+from borealis.diagram.boxes.resample import Resample
 from borealis.diagram.boxes.route import Route
 from borealis.diagram.boxes.sql_read import SqlRead
 from borealis.diagram.boxes.sql_write import BAD, SqlWrite
@@ -197,6 +200,29 @@ class Stream:
         drawn = self.diagram.spec.box(box)
         return Branches({side.removeprefix(SIDE): Stream(self.diagram, box + side) for side in drawn.sides})
 
+    def drop(
+        self,
+        rate: float | None = None,
+        *,
+        seed: int = 0,
+        key: str | Sequence[str] = (),
+        where: str | None = None,
+        utility: str | None = None,
+        below: float | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """Without a share of the tuples (or of the keys), those where a condition is true, or those worth too little.
+
+        What is given together must all hold. The choice by rate is a function of the tuple: equal ones share one fate.
+
+        >>> events = Diagram("alarms").input("events", "ts TIMESTAMP, src STRING, sev INT")
+        >>> thinned = events.drop(0.3, seed=7).drop(0.5, key="src").drop(0.9, where="sev < 3")
+        >>> thinned.drop(utility="sev / 10", below=0.4).columns
+        ['ts', 'src', 'sev']
+        """
+        keys = (key,) if isinstance(key, str) else tuple(key)
+        return self._then(Drop, name, rate=rate, seed=seed, key=keys, where=where, utility=utility, below=below)
+
     def map(self, exprs: Mapping[str, str] | None = None, /, *, box_name: str | None = None, **columns: str) -> Stream:
         """New columns, each an expression; a column called `box_name` has to come in the dict."""
         return self._then(Map, box_name, exprs=dict(exprs or {}) | columns)
@@ -237,6 +263,52 @@ class Stream:
         if within is None:
             raise DiagramError("a join without a window", hint='say within="10 seconds"')
         return self._then(Join, name, sources=(self.source, other.source), on=on, within=within)
+
+    def resample(
+        self,
+        other: Stream,
+        value: str | None = None,
+        how: Literal["previous", "nearest", "linear"] | None = None,
+        *,
+        window: str | None = None,
+        by: str | Sequence[str] = (),
+        exprs: Mapping[str, str] | None = None,
+        box_name: str | None = None,
+        **columns: str,
+    ) -> Stream:
+        """These tuples, each with a value of the other stream at its time: interpolated, or an aggregate of all nearby.
+
+        Nearby is less than `window` away, with the same `by` columns. Results come `window` later than their tuples,
+        and have that later time; only for `how="previous"` they need not wait.
+
+        >>> d = Diagram("prices")
+        >>> orders = d.input("orders", "ts TIMESTAMP, symbol STRING, amount INT")
+        >>> ticks = d.input("ticks", "ts TIMESTAMP, symbol STRING, price DOUBLE")
+        >>> orders.resample(ticks, "price", "linear", window="10 seconds", by="symbol").columns
+        ['ts', 'symbol', 'amount', 'price']
+        >>> orders.resample(ticks, window="1 minute", by="symbol", mean="avg(price)").columns
+        ['ts', 'symbol', 'amount', 'mean']
+        """
+        self._same_diagram(other)
+        if window is None:
+            raise DiagramError("a resample without a window", hint='say window="10 seconds"')
+        groups = (by,) if isinstance(by, str) else tuple(by)
+        aggregates = dict(exprs or {}) | columns
+        what: dict[str, Any] = {"value": value, "how": how, "exprs": aggregates or None}
+        sources = (self.source, other.source)
+        return self._then(Resample, box_name, sources=sources, window=window, by=groups, **what)
+
+    def bsort(self, value: str, *, buffer: int, by: str | Sequence[str] = (), name: str | None = None) -> Stream:
+        """The same tuples, sorted as far as a buffer of `buffer` tuples can: what comes much too late stays too late.
+
+        A tuple's time is raised to that of the one that pushed it out of the buffer; its columns stay as they are.
+
+        >>> ticks = Diagram("ticks").input("ticks", "ts TIMESTAMP, symbol STRING, price DOUBLE")
+        >>> ticks.bsort("price", buffer=100, by="symbol").columns
+        ['ts', 'symbol', 'price']
+        """
+        groups = (by,) if isinstance(by, str) else tuple(by)
+        return self._then(BSort, name, value=value, buffer=buffer, by=groups)
 
     def sql_read(
         self,
