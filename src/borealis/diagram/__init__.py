@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from borealis.diagram.durations import Window, window
+from borealis.diagram.durations import CountWindow, Window, count_window, window
 from borealis.diagram.model import Diagram, Input, Output, Spec, Stream, Unit
 
-__all__ = ["Diagram", "Input", "Output", "Spec", "Stream", "Unit", "Window", "window"]
+__all__ = ["CountWindow", "Diagram", "Input", "Output", "Spec", "Stream", "Unit", "Window", "count_window", "window"]

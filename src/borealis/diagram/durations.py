@@ -23,6 +23,7 @@ SHORT = {"d": "day", "h": "hour", "min": "minute", "sec": "second", "s": "second
 SHORT |= {"us": "microsecond", "µs": "microsecond", "μs": "microsecond"}  # micro sign and Greek mu
 
 LONGEST_US = 10_000 * 365 * UNITS_US["day"]  # ten thousand years: times plus durations stay far inside int64
+MOST_TUPLES = 1_000_000_000  # of a count window: numbers of tuples and of windows stay far inside int64
 
 _DURATION = re.compile(r"\s*(-?)([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([^\W\d_]+)\s*")
 
@@ -78,20 +79,58 @@ class Window:
 
     size_us: int
     slide_us: int
+    timeout_us: int | None = None
 
     def __post_init__(self) -> None:
-        for what, us in (("size", self.size_us), ("slide", self.slide_us)):
-            if us <= 0:
+        for what, us in (("size", self.size_us), ("slide", self.slide_us), ("timeout", self.timeout_us)):
+            if us is not None and us <= 0:
                 raise DiagramError(
                     f"a window's {what} must be more than zero", hint=f"give a {what} such as '1 second'"
                 )
 
 
-def window(size: str, slide: str | None = None) -> Window:
+def window(size: str, slide: str | None = None, *, timeout: str | None = None) -> Window:
     """A sliding window, or a tumbling one when the slide is left out.
 
+    With a timeout a window is closed so long after its first tuple at the latest; tuples after that open it again.
+
     >>> window("10 seconds", "1 second")
-    Window(size_us=10000000, slide_us=1000000)
+    Window(size_us=10000000, slide_us=1000000, timeout_us=None)
     """
     size_us = parse(size)
-    return Window(size_us, size_us if slide is None else parse(slide))
+    return Window(size_us, size_us if slide is None else parse(slide), None if timeout is None else parse(timeout))
+
+
+@dataclass(frozen=True)
+class CountWindow:
+    """So many tuples of a group, in order of time; the next window begins `slide` tuples after this one."""
+
+    size: int
+    slide: int
+    timeout_us: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_tuples("size", self.size)
+        _check_tuples("slide", self.slide)
+        if self.timeout_us is not None and self.timeout_us <= 0:
+            raise DiagramError("a window's timeout must be more than zero", hint="give a timeout such as '1 second'")
+
+
+def _check_tuples(what: str, n: object) -> None:
+    if isinstance(n, bool) or not isinstance(n, int):
+        hint = "for a span of time say window(...)"
+        raise DiagramError(f"a count window's {what} is a number of tuples, not {n!r}", hint=hint)
+    if not 0 < n <= MOST_TUPLES:
+        hint = f"give a {what} such as 100, at most {MOST_TUPLES}"
+        raise DiagramError(f"a count window's {what} cannot be {n} tuples", hint=hint)
+
+
+def count_window(size: int, slide: int | None = None, *, timeout: str | None = None) -> CountWindow:
+    """A window of `size` tuples that slides by `slide` of them, or tumbles when the slide is left out.
+
+    Without a timeout a window waits for its last tuple, for ever if none comes.
+
+    >>> count_window(100, 10)
+    CountWindow(size=100, slide=10, timeout_us=None)
+    """
+    return CountWindow(size, size if slide is None else slide, None if timeout is None else parse(timeout))

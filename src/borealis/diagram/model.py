@@ -20,7 +20,7 @@ from borealis.diagram.boxes.route import Route
 from borealis.diagram.boxes.sql_read import SqlRead
 from borealis.diagram.boxes.sql_write import BAD, SqlWrite
 from borealis.diagram.boxes.union import Union
-from borealis.diagram.durations import Window, show, window
+from borealis.diagram.durations import CountWindow, Window, show, window
 from borealis.diagram.protection import ALL, Protection
 from borealis.diagram.spec import LATE, SIDE, Input, Output, Spec, Unit, origin
 from borealis.diagram.statements import DATABASE
@@ -236,26 +236,33 @@ class Stream:
     def aggregate(
         self,
         by: str | Sequence[str] = (),
-        over: Window | str | None = None,
+        over: Window | CountWindow | str | None = None,
         exprs: Mapping[str, str] | None = None,
         *,
         box_name: str | None = None,
         **columns: str,
     ) -> Stream:
-        """One tuple per group and window; an aggregate called like a parameter has to come in the dict `exprs`."""
+        """One tuple per group and window; an aggregate called like a parameter has to come in the dict `exprs`.
+
+        >>> trades = Diagram("trades").input("trades", "ts TIMESTAMP, k STRING, v DOUBLE")
+        >>> trades.aggregate(by="k", over=window("1 minute", timeout="10 seconds"), n="count(*)").columns
+        ['k', 'window_start', 'window_end', 'timed_out', 'n']
+        >>> from borealis.diagram.durations import count_window
+        >>> trades.aggregate(by="k", over=count_window(100, 10), mean="avg(v)").columns
+        ['k', 'window_start', 'window_end', 'mean']
+        """
         if over is None:
-            raise DiagramError("an aggregate without a window", hint='say over=window("10 seconds", "1 second")')
+            hint = 'say over=window("10 seconds", "1 second"), or over=count_window(100, 10)'
+            raise DiagramError("an aggregate without a window", hint=hint)
         if isinstance(over, str):
             over = window(over)
+        windows: dict[str, Any] = {"timeout": None if over.timeout_us is None else show(over.timeout_us)}
+        if isinstance(over, CountWindow):
+            windows |= {"count": over.size, "every": over.slide}
+        else:
+            windows |= {"size": show(over.size_us), "slide": show(over.slide_us)}
         groups = (by,) if isinstance(by, str) else tuple(by)
-        return self._then(
-            Aggregate,
-            box_name,
-            by=groups,
-            size=show(over.size_us),
-            slide=show(over.slide_us),
-            exprs=dict(exprs or {}) | columns,
-        )
+        return self._then(Aggregate, box_name, by=groups, **windows, exprs=dict(exprs or {}) | columns)
 
     def join(self, other: Stream, *, on: str, within: str | None = None, name: str | None = None) -> Stream:
         """Pairs of a tuple from here (`left.`) and one from there (`right.`), less than `within` apart."""
