@@ -20,7 +20,9 @@ def in_order(keys: Sequence[Int64s], ties: Sequence[pa.Array]) -> Int64s:
     >>> in_order([np.array([2, 1, 1])], [pa.array(["a", "b", None])]).tolist()
     [2, 1, 0]
     """
-    order: Int64s = np.lexsort(tuple(reversed(keys)))
+    order = np.arange(len(keys[0]))
+    for key in reversed(keys):
+        order = order[stable_order(key[order])]
     if not ties or len(order) < 2:
         return order
     same = np.ones(len(order) - 1, np.bool_)
@@ -35,6 +37,19 @@ def in_order(keys: Sequence[Int64s], ties: Sequence[pa.Array]) -> Int64s:
     ranks = [ranks_of(column.take(pa.array(rows))) for column in ties]
     order[tied] = rows[np.lexsort((*reversed(ranks), run))]
     return order
+
+
+def stable_order(key: Int64s) -> Int64s:
+    """The places of rows sorted by one key; equal ones stay as they are. Fast for rows in order, and for small numbers.
+
+    >>> stable_order(np.array([7, 5, 7, 5])).tolist()
+    [1, 3, 0, 2]
+    """
+    if not len(key) or not np.any(key[1:] < key[:-1]):
+        return np.arange(len(key))
+    least = key.min()
+    narrow = int(key.max()) - int(least) <= np.iinfo(np.uint16).max  # NumPy sorts these by digits
+    return np.argsort((key - least).astype(np.uint16) if narrow else key, kind="stable")
 
 
 def ranks_of(column: pa.Array | pa.ChunkedArray) -> Int64s:

@@ -1,0 +1,292 @@
+"""What aggregates have in common that take tuples in order of time: rows that wait, and windows that are open.
+
+A row waits until the boundary has passed it. Then no earlier one can come, and it goes into the windows it belongs to,
+each of which keeps an accumulator for every aggregate function and no rows. Which windows there are, and when they
+close, is the business of `count_windows` and `timed_windows`.
+
+Rows of a group are taken in order of time; those of one time in the order of the aggregates' arguments, so that it does
+not matter in which order they came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from borealis.kernels.accumulators import Pick, Rows, accumulator
+from borealis.kernels.aggregate import Call
+from borealis.kernels.columns import Columns, concat, numbers, take, to_numpy, to_table, whole
+from borealis.kernels.flow import Flow, empty_flow, rank_within
+from borealis.kernels.groups import Groups
+from borealis.kernels.sorting import in_order
+from borealis.state.delta import Change, Delta, TableSpec
+from borealis.tuples import CAUSE, SUB, TIME, TIMESTAMP, Int64s
+
+GROUP, WINDOW, OPENED = "group", "window", "opened"
+CHANGED = "changed"  # whether this train changed an open window; not in the table
+START, END, TIMED_OUT = "window_start", "window_end", "timed_out"
+DUE = "due"  # the least boundary that closes a window
+ENTRIES_MOST = 1 << 20  # pairs of a row and a window at a time: what a train needs of memory does not grow with overlap
+
+GROUPS = TableSpec("groups", (GROUP,))
+WAITING = TableSpec("waiting", (CAUSE, SUB), floor=TIME)
+OPEN = TableSpec("open", (GROUP, WINDOW))
+
+
+class OpenWindows:
+    """State: `groups` (number to key), `waiting` (rows), `open` (group and window to accumulators)."""
+
+    tables: ClassVar[tuple[TableSpec, ...]] = (GROUPS, WAITING, OPEN)
+
+    def __init__(self, schema: pa.Schema, by: list[str], calls: list[Call], order: list[str], *, timed: bool) -> None:
+        self.by, self.calls, self.timed = by, calls, timed
+        names = [c.column for c in calls if c.column is not None]
+        self.arguments = {name: f"x{i}" for i, name in enumerate(dict.fromkeys(names))}  # to the name in a table
+        self.ties = [self.arguments[name] for name in order]
+        self.accumulators = [
+            accumulator(c.function, None if c.column is None else schema.field(c.column).type, c.result) for c in calls
+        ]
+        key_types = [schema.field(name).type for name in by]
+        self.groups = Groups(key_types)
+        none = np.empty(0, np.int64)
+        self.waiting: Columns = {CAUSE: none, SUB: none, TIME: none, GROUP: none}
+        self.waiting |= {x: pa.nulls(0, schema.field(name).type) for name, x in self.arguments.items()}
+        self.open = self._entries(none, none, none)  # in order of (group, window)
+        self.schema = pa.schema(
+            [(name, kind) for name, kind in zip(by, key_types, strict=True)]
+            + [(START, TIMESTAMP), (END, TIMESTAMP)]
+            + ([(TIMED_OUT, pa.bool_())] if timed else [])
+            + [(f"__a{i}", c.result) for i, c in enumerate(calls)]
+        )
+
+    # -- what differs
+
+    def _wanted(self, flow: Flow) -> Flow:
+        """The rows that can count."""
+        return flow
+
+    def _overlap(self, rows: int) -> int:
+        """In how many windows a row may be, with so many rows more."""
+        raise NotImplementedError
+
+    def _absorb(self, rows: Columns) -> Columns:
+        """Put released rows, in order, into open windows; returns the windows that are complete by that."""
+        raise NotImplementedError
+
+    def _expired(self, boundary: int) -> Columns:
+        """Take out the open windows that this boundary closes."""
+        raise NotImplementedError
+
+    def _dead(self, candidates: Int64s) -> list[int]:
+        """Those of these groups that need not be known any more."""
+        raise NotImplementedError
+
+    # -- one train
+
+    def step(self, flow: Flow) -> tuple[Flow, Delta]:
+        """Take rows in, release those that the boundary has passed, and emit the windows that close by that."""
+        bounds, before = flow.bounds, self.open
+        arrived, fresh = self._arrived(self._wanted(flow))
+        stored = len(self.waiting[TIME])
+        rows = concat([self.waiting, arrived])
+        due = numbers(rows, TIME) < bounds.final
+        self.waiting = take(rows, np.flatnonzero(~due)) if due.any() else rows
+        self.open = before | {CHANGED: np.zeros(len(before[GROUP]), np.bool_)}
+        released = self._released(take(rows, np.flatnonzero(due)))
+        closed = [self._absorb(block) for block in self._blocks(released)]
+        closed.append(self._expired(bounds.final))
+        results = concat(closed)
+        out = self._emit(results, flow)
+        counted = self._distinct(released[GROUP])
+        dead = self._dead(self._distinct(counted, results[GROUP], np.array(fresh, np.int64)))
+        delta = self._group_delta(fresh, dead)
+        put = take(rows, stored + np.flatnonzero(~due[stored:]))
+        if len(put[TIME]) or due[:stored].any():
+            delta[WAITING.name] = Change(to_table(put), floor=bounds.final if due[:stored].any() else None)
+        delta |= self._open_delta(before) | self._more_delta(counted)
+        self.groups.cut(dead)
+        return out, delta
+
+    def _arrived(self, flow: Flow) -> tuple[Columns, list[int]]:
+        """Rows as they wait, and the numbers of groups that are new."""
+        if not len(flow):
+            return take(self.waiting, np.empty(0, np.int64)), []
+        group, fresh = self.groups.encode([flow.rows[c] for c in self.by], len(flow))
+        rows: Columns = {CAUSE: flow.cause, SUB: flow.sub, TIME: flow.time, GROUP: group.astype(np.int64, copy=False)}
+        return rows | {x: whole(flow.rows[name]) for name, x in self.arguments.items()}, fresh
+
+    def _released(self, rows: Columns) -> Columns:
+        """Rows in the order in which they count."""
+        return take(rows, in_order([rows[GROUP], rows[TIME]], [rows[x] for x in self.ties]))
+
+    def _blocks(self, rows: Columns) -> Iterator[Columns]:
+        n = len(rows[TIME])
+        step = max(1, ENTRIES_MOST // max(1, self._overlap(n)))
+        for start in range(0, n, step):
+            yield rows if n <= step else take(rows, np.arange(start, min(start + step, n)))
+
+    def _fold(self, entries: Columns, rows: Columns, index: Int64s, slot: Int64s) -> Columns:
+        """Entries with the rows at `index` added to those at `slot`, in this order."""
+        time = numbers(rows, TIME)[index]
+        entries = entries | {CHANGED: np.ones(len(entries[GROUP]), np.bool_)}
+        for i, (call, acc) in enumerate(zip(self.calls, self.accumulators, strict=True)):
+            column = None if call.column is None else rows[self.arguments[call.column]].take(pa.array(index))
+            seen = _seen(column, slot, time, len(entries[GROUP]), nulls=isinstance(acc, Pick))
+            kept = {k: entries[f"{k}{i}"] for k in acc.start(0)}
+            entries |= {f"{k}{i}": v for k, v in acc.fold(kept, seen).items()}
+        return entries
+
+    def _emit(self, closed: Columns, flow: Flow) -> Flow:
+        bounds = flow.bounds
+        if not len(closed[GROUP]):
+            return empty_flow(self.schema, bounds)
+        cause = bounds.cause[np.searchsorted(bounds.time, numbers(closed, DUE), "left")]
+        keys = self.groups.keys(numbers(closed, GROUP))
+        order = in_order([cause, closed[TIME]], [*keys, pa.array(closed[WINDOW])])
+        closed, cause = take(closed, order), cause[order]
+        columns = dict(zip(self.by, (k.take(pa.array(order)) for k in keys), strict=True))
+        columns |= {name: pa.array(closed[name]).view(TIMESTAMP) for name in (START, END)}
+        if self.timed:
+            columns[TIMED_OUT] = pa.array(closed[TIMED_OUT])
+        for i, acc in enumerate(self.accumulators):
+            columns[f"__a{i}"] = acc.result({k: closed[f"{k}{i}"] for k in acc.start(0)})
+        rows = pa.table([columns[name] for name in self.schema.names], schema=self.schema)
+        return Flow(rows, numbers(closed, TIME), cause, rank_within(cause), bounds)
+
+    # -- open windows
+
+    def _entries(self, groups: Int64s, windows: Int64s, opened: Int64s) -> Columns:
+        n = len(groups)
+        entries: Columns = {GROUP: groups, WINDOW: windows, OPENED: opened, CHANGED: np.ones(n, np.bool_)}
+        for i, acc in enumerate(self.accumulators):
+            entries |= {f"{k}{i}": v for k, v in acc.start(n).items()}
+        return entries
+
+    def _replace(self, cut: Int64s, put: Columns) -> None:
+        """Take out the open windows at these places and put others in."""
+        keep = np.ones(len(self.open[GROUP]), np.bool_)
+        keep[cut] = False
+        both = concat([take(self.open, np.flatnonzero(keep)), put])
+        self.open = take(both, np.lexsort((both[WINDOW], both[GROUP])))
+
+    def _take_out(self, which: NDArray[np.bool_]) -> Columns:
+        """Open windows that are open no longer."""
+        gone = take(self.open, np.flatnonzero(which))
+        if len(gone[GROUP]):
+            self.open = take(self.open, np.flatnonzero(~which))
+        return gone
+
+    def _distinct(self, *groups: Int64s) -> Int64s:
+        """Each of these groups once, rising."""
+        seen = np.zeros(self.groups.capacity, np.bool_)
+        for some in groups:
+            seen[some] = True
+        return np.flatnonzero(seen)
+
+    def _is_needed(self, groups: Int64s) -> NDArray[np.bool_]:
+        """Whether rows of these groups wait or count in an open window."""
+        needed = np.zeros(self.groups.capacity, np.bool_)
+        needed[self.waiting[GROUP]] = True
+        needed[self.open[GROUP]] = True
+        found: NDArray[np.bool_] = needed[groups]
+        return found
+
+    # -- tables
+
+    def _group_delta(self, fresh: list[int], dead: list[int]) -> Delta:
+        gone = set(dead)
+        born = [n for n in fresh if n not in gone]
+        cut = sorted(gone.difference(fresh))
+        if not born and not cut:
+            return {}
+        put = self._group_table(np.array(born, np.int64))
+        return {GROUPS.name: Change(put, cut=pa.table({GROUP: pa.array(cut, pa.int64())}) if cut else None)}
+
+    def _open_delta(self, before: Columns) -> Delta:
+        put = take(self.open, np.flatnonzero(self.open[CHANGED]))
+        _, still = find(self.open, before[GROUP], before[WINDOW])
+        gone = to_table({k: before[k][~still] for k in OPEN.key})
+        if not len(put[GROUP]) and not gone.num_rows:
+            return {}
+        return {OPEN.name: Change(_table(put), cut=gone if gone.num_rows else None)}
+
+    def _more_delta(self, groups: Int64s) -> Delta:
+        """What a train that released rows of these groups changed in further tables."""
+        return {}
+
+    def apply(self, delta: Delta) -> None:
+        """Catch up with a change that another copy made."""
+        if (groups := delta.get(GROUPS.name)) is not None:
+            self.groups.cut([] if groups.cut is None else groups.cut[GROUP].to_pylist())
+            columns = [whole(groups.put[f"g{i}"]) for i in range(len(self.by))]
+            self.groups.put(groups.put[GROUP].to_pylist(), columns)
+        if (waiting := delta.get(WAITING.name)) is not None:
+            rows = self.waiting
+            if waiting.floor is not None:
+                rows = take(rows, np.flatnonzero(rows[TIME] >= waiting.floor))
+            self.waiting = _newest(concat([rows, _like(rows, waiting.put)]), (CAUSE, SUB))
+        if (windows := delta.get(OPEN.name)) is not None:
+            if windows.cut is not None:
+                at, found = find(self.open, *(windows.cut[k].to_numpy() for k in OPEN.key))
+                self._replace(at[found], take(self.open, np.empty(0, np.int64)))
+            put = _like({k: v for k, v in self.open.items() if k != CHANGED}, windows.put)
+            put[CHANGED] = np.zeros(len(put[GROUP]), np.bool_)
+            self.open = _newest(concat([self.open, put]), OPEN.key)
+
+    def tables_now(self) -> dict[str, pa.Table]:
+        """The whole state, each table in key order."""
+        return {
+            GROUPS.name: self._group_table(self.groups.alive()),
+            WAITING.name: to_table(self.waiting),
+            OPEN.name: _table(self.open),
+        }
+
+    def _group_table(self, which: Int64s) -> pa.Table:
+        keys = {f"g{i}": k for i, k in enumerate(self.groups.keys(which))}
+        return pa.table({GROUP: pa.array(which)} | keys)
+
+
+def find(entries: Columns, groups: Int64s, windows: Int64s) -> tuple[Int64s, NDArray[np.bool_]]:
+    """Where (group, window) pairs stand among entries in order, and whether they do."""
+    have_group, have_window = numbers(entries, GROUP), numbers(entries, WINDOW)
+    if not len(have_group) or not len(groups):
+        return np.zeros(len(groups), np.int64), np.zeros(len(groups), np.bool_)
+    distinct = np.unique(np.concatenate([have_window, windows]))  # ranks, for windows may be any numbers
+    have = have_group * len(distinct) + np.searchsorted(distinct, have_window)
+    want = groups * len(distinct) + np.searchsorted(distinct, windows)
+    at = np.minimum(np.searchsorted(have, want), len(have) - 1)
+    return at, have[at] == want
+
+
+def _table(entries: Columns) -> pa.Table:
+    return to_table({k: v for k, v in entries.items() if k != CHANGED})
+
+
+def _like(columns: Columns, table: pa.Table) -> Columns:
+    """A table as the columns that are NumPy there are, or Arrow."""
+    return {k: to_numpy(table[k]) if isinstance(v, np.ndarray) else whole(table[k]) for k, v in columns.items()}
+
+
+def _newest(columns: Columns, key: tuple[str, ...]) -> Columns:
+    """In order of the key, and of rows with the same key only the last."""
+    order = np.lexsort(tuple(columns[k] for k in reversed(key)))
+    same = np.ones(max(len(order) - 1, 0), np.bool_)
+    for k in key:
+        ranked = columns[k][order]
+        same &= ranked[1:] == ranked[:-1]
+    return take(columns, order[np.append(~same, True)[: len(order)]])
+
+
+def _seen(column: pa.Array | None, slot: Int64s, time: Int64s, slots: int, *, nulls: bool) -> Rows:
+    if column is None:
+        return Rows(pa.nulls(0), slot, time, slots)
+    if column.null_count and not nulls:
+        valid = pc.is_valid(column)
+        keep = valid.to_numpy(zero_copy_only=False)
+        return Rows(column.filter(valid), slot[keep], time[keep], slots)
+    return Rows(column, slot, time, slots)
