@@ -3,7 +3,9 @@
 Times are event times. Once an outlet of a unit has the boundary b, it emits only tuples with a time of at least b, and
 an aggregate only windows that end after b. So, going against the arrows from the outlet:
 
-- an aggregate needs tuples with time > b - size: those of windows that end after b. The slide does not matter.
+- an aggregate needs tuples with time > b - size: those of windows that end after b. The slide does not matter,
+  nor does a timeout: it depends on the tuples of its own window only. Where windows are counted in tuples it needs
+  everything, since the count goes on for ever.
 - a join needs tuples with time > b - within, of either side: the other one of the pair is new, so not before b, and the
   two are less than `within` apart. Before, after: both sides alike.
 - a resample emits a tuple of its first stream one window late, so those count with time > b - window; and for these,
