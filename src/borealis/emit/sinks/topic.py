@@ -1,0 +1,241 @@
+"""Writing to a topic in transactions, each with the position behind it: a broker has both or none."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from borealis.emit.sinks.text import Csv, JsonLines, plain, render
+from borealis.errors import OutputError, did_you_mean
+from borealis.ingest.sources.brokers import Brokers, Presence, confluent, refused
+from borealis.ingest.sources.records import FORMATS
+
+ASK_S = 2.0  # one question to a broker
+ATTEMPT_S = 5.0  # one attempt to end a transaction, before it is looked whether anybody is there
+ROOM_S = 0.1  # for room in the library's own queue
+PAUSE_S = 0.2  # between two attempts
+TRIES_MOST = 5  # of a transaction that brokers refuse although they are there
+QUEUED_MOST = 1_000_000  # messages in the library's own queue
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a writer stands, as the broker has it: how far, and a word of the writer's own."""
+
+    upto: int
+    note: str = ""
+
+
+class Rendering:
+    """How rows become records."""
+
+    def __init__(self, format_: str, key: str | None, schema: pa.Schema) -> None:
+        if format_ not in FORMATS:
+            hint = did_you_mean(format_, FORMATS)
+            raise OutputError(f"no record format '{format_}' (has: {', '.join(FORMATS)})", hint=hint)
+        if key is not None and key not in schema.names:
+            hint = did_you_mean(key, schema.names)
+            raise OutputError(f"no column '{key}' for the key (has: {', '.join(schema.names)})", hint=hint)
+        if format_ == "arrow" and key is not None:
+            raise OutputError("records of Arrow hold many rows and have no key", hint="leave out key, or write json")
+        self._format, self._key = format_, key
+        if format_ != "arrow":
+            (JsonLines() if format_ == "json" else Csv()).check(schema)
+
+    def records(self, rows: pa.Table) -> tuple[list[bytes], list[bytes | None] | None]:
+        """Values, and keys if there are any."""
+        if self._format == "arrow":
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, rows.schema) as writer:
+                writer.write_table(rows)
+            return [sink.getvalue().to_pybytes()], None
+        if self._format == "json":
+            values = [value for piece in render(rows, JsonLines()) for value in bytes(piece).split(b"\n")[:-1]]
+        else:
+            values = [
+                line[:-1]
+                for batch in rows.combine_chunks().to_batches()
+                for line in Csv().lines(batch).cast(pa.binary()).to_pylist()
+            ]
+        if self._key is None:
+            return values, None
+        column = rows[self._key].combine_chunks()
+        return values, plain(column).cast(pa.binary()).to_pylist()
+
+
+class TopicWriter:
+    """Writes under a name; a second writer of the same name puts the first one out. For one thread.
+
+    `open` ends what an earlier life of this name has left unfinished, and learns how far it had come. `publish` is one
+    transaction: the records, and the position behind them. If it is not known whether the broker had committed it, the
+    position is asked for, and the records are written again only if they are not there.
+    """
+
+    def __init__(self, brokers: Brokers, topic: str, name: str, noun: str) -> None:
+        self.topic, self.name, self.what = topic, name, noun
+        self._kafka = confluent()
+        self._brokers = brokers
+        self.presence = Presence(noun, brokers, OutputError)
+        self._stopped = threading.Event()
+        self._producer: Any = None
+        self._group: Any = None
+        self._last: Position | None = None
+        self._trouble = ""
+
+    # -- coming and going
+
+    def open(self) -> Position | None:
+        """Wait for a broker; what an earlier life had committed, or None."""
+        self._make()
+        self._check_topic()
+        self._call(lambda: self._producer.init_transactions(ASK_S))
+        self._last = self._position()
+        return self._last
+
+    def _make(self) -> None:
+        try:
+            self._producer = self._kafka.Producer(
+                self._brokers.conf(
+                    transactional_id=self.name,
+                    linger_ms=5,
+                    queue_buffering_max_messages=QUEUED_MOST,
+                )
+                | {"error_cb": self._heard}
+            )
+            if self._group is None:
+                self._group = self._kafka.Consumer(
+                    self._brokers.conf(group_id=self.name, enable_auto_commit=False, isolation_level="read_committed")
+                    | {"error_cb": self._heard}
+                )
+        except self._kafka.KafkaException as error:
+            raise refused(error, self.what, OutputError) from None
+
+    def _check_topic(self) -> None:
+        said = self._call(lambda: self._group.list_topics(self.topic, timeout=ASK_S))
+        found = said.topics[self.topic]
+        if found.error is None:
+            return
+        if found.error.code() == self._kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
+            everything = self._call(lambda: self._group.list_topics(timeout=ASK_S)).topics
+            known = [name for name in everything if not name.startswith("__") and name != self.topic]
+            hint = did_you_mean(self.topic, known) or f"make the topic first; there are: {', '.join(sorted(known))}"
+            raise OutputError(f"{self.what}: there is no topic '{self.topic}'", hint=hint)
+        raise OutputError(f"{self.what}: topic '{self.topic}': {found.error.str()}", hint="check the access rights")
+
+    def _position(self) -> Position | None:
+        place = self._kafka.TopicPartition(self.topic, 0)
+        (found,) = self._call(lambda: self._group.committed([place], timeout=ASK_S))
+        if found.error is not None:
+            raise OutputError(f"{self.what}: {found.error.str()}", hint="check the access rights to consumer groups")
+        return Position(found.offset, found.metadata or "") if found.offset >= 0 else None
+
+    def stop(self) -> None:
+        """Wait no more; from any thread."""
+        self._stopped.set()
+
+    def close(self) -> None:
+        """Let go of the brokers."""
+        if self._group is not None:
+            self._group.close()
+            self._group = None
+        self._producer = None
+
+    # -- transactions
+
+    def publish(self, values: Sequence[bytes], keys: Sequence[bytes | None] | None, position: Position) -> None:
+        """Write records and the position behind them, both or none. When this returns, the broker has them."""
+        for _ in range(TRIES_MOST):
+            try:
+                self._transaction(values, keys, position)
+                self._last = position
+                return
+            except self._kafka.KafkaException as error:
+                self._explain(error.args[0])
+                self._stopped.wait(PAUSE_S)
+            before = self._last
+            found = self.open()
+            if found == position:
+                return
+            if found != before:
+                raise OutputError(
+                    f"{self.what}: somebody else writes to topic '{self.topic}' as '{self.name}'",
+                    hint="stop one of the two, or give one of them another name",
+                )
+        raise OutputError(
+            f"{self.what}: the broker refused a transaction {TRIES_MOST} times ({self._trouble})",
+            hint="look into the broker's log",
+        )
+
+    def _transaction(self, values: Sequence[bytes], keys: Sequence[bytes | None] | None, position: Position) -> None:
+        self._producer.begin_transaction()
+        self._produce(values, keys)
+        offset = self._kafka.TopicPartition(self.topic, 0, position.upto, position.note)
+        group = self._group.consumer_group_metadata()
+        self._call(lambda: self._producer.send_offsets_to_transaction([offset], group, ATTEMPT_S))
+        self._call(lambda: self._producer.commit_transaction(ATTEMPT_S))
+
+    def _produce(self, values: Sequence[bytes], keys: Sequence[bytes | None] | None) -> None:
+        topic, produce = self.topic, self._producer.produce
+        for i, value in enumerate(values):
+            try:
+                produce(topic, value, None if keys is None else keys[i])
+            except BufferError:
+                self._wait_for_room(topic, value, None if keys is None else keys[i])
+
+    def _wait_for_room(self, topic: str, value: bytes, key: bytes | None) -> None:
+        while True:
+            self._producer.poll(ROOM_S)
+            self._check_stopped()
+            try:
+                self._producer.produce(topic, value, key)
+                return
+            except BufferError:
+                continue
+
+    def _call(self, question: Any) -> Any:
+        """Ask until a broker answers; what it refuses is raised as the library has it."""
+        while True:
+            try:
+                answer = question()
+                self.presence.found()
+                return answer
+            except self._kafka.KafkaException as error:
+                code = error.args[0]
+                if code.fatal() or code.txn_requires_abort() or not self._is_temporary(code):
+                    raise
+                self._trouble = self._trouble or code.str()
+                if self._is_away(code):
+                    self.presence.lost(self._trouble)
+            self._check_stopped()
+            time.sleep(PAUSE_S)
+
+    def _is_away(self, code: Any) -> bool:
+        codes = self._kafka.KafkaError
+        return code.code() in (codes._TRANSPORT, codes._ALL_BROKERS_DOWN, codes._TIMED_OUT, codes._RESOLVE)
+
+    def _is_temporary(self, code: Any) -> bool:
+        return bool(code.retriable()) or self._is_away(code)
+
+    def _check_stopped(self) -> None:
+        if self._stopped.is_set():
+            raise OutputError(f"{self.what}: stopped while waiting for a broker", hint="start again to go on")
+
+    def _explain(self, code: Any) -> None:
+        """Raise what no second attempt can mend."""
+        codes = self._kafka.KafkaError
+        self._trouble = code.str()
+        if code.code() in (codes.MSG_SIZE_TOO_LARGE, codes.INVALID_RECORD, codes.RECORD_LIST_TOO_LARGE):
+            raise OutputError(
+                f"{self.what}: topic '{self.topic}' refuses a record ({code.str()})",
+                hint="raise max.message.bytes of the topic and settings={'message.max.bytes': ...}",
+            )
+        if code.code() in (codes.TOPIC_AUTHORIZATION_FAILED, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED):
+            raise OutputError(f"{self.what}: {code.str()}", hint="check the access rights: topic, transactions, group")
+
+    def _heard(self, error: Any) -> None:
+        self._trouble = error.name()

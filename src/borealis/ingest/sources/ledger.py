@@ -1,0 +1,209 @@
+"""Which records of a topic became which tuples: partitions are merged as they arrive, so the order must be remembered.
+
+The file:
+
+1. It begins with its version, then come lines of a checksum and JSON. The first is the base: the position it begins
+   at, the offset of each partition there, and where to end, if anywhere.
+2. Each further line is a batch: its first position and its parts, each a range of offsets in a partition and how many
+   tuples came of it. It is synced before the batch is handed on, so what is committed is always in the ledger.
+3. A torn last line is cut off at the next start: nobody has seen that batch.
+4. When the file is long, lines whose tuples are all committed are folded into a new base; the new file takes the place
+   of the old one in one step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from borealis.errors import InputError
+from borealis.state.commits import write_whole
+from borealis.state.disk import disk
+
+VERSION = b"BOREALIS-LEDGER-1\n"
+BYTES_MOST = 1 << 20  # of the file, before it is worth writing it anew
+ANEW = "restore the state directory from a copy, or delete it to start anew"
+CHECKSUM = 9  # characters: eight digits and a space
+
+
+@dataclass(frozen=True)
+class Part:
+    """Records of one partition that stand together: a range of offsets, and how many tuples came of it."""
+
+    partition: int
+    first: int
+    next: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Tuples that were handed on together: their first position, and where they came from."""
+
+    first: int
+    parts: tuple[Part, ...]
+
+    @property
+    def stop(self) -> int:
+        """The position behind the last tuple."""
+        return self.first + sum(part.rows for part in self.parts)
+
+
+@dataclass
+class Base:
+    """Where a ledger begins."""
+
+    topic: str
+    position: int = 0
+    offsets: dict[int, int] = field(default_factory=dict)  # of each partition
+    ends: dict[int, int] | None = None  # None: never
+
+    def to_json(self) -> dict[str, Any]:
+        """For the file."""
+        return {"topic": self.topic, "position": self.position, "offsets": self.offsets, "ends": self.ends}
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> Base:
+        """From the file."""
+        ends = said["ends"]
+        return cls(said["topic"], said["position"], _numbered(said["offsets"]), ends and _numbered(ends))
+
+
+def _numbered(given: Mapping[str, int]) -> dict[int, int]:
+    return {int(partition): offset for partition, offset in given.items()}
+
+
+class Ledger:
+    """One input's ledger. Thread-safe: one thread adds batches, another says what is committed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.base: Base | None = None
+        self.batches: list[Batch] = []
+        self._file: BinaryIO | None = None
+        self._size = 0
+        self._lock = threading.Lock()
+        with self._disk("read"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.with_name(path.name + ".tmp").unlink(missing_ok=True)
+            if path.exists():
+                self._read()
+
+    @property
+    def position(self) -> int:
+        """Behind the last tuple."""
+        if self.batches:
+            return self.batches[-1].stop
+        return self.base.position if self.base else 0
+
+    def offsets(self) -> dict[int, int]:
+        """The next record of each partition."""
+        return _after(self.base, self.batches) if self.base else {}
+
+    def begin(self, base: Base) -> None:
+        """Start a new one."""
+        with self._lock:
+            self.base = base
+            self._rewrite()
+
+    def add(self, batch: Batch) -> None:
+        """Keep a batch; when this returns, it survives."""
+        line = _line({"first": batch.first, "parts": [list(vars(part).values()) for part in batch.parts]})
+        with self._lock, self._disk("write"):
+            file = self._opened()
+            view = memoryview(line)
+            while len(view):
+                view = view[file.write(view) or 0 :]
+            os.fdatasync(file.fileno())
+            self._size += len(line)
+            self.batches.append(batch)
+
+    def committed(self, position: int) -> None:
+        """Tuples before this position are never asked for again."""
+        with self._lock:
+            if self._size < BYTES_MOST or self.base is None:
+                return
+            done = 0
+            while done < len(self.batches) and self.batches[done].stop <= position:
+                done += 1
+            if done:
+                gone = self.batches[:done]
+                ends = self.base.ends
+                self.base = Base(self.base.topic, gone[-1].stop, _after(self.base, gone), ends)
+                self.batches = self.batches[done:]
+                self._rewrite()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+    def _rewrite(self) -> None:
+        assert self.base is not None
+        lines = [_line(self.base.to_json())]
+        lines += [_line({"first": b.first, "parts": [list(vars(p).values()) for p in b.parts]}) for b in self.batches]
+        data = VERSION + b"".join(lines)
+        with self._disk("write"):
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+            write_whole(self.path, data)
+        self._size = len(data)
+
+    def _opened(self) -> BinaryIO:
+        if self._file is None:
+            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - held until close
+        return self._file
+
+    def _read(self) -> None:
+        with open(self.path, "r+b") as file:
+            if file.readline() != VERSION:
+                raise InputError(f"{self.path} is no ledger of this version", hint=ANEW)
+            whole = file.tell()
+            for raw in file:
+                said = _parsed(raw)
+                if said is None:
+                    if file.read(1):
+                        raise InputError(f"{self.path} is damaged", hint=ANEW)
+                    break
+                whole += len(raw)
+                if self.base is None:
+                    self.base = Base.from_json(said)
+                    continue
+                batch = Batch(said["first"], tuple(Part(*part) for part in said["parts"]))
+                if batch.first != self.position:
+                    raise InputError(f"{self.path} is damaged: batch {batch.first} after {self.position}", hint=ANEW)
+                self.batches.append(batch)
+            file.truncate(whole)
+            self._size = whole
+
+    def _disk(self, verb: str) -> Any:
+        return disk(f"the ledger {self.path}", verb, "start again")
+
+
+def _after(base: Base, batches: list[Batch]) -> dict[int, int]:
+    offsets = dict(base.offsets)
+    for batch in batches:
+        for part in batch.parts:
+            offsets[part.partition] = part.next
+    return offsets
+
+
+def _line(said: Mapping[str, Any]) -> bytes:
+    text = json.dumps(said, separators=(",", ":")).encode()
+    return b"%08x " % zlib.crc32(text) + text + b"\n"
+
+
+def _parsed(raw: bytes) -> dict[str, Any] | None:
+    if not raw.endswith(b"\n") or raw[:CHECKSUM] != b"%08x " % zlib.crc32(raw[CHECKSUM:-1]):
+        return None
+    said: dict[str, Any] = json.loads(raw[CHECKSUM:-1])
+    return said

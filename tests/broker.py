@@ -1,0 +1,248 @@
+"""A real Kafka broker on this machine: one node, KRaft mode, on loopback, its jars from Maven Central.
+
+`python tests/broker.py fetch` gets the jars once, into the cache; `python tests/broker.py serve` runs a broker until it
+is interrupted, and prints its address. Tests ask `missing()` first, and skip with that reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+VERSION = "4.1.0"
+SCALA = "2.13"
+JARS = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "borealis" / f"kafka-{VERSION}"
+START_S_MOST = 120.0  # a slow machine that starts a JVM
+END_S_MOST = 30.0
+HEAP = "-Xmx384m"
+QUICK = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>borealis</groupId><artifactId>broker</artifactId><version>1</version>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka_{SCALA}</artifactId><version>{VERSION}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+PROPERTIES = """process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+log.dirs={data}
+auto.create.topics.enable=false
+offsets.topic.num.partitions=1
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+group.initial.rebalance.delay.ms=0
+log.retention.check.interval.ms=500
+log.initial.task.delay.ms=500
+log.segment.delete.delay.ms=0
+"""
+
+
+def missing() -> str:
+    """Why no broker can be started here; empty if one can."""
+    try:
+        import confluent_kafka  # noqa: F401
+    except ImportError:
+        return "confluent-kafka is not installed: pip install 'borealis-spark[kafka]'"
+    if shutil.which("java") is None:
+        return "there is no Java"
+    if not any(JARS.glob("kafka_*.jar")):
+        return f"no Kafka in {JARS}: python tests/broker.py fetch"
+    return ""
+
+
+def fetch() -> None:
+    """Get the broker's jars, whole or not at all; nothing to do if they are there."""
+    if any(JARS.glob("kafka_*.jar")):
+        return
+    if shutil.which("mvn") is None:
+        raise SystemExit("Kafka's jars are fetched with Maven: install it (Debian, Ubuntu: apt-get install maven)")
+    JARS.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=JARS.parent) as made:
+        (Path(made) / "pom.xml").write_text(POM)
+        goal = ["dependency:copy-dependencies", "-DoutputDirectory=jars"]
+        subprocess.run(["mvn", "-q", "-B", "-ntp", *goal], cwd=made, check=True)
+        os.replace(Path(made) / "jars", JARS)
+
+
+@dataclass
+class Broker:
+    """One broker. `kill` it and `start` it again: it keeps its port and its data."""
+
+    home: Path
+    port: int = 0
+    controller: int = 0
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    @property
+    def address(self) -> str:
+        """Where clients find it."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> Broker:
+        """Start it, and wait until it serves."""
+        self.prepare()
+        self.launch()
+        self.wait()
+        return self
+
+    def prepare(self) -> None:
+        """Choose ports and format its storage, the first time."""
+        if self.port:
+            return
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.port, self.controller = _free_ports(2)
+        config = PROPERTIES.format(port=self.port, controller=self.controller, data=self.home / "data")
+        (self.home / "server.properties").write_text(config)
+        cluster = "b0rea1isAAAAAAAAAAAAAA"
+        self._java(
+            "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self.home / "server.properties")
+        ).wait()
+
+    def launch(self) -> None:
+        """Start it, without waiting."""
+        self.process = self._java("kafka.Kafka", str(self.home / "server.properties"))
+
+    def wait(self) -> None:
+        """Wait until it answers what topics there are."""
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        until = time.monotonic() + START_S_MOST
+        client = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        while True:
+            assert self.process is None or self.process.poll() is None, self.said()
+            try:
+                if client.list_topics(timeout=1.0).brokers:
+                    return
+            except KafkaException:
+                assert time.monotonic() < until, self.said()
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def stop(self) -> None:
+        """End it in good order."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(END_S_MOST)
+            except subprocess.TimeoutExpired:
+                self.kill()
+            self.process = None
+
+    def said(self) -> str:
+        """The end of what it wrote."""
+        return (self.home / "said.txt").read_text(errors="replace")[-4000:]
+
+    def _java(self, *command: str) -> subprocess.Popen[bytes]:
+        with open(self.home / "said.txt", "ab") as said:
+            return subprocess.Popen(
+                ["java", HEAP, *QUICK, "-cp", f"{JARS}/*", *command],
+                cwd=self.home,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+            )
+
+    # -- topics
+
+    def topic(self, name: str, partitions: int = 1, **config: str) -> str:
+        """Make a topic; underscores in the names of settings stand for dots."""
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        client = AdminClient({"bootstrap.servers": self.address})
+        client.create_topics([NewTopic(name, partitions, 1, config=settings)], operation_timeout=20)[name].result(20)
+        return name
+
+    def put(self, topic: str, values: list[bytes | None], partition: int = -1) -> None:
+        """Write records, and wait until the broker has them."""
+        from confluent_kafka import Producer
+
+        producer = Producer({"bootstrap.servers": self.address, "linger.ms": 5})
+        for value in values:
+            while True:
+                try:
+                    producer.produce(topic, value, partition=partition)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+        assert not producer.flush(30)
+
+    def get(self, topic: str) -> list[tuple[int, int, bytes | None, bytes | None]]:
+        """All committed records as (partition, offset, key, value), partition by partition."""
+        from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+        reader = Consumer(
+            {
+                "bootstrap.servers": self.address,
+                "group.id": "look",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+            }
+        )
+        try:
+            partitions = list(reader.list_topics(topic, timeout=10).topics[topic].partitions)
+            reader.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in partitions])
+            found: list[tuple[int, int, bytes | None, bytes | None]] = []
+            open_ = set(partitions)
+            until = time.monotonic() + 30
+            while open_:
+                assert time.monotonic() < until, f"{topic} has no end"
+                for message in reader.consume(1000, 0.2):
+                    if message.error() is not None:
+                        open_.discard(message.partition())
+                    else:
+                        found.append((message.partition(), message.offset(), message.key(), message.value()))
+            return sorted(found, key=lambda one: one[:2])
+        finally:
+            reader.close()
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        ports = []
+        for _ in range(count):
+            one = stack.enter_context(socket.socket())
+            one.bind(("127.0.0.1", 0))
+            ports.append(one.getsockname()[1])
+        return ports
+
+
+def serve() -> None:
+    """Run one until interrupted."""
+    with tempfile.TemporaryDirectory(prefix="borealis-kafka-") as made:
+        broker = Broker(Path(made)).start()
+        print(broker.address, flush=True)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        try:
+            signal.pause()
+        finally:
+            broker.kill()
+
+
+if __name__ == "__main__":
+    {"fetch": fetch, "serve": serve}[sys.argv[1]]()
