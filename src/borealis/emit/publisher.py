@@ -92,6 +92,7 @@ class Publisher:
         self._publication: wire.Publication | None = None
         known = self._connect_first()
         self.receipt: Receipt = known.known
+        self.mark = known.known.mark  # what was sent with the last batch under this name, before now
         self._next = self._to_send = self.receipt.number + 1
         self._backoff = Backoff(self.publishing.retries, self._clock)
         threading.Thread(target=self._listen_on, name=f"borealis-publisher {self.stream}", daemon=True).start()
@@ -144,10 +145,13 @@ class Publisher:
             rows += batch.num_rows
         return rows
 
-    def send_batch(self, batch: pa.RecordBatch) -> None:
-        """Send a batch under one number, whatever its size; it must have the stream's columns already."""
+    def send_batch(self, batch: pa.RecordBatch, mark: str | None = None) -> None:
+        """Send a batch under one number, whatever its size; it must have the stream's columns already.
+
+        The entry point keeps the `mark` with the batch: a later publisher of this name is told the last one.
+        """
         if batch.num_rows:
-            self._keep(batch)
+            self._keep(batch, mark=mark)
 
     def heartbeat(self, time: int | datetime) -> None:
         """Promise that no tuple before this time (microseconds since 1970, or a datetime) follows."""
@@ -195,7 +199,9 @@ class Publisher:
 
     # -- what is kept
 
-    def _keep(self, batch: pa.RecordBatch, heartbeat: int | None = None, end: bool = False) -> None:
+    def _keep(
+        self, batch: pa.RecordBatch, heartbeat: int | None = None, end: bool = False, mark: str | None = None
+    ) -> None:
         with self._changed:
             if self._ended:
                 raise InputError(f"the end of {self.stream} was sent already", hint="send before the end")
@@ -203,7 +209,7 @@ class Publisher:
             self._check()
             if self._closing:
                 raise InputError(f"this publisher of {self.stream} is closed", hint="make another one")
-            head = BatchHead(number=self._next, heartbeat=heartbeat, end=end)
+            head = BatchHead(number=self._next, heartbeat=heartbeat, end=end, mark=mark)
             self._kept.append(_Kept(head, batch))
             self._next += 1
             self._bytes += batch.nbytes
@@ -394,15 +400,15 @@ def batches_of(data: Any, schema: pa.Schema, most_rows: int = BATCH_ROWS) -> Ite
     elif hasattr(data, "__arrow_c_stream__") and not isinstance(data, pa.Table | pa.RecordBatch):
         data = pa.table(data)
     for batch in as_source(data).batches(schema, 0, most_rows):
-        yield from _pieces(batch)
+        yield from pieces(batch)
 
 
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The batch in parts that are not too large for the wire."""
     if batch.num_rows > 1 and batch.nbytes > BATCH_BYTES:
         half = batch.num_rows // 2
-        yield from _pieces(batch.slice(0, half))
-        yield from _pieces(batch.slice(half))
+        yield from pieces(batch.slice(0, half))
+        yield from pieces(batch.slice(half))
     elif batch.num_rows:
         yield batch
 

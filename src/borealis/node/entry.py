@@ -80,6 +80,7 @@ class Entry:
         self._log = kept.log if kept else None
         self._point = EntryPoint(spec, pace_us, kept.cursor() if kept else Cursor())
         self._publishers = kept.publishers() if kept else {}
+        self._marks = kept.marks() if kept else {}
         self._lock = threading.Lock()
         self._last_arrival = self._clock.now()
         self._waiting = 0  # publishers, for room
@@ -104,7 +105,8 @@ class Entry:
         kept = Kept.read(log, place.stream, place.schema) if log is not None else None
         queues = place.queues(kept)
         entry = cls(spec, pace_us, *queues, clock, kept)
-        entry._standby = Follower(queues, entry._log, entry._point.cursor, entry._publishers, entry.stale)
+        known = (entry._point.cursor, entry._publishers, entry._marks)
+        entry._standby = Follower(queues, entry._log, *known, entry.stale)
         return entry
 
     # -- publishers
@@ -112,7 +114,7 @@ class Entry:
     def known(self, publisher: str) -> Receipt:
         """How far a publisher had come; does not wait for others that wait for room."""
         self._check_serves()
-        return self._receipt(publisher)
+        return self._receipt(publisher).model_copy(update={"mark": self._marks.get(publisher)})
 
     def take(self, publisher: str, head: BatchHead, batch: pa.RecordBatch) -> Receipt:
         """Take a batch, whole or not at all; once it is taken, its number is, too."""
@@ -164,11 +166,13 @@ class Entry:
         try:
             on_time, late = self._admit(batch, head)
             self._last_arrival = self._clock.now()
-            self._keep({publisher: head.number}, on_time, late, before)
+            marks = {} if head.mark is None else {publisher: head.mark}
+            self._keep(self._facts(self._point.cursor, {publisher: head.number}, marks), on_time, late, before)
         except BaseException:
             self._point.cursor = before
             raise
         self._publishers[publisher] = head.number
+        self._marks |= marks
         if self._met is not None:
             self._met.add(publisher)
         self._append(on_time, late)
@@ -242,7 +246,7 @@ class Entry:
         tail = boundary_only(self.queue.next_id, self.schema, np.array([bound], np.int64), self.queue.boundary)
         nothing = boundary_only(self.late.next_id, self.schema, np.empty(0, np.int64), self.late.boundary)
         try:
-            self._keep({}, tail, nothing, cursor)
+            self._keep(self._facts(self._point.cursor, {}), tail, nothing, cursor)
         except BaseException:
             self._point.cursor = cursor
             raise
@@ -274,7 +278,7 @@ class Entry:
         return Sides.of(self.queue, self.late, self._clock.now() - self._last_arrival)
 
     def _whole(self, cursor: Cursor) -> Whole:
-        return Whole((self.queue.snapshot(), self.late.snapshot()), self._facts(cursor, self._publishers))
+        return Whole((self.queue.snapshot(), self.late.snapshot()), self._facts(cursor, self._publishers, self._marks))
 
     # -- being a peer
 
@@ -319,7 +323,7 @@ class Entry:
                 self._met = set()
             elif not standby.loaded:
                 raise StateError(f"nothing of stream {stream} has come from the other node yet")
-            self._point.cursor, self._publishers = standby.cursor, standby.publishers
+            self._point.cursor, self._publishers, self._marks = standby.cursor, standby.publishers, standby.marks
             self._last_arrival = self._clock.now() - standby.silent  # nobody could publish since
             standby.open(incarnation)
             self._standby = None
@@ -329,14 +333,14 @@ class Entry:
     def _epochs(self) -> list[str]:
         return [self.queue.epoch, self.late.epoch]
 
-    def _facts(self, cursor: Cursor, publishers: dict[str, int]) -> Facts:
-        return facts_of(self._epochs(), cursor, publishers)
+    def _facts(self, cursor: Cursor, publishers: dict[str, int], marks: dict[str, str] | None = None) -> Facts:
+        return facts_of(self._epochs(), cursor, publishers, marks)
 
-    def _keep(self, publishers: dict[str, int], on_time: Section, late: Section, before: Cursor) -> None:
+    def _keep(self, facts: Facts, on_time: Section, late: Section, before: Cursor) -> None:
         """Give a step to the peer, then to the log."""
         if self._log is None and self._mirror is None:
             return
-        step = Step(on_time, late, self._facts(self._point.cursor, publishers))
+        step = Step(on_time, late, facts)
         if self._mirror is not None:
             self._mirror.give(step, self._sides(), lambda: self._whole(before))
         if self._log is not None:

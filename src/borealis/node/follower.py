@@ -12,7 +12,7 @@ from borealis.emit.segments import SegmentLog
 from borealis.emit.snapshot import QueueSnapshot
 from borealis.errors import StateError
 from borealis.ingest.entry import Cursor
-from borealis.node.kept import Step, cursor_in, facts_of, note_ends, publishers_in, written_anew
+from borealis.node.kept import Step, cursor_in, facts_of, marks_in, note_ends, publishers_in, written_anew
 from borealis.node.mirror import Following, Mirrored, MirrorQueue, Record, Sides, Whole
 
 
@@ -25,10 +25,11 @@ class Follower:
         log: SegmentLog | None,
         cursor: Cursor,
         publishers: Mapping[str, int],
+        marks: Mapping[str, str],
         counted: Mirrored,
     ) -> None:
         self.queues, self.log = queues, log
-        self.cursor, self.publishers = cursor, dict(publishers)
+        self.cursor, self.publishers, self.marks = cursor, dict(publishers), dict(marks)
         self.silent = 0.0  # seconds without a batch, when the last record was sent
         self._counted = counted
         self._following = Following()
@@ -87,6 +88,7 @@ class Follower:
         for queue, snapshot in zip(self.queues, whole.queues, strict=True):
             queue.become(snapshot)
         self.cursor, self.publishers = cursor_in(whole.facts), publishers_in(whole.facts)
+        self.marks = marks_in(whole.facts)
 
     def _follow(self, step: Step, sides: Sides) -> None:
         if self.log is not None:
@@ -101,6 +103,7 @@ class Follower:
             )
         self.cursor = cursor_in(step.facts)
         self.publishers |= publishers_in(step.facts)
+        self.marks |= marks_in(step.facts)
 
     def jump(self, above: int) -> None:
         """Let ids go on beyond this one and any that a reader has acknowledged here."""

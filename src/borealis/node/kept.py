@@ -27,15 +27,19 @@ from borealis.state.delta import from_stream
 from borealis.tuples import FIRST_TIME, TIME
 
 PUBLISHER = "publisher:"  # before its name, among the facts
+MARK = "mark:"  # before the name of a publisher that leaves marks
 Facts = dict[str, Any]
 
 
-def facts_of(epochs: Sequence[str], cursor: Cursor, publishers: Mapping[str, int]) -> Facts:
+def facts_of(
+    epochs: Sequence[str], cursor: Cursor, publishers: Mapping[str, int], marks: Mapping[str, str] | None = None
+) -> Facts:
     """What holds for both sides of a stream; a step adds where they end."""
     return {
         "epochs": list(epochs),
         "cursor": dict(vars(cursor)),
         **{PUBLISHER + name: number for name, number in publishers.items()},
+        **{MARK + name: mark for name, mark in (marks or {}).items()},
     }
 
 
@@ -47,6 +51,11 @@ def cursor_in(facts: Mapping[str, Any]) -> Cursor:
 def publishers_in(facts: Mapping[str, Any]) -> dict[str, int]:
     """The last batch of each publisher."""
     return {k.removeprefix(PUBLISHER): n for k, n in facts.items() if k.startswith(PUBLISHER)}
+
+
+def marks_in(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Where each publisher was in its own source, of those that say so."""
+    return {k.removeprefix(MARK): mark for k, mark in facts.items() if k.startswith(MARK)}
 
 
 @dataclass(frozen=True)
@@ -156,6 +165,10 @@ class Kept:
     def publishers(self) -> dict[str, int]:
         """The last batch of each publisher."""
         return publishers_in(self.log.facts)
+
+    def marks(self) -> dict[str, str]:
+        """Where each publisher was in its own source, of those that say so."""
+        return marks_in(self.log.facts)
 
     def snapshot(
         self, stream: str, schema: pa.Schema, readers: Sequence[str], which: int, epoch: str | None = None

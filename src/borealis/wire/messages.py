@@ -18,6 +18,7 @@ Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_
 StreamName = Annotated[str, Field(min_length=3, max_length=401, pattern=r"^[A-Za-z0-9_.~-]+/[A-Za-z0-9_.~-]+$")]
 Id = Annotated[int, Field(ge=0, lt=2**63)]
 Time = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Mark = Annotated[str, Field(max_length=65_536)]  # room for the offsets of thousands of partitions
 M = TypeVar("M", bound="Message")
 
 
@@ -103,6 +104,7 @@ class BatchHead(Message):
     number: Id
     heartbeat: Time | None = None  # no tuple before this time follows
     end: bool = False
+    mark: Mark | None = None  # where the publisher is in its own source; kept with the number, as safe as the batch
 
 
 class Receipt(Message):
@@ -111,6 +113,7 @@ class Receipt(Message):
     number: int = Field(ge=-1)  # -1: none yet
     next_id: Id = 0
     late: Id = 0  # of this publisher's tuples since it connected
+    mark: Mark | None = None  # in the first receipt of a connection: that of the last batch that had one
 
 
 class StreamFacts(Message):
