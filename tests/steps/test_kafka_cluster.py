@@ -1,0 +1,174 @@
+"""`send` and `tail --to` with topics: a real broker, a real entry point and a real Flight server, and real kills."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+from borealis.cli.ending import run_app
+from borealis.diagram.spec import Input
+from borealis.emit.queue import OutputQueue, QueueLimits
+from borealis.node.entry import Entry
+from borealis.node.entry import Place as Stream
+from borealis.tuples import FIRST_TIME
+from broker import Broker
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+from town import STREAM, Place, Town, finish
+
+SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int64())])
+WAIT_S = 60.0
+SECOND = 1_000_000
+
+
+def record(n: int) -> bytes:
+    return json.dumps({"ts": f"2026-01-01T00:{n // 60 % 60:02}:{n % 60:02}Z", "n": n}).encode()
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """A node that serves one input, and the coordinator that knows it."""
+    town, made = Town(), Place()
+    spec = Input(name="packets", columns="ts TIMESTAMP, n BIGINT", time="ts")
+    entry = Entry.open(spec, SECOND, Stream(STREAM, SCHEMA, QueueLimits(), ["d.u1"]))
+    made.entries[STREAM], made.queues[STREAM] = entry, entry.queue
+    town.places[STREAM] = (made, True)
+    monkeypatch.setenv("BOREALIS_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("BOREALIS_COORDINATOR", f"127.0.0.1:{town.port}")
+    monkeypatch.delenv("BOREALIS_TOKEN", raising=False)
+    monkeypatch.chdir(tmp_path)
+    yield made
+    made.entries.clear()
+    made.close()
+    with suppress(OSError):
+        town.stop()
+
+
+def taken(queue: OutputQueue) -> list[int]:
+    at, boundary, found = queue.first_id, FIRST_TIME, []
+    while (part := queue.read(at, boundary, 0)) is not None:
+        found += part.rows.column("n").to_pylist()
+        at, boundary = part.stop, part.final
+    return found
+
+
+def eventually(happens: Callable[[], bool]) -> None:
+    until = time.monotonic() + WAIT_S
+    while not happens():
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.005)
+
+
+def command(*arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "borealis.cli", *arguments], stdout=subprocess.PIPE)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.communicate()
+
+
+def test_a_topic_is_sent_once_whoever_is_killed(
+    broker: Broker, place: Place, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.topic(f"t-{uuid4().hex[:8]}", 2)
+    url, queue = f"kafka://{broker.address}/{topic}", place.queues[STREAM]
+    for i in range(3):
+        follower = command("send", "packets", url)
+        for p in range(2):
+            broker.put(topic, [record(n) for n in range(i * 1000, i * 1000 + 1000) if n % 2 == p], p)
+        eventually(lambda i=i: queue.next_id > i * 1000 + 100)  # type: ignore[misc]
+        kill(follower)
+    broker.put(topic, [b"oops"], 0)
+    assert run_app(["send", "packets", url + "?bad=bad.jsonl", "--end", "--json"]) == 2  # it has no end
+    capfd.readouterr()
+    last = command("send", "packets", f"{url}?bad=bad.jsonl", "--json")
+    eventually(lambda: queue.next_id == 3000 and Path("bad.jsonl").exists())
+    last.send_signal(signal.SIGINT)
+    out, _ = last.communicate(timeout=WAIT_S)
+    told = json.loads(out)
+    assert (told["not_acknowledged"], told["dead_letters"], told["publisher"]) == (0, 1, f"kafka.{topic}")
+    assert sorted(taken(queue) + taken(place.entries[STREAM].late)) == list(range(3000))  # type: ignore[attr-defined]
+
+
+def test_a_batch_that_is_too_large_for_the_wire_goes_on_in_its_midst(
+    broker: Broker, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.topic(f"t-{uuid4().hex[:8]}", 1)
+    broker.put(topic, [record(n) for n in range(1000)])
+    from borealis.cli.send_topic import Follower
+    from borealis.emit import publisher as publishing
+    from borealis.emit.client import connect
+
+    monkeypatch.setattr(publishing, "BATCH_BYTES", 2000)
+    url = f"kafka://{broker.address}/{topic}?until=now"
+    sent = 0
+    for stop_after in (3, 1, 10**9):
+        with connect() as client:
+            out = client.publisher("packets", "p")
+            for number, (batch, mark) in enumerate(Follower(url, out, None).batches(lambda: None)):
+                if number == stop_after:
+                    break
+                out.send_batch(batch, mark)
+                sent += 1
+            out.close(WAIT_S)
+    assert sent > 10
+    assert taken(place.queues[STREAM]) == list(range(1000))
+
+
+def test_a_mark_of_another_topic_is_refused(broker: Broker, place: Place, capfd: pytest.CaptureFixture[str]) -> None:
+    topics = [broker.topic(f"t-{uuid4().hex[:8]}") for _ in range(2)]
+    broker.put(topics[0], [record(1)])
+    urls = [f"kafka://{broker.address}/{topic}?until=now" for topic in topics]
+    assert run_app(["send", "packets", urls[0], "--publisher", "p"]) == 0
+    assert run_app(["send", "packets", urls[1], "--publisher", "p"]) == 2
+    assert f"followed topic '{topics[0]}' before" in capfd.readouterr().err
+
+
+def test_a_stream_is_forwarded_once_whoever_is_killed(broker: Broker, place: Place, tmp_path: Path) -> None:
+    topic = broker.topic(f"t-{uuid4().hex[:8]}")
+    source = broker.topic(f"s-{uuid4().hex[:8]}")
+    queue, to = place.queues[STREAM], f"kafka://{broker.address}/{topic}?key=n"
+
+    def arrived() -> list[int]:
+        return [json.loads(value or b"")["n"] for *_, value in broker.get(topic)]
+
+    for i in range(3):
+        forwarding = command("tail", "packets", "--to", to)
+        broker.put(source, [record(n) for n in range(i * 500, i * 500 + 500)])
+        assert run_app(["send", "packets", f"kafka://{broker.address}/{source}?until=now", "--publisher", f"p{i}"]) == 0
+        eventually(lambda i=i: len(arrived()) > i * 500)  # type: ignore[misc]
+        kill(forwarding)
+    finish(queue)
+    assert run_app(["tail", "packets", "--to", to]) == 0
+    assert arrived() == taken(queue)
+    assert run_app(["tail", "packets", "--to", to]) == 0
+    assert arrived() == taken(queue)
+
+
+def test_a_stream_that_has_begun_anew_is_not_forwarded_under_the_old_ids(
+    broker: Broker, place: Place, capfd: pytest.CaptureFixture[str]
+) -> None:
+    topic = broker.topic(f"t-{uuid4().hex[:8]}")
+    source = broker.topic(f"s-{uuid4().hex[:8]}")
+    broker.put(source, [record(n) for n in range(10)])
+    to, url = f"kafka://{broker.address}/{topic}", f"kafka://{broker.address}/{source}?until=now"
+    assert run_app(["send", "packets", url]) == 0
+    assert run_app(["tail", "packets", "--to", to, "--limit", "5"]) == 0
+    spec = Input(name="packets", columns="ts TIMESTAMP, n BIGINT", time="ts")
+    anew = Entry.open(spec, SECOND, Stream(STREAM, SCHEMA, QueueLimits(), ["d.u1"]))
+    place.entries[STREAM], place.queues[STREAM] = anew, anew.queue
+    assert run_app(["send", "packets", url]) == 0
+    assert run_app(["tail", "packets", "--to", to]) == 2
+    assert "begun anew" in capfd.readouterr().err
+    assert len(broker.get(topic)) == 5
