@@ -15,6 +15,8 @@ from pyspark.sql import SparkSession
 
 sys.path.insert(0, str(Path(__file__).parent))  # for what several folders share
 
+from broker import Broker, missing
+
 # A failing example prints the blob that replays it. Choose with `HYPOTHESIS_PROFILE=deep pytest tests/laws`.
 CALM = {"deadline": None, "print_blob": True, "suppress_health_check": list(HealthCheck)}
 settings.register_profile("quick", max_examples=25, derandomize=True, **CALM)  # the same every time, as CI wants it
@@ -33,6 +35,19 @@ def spark() -> Iterator[SparkSession]:
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # errors are expected in some tests
     yield one
     one.stop()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """One Kafka broker for all tests; BOREALIS_TEST_BROKER=port names one that runs already."""
+    if why := missing():
+        pytest.skip(why)
+    running = os.environ.get("BOREALIS_TEST_BROKER")
+    one = Broker(tmp_path_factory.mktemp("kafka"), int(running or 0))
+    if not running:
+        one.start()
+    yield one
+    one.kill()
 
 
 @pytest.fixture(autouse=True)

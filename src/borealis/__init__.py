@@ -26,8 +26,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from borealis.diagram import Diagram, window
     from borealis.emit.client import Client, connect, connect_async
+    from borealis.emit.sinks.kafka import kafka_sink
     from borealis.errors import BorealisError
     from borealis.ingest.sources import replay, rows
+    from borealis.ingest.sources.kafka import kafka
     from borealis.node.run import Result, run
 
 __version__ = "0.1.0"
@@ -39,6 +41,8 @@ __all__ = [
     "__version__",
     "connect",
     "connect_async",
+    "kafka",
+    "kafka_sink",
     "replay",
     "rows",
     "run",
@@ -54,6 +58,8 @@ _HOMES = {
     "Result": "borealis.node.run",
     "connect": "borealis.emit.client",
     "connect_async": "borealis.emit.client",
+    "kafka": "borealis.ingest.sources.kafka",
+    "kafka_sink": "borealis.emit.sinks.kafka",
     "replay": "borealis.ingest.sources",
     "rows": "borealis.ingest.sources",
     "run": "borealis.node.run",

@@ -64,11 +64,11 @@ def run(
     diagram: Yaml,
     input: Annotated[
         list[str] | None,
-        typer.Option("--input", "-i", metavar="NAME=PATH", help="Where an input comes from: a file, folder or glob."),
+        typer.Option("--input", "-i", metavar="NAME=PATH", help="Where an input comes from: a file, folder, glob or topic."),
     ] = None,
     output: Annotated[
         list[str] | None,
-        typer.Option("--output", "-o", metavar="NAME=PATH", help="Where an output goes: a file, or - for stdout."),
+        typer.Option("--output", "-o", metavar="NAME=PATH", help="Where an output goes: a file, a topic, or - for stdout."),
     ] = None,
     state: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep the state here: a killed run goes on where it was.")
@@ -254,7 +254,7 @@ def undeploy(
 @app.command(rich_help_panel=CLUSTER)
 def send(
     stream: Annotated[str, typer.Argument(help="An input of a running diagram: packets, or traffic/packets.")],
-    file: Annotated[str, typer.Argument(help="A file, folder or glob.")],
+    file: Annotated[str, typer.Argument(help="A file, folder or glob, or a topic: kafka://host:port/topic.")],
     rate: Annotated[
         float | None, typer.Option(min=0.001, help="Rows per second; as fast as they go if left out.")
     ] = None,
@@ -266,16 +266,19 @@ def send(
         int | None, typer.Option(min=1, max=1_000_000, help="Rows per batch; keep it when going on under a name.")
     ] = None,
     end: Annotated[bool, typer.Option("--end", help="End the stream behind the last row.")] = False,
+    time: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="For a topic: the input's time, if it has several TIMESTAMPs.")
+    ] = None,
     coordinator: Coordinator = None,
     token_file: TokenFile = None,
     ca: Ca = None,
     json: Json = False,
 ) -> None:
-    """Send the rows of a file to an input."""
+    """Send the rows of a file to an input, or follow a topic of Kafka for ever."""
     from borealis.cli.reaching import Reach
     from borealis.cli.send import SendOptions, send_command
 
-    options = SendOptions(rate, publisher, batch_rows, end, json)
+    options = SendOptions(rate, publisher, batch_rows, end, json, time)
     send_command(stream, file, options, Reach(coordinator, token_file, ca))
 
 
@@ -296,12 +299,17 @@ def tail(
     token_file: TokenFile = None,
     ca: Ca = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="TOPIC", help="Into a topic instead, exactly once: kafka://host:port/topic."),
+    ] = None,
 ) -> None:
-    """Show a stream's rows as they come."""
+    """Show a stream's rows as they come, or put them into a topic."""
     from borealis.cli.reaching import Reach
     from borealis.cli.tail import TailOptions, tail_command
 
-    tail_command(stream, TailOptions(start, reader, limit, headers, json), Reach(coordinator, token_file, ca))
+    options = TailOptions(start, reader, limit, headers, json, to)
+    tail_command(stream, options, Reach(coordinator, token_file, ca))
 
 
 @app.command(rich_help_panel=CLUSTER)

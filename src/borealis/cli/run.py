@@ -16,9 +16,11 @@ from borealis.cli.opening import load, start_spark
 from borealis.cli.watching import Silent, Watcher, console, summary, watcher
 from borealis.diagram.spec import LATE, Spec
 from borealis.emit.sinks import DISCARD, file_sink
+from borealis.emit.sinks.kafka import kafka_sink_at
 from borealis.emit.sinks.text import JsonLines, render
 from borealis.errors import BorealisError, OutputError, did_you_mean
-from borealis.ingest.sources import replay
+from borealis.ingest.sources import as_source
+from borealis.ingest.sources.brokers import is_topic, shown
 
 STDOUT = "-"
 
@@ -38,9 +40,10 @@ class RunOptions:
 def run_command(path: Path, inputs: Sequence[str], outputs: Sequence[str], options: RunOptions) -> None:
     """Everything that can be wrong without Spark is found before Spark starts."""
     spec = load(path).spec
-    sources = {name: replay(place) for name, place in given_inputs(spec, inputs).items()}
+    sources = {name: as_source(place) for name, place in given_inputs(spec, inputs).items()}
     places = given_outputs(spec, outputs, options.json)
     sinks = {name: _sink(place) for name, place in places.items()}
+    places = {name: place and shown(place) for name, place in places.items()}
     out = console(stderr=STDOUT in places.values())
     with Silent() if options.json else watcher(console(stderr=True)) as watch:
         result = _run(spec, sources, sinks, options, watch, places)
@@ -121,8 +124,10 @@ def _pairs(option: str, pairs: Sequence[str]) -> dict[str, str]:
 def _distinct(given: Mapping[str, str]) -> None:
     seen: dict[str, str] = {}
     for name, place in given.items():
-        key = place if place == STDOUT else str(Path(place).absolute())
-        if key in seen and place != STDOUT:
+        if place == STDOUT or is_topic(place):  # both can take several
+            continue
+        key = str(Path(place).absolute())
+        if key in seen:
             raise OutputError(f"outputs '{seen[key]}' and '{name}' go to one file, {place}", hint="give each its own")
         seen[key] = name
 
@@ -132,6 +137,8 @@ def _sink(place: str | None) -> Any:
         return DISCARD
     if place == STDOUT:
         return StdoutSink()
+    if is_topic(place):
+        return kafka_sink_at(place)
     file_sink(place)  # complains of a suffix nobody knows before Spark starts
     parent = Path(place).absolute().parent
     if not parent.is_dir():

@@ -1,4 +1,4 @@
-"""`borealis send`: the rows of files into a stream, as fast as they are taken or at a steady rate."""
+"""`borealis send`: the rows of files or of a topic into a stream, as fast as they are taken or at a steady rate."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from rich.text import Text
 
 from borealis.cli.ending import STOP, Stopped
 from borealis.cli.reaching import Reach
+from borealis.cli.send_topic import Follower, publisher_of
 from borealis.cli.watching import LIVE_EVERY_S, PLAIN_EVERY_S, console
 from borealis.cli.words import plural, span
 from borealis.emit.publisher import Publisher
+from borealis.errors import InputError
 from borealis.ingest.sources import FileSource, replay
+from borealis.ingest.sources.brokers import is_topic, shown
 
 BATCHES_PER_SECOND = 20  # at a given rate
 BATCH_ROWS = 16_384  # at none
@@ -34,6 +37,7 @@ class SendOptions:
     batch_rows: int | None = None
     end: bool = False
     json: bool = False
+    time: str | None = None  # for a topic: the column that holds a tuple's time
 
     @property
     def rows(self) -> int:
@@ -47,19 +51,28 @@ class SendOptions:
 
 def send_command(stream: str, files: str, options: SendOptions, reach: Reach) -> None:
     """Under a publisher's name, a file that was sent in part goes on where it was; nothing is sent twice."""
-    source = replay(files)
+    topic = is_topic(files)
+    if topic and options.end and "until=now" not in files:
+        raise InputError(f"{shown(files)} has no end that could be sent", hint="leave out --end, or write ?until=now")
+    source = None if topic else replay(files)
     began = time.monotonic()
     with reach.client() as client, _watch(options.json) as watch:
-        out = client.publisher(stream, options.publisher)
+        out = client.publisher(stream, options.publisher or (publisher_of(files) if topic else None))
         sending = Sending(out, watch, options.rate)
         stopped: Stopped | None = None
         try:
+            follower = Follower(files, out, options.time) if topic else None
             skip = out.next_number * options.rows
-            if skip:
+            if follower is not None:
+                watch.say(f"{out.name} {'goes on' if follower.resumes else 'begins'} in {shown(files)}")
+            elif skip:
                 done = plural(out.next_number, "batch", "batches")
                 watch.say(f"{out.name} has sent {done} before: going on behind row {skip:,}")
             with STOP.deferred():
-                sending.run(source, skip, options.rows)
+                if follower is not None:
+                    sending.follow(follower)
+                elif source is not None:
+                    sending.run(source, skip, options.rows)
                 if options.end:
                     out.end()
                 sending.wait_until(out.idle)
@@ -68,7 +81,7 @@ def send_command(stream: str, files: str, options: SendOptions, reach: Reach) ->
             out.idle(LAST_FLUSH_S)
         finally:
             out.abandon()
-    _tell(out, sending.rows, time.monotonic() - began, options, stopped is not None)
+    _tell(out, sending, time.monotonic() - began, options, stopped is not None)
     if stopped is not None:
         raise stopped
 
@@ -80,6 +93,7 @@ class Sending:
         self._out, self._watch, self._rate = out, watch, rate
         self._began = time.monotonic()
         self.rows = 0
+        self.dead_letters = 0
 
     def run(self, source: FileSource, skip: int, batch_rows: int) -> None:
         """All of the source, from a row on."""
@@ -90,6 +104,21 @@ class Sending:
             self.rows += batch.num_rows
             STOP.point()
             self._watch.see(self._out, self.rows)
+
+    def follow(self, follower: Follower) -> None:
+        """A topic, for as long as there is no end to it."""
+        for batch, mark in follower.batches(lambda: self._look(follower)):
+            self._pace()
+            self.wait_until(self._out.has_room)
+            self._out.send_batch(batch, mark)
+            self.rows += batch.num_rows
+            self._look(follower)
+        self.dead_letters = follower.source.dead_letters.count
+
+    def _look(self, follower: Follower) -> None:
+        STOP.point()
+        self.dead_letters = follower.source.dead_letters.count
+        self._watch.see(self._out, self.rows, follower.source.note)
 
     def wait_until(self, happens: Callable[[float], bool]) -> None:
         """Wait in a way that a wish to stop is heard."""
@@ -147,7 +176,7 @@ class _Watch:
     def say(self, text: str) -> None:
         """Once."""
 
-    def see(self, out: Publisher, rows: int) -> None:
+    def see(self, out: Publisher, rows: int, note: str = "") -> None:
         """How it stands."""
 
 
@@ -173,7 +202,7 @@ class _Lines(_Watch):
     def say(self, text: str) -> None:
         self._err.print(text, markup=False, soft_wrap=True)
 
-    def see(self, out: Publisher, rows: int) -> None:
+    def see(self, out: Publisher, rows: int, note: str = "") -> None:
         now = time.monotonic()
         if now < self._next:
             return
@@ -183,6 +212,7 @@ class _Lines(_Watch):
             f"{rows:,} rows to {out.stream}, {rate:,.0f}/s, {plural(out.pending, 'batch', 'batches')} not acknowledged"
         )
         line += "" if out.connected else "; not connected, trying"
+        line += f"; {note}" if note else ""
         if self._live is not None:
             self._live.update(Text(line), refresh=True)
         else:
@@ -193,7 +223,8 @@ def _watch(quiet: bool) -> _Watch:
     return _Watch() if quiet else _Lines()
 
 
-def _tell(out: Publisher, rows: int, seconds: float, options: SendOptions, stopped: bool) -> None:
+def _tell(out: Publisher, sending: Sending, seconds: float, options: SendOptions, stopped: bool) -> None:
+    rows = sending.rows
     if options.json:
         told = {
             "stream": out.stream,
@@ -203,6 +234,7 @@ def _tell(out: Publisher, rows: int, seconds: float, options: SendOptions, stopp
             "not_acknowledged": out.pending,
             "next_id": out.receipt.next_id,
             "late": out.receipt.late,
+            "dead_letters": sending.dead_letters,
             "seconds": round(seconds, 3),
             "reconnects": out.reconnects,
             "forgotten": out.forgotten,
@@ -212,6 +244,7 @@ def _tell(out: Publisher, rows: int, seconds: float, options: SendOptions, stopp
         return
     words = [f"{rows:,} rows to {out.stream} in {span(seconds * 1e6)}", f"{rows / max(seconds, 1e-9):,.0f}/s"]
     words += [f"{out.receipt.late:,} late"] if out.receipt.late else []
+    words += [f"{sending.dead_letters:,} dead letters"] if sending.dead_letters else []
     words += [f"{plural(out.reconnects, 'reconnection')}"] if out.reconnects else []
     words += [f"{plural(out.pending, 'batch', 'batches')} not acknowledged"] if out.pending else []
     words += ["stopped"] if stopped else []

@@ -29,11 +29,17 @@ class TailOptions:
     limit: int | None = None
     headers: bool = False
     json: bool = False
+    to: str | None = None  # a topic instead of the screen
 
 
 def tail_command(stream: str, options: TailOptions, reach: Reach) -> None:
     """Until the stream ends, the limit is reached, or someone stops us."""
     start = _start(options.start)
+    if options.to is not None:
+        from borealis.cli.forward import ForwardOptions, forward
+
+        forward(stream, options.to, ForwardOptions(start, options.reader, options.limit, options.headers), reach)
+        return
     with (
         reach.client() as client,
         client.subscribe(

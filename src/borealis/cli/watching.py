@@ -122,7 +122,7 @@ def watcher(out: Console, below: Callable[[], RenderableType] | None = None) -> 
 def progress_line(unit: Progress) -> str:
     """A unit's progress in one line."""
     if not unit.trains:
-        return f"{unit.unit}: no train committed yet, {span(unit.seconds * 1e6)}"
+        return "; ".join([f"{unit.unit}: no train committed yet, {span(unit.seconds * 1e6)}", *unit.notes()])
     late, dead = sum(dict(unit.late).values()), sum(unit.dead_letters.values())
     parts = [
         f"{unit.rows_in:,} in",
@@ -135,7 +135,7 @@ def progress_line(unit: Progress) -> str:
         *([f"{dead:,} dead letters"] if dead else []),
         f"state {size(unit.state_bytes)}",
     ]
-    return f"{unit.unit}: {', '.join(parts)}"
+    return "; ".join([f"{unit.unit}: {', '.join(parts)}", *unit.notes()])
 
 
 def progress_table(units: Sequence[Progress]) -> Table:
@@ -161,6 +161,8 @@ def progress_table(units: Sequence[Progress]) -> Table:
             size(unit.state_bytes),
         ]
         table.add_row(*row, *([unit.held_by or ""] if several else []))
+    if notes := [note for unit in units for note in unit.notes()]:
+        table.caption = Text("\n".join(notes), style="yellow")
     return table
 
 

@@ -31,6 +31,7 @@ class Progress:
     train_ms: deque[float] = field(default_factory=lambda: deque(maxlen=TRAINS_REMEMBERED))
     recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=20))  # when, rows_in
     resumed_after: int = 0  # the train a restarted run goes on after
+    ends: tuple[Any, ...] = ()  # sources and sinks; those that can be cut off have a `note`
     live: dict[str, LiveSource] = field(default_factory=dict)  # sources that count what they cannot read
 
     def note(self, rows_in: int, ms: float, cursors: dict[str, Cursor], state_bytes: int) -> None:
@@ -48,6 +49,10 @@ class Progress:
     def dead_letters(self) -> dict[str, int]:
         """Records of each live input that could not be read, those of earlier starts included."""
         return {name: source.dead_letters.count for name, source in self.live.items()}
+
+    def notes(self) -> list[str]:
+        """What is wrong just now and may pass, such as a broker that is away."""
+        return [note for end in self.ends if (note := getattr(end, "note", ""))]
 
     @property
     def seconds(self) -> float:
@@ -91,6 +96,7 @@ class Progress:
             "rows_out": self.rows_out,
             "late": self.late,
             "dead_letters": self.dead_letters,
+            "notes": self.notes(),
             "boundary_held_by": self.held_by,
             "lag_ms": None if self.lag_us is None else self.lag_us / 1000,
             "seconds": round(self.seconds, 3),

@@ -7,8 +7,10 @@ from pathlib import Path
 from borealis.emit.sinks.base import Sink
 from borealis.emit.sinks.directory import DirectorySink, directory, is_directory
 from borealis.emit.sinks.files import file_sink
+from borealis.emit.sinks.kafka import KafkaSink, kafka_sink_at
 from borealis.emit.sinks.memory import CallbackSink, DiscardSink, ListSink, TableSink
 from borealis.errors import OutputError
+from borealis.ingest.sources.brokers import is_topic
 
 __all__ = [
     "CallbackSink",
@@ -34,7 +36,9 @@ def as_sink(value: object, journal: Path | None = None) -> Sink:
     >>> as_sink("out.csv").durable, as_sink("out.parquet").durable, as_sink([]).durable
     (True, False, False)
     """
-    if isinstance(value, DirectorySink):
+    if isinstance(value, str) and is_topic(value):
+        value = kafka_sink_at(value)
+    if isinstance(value, DirectorySink | KafkaSink):
         return value.keep(journal)
     if isinstance(value, Sink):
         return value

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from borealis.errors import InputError
 from borealis.ingest.sources.base import Source
+from borealis.ingest.sources.brokers import is_topic
 from borealis.ingest.sources.files import FileSource, replay
 from borealis.ingest.sources.rows import rows
 
@@ -23,6 +24,10 @@ def as_source(value: object) -> Source:
     """
     if isinstance(value, Source):
         return value
+    if isinstance(value, str) and is_topic(value):
+        from borealis.ingest.sources.kafka import kafka_source
+
+        return kafka_source(value)
     if isinstance(value, str | Path):
         return replay(value)
     if isinstance(value, pa.Table | pa.RecordBatch):
