@@ -1,6 +1,7 @@
 """`kill -9` of a run from a watched directory to directories of Parquet: every row once, in order, and no half file.
 
-Failures print the seed; `BOREALIS_CHAOS_SEED=n` replays its choices. `BOREALIS_CHAOS=full` kills 15 times.
+First at steps that touch the disk, without Spark; then of a whole run at random moments. Failures print the seed;
+`BOREALIS_CHAOS_SEED=n` replays its choices. `BOREALIS_CHAOS=full` takes every step, and kills 15 times.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from test_crash_points import Steps, chosen, crash, steps_of
 from test_kill import SEED, Victim
 
-from borealis import run
+from borealis import directory, run, watch
+from borealis.ingest import dead_letters
+from borealis.ingest.sources import taken as taken_module
 from borealis.ingest.sources.taken import FilesTaken
+from borealis.state import commits
 
 ROWS_MOST = 25
 KILLS = 15 if os.environ.get("BOREALIS_CHAOS") == "full" else 3
@@ -35,6 +40,64 @@ def shown(directory: Path) -> pa.Table | None:
         assert int(first) == sum(t.num_rows for t in tables)
         tables.append(table)
     return pa.concat_tables(tables) if tables else None
+
+
+class Pump:
+    """A run without Spark: from the watched directory to the sink, with a commit after each batch."""
+
+    def __init__(self, incoming: Path) -> None:
+        self.incoming = incoming
+
+    def __call__(self, to: Path) -> None:
+        state, schema = to / "state", work.rows(0).schema
+        state.mkdir(parents=True, exist_ok=True)
+        commit = state / "commit.json"
+        known = json.loads(commit.read_text()) if commit.exists() else {"in": 0, "out": None}
+        source = watch(self.incoming, poll="1 ms", settle="0 seconds", until=work.END)
+        source.begin("packets", "ts", state)
+        sink = directory(to / "out", rows=50, seconds=1e9).keep(state / "out.journal")
+        sink.open(schema, known["out"])
+        position = known["in"]
+        for batch in source.batches(schema, position, 23):
+            sink.write(pa.table(batch))
+            rows = sink.flush(True)
+            position += batch.num_rows
+            commits.write_whole(commit, json.dumps({"in": position, "out": rows}).encode())
+            sink.committed(rows)
+        sink.close(complete=True)
+
+
+def test_a_crash_at_any_step_changes_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    incoming = home / "incoming"
+    incoming.mkdir()
+    for number in range(5):
+        work.write_file(incoming, number)
+    (incoming / work.END).touch()
+    pump, everything = Pump(incoming), pa.concat_tables([work.rows(n) for n in range(5)])
+    plain_watch = Steps.watch
+
+    def watch_all(steps: Steps) -> None:
+        plain_watch(steps)
+        taken_module.open = dead_letters.open = commits.open  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(Steps, "watch", watch_all)
+    count = steps_of(pump, home / "counted")
+    assert count > 100
+    died = 0
+    for fatal in chosen(count):
+        to = home / f"crash-{fatal}"
+        died += crash(pump, to, fatal, (None, 0.0, 0.5, 1.0)[fatal % 4])
+        before = shown(to / "out")
+        assert before is None or before.equals(everything.slice(0, before.num_rows)), f"step {fatal} of {count}"
+        pump(to)
+        found = shown(to / "out")
+        assert found is not None
+        assert found.equals(everything), f"killed at step {fatal} of {count}"
+        letters = (to / "state" / "packets.dead.jsonl").read_text().splitlines()
+        assert [json.loads(line)["place"].partition(",")[0] for line in letters] == [
+            work.file_name(n) for n in (1, 2, 3)
+        ]
+    assert died == len(list(chosen(count)))
 
 
 @pytest.mark.timeout(1800)  # some starts of Spark, on a machine that may be busy
@@ -62,10 +125,10 @@ def test_from_directory_to_directories(spark: SparkSession, home: Path) -> None:
     (incoming / work.END).touch()
     victim.finish()
 
-    taken = FilesTaken(incoming, victim.to / "state" / "packets.files")
-    assert sorted(one.name for one in taken.files) == [work.file_name(n) for n in range(written)]
-    assert [one.rows for one in taken.files] == [work.ROWS] * written
-    rows = pa.concat_tables([work.rows(work.number_of(one.name)) for one in taken.files])
+    ledger = FilesTaken(incoming, victim.to / "state" / "packets.files")
+    assert sorted(one.name for one in ledger.files) == [work.file_name(n) for n in range(written)]
+    assert [one.rows for one in ledger.files] == [work.ROWS] * written
+    rows = pa.concat_tables([work.rows(work.number_of(one.name)) for one in ledger.files])
     truth = run(work.diagram(), {"packets": rows}, spark=spark)
     for name in work.OUTPUTS:
         found = shown(victim.to / name)
