@@ -24,12 +24,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from borealis.diagram import Diagram, window
+    from borealis.diagram import Diagram, count_window, window
     from borealis.emit.client import Client, connect, connect_async
+    from borealis.emit.sinks.directory import directory
     from borealis.emit.sinks.kafka import kafka_sink
     from borealis.errors import BorealisError
     from borealis.ingest.sources import replay, rows
     from borealis.ingest.sources.kafka import kafka
+    from borealis.ingest.sources.watch import watch
     from borealis.node.run import Result, run
 
 __version__ = "0.1.0"
@@ -41,11 +43,14 @@ __all__ = [
     "__version__",
     "connect",
     "connect_async",
+    "count_window",
+    "directory",
     "kafka",
     "kafka_sink",
     "replay",
     "rows",
     "run",
+    "watch",
     "window",
 ]
 
@@ -58,11 +63,14 @@ _HOMES = {
     "Result": "borealis.node.run",
     "connect": "borealis.emit.client",
     "connect_async": "borealis.emit.client",
+    "count_window": "borealis.diagram",
+    "directory": "borealis.emit.sinks.directory",
     "kafka": "borealis.ingest.sources.kafka",
     "kafka_sink": "borealis.emit.sinks.kafka",
     "replay": "borealis.ingest.sources",
     "rows": "borealis.ingest.sources",
     "run": "borealis.node.run",
+    "watch": "borealis.ingest.sources.watch",
     "window": "borealis.diagram",
 }
 

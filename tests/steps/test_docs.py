@@ -19,6 +19,7 @@ def blocks(path: Path) -> list[str]:
 PAGES = [
     "docs/tour.md",
     "README.md",
+    "docs/files.md",
     *(f"docs/boxes/{page.name}" for page in sorted((ROOT / "docs/boxes").glob("*.md"))),
 ]
 

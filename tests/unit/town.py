@@ -62,6 +62,7 @@ class Counter:
     def __init__(self, queue: OutputQueue, known: dict[str, int] | None = None) -> None:
         self.queue, self.schema = queue, queue.schema
         self.last = {} if known is None else known
+        self.marks: dict[str, str | None] = {}
         self.heads: list[BatchHead] = []
         self.open = threading.Event()
         self.open.set()
@@ -70,7 +71,8 @@ class Counter:
         self._lock = threading.Lock()
 
     def known(self, publisher: str) -> Receipt:
-        return Receipt(number=self.last.get(publisher, -1), next_id=self.queue.next_id)
+        number, mark = self.last.get(publisher, -1), self.marks.get(publisher)
+        return Receipt(number=number, next_id=self.queue.next_id, mark=mark)
 
     def take(self, publisher: str, head: BatchHead, batch: pa.RecordBatch) -> Receipt:
         self.open.wait(WAIT_S)
@@ -88,6 +90,7 @@ class Counter:
             if head.end:
                 finish(self.queue)
             self.last[publisher] = head.number
+            self.marks[publisher] = head.mark
             self.heads.append(head)
             self.after(head)
             return self.known(publisher)

@@ -64,11 +64,21 @@ def run(
     diagram: Yaml,
     input: Annotated[
         list[str] | None,
-        typer.Option("--input", "-i", metavar="NAME=PATH", help="Where an input comes from: a file, folder, glob or topic."),
+        typer.Option(
+            "--input",
+            "-i",
+            metavar="NAME=PATH",
+            help="From where: a file, folder, glob or topic; watch:DIR for files to come.",
+        ),
     ] = None,
     output: Annotated[
         list[str] | None,
-        typer.Option("--output", "-o", metavar="NAME=PATH", help="Where an output goes: a file, a topic, or - for stdout."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="NAME=PATH",
+            help="Where to: a file, a folder (ends in /), a topic, or - for stdout.",
+        ),
     ] = None,
     state: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep the state here: a killed run goes on where it was.")
@@ -153,6 +163,20 @@ def demo(
     from borealis.cli.demo import demo_command
 
     demo_command(seconds, fast)
+
+
+@app.command()
+def cat(
+    path: Annotated[list[str], typer.Argument(help="Files, or folders of them: Parquet, CSV, JSON lines, Arrow.")],
+    limit: Annotated[int | None, typer.Option(min=1, help="So many rows; all if left out.")] = None,
+    tail: Annotated[bool, typer.Option("--tail", help="The last rows: 10, or as --limit says.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="Only columns and counts.")] = False,
+) -> int:
+    """Show the rows of files that Borealis reads or writes; exit code 1 if one is damaged."""
+    from borealis.cli.cat import CatOptions, cat_command
+
+    return cat_command(path, CatOptions(limit, tail, json, schema))
 
 
 @app.command(rich_help_panel=CLUSTER)
@@ -254,7 +278,7 @@ def undeploy(
 @app.command(rich_help_panel=CLUSTER)
 def send(
     stream: Annotated[str, typer.Argument(help="An input of a running diagram: packets, or traffic/packets.")],
-    file: Annotated[str, typer.Argument(help="A file, folder or glob, or a topic: kafka://host:port/topic.")],
+    file: Annotated[str, typer.Argument(help="A file, folder or glob; kafka://host:port/topic; watch:DIR.")],
     rate: Annotated[
         float | None, typer.Option(min=0.001, help="Rows per second; as fast as they go if left out.")
     ] = None,
@@ -267,18 +291,23 @@ def send(
     ] = None,
     end: Annotated[bool, typer.Option("--end", help="End the stream behind the last row.")] = False,
     time: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="For a topic: the input's time, if it has several TIMESTAMPs.")
+        str | None,
+        typer.Option(metavar="COLUMN", help="For kafka: and watch:, the input's time, if it has several TIMESTAMPs."),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="For watch:, remember here which files were sent: each only once."),
     ] = None,
     coordinator: Coordinator = None,
     token_file: TokenFile = None,
     ca: Ca = None,
     json: Json = False,
 ) -> None:
-    """Send the rows of a file to an input, or follow a topic of Kafka for ever."""
+    """Send the rows of a file to an input, or follow a topic of Kafka or a directory for ever."""
     from borealis.cli.reaching import Reach
     from borealis.cli.send import SendOptions, send_command
 
-    options = SendOptions(rate, publisher, batch_rows, end, json, time)
+    options = SendOptions(rate, publisher, batch_rows, end, json, time, state)
     send_command(stream, file, options, Reach(coordinator, token_file, ca))
 
 

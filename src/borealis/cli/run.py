@@ -15,7 +15,7 @@ from borealis.cli.ending import STOP, PipeClosedError, Stopped
 from borealis.cli.opening import load, start_spark
 from borealis.cli.watching import Silent, Watcher, console, summary, watcher
 from borealis.diagram.spec import LATE, Spec
-from borealis.emit.sinks import DISCARD, file_sink
+from borealis.emit.sinks import DISCARD, file_sink, is_directory
 from borealis.emit.sinks.kafka import kafka_sink_at
 from borealis.emit.sinks.text import JsonLines, render
 from borealis.errors import BorealisError, OutputError, did_you_mean
@@ -139,7 +139,8 @@ def _sink(place: str | None) -> Any:
         return StdoutSink()
     if is_topic(place):
         return kafka_sink_at(place)
-    file_sink(place)  # complains of a suffix nobody knows before Spark starts
+    if not is_directory(place):
+        file_sink(place)  # complains of a suffix nobody knows before Spark starts
     parent = Path(place).absolute().parent
     if not parent.is_dir():
         raise OutputError(f"cannot write {place}: no directory '{parent}'", hint=f"make it first: mkdir -p {parent}")

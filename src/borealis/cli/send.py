@@ -1,4 +1,4 @@
-"""`borealis send`: the rows of files or of a topic into a stream, as fast as they are taken or at a steady rate."""
+"""`borealis send`: files, a topic or a watched directory into a stream, as fast as they go or at a given rate."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 from rich.live import Live
@@ -14,6 +15,7 @@ from rich.text import Text
 from borealis.cli.ending import STOP, Stopped
 from borealis.cli.reaching import Reach
 from borealis.cli.send_topic import Follower, publisher_of
+from borealis.cli.send_watch import DirectoryFollower, is_watch, watcher_name
 from borealis.cli.watching import LIVE_EVERY_S, PLAIN_EVERY_S, console
 from borealis.cli.words import plural, span
 from borealis.emit.publisher import Publisher
@@ -37,7 +39,8 @@ class SendOptions:
     batch_rows: int | None = None
     end: bool = False
     json: bool = False
-    time: str | None = None  # for a topic: the column that holds a tuple's time
+    time: str | None = None  # for a topic or a watched directory: the column that holds a tuple's time
+    state: Path | None = None  # for a watched directory: where to keep which files were sent
 
     @property
     def rows(self) -> int:
@@ -51,17 +54,19 @@ class SendOptions:
 
 def send_command(stream: str, files: str, options: SendOptions, reach: Reach) -> None:
     """Under a publisher's name, a file that was sent in part goes on where it was; nothing is sent twice."""
-    topic = is_topic(files)
-    if topic and options.end and "until=now" not in files:
-        raise InputError(f"{shown(files)} has no end that could be sent", hint="leave out --end, or write ?until=now")
-    source = None if topic else replay(files)
+    follows = is_topic(files) or is_watch(files)
+    if follows and options.end and "until=now" not in files:
+        raise InputError(f"{shown(files)} has no end that could be sent", hint=_no_end(files))
+    if options.state is not None and not is_watch(files):
+        raise InputError("--state is for a directory that is watched", hint="leave it out")
+    source = None if follows else replay(files)
     began = time.monotonic()
     with reach.client() as client, _watch(options.json) as watch:
-        out = client.publisher(stream, options.publisher or (publisher_of(files) if topic else None))
+        out = client.publisher(stream, _name(files, options))
         sending = Sending(out, watch, options.rate)
         stopped: Stopped | None = None
         try:
-            follower = Follower(files, out, options.time) if topic else None
+            follower = _follower(files, out, options) if follows else None
             skip = out.next_number * options.rows
             if follower is not None:
                 watch.say(f"{out.name} {'goes on' if follower.resumes else 'begins'} in {shown(files)}")
@@ -86,6 +91,23 @@ def send_command(stream: str, files: str, options: SendOptions, reach: Reach) ->
         raise stopped
 
 
+def _no_end(files: str) -> str:
+    return "leave out --end" + (", or write ?until=now" if is_topic(files) else "")
+
+
+def _name(files: str, options: SendOptions) -> str | None:
+    """The publisher's."""
+    if is_watch(files):
+        return watcher_name(files, options.publisher, options.state)
+    return options.publisher or (publisher_of(files) if is_topic(files) else None)
+
+
+def _follower(files: str, out: Publisher, options: SendOptions) -> Follower | DirectoryFollower:
+    if is_watch(files):
+        return DirectoryFollower(files, out, options.time, options.state)
+    return Follower(files, out, options.time)
+
+
 class Sending:
     """Rows on their way, at their rate."""
 
@@ -105,8 +127,8 @@ class Sending:
             STOP.point()
             self._watch.see(self._out, self.rows)
 
-    def follow(self, follower: Follower) -> None:
-        """A topic, for as long as there is no end to it."""
+    def follow(self, follower: Follower | DirectoryFollower) -> None:
+        """A topic or a directory, for as long as there is no end to it."""
         for batch, mark in follower.batches(lambda: self._look(follower)):
             self._pace()
             self.wait_until(self._out.has_room)
@@ -115,7 +137,7 @@ class Sending:
             self._look(follower)
         self.dead_letters = follower.source.dead_letters.count
 
-    def _look(self, follower: Follower) -> None:
+    def _look(self, follower: Follower | DirectoryFollower) -> None:
         STOP.point()
         self.dead_letters = follower.source.dead_letters.count
         self._watch.see(self._out, self.rows, follower.source.note)

@@ -97,7 +97,7 @@ class _Json:
         self._rendering.check(schema)
 
     def __call__(self, batch: pa.RecordBatch) -> None:
-        _write(b"".join(bytes(piece) for piece in render(pa.table(batch), self._rendering)))
+        to_stdout(b"".join(bytes(piece) for piece in render(pa.table(batch), self._rendering)))
 
 
 class _Text:
@@ -108,19 +108,20 @@ class _Text:
 
     def __call__(self, batch: pa.RecordBatch) -> None:
         names = batch.schema.names
-        rows = [[_cell(value) for value in row.values()] for row in batch.to_pylist()]
+        rows = [[cell(value) for value in row.values()] for row in batch.to_pylist()]
         widths = [max(map(len, cells)) for cells in zip(names, *rows, strict=True)]
         before = self._widths or [0] * len(widths)
         self._widths = [max(pair) for pair in zip(before, widths, strict=True)]
         lines = [] if self._widths == before else [self._line(names)]
         lines += [self._line(row) for row in rows]
-        _write("".join(lines).encode("utf-8", "replace"))
+        to_stdout("".join(lines).encode("utf-8", "replace"))
 
     def _line(self, cells: list[str]) -> str:
         return "  ".join(cell.ljust(width) for cell, width in zip(cells, self._widths, strict=True)).rstrip() + "\n"
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """A value as people read it, not longer than a column should be."""
     if value is None:
         return "-"
     if isinstance(value, datetime):
@@ -129,7 +130,8 @@ def _cell(value: Any) -> str:
     return text if len(text) <= CELL_MOST else text[: CELL_MOST - 1] + "…"
 
 
-def _write(data: bytes) -> None:
+def to_stdout(data: bytes) -> None:
+    """Print, and notice when nobody reads it."""
     try:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()

@@ -1,4 +1,4 @@
-"""Where rows come from: files, Python iterables, Arrow tables."""
+"""Where rows come from: files, directories that are watched, Python iterables, Arrow tables."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from borealis.ingest.sources.base import Source
 from borealis.ingest.sources.brokers import is_topic
 from borealis.ingest.sources.files import FileSource, replay
 from borealis.ingest.sources.rows import rows
+from borealis.ingest.sources.watch import watch, watch_text
 
-__all__ = ["FileSource", "Source", "as_source", "replay", "rows"]
+__all__ = ["FileSource", "Source", "as_source", "replay", "rows", "watch"]
+
+WATCH = "watch:"
 
 
 def as_source(value: object) -> Source:
     """A source from what a user may give: a path is replayed, anything with rows in it gives its rows.
+
+    `watch:incoming/` is a directory that is watched, `watch:incoming/*.csv` certain files of it.
 
     >>> as_source([{"n": 1}]).finite_and_ordered
     True
@@ -28,6 +33,8 @@ def as_source(value: object) -> Source:
         from borealis.ingest.sources.kafka import kafka_source
 
         return kafka_source(value)
+    if isinstance(value, str) and value.startswith(WATCH):
+        return watch_text(value.removeprefix(WATCH))
     if isinstance(value, str | Path):
         return replay(value)
     if isinstance(value, pa.Table | pa.RecordBatch):

@@ -128,6 +128,7 @@ class WatchSource:
     """
 
     finite_and_ordered = False
+    note = ""  # nothing that passes by itself
 
     def __init__(self, directory: Path, rules: Rules, bad: Any = None, clock: Clock | None = None) -> None:
         self.directory, self.rules = directory, rules

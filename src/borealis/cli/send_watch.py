@@ -1,0 +1,147 @@
+"""`borealis send` from a watched directory: follows it for ever, and is exactly once with a state directory.
+
+1. A file is noted in the ledger in the state directory before a row of it is sent (see sources/watch.py).
+2. Each batch carries a mark: the position behind it. The entry point keeps it, as safe as the batch itself.
+3. A restart under the same name is told the last mark, and goes on at that position, in the midst of a file or not.
+
+Without a state directory each start sends all files that are there.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from borealis.cli.send_topic import time_of
+from borealis.emit.publisher import Publisher, pieces
+from borealis.errors import InputError
+from borealis.ingest.sources import WATCH
+from borealis.ingest.sources.watch import WatchSource, watch_text
+from borealis.state.claim import Claim, Kind
+from borealis.state.commits import make_directory, write_whole
+
+ROWS_MOST = 16_384  # of a batch
+LOOK_EVERY_S = 0.2  # whether someone wants us to stop, while no file comes
+READ_AHEAD = 2  # batches
+VERSION = 1
+KIND = Kind("state", "send.json", "sender")
+
+
+def is_watch(files: str) -> bool:
+    """Whether this is a directory to be watched."""
+    return files.startswith(WATCH)
+
+
+def watcher_name(files: str, given: str | None, state: Path | None) -> str | None:
+    """The name under which a directory is followed; without a state directory there cannot be one."""
+    if state is None:
+        if given is not None:
+            raise InputError(
+                f"--publisher {given} needs to know which files were sent before", hint="add --state DIR, and keep it"
+            )
+        return None
+    return given or f"watch.{watch_text(files.removeprefix(WATCH)).directory.absolute().name}"
+
+
+class DirectoryFollower:
+    """Follows a directory for a publisher. `batches` gives what to send, each with its mark."""
+
+    def __init__(self, files: str, out: Publisher, time: str | None, state: Path | None) -> None:
+        self.source: WatchSource = watch_text(files.removeprefix(WATCH))
+        self._out = out
+        self._claim: Claim | None = None
+        self._position = 0 if state is None else _position(out.mark, out.name)
+        self.resumes = self._position > 0
+        column = time_of(out.schema, out.stream, time)
+        if state is not None:
+            self._claim = _claimed(state, {"version": VERSION, "stream": out.stream, "publisher": out.name})
+        self.source.begin(out.stream.replace("/", "."), column, state)
+
+    def batches(self, heard: Callable[[], None]) -> Iterator[tuple[pa.RecordBatch, str]]:
+        """What to send; `heard` is called now and then, also while nothing comes."""
+        at = self._position
+        try:
+            for batch in _drawn(self.source, self._out.schema, at, heard):
+                for part in pieces(batch):
+                    at += part.num_rows
+                    yield part, json.dumps({"watch": str(self.source.directory), "position": at})
+        finally:
+            self.source.stop()
+            if self._claim is not None:
+                self._claim.close()
+
+
+def _position(mark: str | None, publisher: str) -> int:
+    """Where an earlier sender of this name was."""
+    if mark is None:
+        return 0
+    try:
+        said: dict[str, Any] = json.loads(mark)
+        return int(said["watch"] and said["position"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"the mark of publisher '{publisher}' is of something else than a directory",
+            hint="give another --publisher",
+        ) from error
+
+
+def _claimed(state: Path, belongs: Mapping[str, Any]) -> Claim:
+    make_directory(state)
+    claim = Claim(state, KIND)
+    try:
+        if not claim.is_mine(belongs, any(state.glob("*.files"))):
+            write_whole(claim.path, json.dumps(belongs).encode())
+    except BaseException:
+        claim.close()
+        raise
+    return claim
+
+
+def _drawn(source: WatchSource, schema: pa.Schema, skip: int, heard: Callable[[], None]) -> Iterator[pa.RecordBatch]:
+    """The rows of the source, read in a thread of its own: waiting for a file must not keep anyone from stopping us."""
+    arrived: queue.Queue[pa.RecordBatch | BaseException | None] = queue.Queue(READ_AHEAD)
+    over = threading.Event()
+
+    def hand(item: pa.RecordBatch | BaseException | None) -> bool:
+        while not over.is_set():
+            try:
+                arrived.put(item, timeout=LOOK_EVERY_S)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def read() -> None:
+        end: BaseException | None = None
+        try:
+            for batch in source.batches(schema, skip, ROWS_MOST):
+                if not hand(batch):
+                    return
+        except BaseException as error:
+            end = error
+        hand(end)
+
+    reader = threading.Thread(target=read, name="borealis-watch", daemon=True)
+    reader.start()
+    try:
+        while True:
+            heard()
+            try:
+                item = arrived.get(timeout=LOOK_EVERY_S)
+            except queue.Empty:
+                continue
+            if isinstance(item, BaseException):
+                raise item
+            if item is None:
+                return
+            yield item
+    finally:
+        over.set()
+        source.stop()
+        reader.join()  # it lets go of the ledger
