@@ -57,7 +57,7 @@ def test_spark_reads_what_a_run_writes(spark: Any, folder: Path) -> None:
     said = result.to_json()
     assert said["rows_in"] == 100
     assert said["dead_letters"] == {"packets": 1}
-    assert "1 records in incoming could not be read" in said["warnings"][0]
+    assert "1 record in incoming could not be read" in said["warnings"][0]
     read = spark.read.parquet("out")
     assert sorted(row.bytes for row in read.collect()) == list(range(100))
     assert len(os.listdir("out")) == 4
@@ -79,7 +79,7 @@ def test_the_command_line_follows_a_directory_until_it_is_stopped(folder: Path) 
     _, err = one.communicate(timeout=WAIT_S)
     assert one.returncode == 130, err
     assert "small: stopped" in err
-    assert "1 records in incoming could not be read: see state/packets.dead.jsonl" in " ".join(err.split())
+    assert "1 record in incoming could not be read: see state/packets.dead.jsonl" in " ".join(err.split())
     assert "Traceback" not in err
 
     write("b.csv", 40, 60)

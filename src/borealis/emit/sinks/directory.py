@@ -77,6 +77,11 @@ class DirectorySink:
         self._failure: OutputError | None = None
         self._watcher: threading.Thread | None = None
 
+    @property
+    def note(self) -> str:
+        """What keeps rows from being shown just now; the next train will fail of it."""
+        return "" if self._failure is None else self._failure.message
+
     def keep(self, journal: Path | None) -> DirectorySink:
         """Keep what is not in a file yet beside this path."""
         self.journal, self.durable = journal, journal is not None

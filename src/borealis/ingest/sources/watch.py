@@ -157,7 +157,8 @@ class WatchSource:
         if letters := self.dead_letters.count:
             place = self.dead_letters.to
             where = f"see {place}" if isinstance(place, Path) else "give a state directory, or bad=, to keep them"
-            said.append(f"{letters:,} records in {self.directory} could not be read: {where}")
+            records = "1 record" if letters == 1 else f"{letters:,} records"
+            said.append(f"{records} in {self.directory} could not be read: {where}")
         if stuck := self._stuck:
             more = f" and {len(stuck) - 1:,} more" if len(stuck) > 1 else ""
             said.append(f"{self.directory / stuck[0]}{more} is no whole Parquet file: waiting for the rest of it")
