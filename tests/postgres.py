@@ -1,13 +1,9 @@
-"""A real PostgreSQL server for tests, from the machine's own packages; where there is none, tests say so and skip."""
+"""Databases for tests: a real PostgreSQL server where the machine has one, otherwise tests say so and skip; SQLite."""
 
 from __future__ import annotations
 
-import os
-import pwd
-import shutil
-import socket
 import sqlite3
-import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -15,69 +11,11 @@ from pathlib import Path
 
 import pytest
 
-USER = "postgres"
+sys.path.append(str(Path(__file__).parents[1]))
 
+from benchmarks.postgres_server import Server, binaries
 
-def binaries() -> Path | None:
-    """Where Debian, or the path, has initdb and pg_ctl; the newest version."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_ctl"), key=lambda p: float(p.parts[-3]))
-    on_path = shutil.which("pg_ctl")
-    return found[-1].parent if found else Path(on_path).parent if on_path else None
-
-
-class Server:
-    """A server on a loopback port of its own; nobody but this machine's processes can reach it."""
-
-    def __init__(self, root: Path) -> None:
-        self.root, self.data = root, root / "data"
-        self.port = _free_port()
-        bin_ = binaries()
-        assert bin_ is not None
-        self._bin = bin_
-        self._prefix: list[str] = []
-        if os.geteuid() == 0:  # the server refuses to run as root
-            who = pwd.getpwnam(USER)
-            os.chown(root, who.pw_uid, who.pw_gid)
-            self._prefix = ["runuser", "-u", USER, "--"]
-        root.chmod(0o755)
-        self._do("initdb", "-D", str(self.data), "-U", USER, "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C")
-
-    @property
-    def url(self) -> str:
-        """As a box takes it."""
-        return f"postgresql+psycopg://{USER}@127.0.0.1:{self.port}/postgres"
-
-    def start(self) -> None:
-        """Start it, and wait until it answers."""
-        options = f"-p {self.port} -h 127.0.0.1 -k {self.root} -c fsync=off -c max_connections=40"
-        self._do("pg_ctl", "-D", str(self.data), "-o", options, "-l", str(self.root / "log"), "-w", "start")
-
-    def stop(self) -> None:
-        """Stop it as a crash would: whatever is under way is lost."""
-        self._do("pg_ctl", "-D", str(self.data), "-m", "immediate", "-w", "stop")
-
-    def run(self, *statements: str) -> list[tuple[object, ...]]:
-        """Statements one by one, each committed at once; what the last one gives."""
-        import psycopg
-
-        url = self.url.replace("+psycopg", "")
-        with psycopg.connect(url, autocommit=True) as connection:
-            for statement in statements:
-                cursor = connection.execute(statement.encode())
-            return list(cursor.fetchall()) if cursor.description else []
-
-    def _do(self, program: str, *arguments: str) -> None:
-        done = subprocess.run(
-            [*self._prefix, str(self._bin / program), *arguments],
-            cwd=self.root,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if program == "initdb" else subprocess.DEVNULL,  # a server would keep it open
-            stderr=subprocess.STDOUT,
-            timeout=120,
-            check=False,
-        )
-        log = self.root / "log"
-        assert done.returncode == 0, f"{program}: {done.stdout!r} {log.read_text() if log.exists() else ''}"
+__all__ = ["Embedded", "Server", "server"]
 
 
 @contextmanager
@@ -93,12 +31,6 @@ def server() -> Iterator[Server]:
         finally:
             if (made.data / "postmaster.pid").exists():
                 made.stop()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Embedded:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from borealis.diagram.names import no_column
 from borealis.errors import DiagramError
@@ -85,6 +86,17 @@ def check_database(database: str) -> None:
     if database.startswith("sqlite") and (":memory:" in database or not database.partition("://")[2].strip("/")):
         hint = "name a file: sqlite:///file.db, or sqlite:////tmp/file.db from the root"
         raise DiagramError("a database in memory is seen by one process alone", hint=hint)
+
+
+def anchored(database: str, at: Path) -> str:
+    """The same database for processes that run elsewhere: a file is named from the root.
+
+    >>> anchored("sqlite:///a.db", Path("/data")), anchored("sqlite:////tmp/a.db", Path("/data"))
+    ('sqlite:////data/a.db', 'sqlite:////tmp/a.db')
+    """
+    head, mark, path = database.partition(":///")
+    relative = head.startswith("sqlite") and mark and not path.startswith(("/", "${", "file:"))
+    return f"{head}{mark}{at / path}" if relative else database
 
 
 def is_name(database: str) -> bool:

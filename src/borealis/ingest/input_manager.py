@@ -211,6 +211,16 @@ class InputManager:
             self._final = all(i.done for i in self._intakes.values())
             self._tell()
 
+    def put_back(self, train: Train, header: Mapping[str, Any]) -> None:
+        """Hand this train out first, and go on behind it; only before `start`. Its files are in the depot."""
+        self.begin_at(train.cursors, train.next_cause, train.number - 1)
+        self.depot.mkdir(parents=True, exist_ok=True)
+        (self.depot / f"{train.number}.json").write_text(json.dumps(header))
+        with self._changed:
+            self._trains[train.number] = train
+            self._made = train.number
+            self._tell()
+
     def follow(self, scripts: Iterable[Script]) -> None:
         """Read as the scripts say, and nothing else, until `lead`."""
         with self._changed:

@@ -100,7 +100,7 @@ def run(
             mine: dict[str, Source] = {i.name: sources[i.name] for i in unit.spec.inputs}
             theirs = {name: sink for name, sink in sinks.items() if name in compiled.outlets}
             one = UnitRun(unit, compiled, mine, theirs, options, clock)
-            one.progress.ends = (*mine.values(), *theirs.values())
+            one.progress.ends = (*mine.values(), *theirs.values(), one)
             runs.append(one)
             queries.append(Query(spark, compiled, one, one.commit, one.scratch))
         for one, query in zip(runs, queries, strict=True):

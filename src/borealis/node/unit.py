@@ -32,6 +32,7 @@ from borealis.ingest.input_manager import (
     cursors_from_json,
     cursors_to_json,
 )
+from borealis.ingest.planned import pack, unpack
 from borealis.ingest.relay import Feed, SectionSource
 from borealis.ingest.sources.base import LiveSource, Source
 from borealis.kernels.flow import Flow
@@ -97,6 +98,7 @@ class UnitRun:
         self.life = new_life()  # whatever goes on from this run's state goes on under the same
         self._rehearsal_due, self._pinned = False, False
         self._rehearsals = self._rehearsed = 0
+        self._kept = 0  # the last train that was kept before it was run
         self._rehearsing = threading.Condition()
         self._ids = dict.fromkeys(compiled.outlets, 0)
         (self.scratch / "program.json").write_text(json.dumps(compiled.program.to_json()))
@@ -121,14 +123,26 @@ class UnitRun:
             admission=options.admission,
             clock=clock,
         )
-        self._settle_life()
         self._header_now = header or self._header(Train(0, self.manager.cursors(), 0, 0, False), {})
         self.watch: Callable[[Step, Mapping[Key, bytes]], None] | None = None  # told of each commit, before the next
         self._jumps = False  # ids go on behind a hole, as soon as inputs are merged freely
         self._passed: tuple[Passed, ...] = ()
         self._silent = False  # the last train was
+        # a train that changes something outside must be the same when it is run again, also where that takes its rows
+        outside = any(box.outside for box in unit.spec.boxes)
+        self._keeps_trains = outside and options.state is not None and not self.manager.alike
         if self.manager.finished:
             self.done.set()
+        elif self._keeps_trains:
+            self._put_back()
+
+    def _put_back(self) -> None:
+        """Begin with the train that an earlier run had begun and not committed."""
+        assert self._commits is not None
+        begun = self._commits.begun()
+        train, header = unpack(begun, self.manager.depot) if begun is not None else (None, {})
+        if train is not None and train.number == self._committed + 1:
+            self.manager.put_back(train, header)
 
     def _take_over(self, resume: Handover) -> dict[str, Any]:
         self._committed = self.progress.resumed_after = int(resume.header["train"])
@@ -142,6 +156,7 @@ class UnitRun:
         belongs = {"diagram": self.unit.spec.fingerprint(), "buckets": self.compiled.program.buckets}
         self._commits = CommitLog(self.options.state, belongs, self.compiled.tables)
         found = self._commits.recover()
+        self.life = self._commits.life(self.life)
         if found.header is None:
             return None
         self._committed = self.progress.resumed_after = int(found.header["train"])
@@ -149,11 +164,6 @@ class UnitRun:
         self._log.load(self._committed, found.state)
         self.progress.rows_out = {name: self._ids[name] for name in self.sinks}
         return found.header
-
-    def _settle_life(self) -> None:
-        """Go on under the name of the runs before, if a train that they had begun is run again as it was."""
-        if self._commits is not None and self.manager.alike:
-            self.life = self._commits.life(self.life)
 
     def _open_sinks(self, header: dict[str, Any] | None) -> None:
         # an output the earlier run did not have starts afresh
@@ -192,6 +202,10 @@ class UnitRun:
         else:
             self._handed.setdefault(number, time.perf_counter())
             header = self.manager.header(number)
+            if self._keeps_trains and self._kept != number:
+                assert self._commits is not None
+                self._commits.begin(pack(self.manager.train(number), header))
+                self._kept = number
         return header | {
             "program": str(self.scratch / "program.json"),
             "state": str(self._log.root),
@@ -439,6 +453,11 @@ class UnitRun:
             with suppress(OSError):  # it has passed meanwhile
                 found.append(path.read_text())
         return found
+
+    @property
+    def note(self) -> str:
+        """The same on one line, for those who watch the run."""
+        return "; ".join(self.troubles())
 
     def cursors(self) -> dict[str, Any]:
         """Where every input stands after the last committed train."""

@@ -10,7 +10,7 @@ The protocol:
 A restart takes the newest whole base, then every record behind it up to the first that is torn or damaged; the log is
 cut there. Only the newest segment with records can be torn by a crash, so damage before it, or trains that are missing
 altogether, are refused. Files: `base-<train>.bin`, `log-<first train>.bin`, `state.json` (what the state belongs to),
-`life` (under which name outsiders know it), `lock`.
+`life` (under which name outsiders know it), `begun.bin` (the train that was run last, where a replay needs it), `lock`.
 """
 
 from __future__ import annotations
@@ -84,6 +84,17 @@ class CommitLog:
             if not path.exists():
                 write_whole(path, suggested.encode())
             return path.read_text()
+
+    def begin(self, train: bytes) -> None:
+        """Keep the next train before it is run; `begun` gives it back until another is kept."""
+        with _disk(self.root):
+            write_whole(self.root / "begun.bin", train)
+
+    def begun(self) -> bytes | None:
+        """The last train that was kept, whether it was committed or not."""
+        path = self.root / "begun.bin"
+        with _disk(self.root, "read"):
+            return path.read_bytes() if path.exists() else None
 
     # -- restart
 

@@ -23,6 +23,7 @@ class Box(Frozen):
     sources_min: ClassVar[int] = 1
     sources_max: ClassVar[int | None] = 1  # None: any number
     class_reason: ClassVar[str] = ""  # why its operator class is what it is
+    outside: ClassVar[bool] = False  # it changes something that no commit of ours can take back
 
     name: str
     sources: tuple[str, ...] = Field(description="say where its tuples come from")

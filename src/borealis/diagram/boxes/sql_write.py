@@ -23,6 +23,7 @@ class SqlWrite(Box):
 
     kind: ClassVar[str] = "sql_write"
     class_reason: ClassVar[str] = "it passes its tuples on; the database remembers what was written"
+    outside: ClassVar[bool] = True
 
     statement: str = Field(description="write SQL, such as INSERT INTO alerts (src) VALUES (:src)")
     database: str = DATABASE

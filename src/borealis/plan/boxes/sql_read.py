@@ -14,7 +14,7 @@ from borealis.diagram.boxes.sql_write import BAD
 from borealis.diagram.statements import parameters
 from borealis.kernels.sql_write import REASON as WHY
 from borealis.kernels.step import schema_text
-from borealis.plan.boxes.sql_write import PLAIN, part, require_plain, with_reason
+from borealis.plan.boxes.sql_write import PLAIN, asking, part, require_plain, with_reason
 from borealis.plan.hidden import POSITION
 from borealis.plan.lowering import Lowering, to_arrow
 from borealis.plan.types import first_line, show
@@ -101,10 +101,7 @@ def _text(value: Any) -> Any:
 def lower(box: SqlRead, low: Lowering) -> None:
     source, judged, answer = box.sources[0], f"{box.name}~judged", given(box)
     schema = low.schema(source)
-    options = {
-        "statement": box.statement,
-        "database": box.database,
-        "give_up": box.give_up_us,
+    options = asking(box) | {
         "missing": box.missing,
         "schema": schema_text(low.arrow(source)),
         "given": schema_text(to_arrow(answer)),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
 from borealis.diagram.boxes.sql_read import SqlRead
 from borealis.diagram.boxes.sql_write import BAD, REASON, SqlWrite
-from borealis.diagram.statements import parameters
+from borealis.diagram.statements import anchored, parameters
 from borealis.kernels.sql_write import REASON as WHY
 from borealis.plan.hidden import POSITION
 from borealis.plan.lowering import Lowering
@@ -48,11 +51,20 @@ def with_reason(rows: DataFrame, reason: F.Column) -> DataFrame:
 def lower(box: SqlWrite, low: Lowering) -> None:
     source, judged = box.sources[0], f"{box.name}~judged"
     schema = low.schema(source)
-    options = {"statement": box.statement, "database": box.database, "give_up": box.give_up_us}
+    options = asking(box)
     out = StructType([*schema.fields]).add(WHY, StringType())
     # one bucket writes all rows, so that they come into the database in the order of the stream
     low.stateful("sql_write", box, [source], judged, out, by=[()], options=options, tables=())
     part(box, low, judged, schema.names, schema.names)
+
+
+def asking(box: SqlWrite | SqlRead) -> dict[str, Any]:
+    """What both kernels must know; a file is where the node says it is, wherever its workers run."""
+    return {
+        "statement": box.statement,
+        "database": anchored(box.database, Path.cwd()),
+        "give_up": box.give_up_us,
+    }
 
 
 def part(box: SqlWrite | SqlRead, low: Lowering, judged: str, good: list[str], bad: list[str]) -> None:

@@ -1,0 +1,173 @@
+"""Under which name a unit is known outside, and the train it had begun: whoever goes on from its state has both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from borealis.diagram.model import Diagram
+from borealis.diagram.spec import Unit
+from borealis.errors import StateError
+from borealis.ha.steps import Step as Done
+from borealis.ingest.entry import Cursor
+from borealis.ingest.planned import unpack
+from borealis.kernels.program import Level, Port, Program
+from borealis.kernels.step import Step, schema_text
+from borealis.node.unit import UnitOptions, UnitRun
+from borealis.plan.compile import Compiled
+from borealis.plan.lowering import Outlet
+from borealis.plan.worker import read_train
+from postgres import Embedded
+
+ROWS = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int64())])
+OUT = ROWS.append(pa.field("__reason", pa.string()))
+INSERT = "INSERT INTO t (n) VALUES (:n)"
+
+
+class Turns:
+    """A live source that gives what it is told to, one row at a time."""
+
+    finite_and_ordered = False
+
+    def __init__(self, first: int, rows: int) -> None:
+        self.numbers = np.arange(first, first + rows)
+
+    def batches(self, schema: pa.Schema, skip: int, most_rows: int) -> Iterator[pa.RecordBatch]:
+        for n in self.numbers[skip:].tolist():
+            yield pa.record_batch([pa.array([n], pa.timestamp("us", "UTC")), pa.array([n], pa.int64())], schema=schema)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Embedded:
+    made = Embedded(tmp_path / "a.db")
+    made.run("CREATE TABLE t (n BIGINT)")
+    return made
+
+
+def compiled(database: Embedded, inputs: str = "ab") -> tuple[Unit, Compiled]:
+    """What Spark would make of a union that is written, made by hand."""
+    d = Diagram("d")
+    streams = [d.input(name, "ts TIMESTAMP, n BIGINT", slack="1 hour") for name in inputs]
+    d_in = streams[0].union(*streams[1:]) if len(streams) > 1 else streams[0]
+    d_in.sql_write(INSERT, database=database.url, name="w").output("out")
+    options = {"statement": INSERT, "database": database.url, "give_up": 1_000_000, "buckets_by": [[]]}
+    steps = (
+        Step("union", "both", tuple(inputs), "union_1", False, schema_text(ROWS)),
+        Step("sql_write", "judged", ("both",), "w", True, schema_text(OUT), options),
+    )
+    names = [name + late for name in inputs for late in ("", ".late")]
+    leave = (Port(1, "judged", schema_text(OUT), hidden=()),)
+    bounds = (("both", tuple(inputs)), ("judged", ("both",)))
+    program = Program(1, False, dict.fromkeys(names, schema_text(ROWS)), bounds, (Level((), steps, leave),))
+    outlets = {"out": Outlet(1, "judged", OUT)}
+    made = Compiled(program, outlets, dict.fromkeys(names, ROWS), {}, {"w": ()}, {}, {})
+    return Unit(name="u", spec=d.validate()), made
+
+
+def begin(database: Embedded, sources: dict[str, Any], state: Path | None) -> UnitRun:
+    unit, made = compiled(database, "".join(sources))
+    return UnitRun(unit, made, sources, {}, UnitOptions(state=state))
+
+
+def next_train(run: UnitRun) -> tuple[dict[str, Any], pa.Table]:
+    """Run the next train, without committing it: its header, and what came of it."""
+    number = run.next_train(run.committed(), 10.0)
+    assert number is not None
+    plan, schema = run.plan(number), to_arrow_schema(run.compiled.first_schema, timezone="UTC")
+    return plan, pa.Table.from_batches(list(read_train(plan, 0, schema)))
+
+
+def written(database: Embedded) -> list[Any]:
+    return [n for (n,) in database.run("SELECT n FROM t")]
+
+
+def test_a_state_directory_keeps_its_name_from_before_the_first_train(database: Embedded, tmp_path: Path) -> None:
+    lives = []
+    for state in (tmp_path / "s", tmp_path / "s", tmp_path / "other", None, None):
+        run = begin(database, {"a": Turns(0, 1)}, state)
+        lives.append(run.life)
+        assert run.plan(-1)["life"] == run.life
+        run.close(False)
+    assert lives[0] == lives[1]
+    assert len(set(lives)) == 4
+
+
+def test_a_backup_goes_on_under_the_name_of_its_primary(database: Embedded) -> None:
+    primary, backup = (begin(database, {"a": Turns(0, 1)}, None) for _ in range(2))
+    step = Done.from_json(primary.step().to_json())
+    assert step.life == primary.life != backup.life
+    backup.load(step, {})
+    assert backup.life == primary.life
+    backup.load(Done(0, 0, {"a": Cursor()}, {}), {})  # from nothing, as after amnesia
+    anew = backup.life
+    assert anew not in ("", primary.life)
+    backup.live_anew()
+    assert backup.life != anew
+    assert primary.freeze(1.0).header["life"] == primary.life
+    for run in (primary, backup):
+        run.close(False)
+
+
+def test_a_rehearsal_writes_nothing(database: Embedded) -> None:
+    run = begin(database, {"a": Turns(0, 3)}, None)
+    schema = to_arrow_schema(run.compiled.first_schema, timezone="UTC")
+    run.commit(pa.Table.from_batches(list(read_train(run.plan(-1), 0, schema))))
+    assert run.rehearsed == 1
+    run.close(False)
+    assert "borealis_writes" not in {name for (name,) in database.run("SELECT name FROM sqlite_master")}
+
+
+def test_a_train_that_had_begun_is_run_again_as_it_was(database: Embedded, tmp_path: Path) -> None:
+    """First only one input has rows; after the death the other one is faster. The train does not change."""
+    run = begin(database, {"a": Turns(0, 3), "b": Turns(100, 0)}, tmp_path / "s")
+    run.start()
+    before, _ = next_train(run)
+    first = written(database)
+    assert first
+    run.close(False)  # in the database, and not committed
+    run = begin(database, {"a": Turns(0, 3), "b": Turns(100, 4)}, tmp_path / "s")
+    run.start()
+    again, result = next_train(run)
+    same = [
+        {n: {k: v for k, v in one.items() if k not in ("rows", "late")} for n, one in p["inputs"].items()}
+        for p in (before, again)
+    ]
+    assert same[0] == same[1]
+    assert written(database) == first
+    run.commit(result)
+    while not run.done.is_set():
+        run.commit(next_train(run)[1])
+    run.close(True)
+    assert written(database)[: len(first)] == first
+    assert len(written(database)) == len(set(written(database)))
+
+
+def test_only_trains_that_could_come_out_otherwise_are_kept(database: Embedded, tmp_path: Path) -> None:
+    for sources, kept in (({"a": Turns(0, 2)}, False), ({"a": Turns(0, 2), "b": Turns(9, 2)}, True)):
+        state = tmp_path / str(kept)
+        run = begin(database, sources, state)
+        run.start()
+        next_train(run)
+        run.close(False)
+        assert (state / "begun.bin").exists() is kept
+
+
+def test_a_kept_train_of_another_version_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StateError, match="not of this version"):
+        unpack(b"XXXX", tmp_path)
+
+
+def test_troubles_are_told_while_they_last(database: Embedded) -> None:
+    run = begin(database, {"a": Turns(0, 1)}, None)
+    assert (run.troubles(), run.note) == ([], "")
+    place = Path(run.plan(-1)["troubles"])
+    place.mkdir()
+    (place / "w.0").write_text("box 'w': database x cannot be used")
+    assert run.note == "box 'w': database x cannot be used"
+    run.close(False)
