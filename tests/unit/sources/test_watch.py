@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import threading
@@ -12,12 +13,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
+from borealis.cli.watching import summary
 from borealis.errors import DiagramError, InputError
 from borealis.ingest.dead_letters import DeadLetters
 from borealis.ingest.sources import as_source, watch
 from borealis.ingest.sources.base import LiveSource
 from borealis.ingest.sources.watch import WatchSource
+from borealis.node.progress import Progress
 
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int32()), ("word", pa.string())])
 END = "_END"
@@ -380,6 +384,19 @@ def test_bad_records_far_into_a_large_file(place: Path, home: Path, bad: int) ->
     assert read(a_watch(place, home)) == good
     assert read(a_watch(place, home), 29_000) == good[29_000:]
     assert letters(home)[0]["place"] == f"a.csv, record {bad + 1}"
+
+
+def test_the_count_stands_in_progress_and_summary(place: Path, home: Path) -> None:
+    jsonl(place, "a.jsonl", 0, 1, "x", "y")
+    (place / END).touch()
+    source = a_watch(place, home)
+    assert read(source) == [0]
+    progress = Progress("u1", live={"packets": source})
+    assert progress.to_json()["dead_letters"] == {"packets": 2}
+    out = Console(file=io.StringIO(), width=400)
+    out.print(summary("traffic", [progress], {}, "done"))
+    text = out.file.getvalue()  # type: ignore[attr-defined]
+    assert f"warning: 2 records in {place} could not be read: see {home / 'packets.dead.jsonl'}" in text
 
 
 # -- what it refuses, and how it is written

@@ -29,6 +29,7 @@ from borealis.ingest.sources.taken import FilesTaken, Taken
 Order = Literal["name", "time"]
 POLL = "1 second"
 SETTLE = "1 second"
+POLL_S_LEAST = 0.001  # whoever asks for less would only keep a core busy
 HIDDEN = (".", "_")  # how names begin that are nobody's business yet
 UNFINISHED = (".tmp", ".part")  # how they end while someone writes
 DAMAGE = (pa.ArrowException, EOFError, zlib.error, csv_module.Error)  # what libraries say of a broken file
@@ -67,7 +68,7 @@ def watch(
         near = [one.name for one in Path(path).parent.iterdir()] if Path(path).parent.is_dir() else []
         raise InputError(f"no directory '{path}'", hint=did_you_mean(Path(path).name, near) or f"mkdir -p {path}")
     reader_options(format or "csv", options)  # only these files have any
-    rules = Rules(pattern, order, parse(poll) / 1e6, parse(settle) / 1e6, until, format, options)
+    rules = Rules(pattern, order, max(parse(poll) / 1e6, POLL_S_LEAST), parse(settle) / 1e6, until, format, options)
     return WatchSource(Path(path), rules, bad)
 
 
