@@ -93,7 +93,7 @@ class SqlReadKernel:
         fit = [q for q in questions if q not in unfit]
 
         def ask(connection: Connection) -> list[_Answer]:
-            if self._all_at_once is not None and len(fit) > 1:
+            if self._all_at_once is not None:  # also for one: types must not depend on the cut
                 try:
                     with connection.begin_nested():
                         return self._ask_all(connection, fit)
@@ -112,6 +112,8 @@ class SqlReadKernel:
 
         try:
             with connection.begin_nested():
+                if self._all_at_once is not None:
+                    return self._ask_all(connection, [question])[0]
                 result = connection.execute(self._statement, dict(zip(self._names, question, strict=True)))
                 self._check_width(len(result.keys()))
                 return _Answer(result.fetchall())
