@@ -167,7 +167,9 @@ def demo(
 
 @app.command()
 def cat(
-    path: Annotated[list[str], typer.Argument(help="Files, or folders of them: Parquet, CSV, JSON lines, Arrow.")],
+    path: Annotated[
+        list[str], typer.Argument(metavar="PATH...", help="Files, or folders of them: Parquet, CSV, JSON lines, Arrow.")
+    ],
     limit: Annotated[int | None, typer.Option(min=1, help="So many rows; all if left out.")] = None,
     tail: Annotated[bool, typer.Option("--tail", help="The last rows: 10, or as --limit says.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,

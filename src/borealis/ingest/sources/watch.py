@@ -55,7 +55,7 @@ def watch(
     When a file named `until` appears, the input ends behind the files found with it. What cannot be read goes to `bad`
     (a file, or a function); by default to a file in the state directory. `format` and options are those of `replay`.
 
-    >>> watch("incoming/", pattern="*.parquet", order="time").finite_and_ordered
+    >>> watch(".", pattern="*.parquet", order="time").finite_and_ordered
     False
     """
     if order not in get_args(Order):
