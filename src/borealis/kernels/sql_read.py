@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from borealis.errors import TrainError
 from borealis.kernels.flow import Flow, rank_within
-from borealis.kernels.sql_write import REASON
+from borealis.kernels.sql_write import REASON, tell_refused
 from borealis.kernels.step import Step, schema_of
 from borealis.state.delta import Delta, TableSpec
 
@@ -69,7 +69,9 @@ class SqlReadKernel:
         take = np.repeat(starts[which], count[which]) + rank_within(index)
         kept = flow.take(index)
         found = [column.take(pa.array(take)) for column in rows]
-        table = self._behind(kept.rows, found, reasons.take(pa.array(take)))
+        why = reasons.take(pa.array(take))
+        tell_refused(self.box, why.to_pylist() if why.null_count < len(why) else ())
+        table = self._behind(kept.rows, found, why)
         return Flow(table, kept.time, kept.cause, rank_within(kept.cause), flow.bounds), {}
 
     def apply(self, delta: Delta) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -20,6 +21,16 @@ if TYPE_CHECKING:
     from borealis.databases.ledger import Position
 
 REASON = "__reason"  # why the database refused a row; null where it did not
+
+
+log = logging.getLogger("borealis.databases")
+
+
+def tell_refused(box: str, reasons: Sequence[str | None]) -> None:
+    """A line in the log for a train of which something was refused: its stream `.bad` may lead nowhere."""
+    told = [why for why in reasons if why is not None]
+    if told:
+        log.warning("box '%s': %d of %d rows of a train are bad, the first: %s", box, len(told), len(reasons), told[0])
 
 
 class SqlWriteKernel:
@@ -50,6 +61,7 @@ class SqlWriteKernel:
         if len(flow):
             for at, why in self._write(flow).items():
                 reasons[at] = why
+            tell_refused(self.box, reasons)
         return flow.with_rows(flow.rows.append_column(REASON, pa.array(reasons, pa.string()))), {}
 
     def apply(self, delta: Delta) -> None:

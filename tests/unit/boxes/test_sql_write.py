@@ -120,9 +120,10 @@ def test_what_is_refused_goes_with_its_reason_whatever_the_cut(
     assert ids(database) == []
 
 
-def test_a_row_is_judged_by_the_rows_before_it(database: Embedded | Server) -> None:
+def test_a_row_is_judged_by_the_rows_before_it(database: Embedded | Server, caplog: pytest.LogCaptureFixture) -> None:
     twice = flow({"id": [1, 2, 1, 3, 2], "n": [0, 1, 2, 3, 4]})
     out, _ = kernel(database.url).step(twice)
+    assert "box 'w': 2 of 5 rows of a train are bad, the first: " in caplog.text
     assert out.rows[REASON].is_valid().to_pylist() == [False, False, True, False, True]
     assert database.run("SELECT id, n FROM t ORDER BY id") == [(1, 0), (2, 1), (3, 3)]
 
