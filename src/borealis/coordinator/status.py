@@ -105,9 +105,9 @@ def _measured(member: Member, diagram: str, unit: str, queues: dict[str, QueueSt
     status = member.unit(diagram, unit)
     assert status is not None
     rows_in, rows_out, trains = unit_rates(member, diagram, unit)
-    unread = sum(
-        max(0, queues[stream].next_id - upto) for stream, upto in status.inputs.items() if stream in queues
-    )  # what stands in queues upstream, or here and in no train
+    waiting = [(queues[stream], upto) for stream, upto in status.inputs.items() if stream in queues]
+    # what stands in queues upstream, or here and in no train; ids that were jumped over are no tuples
+    unread = sum(max(0, queue.next_id - max(upto, queue.first_id)) for queue, upto in waiting)
     return {
         "state": status.state,
         "trains": status.trains,

@@ -19,7 +19,7 @@ from borealis.section import Section
 from borealis.tuples import FIRST_TIME, LAST_TIME
 from borealis.wire.auth import Security
 from borealis.wire.client import Peer, Subscription
-from borealis.wire.messages import Ack, Done, Subscribe
+from borealis.wire.messages import Ack, Done, QueueStatus, SchemaOf, Subscribe
 
 LOOK_S = 0.2  # how often a feed looks whether it was stopped
 RETRY_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # between attempts to reach an upstream
@@ -28,6 +28,7 @@ ACK_AGAIN_S = 0.5  # until one that could not be delivered is tried again
 ACK_TRIES = 20
 ACK_S_MOST = 2.0  # for an acknowledgement to arrive: a node that is frozen must not keep the others waiting
 KEEP_S = 3.0
+GONE_TRIES = 5  # to find the oldest tuple there is, while others let go of it
 
 log = logging.getLogger("borealis.node")
 
@@ -239,9 +240,10 @@ class StreamFeed:
                     continue
                 self.waiting_for = str(moved)
             except GoneError:
-                if not self.forgetful:
+                if not self.forgetful or failures >= GONE_TRIES:
                     raise
                 self._anywhere = True
+                failures += 1
                 continue
             except (StreamError, WireError) as error:
                 self.waiting_for = str(error)
@@ -263,15 +265,16 @@ class StreamFeed:
             return
         if address is None:
             raise StreamError(f"nobody serves stream {self.stream} yet")
+        peer = self._peers.at(address)
         ask = Subscribe(
             stream=self.stream,
-            start="oldest" if self._anywhere else self.fresh if self._is_fresh() else self._next,
+            start=self._where(lambda: peer.act("stream", SchemaOf(stream=self.stream), QueueStatus)),
             boundary=self._boundary,
             epoch=self._known_epoch(),
             reader=self.reader,
             incarnation=self._routes.incarnation(self.stream) if self._known_epoch() is not None else 0,
         )
-        with self._peers.at(address).subscribe(ask) as subscription:
+        with peer.subscribe(ask) as subscription:
             with self._lock:
                 self._open = subscription
             if self._stopped.is_set():
@@ -288,6 +291,12 @@ class StreamFeed:
                 with self._lock:
                     self._open = None
 
+    def _where(self, status: Callable[[], QueueStatus]) -> int | Literal["oldest", "newest"]:
+        """Where to take it up. "oldest" is where this reader's acknowledgements stand, even if that is gone."""
+        if self._anywhere:
+            return status().first_id
+        return self.fresh if self._is_fresh() else self._next
+
     def _known_epoch(self) -> str | None:
         """The epoch, if anything of it has been seen; until then a stream may begin anew."""
         return None if self._is_fresh() else self.epoch
@@ -299,9 +308,8 @@ class StreamFeed:
     def _from_queue(self, queue: OutputQueue) -> Iterator[Section]:
         if self._known_epoch() not in (None, queue.epoch):
             raise queue.of_another_life(self.epoch)
-        start: int | None = self._next
-        if self._anywhere or self._is_fresh():
-            start = queue.next_id if self.fresh == "newest" and not self._anywhere else None
+        where = self._where(queue.status)
+        start = None if where == "oldest" else queue.next_id if where == "newest" else where
         self.epoch = queue.epoch
         self._next, self._anywhere = queue.register(self.reader, start), False
         queue.ack(self.reader, 1, self._acknowledged)  # it may not know: it may have come from another node just now

@@ -459,11 +459,8 @@ class Node:
             return
         if order.guard is not None:
             self.guards.start_primary(key, unit)
-            if handover is None and order.guard.incarnation > 1 and order.guard.guarantee == "gap":
-                for queue in unit.queues.values():  # both copies were lost: what they gave is not given again
-                    queue.jump_to(beyond(queue, 0))
-                for feed in unit.feeds.values():  # nor is it made again: whoever counts it would count it twice
-                    feed.fresh = "newest"
+            if handover is None and order.guard.incarnation > 1:
+                _begin_anew(unit, may_lose=order.guard.guarantee == "gap")
         with self.ordering:
             self.units[key] = unit
             for queue in unit.queues.values():
@@ -808,6 +805,17 @@ def _end(unit: RunningUnit) -> None:
         log.exception("the query of unit %s could not be stopped", unit.order.unit)
     finally:
         unit.run.close(complete=False)
+
+
+def _begin_anew(unit: RunningUnit, *, may_lose: bool) -> None:
+    """Both copies of a unit were lost: it reads what there is. Of one that may lose tuples, what the lost copies gave
+    is neither given again (ids jump) nor made again (it begins at what is newest), or else somebody counts it twice.
+    """
+    for feed in unit.feeds.values():
+        feed.forgetful = True
+        feed.fresh = "newest" if may_lose else "oldest"
+    for queue in unit.queues.values() if may_lose else ():
+        queue.jump_to(beyond(queue, 0))
 
 
 def _spec(text: str) -> Spec:

@@ -72,3 +72,20 @@ def test_a_unit_that_may_lose_tuples_begins_anew_at_what_is_newest(
     first = next(feed.sections(0, FIRST_TIME))
     assert (first.first, len(first), first.final) == (5, 0, 100)
     feed.stop()
+
+
+def test_one_that_forgets_goes_on_at_the_oldest_tuple_there_is(
+    place: tuple[dict[str, OutputQueue], Routes, Peers, Acks],
+) -> None:
+    """Also where the queue knows the reader, from before it came to hold what it holds."""
+    queues, *rest = place
+    made = queues["d/s"] = OutputQueue("d/s", SCHEMA, readers=["d.u1"], epoch="one")
+    made.begin_at((100, FIRST_TIME))
+    nothing = np.empty(0, np.int64)
+    made.append(section(100, pa.table({"n": [100]}), np.array([100]), nothing, nothing))
+    feed = StreamFeed("d/s", "d.u1", *rest, None)
+    with pytest.raises(GoneError, match="0 is gone"):
+        next(feed.sections(0, FIRST_TIME))
+    feed.forgetful = True
+    assert next(feed.sections(0, FIRST_TIME)).first == 100
+    feed.stop()
