@@ -162,10 +162,7 @@ class Round:
 
     def _may_lose(self, node: str) -> bool:
         """Whether all that is on a node, but for second units, has a backup, and those are about to have one."""
-        status = self._status()
-        here = [
-            part for part in (*status["units"], *status["streams"]) if part["node"] == node and part.get("protection")
-        ]
+        here = [part for part in self._guarded() if part["node"] == node]
         states = [(part.get("unit"), part["protection"]) for part in here]
         return all(guard["backup"] if unit == "u2" else guard["state"] in SAFE for unit, guard in states)
 
@@ -249,11 +246,16 @@ class Round:
 
     def _exposed(self) -> list[str]:
         """Units and inputs that are not protected now."""
-        status = self._status()
-        going_on = {name for name, some in self.histories.items() if not any(history.given_up for history in some)}
-        parts = [part for part in (*status["units"], *status["streams"]) if part["diagram"] in going_on]
-        guards = [part["protection"] for part in parts if part.get("protection")]
+        guards = [part["protection"] for part in self._guarded()]
         return [guard["why"] for guard in guards if guard["state"] not in SAFE]
+
+    def _guarded(self) -> list[Facts]:
+        """Units and inputs that are promised protection, of all diagrams that were not given up."""
+        self._going_on()  # looks whether any was
+        going_on = {name for name, some in self.histories.items() if not any(history.given_up for history in some)}
+        status = self._status()
+        parts = [part for part in (*status["units"], *status["streams"]) if part["diagram"] in going_on]
+        return [part for part in parts if part.get("protection")]
 
     def _wait(self, what: Callable[[], bool], told: str, seconds: float) -> None:
         until = time.monotonic() + seconds
