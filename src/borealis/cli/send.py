@@ -138,8 +138,8 @@ class Sending:
         self.dead_letters = follower.source.dead_letters.count
 
     def _look(self, follower: Follower | DirectoryFollower) -> None:
-        STOP.point()
         self.dead_letters = follower.source.dead_letters.count
+        STOP.point()
         self._watch.see(self._out, self.rows, follower.source.note)
 
     def wait_until(self, happens: Callable[[float], bool]) -> None:
