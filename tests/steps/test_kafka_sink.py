@@ -88,6 +88,18 @@ def test_csv_and_arrow(broker: Broker, tmp_path: Path) -> None:
             ]
 
 
+def test_many_rows_of_arrow_are_cut_into_records_that_brokers_take(broker: Broker, tmp_path: Path) -> None:
+    topic = made(broker)
+    one = sink(broker, topic, tmp_path / "out", format="arrow")
+    one.open(SCHEMA, None)
+    one.write(table(0, 200_000))
+    one.committed(one.flush(True))
+    one.close(True)
+    parts = [pa.ipc.open_stream(value).read_all() for *_, value in broker.get(topic)]
+    assert len(parts) > 1
+    assert pa.concat_tables(parts)["n"].to_pylist() == list(range(200_000))
+
+
 def test_nothing_is_in_the_topic_before_it_is_committed(broker: Broker, tmp_path: Path) -> None:
     topic = made(broker)
     one = sink(broker, topic, tmp_path / "out")

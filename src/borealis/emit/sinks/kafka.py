@@ -127,7 +127,7 @@ class KafkaSink:
             self._forget(resume or 0)
             return
         self._schema, self._rendering = schema, Rendering(self.format, self.key, schema)
-        self._position = resume or 0
+        self._position, self._written, self._flushed = resume or 0, [], deque()
         found = self._look_up() if self._home is not None else []
         writer = TopicWriter(self.brokers, self.topic, self._name(), f"topic {self.topic}")
         try:

@@ -20,6 +20,7 @@ ATTEMPT_S = 5.0  # one attempt to end a transaction, before it is looked whether
 ROOM_S = 0.1  # for room in the library's own queue
 PAUSE_S = 0.2  # between two attempts
 TRIES_MOST = 5  # of a transaction that brokers refuse although they are there
+ARROW_BYTES_MOST = 512 << 10  # of one record: brokers take a megabyte, unless told otherwise
 QUEUED_MOST = 1_000_000  # messages in the library's own queue
 
 
@@ -50,10 +51,7 @@ class Rendering:
     def records(self, rows: pa.Table) -> tuple[list[bytes], list[bytes | None] | None]:
         """Values, and keys if there are any."""
         if self._format == "arrow":
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, rows.schema) as writer:
-                writer.write_table(rows)
-            return [sink.getvalue().to_pybytes()], None
+            return [_stream(part) for part in _small(rows)], None
         if self._format == "json":
             values = [value for piece in render(rows, JsonLines()) for value in bytes(piece).split(b"\n")[:-1]]
         else:
@@ -66,6 +64,21 @@ class Rendering:
             return values, None
         column = rows[self._key].combine_chunks()
         return values, plain(column).cast(pa.binary()).to_pylist()
+
+
+def _small(rows: pa.Table) -> list[pa.Table]:
+    """The rows in parts that brokers take as one record."""
+    if rows.num_rows < 2 or rows.nbytes <= ARROW_BYTES_MOST:
+        return [rows]
+    half = rows.num_rows // 2
+    return _small(rows.slice(0, half)) + _small(rows.slice(half))
+
+
+def _stream(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return bytes(sink.getvalue().to_pybytes())
 
 
 class TopicWriter:

@@ -58,10 +58,10 @@ class Brokers:
             raise InputError(f"give_up: {error.message}", hint=error.hint) from None
 
     def conf(self, **ours: Any) -> dict[str, Any]:
-        """Settings for a client; underscores in our own stand for dots."""
+        """Settings for a client; underscores in our own stand for dots. Its own log is off: `Presence` tells more."""
         given = {name: _filled(name, value) for name, value in self.settings.items()}
         mine = {name.replace("_", "."): value for name, value in ours.items()}
-        return {"log_level": 3} | mine | given | {"bootstrap.servers": self.addresses, "logger": log}
+        return {"log_level": 0} | mine | given | {"bootstrap.servers": self.addresses, "logger": log}
 
 
 def _filled(name: str, value: Any) -> Any:

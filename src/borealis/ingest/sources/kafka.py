@@ -93,7 +93,7 @@ class KafkaSource:
 
     def begin(self, name: str, time: str, home: Path | None) -> None:
         """Told by the run: the input, its time column, and where to keep the ledger."""
-        self._noun, self._time = f"input '{name}'", time
+        self._noun, self._time, self._stopped = f"input '{name}'", time, False
         if home is None:
             return
         home.mkdir(parents=True, exist_ok=True)

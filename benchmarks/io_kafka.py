@@ -1,0 +1,219 @@
+"""Kafka to Kafka: Q2 of the engine's benchmark from topic to topic, beside plain Structured Streaming on one broker.
+
+Both read the same JSON records from a topic of two partitions, all of them there at the start, count and sum per key
+over sliding windows, and write JSON records to a topic of their own; both could go on after a crash (a state directory,
+a checkpoint). Each job is a process and a JVM of its own, by turns.
+
+The broker stamps every record that it takes. A rate is the stream time between the window of the first output and that
+of the last, in input rows, over the time between their stamps: what Spark needs to start counts for nobody. Windows
+that end behind the last input row are left out, and so are those that native does not give out any more.
+"""
+
+# no `from __future__ import annotations`: this file may be loaded by its path
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
+
+import pyarrow as pa  # noqa: E402
+import workload  # noqa: E402
+
+MASTER = "local[2]"
+JOB_S_MOST = 900.0
+PARTITIONS = 2
+BATCH_ROWS = 500_000  # of a micro-batch, native and ours
+CONNECTOR = os.environ.get("BOREALIS_SPARK_KAFKA", "")  # jars of Spark's connector; from Maven if left out
+ROWS_PER_S = workload.ROWS_PER_MS * 1000  # of stream time
+SHARE = 1e-6  # how far sums of doubles may be apart: the engines add in different orders
+
+Windows = dict[tuple[int, int], tuple[int, float]]  # (end in seconds, key) to count and sum
+
+
+def measure(rows: int = 4_000_000, runs: int = 3) -> dict[str, Any]:
+    """Medians of alternating runs, in input rows per second, both held to the same results."""
+    with _broker() as broker, tempfile.TemporaryDirectory(prefix="borealis-io-", dir=_memory()) as home:
+        come = broker.topic(f"come-{uuid4().hex[:8]}", PARTITIONS, retention_ms="-1")
+        fill(broker, come, rows)
+        rates: dict[str, list[float]] = {"ours": [], "native": []}
+        equal = True
+        for turn in range(runs):
+            results: dict[str, Windows] = {}
+            for engine in ("native", "ours") if turn % 2 else ("ours", "native"):
+                go = broker.topic(f"go-{uuid4().hex[:8]}", PARTITIONS, message_timestamp_type="LogAppendTime")
+                _job(engine, broker.address, come, go, Path(home) / f"{engine}-{turn}")
+                results[engine], rate = _outputs(broker, go, rows)
+                rates[engine].append(rate)
+                shutil.rmtree(Path(home) / f"{engine}-{turn}", ignore_errors=True)
+            equal = equal and same(results["ours"], results["native"])
+        ours, native = (statistics.median(rates[engine]) for engine in ("ours", "native"))
+        return {
+            "experiment": "kafka to kafka",
+            "query": "q2",
+            "rows": rows,
+            "partitions": PARTITIONS,
+            "runs": runs,
+            "ours_rows_per_s": round(ours),
+            "native_rows_per_s": round(native),
+            "ratio": round(ours / native, 2),
+            "equal_results": equal,
+            "ours": [round(rate) for rate in rates["ours"]],
+            "native": [round(rate) for rate in rates["native"]],
+        }
+
+
+def fill(broker: Any, topic: str, rows: int) -> None:
+    """The workload's rows as JSON records, in the partitions by turns."""
+    from borealis.emit.sinks.text import JsonLines, render
+
+    for first in range(0, rows, workload.FILE_ROWS):
+        batch = workload.rows_at(first, min(workload.FILE_ROWS, rows - first))
+        values = [v for piece in render(pa.table(batch), JsonLines()) for v in bytes(piece).split(b"\n")[:-1]]
+        for p in range(PARTITIONS):
+            broker.put(topic, values[p::PARTITIONS], p)
+
+
+def same(ours: Windows, native: Windows) -> bool:
+    """Whether native's windows are ours, too; ours may have some more at the end."""
+    last = max((end for end, _ in native), default=0)
+    mine = {key: value for key, value in ours.items() if key[0] <= last}
+    return mine.keys() == native.keys() and all(
+        count == native[key][0] and abs(total - native[key][1]) <= SHARE * max(1.0, abs(total))
+        for key, (count, total) in mine.items()
+    )
+
+
+def _outputs(broker: Any, topic: str, rows: int) -> tuple[Windows, float]:
+    """What a job wrote, and how fast it was."""
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+    reader = Consumer(
+        {
+            "bootstrap.servers": broker.address,
+            "group.id": "look",
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    reader.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in range(PARTITIONS)])
+    begin, end = workload.EPOCH_US // 10**6, workload.EPOCH_US // 10**6 + rows // ROWS_PER_S
+    windows: Windows = {}
+    stamps: dict[int, list[int]] = {}
+    left = PARTITIONS
+    while left:
+        for message in reader.consume(10_000, 1.0):
+            if message.error() is not None:
+                left -= 1
+                continue
+            row = json.loads(message.value())
+            at = round(datetime.fromisoformat(row["window_end"]).timestamp())
+            if (at, row["k"]) in windows:
+                raise RuntimeError(f"window {at} of key {row['k']} came twice")
+            windows[at, row["k"]] = (row["n"], row["total"])
+            if begin < at <= end:
+                stamps.setdefault(at, []).append(message.timestamp()[1])
+    reader.close()
+    first, last = min(stamps), max(stamps)
+    seconds = (max(stamps[last]) - max(stamps[first])) / 1000
+    return windows, (last - first) * ROWS_PER_S / seconds
+
+
+# -- jobs
+
+
+def _job(engine: str, broker: str, come: str, go: str, home: Path) -> None:
+    command = [sys.executable, str(Path(__file__).resolve()), engine, broker, come, go, str(home)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=JOB_S_MOST, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the {engine} job failed: {done.stderr[-2000:]}")
+
+
+def ours(broker: str, come: str, go: str, home: str) -> None:
+    """As a user has it: a durable run from topic to topic."""
+    import ours as queries
+
+    from borealis import kafka, kafka_sink, run
+    from borealis.ingest.input_manager import Admission
+    from borealis.plan.session import session
+
+    spark = session(master=MASTER)
+    source, sink = kafka(come, broker, until="now"), kafka_sink(go, broker, key="k")
+    admission = Admission(rows_most=BATCH_ROWS)
+    run(queries.q2("kafka"), {"in": source}, {"out": sink}, state=home, spark=spark, admission=admission)
+
+
+def native(broker: str, come: str, go: str, home: str) -> None:
+    """The same with Spark's own connector."""
+    import native as queries
+    import pyspark
+    from pyspark.sql import SparkSession
+
+    package = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+    jars = {"spark.jars": CONNECTOR} if CONNECTOR else {"spark.jars.packages": package}
+    builder: Any = SparkSession.builder.appName("native").master(MASTER)
+    for name, value in (queries.SETTINGS | jars).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    records = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", broker)
+        .option("subscribe", come)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", BATCH_ROWS)
+        .load()
+    )
+    rows = records.selectExpr(f"from_json(CAST(value AS STRING), '{queries.COLUMNS}') AS r").select("r.*")
+    counted = queries.q2(rows).toDF("k", "window", "n", "total")
+    out = counted.selectExpr(
+        "CAST(k AS STRING) AS key",
+        "to_json(struct(k, window.start AS window_start, window.end AS window_end, n, total)) AS value",
+    )
+    writer = out.writeStream.format("kafka").option("kafka.bootstrap.servers", broker).option("topic", go)
+    running = writer.option("checkpointLocation", f"{home}/checkpoint").outputMode("append").start()
+    running.processAllAvailable()
+    running.stop()
+
+
+# -- the broker
+
+
+@contextmanager
+def _broker() -> Iterator[Any]:
+    try:
+        from broker import Broker, missing
+    except ImportError:
+        raise SystemExit("this benchmark starts a broker as the tests do: run it from a checkout") from None
+    if why := missing():
+        raise SystemExit(why)
+    running = os.environ.get("BOREALIS_TEST_BROKER")
+    with tempfile.TemporaryDirectory(prefix="borealis-kafka-", dir=_memory()) as made:
+        broker = Broker(Path(made) / "kafka", int(running or 0))
+        if not running:
+            broker.start()
+        try:
+            yield broker
+        finally:
+            broker.kill()
+
+
+def _memory() -> str | None:
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 3:
+        {"ours": ours, "native": native}[sys.argv[1]](*sys.argv[2:])
+    else:
+        print(json.dumps(measure(*(int(number) for number in sys.argv[1:])), indent=2))

@@ -1,0 +1,132 @@
+"""Topic to topic through a run, as a user has it: from Python, from the command line, from the page of the manual."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from pyspark.sql import SparkSession
+
+from borealis import Diagram, kafka, kafka_sink, run, window
+from borealis.cli.ending import run_app
+from borealis.errors import BorealisError
+from broker import Broker
+
+PAGE = Path(__file__).parents[2] / "docs" / "kafka.md"
+COLUMNS = "ts TIMESTAMP, src STRING, bytes INT"
+
+
+def diagram() -> Diagram:
+    d = Diagram("traffic")
+    packets = d.input("packets", COLUMNS)
+    packets.aggregate(by="src", over=window("10 seconds"), n="count(*)", total="sum(bytes)").output("per_source")
+    return d
+
+
+def packets(count: int) -> list[dict[str, Any]]:
+    return [
+        {"ts": f"2026-01-01T12:{i // 60:02}:{i % 60:02}Z", "src": "abc"[i % 3], "bytes": i % 1500} for i in range(count)
+    ]
+
+
+def put(broker: Broker, topic: str, rows: list[dict[str, Any]], partitions: int) -> None:
+    for p in range(partitions):
+        broker.put(topic, [json.dumps(row).encode() for row in rows[p::partitions]], p)
+
+
+def objects(broker: Broker, topic: str) -> list[dict[str, Any]]:
+    return [json.loads(value or b"") for *_, value in broker.get(topic)]
+
+
+def key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return (row["window_end"], row["src"])
+
+
+@pytest.fixture
+def topics(broker: Broker) -> tuple[str, str]:
+    name = uuid4().hex[:8]
+    return broker.topic(f"packets-{name}", 2), broker.topic(f"per-source-{name}", 1)
+
+
+def test_topic_to_topic(broker: Broker, topics: tuple[str, str], tmp_path: Path, spark: SparkSession) -> None:
+    come, go = topics
+    rows = packets(600)
+    put(broker, come, rows, 2)
+    broker.put(come, [b"oops", b'{"ts": "never", "src": "a", "bytes": 1}', None], 0)
+    source = kafka(come, broker.address, until="now")
+    sink = kafka_sink(go, broker.address, key="src")
+    done = run(diagram(), {"packets": source}, {"per_source": sink}, state=tmp_path / "state", spark=spark)
+    truth = run(diagram(), {"packets": rows}, spark=spark).rows("per_source")
+    found = objects(broker, go)
+    shown = [row | {"window_start": str(row["window_start"]), "window_end": str(row["window_end"])} for row in truth]
+    assert len(found) == len(truth) == 180
+    assert [(row["src"], row["n"], row["total"]) for row in sorted(found, key=key)] == [
+        (row["src"], row["n"], row["total"]) for row in sorted(shown, key=key)
+    ]
+    said = done.to_json()
+    assert said["dead_letters"] == {"packets": 3}
+    assert said["late"] == {"packets": 0}
+    assert any("3 records" in warning for warning in said["warnings"])
+    letters = (tmp_path / "state" / "packets.dead.jsonl").read_text().splitlines()
+    assert len(letters) == 3
+    assert {record[2] for record in broker.get(go)} == {b"a", b"b", b"c"}
+    again = run(
+        diagram(),
+        {"packets": kafka(come, broker.address, until="now")},
+        {"per_source": kafka_sink(go, broker.address, key="src")},
+        state=tmp_path / "state",
+        spark=spark,
+    )
+    assert again.to_json()["rows_in"] == 0
+    assert objects(broker, go) == found
+
+
+def test_from_the_command_line(
+    broker: Broker,
+    topics: tuple[str, str],
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    come, go = topics
+    put(broker, come, packets(100), 2)
+    Path("traffic.yaml").write_text(diagram().to_yaml())
+    urls = [f"packets=kafka://{broker.address}/{come}?until=now", f"per_source=kafka://{broker.address}/{go}?key=src"]
+    arguments = ["run", "traffic.yaml", "--input", urls[0], "--output", urls[1], "--state", "state"]
+    assert run_app([*arguments, "--json"]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert told["rows_in"] == 100
+    assert told["outputs"] == {"per_source": f"kafka://{broker.address}/{go}"}
+    assert sum(row["n"] for row in objects(broker, go)) == 100
+
+
+def test_what_is_wrong_is_told(broker: Broker, topics: tuple[str, str], spark: SparkSession) -> None:
+    come, _ = topics
+    with pytest.raises(BorealisError, match="there is no topic"):
+        run(diagram(), {"packets": kafka("nowhere", broker.address)}, spark=spark)
+    with pytest.raises(BorealisError, match="there is no topic"):
+        run(diagram(), {"packets": []}, {"per_source": kafka_sink("nowhere", broker.address)}, spark=spark)
+    with pytest.raises(BorealisError, match=r"no broker at 127\.0\.0\.1:1 "):
+        run(diagram(), {"packets": kafka(come, "127.0.0.1:1", give_up="1 second")}, spark=spark)
+
+
+def test_the_page_runs(broker: Broker, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = uuid4().hex[:8]
+    put(broker, broker.topic(f"packets-{name}", 2), packets(60), 2)
+    broker.topic(f"per-source-{name}")
+    names: dict[str, object] = {}
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    for number, code in enumerate(blocks, 1):
+        here = code.replace("localhost:9092", broker.address)
+        here = here.replace('"packets", brokers', f'"packets-{name}", brokers').replace(
+            '"per-source", brokers', f'"per-source-{name}", brokers'
+        )
+        exec(compile(here, f"docs/kafka.md, block {number}", "exec"), names)
+    assert sum(row["n"] for row in objects(broker, f"per-source-{name}")) == 60
