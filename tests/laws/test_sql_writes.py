@@ -1,0 +1,184 @@
+"""Exactly once, as a law: whatever befalls workers and runs, each row is in the table once, and refused ones are told.
+
+A run that is killed between the database's commit and its own is a run that is dropped before `commit`; the next one
+starts from the same directory, and cuts its trains elsewhere.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from harness import Luck, Pieces, compiled, examples, random_places, run_story, tell, times
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from borealis.diagram.model import Diagram
+from borealis.diagram.spec import Unit
+from borealis.emit.sinks import as_sink
+from borealis.ingest.input_manager import Admission
+from borealis.node.unit import UnitOptions, UnitRun
+from borealis.plan.compile import Compiled
+from borealis.plan.worker import read_train
+from postgres import Embedded, Server, server
+
+pytestmark = pytest.mark.spark
+SEEDS = st.integers(0, 2**32 - 1)
+TABLE = "CREATE TABLE t (n BIGINT CHECK (n <> 3), s TEXT)"
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Server]:
+    with server() as one:
+        yield one
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Embedded | Server:
+    made: Any = Embedded(tmp_path / "a.db") if request.param == "sqlite" else request.getfixturevalue("postgres")
+    return made  # type: ignore[no-any-return]
+
+
+def empty(database: Embedded | Server) -> None:
+    names = ("t", "borealis_writes", "borealis_refused")
+    database.run(*(f"DROP TABLE IF EXISTS {name}" for name in names), TABLE)
+
+
+def diagram(database: Embedded | Server, inputs: str = "a") -> Diagram:
+    d = Diagram("laws")
+    first, *others = (d.input(name, "ts TIMESTAMP, n BIGINT, s STRING", slack="1 second") for name in inputs)
+    both = first.union(*others) if others else first
+    kept = both.sql_write("INSERT INTO t (n, s) VALUES (:n, :s)", database=database.url)
+    kept.output("kept")
+    kept.bad.output("bad")
+    return d
+
+
+def rows(rng: Random, count: int, name: str = "row") -> pa.Table:
+    moments = sorted(rng.randrange(20_000_000) for _ in range(count))
+    numbers = [rng.choice([1, 2, 3, 4, None]) for _ in range(count)]
+    return pa.table(
+        {"ts": times(moments), "n": pa.array(numbers, pa.int64()), "s": [f"{name} {i}" for i in range(count)]}
+    )
+
+
+def check(database: Embedded | Server, table: pa.Table, kept: pa.Table, bad: pa.Table) -> None:
+    taken = [r for r in table.to_pylist() if r["n"] != 3]
+    assert sorted(database.run("SELECT s FROM t")) == sorted((r["s"],) for r in taken)
+    assert [r["s"] for r in kept.to_pylist()] == [r["s"] for r in taken]
+    assert [r["s"] for r in bad.to_pylist()] == [r["s"] for r in table.to_pylist() if r["n"] == 3]
+    assert all("check" in why.lower() for why in bad["reason"].to_pylist())
+
+
+def test_workers_that_fail_and_tasks_that_run_twice(spark: SparkSession, database: Embedded | Server) -> None:
+    d = diagram(database)
+
+    @examples(6)
+    @given(SEEDS, st.integers(0, 40))
+    def law(seed: int, count: int) -> None:
+        rng = Random(seed)
+        empty(database)
+        story = tell(d.validate(), {"a": rows(rng, count)})
+        luck = Luck(Random(seed), workers=2, forget=0.2, retry=0.3, abandon=0.3)
+        unit = compiled(story.spec.to_yaml(), spark, rng.choice([1, 2]))
+        out = run_story(story, unit, random_places(rng, len(story.events)), luck)
+        check(database, story.tables["a"], out["kept"], out["bad"])
+
+    law()
+
+
+class AsTheyCome(Pieces):
+    """A live source: pieces come when they come, and two of these are merged in another order each time."""
+
+    def __init__(self, table: pa.Table, rng: Random) -> None:
+        super().__init__([table.slice(at, 2) for at in range(0, len(table), 2)], ordered=False)
+        self.rng = rng
+
+    def batches(self, schema: pa.Schema, skip: int, most_rows: int) -> Iterator[pa.RecordBatch]:
+        for batch in super().batches(schema, skip, most_rows):
+            time.sleep(self.rng.random() / 100)
+            yield batch
+
+
+def live(home: Path, unit: Unit, made: Compiled, sources: dict[str, Pieces], rng: Random) -> bool:
+    """One life of a run; whether it came to the end, or died between the database's commit and its own."""
+    schema = to_arrow_schema(made.first_schema, timezone="UTC")
+    sinks = {name: as_sink(home / f"{name}.arrow", home / f"{name}.journal") for name in ("kept", "bad")}
+    options = UnitOptions(Admission(rows_most=rng.choice([1, 3, 10])), home / "u", headers=True)
+    run = UnitRun(unit, made, sources, sinks, options)
+    complete = False
+    try:
+        run.start()
+        while not run.done.is_set():
+            number = run.next_train(run.committed(), 5.0)
+            assert number is not None
+            result = pa.Table.from_batches(list(read_train(run.plan(number), 0, schema)))
+            if rng.random() < 0.25:
+                return False
+            run.commit(result)
+        complete = True
+        return True
+    finally:
+        run.close(complete)
+
+
+def outputs(home: Path) -> dict[str, pa.Table]:
+    found = {}
+    for name in ("kept", "bad"):
+        with pa.ipc.open_file(home / f"{name}.arrow") as file:
+            found[name] = file.read_all()
+    return found
+
+
+def test_runs_that_die_between_the_two_commits(
+    spark: SparkSession, database: Embedded | Server, tmp_path: Path
+) -> None:
+    [unit] = diagram(database).validate().units()
+    made = compiled(unit.spec.to_yaml(), spark, 1)
+
+    @examples(6)
+    @given(SEEDS, st.integers(1, 40))
+    def law(seed: int, count: int) -> None:
+        rng = Random(seed)
+        empty(database)
+        home = Path(tempfile.mkdtemp(dir=tmp_path))
+        table = rows(rng, count)
+        while not live(home, unit, made, {"a": Pieces([table])}, rng):
+            continue
+        found = outputs(home)
+        check(database, table, found["kept"], found["bad"])
+
+    law()
+
+
+def test_live_inputs_that_come_in_another_order_after_a_death(
+    spark: SparkSession, database: Embedded | Server, tmp_path: Path
+) -> None:
+    """The train that had begun is kept with its rows: it is run again as it was."""
+    [unit] = diagram(database, "ab").validate().units()
+    made = compiled(unit.spec.to_yaml(), spark, 1)
+
+    @examples(4)
+    @given(SEEDS, st.integers(1, 20))
+    def law(seed: int, count: int) -> None:
+        rng = Random(seed)
+        empty(database)
+        home = Path(tempfile.mkdtemp(dir=tmp_path))
+        tables = {name: rows(rng, count, name) for name in "ab"}
+        while not live(home, unit, made, {n: AsTheyCome(t, rng) for n, t in tables.items()}, rng):
+            continue
+        found = outputs(home)
+        wanted = sorted(r["s"] for t in tables.values() for r in t.to_pylist() if r["n"] != 3)
+        assert sorted(s for (s,) in database.run("SELECT s FROM t")) == wanted
+        assert sorted(found["kept"]["s"].to_pylist()) == wanted
+        assert len(found["bad"]) == 2 * count - len(wanted)
+
+    law()
