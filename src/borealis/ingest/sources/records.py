@@ -66,6 +66,9 @@ def decode(values: Sequence[bytes | None], reader: Records, schema: pa.Schema, t
     pieces = list(_read(values, good, reader, bad))
     rows = _joined([rows for rows, _ in pieces], schema)
     record = np.concatenate([at for _, at in pieces]) if pieces else np.empty(0, np.int64)
+    if len(pieces) > 1 and (np.diff(record) < 0).any():
+        order = np.argsort(record, kind="stable")
+        rows, record = rows.take(pa.array(order)), record[order]
     if time is not None and rows.column(time).null_count:
         missing = np.unique(record[rows.column(time).is_null().to_numpy(zero_copy_only=False)])
         bad += [(int(i), f"it has no time: column '{time}' is null") for i in missing]
@@ -85,14 +88,21 @@ def _is_readable(index: int, value: bytes | None, bad: list[tuple[int, str]]) ->
 
 
 def _read(values: Sequence[Any], good: list[int], reader: Records, bad: list[tuple[int, str]]) -> Any:
-    """The pieces that can be read; halves what cannot, until single records are left."""
+    """The pieces that can be read, in any order; halves what cannot, until single records are left."""
     if not good:
         return
+    chosen = [values[i] for i in good] if len(good) < len(values) else values
     try:
-        rows, counts = reader.read([values[i] for i in good] if len(good) < len(values) else values)
+        rows, counts = reader.read(chosen)
     except InputError as error:
         if len(good) == 1:
             bad.append((good[0], _reason(error)))
+            return
+        alone = reader.doubtful(chosen) if isinstance(reader, Json) else []
+        if alone and len(alone) < len(good):
+            for i in alone:
+                yield from _read(values, [good[i]], reader, bad)
+            yield from _read(values, [good[i] for i in sorted(set(range(len(good))) - set(alone))], reader, bad)
             return
         half = len(good) // 2
         yield from _read(values, good[:half], reader, bad)
@@ -132,9 +142,21 @@ class Json:
             return self._slowly(values), None
         return batch_of([parse_line(values[0], RECORD, 0)], self._schema, RECORD, absent_is_null=True), None
 
+    def doubtful(self, values: Sequence[bytes]) -> list[int]:
+        """After an error: those that are no objects. There may be others that cannot be read."""
+        return [i for i, value in enumerate(values) if not _is_object(value)]
+
     def _slowly(self, values: Sequence[bytes]) -> pa.RecordBatch:
         rows = [parse_line(value, RECORD, 0) for value in values]
         return batch_of(rows, self._schema, RECORD, absent_is_null=True)
+
+
+def _is_object(value: bytes) -> bool:
+    try:
+        parse_line(value, RECORD, 0)
+    except InputError:
+        return False
+    return True
 
 
 class Csv:

@@ -275,7 +275,8 @@ class TopicReader:
 
     def take(self, most_rows: int) -> Taken | None:
         """What can go on now, waiting a little for it; None if there is nothing yet."""
-        self._poll()
+        ready = self._held_since is None and any(p.rows for p in self._partitions.values())
+        self._poll(0.0 if ready else WAIT_S)
         behind = [p for p in self._partitions.values() if not p.at_end and not p.given_up]
         if self._is_held([p for p in behind if not p.rows]):
             return None
@@ -361,9 +362,9 @@ class TopicReader:
             one.paused = False
             self._consumer.resume([self._kafka.TopicPartition(self.topic, one.number)])
 
-    def _poll(self) -> None:
+    def _poll(self, wait_s: float = WAIT_S) -> None:
         """Take what has arrived; waits a little if that is nothing."""
-        messages = self._consumer.consume(1, WAIT_S)
+        messages = self._consumer.consume(1, wait_s)
         if messages:
             messages += self._consumer.consume(TAKE_MOST, 0)
         arrived: dict[int, list[Any]] = {}
