@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import traceback
 from pathlib import Path
 
 import file_workload as work
@@ -49,6 +50,13 @@ class Pump:
         self.incoming = incoming
 
     def __call__(self, to: Path) -> None:
+        try:
+            self._run(to)
+        except BaseException:  # a forked one would be silent
+            traceback.print_exc()
+            raise
+
+    def _run(self, to: Path) -> None:
         state, schema = to / "state", work.rows(0).schema
         state.mkdir(parents=True, exist_ok=True)
         commit = state / "commit.json"
