@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from history import History, Received
 from matrix import Deployed
-from shapes import GROUPS, SHAPES, START_US, STEP_US, rows
+from shapes import ALL_GROUPS, SHAPES, START_US, STEP_US, rows
 
 from borealis.emit.client import Client
 from borealis.section import Section
@@ -70,7 +70,7 @@ class Feed:
         self._ways = {
             (one.name, name): client.publisher(f"{one.name}/{name}")
             for one in diagrams
-            for name in GROUPS[one.group].inputs
+            for name in ALL_GROUPS[one.group].inputs
         }
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._publish, name="feed", daemon=True)

@@ -110,6 +110,8 @@ def _disorder(got: Sequence[Row], column: int | None) -> list[str]:
 def _possible(history: History, truth: Sequence[Row], got: Sequence[Row]) -> list[str]:
     """Nothing that could not be; a window may have less than it should, and never more."""
     shape = SHAPES[history.shape]
+    if shape.plausible is not None:
+        return _told("wrong", (row for row in got if not shape.plausible(row)))
     if not shape.windows:
         forgets = shape.stateless and history.approach == "amnesia"
         return _foreign(truth, got) + (_twice(got) if forgets else [])

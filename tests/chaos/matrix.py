@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass
 from functools import cache, partial
 from itertools import combinations, product
 
-from shapes import GROUPS, text
+from shapes import ALL_GROUPS, BOXES, GROUPS, text
 
 from borealis.diagram.cut import cut
 from borealis.diagram.model import Diagram
@@ -75,9 +75,18 @@ class Deployed:
     @property
     def places(self) -> dict[str, str]:
         """Inputs and boxes to nodes."""
-        found = dict.fromkeys(GROUPS[self.group].inputs, ROLES["entry"])
-        units = zip(("u1", "u2", "u3"), GROUPS[self.group].units, strict=True)
-        return found | {box: ROLES[unit] for unit, boxes in units for box in boxes}
+        found = dict.fromkeys(ALL_GROUPS[self.group].inputs, ROLES["entry"])
+        return found | {box: ROLES[unit] for unit, boxes in self.units.items() for box in boxes}
+
+    @property
+    def backups(self) -> dict[str, str]:
+        """Units to the nodes of their backups."""
+        return {unit: BACKUPS[unit] for unit in self.units}
+
+    @property
+    def units(self) -> dict[str, tuple[str, ...]]:
+        """Units and their boxes."""
+        return dict(zip(("u1", "u2", "u3"), ALL_GROUPS[self.group].units, strict=False))
 
 
 @dataclass(frozen=True)
@@ -110,6 +119,16 @@ def whole() -> list[Case]:
     approaches = [a for a in APPROACHES if a != "none"]
     cells = (Case(*levels) for levels in product(approaches, GUARANTEES, GROUPS, VICTIMS))
     return [case for case in cells if possible(case.deployed)]
+
+
+def box_rounds() -> list[tuple[Strike, ...]]:
+    """Boxes that the matrix does not have: the node of their only unit dies, under each approach at its best."""
+    found = []
+    for group in BOXES:
+        each = [[Deployed(a, g, group) for g in reversed(GUARANTEES)] for a in APPROACHES if a != "none"]
+        best = tuple(next(one for one in ways if possible(one)) for ways in each)
+        found.append((Strike("upstream", best),))
+    return found
 
 
 def pairs(case: Case) -> set[Pair]:

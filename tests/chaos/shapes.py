@@ -10,12 +10,16 @@ Row n of an input has time n * 2 ms, so that to know how many rows were publishe
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import numpy as np
 import pyarrow as pa
+
+from borealis.kernels.xxhash import xxhash64
 
 START_US = 1_700_000_000_000_000
 STEP_US = 2_000
@@ -23,6 +27,8 @@ KEYS = 5
 ZERO_EVERY = 7  # rows of `left` that the filter takes out
 WITHIN_ROWS = 5  # 10 ms
 SIZE_ROWS, SLIDE_ROWS = 200, 100  # 400 ms every 200 ms
+
+DATABASES = "BOREALIS_CHAOS_DATABASES"
 
 Row = tuple[int, ...]
 Counts = Mapping[str, int]  # rows published to each input
@@ -79,6 +85,50 @@ def _join(counts: Counts) -> list[Row]:
     return found
 
 
+def _routed(counts: Counts) -> list[Row]:
+    return [(n, n % KEYS) for n in _passed(counts["left"]) if n % 2 == 0]
+
+
+def _fewer(counts: Counts) -> list[Row]:
+    """Drop's choice is Spark's xxhash64 of n and the seed; what that is, Spark says in a law of its own."""
+    passed = np.array(_passed(counts["left"]), np.int64)
+    hashed = xxhash64([pa.array(passed), pa.scalar(7, pa.int64())], len(passed)).to_numpy()
+    stay = (hashed & (2**63 - 1)) % 1_000_000 >= 500_000
+    return [(n, n % KEYS) for n in passed[stay].tolist()]
+
+
+def _resampled(counts: Counts) -> list[Row]:
+    """For each even number the odd one before it, if that is less than 20 ms away."""
+    odd = [n for n in _passed(counts["left"]) if n % 2]
+    found = []
+    for n, _ in _routed(counts):
+        at = bisect(odd, n) - 1
+        near = at >= 0 and (n - odd[at]) * STEP_US < 20_000
+        found.append((n, odd[at] if near else -1))
+    return found
+
+
+def _tens(counts: Counts) -> list[Row]:
+    """Each key's tuples, ten at a time."""
+    found = []
+    for k in range(KEYS):
+        mine = [n for n in _passed(counts["left"]) if n % KEYS == k]
+        found += [(k, mine[i], 10) for i in range(0, len(mine) - 9, 10)]
+    return found
+
+
+def _sorted(counts: Counts) -> list[Row]:
+    """Through a buffer of twenty, by the remainder of eight, the greatest first."""
+    buffer: list[tuple[int, int]] = []
+    found = []
+    for n in _passed(counts["left"]):
+        heappush(buffer, (-(n % 8), n))
+        if len(buffer) == 20:
+            found.append(heappop(buffer)[1])
+    found += [n for _, n in sorted(buffer)]
+    return [(n, n % KEYS) for n in found]
+
+
 @dataclass(frozen=True)
 class Shape:
     """An output."""
@@ -89,6 +139,7 @@ class Shape:
     windows: bool = False  # the last column counts what is in a window, which the others name
     stateless: bool = False
     arbitrary: bool = False  # behind a unit that merges streams as they arrive
+    plausible: Callable[[Row], bool] | None = None  # what holds of a row behind a gap, where the truth does not
     apart: bool = False  # of another unit than that: its ids go on where those of the merged stream jump
 
 
@@ -98,6 +149,12 @@ SHAPES = {
     "two": Shape(_two, ("window_start", "window_end", "n"), order=1, windows=True),
     "union": Shape(_union, ("n", "k"), stateless=True, arbitrary=True),
     "join": Shape(_join, ("n", "m"), arbitrary=True, apart=True),
+    "routed": Shape(_routed, ("n", "k"), order=0, stateless=True),
+    "fewer": Shape(_fewer, ("n", "k"), order=0, stateless=True),
+    "written": Shape(_fewer, ("n", "k"), order=0, stateless=True),
+    "resampled": Shape(_resampled, ("n", "m"), order=0),
+    "tens": Shape(_tens, ("k", "least", "n"), plausible=lambda row: row[1] % KEYS == row[0] and row[2] == 10),
+    "sorted": Shape(_sorted, ("n", "k")),
 }
 
 
@@ -137,11 +194,47 @@ GROUPS = {
 }
 
 
+# Boxes that the matrix does not have, in one unit each: those that any approach can recover, and those whose state
+# depends on where they began.
+BOXES = {
+    "light": Group(
+        {"left": _ROWS},
+        (
+            _FIRST,
+            "ways: {route: {from: first, branches: {even: n % 2 = 0}, otherwise: odd}}",
+            "fewer: {drop: {from: first, rate: 0.5, seed: 7, key: [n]}}",
+            "at: {resample: {from: [ways.even, ways.odd], value: n, how: previous, window: 20 ms}}",
+            "pairs: {map: {from: at, exprs: {n: n, m: 'coalesce(n_right, -1L)'}}}",
+            "written: {sql_write: {from: fewer, statement: '@statement', database: '@database'}}",
+        ),
+        (("first", "ways", "fewer", "at", "pairs", "written"),),
+        {"routed": "ways.even", "fewer": "fewer", "resampled": "pairs", "written": "written"},
+    ),
+    "counted": Group(
+        {"left": _ROWS},
+        (
+            _FIRST,
+            "tens: {aggregate: {from: first, by: [k], count: 10, exprs: {least: min(n), n: count(*)}}}",
+            "sorted: {bsort: {from: first, value: 0 - n % 8, buffer: 20}}",
+        ),
+        (("first", "tens", "sorted"),),
+        {"tens": "tens", "sorted": "sorted"},
+    ),
+}
+ALL_GROUPS = GROUPS | BOXES
+
+
+def database_of(name: str) -> str:
+    """Where a diagram writes to; nodes take the folder from their environment."""
+    return f"sqlite:///${{{DATABASES}}}/{name}.db"
+
+
 def text(group: str, name: str, approach: str, guarantee: str) -> str:
     """The YAML file of a diagram."""
-    one = GROUPS[group]
+    one = ALL_GROUPS[group]
     inputs = "".join(f"  {name}: {columns}\n" for name, columns in one.inputs.items())
     boxes = "".join(f"  {box}\n" for box in one.boxes)
+    boxes = boxes.replace("@statement", "INSERT INTO seen (n) VALUES (:n)").replace("@database", database_of(name))
     outputs = "".join(f"  {output}: {arrow}\n" for output, arrow in one.outputs.items())
     protection = f"protection: {{approach: {approach}, guarantee: {guarantee}, patience: 3 seconds}}\n"
     return f"borealis: 1\nname: {name}\ninputs:\n{inputs}boxes:\n{boxes}outputs:\n{outputs}{protection}"

@@ -16,8 +16,8 @@ from typing import Any
 from benchmarks.recovery_cluster import Cluster
 from clients import Feed, Reader
 from history import History
-from matrix import BACKUPS, Deployed, Strike
-from shapes import GROUPS, SHAPES
+from matrix import Deployed, Strike
+from shapes import ALL_GROUPS, SHAPES
 
 from borealis.cli import processes
 from borealis.emit.whereabouts import Part, read_record
@@ -89,7 +89,7 @@ class Round:
         for one in self.diagrams:
             path = self.home / f"{one.name}.yaml"
             path.write_text(one.yaml)
-            self.cluster.client.deploy(path, place=one.places, backup=BACKUPS)
+            self.cluster.client.deploy(path, place=one.places, backup=one.backups)
             self._protected()  # one after the other: twelve units that start at once do not get a worker in time
 
     # -- what fails
@@ -287,7 +287,7 @@ class Round:
 
 
 def _histories(one: Deployed) -> list[History]:
-    shapes = GROUPS[one.group].outputs
+    shapes = ALL_GROUPS[one.group].outputs
     return [History(f"{one.name}_{shape}", shape, one.approach, one.guarantee) for shape in shapes]
 
 

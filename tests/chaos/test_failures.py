@@ -8,18 +8,21 @@ through several failures, one after another. A failing one names its history, a 
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from benchmarks.recovery_cluster import Cluster, cluster
-from history import check
-from matrix import Strike, cover, rounds, straight, whole
+from history import History, check
+from matrix import Strike, box_rounds, cover, rounds, straight, whole
+from shapes import DATABASES, SHAPES
 from strikes import Round
 
 FULL = os.environ.get("BOREALIS_CHAOS") == "full"
 SEED = int(os.environ.get("BOREALIS_CHAOS_SEED", "20240501"))
-ROUNDS = rounds(straight(whole()) if FULL else cover(whole()))
+ROUNDS = [*rounds(straight(whole()) if FULL else cover(whole())), *box_rounds()]
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -30,16 +33,41 @@ def told(one: tuple[Strike, ...]) -> str:
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[Cluster]:
+def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder that all nodes know of."""
+    folder = tmp_path_factory.mktemp("databases")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(DATABASES, str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def running(databases: Path) -> Iterator[Cluster]:
     """Four nodes for all of them."""
     with cluster(print, nodes=4) as one:
         one.wait_warm()  # all at once on two cores, with units on them, is too much
         yield one
 
 
+def written(history: History, databases: Path) -> list[str]:
+    """What is wrong with what the diagram wrote to its database."""
+    with closing(sqlite3.connect(databases / f"{history.case.removesuffix('_written')}.db")) as database:
+        rows = [n for (n,) in database.execute("SELECT n FROM seen ORDER BY n")]
+    truth = [n for n, _ in SHAPES["written"].truth(history.published)]
+    if history.guarantee == "gap":  # some are missing; none may be twice
+        return [] if len(rows) == len(set(rows)) and set(rows) <= set(truth) else ["the database has other rows"]
+    return [] if rows == truth else [f"the database has {len(rows)} rows, {len(set(rows))} of them different"]
+
+
 @pytest.mark.parametrize("strikes", ROUNDS, ids=told)
-def test_guarantees_hold(running: Cluster, tmp_path: Path, strikes: tuple[Strike, ...]) -> None:
+def test_guarantees_hold(running: Cluster, databases: Path, tmp_path: Path, strikes: tuple[Strike, ...]) -> None:
+    for one in strikes[0].diagrams:
+        with closing(sqlite3.connect(databases / f"{one.name}.db")) as database:
+            database.execute("CREATE TABLE IF NOT EXISTS seen (n BIGINT)")
     histories = Round(running, strikes, tmp_path, SEED).run()
     faults = {history.case: found for history in histories if (found := check(history))}
+    for history in histories:
+        if history.shape == "written" and (found := written(history, databases)):
+            faults[history.case] = [*faults.get(history.case, []), *found]
     words = [f"{case}.jsonl: {fault}" for case, found in faults.items() for fault in found]
     assert not faults, f"seed {SEED}, {tmp_path}\n" + "\n".join(words)
