@@ -1,0 +1,66 @@
+"""Ways in and out, measured: `borealis bench io`.
+
+`kafka`: Q2 of the engine's benchmark from topic to topic, beside plain Structured Streaming on the same broker.
+`sql`: SQL-write to PostgreSQL, beside COPY of the same rows from the same process.
+Both start a real server of their own on loopback, and stop it.
+"""
+
+# no `from __future__ import annotations`: this file may be loaded by its path, and its dataclasses must survive that
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+QUERIES = ("kafka", "sql")
+SHOWN = ("query", "what", "ours_rows_per_s", "other", "other_rows_per_s", "ratio", "asked", "met", "equal_results")
+ASKED_KAFKA = 2.0  # times native
+ROWS = {"kafka": 4_000_000, "sql": 200_000}
+QUICK_ROWS = {"kafka": 400_000, "sql": 20_000}
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure. `quick` shows that all of it works, and no more."""
+
+    only: tuple[str, ...] = ()
+    runs: int = 3
+    quick: bool = False
+
+
+def run(options: Options, say: Say) -> list[dict[str, Any]]:
+    """A figure for each."""
+    measured = {"kafka": _kafka, "sql": _sql}
+    rows = QUICK_ROWS if options.quick else ROWS
+    found = []
+    for name in options.only or QUERIES:
+        say(f"{name}: {rows[name]:,} rows, {options.runs} runs ...")
+        found.append({"query": name} | measured[name](rows[name], options.runs))
+    return found
+
+
+def _kafka(rows: int, runs: int) -> dict[str, Any]:
+    from benchmarks.io_kafka import measure
+
+    facts = measure(rows, runs)
+    return {
+        "what": "Kafka to Kafka, Q2",
+        "other": "plain Structured Streaming",
+        "other_rows_per_s": facts["native_rows_per_s"],
+        "asked": f"{ASKED_KAFKA:g} x",
+        "met": facts["ratio"] >= ASKED_KAFKA and facts["equal_results"],
+    } | facts
+
+
+def _sql(rows: int, runs: int) -> dict[str, Any]:
+    from benchmarks.io_sql import measure
+
+    facts = measure(rows, runs)
+    return {
+        "what": "SQL-write to PostgreSQL",
+        "ours_rows_per_s": facts["sql_write_rows_per_second"],
+        "other": "COPY",
+        "other_rows_per_s": facts["copy_rows_per_second"],
+        "asked": f"{facts['asked_rows_per_second']:,} rows/s",
+    } | facts
