@@ -30,6 +30,8 @@ HOLD_S = 5.0  # how long a partition that does not deliver may hold the others b
 TAKE_MOST = 50_000  # records at a time
 PARTITION_BYTES = 64 << 20  # read ahead of the others; then the partition waits
 LOOK_FOR_PARTITIONS_S = 30.0
+FULL_MS = 10  # how soon the library fetches again when its queue was full; its own choice is a second
+FETCH_BYTES = 4 << 20  # of a partition at a time
 GROUP = "borealis"  # the library asks for one; nothing is ever committed under it
 
 Start = str | datetime | Mapping[int, int]
@@ -158,6 +160,8 @@ class TopicReader:
             enable_partition_eof=True,
             isolation_level="read_committed",
             fetch_wait_max_ms=100,
+            fetch_queue_backoff_ms=FULL_MS,
+            max_partition_fetch_bytes=FETCH_BYTES,
         )
         try:
             self._consumer = self._kafka.Consumer(conf | {"error_cb": self._heard})
@@ -367,18 +371,16 @@ class TopicReader:
         messages = self._consumer.consume(1, wait_s)
         if messages:
             messages += self._consumer.consume(TAKE_MOST, 0)
-        arrived: dict[int, list[Any]] = {}
-        for message in messages:
-            if message.error() is None:
-                arrived.setdefault(message.partition(), []).append(message)
-                continue
-            if message.partition() in arrived:
-                self._arrived(message.partition(), arrived.pop(message.partition()))
-            self._event(message)
-        for number, some in arrived.items():
-            self._arrived(number, some)
-        if messages:
+        errors = map(self._kafka.Message.error, messages)
+        events = [i for i, error in enumerate(errors) if error is not None]
+        for start, stop in zip([0, *(i + 1 for i in events)], [*events, len(messages)], strict=True):
+            if stop > start:
+                self._arrived(messages[start:stop])
+            if stop < len(messages):
+                self._event(messages[stop])
+        if len(messages) > len(events):
             self._suspect = False
+        if messages and not self._suspect:
             self.presence.found()
         else:
             self._probe()
@@ -400,16 +402,28 @@ class TopicReader:
             raise InputError(f"{self.what}: {error.str()}", hint="check the topic, the settings and the access rights")
         self._suspect = True
 
-    def _arrived(self, number: int, messages: list[Any]) -> None:
+    def _arrived(self, messages: list[Any]) -> None:
+        """Records of any partitions; nothing is done here for each of them that the library's own code can do."""
+        kind = self._kafka.Message
+        numbers = np.array(list(map(kind.partition, messages)), np.int64)
+        offsets = np.array(list(map(kind.offset, messages)), np.int64)
+        values = list(map(kind.value, messages))
+        if (numbers == numbers[0]).all():
+            self._add(int(numbers[0]), values, offsets)
+            return
+        for number in np.unique(numbers).tolist():
+            mine = np.flatnonzero(numbers == number)
+            self._add(number, [values[i] for i in mine.tolist()], offsets[mine])
+
+    def _add(self, number: int, values: list[bytes | None], offsets: Int64s) -> None:
         one = self._partitions.get(number)
         if one is None or one.done():
             return
-        offsets = np.array([m.offset() for m in messages], np.int64)
         inside = len(offsets) if one.end is None else int(np.searchsorted(offsets, one.end))
         seen = int(np.searchsorted(offsets, one.stop))  # handed out before a partition was paused
         one.at_end = one.given_up = False
         if inside > seen:
-            self._decode(one, messages[seen:inside], offsets[seen:inside])
+            self._decode(one, values[seen:inside], offsets[seen:inside])
         one.stop = max(one.stop, int(offsets[-1]) + 1)
         if one.done():
             one.at_end = True
@@ -417,8 +431,7 @@ class TopicReader:
             one.paused = True
             self._consumer.pause([self._kafka.TopicPartition(self.topic, one.number)])
 
-    def _decode(self, one: _Partition, messages: list[Any], offsets: Int64s) -> None:
-        values = [m.value() for m in messages]
+    def _decode(self, one: _Partition, values: list[bytes | None], offsets: Int64s) -> None:
         found = decode(values, self._records, self._schema, self._time)
         one.bad.extend(Bad(one.number, int(offsets[i]), values[i] or b"", reason) for i, reason in found.bad)
         count = found.rows.num_rows
