@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from chance import COLUMNS, DDL, random_table, random_times
 from guarded import Approach, Guarded, publish_slowly
-from harness import bag, compiled, differences, exactly, examples, run_story, tell, truth, without_header
+from harness import bag, compiled, differences, exactly, examples, run_story, tell, times, truth, without_header
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from nodes import table_of
@@ -22,6 +22,7 @@ from borealis.diagram.durations import window
 from borealis.diagram.model import Diagram
 from borealis.diagram.spec import Spec
 from borealis.section import Section, joined
+from postgres import Embedded
 
 pytestmark = pytest.mark.spark
 SEEDS = st.integers(0, 2**32)
@@ -213,3 +214,75 @@ def test_a_backup_that_dies_disturbs_nobody(spark: SparkSession, make: Callable[
         found, jumps = run_with_deaths(cluster, spec, tables, [])
     assert jumps == 0
     check_rows(spec, tables, found, spark)
+
+
+def written(database: Embedded, *inputs: str) -> Spec:
+    """Writes each tuple; a table without a key shows what comes twice, and a check refuses some."""
+    database.run("CREATE TABLE t (k INT CHECK (k <> 1), row TEXT)")
+    d = Diagram("written")
+    streams = [d.input(name, "ts TIMESTAMP, k INT, row STRING", slack="1 second") for name in inputs]
+    stream = streams[0].union(*streams[1:]) if len(streams) > 1 else streams[0]
+    kept = stream.sql_write("INSERT INTO t (k, row) VALUES (:k, :row)", database=database.url)
+    kept.output("first")
+    kept.bad.output("bad")
+    return d.validate()
+
+
+def numbered(rng: Random, name: str, rows: int) -> pa.Table:
+    moments = times(random_times(rng, rows, 200_000))
+    k = pa.array([i % 5 for i in range(rows)], pa.int32())
+    return pa.table({"ts": moments, "k": k, "row": [f"{name}{i}" for i in range(rows)]})
+
+
+@pytest.mark.parametrize("approach", KEPT)
+@few(2)
+@given(seed=SEEDS)
+def test_what_is_written_to_a_database_is_written_once(
+    spark: SparkSession, approach: Approach, seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Primary and active standby both write, backups replay: the ledger in the database tells what is done."""
+    rng, database = Random(seed), Embedded(tmp_path_factory.mktemp("written") / "a.db")
+    spec = written(database, "a")
+    table = numbered(rng, "a", ROWS)
+    with Guarded(spark, 4) as cluster:
+        cluster.protect(spec, [], rng, approach, rng.choice(["no-loss", "precise"]))
+        found, jumps = run_with_deaths(cluster, spec, {"a": table}, [(rng.uniform(0.2, 0.4), "u1"), (0.6, "u1")])
+    assert jumps == 0
+    kept = [r["row"] for r in table.to_pylist() if r["k"] != 1]
+    assert sorted(row for (row,) in database.run("SELECT row FROM t")) == sorted(kept)
+    assert [row for part in found["first"] for row in part.rows["row"].to_pylist()] == kept
+    bad = [row for part in found["bad"] for row in part.rows["row"].to_pylist()]
+    assert bad == [r["row"] for r in table.to_pylist() if r["k"] == 1]
+    assert len(database.run("SELECT writer FROM borealis_writes")) == 1
+
+
+@pytest.mark.parametrize("approach", KEPT)
+@few(1)
+@given(seed=SEEDS)
+def test_behind_streams_that_meet_nothing_is_missing_from_a_database(
+    spark: SparkSession, approach: Approach, seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Their order may be another the next time, so what is not known to be written is written again."""
+    rng, database = Random(seed), Embedded(tmp_path_factory.mktemp("written") / "a.db")
+    spec = written(database, "a", "b")
+    tables = {name: numbered(rng, name, ROWS // 2) for name in "ab"}
+    with Guarded(spark, 3) as cluster:
+        cluster.protect(spec, [], rng, approach, "precise")
+        run_with_deaths(cluster, spec, tables, [(rng.uniform(0.2, 0.8), "u1")])
+    wanted = {r["row"] for table in tables.values() for r in table.to_pylist() if r["k"] != 1}
+    assert {row for (row,) in database.run("SELECT row FROM t")} == wanted
+
+
+@few(1)
+@given(seed=SEEDS)
+def test_a_unit_that_forgets_writes_under_another_name(
+    spark: SparkSession, seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    rng, database = Random(seed), Embedded(tmp_path_factory.mktemp("written") / "a.db")
+    spec = written(database, "a")
+    with Guarded(spark, 3) as cluster:
+        cluster.protect(spec, [], rng, "amnesia", "gap")
+        run_with_deaths(cluster, spec, {"a": numbered(rng, "a", ROWS)}, [(0.5, "u1")])
+    rows = [row for (row,) in database.run("SELECT row FROM t")]
+    assert len(set(rows)) > 0.2 * ROWS
+    assert len(database.run("SELECT writer FROM borealis_writes")) == 2  # it began anew, under another name
