@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from harness import Story, tell, times
 
-from borealis.diagram.durations import window
+from borealis.diagram.durations import CountWindow, Window, count_window, window
 from borealis.diagram.model import Diagram, Stream
 from borealis.diagram.spec import Spec
 
@@ -260,7 +260,8 @@ class Draughtsman:
     def aggregate(self) -> None:
         arrow, rng = self._pick(), self.rng
         size, slide = rng.choice(WINDOWS)
-        groupable = [n for n, kind in arrow.kinds.items() if kind not in ("loose",) and not n.startswith("window_")]
+        own = ("window_start", "window_end", "timed_out")
+        groupable = [n for n, kind in arrow.kinds.items() if kind not in ("loose",) and n not in own]
         by = rng.sample(groupable, min(len(groupable), rng.choice([0, 1, 1, 2])))
         exprs, kinds = {}, {name: arrow.kinds[name] for name in by} | {"window_start": "time", "window_end": "time"}
         for i in range(rng.randint(1, 4)):
@@ -269,8 +270,18 @@ class Draughtsman:
         rows = arrow.rows * max(1, -(-size // slide))
         if rows > ROWS_MAX:
             return
-        stream = arrow.stream.aggregate(by=by, over=window(f"{size} ms", f"{slide} ms"), exprs=exprs)
-        self._add(stream, kinds, rows, False)
+        over = self._window(arrow, size, slide)
+        if over.timeout_us is not None:
+            kinds["timed_out"] = "bool"
+        self._add(arrow.stream.aggregate(by=by, over=over, exprs=exprs), kinds, rows, False)
+
+    def _window(self, arrow: Arrow, size: int, slide: int) -> Window | CountWindow:
+        rng = self.rng
+        timeout = rng.choice([None, None, None, "1 us", "700 ms", "2 seconds"])
+        # which tuples are in a count window depends on all values: those that differ by rounding could swap places
+        if "loose" in arrow.kinds.values() or rng.random() < 0.6:
+            return window(f"{size} ms", f"{slide} ms", timeout=timeout)
+        return count_window(*rng.choice([(1, 1), (2, 2), (4, 1), (5, 2), (2, 3)]), timeout=timeout)
 
     def _call(self, arrow: Arrow) -> tuple[str, str]:
         rng = self.rng
