@@ -28,10 +28,12 @@ from borealis.kernels.aggregate import AggregateKernel, Call
 from borealis.kernels.flow import Bounds, Flow
 from borealis.kernels.join import JoinKernel
 from borealis.kernels.stateless import run_union
+from borealis.kernels.timed_windows import TimedWindows
 from borealis.tuples import FIRST_TIME, LAST_TIME
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 WINDOWS = [(4, 2), (2, 2), (1, 3), (3, 2), (5, 1), (7, 7), (9, 2)]
+TIMEOUTS = [None, None, 1, 2, 5]
 WITHINS = [1, 2, 5, 8]
 
 
@@ -81,8 +83,12 @@ class Machine:
         match box:
             case Aggregate():
                 calls = [Call("sum", "v", pa.int64())]
+                over, known = box.over, (SCHEMA, ["k"], box.size_us, box.slide_us)
                 kernel = self.kernels.setdefault(
-                    box.name, AggregateKernel(SCHEMA, ["k"], box.size_us, box.slide_us, calls)
+                    box.name,
+                    AggregateKernel(*known, calls)
+                    if over.timeout_us is None
+                    else TimedWindows(*known, over.timeout_us, calls, ["v"]),
                 )
                 out, _ = kernel.step(flows[0])
                 return out.with_rows(pa.table([out.rows["k"], out.rows["__a0"]], schema=SCHEMA))
@@ -121,7 +127,8 @@ def random_unit(rng: Random, streams: int) -> tuple[Spec, Piece]:
                 made = one.union(other)
             case "aggregate":
                 size, slide = rng.choice(WINDOWS)
-                over = window(f"{size} us", f"{slide} us")
+                timeout = rng.choice(TIMEOUTS)
+                over = window(f"{size} us", f"{slide} us", timeout=None if timeout is None else f"{timeout} us")
                 made = one.aggregate(by="k", over=over, v="sum(v)").map(k="k", v="v")
             case _:
                 made = one.join(other, on="left.k = right.k", within=f"{rng.choice(WITHINS)} us").map(k="k", v="v")

@@ -17,8 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from borealis.kernels.aggregate import AggregateKernel, Call
+from borealis.kernels.count_windows import CountWindows
 from borealis.kernels.flow import Bounds, Flow
 from borealis.kernels.join import JoinKernel
+from borealis.kernels.timed_windows import TimedWindows
 from borealis.state import log as state_log
 from borealis.state.cache import Cache
 from borealis.state.delta import Change, Delta, TableSpec, merge, merge_deltas, pack, unpack
@@ -108,7 +110,7 @@ CALLS = [
     Call("min", "s", pa.string()), Call("last", "s", pa.string()), Call("stddev", "v", pa.float64()),
     Call("max", "v", pa.float64()),
 ]  # fmt: skip
-Kernel = AggregateKernel | JoinKernel
+Kernel = AggregateKernel | CountWindows | TimedWindows | JoinKernel
 
 
 def schema() -> pa.Schema:
@@ -119,6 +121,20 @@ def aggregate_kernel(rng: Random) -> AggregateKernel:
     size, slide = rng.choice([(4, 2), (2, 2), (1, 3), (3, 2), (5, 1)])
     by = rng.choice([["k"], ["k", "s"], [], ["v"]])
     return AggregateKernel(schema(), by, size * SECOND, slide * SECOND, CALLS)
+
+
+def count_kernel(rng: Random) -> CountWindows:
+    size, slide = rng.choice([(4, 2), (2, 2), (1, 3), (3, 2), (5, 1)])
+    by = rng.choice([["k"], ["k", "s"], [], ["v"]])
+    timeout = rng.choice([None, None, SECOND // 2, 3 * SECOND])
+    return CountWindows(schema(), by, size, slide, timeout, CALLS, ["v", "m", "s"])
+
+
+def timed_kernel(rng: Random) -> TimedWindows:
+    size, slide = rng.choice([(4, 2), (2, 2), (1, 3), (3, 2), (5, 1)])
+    by = rng.choice([["k"], ["k", "s"], [], ["v"]])
+    timeout = rng.choice([1, SECOND // 2, 3 * SECOND])
+    return TimedWindows(schema(), by, size * SECOND, slide * SECOND, timeout, CALLS, ["v", "m", "s"])
 
 
 def join_kernel(rng: Random) -> JoinKernel:
@@ -159,10 +175,11 @@ def cut_up(rng: Random, flows: list[Flow]) -> list[Flow]:
 
 def history(rng: Random, rows: int) -> tuple[Any, list[tuple[Flow, ...]]]:
     """How to make a kernel, and the trains it gets."""
-    kind, seed = rng.choice([aggregate_kernel, join_kernel]), rng.randrange(2**32)
+    kinds = [aggregate_kernel, count_kernel, timed_kernel, join_kernel]
+    kind, seed = rng.choice(kinds), rng.randrange(2**32)
     start = rng.choice([0, -3_000_000_000 * SECOND])
     left = cut_up(rng, random_flow(rng, rows, start))
-    if kind is aggregate_kernel:
+    if kind is not join_kernel:
         return lambda: kind(Random(seed)), [(f,) for f in left]
     right = cut_up(rng, random_flow(rng, rows, start))
     trains = list(zip(left, right, strict=False))
