@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -114,6 +117,20 @@ def test_what_is_wrong_is_told(broker: Broker, topics: tuple[str, str], spark: S
         run(diagram(), {"packets": []}, {"per_source": kafka_sink("nowhere", broker.address)}, spark=spark)
     with pytest.raises(BorealisError, match=r"no broker at 127\.0\.0\.1:1 "):
         run(diagram(), {"packets": kafka(come, "127.0.0.1:1", give_up="1 second")}, spark=spark)
+
+
+def test_sparks_own_connector(broker: Broker, topics: tuple[str, str], tmp_path: Path) -> None:
+    jars = os.environ.get("BOREALIS_SPARK_KAFKA", "")
+    if not jars:
+        pytest.skip("BOREALIS_SPARK_KAFKA names no jars of Spark's Kafka connector")
+    put(broker, topics[0], packets(300), 2)
+    broker.put(topics[0], [b"oops"], 0)
+    job = Path(__file__).with_name("kafka_connector_job.py")
+    where = [broker.address, topics[0], str(tmp_path / "out.jsonl"), str(tmp_path / "state"), jars]
+    done = subprocess.run([sys.executable, str(job), *where], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    counts = [json.loads(line)["n"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert sum(counts) == 300
 
 
 def test_the_page_runs(broker: Broker, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

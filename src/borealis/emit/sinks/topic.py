@@ -18,6 +18,7 @@ from borealis.ingest.sources.records import FORMATS
 ASK_S = 2.0  # one question to a broker
 ATTEMPT_S = 5.0  # one attempt to end a transaction, before it is looked whether anybody is there
 ROOM_S = 0.1  # for room in the library's own queue
+SILENT_MS = 10_000  # a request without an answer; calls within a transaction come back no sooner
 PAUSE_S = 0.2  # between two attempts
 TRIES_MOST = 5  # of a transaction that brokers refuse although they are there
 ARROW_BYTES_MOST = 512 << 10  # of one record: brokers take a megabyte, unless told otherwise
@@ -115,6 +116,7 @@ class TopicWriter:
             self._producer = self._kafka.Producer(
                 self._brokers.conf(
                     transactional_id=self.name,
+                    socket_timeout_ms=SILENT_MS,
                     linger_ms=5,
                     queue_buffering_max_messages=QUEUED_MOST,
                 )
@@ -163,6 +165,9 @@ class TopicWriter:
     def publish(self, values: Sequence[bytes], keys: Sequence[bytes | None] | None, position: Position) -> None:
         """Write records and the position behind them, both or none. When this returns, the broker has them."""
         for _ in range(TRIES_MOST):
+            self._call(
+                lambda: self._group.list_topics(self.topic, timeout=ASK_S)
+            )  # a transaction would wait in silence
             try:
                 self._transaction(values, keys, position)
                 self._last = position
