@@ -10,11 +10,14 @@ Row n of an input has time n * 2 ms, so that to know how many rows were publishe
 
 from __future__ import annotations
 
+import sqlite3
 from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -24,11 +27,14 @@ from borealis.kernels.xxhash import xxhash64
 START_US = 1_700_000_000_000_000
 STEP_US = 2_000
 KEYS = 5
+NAMES = {0: 100, 1: 101, 3: 103}  # what a database knows of keys
 ZERO_EVERY = 7  # rows of `left` that the filter takes out
 WITHIN_ROWS = 5  # 10 ms
 SIZE_ROWS, SLIDE_ROWS = 200, 100  # 400 ms every 200 ms
 
 DATABASES = "BOREALIS_CHAOS_DATABASES"
+WRITE = "INSERT INTO seen (n) VALUES (:n)"
+READ = "SELECT m FROM names WHERE k = :k"
 
 Row = tuple[int, ...]
 Counts = Mapping[str, int]  # rows published to each input
@@ -108,6 +114,10 @@ def _resampled(counts: Counts) -> list[Row]:
     return found
 
 
+def _named(counts: Counts) -> list[Row]:
+    return [(n, NAMES[n % KEYS]) for n in _passed(counts["left"]) if n % KEYS in NAMES]
+
+
 def _tens(counts: Counts) -> list[Row]:
     """Each key's tuples, ten at a time."""
     found = []
@@ -152,6 +162,7 @@ SHAPES = {
     "routed": Shape(_routed, ("n", "k"), order=0, stateless=True),
     "fewer": Shape(_fewer, ("n", "k"), order=0, stateless=True),
     "written": Shape(_fewer, ("n", "k"), order=0, stateless=True),
+    "named": Shape(_named, ("n", "m"), order=0, stateless=True),
     "resampled": Shape(_resampled, ("n", "m"), order=0),
     "tens": Shape(_tens, ("k", "least", "n"), plausible=lambda row: row[1] % KEYS == row[0] and row[2] == 10),
     "sorted": Shape(_sorted, ("n", "k")),
@@ -205,10 +216,11 @@ BOXES = {
             "fewer: {drop: {from: first, rate: 0.5, seed: 7, key: [n]}}",
             "at: {resample: {from: [ways.even, ways.odd], value: n, how: previous, window: 20 ms}}",
             "pairs: {map: {from: at, exprs: {n: n, m: 'coalesce(n_right, -1L)'}}}",
-            "written: {sql_write: {from: fewer, statement: '@statement', database: '@database'}}",
+            "written: {sql_write: {from: fewer, statement: '@write', database: '@database'}}",
+            "named: {sql_read: {from: first, statement: '@read', gives: m BIGINT, database: '@database', stable: yes}}",
         ),
-        (("first", "ways", "fewer", "at", "pairs", "written"),),
-        {"routed": "ways.even", "fewer": "fewer", "resampled": "pairs", "written": "written"},
+        (("first", "ways", "fewer", "at", "pairs", "written", "named"),),
+        {"routed": "ways.even", "fewer": "fewer", "resampled": "pairs", "written": "written", "named": "named"},
     ),
     "counted": Group(
         {"left": _ROWS},
@@ -224,6 +236,15 @@ BOXES = {
 ALL_GROUPS = GROUPS | BOXES
 
 
+def make_database(folder: Path, name: str) -> None:
+    """What a diagram finds where it reads and writes; harmless if it is there already."""
+    with closing(sqlite3.connect(folder / f"{name}.db")) as database:
+        database.execute("CREATE TABLE IF NOT EXISTS seen (n BIGINT)")
+        database.execute("CREATE TABLE IF NOT EXISTS names (k INT PRIMARY KEY, m BIGINT)")
+        database.executemany("INSERT OR REPLACE INTO names VALUES (?, ?)", NAMES.items())
+        database.commit()
+
+
 def database_of(name: str) -> str:
     """Where a diagram writes to; nodes take the folder from their environment."""
     return f"sqlite:///${{{DATABASES}}}/{name}.db"
@@ -234,7 +255,8 @@ def text(group: str, name: str, approach: str, guarantee: str) -> str:
     one = ALL_GROUPS[group]
     inputs = "".join(f"  {name}: {columns}\n" for name, columns in one.inputs.items())
     boxes = "".join(f"  {box}\n" for box in one.boxes)
-    boxes = boxes.replace("@statement", "INSERT INTO seen (n) VALUES (:n)").replace("@database", database_of(name))
+    for place, words in (("@write", WRITE), ("@read", READ), ("@database", database_of(name))):
+        boxes = boxes.replace(place, words)
     outputs = "".join(f"  {output}: {arrow}\n" for output, arrow in one.outputs.items())
     protection = f"protection: {{approach: {approach}, guarantee: {guarantee}, patience: 3 seconds}}\n"
     return f"borealis: 1\nname: {name}\ninputs:\n{inputs}boxes:\n{boxes}outputs:\n{outputs}{protection}"

@@ -17,7 +17,7 @@ import pytest
 from benchmarks.recovery_cluster import Cluster, cluster
 from history import History, check
 from matrix import Strike, box_rounds, cover, rounds, straight, whole
-from shapes import DATABASES, SHAPES
+from shapes import DATABASES, SHAPES, make_database
 from strikes import Round
 
 FULL = os.environ.get("BOREALIS_CHAOS") == "full"
@@ -62,8 +62,7 @@ def written(history: History, databases: Path) -> list[str]:
 @pytest.mark.parametrize("strikes", ROUNDS, ids=told)
 def test_guarantees_hold(running: Cluster, databases: Path, tmp_path: Path, strikes: tuple[Strike, ...]) -> None:
     for one in strikes[0].diagrams:
-        with closing(sqlite3.connect(databases / f"{one.name}.db")) as database:
-            database.execute("CREATE TABLE IF NOT EXISTS seen (n BIGINT)")
+        make_database(databases, one.name)
     histories = Round(running, strikes, tmp_path, SEED).run()
     faults = {history.case: found for history in histories if (found := check(history))}
     for history in histories:
