@@ -46,7 +46,7 @@ def values(box: Resample) -> dict[str, str]:
     """What is taken from the second stream, beside its keys."""
     if box.value is not None:
         return {VALUE: f"CAST(`{box.value}` AS DOUBLE)" if box.how == "linear" else f"`{box.value}`"}
-    arguments = dict.fromkeys(argument for _, argument in box.calls if argument != "*")
+    arguments = dict.fromkeys(argument for _, argument in box.calls if argument != "*") or {"1": None}  # to count
     return {f"__x{i}": argument for i, argument in enumerate(arguments)}
 
 
