@@ -39,13 +39,9 @@ def require_plain(box: SqlWrite | SqlRead, schema: StructType) -> None:
 
 def batch(box: SqlWrite, inputs: list[DataFrame]) -> dict[str, DataFrame]:
     """It passes rows on and writes nothing: a backfill must not repeat what the stream has written."""
-    return {box.name: inputs[0], box.name + BAD: with_reason(inputs[0].where(F.lit(False)), F.lit(None))}
-
-
-def with_reason(rows: DataFrame, reason: F.Column) -> DataFrame:
-    """Refused rows in the batch form: their columns, then why."""
-    columns = [F.col(f"`{c}`") for c in rows.columns if c not in (TIME, POSITION)]
-    return rows.select(*columns, reason.cast("string").alias(REASON), TIME, POSITION)
+    columns = [F.col(f"`{c}`") for c in inputs[0].columns if c not in (TIME, POSITION)]
+    nobody = inputs[0].where(F.lit(False)).select(*columns, F.lit(None).cast("string").alias(REASON), TIME, POSITION)
+    return {box.name: inputs[0], box.name + BAD: nobody}
 
 
 def lower(box: SqlWrite, low: Lowering) -> None:

@@ -1,0 +1,147 @@
+"""SQL boxes in whole runs on Spark: what comes out, what is in the tables, and databases that come and go."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from borealis import Diagram, run
+from borealis.errors import DiagramError, TrainError
+from borealis.node.progress import Progress
+from postgres import Embedded, Server, server
+
+pytestmark = pytest.mark.spark
+CALL = "ts TIMESTAMP, customer INT, seconds INT"
+INSERT = "INSERT INTO bills (name, seconds) VALUES (:name, :seconds)"
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Server]:
+    with server() as one:
+        yield one
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Embedded | Server:
+    if request.param == "sqlite":
+        made: Any = Embedded(tmp_path / "a.db")
+    else:
+        made = request.getfixturevalue("postgres")
+        made.run("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    made.run("CREATE TABLE customers (id INT, name TEXT)", "INSERT INTO customers VALUES (1, 'Ada'), (2, 'Bob')")
+    made.run("CREATE TABLE bills (name TEXT, seconds INT CHECK (seconds >= 0))")
+    return made  # type: ignore[no-any-return]
+
+
+def calls(n: int) -> list[tuple[str, int, int]]:
+    return [(f"2024-01-01 12:{i // 60:02}:{i % 60:02}", i % 4, -1 if i % 10 == 9 else i) for i in range(n)]
+
+
+def bills(database: Embedded | Server) -> Diagram:
+    d = Diagram("bills")
+    named = d.input("calls", CALL).sql_read(
+        "SELECT name FROM customers WHERE id = :customer", gives="name STRING", database=database.url, stable=True
+    )
+    billed = named.sql_write(INSERT, database=database.url)
+    billed.output("billed")
+    billed.bad.output("refused")
+    return d
+
+
+@pytest.mark.parametrize("buckets", [1, 2])
+def test_read_then_write(spark: SparkSession, database: Embedded | Server, buckets: int) -> None:
+    result = run(bills(database), {"calls": calls(60)}, spark=spark, buckets=buckets)
+    mine = [(("Ada", "Bob")[c - 1], s) for _, c, s in calls(60) if c in (1, 2)]
+    good = [(name, s) for name, s in mine if s >= 0]
+    assert [(r["name"], r["seconds"]) for r in result.rows("billed")] == good
+    assert [r["seconds"] for r in result.rows("refused")] == [-1] * (len(mine) - len(good))
+    assert result.to_json()["rows_out"] == {"billed": len(good), "refused": len(mine) - len(good)}  # counted
+    order = "rowid" if isinstance(database, Embedded) else "ctid"
+    assert database.run(f"SELECT name, seconds FROM bills ORDER BY {order}") == good
+
+
+def test_the_batch_form_reads_and_does_not_write(spark: SparkSession, database: Embedded | Server) -> None:
+    frame = spark.createDataFrame(calls(20), "ts STRING, customer INT, seconds INT").selectExpr(
+        "CAST(ts AS TIMESTAMP) ts", "customer", "seconds"
+    )
+    found = bills(database).batch(spark, {"calls": frame})
+    names = sorted((r.name, r.seconds) for r in found["billed"].collect())
+    assert names == sorted((("Ada", "Bob")[c - 1], s) for _, c, s in calls(20) if c in (1, 2))
+    assert found["refused"].count() == 0
+    assert found["refused"].columns == ["ts", "customer", "seconds", "name", "reason"]
+    assert database.run("SELECT count(*) FROM bills") == [(0,)]
+
+
+class Gate:
+    """A source whose second half waits for a sign."""
+
+    finite_and_ordered = True
+
+    def __init__(self, rows: list[tuple[str, int, int]]) -> None:
+        table = pa.table(
+            {n: list(v) for n, v in zip(("ts", "customer", "seconds"), zip(*rows, strict=True), strict=True)}
+        )
+        times = pa.array([f"{t}Z" for t in table["ts"].to_pylist()]).cast(pa.timestamp("us", "UTC"))
+        self.table, self.open = table.set_column(0, "ts", times), threading.Event()
+
+    def batches(self, schema: pa.Schema, skip: int, most_rows: int) -> Iterator[pa.RecordBatch]:
+        half = len(self.table) // 2
+        assert skip == 0
+        yield from self.table.slice(0, half).cast(schema).combine_chunks().to_batches()
+        assert self.open.wait(120)
+        yield from self.table.slice(half).cast(schema).combine_chunks().to_batches()
+
+
+def test_a_database_that_stops_and_starts_again_in_mid_run(spark: SparkSession, postgres: Server) -> None:
+    postgres.run("DROP SCHEMA public CASCADE", "CREATE SCHEMA public", "CREATE TABLE bills (name TEXT, seconds INT)")
+    d = Diagram("bills")
+    named = d.input("calls", CALL).map(name="CAST(customer AS STRING)", seconds="seconds")
+    named.sql_write(INSERT, database=postgres.url).output("out")
+    gate, state, notes = Gate(calls(100)), ["up"], []
+
+    def watch(units: list[Progress]) -> None:
+        if state[0] == "up" and units[0].trains:
+            postgres.stop()
+            state[0] = "down"
+            gate.open.set()
+        elif state[0] == "down" and (said := units[0].notes()):
+            notes.extend(said)
+            postgres.start()
+            state[0] = "up again"
+
+    result = run(d, {"calls": gate}, spark=spark, watch=watch)
+    assert state == ["up again"]
+    assert "box 'sql_write_1': database postgresql+psycopg://postgres@127.0.0.1" in notes[0]
+    assert "cannot be used" in notes[0]
+    assert result.units[0].notes() == []
+    assert len(result.rows("out")) == 100
+    assert sorted(s for (s,) in postgres.run("SELECT seconds FROM bills")) == sorted(s for _, _, s in calls(100))
+
+
+def test_a_database_that_never_comes_ends_the_run_with_a_clear_error(spark: SparkSession, tmp_path: Path) -> None:
+    d = Diagram("bills")
+    url = f"sqlite:///{tmp_path}/no/such/a.db"
+    d.input("calls", CALL).sql_write("DELETE FROM t", database=url, give_up="300 ms", name="bill").output("out")
+    with pytest.raises(
+        TrainError, match=r"box 'bill': database sqlite:///.* could not be used for 300 milliseconds"
+    ) as e:
+        run(d, {"calls": calls(4)}, spark=spark)
+    assert "nothing is lost" in e.value.hint
+
+
+def test_parameters_must_be_plain_and_answers_too(spark: SparkSession) -> None:
+    d = Diagram("bills")
+    a = d.input("calls", "ts TIMESTAMP, tags ARRAY<STRING>")
+    a.sql_write("INSERT INTO t (a) VALUES (:tags)").output("out")
+    with pytest.raises(DiagramError, match=r"parameter ':tags' is ARRAY<STRING>, and a database takes plain values"):
+        run(d, {"calls": []}, spark=spark)
+    d = Diagram("bills")
+    d.input("calls", CALL).sql_read("SELECT 1", gives="x MAP<STRING, INT>").output("out")
+    with pytest.raises(DiagramError, match=r"'x' is MAP<STRING,INT>, which no database gives"):
+        run(d, {"calls": []}, spark=spark)
