@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 import pyarrow as pa
@@ -30,9 +32,11 @@ from pyspark.sql import SparkSession
 from borealis.diagram.durations import count_window, window
 from borealis.diagram.model import Diagram
 from borealis.ingest.input_manager import Admission
+from postgres import Embedded
 
 pytestmark = pytest.mark.spark
 SEEDS = st.integers(0, 2**32 - 1)
+DATABASES = tempfile.TemporaryDirectory(prefix="borealis-test-")  # removed when Python ends
 
 # every type that can be aggregated, under its own name
 TYPES = {
@@ -155,7 +159,42 @@ def chain() -> Diagram:
     return d
 
 
-BOXES = [filter_, route, map_, union_, tumbling, sliding, gaps, keyless, counted, timed, join, chain]
+def sqlite(*statements: str) -> str:
+    """The URL of a new database in which these were run."""
+    made = Embedded(Path(tempfile.mkdtemp(dir=DATABASES.name)) / "test.db")
+    made.run(*statements)
+    return made.url
+
+
+def asked() -> Diagram:
+    """Questions to a table that does not change; some have two answers, some have none."""
+    d = Diagram("asked")
+    a = d.input("a", WIDE, slack="1 second", time="ts")
+    rows = "(0, 'x', 1.5), (1, 'y', NULL), (1, '8', 2.25), (3, 'x', 4)"
+    url = sqlite("CREATE TABLE t (k INT, s TEXT, w REAL)", f"INSERT INTO t VALUES {rows}")
+    ask = "SELECT s, w FROM t WHERE k = :k ORDER BY s"
+    a.sql_read(ask, gives="t STRING, w DOUBLE", database=url, stable=True).output("out")
+    ask = "SELECT w, s FROM t WHERE k = :k AND :k < 3 -- some of which are no numbers"
+    read = a.sql_read(ask, gives="w2 DOUBLE, number INT", missing="null", database=url, stable=True)
+    read.aggregate(by="k", over=window("2 seconds"), n="count(*)", w="max(w2)").output("fit")
+    read.bad.map(k="k", n="n").output("unfit")
+    return d
+
+
+def written() -> Diagram:
+    d = Diagram("written")
+    a = d.input("a", WIDE, slack="1 second", time="ts")
+    url, values = sqlite(f"CREATE TABLE t ({', '.join(TYPES)})"), ", ".join(f":{name}" for name in TYPES)
+    kept = a.sql_write(f"INSERT INTO t VALUES ({values})", database=url)
+    kept.aggregate(by="s", over=window("2 seconds"), n="count(*)").output("out")
+    kept.bad.output("bad")
+    return d
+
+
+BOXES = [
+    *(filter_, route, map_, union_, tumbling, sliding, gaps, keyless, counted, timed, join, chain),
+    *(asked, written),
+]
 BY_VALUE = [counted, timed]  # tuples of one time count in the order of their values, not as they come
 
 
