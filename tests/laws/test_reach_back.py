@@ -22,11 +22,14 @@ from hypothesis import strategies as st
 from borealis.diagram import Diagram, Spec, window
 from borealis.diagram.boxes.aggregate import Aggregate
 from borealis.diagram.boxes.join import Join
+from borealis.diagram.boxes.resample import Resample
 from borealis.diagram.cut import Piece, piece_of
 from borealis.ha import span
 from borealis.kernels.aggregate import AggregateKernel, Call
 from borealis.kernels.flow import Bounds, Flow
 from borealis.kernels.join import JoinKernel
+from borealis.kernels.resample import VALUE, ResampleKernel
+from borealis.kernels.resample import Call as Near
 from borealis.kernels.stateless import run_union
 from borealis.kernels.timed_windows import TimedWindows
 from borealis.tuples import FIRST_TIME, LAST_TIME
@@ -100,6 +103,18 @@ class Machine:
                 out, _ = kernel.step(*flows)
                 mixed = out.rows["v"].to_numpy() * 3 + out.rows["w"].to_numpy()
                 return out.with_rows(pa.table([out.rows["k"], pa.array(mixed % 1009)], schema=SCHEMA))
+            case Resample():
+                given_ = pa.schema([("k", pa.int64()), (VALUE, pa.float64() if box.how == "linear" else pa.int64())])
+                calls = [] if box.how else [Near("sum", VALUE, pa.int64())]
+                kernel = self.kernels.setdefault(
+                    box.name, ResampleKernel(SCHEMA, given_, ["k"], box.window_us, box.how, calls)
+                )
+                out, _ = kernel.step(
+                    flows[0], flows[1].with_rows(flows[1].rows.cast(SCHEMA).rename_columns(given_.names).cast(given_))
+                )
+                found = out.rows.column(2).cast(pa.float64()).fill_null(0.5).to_numpy()
+                mixed = out.rows["v"].to_numpy() * 3 + np.floor(found * 2).astype(np.int64)
+                return out.with_rows(pa.table([out.rows["k"], pa.array(mixed % 1009)], schema=SCHEMA))
             case _ if box.kind == "union":
                 return run_union(flows)
             case _:
@@ -120,7 +135,7 @@ def random_unit(rng: Random, streams: int) -> tuple[Spec, Piece]:
     inlets = [one.source for one in arrows]
     for _ in range(rng.randint(1, 5)):
         one, other = (rng.choice(arrows[-3:] if rng.random() < 0.7 else arrows) for _ in "12")
-        match rng.choice(["filter", "union", "aggregate", "aggregate", "join", "join"]):
+        match rng.choice(["filter", "union", "aggregate", "aggregate", "join", "join", "resample", "resample"]):
             case "filter":
                 made = one.filter("v > 0")
             case "union":
@@ -130,6 +145,10 @@ def random_unit(rng: Random, streams: int) -> tuple[Spec, Piece]:
                 timeout = rng.choice(TIMEOUTS)
                 over = window(f"{size} us", f"{slide} us", timeout=None if timeout is None else f"{timeout} us")
                 made = one.aggregate(by="k", over=over, v="sum(v)").map(k="k", v="v")
+            case "resample":
+                how = rng.choice(["previous", "nearest", "linear", None])
+                what = {"w": "sum(v)"} if how is None else {"value": "v", "how": how}
+                made = one.resample(other, window=f"{rng.choice(WITHINS)} us", by="k", **what).map(k="k", v="v")
             case _:
                 made = one.join(other, on="left.k = right.k", within=f"{rng.choice(WITHINS)} us").map(k="k", v="v")
         arrows.append(made)
@@ -258,3 +277,22 @@ def test_less_would_not_be_enough() -> None:
     after = whole.train(story[2:])
     assert go_on(spec, piece, story, 2, {"a": 10 - reach}, Random(0)) == after
     assert go_on(spec, piece, story, 2, {"a": 10 - reach + 1}, Random(0)) != after
+
+
+def test_less_would_not_be_enough_for_a_tuple_that_waits() -> None:
+    """The oldest tuple that counts for the oldest that waits: nearly two windows before the boundary."""
+    d = Diagram("one")
+    a, b = (d.input(name, "ts TIMESTAMP, k BIGINT, v BIGINT") for name in "ab")
+    a.resample(b, "v", "nearest", window="3 us", by="k").output("out")
+    spec = d.validate()
+    piece = piece_of(spec, "u1", [box.name for box in spec.boxes])
+    reach = span.reach_back(spec, piece)["b"]
+    assert reach == 5
+    events = [Event("b", 6, (1, 7)), Event("a", 8, (1, 1)), Event("a", 10), Event("b", 10)]
+    story = list(enumerate([*events, Event("a", LAST_TIME), Event("b", LAST_TIME)]))
+    whole = Machine(spec, piece, dict.fromkeys("ab", FIRST_TIME))
+    whole.train(story[:4])
+    after = whole.train(story[4:])
+    assert len(after) == 1
+    assert go_on(spec, piece, story, 4, dict.fromkeys("ab", 10 - reach), Random(0)) == after
+    assert go_on(spec, piece, story, 4, dict.fromkeys("ab", 10 - reach + 1), Random(0)) != after

@@ -17,9 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from borealis.kernels.aggregate import AggregateKernel, Call
+from borealis.kernels.bsort import BSortKernel
 from borealis.kernels.count_windows import CountWindows
 from borealis.kernels.flow import Bounds, Flow
 from borealis.kernels.join import JoinKernel
+from borealis.kernels.resample import VALUE, ResampleKernel
+from borealis.kernels.resample import Call as Near
 from borealis.kernels.timed_windows import TimedWindows
 from borealis.state import log as state_log
 from borealis.state.cache import Cache
@@ -110,7 +113,7 @@ CALLS = [
     Call("min", "s", pa.string()), Call("last", "s", pa.string()), Call("stddev", "v", pa.float64()),
     Call("max", "v", pa.float64()),
 ]  # fmt: skip
-Kernel = AggregateKernel | CountWindows | TimedWindows | JoinKernel
+Kernel = AggregateKernel | CountWindows | TimedWindows | JoinKernel | BSortKernel | ResampleKernel
 
 
 def schema() -> pa.Schema:
@@ -140,6 +143,23 @@ def timed_kernel(rng: Random) -> TimedWindows:
 def join_kernel(rng: Random) -> JoinKernel:
     columns = [("left", "s", "a"), ("right", "v", "b")]
     return JoinKernel(schema(), schema(), rng.choice([[("k", "k")], []]), rng.choice([1, 3]) * SECOND, columns)
+
+
+def bsort_kernel(rng: Random) -> BSortKernel:
+    by = rng.choice([["k"], ["k", "s"], []])
+    return BSortKernel(schema(), rng.choice(["v", "s", "m", "k"]), by, rng.choice([1, 2, 3, 10]), schema().names)
+
+
+def resample_kernel(rng: Random) -> ResampleKernel:
+    how, by, value = rng.choice(["previous", "nearest", "linear", None]), rng.choice([["k"], []]), schema().field("v")
+    given = pa.schema([*(schema().field(name) for name in by), value.with_name(VALUE)])
+    calls = [] if how else [Near("count", None, pa.int64()), Near("sum", VALUE, pa.float64())]
+    return ResampleKernel(schema(), given, by, rng.choice([1, 3]) * SECOND, how, calls)
+
+
+def with_value(flow: Flow) -> Flow:
+    """As what a resample looks at: `v` is the value."""
+    return flow.with_rows(flow.rows.rename_columns([VALUE if n == "v" else n for n in flow.rows.column_names]))
 
 
 def random_flow(rng: Random, rows: int, start: int) -> list[Flow]:
@@ -175,13 +195,15 @@ def cut_up(rng: Random, flows: list[Flow]) -> list[Flow]:
 
 def history(rng: Random, rows: int) -> tuple[Any, list[tuple[Flow, ...]]]:
     """How to make a kernel, and the trains it gets."""
-    kinds = [aggregate_kernel, count_kernel, timed_kernel, join_kernel]
+    kinds = [aggregate_kernel, count_kernel, timed_kernel, bsort_kernel, join_kernel, resample_kernel]
     kind, seed = rng.choice(kinds), rng.randrange(2**32)
     start = rng.choice([0, -3_000_000_000 * SECOND])
     left = cut_up(rng, random_flow(rng, rows, start))
-    if kind is not join_kernel:
+    if kind not in (join_kernel, resample_kernel):
         return lambda: kind(Random(seed)), [(f,) for f in left]
     right = cut_up(rng, random_flow(rng, rows, start))
+    if kind is resample_kernel:
+        right = [with_value(flow) for flow in right]
     trains = list(zip(left, right, strict=False))
     for f, rest in ((0, left[len(trains) :]), (1, right[len(trains) :])):
         for more in rest:  # the other side has ended
