@@ -154,6 +154,10 @@ def test_a_stream_is_forwarded_once_whoever_is_killed(broker: Broker, place: Pla
     assert arrived() == taken(queue)
     assert run_app(["tail", "packets", "--to", to]) == 0
     assert arrived() == taken(queue)
+    other = broker.topic(f"o-{uuid4().hex[:8]}")
+    assert run_app(["tail", "packets", "--to", f"kafka://{broker.address}/{other}", "--headers", "--limit", "3"]) == 0
+    heads = [json.loads(value or b"") for *_, value in broker.get(other)]
+    assert [(head["_id"], head["_kind"]) for head in heads] == [(0, 0), (1, 0), (2, 0)]
 
 
 def test_a_stream_that_has_begun_anew_is_not_forwarded_under_the_old_ids(

@@ -75,7 +75,7 @@ class Forwarding:
         self, subscription: Subscription, writer: TopicWriter, format_: str, key: str | None, options: ForwardOptions
     ) -> None:
         self._in, self._writer, self._options = subscription, writer, options
-        names = [name for name in subscription.schema.names if options.headers or name not in HEADER]
+        names = [name for name in subscription.schema.names if name not in HEADER]
         self._names = [*HEADER, *names] if options.headers else names
         self._format, self._key = format_, key
 
