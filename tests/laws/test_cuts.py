@@ -88,6 +88,38 @@ def union_() -> Diagram:
     return d
 
 
+def drop() -> Diagram:
+    d = Diagram("drop")
+    a = d.input("a", WIDE, slack="1 second", time="ts")
+    a.drop(0.4, seed=3).output("out")
+    a.drop(0.5, key=["s", "f"]).drop(0.3, seed=1).output("keys")
+    a.drop(0.7, where="k > 0").output("some")
+    a.drop(utility="v / 4", below=0.3).output("worth")
+    return d
+
+
+def bsort() -> Diagram:
+    d = Diagram("bsort")
+    a = d.input("a", WIDE, slack="1 second", time="ts")
+    a.bsort("v", buffer=4).output("out")
+    a.bsort("length(s)", buffer=3, by=["k", "f"]).filter("k > 0").output("groups")
+    a.drop(0.3).bsort("m", buffer=1000).output("everything")
+    return d
+
+
+def resample() -> Diagram:
+    d = Diagram("resample")
+    a, b = (d.input(name, DDL, slack="1 second") for name in "ab")
+    a.resample(b, "v", "linear", window="2 seconds", by="k").output("line")
+    a.resample(b, "s", "previous", window="3 seconds", by=["b", "s"]).output("before")
+    a.resample(b, "m", "nearest", window="1 second").aggregate(
+        by=["m_right"], over=window("3 seconds", "2 seconds"), n="count(*)", last="max(n)"
+    ).output("windows")
+    near = {"rows": "count(*)", "mean": "avg(v)", "range": "max(n) - min(n)", "more": "sum(v + n) + k", "f": "first(d)"}
+    a.resample(b, window="2 seconds", by="k", exprs=near, g="last(s)").output("near")
+    return d
+
+
 def tumbling() -> Diagram:
     d = Diagram("tumbling")
     a = d.input("a", WIDE, slack="1 second", time="ts")
@@ -192,7 +224,8 @@ def written() -> Diagram:
 
 
 BOXES = [
-    *(filter_, route, map_, union_, tumbling, sliding, gaps, keyless, counted, timed, join, chain),
+    *(filter_, route, map_, union_, drop, bsort, resample),
+    *(tumbling, sliding, gaps, keyless, counted, timed, join, chain),
     *(asked, written),
 ]
 BY_VALUE = [counted, timed]  # tuples of one time count in the order of their values, not as they come
