@@ -121,6 +121,7 @@ BOTH = {"a": COLUMNS, "b": COLUMNS}
 FAMILY = {"INT": "int", "BIGINT": "int", "DOUBLE": "float", "DECIMAL(10,2)": "decimal", "STRING": "text"}
 FAMILY |= {"BOOLEAN": "bool", "DATE": "date", "TIMESTAMP": "time"}
 WINDOWS = [(4000, 2000), (2000, 2000), (1000, 3000), (3000, 2000), (5000, 1000), (500, 700), (20000, 20000)]
+NEAR = ["1 second", "3 seconds", "250 ms"]
 ROWS_MAX = 1500  # that may flow along an arrow, roughly
 
 PREDICATES = {
@@ -190,6 +191,8 @@ class Draughtsman:
                 self.aggregate,
                 self.join,
                 self.join,
+                self.drop,
+                self.resample,
             ]
             self.rng.choice(steps)()
         read = {s for box in self.diagram.spec.boxes for s in box.sources}
@@ -233,6 +236,24 @@ class Draughtsman:
         branches = {f"way{i}": self._predicate(arrow) for i in range(self.rng.randint(1, 3))}
         for stream in arrow.stream.route(branches, otherwise=self.rng.choice([None, "rest"])):
             self._add(stream, arrow.kinds, arrow.rows, arrow.distinct)
+
+    def drop(self) -> None:
+        arrow = self._pick()
+        exact = [name for name, kind in arrow.kinds.items() if kind not in ("loose", "float")]
+        key = self.rng.sample(exact, min(len(exact), self.rng.randint(1, 2)))
+        stream = arrow.stream.drop(0.4, seed=self.rng.randrange(9), key=key) if key else arrow.stream.drop(where="true")
+        self._add(stream, arrow.kinds, arrow.rows, arrow.distinct)
+
+    def resample(self) -> None:
+        left, right, rng = self._pick(), self._pick(), self.rng
+        values = [name for name, kind in right.kinds.items() if kind == "int" and f"{name}_right" not in left.kinds]
+        if not values:
+            return
+        value = rng.choice(values)
+        how = rng.choice(["previous", "nearest", "linear"])
+        stream = left.stream.resample(right.stream.map({value: f"`{value}`"}), value, how, window=rng.choice(NEAR))
+        name = next(column for column in stream.columns if column not in left.kinds)
+        self._add(stream, left.kinds | {name: "loose" if how == "linear" else "int"}, left.rows, False)
 
     def map(self) -> None:
         arrow = self._pick()
