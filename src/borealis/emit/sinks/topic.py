@@ -16,11 +16,11 @@ from borealis.ingest.sources.brokers import Brokers, Presence, confluent, refuse
 from borealis.ingest.sources.records import FORMATS
 
 ASK_S = 2.0  # one question to a broker
-ATTEMPT_S = 5.0  # one attempt to end a transaction, before it is looked whether anybody is there
+COMMIT_S = 60.0  # one attempt to end a transaction; a broker that dies in its midst is noticed only then
 ROOM_S = 0.1  # for room in the library's own queue
 SILENT_MS = 10_000  # a request without an answer; calls within a transaction come back no sooner
 PAUSE_S = 0.2  # between two attempts
-TRIES_MOST = 5  # of a transaction that brokers refuse although they are there
+REFUSALS_MOST = 5  # of a transaction, by brokers that are there
 ARROW_BYTES_MOST = 512 << 10  # of one record: brokers take a megabyte, unless told otherwise
 QUEUED_MOST = 1_000_000  # messages in the library's own queue
 
@@ -99,6 +99,7 @@ class TopicWriter:
         self._producer: Any = None
         self._group: Any = None
         self._last: Position | None = None
+        self._anew = False  # the producer may be in any state: make another before the next transaction
         self._trouble = ""
 
     # -- coming and going
@@ -108,7 +109,7 @@ class TopicWriter:
         self._make()
         self._check_topic()
         self._call(lambda: self._producer.init_transactions(ASK_S))
-        self._last = self._position()
+        self._last, self._anew = self._position(), False
         return self._last
 
     def _make(self) -> None:
@@ -164,38 +165,46 @@ class TopicWriter:
 
     def publish(self, values: Sequence[bytes], keys: Sequence[bytes | None] | None, position: Position) -> None:
         """Write records and the position behind them, both or none. When this returns, the broker has them."""
-        for _ in range(TRIES_MOST):
+        refusals = 0
+        while True:
             self._call(
                 lambda: self._group.list_topics(self.topic, timeout=ASK_S)
             )  # a transaction would wait in silence
+            if self._anew and self._open_again(position):
+                return
             try:
                 self._transaction(values, keys, position)
                 self._last = position
                 return
             except self._kafka.KafkaException as error:
+                self._anew = True
                 self._explain(error.args[0])
-                self._stopped.wait(PAUSE_S)
-            before = self._last
-            found = self.open()
-            if found == position:
-                return
-            if found != before:
+                refusals += not self._is_away(error.args[0])
+            if refusals == REFUSALS_MOST:
                 raise OutputError(
-                    f"{self.what}: somebody else writes to topic '{self.topic}' as '{self.name}'",
-                    hint="stop one of the two, or give one of them another name",
+                    f"{self.what}: the broker refused a transaction {refusals} times ({self._trouble})",
+                    hint="look into the broker's log",
                 )
-        raise OutputError(
-            f"{self.what}: the broker refused a transaction {TRIES_MOST} times ({self._trouble})",
-            hint="look into the broker's log",
-        )
+            self._check_stopped()
+            self._stopped.wait(PAUSE_S)
+
+    def _open_again(self, position: Position) -> bool:
+        """After anything went wrong: another producer, which ends what this one began. Whether all is there already."""
+        before = self._last
+        found = self.open()
+        if found not in (before, position):
+            raise OutputError(
+                f"{self.what}: somebody else writes to topic '{self.topic}' as '{self.name}'",
+                hint="stop one of the two, or give one of them another name",
+            )
+        return found == position
 
     def _transaction(self, values: Sequence[bytes], keys: Sequence[bytes | None] | None, position: Position) -> None:
         self._producer.begin_transaction()
         self._produce(values, keys)
         offset = self._kafka.TopicPartition(self.topic, 0, position.upto, position.note)
-        group = self._group.consumer_group_metadata()
-        self._call(lambda: self._producer.send_offsets_to_transaction([offset], group, ATTEMPT_S))
-        self._call(lambda: self._producer.commit_transaction(ATTEMPT_S))
+        self._producer.send_offsets_to_transaction([offset], self._group.consumer_group_metadata(), COMMIT_S)
+        self._producer.commit_transaction(COMMIT_S)
 
     def _produce(self, values: Sequence[bytes], keys: Sequence[bytes | None] | None) -> None:
         topic, produce = self.topic, self._producer.produce
@@ -228,6 +237,7 @@ class TopicWriter:
                     raise
                 self._trouble = self._trouble or code.str()
                 if self._is_away(code):
+                    self._anew = True
                     self.presence.lost(self._trouble)
             self._check_stopped()
             time.sleep(PAUSE_S)

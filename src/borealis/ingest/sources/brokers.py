@@ -16,6 +16,7 @@ from borealis.errors import BorealisError, DiagramError, InputError, MachineErro
 
 SCHEME = "kafka"
 GIVE_UP = "2 minutes"  # without an answer from any broker
+RECONNECT_MS = 2_000  # the longest pause before the library tries a broker again
 VARIABLE = re.compile(r"\$\{(\w+)\}")
 OURS = ("bootstrap.servers", "group.id", "transactional.id", "enable.auto.commit", "auto.offset.reset")
 
@@ -61,7 +62,12 @@ class Brokers:
         """Settings for a client; underscores in our own stand for dots. Its own log is off: `Presence` tells more."""
         given = {name: _filled(name, value) for name, value in self.settings.items()}
         mine = {name.replace("_", "."): value for name, value in ours.items()}
-        return {"log_level": 0} | mine | given | {"bootstrap.servers": self.addresses, "logger": log}
+        return (
+            {"log_level": 0, "reconnect.backoff.max.ms": RECONNECT_MS}
+            | mine
+            | given
+            | {"bootstrap.servers": self.addresses, "logger": log}
+        )
 
 
 def _filled(name: str, value: Any) -> Any:
