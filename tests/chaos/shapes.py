@@ -163,7 +163,7 @@ SHAPES = {
     "fewer": Shape(_fewer, ("n", "k"), order=0, stateless=True),
     "written": Shape(_fewer, ("n", "k"), order=0, stateless=True),
     "named": Shape(_named, ("n", "m"), order=0, stateless=True),
-    "resampled": Shape(_resampled, ("n", "m"), order=0),
+    "resampled": Shape(_resampled, ("n", "m"), order=0, plausible=lambda row: row[1] == -1 or 0 < row[0] - row[1] < 10),
     "tens": Shape(_tens, ("k", "least", "n"), plausible=lambda row: row[1] % KEYS == row[0] and row[2] == 10),
     "sorted": Shape(_sorted, ("n", "k")),
 }
