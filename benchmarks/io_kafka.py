@@ -4,9 +4,11 @@ Both read the same JSON records from a topic of two partitions, all of them ther
 over sliding windows, and write JSON records to a topic of their own; both could go on after a crash (a state directory,
 a checkpoint). Each job is a process and a JVM of its own, by turns.
 
-The broker stamps every record that it takes. A rate is the stream time between the windows of the first micro-batch and
-the last window, in input rows, over the time between their stamps: what Spark needs to start counts for nobody. Windows
-that end behind the last input row are left out, and so are those that native does not give out any more.
+The broker stamps every record that it takes. A rate is over the last two thirds of the stream: of outputs that belong
+to them, the stream time between the first and the last, in input rows, over the time between their stamps. What Spark
+needs to start, and what was read ahead meanwhile, counts for nobody. The whole time of each job, from the start of its
+process to its last output, is told as well. Windows that end behind the last input row are left out, and so are those
+that native does not give out any more.
 """
 
 # no `from __future__ import annotations`: this file may be loaded by its path
@@ -18,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -27,16 +30,17 @@ from typing import Any
 from uuid import uuid4
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import pyarrow as pa  # noqa: E402
 import workload  # noqa: E402
+
+from borealis.errors import BorealisError  # noqa: E402
 
 MASTER = "local[2]"
 JOB_S_MOST = 900.0
 PARTITIONS = 2
 BATCH_ROWS = 500_000  # of a micro-batch, native and ours
-CONNECTOR = os.environ.get("BOREALIS_SPARK_KAFKA", "")  # jars of Spark's connector; from Maven if left out
 ROWS_PER_S = workload.ROWS_PER_MS * 1000  # of stream time
 BURST_MS = 150  # windows that are written within this are of one micro-batch, which takes far longer
 SHARE = 1e-6  # how far sums of doubles may be apart: the engines add in different orders
@@ -50,14 +54,17 @@ def measure(rows: int = 6_000_000, runs: int = 3) -> dict[str, Any]:
         come = broker.topic(f"come-{uuid4().hex[:8]}", PARTITIONS, retention_ms="-1")
         fill(broker, come, rows)
         rates: dict[str, list[float]] = {"ours": [], "native": []}
+        took: dict[str, list[float]] = {"ours": [], "native": []}
         equal = True
         for turn in range(runs):
             results: dict[str, Windows] = {}
             for engine in ("native", "ours") if turn % 2 else ("ours", "native"):
                 go = broker.topic(f"go-{uuid4().hex[:8]}", PARTITIONS, message_timestamp_type="LogAppendTime")
+                began = time.time()
                 _job(engine, broker.address, come, go, Path(home) / f"{engine}-{turn}")
-                results[engine], rate = _outputs(broker, go, rows)
-                rates[engine].append(rate)
+                results[engine], stamps = _outputs(broker, go, rows)
+                rates[engine].append(rate(stamps))
+                took[engine].append(max(stamps.values()) / 1000 - began)
                 shutil.rmtree(Path(home) / f"{engine}-{turn}", ignore_errors=True)
             equal = equal and same(results["ours"], results["native"])
         ours, native = (statistics.median(rates[engine]) for engine in ("ours", "native"))
@@ -71,8 +78,10 @@ def measure(rows: int = 6_000_000, runs: int = 3) -> dict[str, Any]:
             "native_rows_per_s": round(native),
             "ratio": round(ours / native, 2),
             "equal_results": equal,
-            "ours": [round(rate) for rate in rates["ours"]],
-            "native": [round(rate) for rate in rates["native"]],
+            "ours": [round(one) for one in rates["ours"]],
+            "native": [round(one) for one in rates["native"]],
+            "ours_whole_s": [round(seconds, 1) for seconds in took["ours"]],
+            "native_whole_s": [round(seconds, 1) for seconds in took["native"]],
         }
 
 
@@ -97,8 +106,8 @@ def same(ours: Windows, native: Windows) -> bool:
     )
 
 
-def _outputs(broker: Any, topic: str, rows: int) -> tuple[Windows, float]:
-    """What a job wrote, and how fast it was."""
+def _outputs(broker: Any, topic: str, rows: int) -> tuple[Windows, dict[int, int]]:
+    """What a job wrote, and when (in ms) each window (by its end, in seconds) was there."""
     from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
     reader = Consumer(
@@ -127,19 +136,20 @@ def _outputs(broker: Any, topic: str, rows: int) -> tuple[Windows, float]:
             if begin < at <= end:
                 stamps.setdefault(at, []).append(message.timestamp()[1])
     reader.close()
-    return windows, rate({at: max(some) for at, some in stamps.items()})
+    return windows, {at: max(some) for at, some in stamps.items()}
 
 
 def rate(stamps: dict[int, int]) -> float:
-    """Input rows per second, from the stamps (in ms) of windows (by their ends, in seconds).
+    """Input rows per second, from the stamps (in ms) of windows (by their ends, in seconds), without the first third.
 
-    A micro-batch writes all its windows in one go: the span is counted from the last window of the first such burst.
+    A micro-batch writes all its windows in one go: the span is counted from the last window of such a burst.
 
     >>> rate({1: 0, 2: 10, 3: 1000, 4: 1010, 5: 2000, 6: 2010}) / ROWS_PER_S
     2.0
     """
     ends = sorted(stamps)
-    first = next((a for a, b in pairwise(ends) if stamps[b] - stamps[a] > BURST_MS), ends[0])
+    third = ends[0] + (ends[-1] - ends[0]) / 3
+    first = next((a for a, b in pairwise(ends) if a >= third and stamps[b] - stamps[a] > BURST_MS), ends[0])
     seconds = (stamps[ends[-1]] - stamps[first]) / 1000
     return (ends[-1] - first) * ROWS_PER_S / seconds
 
@@ -171,11 +181,10 @@ def ours(broker: str, come: str, go: str, home: str) -> None:
 def native(broker: str, come: str, go: str, home: str) -> None:
     """The same with Spark's own connector."""
     import native as queries
-    import pyspark
+    from benchmarks.kafka_broker import connector
     from pyspark.sql import SparkSession
 
-    package = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
-    jars = {"spark.jars": CONNECTOR} if CONNECTOR else {"spark.jars.packages": package}
+    jars = {"spark.jars": connector()}
     builder: Any = SparkSession.builder.appName("native").master(MASTER)
     for name, value in (queries.SETTINGS | jars).items():
         builder = builder.config(name, value)
@@ -205,12 +214,11 @@ def native(broker: str, come: str, go: str, home: str) -> None:
 
 @contextmanager
 def _broker() -> Iterator[Any]:
-    try:
-        from broker import Broker, missing
-    except ImportError:
-        raise SystemExit("this benchmark starts a broker as the tests do: run it from a checkout") from None
-    if why := missing():
-        raise SystemExit(why)
+    from benchmarks.kafka_broker import Broker, connector, missing
+
+    why = missing() or ("" if connector() else "Spark's Kafka connector is not there")
+    if why:
+        raise BorealisError(why, hint="fetch what is missing: python benchmarks/kafka_broker.py fetch")
     running = os.environ.get("BOREALIS_TEST_BROKER")
     with tempfile.TemporaryDirectory(prefix="borealis-kafka-", dir=_memory()) as made:
         broker = Broker(Path(made) / "kafka", int(running or 0))

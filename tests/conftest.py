@@ -13,9 +13,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from pyspark.sql import SparkSession
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for benchmarks
 sys.path.insert(0, str(Path(__file__).parent))  # for what several folders share
 
-from broker import Broker, missing
+from benchmarks.kafka_broker import Broker, missing
 
 # A failing example prints the blob that replays it. Choose with `HYPOTHESIS_PROFILE=deep pytest tests/laws`.
 CALM = {"deadline": None, "print_blob": True, "suppress_health_check": list(HealthCheck)}

@@ -13,8 +13,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-
-from broker import Broker
+from benchmarks.kafka_broker import Broker
 
 JOB = Path(__file__).with_name("kafka_job.py")
 JOB_S_MOST = 300.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -12,12 +11,12 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from benchmarks.kafka_broker import Broker, connector
 from pyspark.sql import SparkSession
 
 from borealis import Diagram, kafka, kafka_sink, run, window
 from borealis.cli.ending import run_app
 from borealis.errors import BorealisError
-from broker import Broker
 
 PAGE = Path(__file__).parents[2] / "docs" / "kafka.md"
 COLUMNS = "ts TIMESTAMP, src STRING, bytes INT"
@@ -120,9 +119,9 @@ def test_what_is_wrong_is_told(broker: Broker, topics: tuple[str, str], spark: S
 
 
 def test_sparks_own_connector(broker: Broker, topics: tuple[str, str], tmp_path: Path) -> None:
-    jars = os.environ.get("BOREALIS_SPARK_KAFKA", "")
+    jars = connector()
     if not jars:
-        pytest.skip("BOREALIS_SPARK_KAFKA names no jars of Spark's Kafka connector")
+        pytest.skip("Spark's Kafka connector is not there: python benchmarks/kafka_broker.py fetch")
     put(broker, topics[0], packets(300), 2)
     broker.put(topics[0], [b"oops"], 0)
     job = Path(__file__).with_name("kafka_connector_job.py")

@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from benchmarks.kafka_broker import Broker
 
 from borealis.cli.ending import run_app
 from borealis.diagram.spec import Input
@@ -21,7 +22,6 @@ from borealis.emit.queue import OutputQueue, QueueLimits
 from borealis.node.entry import Entry
 from borealis.node.entry import Place as Stream
 from borealis.tuples import FIRST_TIME
-from broker import Broker
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from town import STREAM, Place, Town, finish

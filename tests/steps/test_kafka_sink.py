@@ -12,12 +12,12 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from benchmarks.kafka_broker import Broker
 
 from borealis.emit.sinks.kafka import KafkaSink, kafka_sink
 from borealis.emit.sinks.topic import Position, TopicWriter
 from borealis.errors import BorealisError, OutputError
 from borealis.ingest.sources.brokers import Brokers
-from broker import Broker
 
 SCHEMA = pa.schema([("src", pa.string()), ("n", pa.int64())])
 WAIT_S = 30.0

@@ -13,11 +13,11 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from benchmarks.kafka_broker import Broker
 
 from borealis.errors import InputError
 from borealis.ingest.sources import topic as reading
 from borealis.ingest.sources.kafka import KafkaSource, kafka
-from broker import Broker
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 from confluent_kafka import Producer, TopicPartition

@@ -18,7 +18,7 @@ def test_branches_are_streams() -> None:
     assert [s.source for s in branches] == ["route_1.urgent", "route_1.normal", "route_1.rest"]
     assert branches.urgent == branches["urgent"]
     assert branches.rest.columns == ["ts", "sev", "src"]
-    with pytest.raises(DiagramError, match="no branch 'urgnt'.*did you mean 'urgent'"):
+    with pytest.raises(DiagramError, match=r"no branch 'urgnt'.*did you mean 'urgent'"):
         branches["urgnt"]
     with pytest.raises(DiagramError, match="no branch 'other'"):
         branches.other  # noqa: B018

@@ -1,7 +1,8 @@
 """A real Kafka broker on this machine: one node, KRaft mode, on loopback, its jars from Maven Central.
 
-`python tests/broker.py fetch` gets the jars once, into the cache; `python tests/broker.py serve` runs a broker until it
-is interrupted, and prints its address. Tests ask `missing()` first, and skip with that reason.
+`python benchmarks/kafka_broker.py fetch` gets the jars once, into the cache, those of Spark's own Kafka connector, too;
+`python benchmarks/kafka_broker.py serve` runs a broker until it is interrupted, and prints its address. Tests and
+benchmarks ask `missing()` first.
 """
 
 from __future__ import annotations
@@ -20,7 +21,16 @@ from pathlib import Path
 
 VERSION = "4.1.0"
 SCALA = "2.13"
-JARS = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "borealis" / f"kafka-{VERSION}"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "borealis"
+JARS = CACHE / f"kafka-{VERSION}"
+# The newest that Maven Central has: it runs on PySpark 4.3, of which there is no connector there yet.
+CONNECTOR = CACHE / "spark-kafka-4.2.0"
+CONNECTOR_JARS = (
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+    "org.apache.kafka:kafka-clients:3.9.2",
+    "org.apache.commons:commons-pool2:2.13.1",
+)
 START_S_MOST = 120.0  # a slow machine that starts a JVM
 END_S_MOST = 30.0
 HEAP = "-Xmx384m"
@@ -64,22 +74,35 @@ def missing() -> str:
     if shutil.which("java") is None:
         return "there is no Java"
     if not any(JARS.glob("kafka_*.jar")):
-        return f"no Kafka in {JARS}: python tests/broker.py fetch"
+        return f"no Kafka in {JARS}: python benchmarks/kafka_broker.py fetch"
     return ""
 
 
+def connector() -> str:
+    """The jars of Spark's Kafka connector, as `spark.jars` wants them; empty if they are not there."""
+    found = sorted(CONNECTOR.glob("*.jar"))
+    return ",".join(map(str, found)) if len(found) == len(CONNECTOR_JARS) else ""
+
+
 def fetch() -> None:
-    """Get the broker's jars, whole or not at all; nothing to do if they are there."""
-    if any(JARS.glob("kafka_*.jar")):
-        return
+    """Get all jars, those of broker and connector each whole or not at all; nothing to do if they are there."""
+    if not any(JARS.glob("kafka_*.jar")):
+        _with_maven(JARS, [["dependency:copy-dependencies", "-DoutputDirectory=jars"]])
+    if not connector():
+        copy = ["dependency:copy", "-DoutputDirectory=jars"]
+        _with_maven(CONNECTOR, [[*copy, f"-Dartifact={jar}"] for jar in CONNECTOR_JARS])
+
+
+def _with_maven(target: Path, goals: list[list[str]]) -> None:
     if shutil.which("mvn") is None:
         raise SystemExit("Kafka's jars are fetched with Maven: install it (Debian, Ubuntu: apt-get install maven)")
-    JARS.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=JARS.parent) as made:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(target, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as made:
         (Path(made) / "pom.xml").write_text(POM)
-        goal = ["dependency:copy-dependencies", "-DoutputDirectory=jars"]
-        subprocess.run(["mvn", "-q", "-B", "-ntp", *goal], cwd=made, check=True)
-        os.replace(Path(made) / "jars", JARS)
+        for goal in goals:
+            subprocess.run(["mvn", "-q", "-B", "-ntp", *goal], cwd=made, check=True)
+        os.replace(Path(made) / "jars", target)
 
 
 @dataclass
