@@ -17,7 +17,9 @@ help:
 
 setup: $(READY)
 
+LONG_LAWS := tests/laws/test_nodes.py tests/laws/test_reach_back.py tests/laws/test_diagrams.py
 SLOW_LAWS := tests/laws/test_end_to_end.py tests/laws/test_takeover.py
+NOT_QUICK := $(LONG_LAWS) $(SLOW_LAWS)
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -38,10 +40,11 @@ check: setup
 	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/mypy
-	$(PYTEST) tests/unit tests/laws $(SLOW_LAWS:%=--ignore=%) -n 2 --dist worksteal --durations=5
+	$(PYTEST) tests/unit tests/laws $(NOT_QUICK:%=--ignore=%) -n 2 --dist worksteal --durations=15
 
 test: check
-	$(PYTEST) $(SLOW_LAWS) tests/steps tests/cluster tests/chaos --durations=10
+	$(PYTEST) $(LONG_LAWS) -n 2 --dist worksteal
+	$(PYTEST) $(SLOW_LAWS) tests/steps tests/cluster tests/chaos --durations=40
 
 bench: setup
 	$(BIN)/borealis bench engine

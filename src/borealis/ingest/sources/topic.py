@@ -10,6 +10,7 @@ import re
 import time as clock_time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -28,6 +29,7 @@ PROBE_S = 1.0  # between two looks whether brokers are back
 WAIT_S = 0.1  # for the first record of a batch; also how soon a wish to stop is heard
 HOLD_S = 5.0  # how long a partition that does not deliver may hold the others back
 TAKE_MOST = 50_000  # records at a time
+MANY = 5_000  # records that are worth another thread
 PARTITION_BYTES = 64 << 20  # read ahead of the others; then the partition waits
 LOOK_FOR_PARTITIONS_S = 30.0
 FULL_MS = 10  # how soon the library fetches again when its queue was full; its own choice is a second
@@ -69,6 +71,17 @@ class _Chunk:
         """Some of its rows."""
         arrays = (array[start:stop] for array in (self.offset, self.time, self.reach))
         return _Chunk(self.rows.slice(start, stop - start), *arrays)
+
+
+@dataclass(frozen=True)
+class _Arrived:
+    """Records of one partition that came together, as rows."""
+
+    partition: int
+    stop: int  # behind the last record
+    rows: pa.RecordBatch
+    offset: Int64s  # of each row
+    bad: list[Bad]
 
 
 @dataclass
@@ -151,6 +164,8 @@ class TopicReader:
         self._partitions: dict[int, _Partition] = {}
         self._stopped = False
         self._held_since: float | None = None
+        self._other = ThreadPoolExecutor(1, f"decode {topic}")
+        self._decoding: Future[list[_Arrived | Any]] | None = None
         self._trouble = ""
         self._next_probe = self._next_look = 0.0
         conf = brokers.conf(
@@ -247,6 +262,7 @@ class TopicReader:
         for number, offset in offsets.items():
             low, high = self.range(number)
             self._check_holds(number, offset, low, high)
+        self._decoding = None  # whatever it is, it is not of these offsets, or it is read again
         self._partitions = {n: _Partition(n, at, at, ends.get(n, 0) if ends else None) for n, at in offsets.items()}
         for one in self._partitions.values():
             one.at_end = one.done()
@@ -367,24 +383,34 @@ class TopicReader:
             self._consumer.resume([self._kafka.TopicPartition(self.topic, one.number)])
 
     def _poll(self, wait_s: float = WAIT_S) -> None:
-        """Take what has arrived; waits a little if that is nothing."""
-        messages = self._consumer.consume(1, wait_s)
+        """Take what has arrived; waits a little if that is nothing.
+
+        Many records are decoded by another thread while this one fetches the next; what is added is in their order.
+        """
+        messages = self._consumer.consume(1, 0.0 if self._decoding else wait_s)
         if messages:
             messages += self._consumer.consume(TAKE_MOST, 0)
-        errors = map(self._kafka.Message.error, messages)
-        events = [i for i, error in enumerate(errors) if error is not None]
-        for start, stop in zip([0, *(i + 1 for i in events)], [*events, len(messages)], strict=True):
-            if stop > start:
-                self._arrived(messages[start:stop])
-            if stop < len(messages):
-                self._event(messages[stop])
-        if len(messages) > len(events):
-            self._suspect = False
+        before, self._decoding = self._decoding, None
+        if len(messages) >= MANY:
+            self._decoding = self._other.submit(self._decoded, messages)
+        if before is not None:
+            self._settle(before.result())
+        if messages and self._decoding is None:
+            self._settle(self._decoded(messages))
         if messages and not self._suspect:
             self.presence.found()
         else:
             self._probe()
         self._look_for_partitions()
+
+    def _settle(self, arrived: Sequence[_Arrived | Any]) -> None:
+        """Add records, and heed what the library says between them."""
+        for one in arrived:
+            if isinstance(one, _Arrived):
+                self._suspect = False
+                self._add(one)
+            else:
+                self._event(one)
 
     def _event(self, message: Any) -> None:
         error, codes = message.error(), self._kafka.KafkaError
@@ -402,45 +428,60 @@ class TopicReader:
             raise InputError(f"{self.what}: {error.str()}", hint="check the topic, the settings and the access rights")
         self._suspect = True
 
-    def _arrived(self, messages: list[Any]) -> None:
+    def _decoded(self, messages: list[Any]) -> list[_Arrived | Any]:
+        """Records by partition, decoded, and what the library says between them. Changes nothing here."""
+        errors = map(self._kafka.Message.error, messages)
+        events = [i for i, error in enumerate(errors) if error is not None]
+        found: list[_Arrived | Any] = []
+        for start, stop in zip([0, *(i + 1 for i in events)], [*events, len(messages)], strict=True):
+            if stop > start:
+                found += self._by_partition(messages[start:stop])
+            if stop < len(messages):
+                found.append(messages[stop])
+        return found
+
+    def _by_partition(self, messages: list[Any]) -> Iterator[_Arrived]:
         """Records of any partitions; nothing is done here for each of them that the library's own code can do."""
         kind = self._kafka.Message
         numbers = np.array(list(map(kind.partition, messages)), np.int64)
         offsets = np.array(list(map(kind.offset, messages)), np.int64)
         values = list(map(kind.value, messages))
         if (numbers == numbers[0]).all():
-            self._add(int(numbers[0]), values, offsets)
+            yield self._arrived(int(numbers[0]), values, offsets)
             return
         for number in np.unique(numbers).tolist():
             mine = np.flatnonzero(numbers == number)
-            self._add(number, [values[i] for i in mine.tolist()], offsets[mine])
+            yield self._arrived(number, [values[i] for i in mine.tolist()], offsets[mine])
 
-    def _add(self, number: int, values: list[bytes | None], offsets: Int64s) -> None:
-        one = self._partitions.get(number)
+    def _arrived(self, number: int, values: list[bytes | None], offsets: Int64s) -> _Arrived:
+        found = decode(values, self._records, self._schema, self._time)
+        bad = [Bad(number, int(offsets[i]), values[i] or b"", reason) for i, reason in found.bad]
+        return _Arrived(number, int(offsets[-1]) + 1, found.rows, offsets[found.record], bad)
+
+    def _add(self, arrived: _Arrived) -> None:
+        one = self._partitions.get(arrived.partition)
         if one is None or one.done():
             return
-        inside = len(offsets) if one.end is None else int(np.searchsorted(offsets, one.end))
-        seen = int(np.searchsorted(offsets, one.stop))  # handed out before a partition was paused
+        first, end = one.stop, arrived.stop if one.end is None else one.end
         one.at_end = one.given_up = False
-        if inside > seen:
-            self._decode(one, values[seen:inside], offsets[seen:inside])
-        one.stop = max(one.stop, int(offsets[-1]) + 1)
+        one.bad.extend(bad for bad in arrived.bad if first <= bad.offset < end)
+        # what is before `first` was handed out before a partition was paused
+        start, stop = np.searchsorted(arrived.offset, [first, end]).tolist()
+        if stop > start:
+            self._add_rows(one, arrived.rows.slice(start, stop - start), arrived.offset[start:stop])
+        one.stop = max(one.stop, arrived.stop)
         if one.done():
             one.at_end = True
         elif one.size > PARTITION_BYTES and not one.paused:
             one.paused = True
             self._consumer.pause([self._kafka.TopicPartition(self.topic, one.number)])
 
-    def _decode(self, one: _Partition, values: list[bytes | None], offsets: Int64s) -> None:
-        found = decode(values, self._records, self._schema, self._time)
-        one.bad.extend(Bad(one.number, int(offsets[i]), values[i] or b"", reason) for i, reason in found.bad)
-        count = found.rows.num_rows
+    def _add_rows(self, one: _Partition, rows: pa.RecordBatch, offset: Int64s) -> None:
         if self._time is None:
-            time = np.zeros(count, np.int64)
+            time = np.zeros(rows.num_rows, np.int64)
         else:
-            time = found.rows.column(self._time).view(pa.int64()).to_numpy()
-        reach = np.maximum(np.maximum.accumulate(time), one.reach) if count else time
-        one.add(_Chunk(found.rows, offsets[found.record], time, reach))
+            time = rows.column(self._time).view(pa.int64()).to_numpy()
+        one.add(_Chunk(rows, offset, time, np.maximum(np.maximum.accumulate(time), one.reach)))
 
     def _probe(self) -> None:
         """Nothing came: is anybody there?"""
@@ -475,6 +516,7 @@ class TopicReader:
 
     def close(self) -> None:
         """Let go of the brokers."""
+        self._other.shutdown(cancel_futures=True)
         self._consumer.close()
 
 
