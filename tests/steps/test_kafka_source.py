@@ -216,6 +216,7 @@ def test_a_topic_that_was_made_anew(broker: Broker, tmp_path: Path) -> None:
     admin.delete_topics([topic])[topic].result(WAIT_S)
     _eventually(lambda: topic not in admin.list_topics(timeout=5).topics)
     broker.topic(topic)
+    _eventually(lambda: _end(broker, topic) == 0)  # the broker says so before it is so
     with pytest.raises(InputError, match="ends at offset 0 of partition 0, before 20"):
         read(source(broker, topic, tmp_path), 20)
 
@@ -323,6 +324,17 @@ def test_a_broker_that_stays_away_is_given_up(own_broker: Broker) -> None:
     own_broker.kill()
     with pytest.raises(InputError, match=r"no broker at .* for 1 second"):
         next(batches)
+
+
+def _end(broker: Broker, topic: str) -> int | None:
+    """Behind the newest record of partition 0; None if the broker cannot tell now."""
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "look"})
+    try:
+        return int(consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=5)[1])
+    except KafkaException:
+        return None
+    finally:
+        consumer.close()
 
 
 def _eventually(happens: Callable[[], bool]) -> None:

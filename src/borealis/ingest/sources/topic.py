@@ -6,13 +6,16 @@ that are each in order gives tuples in order, and none of them late. At the end 
 
 from __future__ import annotations
 
+import gc
 import re
 import time as clock_time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -29,6 +32,7 @@ PROBE_S = 1.0  # between two looks whether brokers are back
 WAIT_S = 0.1  # for the first record of a batch; also how soon a wish to stop is heard
 HOLD_S = 5.0  # how long a partition that does not deliver may hold the others back
 TAKE_MOST = 50_000  # records at a time
+PIECE = 10_000  # of them that are objects at the same time
 MANY = 5_000  # records that are worth another thread
 PARTITION_BYTES = 64 << 20  # read ahead of the others; then the partition waits
 LOOK_FOR_PARTITIONS_S = 30.0
@@ -71,6 +75,15 @@ class _Chunk:
         """Some of its rows."""
         arrays = (array[start:stop] for array in (self.offset, self.time, self.reach))
         return _Chunk(self.rows.slice(start, stop - start), *arrays)
+
+
+@dataclass(frozen=True)
+class _Fetched:
+    """Records of any partitions, as the library gave them."""
+
+    partition: Int64s
+    offset: Int64s
+    values: list[bytes | None]
 
 
 @dataclass(frozen=True)
@@ -387,17 +400,15 @@ class TopicReader:
 
         Many records are decoded by another thread while this one fetches the next; what is added is in their order.
         """
-        messages = self._consumer.consume(1, 0.0 if self._decoding else wait_s)
-        if messages:
-            messages += self._consumer.consume(TAKE_MOST, 0)
+        fetched, count = self._fetch(0.0 if self._decoding else wait_s)
         before, self._decoding = self._decoding, None
-        if len(messages) >= MANY:
-            self._decoding = self._other.submit(self._decoded, messages)
+        if count >= MANY:
+            self._decoding = self._other.submit(self._decoded, fetched)
         if before is not None:
             self._settle(before.result())
-        if messages and self._decoding is None:
-            self._settle(self._decoded(messages))
-        if messages and not self._suspect:
+        if fetched and self._decoding is None:
+            self._settle(self._decoded(fetched))
+        if fetched and not self._suspect:
             self.presence.found()
         else:
             self._probe()
@@ -428,30 +439,51 @@ class TopicReader:
             raise InputError(f"{self.what}: {error.str()}", hint="check the topic, the settings and the access rights")
         self._suspect = True
 
-    def _decoded(self, messages: list[Any]) -> list[_Arrived | Any]:
-        """Records by partition, decoded, and what the library says between them. Changes nothing here."""
-        errors = map(self._kafka.Message.error, messages)
-        events = [i for i, error in enumerate(errors) if error is not None]
-        found: list[_Arrived | Any] = []
+    def _fetch(self, wait_s: float) -> tuple[list[_Fetched | Any], int]:
+        """Records, what the library says between them, and how many of all that there are.
+
+        The library makes an object of each record, and Python's garbage collector would go through them all, again and
+        again: that took longer than all the rest. So it waits meanwhile, and the objects go at once.
+        """
+        found: list[_Fetched | Any] = []
+        count = 0
+        with _uncollected():
+            while count < TAKE_MOST:
+                messages = self._consumer.consume(PIECE, 0) if count else self._consumer.consume(1, wait_s)
+                if not messages:
+                    break
+                count += len(messages)
+                found += self._picked(messages)
+        return found, count
+
+    def _picked(self, messages: list[Any]) -> Iterator[_Fetched | Any]:
+        """Nothing is done here for each record that the library's own code can do."""
+        kind = self._kafka.Message
+        events = [i for i, error in enumerate(map(kind.error, messages)) if error is not None]
         for start, stop in zip([0, *(i + 1 for i in events)], [*events, len(messages)], strict=True):
-            if stop > start:
-                found += self._by_partition(messages[start:stop])
+            some = messages[start:stop] if events else messages
+            if some:
+                numbers = np.array(list(map(kind.partition, some)), np.int64)
+                yield _Fetched(numbers, np.array(list(map(kind.offset, some)), np.int64), list(map(kind.value, some)))
             if stop < len(messages):
-                found.append(messages[stop])
+                yield messages[stop]
+
+    def _decoded(self, fetched: Sequence[_Fetched | Any]) -> list[_Arrived | Any]:
+        """Records by partition, decoded, and what the library says between them. Changes nothing here."""
+        found: list[_Arrived | Any] = []
+        for is_records, run in groupby(fetched, lambda one: isinstance(one, _Fetched)):
+            some = list(run)
+            found += self._by_partition(some) if is_records else some
         return found
 
-    def _by_partition(self, messages: list[Any]) -> Iterator[_Arrived]:
-        """Records of any partitions; nothing is done here for each of them that the library's own code can do."""
-        kind = self._kafka.Message
-        numbers = np.array(list(map(kind.partition, messages)), np.int64)
-        offsets = np.array(list(map(kind.offset, messages)), np.int64)
-        values = list(map(kind.value, messages))
-        if (numbers == numbers[0]).all():
-            yield self._arrived(int(numbers[0]), values, offsets)
-            return
-        for number in np.unique(numbers).tolist():
-            mine = np.flatnonzero(numbers == number)
-            yield self._arrived(number, [values[i] for i in mine.tolist()], offsets[mine])
+    def _by_partition(self, fetched: Sequence[_Fetched]) -> Iterator[_Arrived]:
+        for number in np.unique(np.concatenate([one.partition for one in fetched])).tolist():
+            mine = [np.flatnonzero(one.partition == number) for one in fetched]
+            values: list[bytes | None] = []
+            for one, at in zip(fetched, mine, strict=True):
+                values += one.values if len(at) == len(one.values) else [one.values[i] for i in at.tolist()]
+            offsets = np.concatenate([one.offset[at] for one, at in zip(fetched, mine, strict=True)])
+            yield self._arrived(number, values, offsets)
 
     def _arrived(self, number: int, values: list[bytes | None], offsets: Int64s) -> _Arrived:
         found = decode(values, self._records, self._schema, self._time)
@@ -542,6 +574,19 @@ def _joined_times(chunks: Iterable[_Chunk], count: int) -> Int64s:
         found.append(chunk.time[:count])
         count -= len(chunk.time)
     return np.concatenate(found) if found else np.empty(0, np.int64)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the garbage collector, if it is on; for a moment only, since it is so for all threads."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _away(kafka: Any) -> tuple[int, ...]:
