@@ -20,7 +20,7 @@ from borealis.ingest.sources import topic as reading
 from borealis.ingest.sources.kafka import KafkaSource, kafka
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int64())])
