@@ -6,7 +6,7 @@ Nothing here knows types or columns; Spark does, later. Where this module is uns
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from borealis.diagram.names import require_distinct, require_free
@@ -99,6 +99,18 @@ def tokens(text: str) -> list[Token]:
     if closers:
         raise DiagramError(f"a '{closers[-1]}' is missing in '{_short(text)}'", hint="close every bracket")
     return found
+
+
+def split_all(exprs: Mapping[str, str]) -> tuple[list[tuple[str, str]], dict[str, str]]:
+    """The distinct aggregates over several named expressions, and each expression over them."""
+    calls: list[tuple[str, str]] = []
+    finals = {}
+    for name, expression in exprs.items():
+        try:
+            finals[name], calls = split_aggregates(expression, calls)
+        except DiagramError as e:
+            raise DiagramError(f"'{name}': {e.message}", hint=e.hint) from None
+    return calls, finals
 
 
 def split_aggregates(text: str, calls: Sequence[tuple[str, str]] = ()) -> tuple[str, list[tuple[str, str]]]:

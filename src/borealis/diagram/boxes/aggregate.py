@@ -97,14 +97,7 @@ class Aggregate(Box):
         return self._split()[1]
 
     def _split(self) -> tuple[list[tuple[str, str]], dict[str, str]]:
-        calls: list[tuple[str, str]] = []
-        finals = {}
-        for name, expression in self.exprs.items():
-            try:
-                finals[name], calls = sql.split_aggregates(expression, calls)
-            except DiagramError as e:
-                raise DiagramError(f"'{name}': {e.message}", hint=e.hint) from None
-        return calls, finals
+        return sql.split_all(self.exprs)
 
     @property
     def operator_class(self) -> str:

@@ -14,9 +14,10 @@ from borealis.errors import InputError
 from borealis.ingest.dead_letters import DeadLetters
 from borealis.ingest.sources.base import cut
 from borealis.ingest.sources.brokers import GIVE_UP, Address, Brokers, confluent
-from borealis.ingest.sources.ledger import ANEW, Base, Batch, Ledger
+from borealis.ingest.sources.ledger import Base, Batch, Ledger
 from borealis.ingest.sources.records import FORMATS, records
 from borealis.ingest.sources.topic import Start, Taken, TopicReader
+from borealis.state.lines import ANEW
 
 OPTIONS = ("format", "start", "until", "bad", "give_up")
 NOW = "now"

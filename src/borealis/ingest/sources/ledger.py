@@ -13,10 +13,8 @@ The file:
 
 from __future__ import annotations
 
-import json
 import os
 import threading
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,11 +23,10 @@ from typing import Any, BinaryIO
 from borealis.errors import InputError
 from borealis.state.commits import write_whole
 from borealis.state.disk import disk
+from borealis.state.lines import ANEW, line, lines_of
 
 VERSION = b"BOREALIS-LEDGER-1\n"
 BYTES_MOST = 1 << 20  # of the file, before it is worth writing it anew
-ANEW = "restore the state directory from a copy, or delete it to start anew"
-CHECKSUM = 9  # characters: eight digits and a space
 
 
 @dataclass(frozen=True)
@@ -114,14 +111,14 @@ class Ledger:
 
     def add(self, batch: Batch) -> None:
         """Keep a batch; when this returns, it survives."""
-        line = _line({"first": batch.first, "parts": [list(vars(part).values()) for part in batch.parts]})
+        data = _batch_line(batch)
         with self._lock, self._disk("write"):
             file = self._opened()
-            view = memoryview(line)
+            view = memoryview(data)
             while len(view):
                 view = view[file.write(view) or 0 :]
             os.fdatasync(file.fileno())
-            self._size += len(line)
+            self._size += len(data)
             self.batches.append(batch)
 
     def committed(self, position: int) -> None:
@@ -148,8 +145,8 @@ class Ledger:
 
     def _rewrite(self) -> None:
         assert self.base is not None
-        lines = [_line(self.base.to_json())]
-        lines += [_line({"first": b.first, "parts": [list(vars(p).values()) for p in b.parts]}) for b in self.batches]
+        lines = [line(self.base.to_json())]
+        lines += map(_batch_line, self.batches)
         data = VERSION + b"".join(lines)
         with self._disk("write"):
             if self._file is not None:
@@ -164,29 +161,22 @@ class Ledger:
         return self._file
 
     def _read(self) -> None:
-        with open(self.path, "r+b") as file:
-            if file.readline() != VERSION:
-                raise InputError(f"{self.path} is no ledger of this version", hint=ANEW)
-            whole = file.tell()
-            for raw in file:
-                said = _parsed(raw)
-                if said is None:
-                    if file.read(1):
-                        raise InputError(f"{self.path} is damaged", hint=ANEW)
-                    break
-                whole += len(raw)
-                if self.base is None:
-                    self.base = Base.from_json(said)
-                    continue
-                batch = Batch(said["first"], tuple(Part(*part) for part in said["parts"]))
-                if batch.first != self.position:
-                    raise InputError(f"{self.path} is damaged: batch {batch.first} after {self.position}", hint=ANEW)
-                self.batches.append(batch)
-            file.truncate(whole)
-            self._size = whole
+        for said in lines_of(self.path, VERSION):
+            if self.base is None:
+                self.base = Base.from_json(said)
+                continue
+            batch = Batch(said["first"], tuple(Part(*part) for part in said["parts"]))
+            if batch.first != self.position:
+                raise InputError(f"{self.path} is damaged: batch {batch.first} after {self.position}", hint=ANEW)
+            self.batches.append(batch)
+        self._size = self.path.stat().st_size
 
     def _disk(self, verb: str) -> Any:
         return disk(f"the ledger {self.path}", verb, "start again")
+
+
+def _batch_line(batch: Batch) -> bytes:
+    return line({"first": batch.first, "parts": [list(vars(part).values()) for part in batch.parts]})
 
 
 def _after(base: Base, batches: list[Batch]) -> dict[int, int]:
@@ -195,15 +185,3 @@ def _after(base: Base, batches: list[Batch]) -> dict[int, int]:
         for part in batch.parts:
             offsets[part.partition] = part.next
     return offsets
-
-
-def _line(said: Mapping[str, Any]) -> bytes:
-    text = json.dumps(said, separators=(",", ":")).encode()
-    return b"%08x " % zlib.crc32(text) + text + b"\n"
-
-
-def _parsed(raw: bytes) -> dict[str, Any] | None:
-    if not raw.endswith(b"\n") or raw[:CHECKSUM] != b"%08x " % zlib.crc32(raw[CHECKSUM:-1]):
-        return None
-    said: dict[str, Any] = json.loads(raw[CHECKSUM:-1])
-    return said

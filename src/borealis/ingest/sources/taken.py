@@ -11,9 +11,7 @@ The file:
 
 from __future__ import annotations
 
-import json
 import os
-import zlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -23,10 +21,9 @@ from typing import Any, BinaryIO
 from borealis.errors import InputError
 from borealis.state.commits import write_whole
 from borealis.state.disk import disk
+from borealis.state.lines import ANEW, line, lines_of
 
 VERSION = b"BOREALIS-FILES-1\n"
-ANEW = "restore the state directory from a copy, or delete it to start anew"
-CHECKSUM = 9  # characters: eight digits and a space
 
 
 @dataclass
@@ -54,7 +51,7 @@ class FilesTaken:
             if path.exists():
                 self._read(path)
             else:
-                write_whole(path, VERSION + _line({"directory": self.directory}))
+                write_whole(path, VERSION + line({"directory": self.directory}))
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - held until close
 
     def __contains__(self, name: object) -> bool:
@@ -95,31 +92,18 @@ class FilesTaken:
         if self._file is None:
             return
         with self._disk("write"):
-            view = memoryview(_line(said))
+            view = memoryview(line(said))
             while len(view):
                 view = view[self._file.write(view) or 0 :]
             if sync:
                 os.fdatasync(self._file.fileno())
 
     def _read(self, path: Path) -> None:
-        with open(path, "r+b") as file:
-            if file.readline() != VERSION:
-                raise InputError(f"{path} is no ledger of this version", hint=ANEW)
-            whole = file.tell()
-            head = True
-            for raw in file:
-                said = _parsed(raw)
-                if said is None:
-                    if file.read(1):
-                        raise InputError(f"{path} is damaged", hint=ANEW)
-                    break
-                whole += len(raw)
-                if head:
-                    self._check_directory(said)
-                    head = False
-                else:
-                    self._note(path, said)
-            file.truncate(whole)
+        for number, said in enumerate(lines_of(path, VERSION)):
+            if not number:
+                self._check_directory(said)
+            else:
+                self._note(path, said)
 
     def _check_directory(self, said: dict[str, Any]) -> None:
         if said.get("directory") != self.directory:
@@ -143,15 +127,3 @@ class FilesTaken:
 
     def _disk(self, verb: str) -> AbstractContextManager[None]:
         return disk(f"the ledger {self.path}", verb, "start again")
-
-
-def _line(said: dict[str, Any]) -> bytes:
-    text = json.dumps(said, separators=(",", ":")).encode()
-    return b"%08x " % zlib.crc32(text) + text + b"\n"
-
-
-def _parsed(raw: bytes) -> dict[str, Any] | None:
-    if not raw.endswith(b"\n") or raw[:CHECKSUM] != b"%08x " % zlib.crc32(raw[CHECKSUM:-1]):
-        return None
-    said: dict[str, Any] = json.loads(raw[CHECKSUM:-1])
-    return said
