@@ -18,6 +18,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # for what several folders share
 
 from benchmarks.kafka_broker import Broker, missing
 
+from postgres import Embedded, Server, server
+
 # A failing example prints the blob that replays it. Choose with `HYPOTHESIS_PROFILE=deep pytest tests/laws`.
 CALM = {"deadline": None, "print_blob": True, "suppress_health_check": list(HealthCheck)}
 settings.register_profile("quick", max_examples=25, derandomize=True, **CALM)  # the same every time, as CI wants it
@@ -36,6 +38,23 @@ def spark() -> Iterator[SparkSession]:
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # errors are expected in some tests
     yield one
     one.stop()
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Server]:
+    """A PostgreSQL server for the tests of a file."""
+    with server() as one:
+        yield one
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> Embedded | Server:
+    """A database without tables, of each kind."""
+    if request.param == "sqlite":
+        return Embedded(tmp_path / "a.db")
+    made: Server = request.getfixturevalue("postgres")
+    made.run("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    return made
 
 
 @pytest.fixture(scope="session")

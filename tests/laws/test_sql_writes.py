@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -28,23 +27,16 @@ from borealis.ingest.input_manager import Admission
 from borealis.node.unit import UnitOptions, UnitRun
 from borealis.plan.compile import Compiled
 from borealis.plan.worker import read_train
-from postgres import Embedded, Server, server
+from postgres import Embedded, Server
 
 pytestmark = pytest.mark.spark
 SEEDS = st.integers(0, 2**32 - 1)
 TABLE = "CREATE TABLE t (n BIGINT CHECK (n <> 3), s TEXT)"
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Server]:
-    with server() as one:
-        yield one
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Embedded | Server:
-    made: Any = Embedded(tmp_path / "a.db") if request.param == "sqlite" else request.getfixturevalue("postgres")
-    return made  # type: ignore[no-any-return]
+@pytest.fixture
+def database(empty_database: Embedded | Server) -> Embedded | Server:
+    return empty_database
 
 
 def empty(database: Embedded | Server) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,29 +13,20 @@ from pyspark.sql import SparkSession
 from borealis import Diagram, run
 from borealis.errors import DiagramError, TrainError
 from borealis.node.progress import Progress
-from postgres import Embedded, Server, server
+from postgres import Embedded, Server
 
 pytestmark = pytest.mark.spark
 CALL = "ts TIMESTAMP, customer INT, seconds INT"
 INSERT = "INSERT INTO bills (name, seconds) VALUES (:name, :seconds)"
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Server]:
-    with server() as one:
-        yield one
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Embedded | Server:
-    if request.param == "sqlite":
-        made: Any = Embedded(tmp_path / "a.db")
-    else:
-        made = request.getfixturevalue("postgres")
-        made.run("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
-    made.run("CREATE TABLE customers (id INT, name TEXT)", "INSERT INTO customers VALUES (1, 'Ada'), (2, 'Bob')")
-    made.run("CREATE TABLE bills (name TEXT, seconds INT CHECK (seconds >= 0))")
-    return made  # type: ignore[no-any-return]
+@pytest.fixture
+def database(empty_database: Embedded | Server) -> Embedded | Server:
+    empty_database.run(
+        "CREATE TABLE customers (id INT, name TEXT)", "INSERT INTO customers VALUES (1, 'Ada'), (2, 'Bob')"
+    )
+    empty_database.run("CREATE TABLE bills (name TEXT, seconds INT CHECK (seconds >= 0))")
+    return empty_database
 
 
 def calls(n: int) -> list[tuple[str, int, int]]:

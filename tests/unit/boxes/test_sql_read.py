@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -20,28 +19,17 @@ from borealis.ha.classes import classify
 from borealis.kernels.flow import Flow
 from borealis.kernels.sql_read import SqlReadKernel
 from borealis.kernels.sql_write import REASON
-from postgres import Embedded, Server, server
+from postgres import Embedded, Server
 
 NAME = pa.schema([("name", pa.string())])
 ASK = "SELECT name FROM customers WHERE id = :id ORDER BY name"
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Server]:
-    with server() as one:
-        yield one
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Embedded | Server:
-    if request.param == "sqlite":
-        made: Any = Embedded(tmp_path / "a.db")
-    else:
-        made = request.getfixturevalue("postgres")
-        made.run("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
-    made.run("CREATE TABLE customers (id BIGINT, name TEXT)")
-    made.run("INSERT INTO customers VALUES (1, 'b'), (1, 'a'), (2, 'c'), (3, NULL), (NULL, 'nobody')")
-    return made  # type: ignore[no-any-return]
+@pytest.fixture
+def database(empty_database: Embedded | Server) -> Embedded | Server:
+    empty_database.run("CREATE TABLE customers (id BIGINT, name TEXT)")
+    empty_database.run("INSERT INTO customers VALUES (1, 'b'), (1, 'a'), (2, 'c'), (3, NULL), (NULL, 'nobody')")
+    return empty_database
 
 
 def kernel(

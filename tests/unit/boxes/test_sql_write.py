@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -24,27 +23,16 @@ from borealis.diagram.statements import parameters
 from borealis.errors import DiagramError, TrainError
 from borealis.kernels.flow import Flow
 from borealis.kernels.sql_write import REASON, SqlWriteKernel
-from postgres import Embedded, Server, server
+from postgres import Embedded, Server
 
 INSERT = "INSERT INTO t (id, n) VALUES (:id, :n)"
 GIVE_UP_US = 20_000_000
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Server]:
-    with server() as one:
-        yield one
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Embedded | Server:
-    if request.param == "sqlite":
-        made: Any = Embedded(tmp_path / "a.db")
-    else:
-        made = request.getfixturevalue("postgres")
-        made.run("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
-    made.run("CREATE TABLE t (id BIGINT PRIMARY KEY, n BIGINT CHECK (n >= 0))")
-    return made  # type: ignore[no-any-return]
+@pytest.fixture
+def database(empty_database: Embedded | Server) -> Embedded | Server:
+    empty_database.run("CREATE TABLE t (id BIGINT PRIMARY KEY, n BIGINT CHECK (n >= 0))")
+    return empty_database
 
 
 def kernel(url: str, statement: str = INSERT, life: str = "first", **how: Any) -> SqlWriteKernel:
