@@ -22,7 +22,8 @@ from borealis.wire.auth import Security
 from borealis.wire.messages import Claim, Claimed, Done, EntryOrder, Forget, Guard, GuardAnswer, Protect
 
 if TYPE_CHECKING:
-    from borealis.node.node import Node, RunningUnit
+    from borealis.node.node import Node
+    from borealis.node.running import RunningUnit
 
 FORGET_S = 2.0
 

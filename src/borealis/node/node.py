@@ -14,7 +14,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from borealis.diagram import passes
 from borealis.diagram.cut import Piece, piece_of
 from borealis.diagram.spec import LATE, Spec, Unit
 from borealis.emit.queue import OutputQueue, QueueLimits, StandbyError
-from borealis.errors import BorealisError, ClusterError, StreamError, TrainError, WireError, did_you_mean
+from borealis.errors import BorealisError, ClusterError, StreamError, WireError, did_you_mean
 from borealis.ha.steps import Step
 from borealis.ingest.relay import Feed
 from borealis.node.entry import Entry, Place
@@ -32,7 +31,8 @@ from borealis.node.entry_guard import EntryGuard
 from borealis.node.feeds import Acks, Peers, Routes, StreamFeed, Way
 from borealis.node.guards import Claiming, Guards
 from borealis.node.handover import Handover
-from borealis.node.unit import UnitOptions, UnitRun, beyond
+from borealis.node.running import RunningUnit
+from borealis.node.unit import UnitOptions, UnitRun
 from borealis.plan.analyze import analyze, input_schema
 from borealis.plan.compile import compile_piece
 from borealis.plan.train import Query
@@ -66,107 +66,13 @@ READY_S = 120.0  # how long an order waits for Spark
 FREEZE_S = 30.0  # how long a unit may take to finish its train, and how long it stays frozen without news
 PIECE_BYTES = 1 << 20  # of an export
 MOVED_TRIES = 3  # to tell a node that a unit has left it
-RESTARTS_MOST = 5  # of a query that dies over and over, before its unit counts as failed
-RESTART_S = 0.5  # before the first of them; twice as long before each further one
 WARM_REHEARSALS = 2  # before a standby is said to stand by
 WARM_S = 20.0  # but no longer than that
-REHEARSALS = 4  # of a unit that stands by, to begin with
-REHEARSE_S = 20.0  # between later ones; Spark ends Python workers that were idle for a minute
 TICK_S = 0.05
 SELDOM = 20  # ticks between looks at what is dear to look at: queries, logs
 SCHEMAS_MOST = 16  # diagrams whose types are remembered
 
 log = logging.getLogger("borealis.node")
-
-
-@dataclass
-class RunningUnit:
-    """A unit that runs here."""
-
-    order: UnitOrder
-    piece: Piece
-    run: UnitRun
-    query: Query
-    feeds: dict[str, StreamFeed]
-    queues: dict[str, OutputQueue]
-    frozen_since: float | None = None
-    restarts: int = 0  # of its query, since the last train that was committed
-    restart_at: float | None = None  # when the next is due
-    restarting: bool = False
-    trains_then: int = 0
-    started: bool = False
-    failure: BorealisError | None = None
-    standby: bool = False  # it waits for the death of another
-    rehearsed_at: float = 0.0
-    kept_steps: list[Step] = field(default_factory=list)  # what its protection had noted on the node it came from
-
-    @property
-    def reader(self) -> str:
-        """Under which name it reads its inputs."""
-        return self.order.reader or f"{self.order.diagram}.{self.order.unit}"
-
-    def rehearse(self) -> None:
-        """Keep a unit that waits warm: a few trains of nothing to begin with, then one now and then."""
-        now = time.monotonic()
-        if self.run.rehearsed < REHEARSALS or now - self.rehearsed_at > REHEARSE_S:
-            self.rehearsed_at = now
-            self.run.rehearse()
-
-    def look(self) -> BorealisError | None:
-        """Why the unit stands still, if it does and cannot help it."""
-        if self.failure is None and not self.run.done.is_set():
-            broken = self.run.manager.failure
-            if broken is not None:
-                told = TrainError(f"its input failed: {type(broken).__name__}: {broken}", hint="a defect of Borealis")
-                self.failure = broken if isinstance(broken, BorealisError) else told
-            elif self.restarts >= RESTARTS_MOST and not self.restarting:
-                self.failure = self.query.failure()
-        return self.failure
-
-    def wants_restart(self) -> BorealisError | None:
-        """Why its query died, if it did and may be started again: the next train is then simply run anew."""
-        if self.failure is not None or self.restarting or self.run.done.is_set() or self.frozen_since is not None:
-            return None
-        if self.run.progress.trains > self.trains_then:
-            self.trains_then, self.restarts = self.run.progress.trains, 0
-        failure = self.query.failure() if self.restarts < RESTARTS_MOST else None
-        if failure is None:
-            self.restart_at = None
-        elif self.restart_at is None:  # a machine that is too busy is given time
-            self.restart_at = time.monotonic() + RESTART_S * 2**self.restarts
-        return failure if self.restart_at is not None and time.monotonic() >= self.restart_at else None
-
-    def status(self) -> UnitStatus:
-        """How it stands."""
-        progress, failure = self.run.progress, self.look()
-        waiting = [f.waiting_for for f in self.feeds.values() if f.waiting_for] + self.run.troubles()
-        state: Any = "running"
-        if failure is not None:
-            state = "failed"
-        elif self.run.done.is_set():
-            state = "ended"
-        elif self.standby:
-            state = "standby"
-        elif not self.started:
-            state = "starting"
-        elif self.frozen_since is not None:
-            state = "frozen"
-        recent = sorted(list(progress.train_ms)[-50:])
-        return UnitStatus(
-            diagram=self.order.diagram,
-            unit=self.order.unit,
-            state=state,
-            boxes=list(self.piece.boxes),
-            trains=progress.trains,
-            rows_in=progress.rows_in,
-            rows_out=sum(progress.rows_out.values()),
-            train_ms=round(recent[len(recent) // 2], 3) if recent else 0.0,
-            state_bytes=progress.state_bytes,
-            inputs={f"{self.order.diagram}/{a}": c["position"] for a, c in self.run.cursors().items()},
-            lag_rows=self.run.manager.waiting(),
-            boundary=min((q.boundary for q in self.queues.values()), default=-(2**63)),
-            error=str(failure) if failure is not None else "; ".join(waiting),
-        )
 
 
 class Node:
@@ -460,7 +366,7 @@ class Node:
         if order.guard is not None:
             self.guards.start_primary(key, unit)
             if handover is None and order.guard.incarnation > 1:
-                _begin_anew(unit, may_lose=order.guard.guarantee == "gap")
+                unit.begin_anew(may_lose=order.guard.guarantee == "gap")
         with self.ordering:
             self.units[key] = unit
             for queue in unit.queues.values():
@@ -690,7 +596,7 @@ class Node:
                 if served.get(queue.stream) is queue:
                     del served[queue.stream]
             queue.close(moved_to)
-        ending = threading.Thread(target=_end, args=(unit,), name="end-unit", daemon=True)
+        ending = threading.Thread(target=unit.end, name="end-unit", daemon=True)
         self._ending = [*(one for one in self._ending if one.is_alive()), ending]
         ending.start()  # Spark takes its time to stop a query; nobody else shall wait for that
 
@@ -795,27 +701,6 @@ def _try(work: Callable[[], None]) -> None:
         log.warning("%s", error)
     except Exception:
         log.exception("a tick failed")
-
-
-def _end(unit: RunningUnit) -> None:
-    """Stop a unit that nobody can see any more."""
-    try:
-        unit.query.stop()
-    except Exception:  # its JVM may be gone; what is ours goes all the same
-        log.exception("the query of unit %s could not be stopped", unit.order.unit)
-    finally:
-        unit.run.close(complete=False)
-
-
-def _begin_anew(unit: RunningUnit, *, may_lose: bool) -> None:
-    """Both copies of a unit were lost: it reads what there is. Of one that may lose tuples, what the lost copies gave
-    is neither given again (ids jump) nor made again (it begins at what is newest), or else somebody counts it twice.
-    """
-    for feed in unit.feeds.values():
-        feed.forgetful = True
-        feed.fresh = "newest" if may_lose else "oldest"
-    for queue in unit.queues.values() if may_lose else ():
-        queue.jump_to(beyond(queue, 0))
 
 
 def _spec(text: str) -> Spec:

@@ -24,7 +24,7 @@ from borealis.wire.messages import Claim, Claimed, Guard, GuardAnswer, GuardStat
 
 if TYPE_CHECKING:
     from borealis.node.feeds import Peers
-    from borealis.node.node import RunningUnit
+    from borealis.node.running import RunningUnit
     from borealis.node.watch import Watch
 
 ANSWER_S = 10.0  # for a parcel; a large state takes its time

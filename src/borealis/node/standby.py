@@ -26,7 +26,7 @@ from borealis.wire.messages import Guard, GuardAnswer, GuardStatus, QueueStatus,
 
 if TYPE_CHECKING:
     from borealis.node.feeds import Peers, Routes, StreamFeed
-    from borealis.node.node import RunningUnit
+    from borealis.node.running import RunningUnit
 
 log = logging.getLogger("borealis.node")
 
