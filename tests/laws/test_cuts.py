@@ -36,6 +36,7 @@ from postgres import Embedded
 
 pytestmark = pytest.mark.spark
 SEEDS = st.integers(0, 2**32 - 1)
+ROWS = st.sampled_from([25, 12, 30, 5, 2, 1, 0])  # the first one comes first: a law with one example has rows
 DATABASES = tempfile.TemporaryDirectory(prefix="borealis-test-")  # removed when Python ends
 
 # every type that can be aggregated, under its own name
@@ -247,8 +248,8 @@ def unlucky(rng: Random) -> Luck:
 def test_the_cut_changes_nothing_and_neither_do_workers(spark: SparkSession, box: Callable[[], Diagram]) -> None:
     diagram = box()
 
-    @examples(2 if box is tumbling else 4)  # it has most columns by far
-    @given(SEEDS, st.integers(0, 30))
+    @examples(1 if box is tumbling else 2)  # it has most columns by far
+    @given(SEEDS, ROWS)
     def law(seed: int, rows: int) -> None:
         rng = Random(seed)
         story = story_of(diagram, rng, rows, distinct=rng.random() < 0.3)
@@ -288,8 +289,8 @@ def test_batches_of_the_sources_and_sizes_of_trains_change_nothing(
 ) -> None:
     diagram = box()
 
-    @examples(3)
-    @given(SEEDS, st.integers(0, 30))
+    @examples(2)
+    @given(SEEDS, ROWS)
     def law(seed: int, rows: int) -> None:
         rng = Random(seed)
         story = story_of(diagram, rng, rows, distinct=False)
