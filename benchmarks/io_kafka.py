@@ -169,7 +169,7 @@ def ours(broker: str, come: str, go: str, home: str) -> None:
     import ours as queries
 
     from borealis import kafka, kafka_sink, run
-    from borealis.ingest.input_manager import Admission
+    from borealis.ingest.intake import Admission
     from borealis.plan.session import session
 
     spark = session(master=MASTER)

@@ -15,7 +15,7 @@ import workload
 from batches import KEPT, Batch, batches_of
 
 from borealis import Diagram, replay, rows, run, window
-from borealis.ingest.input_manager import Admission
+from borealis.ingest.intake import Admission
 from borealis.node import unit as node_unit
 from borealis.node.progress import Progress
 from borealis.plan.session import session

@@ -75,7 +75,7 @@ def write_file(place: Path, number: int) -> None:
 def main(home: Path, to: Path, rows_most: int) -> None:
     from borealis import run
     from borealis.emit.sinks import directory
-    from borealis.ingest.input_manager import Admission
+    from borealis.ingest.intake import Admission
     from borealis.ingest.sources import watch
     from borealis.node import unit
     from borealis.plan.session import session

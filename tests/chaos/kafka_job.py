@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from borealis import Diagram, kafka, kafka_sink, run, window
 from borealis.emit.sinks.topic import Position, TopicWriter
-from borealis.ingest.input_manager import Admission
+from borealis.ingest.intake import Admission
 
 COLUMNS = "ts TIMESTAMP, src STRING, bytes INT"
 

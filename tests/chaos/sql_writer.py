@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from borealis import Diagram, run
-from borealis.ingest.input_manager import Admission
+from borealis.ingest.intake import Admission
 from borealis.node.unit import UnitRun
 
 ROWS = 300

@@ -24,7 +24,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from borealis.emit.sinks import as_sink, files
 from borealis.errors import BorealisError
-from borealis.ingest.input_manager import Admission
+from borealis.ingest.intake import Admission
 from borealis.ingest.sources import as_source
 from borealis.node import unit as node_unit
 from borealis.node.unit import UnitOptions, UnitRun

@@ -71,7 +71,7 @@ def contents(to: Path) -> dict[str, Any]:
 
 def main(home: Path, to: Path, rows_most: int) -> None:
     from borealis import run
-    from borealis.ingest.input_manager import Admission
+    from borealis.ingest.intake import Admission
     from borealis.node import unit
     from borealis.plan.session import session
 

@@ -14,8 +14,9 @@ import pyarrow as pa
 from borealis.emit.jumps import JUMP, above
 from borealis.emit.queue import OutputQueue, QueueLimits
 from borealis.ha.steps import Place, Step
+from borealis.ingest.causes import Passed
 from borealis.ingest.entry import Cursor
-from borealis.ingest.input_manager import Passed, Script
+from borealis.ingest.input_manager import Script
 from borealis.section import Section, section
 from borealis.tuples import FIRST_TIME, LAST_TIME
 

@@ -27,7 +27,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from borealis.diagram.spec import LATE, Spec, Unit
 from borealis.emit.sinks import TableSink
 from borealis.ingest.entry import Cursor, EntryPoint
-from borealis.ingest.input_manager import Admission, Train
+from borealis.ingest.input_manager import Train
+from borealis.ingest.intake import Admission
 from borealis.node.unit import UnitOptions, UnitRun
 from borealis.plan import worker
 from borealis.plan.batch import batch

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from borealis.diagram.spec import Input
 from borealis.ingest.entry import Cursor
-from borealis.ingest.input_manager import Admission, InputManager
+from borealis.ingest.input_manager import InputManager
+from borealis.ingest.intake import Admission
 from borealis.tuples import CAUSE, FIRST_TIME, LAST_TIME
 
 SEEDS = st.integers(0, 2**32 - 1)

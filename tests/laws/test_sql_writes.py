@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from borealis.diagram.model import Diagram
 from borealis.diagram.spec import Unit
 from borealis.emit.sinks import as_sink
-from borealis.ingest.input_manager import Admission
+from borealis.ingest.intake import Admission
 from borealis.node.unit import UnitOptions, UnitRun
 from borealis.plan.compile import Compiled
 from borealis.plan.worker import read_train

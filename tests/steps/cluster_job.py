@@ -152,7 +152,7 @@ class Killer:
 
 def main(master: str, home: Path, kills: int, workers: list[int]) -> None:
     from borealis import run
-    from borealis.ingest.input_manager import Admission
+    from borealis.ingest.intake import Admission
     from borealis.plan.session import session
 
     begun = time.monotonic()

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from borealis import Diagram, run, window
-from borealis.ingest.input_manager import Admission
+from borealis.ingest.intake import Admission
 from borealis.node.progress import Progress
 
 START = datetime(2024, 1, 1, tzinfo=UTC)

@@ -63,7 +63,7 @@ def _run(
 ) -> Any:
     watch.say("starting Spark ...")
     spark = start_spark(options.master)
-    from borealis.ingest.input_manager import Admission
+    from borealis.ingest.intake import Admission
     from borealis.node.run import run
 
     admission = Admission() if options.rows_per_train is None else Admission(rows_most=options.rows_per_train)

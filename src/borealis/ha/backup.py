@@ -11,7 +11,8 @@ from typing import Literal
 
 from borealis.ha.primary import Want
 from borealis.ha.steps import Place, Step
-from borealis.ingest.input_manager import Passed, Script
+from borealis.ingest.causes import Passed
+from borealis.ingest.input_manager import Script
 
 Answer = Literal["take", "known", "whole", "deposed"]
 Approach = Literal["amnesia", "passive", "active", "upstream-backup"]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from borealis.ha.steps import NONE, Effects, Place, Step
-from borealis.ingest.input_manager import Passed
+from borealis.ingest.causes import Passed
 
 CLIENT_S = 1.0  # what a client was pushed may be under way for so long; it acknowledges nothing
 Kind = Literal["whole", "delta", "facts"]

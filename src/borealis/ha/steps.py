@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from borealis.ingest.causes import Passed
 from borealis.ingest.entry import Cursor
-from borealis.ingest.input_manager import Passed
 
 Place = tuple[int, int]  # in a stream: the id of the next tuple, and the boundary in force
 

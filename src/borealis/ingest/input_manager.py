@@ -22,25 +22,16 @@ import pyarrow as pa
 from borealis.clock import Clock, WallClock
 from borealis.diagram.spec import Input
 from borealis.errors import BorealisError, InputError, MachineError
-from borealis.ingest.entry import Admitted, Cursor, EntryPoint
-from borealis.ingest.relay import Feed, Relay, Relayed, SectionSource, nothing_relayed
+from borealis.ingest.causes import Passed, bounds, dense, numbered, passed, with_cause
+from borealis.ingest.entry import Cursor, EntryPoint
+from borealis.ingest.intake import Admission, Intake, Piece
+from borealis.ingest.relay import Feed, Relay, Relayed, SectionSource
 from borealis.ingest.sources.base import Source
-from borealis.section import Section, empty_rows, wire_schema
-from borealis.tuples import CAUSE, FIRST_TIME, LAST_TIME, Int64s
+from borealis.section import Section, wire_schema
+from borealis.tuples import FIRST_TIME, LAST_TIME, Int64s
 
 READ_AHEAD = 2  # batches a source may be ahead of the trains
 TRAINS_AHEAD = 2  # trains made before they are asked for
-
-
-@dataclass(frozen=True)
-class Admission:
-    """How large a train may be, in rows and in bytes; one row of each input always has room."""
-
-    rows_most: int = 500_000
-    bytes_most: int = 64 << 20
-
-
-Passed = tuple[str, int, int]  # an input was read up to this tuple id and boundary
 
 
 @dataclass(frozen=True)
@@ -65,86 +56,6 @@ class Script:
     silent: bool = False
 
 
-@dataclass
-class _Intake:
-    """One input: its entry point, what its source has read, and what is admitted but in no train yet."""
-
-    entry: EntryPoint | Relay
-    source: Source | SectionSource
-    schema: pa.Schema
-    read: queue.Queue[pa.RecordBatch | Section | BaseException | None]
-    pending: deque[Admitted | Relayed]
-    cut: Cursor  # as of the last train
-    last_arrival: float
-    idle_tail: list[int]  # boundaries written while nothing arrived
-    source_ended: bool = False
-    failure: BaseException | None = None  # what stands behind the last row that could be read
-    rows: int = 0  # pending
-    size: int = 0  # of pending rows, in bytes
-
-    def add(self, admitted: Admitted | Relayed) -> None:
-        """Keep admitted rows until a train takes them."""
-        if len(admitted) or admitted.tail():
-            self.pending.append(admitted)
-            self.rows += len(admitted)
-            self.size += admitted.nbytes
-
-    def take(self, count: int) -> Admitted | Relayed:
-        """The next rows, so many of them, all from the first batch that is pending."""
-        first = self.pending.popleft()
-        if count < len(first):
-            first, rest = first.split(count)
-            self.pending.appendleft(rest)
-        self.rows -= count
-        self.size = max(0, self.size - first.nbytes) if self.pending else 0
-        return first
-
-    def nothing(self) -> Admitted | Relayed:
-        """No rows, as of the last train."""
-        if isinstance(self.entry, Relay):
-            return nothing_relayed(self.cut, empty_rows(self.schema.remove(len(self.schema) - 1)))
-        none = np.empty(0, np.int64)
-        return Admitted(self.cut, self.schema.empty_table(), none, none, none, np.empty(0, np.bool_))
-
-    def take_until(self, position: int, boundary: int) -> Relayed | None:
-        """The next tuples and boundaries, but nothing behind that place; None if there are none, so far."""
-        if not self.pending:
-            return None
-        first = self.pending[0]
-        assert isinstance(first, Relayed)
-        early, late = first.part(position, boundary)
-        if early is None:
-            return None
-        self.pending.popleft()
-        if late is not None:
-            self.pending.appendleft(late)
-        self.rows -= len(early)
-        self.size = max(0, self.size - early.nbytes) if self.pending else 0
-        return early
-
-    def is_beyond(self, position: int) -> bool:
-        """Whether what comes next lies behind this place: ids were left out, or tuples dropped, in between."""
-        first = self.pending[0] if self.pending else None
-        return isinstance(first, Relayed) and first.section.first > position
-
-    def full(self, admission: Admission) -> bool:
-        """Whether this is a train's worth. A single row is not: it may have to wait for the one behind it."""
-        return self.rows > 1 and (self.rows >= admission.rows_most or self.size >= admission.bytes_most)
-
-    @property
-    def done(self) -> bool:
-        return self.cut.ended
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """Consecutive rows of one input within a train, then boundaries that stand behind them."""
-
-    name: str
-    rows: Admitted | Relayed
-    tail: tuple[int, ...]
-
-
 class InputManager:
     """Ask `next_train` for trains, one after the other; `release` what is committed. Safe to use from threads."""
 
@@ -165,11 +76,11 @@ class InputManager:
         self.depot = depot
         self.admission = admission or Admission()
         self.clock = clock or WallClock()
-        self._intakes: dict[str, _Intake] = {}
+        self._intakes: dict[str, Intake] = {}
         for spec in inputs:
             cursor = (cursors or {}).get(spec.name, Cursor())
             relayed = isinstance(spec, Feed)
-            self._intakes[spec.name] = _Intake(
+            self._intakes[spec.name] = Intake(
                 Relay(spec, cursor) if isinstance(spec, Feed) else EntryPoint(spec, paces[spec.name], cursor),
                 sources[spec.name],
                 wire_schema(schemas[spec.name]) if relayed else schemas[spec.name],
@@ -350,7 +261,7 @@ class InputManager:
 
     # -- threads
 
-    def _read(self, intake: _Intake) -> None:
+    def _read(self, intake: Intake) -> None:
         item: pa.RecordBatch | BaseException | None = None
         try:
             for batch in self._batches(intake):
@@ -360,13 +271,13 @@ class InputManager:
             item = error
         self._hand_over(intake, item)
 
-    def _batches(self, intake: _Intake) -> Iterator[pa.RecordBatch | Section]:
+    def _batches(self, intake: Intake) -> Iterator[pa.RecordBatch | Section]:
         cursor = intake.entry.cursor
         if isinstance(intake.source, SectionSource):
             return intake.source.sections(cursor.position, cursor.boundary)
         return intake.source.batches(intake.schema, cursor.position, self.admission.rows_most)
 
-    def _hand_over(self, intake: _Intake, item: pa.RecordBatch | Section | BaseException | None) -> bool:
+    def _hand_over(self, intake: Intake, item: pa.RecordBatch | Section | BaseException | None) -> bool:
         while not self._stopped:
             try:
                 intake.read.put(item, timeout=0.1)
@@ -455,11 +366,11 @@ class InputManager:
                 raise _told(name, intake.failure)
         return False
 
-    def _by_arrival(self) -> list[_Piece]:
+    def _by_arrival(self) -> list[Piece]:
         """What is pending, each input its share: a fast one must not keep the others waiting."""
         self._write_idle_boundaries()
         rows, size = self.admission.rows_most, self.admission.bytes_most
-        pieces: list[_Piece] = []
+        pieces: list[Piece] = []
         waiting = sorted((i.rows, name) for name, i in self._intakes.items() if i.pending)
         for n, (_, name) in enumerate(waiting):
             intake, shares = self._intakes[name], len(waiting) - n
@@ -479,9 +390,9 @@ class InputManager:
                 pieces.append(self._take(name, intake, 0))
         return pieces
 
-    def _by_script(self) -> tuple[list[_Piece], bool]:
+    def _by_script(self) -> tuple[list[Piece], bool]:
         """What is there of the first script that is not done, in its order; a train does not go beyond a script."""
-        pieces: list[_Piece] = []
+        pieces: list[Piece] = []
         room = self.admission.rows_most
         while self._script and not pieces:
             script = self._script[0]
@@ -507,11 +418,11 @@ class InputManager:
                 break
         return pieces, script.silent if pieces else False
 
-    def _taken(self, name: str, intake: _Intake, rows: Relayed) -> _Piece:
+    def _taken(self, name: str, intake: Intake, rows: Relayed) -> Piece:
         tail = rows.tail()
         cut = rows.cursor(len(rows))
         intake.cut = replace(cut, boundary=tail[-1], ended=tail[-1] == LAST_TIME) if tail else cut
-        return _Piece(name, rows, tail)
+        return Piece(name, rows, tail)
 
     def _write_idle_boundaries(self) -> None:
         now = self.clock.now()
@@ -531,7 +442,7 @@ class InputManager:
             if reach > FIRST_TIME and (bound := intake.entry.idle(reach)) is not None:
                 intake.idle_tail.append(bound)
 
-    def _by_time(self) -> tuple[list[_Piece], Int64s | None]:
+    def _by_time(self) -> tuple[list[Piece], Int64s | None]:
         """All rows that no row still to be read can come before, by (newest time of their input, input, position)."""
         if len(self._intakes) == 1:
             return self._by_arrival(), None
@@ -540,7 +451,7 @@ class InputManager:
         free = {}
         weights = []
         for number, (name, intake) in enumerate(self._intakes.items()):
-            whole = _joined(intake)
+            whole = intake.joined()
             intake.pending = deque([whole] if whole is not None else [])
             newest = whole.newest if whole is not None else np.empty(0, np.int64)
             free[name] = newest[: self._free(number, intake, newest)]
@@ -556,9 +467,9 @@ class InputManager:
                 pieces.append(self._take(name, intake, count))
             places.append((start, start + count))
             start += len(mine)
-        return pieces, _dense(order, places)
+        return pieces, dense(order, places)
 
-    def _free(self, number: int, intake: _Intake, newest: Int64s) -> int:
+    def _free(self, number: int, intake: Intake, newest: Int64s) -> int:
         """How many of an input's rows no row still to be read can come before.
 
         Its last row waits until the next one is there, or the end, which stands right behind the last row.
@@ -572,13 +483,13 @@ class InputManager:
                 free = min(free, int(np.searchsorted(newest, theirs.entry.cursor.newest, side)))
         return free
 
-    def _may_end(self, intake: _Intake) -> bool:
+    def _may_end(self, intake: Intake) -> bool:
         """Whether no row still to come goes before the end of an input whose rows are all in trains."""
         mine = intake.entry.cursor.newest
         others = [i for i in self._intakes.values() if i is not intake]
         return all(i.source_ended or i.entry.cursor.newest > mine for i in others)
 
-    def _take(self, name: str, intake: _Intake, count: int) -> _Piece:
+    def _take(self, name: str, intake: Intake, count: int) -> Piece:
         """The next rows of one input, with what stands behind them if they are its last for now."""
         first = intake.take(count) if intake.pending else intake.nothing()
         cut, tail = first.cursor(len(first)), first.tail()
@@ -590,28 +501,28 @@ class InputManager:
             tail += (LAST_TIME,)
             cut = replace(cut, boundary=LAST_TIME, ended=True)
         intake.cut = cut
-        return _Piece(name, first, tail)
+        return Piece(name, first, tail)
 
     # -- writing a train
 
-    def _write(self, pieces: list[_Piece], order: Int64s | None, *, silent: bool, free: bool) -> None:
+    def _write(self, pieces: list[Piece], order: Int64s | None, *, silent: bool, free: bool) -> None:
         number = self._made + 1
         standing = {name: intake.cut.boundary for name, intake in self._intakes.items()}
         for piece in reversed(pieces):
             standing[piece.name] = piece.rows.start.boundary
-        events, causes = self._number(pieces, order)
+        events, causes = numbered(pieces, order, self._next_cause)
         header: dict[str, Any] = {"train": number, "inputs": {}}
         rows = 0
         for name, intake in self._intakes.items():
             mine = [(p, c) for p, c in zip(pieces, causes, strict=True) if p.name == name]
-            bounds = [b for p, c in mine for b in _bounds(p, c)]
-            table = _with_cause(mine, intake.schema, late=False)
-            late = _with_cause(mine, intake.schema, late=True)
+            stands = [b for p, c in mine for b in bounds(p, c)]
+            table = with_cause(mine, intake.schema, late=False)
+            late = with_cause(mine, intake.schema, late=True)
             header["inputs"][name] = {
                 "time": intake.entry.spec.time,
                 "standing": standing[name],
-                "cause": [c for c, _ in bounds],
-                "bound": [b for _, b in bounds],
+                "cause": [c for c, _ in stands],
+                "bound": [b for _, b in stands],
                 "rows": self._file(f"{number}.{name}.arrow", table),
                 "late": self._file(f"{number}.{name}.late.arrow", late),
             }
@@ -621,23 +532,10 @@ class InputManager:
         with self._changed:
             self._next_cause += events
             self._trains[number] = Train(
-                number, self.cursors(), self._next_cause, rows, final, _passed(pieces), silent, free
+                number, self.cursors(), self._next_cause, rows, final, passed(pieces), silent, free
             )
             self._made, self._final = number, final
             self._tell()
-
-    def _number(self, pieces: list[_Piece], order: Int64s | None) -> tuple[int, list[Int64s]]:
-        """How many events there are, and per piece the causes of its rows followed by those of its tail."""
-        weights = [np.concatenate([p.rows.weights(), np.ones(len(p.tail), np.int64)]).astype(np.int64) for p in pieces]
-        flat = np.concatenate(weights)
-        if order is None:
-            cause = self._next_cause + np.cumsum(flat) - 1
-        else:
-            places = _event_order(pieces, order)
-            cause = np.empty(len(flat), np.int64)
-            cause[places] = self._next_cause + np.cumsum(flat[places]) - 1
-        ends = np.cumsum([len(w) for w in weights])
-        return int(flat.sum()), [cause[end - len(w) : end] for end, w in zip(ends, weights, strict=True)]
 
     def _file(self, name: str, table: pa.Table) -> str | None:
         if not table.num_rows:
@@ -646,19 +544,6 @@ class InputManager:
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
         return str(path)
-
-
-def _passed(pieces: Sequence[_Piece]) -> tuple[Passed, ...]:
-    """The places behind the pieces of streams, in their order; only where it changes the input."""
-    found: list[Passed] = []
-    for piece in pieces:
-        if isinstance(piece.rows, Relayed):
-            boundary = piece.tail[-1] if piece.tail else piece.rows.cursor(len(piece.rows)).boundary
-            place = (piece.name, piece.rows.section.stop, boundary)
-            if found and found[-1][0] == piece.name:
-                found.pop()
-            found.append(place)
-    return tuple(found)
 
 
 def _told(name: str, error: BaseException) -> BaseException:
@@ -674,73 +559,6 @@ def _no_room(depot: Path, error: OSError) -> BorealisError:
     told = MachineError(f"cannot write a train to {depot}: {error}", hint="make room there, or make trains smaller")
     told.__cause__ = error
     return told
-
-
-def _joined(intake: _Intake) -> Admitted | None:
-    """All that is pending as one."""
-    parts = [part for part in intake.pending if isinstance(part, Admitted)]
-    if len(parts) < 2:
-        return parts[0] if parts else None
-    return Admitted(
-        parts[0].start,
-        pa.concat_tables([p.rows for p in parts]),
-        *(np.concatenate(arrays) for arrays in zip(*(p._arrays() for p in parts), strict=True)),
-    )
-
-
-def _dense(order: Int64s, places: list[tuple[int, int]]) -> Int64s:
-    """Places among the rows that are in the train, for places among all rows that could have been."""
-    renumber = np.full(max((stop for _, stop in places), default=0), -1)
-    at = 0
-    for start, stop in places:
-        renumber[start:stop] = np.arange(at, at + stop - start)
-        at += stop - start
-    dense: Int64s = renumber[order]
-    return dense
-
-
-def _event_order(pieces: list[_Piece], order: Int64s) -> Int64s:
-    """The order of rows widened to rows and tails: a piece's tail stands right behind its last row."""
-    shift = np.cumsum([0] + [len(p.tail) for p in pieces])
-    ends = np.cumsum([len(p.rows) for p in pieces])
-    piece_of = np.searchsorted(ends, order, "right")
-    rows: Int64s = order + shift[piece_of]
-    if not shift[-1]:
-        return rows
-    out: list[Int64s] = []
-    at = 0
-    tails = []  # (place in the order after which the tail stands, events)
-    for i, piece in enumerate(pieces):
-        if piece.tail:
-            mine = np.flatnonzero(piece_of == i)
-            behind = int(mine[-1]) + 1 if len(mine) else 0
-            first = int(ends[i] + shift[i])
-            tails.append((behind, np.arange(first, first + len(piece.tail))))
-    for behind, events in sorted(tails, key=lambda t: t[0]):
-        out += [rows[at:behind], events]
-        at = behind
-    return np.concatenate([*out, rows[at:]])
-
-
-def _bounds(piece: _Piece, cause: Int64s) -> list[tuple[int, int]]:
-    n = len(piece.rows)
-    return [*piece.rows.bounds(cause[:n]), *zip(cause[n:].tolist(), piece.tail, strict=True)]
-
-
-def _with_cause(pieces: list[tuple[_Piece, Int64s]], schema: pa.Schema, *, late: bool) -> pa.Table:
-    tables = []
-    for piece, causes in pieces:
-        mask = piece.rows.late
-        if late and not mask.any():
-            continue
-        rows, cause = piece.rows.rows, causes[: len(piece.rows)]
-        if late or mask.any():
-            wanted = mask if late else ~mask
-            rows, cause = rows.filter(pa.array(wanted)), cause[wanted]
-        tables.append(rows.append_column(CAUSE, pa.array(cause)))
-    if not tables:
-        return schema.append(pa.field(CAUSE, pa.int64())).empty_table()
-    return pa.concat_tables(tables)
 
 
 def cursors_to_json(cursors: dict[str, Cursor]) -> dict[str, Any]:

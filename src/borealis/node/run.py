@@ -15,7 +15,7 @@ from borealis.diagram.spec import LATE, Spec
 from borealis.emit.sinks import TableSink, as_sink
 from borealis.emit.sinks.base import Sink
 from borealis.errors import BorealisError, OutputError, did_you_mean
-from borealis.ingest.input_manager import Admission
+from borealis.ingest.intake import Admission
 from borealis.ingest.sources import as_source
 from borealis.ingest.sources.base import LiveSource, Source
 from borealis.node.progress import Progress

@@ -23,15 +23,9 @@ from borealis.emit.queue import OutputQueue
 from borealis.emit.sinks.base import FollowingSink, Sink
 from borealis.errors import BorealisError, TrainError
 from borealis.ha.steps import Step
-from borealis.ingest.input_manager import (
-    Admission,
-    InputManager,
-    Passed,
-    Script,
-    Train,
-    cursors_from_json,
-    cursors_to_json,
-)
+from borealis.ingest.causes import Passed
+from borealis.ingest.input_manager import InputManager, Script, Train, cursors_from_json, cursors_to_json
+from borealis.ingest.intake import Admission
 from borealis.ingest.planned import pack, unpack
 from borealis.ingest.relay import Feed, SectionSource
 from borealis.ingest.sources.base import LiveSource, Source

@@ -9,7 +9,7 @@ from typing import Any
 from borealis.diagram.durations import window
 from borealis.diagram.model import Diagram
 from borealis.errors import BorealisError
-from borealis.ingest.input_manager import Admission
+from borealis.ingest.intake import Admission
 from borealis.node.run import run
 
 log = logging.getLogger("borealis.node")

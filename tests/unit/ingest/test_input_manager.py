@@ -19,7 +19,8 @@ from borealis.diagram.spec import Input
 from borealis.errors import InputError, MachineError
 from borealis.ingest import input_manager
 from borealis.ingest.entry import Cursor
-from borealis.ingest.input_manager import Admission, InputManager, cursors_from_json, cursors_to_json
+from borealis.ingest.input_manager import InputManager, cursors_from_json, cursors_to_json
+from borealis.ingest.intake import Admission
 from borealis.ingest.sources import as_source
 from borealis.node.progress import Progress
 from borealis.tuples import CAUSE, FIRST_TIME, LAST_TIME
