@@ -251,6 +251,13 @@ def test_same_rows_sees_a_difference() -> None:
 # -- benchmarks
 
 
+def test_the_help_names_every_benchmark(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_app(["bench", "--help"]) == 0
+    lines = [line.split() for line in capfd.readouterr().out.splitlines()]
+    told = {words[0] for words in lines if len(words) > 2}
+    assert bench.known_experiments().keys() <= told
+
+
 def test_figures_become_a_table_and_json(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     class Fake:
         QUERIES = ("q1",)

@@ -130,7 +130,9 @@ def check(diagram: Yaml, json: Json = False) -> None:
 
 @app.command()
 def bench(
-    experiment: Annotated[str, typer.Argument(help="Which benchmark.")] = "engine",
+    experiment: Annotated[
+        str, typer.Argument(help="engine, wire, chain, start, recovery, overhead or io: see above.")
+    ] = "engine",
     json: Json = False,
     only: Annotated[list[str] | None, typer.Option(metavar="QUERY", help="Only these: q1,q3 (or repeated).")] = None,
     runs: Annotated[int, typer.Option(min=1, help="Runs of each, of which the median counts.")] = 3,
@@ -147,7 +149,17 @@ def bench(
     ] = None,
     plot: Annotated[str | None, typer.Option(metavar="FILE", help="recovery, overhead: a picture, too.")] = None,
 ) -> None:
-    """Measure, side by side with plain Structured Streaming."""
+    """Measure on this machine, side by side with plain Structured Streaming where it can do the same.
+
+    \b
+    engine    one node: rows per second and time of a train
+    wire      one stream from process to process
+    chain     three nodes in a row beside one
+    start     how long 'borealis up --nodes 3' takes
+    recovery  how long readers hear nothing when a node is killed
+    overhead  what protection costs while all is well
+    io        from Kafka to Kafka, and into PostgreSQL
+    """
     from borealis.cli.bench import bench_command, names
 
     more = {"kills": kills, "approach": names(approach), "diagram": names(diagram), "interval": interval, "plot": plot}
@@ -195,7 +207,9 @@ def up(
     data: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep catalog and logs of durable inputs here, for a later 'up'.")
     ] = None,
-    token_file: TokenFile = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Protect the cluster with the token in this file.")
+    ] = None,
     wait: Annotated[float, typer.Option(min=1, help="Seconds until all must be ready.")] = 180,
     json: Json = False,
 ) -> None:

@@ -12,7 +12,6 @@ Paths are taken from the folder of the file. Everything but the nodes may be lef
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,9 +20,10 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from borealis.emit.whereabouts import HOST, PORT, PORT_MOST
+from borealis.emit.whereabouts import HOST, PORT, PORT_MOST, is_loopback
 from borealis.errors import ClusterError, MachineError, did_you_mean
 
+NODES = "write 'nodes: [{name: node1}]': there is one at least, and each has a name"
 EVERYWHERE = ("0.0.0.0", "::", "")
 NodeName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.-]+$")]
 
@@ -92,20 +92,6 @@ def load_cluster_file(path: Path) -> ClusterFile:
     return _anchored(made, path.absolute().parent)
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address.
-
-    >>> is_loopback("localhost"), is_loopback("127.0.0.9"), is_loopback("::1"), is_loopback("10.0.0.1")
-    (True, True, True, False)
-    """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def is_here(host: str, we_are: str | None = None) -> bool:
     """Whether a host is this machine: loopback, the name the user gave us, or an address that is ours."""
     if is_loopback(host):
@@ -170,13 +156,22 @@ def _anchored(made: ClusterFile, folder: Path) -> ClusterFile:
 def _told(path: Path, error: ValidationError) -> ClusterError:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
+    got = f"(got {str(first.get('input'))[:60]})"
     if first["type"] == "extra_forbidden":
         known = _keys(first["loc"][:-1])
         hint = did_you_mean(str(first["loc"][-1]), known) or f"keys there are {', '.join(known)}"
         return ClusterError(f"{path}: unknown key '{where}'", hint=hint)
     if first["type"] == "missing":
-        return ClusterError(f"{path}: '{where}' is missing", hint="every node has a name, and there is one at least")
-    return ClusterError(f"{path}: {where}: {first['msg']} (got {str(first.get('input'))[:60]})", hint="mend it there")
+        hint = "a certificate and its key go together" if first["loc"][0] == "tls" else NODES
+        return ClusterError(f"{path}: '{where}' is missing", hint=hint)
+    if first["type"] in ("list_type", "too_short"):
+        return ClusterError(f"{path}: '{where}' is no list of nodes {got}", hint=NODES)
+    if first["type"] == "model_type":
+        keys = ", ".join(_keys(first["loc"]))
+        return ClusterError(f"{path}: '{where}' has no keys {got}", hint=f"keys there are {keys}")
+    if first["type"] == "string_pattern_mismatch":
+        return ClusterError(f"{path}: '{where}' cannot be a name {got}", hint="use letters, digits and _ . -")
+    return ClusterError(f"{path}: '{where}': {first['msg']} {got}", hint="mend it there")
 
 
 def _keys(place: Iterable[Any]) -> list[str]:

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,12 +26,21 @@ from borealis.cli.cluster_file import (
     CoordinatorPart,
     NodePart,
     is_here,
-    is_loopback,
     load_cluster_file,
 )
 from borealis.cli.watching import console
 from borealis.cli.words import plural
-from borealis.emit.whereabouts import HOST, Part, Record, Whereabouts, home, read_record, read_token, write_record
+from borealis.emit.whereabouts import (
+    HOST,
+    Part,
+    Record,
+    Whereabouts,
+    home,
+    is_loopback,
+    read_record,
+    read_token,
+    write_record,
+)
 from borealis.errors import BorealisError, ClusterError, MachineError, WireError
 
 if TYPE_CHECKING:
@@ -79,6 +89,7 @@ def up_command(options: UpOptions) -> None:
     with _only_one():
         _refuse_if_running()
         the_plan = plan(options)
+        _check_certificates(the_plan.cluster)
         _check_port(the_plan)
         _make_room(the_plan, options)
         ready = _start_and_wait(the_plan, options)
@@ -135,6 +146,17 @@ def _check_token(cluster: ClusterFile) -> None:
         read_token(cluster.token_file)
 
 
+def _check_certificates(cluster: ClusterFile) -> None:
+    """Told before anything starts, not by each part on its own."""
+    if cluster.tls is None:
+        return
+    from borealis.wire.auth import Security  # here: it takes a moment, and most clusters have no certificates
+
+    security = Security(cert=cluster.tls.cert, key=cluster.tls.key, ca=cluster.tls.ca)
+    security.certificates()
+    security.roots()
+
+
 def coordinator_arguments(cluster: ClusterFile, catalog: Path) -> list[str]:
     """`borealis coordinator ...`."""
     part = cluster.coordinator
@@ -183,7 +205,7 @@ def free_port() -> int:
 @contextlib.contextmanager
 def _only_one() -> Iterator[None]:
     """Two `up` of one home at the same time would start two clusters and remember one."""
-    home().mkdir(parents=True, exist_ok=True)
+    _make_folder(home(), "the cluster's home", "set BOREALIS_HOME to a folder of yours")
     with (home() / "up.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -226,7 +248,16 @@ def _make_room(made: Plan, options: UpOptions) -> None:
     """Without --data a cluster starts from nothing; what the last one left is thrown away now."""
     if options.data is None and made.data.exists():
         shutil.rmtree(made.data)
-    made.data.mkdir(parents=True, exist_ok=True)
+    _make_folder(made.data, "the cluster's data", "give a folder of yours with --data")
+
+
+def _make_folder(path: Path, what: str, hint: str) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):  # rights alone do not tell, for a disk may be mounted to read only
+            pass
+    except OSError as error:
+        raise MachineError(f"cannot keep {what} in '{path}': {error.strerror}", hint=hint) from None
 
 
 def _start_and_wait(made: Plan, options: UpOptions) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from borealis.errors import InputError
 
 LINE_BYTES_MOST = 1 << 20
 BOM = b"\xef\xbb\xbf"
+ONE_A_LINE = "write one JSON object per line, in UTF-8"
 SHOWN_BYTES = 60  # of a bad line
 
 
@@ -167,10 +168,11 @@ def _parsed(line: Line) -> dict[str, Any]:
     shown = line.text[:SHOWN_BYTES].decode(errors="replace")
     try:
         value = json.loads(line.text, parse_float=Decimal, parse_int=_integer)
+    except json.JSONDecodeError as error:  # which counts lines and columns of this line alone
+        said = f"{error.msg} at character {error.pos + 1}"
+        raise InputError(f"line {line.number} is not JSON ({said}): {shown!r}", hint=ONE_A_LINE) from None
     except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"line {line.number} is not JSON ({error}): {shown!r}", hint="write one JSON object per line, in UTF-8"
-        ) from None
+        raise InputError(f"line {line.number} is not JSON ({error}): {shown!r}", hint=ONE_A_LINE) from None
     if not isinstance(value, dict):
         raise InputError(
             f"line {line.number} is not a JSON object: {shown!r}",

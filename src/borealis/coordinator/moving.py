@@ -19,7 +19,7 @@ from borealis.coordinator import protecting
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.layout import Layout, UnitPlace, stream_name
 from borealis.coordinator.orders import feeds, unit_order
-from borealis.coordinator.refusals import MissingError, TakenError
+from borealis.coordinator.refusals import FIRST, MissingError, TakenError
 from borealis.errors import BorealisError, ClusterError, did_you_mean
 from borealis.wire.messages import NodeStatus, Ping, Reroute, UnitName
 
@@ -36,8 +36,10 @@ def find_unit(cluster: Cluster, name: str, diagram: str | None = None) -> tuple[
         return next(iter(found.values()))
     if found:
         raise TakenError(f"several diagrams have a unit '{name}'", hint=f"say which: {' or '.join(found)}")
+    if not known:
+        raise MissingError(f"there is no unit '{name}': no diagram is deployed", hint=FIRST)
     hint = did_you_mean(name, [*known, *(unit.unit for _, unit in units)])
-    raise MissingError(f"there is no unit '{name}' (there are: {', '.join(known) or 'none'})", hint=hint)
+    raise MissingError(f"there is no unit '{name}' (there are: {', '.join(known)})", hint=hint)
 
 
 def move(cluster: Cluster, name: str, node: str, diagram: str | None = None) -> Layout:

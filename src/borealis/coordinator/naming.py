@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.layout import Layout, stream_name
-from borealis.coordinator.refusals import AmbiguousError, UnservedError
+from borealis.coordinator.refusals import FIRST, AmbiguousError, UnservedError
 from borealis.errors import BorealisError, StreamError, did_you_mean
 
 
@@ -45,9 +45,11 @@ def find(layouts: Iterable[Layout], name: str) -> Found:
         chosen = [layout for layout in layouts if layout.name == diagram]
         if not chosen:
             known = [layout.name for layout in layouts]
+            if not known:
+                raise _nothing(name)
             raise StreamError(
                 f"there is no stream '{name}': no diagram '{diagram}' is deployed",
-                hint=did_you_mean(diagram, known) or f"there are: {', '.join(known) or 'none'}",
+                hint=did_you_mean(diagram, known) or f"there are: {', '.join(known)}",
             )
         exact = next((found for found in streams(chosen[0]) if found.arrow == bare), None)
         if exact is not None:
@@ -76,8 +78,14 @@ def _none(name: str, bare: str, layouts: list[Layout]) -> BorealisError:
                     hint="make it an output of the diagram, or cut behind it",
                 )
     known = {n for layout in layouts for n in (*layout.served(), *layout.outputs)}
-    listing = ", ".join(sorted(known)) or "none"
+    if not known:
+        return _nothing(name)
+    listing = ", ".join(sorted(known))
     return StreamError(f"there is no stream '{name}' (there are: {listing})", hint=did_you_mean(bare, known))
+
+
+def _nothing(name: str) -> BorealisError:
+    return StreamError(f"there is no stream '{name}': no diagram is deployed", hint=FIRST)
 
 
 @dataclass(frozen=True)

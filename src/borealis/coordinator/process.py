@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import socket
@@ -25,6 +26,7 @@ from borealis.wire.auth import Security, require_security
 
 HOST, PORT = "127.0.0.1", 7470
 REQUESTS_MOST = 1000  # at once; more are answered with 503
+NOT_OURS = "no network card of this machine has that address: see --host"
 GOODBYE_SECONDS = 0.3  # for requests that are under way when the process is told to go
 
 
@@ -126,7 +128,7 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
         except OSError as error:
             raise ClusterError(
                 f"cannot listen at {host}:{port}: {error.strerror or error}",
-                hint="is another coordinator there? see --port",
+                hint=NOT_OURS if error.errno == errno.EADDRNOTAVAIL else "is another coordinator there? see --port",
             ) from None
         yield one
 

@@ -6,6 +6,8 @@ from typing import ClassVar
 
 from borealis.errors import BorealisError, ClusterError, StateError, StreamError, TrainError, WireError
 
+FIRST = "deploy one first: borealis deploy DIAGRAM"
+
 
 class MissingError(ClusterError):
     """There is no such diagram, unit or node."""

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
-from borealis.emit.whereabouts import Whereabouts
+from borealis.emit.whereabouts import Whereabouts, how_to_start
 from borealis.errors import WireError
 from borealis.wire.messages import Problem
 from borealis.wire.problems import error_of
@@ -99,9 +99,9 @@ class Coordinator:
                     f"no TLS with the coordinator at {address} ({error})",
                     hint="give the certificate authority: --ca FILE, or BOREALIS_CA",
                 ) from None
-            raise WireError(f"no coordinator at {address}", hint="start one with 'borealis up'") from None
+            raise WireError(f"no coordinator at {address}", hint=how_to_start(self.whereabouts)) from None
         except httpx.ConnectTimeout:
-            raise WireError(f"no coordinator at {address}", hint="start one with 'borealis up'") from None
+            raise WireError(f"no coordinator at {address}", hint=how_to_start(self.whereabouts)) from None
         except httpx.TimeoutException:
             raise WireError(
                 f"the coordinator at {address} did not answer within {timeout:.0f} s", hint="see its log"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from borealis.errors import ClusterError, MachineError
+from borealis.errors import BorealisError, ClusterError, MachineError
 
 HOME, COORDINATOR, TOKEN, CA = "BOREALIS_HOME", "BOREALIS_COORDINATOR", "BOREALIS_TOKEN", "BOREALIS_CA"
 HOST, PORT = "127.0.0.1", 7470
@@ -82,7 +84,9 @@ def read_record() -> Record | None:
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise MachineError(f"cannot read {path} ({error})", hint="mend or remove it") from error
+        why = getattr(error, "strerror", None) or "it is not text"
+        hint = f"set {HOME} to a folder of yours" if isinstance(error, NotADirectoryError) else "mend or remove it"
+        raise MachineError(f"cannot read {path}: {why}", hint=hint) from error
     try:
         return Record.model_validate_json(text)
     except ValidationError as error:
@@ -117,6 +121,36 @@ def find(address: str | None = None, token: str | None = None, ca: str | Path | 
             token = read_token(record.token_file)
         given_ca = given_ca or record.ca
     return Whereabouts(host, port, token, given_ca, tls or given_ca is not None)
+
+
+def how_to_start(where: Whereabouts) -> str:
+    """What to do when no coordinator answers there: it was never started, has died, or is on another machine."""
+    try:
+        record = read_record()
+    except BorealisError:
+        record = None  # it is told by whoever looks for a cluster, not for one that is named
+    if record is not None and split(record.coordinator)[:2] == (where.host, where.port):
+        part = next((part for part in record.parts if part.name == "coordinator"), None)
+        if part is not None:
+            again = shlex.join(["borealis", *part.arguments])
+            return f"it has ended, its log is {part.log}; what runs on the nodes goes on. To start it again: {again}"
+    if is_loopback(where.host):
+        return "start one with 'borealis up'"
+    return "check the address; on that machine 'borealis up --config' or 'borealis coordinator' starts one"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address.
+
+    >>> is_loopback("localhost"), is_loopback("127.0.0.9"), is_loopback("::1"), is_loopback("10.0.0.1")
+    (True, True, True, False)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def split(address: str) -> tuple[str, int, bool]:

@@ -22,7 +22,7 @@ from rich.console import Console
 from borealis.cli import processes, status, tail, up
 from borealis.cli.ending import run_app
 from borealis.cli.send import SendOptions, whole_batches
-from borealis.emit.whereabouts import Part, Record, read_record, record_path, write_record
+from borealis.emit.whereabouts import Part, Record, Whereabouts, how_to_start, read_record, record_path, write_record
 from borealis.errors import BorealisError
 
 YAML = Path(__file__).parents[3] / "examples" / "traffic.yaml"
@@ -57,6 +57,9 @@ def refused(capfd: pytest.CaptureFixture[str], *arguments: object) -> str:
         (["up", "--config", "open.yaml"], "no token protects the cluster"),
         (["up", "--config", "elsewhere.yaml"], "say which of them this is: --host NAME"),
         (["up", "--token-file", "nowhere"], "cannot read the token file"),
+        (["up", "--config", "tls.yaml"], "c.pem': No such file"),
+        (["up", "--port", "0", "--data", "token"], "cannot keep the cluster's data in"),
+        (["up", "--port", "0", "--data", "/proc/here"], "give a folder of yours with --data"),
         (["deploy"], "Missing argument"),
         (["deploy", "nowhere.yaml"], "cannot read 'nowhere.yaml'"),
         (["deploy", YAML, "--place", "per_source"], "is not NAME=VALUE. Hint: write --place per_source=node2"),
@@ -89,8 +92,10 @@ def test_a_wrong_command_gets_one_line(
     (clean / "elsewhere.yaml").write_text(
         "coordinator: {host: 192.0.2.1}\ntoken_file: token\nnodes: [{name: a, host: 192.0.2.1}]"
     )
+    (clean / "tls.yaml").write_text("nodes: [{name: a}]\ntls: {cert: c.pem, key: k.pem}")
     (clean / "a.csv").write_text("n\n1\n")
     assert says in refused(capfd, *arguments)
+    assert not (clean / "home" / "logs").exists(), "nothing was started"
 
 
 @pytest.mark.parametrize(
@@ -114,6 +119,31 @@ def test_without_a_coordinator_the_line_says_how_to_start_one(
     line = refused(capfd, *arguments)
     address = os.environ["BOREALIS_COORDINATOR"]
     assert line == f"error: no coordinator at {address}. Hint: start one with 'borealis up'\n"
+
+
+def test_a_coordinator_that_died_is_told_with_the_command_that_starts_it_again(
+    capfd: pytest.CaptureFixture[str], clean: Path
+) -> None:
+    address = os.environ.pop("BOREALIS_COORDINATOR")
+    gone = Part(
+        name="coordinator", pid=4242, started="boot 1", log="/there/log", arguments=["coordinator", "--port", "1"]
+    )
+    write_record(Record(coordinator=address, data=str(clean), parts=[gone]))
+    line = refused(capfd, "status")
+    assert line.startswith(f"error: no coordinator at {address}. Hint: it has ended, its log is /there/log;")
+    assert line.endswith("To start it again: borealis coordinator --port 1\n")
+
+
+def test_a_coordinator_elsewhere_is_not_started_here() -> None:
+    assert "on that machine" in how_to_start(Whereabouts("192.0.2.1", 7470))
+
+
+def test_a_home_that_cannot_be_is_told(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOREALIS_HOME", "/proc/here")
+    assert "cannot keep the cluster's home in '/proc/here'" in refused(capfd, "up", "--port", "0")
+    monkeypatch.setenv("BOREALIS_HOME", __file__)
+    for command in ("up", "down"):
+        assert "set BOREALIS_HOME to a folder of yours" in refused(capfd, command)
 
 
 def test_the_commands_start_without_spark() -> None:

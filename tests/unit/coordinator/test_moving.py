@@ -62,6 +62,12 @@ def test_a_unit_by_its_full_name(town: Town) -> None:
     assert where(town, "u1") == ["node3"]
 
 
+def test_where_nothing_is_deployed_the_hint_says_how(tmp_path: Path) -> None:
+    with pytest.raises(MissingError, match="no unit 'u1': no diagram is deployed") as told:
+        move(Town(tmp_path / "empty.sqlite").cluster, "u1", "node1")
+    assert told.value.hint == "deploy one first: borealis deploy DIAGRAM"
+
+
 def test_refused_moves_change_nothing(town: Town) -> None:
     before = {name: list(node.orders) for name, node in town.yard.nodes.items()}
     with pytest.raises(MissingError, match=r"no unit 'u9' \(there are: traffic/u1, traffic/u2\)"):

@@ -60,6 +60,13 @@ def test_an_output_may_have_the_name_of_a_box_inside() -> None:
     assert find(odd, "traffic/big").stream == "traffic/agg"
 
 
+@pytest.mark.parametrize("name", ["packets", "traffic/packets"])
+def test_where_nothing_is_deployed_the_hint_says_how(name: str) -> None:
+    with pytest.raises(StreamError, match=f"there is no stream '{name}': no diagram is deployed") as told:
+        find([], name)
+    assert told.value.hint == "deploy one first: borealis deploy DIAGRAM"
+
+
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
     [

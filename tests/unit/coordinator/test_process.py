@@ -162,6 +162,12 @@ def test_a_port_in_use_is_told_and_the_catalog_is_free_again(catalog: Path) -> N
                 serve(Options(catalog, port=taken.getsockname()[1]))
 
 
+def test_an_address_of_another_machine_is_told(catalog: Path) -> None:
+    with pytest.raises(ClusterError, match=r"cannot listen at 192\.0\.2\.1") as told:
+        serve(Options(catalog, host="192.0.2.1", port=0, security=Security(token="secret")))
+    assert "no network card of this machine has that address" in told.value.hint
+
+
 def test_the_pid_is_written_while_it_runs(catalog: Path, tmp_path: Path) -> None:
     pid_file, seen = tmp_path / "run" / "coordinator.pid", []
 
