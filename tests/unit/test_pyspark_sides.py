@@ -258,9 +258,9 @@ def test_mistakes_are_told(place: Place) -> None:
     for options, words in [
         ({"address": good["address"]}, "no stream"),
         (good | {"form": "oldest"}, "did you mean 'from'"),
-        (good | {"from": "yesterday"}, "oldest, newest or a tuple id"),
-        (good | {"headers": "maybe"}, "false or true"),
-        (good | {"partitions": "0"}, "1 at least"),
+        (good | {"from": "yesterday"}, "option from cannot be 'yesterday'. Hint: give oldest, newest or a tuple id"),
+        (good | {"headers": "maybe"}, "option headers cannot be 'maybe'. Hint: give false or true"),
+        (good | {"partitions": "0"}, "option partitions cannot be '0'. Hint: give a whole number, 1 at least"),
         (good | {"stream": "p"}, "diagram/arrow"),
     ]:
         with pytest.raises(InputError, match=words):
@@ -375,7 +375,10 @@ def test_rows_that_do_not_fit_are_refused_whole(place: Place) -> None:
     with pytest.raises(InputError, match="has no time"):
         writer(place, partBytes="8").commit([Rows(QUERY, to_stream(timeless).to_pybytes())], 0)
     assert place.held() == []
-    for options, words in [({"publisher": "a/b"}, "publisher"), ({"partBytes": str(1 << 40)}, "partBytes")]:
+    for options, words in [
+        ({"publisher": "a/b"}, "publisher cannot be"),
+        ({"partBytes": str(1 << 40)}, "partBytes cannot be"),
+    ]:
         with pytest.raises(OutputError, match=words):
             writer(place, **options)
     with pytest.raises(OutputError, match="anew"):

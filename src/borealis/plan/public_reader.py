@@ -75,13 +75,13 @@ def _start(text: str) -> int | Literal["oldest", "newest"]:
             return "newest"
         case number if number.isascii() and number.isdigit():
             return int(number)
-    raise InputError(f"option from={text!r}", hint="give oldest, newest or a tuple id")
+    raise InputError(f"option from cannot be {text!r}", hint="give oldest, newest or a tuple id")
 
 
 def _choice(options: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
     given = options.get(name, choices[0]).casefold()
     if given not in choices:
-        raise InputError(f"option {name}={given!r}", hint=f"give {' or '.join(choices)}")
+        raise InputError(f"option {name} cannot be {given!r}", hint=f"give {' or '.join(choices)}")
     return given
 
 

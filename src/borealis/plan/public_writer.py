@@ -67,11 +67,12 @@ class Writing:
         publisher = options.get("publisher", "spark")
         if not re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", publisher):
             raise OutputError(
-                f"option publisher={publisher!r}", hint="letters, digits and _.- are good, 100 of them at most"
+                f"option publisher cannot be {publisher!r}",
+                hint="letters, digits and _.- are good, 100 of them at most",
             )
         part_bytes = whole_number(options, "partBytes", 1) or PART_BYTES
         if part_bytes > BATCH_BYTES_MOST:
-            raise OutputError(f"option partBytes={part_bytes}", hint=f"{BATCH_BYTES_MOST} at most")
+            raise OutputError(f"option partBytes cannot be {part_bytes}", hint=f"{BATCH_BYTES_MOST} at most")
         return cls(Way.of(options), publisher, options.get("time"), part_bytes)
 
 

@@ -177,5 +177,5 @@ def whole_number(options: Mapping[str, str], name: str, least: int) -> int | Non
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and int(text) >= least):
-        raise InputError(f"option {name}={text!r}", hint=f"give a whole number, {least} at least")
+        raise InputError(f"option {name} cannot be {text!r}", hint=f"give a whole number, {least} at least")
     return int(text)
