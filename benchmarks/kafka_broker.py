@@ -45,12 +45,21 @@ POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   </dependencies>
 </project>
 """
+USER, PASSWORD = "ada", "open-sesame"  # whom the second listener lets in
+MODULES = {
+    "plain": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "scram": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
 PROPERTIES = """process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=PLAINTEXT://127.0.0.1:{port},LOGIN://127.0.0.1:{login},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},LOGIN://127.0.0.1:{login}
 controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,LOGIN:SASL_PLAINTEXT
+listener.name.login.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256
+listener.name.login.plain.sasl.jaas.config={plain} required user_{user}="{password}";
+listener.name.login.scram-sha-256.sasl.jaas.config={scram} required;
 log.dirs={data}
 auto.create.topics.enable=false
 offsets.topic.num.partitions=1
@@ -107,11 +116,12 @@ def _with_maven(target: Path, goals: list[list[str]]) -> None:
 
 @dataclass
 class Broker:
-    """One broker. `kill` it and `start` it again: it keeps its port and its data."""
+    """One broker. `kill` it and `start` it again: it keeps its ports and its data."""
 
     home: Path
     port: int = 0
     controller: int = 0
+    login: int = 0  # the port of its second listener, which wants one (PLAIN or SCRAM-SHA-256); 0: not known
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -131,13 +141,14 @@ class Broker:
         if self.port:
             return
         self.home.mkdir(parents=True, exist_ok=True)
-        self.port, self.controller = _free_ports(2)
-        config = PROPERTIES.format(port=self.port, controller=self.controller, data=self.home / "data")
-        (self.home / "server.properties").write_text(config)
+        self.port, self.controller, self.login = _free_ports(3)
+        ports = {"port": self.port, "controller": self.controller, "login": self.login}
+        known = {"user": USER, "password": PASSWORD, "data": self.home / "data"}
+        config = self.home / "server.properties"
+        config.write_text(PROPERTIES.format(**ports, **known, **MODULES))
+        user = ["--add-scram", f"SCRAM-SHA-256=[name={USER},password={PASSWORD}]"]
         cluster = "b0rea1isAAAAAAAAAAAAAA"
-        self._java(
-            "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self.home / "server.properties")
-        ).wait()
+        self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(config), *user).wait()
 
     def launch(self) -> None:
         """Start it, without waiting."""

@@ -18,6 +18,7 @@ from borealis.emit.sinks.kafka import KafkaSink, kafka_sink
 from borealis.emit.sinks.topic import Position, TopicWriter
 from borealis.errors import BorealisError, OutputError
 from borealis.ingest.sources.brokers import Brokers
+from kafka_login import login
 
 SCHEMA = pa.schema([("src", pa.string()), ("n", pa.int64())])
 WAIT_S = 30.0
@@ -321,3 +322,13 @@ def test_a_broker_that_stays_away_fails_the_run_and_loses_nothing(broker: Broker
         assert numbers(own, topic) == list(range(10))
     finally:
         own.kill()
+
+
+def test_a_login_that_is_refused(broker: Broker, tmp_path: Path) -> None:
+    settings = login(broker, "PLAIN")
+    topic = made(broker)
+    wrong = kafka_sink(topic, f"127.0.0.1:{broker.login}", settings=settings | {"sasl.password": "geheim"})
+    with pytest.raises(OutputError, match=rf"cannot log in at 127.0.0.1:{broker.login} \(.*[Ii]nvalid") as caught:
+        wrong.keep(tmp_path / "out").open(SCHEMA, None)
+    assert "geheim" not in str(caught.value)
+    assert "geheim" not in repr(vars(wrong))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError
 
 from borealis.clock import ManualClock
 from borealis.errors import InputError
@@ -188,10 +189,38 @@ def test_presence_tells_of_each_loss_once() -> None:
     here.lost("refused")
     clock.advance(4)
     here.lost("refused")
-    assert here.note == "input 'x': no broker at a:1 for 4 s, trying"
+    assert here.note == "input 'x': no broker at a:1 for 4 s, tried 2 times"
     here.found()
     assert here.note == ""
     here.lost("refused")
     clock.advance(10)
     with pytest.raises(InputError, match="10 seconds"):
         here.lost("refused")
+
+
+REFUSED = KafkaError(KafkaError._AUTHENTICATION, "sasl_ssl://a:1/bootstrap: SASL: Failed: Who? (after 3ms in state X)")
+
+
+def test_a_login_that_is_refused_at_the_start_is_an_error_at_once() -> None:
+    here = Presence("input 'x'", Brokers("a:1"), InputError, ManualClock())
+    here.heard(REFUSED)
+    here.heard(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
+    with pytest.raises(InputError, match=r"input 'x': cannot log in at a:1 \(SASL: Failed: Who\?\)") as caught:
+        here.lost("no answer")
+    assert "sasl.*" in caught.value.hint
+
+
+def test_a_login_that_is_refused_later_is_tried_again_for_a_while() -> None:
+    clock = ManualClock()
+    here = Presence("input 'x'", Brokers("a:1", give_up="10 seconds"), InputError, clock)
+    here.found()
+    here.heard(REFUSED)
+    here.lost("no answer")
+    assert here.note == "input 'x': no login at a:1 for 0 s, tried 1 times (SASL: Failed: Who?)"
+    clock.advance(10)
+    with pytest.raises(InputError, match=r"no login at a:1 for 10 seconds, tried 2 times \(SASL"):
+        here.lost("no answer")
+    here.found()
+    assert here.note == ""
+    here.lost("no answer")
+    assert "no broker at" in here.note

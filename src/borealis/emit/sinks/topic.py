@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from borealis.emit.sinks.text import Csv, JsonLines, plain, render
 from borealis.errors import OutputError, did_you_mean
-from borealis.ingest.sources.brokers import Brokers, Presence, confluent, refused
+from borealis.ingest.sources.brokers import Brokers, Presence, away, confluent, refused
 from borealis.ingest.sources.records import FORMATS
 
 ASK_S = 2.0  # one question to a broker
@@ -235,16 +235,15 @@ class TopicWriter:
                 code = error.args[0]
                 if code.fatal() or code.txn_requires_abort() or not self._is_temporary(code):
                     raise
-                self._trouble = self._trouble or code.str()
                 if self._is_away(code):
                     self._anew = True
-                    self.presence.lost(self._trouble)
+                    self._listen()
+                    self.presence.lost(code.str())
             self._check_stopped()
             time.sleep(PAUSE_S)
 
     def _is_away(self, code: Any) -> bool:
-        codes = self._kafka.KafkaError
-        return code.code() in (codes._TRANSPORT, codes._ALL_BROKERS_DOWN, codes._TIMED_OUT, codes._RESOLVE)
+        return code.code() in away(self._kafka)
 
     def _is_temporary(self, code: Any) -> bool:
         return bool(code.retriable()) or self._is_away(code)
@@ -265,5 +264,11 @@ class TopicWriter:
         if code.code() in (codes.TOPIC_AUTHORIZATION_FAILED, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED):
             raise OutputError(f"{self.what}: {code.str()}", hint="check the access rights: topic, transactions, group")
 
+    def _listen(self) -> None:
+        """Have the library say what it knows of its connections: it does so only when asked for news."""
+        self._producer.poll(0)
+        self._group.poll(0)
+
     def _heard(self, error: Any) -> None:
-        self._trouble = error.name()
+        if self._is_away(error):
+            self.presence.heard(error)

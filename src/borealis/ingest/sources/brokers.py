@@ -18,6 +18,11 @@ SCHEME = "kafka"
 GIVE_UP = "2 minutes"  # without an answer from any broker
 RECONNECT_MS = 2_000  # the longest pause before the library tries a broker again
 VARIABLE = re.compile(r"\$\{(\w+)\}")
+LOGIN = "check security.protocol, sasl.* and ssl.* in the settings"
+START = (
+    "start the broker, check the address and, if it wants a login or TLS, security.protocol in the settings; "
+    "or wait longer with give_up='10 minutes'; nothing is lost"
+)
 OURS = ("bootstrap.servers", "group.id", "transactional.id", "enable.auto.commit", "auto.offset.reset")
 
 log = logging.getLogger("borealis.kafka")
@@ -150,13 +155,19 @@ def refused(error: Any, what: str, kind: type[BorealisError]) -> BorealisError:
 
 
 class Presence:
-    """Whether brokers answer: tells once when they are lost and once when they are back, and gives up in time."""
+    """Whether brokers answer: tells once when they are lost and once when they are back, and gives up in time.
+
+    A login that is refused before any was taken is an error at once: the library itself would try it for ever.
+    """
 
     def __init__(self, what: str, brokers: Brokers, kind: type[BorealisError], clock: Clock | None = None) -> None:
         self._what, self._brokers, self._kind = what, brokers, kind
         self._clock = clock or WallClock()
         self._since: float | None = None
-        self._why = ""
+        self._tries = 0
+        self._said = ""  # by the library, of its connections
+        self._denied = False  # a broker is there, and does not take the login
+        self._met = False  # a broker has answered before
 
     @property
     def note(self) -> str:
@@ -164,25 +175,39 @@ class Presence:
         since = self._since
         if since is None:
             return ""
-        return f"{self._what}: no broker at {self._brokers.addresses} for {self._clock.now() - since:.0f} s, trying"
+        told = f"for {self._clock.now() - since:.0f} s, tried {self._tries} times"
+        return f"{self._what}: {self._wrong} {told}" + (f" ({self._said})" if self._said else "")
+
+    @property
+    def _wrong(self) -> str:
+        return f"no {'login' if self._denied else 'broker'} at {self._brokers.addresses}"
 
     @property
     def is_lost(self) -> bool:
         """Whether nobody answers."""
         return self._since is not None
 
+    def heard(self, error: Any) -> None:
+        """What the library says of its connections, which is more than it says to who asks."""
+        codes = confluent().KafkaError
+        if error.code() != codes._ALL_BROKERS_DOWN:
+            self._denied = error.code() in (codes._AUTHENTICATION, codes._SSL)
+            self._said = _words(error.str())
+
     def lost(self, why: str) -> None:
         """Nobody answered; raises when that has lasted too long."""
         now = self._clock.now()
+        self._tries += 1
+        why = self._said or why
+        if self._denied and not self._met:
+            raise self._kind(f"{self._what}: cannot log in at {self._brokers.addresses} ({why})", hint=LOGIN)
         if self._since is None:
-            self._since, self._why = now, why
-            log.warning("%s: no broker at %s (%s), trying again", self._what, self._brokers.addresses, why)
+            self._since = now
+            log.warning("%s: %s (%s), trying again", self._what, self._wrong, why)
         if now - self._since >= self._brokers.give_up_s:
             waited = show(round(self._brokers.give_up_s * 1e6))
-            raise self._kind(
-                f"{self._what}: no broker at {self._brokers.addresses} for {waited} ({self._why})",
-                hint="start the broker, check the address, or wait longer with give_up='10 minutes'; nothing is lost",
-            )
+            told = f"{self._what}: {self._wrong} for {waited}, tried {self._tries} times ({why})"
+            raise self._kind(told, hint=LOGIN if self._denied else START)
 
     def found(self) -> None:
         """Somebody answered."""
@@ -190,3 +215,26 @@ class Presence:
             away = self._clock.now() - self._since
             log.warning("%s: the broker is back after %.1f s", self._what, away)
             self._since = None
+        self._met, self._tries, self._said, self._denied = True, 0, "", False
+
+
+def away(kafka: Any) -> tuple[int, ...]:
+    """What the library calls brokers that do not answer, or not to us."""
+    codes = kafka.KafkaError
+    return (
+        codes._TRANSPORT,
+        codes._ALL_BROKERS_DOWN,
+        codes._TIMED_OUT,
+        codes._RESOLVE,
+        codes._AUTHENTICATION,
+        codes._SSL,
+    )
+
+
+def _words(said: str) -> str:
+    """What the library said, without the name of the connection before and its statistics behind.
+
+    >>> _words("sasl_ssl://a:9092/bootstrap: SASL authentication error: Who? (after 3ms in state AUTH)")
+    'SASL authentication error: Who?'
+    """
+    return re.sub(r"^\S+/\w+: |:?\s*\((?:after|in state).*", "", said)

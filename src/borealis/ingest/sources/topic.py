@@ -7,7 +7,6 @@ that are each in order gives tuples in order, and none of them late. At the end 
 from __future__ import annotations
 
 import gc
-import re
 import time as clock_time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,12 +21,13 @@ import numpy as np
 import pyarrow as pa
 
 from borealis.errors import InputError, did_you_mean
-from borealis.ingest.sources.brokers import Brokers, Presence, confluent, refused
+from borealis.ingest.sources.brokers import Brokers, Presence, away, confluent, refused
 from borealis.ingest.sources.ledger import Part
 from borealis.ingest.sources.records import decode, records
 from borealis.tuples import FIRST_TIME, Int64s
 
 ASK_S = 2.0  # one question to a broker
+PAUSE_S = 0.2  # between two questions to brokers that do not answer
 PROBE_S = 1.0  # between two looks whether brokers are back
 WAIT_S = 0.1  # for the first record of a batch; also how soon a wish to stop is heard
 HOLD_S = 5.0  # how long a partition that does not deliver may hold the others back
@@ -179,7 +179,6 @@ class TopicReader:
         self._held_since: float | None = None
         self._other = ThreadPoolExecutor(1, f"decode {topic}")
         self._decoding: Future[list[_Arrived | Any]] | None = None
-        self._trouble = ""
         self._next_probe = self._next_look = 0.0
         conf = brokers.conf(
             group_id=GROUP,
@@ -248,20 +247,21 @@ class TopicReader:
                 return answer
             except self._kafka.KafkaException as error:
                 code = error.args[0]
-                if not (code.retriable() or code.code() in _away(self._kafka)):
+                if not (code.retriable() or code.code() in away(self._kafka)):
                     raise InputError(
                         f"{self.what}: {code.str()}", hint="check the settings and access rights"
                     ) from None
-                self.presence.lost(self._trouble or code.str())
+                if not self._partitions:  # the library says why only to who takes records, and there are none yet
+                    self._consumer.poll(0)
+                self.presence.lost(code.str())
             if self._stopped:
                 raise InputError(f"{self.what}: stopped while waiting for a broker")
+            clock_time.sleep(PAUSE_S)
 
     def _heard(self, error: Any) -> None:
-        """What the library says of its connections, in its own words."""
-        if error.code() in (self._kafka.KafkaError._AUTHENTICATION, self._kafka.KafkaError._SSL):
-            self._trouble = f"{error.name()}: check the security settings"
-        elif error.code() in _away(self._kafka):
-            self._trouble = _short(error.str())
+        """What the library says of its connections."""
+        if error.code() in away(self._kafka):
+            self.presence.heard(error)
             if error.code() == self._kafka.KafkaError._ALL_BROKERS_DOWN:
                 self._next_probe = 0.0
                 self._suspect = True
@@ -435,7 +435,7 @@ class TopicReader:
             self._check_holds(one.number, one.stop, low, high)
             self._consumer.seek(self._kafka.TopicPartition(self.topic, one.number, one.stop))
             return
-        if not error.retriable() and error.code() not in _away(self._kafka):
+        if not error.retriable() and error.code() not in away(self._kafka):
             raise InputError(f"{self.what}: {error.str()}", hint="check the topic, the settings and the access rights")
         self._suspect = True
 
@@ -526,7 +526,7 @@ class TopicReader:
             self._suspect = False
             self.presence.found()
         except self._kafka.KafkaException as error:
-            self.presence.lost(self._trouble or error.args[0].str())
+            self.presence.lost(error.args[0].str())
 
     def _look_for_partitions(self) -> None:
         """A topic may get more partitions; they are read from their first record on."""
@@ -587,21 +587,3 @@ def _uncollected() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-
-def _away(kafka: Any) -> tuple[int, ...]:
-    """What the library calls brokers that do not answer."""
-    codes = kafka.KafkaError
-    return (
-        codes._TRANSPORT,
-        codes._ALL_BROKERS_DOWN,
-        codes._TIMED_OUT,
-        codes._RESOLVE,
-        codes._AUTHENTICATION,
-        codes._SSL,
-    )
-
-
-def _short(said: str) -> str:
-    """Without the client's own name and its statistics."""
-    return re.sub(r"\s*\((?:after|in state).*", "", said.rpartition(": ")[2] if said.count(": ") > 1 else said)
