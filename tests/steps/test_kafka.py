@@ -11,12 +11,13 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from benchmarks.kafka_broker import Broker, connector
+from benchmarks.kafka_broker import PASSWORD, Broker, connector
 from pyspark.sql import SparkSession
 
 from borealis import Diagram, kafka, kafka_sink, run, window
 from borealis.cli.ending import run_app
 from borealis.errors import BorealisError
+from kafka_login import login
 
 PAGE = Path(__file__).parents[2] / "docs" / "kafka.md"
 COLUMNS = "ts TIMESTAMP, src STRING, bytes INT"
@@ -116,6 +117,42 @@ def test_what_is_wrong_is_told(broker: Broker, topics: tuple[str, str], spark: S
         run(diagram(), {"packets": []}, {"per_source": kafka_sink("nowhere", broker.address)}, spark=spark)
     with pytest.raises(BorealisError, match=r"no broker at 127\.0\.0\.1:1 "):
         run(diagram(), {"packets": kafka(come, "127.0.0.1:1", give_up="1 second")}, spark=spark)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_a_broker_that_wants_a_login(
+    broker: Broker,
+    topics: tuple[str, str],
+    mechanism: str,
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    settings = login(broker, mechanism) | {"sasl.password": "${KAFKA_PASSWORD}"}
+    monkeypatch.chdir(tmp_path)
+    come, go = topics
+    put(broker, come, packets(100), 2)
+    Path("traffic.yaml").write_text(diagram().to_yaml())
+    at, query = f"kafka://127.0.0.1:{broker.login}", "&".join(f"{name}={value}" for name, value in settings.items())
+    urls = [f"packets={at}/{come}?until=now&{query}", f"per_source={at}/{go}?key=src&{query}"]
+    command = ["run", "traffic.yaml", "--input", urls[0], "--output", urls[1], "--state", "state"]
+
+    monkeypatch.setenv("KAFKA_PASSWORD", "geheim")
+    assert run_app(command) == 2
+    said = capfd.readouterr()
+    assert "cannot log in at 127.0.0.1" in said.err
+    assert "geheim" not in said.out + said.err
+
+    monkeypatch.setenv("KAFKA_PASSWORD", PASSWORD)
+    assert run_app([*command, "--json"]) == 0
+    said = capfd.readouterr()
+    assert json.loads(said.out)["rows_in"] == 100
+    assert sum(row["n"] for row in objects(broker, go)) == 100
+    assert PASSWORD not in said.out + said.err
+    kept = [path for path in Path("state").rglob("*") if path.is_file()]
+    assert kept
+    assert not [path for path in kept if PASSWORD.encode() in path.read_bytes()]
 
 
 def test_sparks_own_connector(broker: Broker, topics: tuple[str, str], tmp_path: Path) -> None:
