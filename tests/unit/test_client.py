@@ -24,7 +24,7 @@ from borealis.emit.queue import OutputQueue, QueueLimits
 from borealis.emit.retrying import Backoff, Retries
 from borealis.emit.subscriber import Buffer, Came, Reading, Subscription
 from borealis.emit.whereabouts import Whereabouts
-from borealis.errors import BorealisError, GoneError, InputError, StreamError, WireError
+from borealis.errors import BorealisError, DiagramError, GoneError, InputError, StreamError, WireError
 from borealis.section import Section, section
 from borealis.wire.auth import Security
 from borealis.wire.messages import BatchHead
@@ -350,6 +350,11 @@ def test_what_does_not_exist_is_told_at_once(place: Place, client: Client, town:
     with pytest.raises(WireError, match=f"no coordinator at 127.0.0.1:{town.port}. Hint: start one with 'borealis up'"):
         client.subscribe("packets")
     assert time.monotonic() - began < 5
+
+
+def test_the_text_of_a_diagram_is_no_path(client: Client) -> None:
+    with pytest.raises(DiagramError, match="not the text of a diagram"):
+        client.deploy("borealis: 1\nname: traffic\n")
 
 
 def test_a_node_that_never_comes_back_is_given_up(place: Place, town: Town, stack: ExitStack) -> None:

@@ -85,7 +85,16 @@ def show(name: str, status: dict[str, Any]) -> None:
     out.print(table)
     for line in unprotected_lines([one for one in status.get("unprotected", ()) if one.get("diagram") == name]):
         out.print(line)
+    taken = {called for d in status.get("diagrams", ()) if d is not diagram for called in _names(d, status)}
     for entry, node in diagram.get("entries", {}).items():
-        out.print(f"input {entry} on {node}: borealis send {entry} FILE", style="dim")
+        full = f"{name}/{entry}" if entry in taken else entry
+        out.print(f"input {entry} on {node}: borealis send {full} FILE", style="dim")
     for output in diagram.get("outputs", {}):
-        out.print(f"output {output}: borealis tail {output}", style="dim")
+        full = f"{name}/{output}" if output in taken else output
+        out.print(f"output {output}: borealis tail {full}", style="dim")
+
+
+def _names(diagram: dict[str, Any], status: dict[str, Any]) -> list[str]:
+    """What streams of a diagram are called without its name."""
+    streams = [s for s in status.get("streams", ()) if s.get("diagram") == diagram.get("diagram")]
+    return [*diagram.get("outputs", {}), *(str(stream.get("arrow")) for stream in streams)]

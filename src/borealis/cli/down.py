@@ -7,7 +7,8 @@ import json
 from borealis.cli import processes
 from borealis.cli.watching import console
 from borealis.cli.words import plural
-from borealis.emit.whereabouts import home, read_record, record_path
+from borealis.emit.whereabouts import Record, find, home, read_record, record_path
+from borealis.errors import BorealisError
 
 
 def down_command(as_json: bool) -> None:
@@ -20,15 +21,33 @@ def down_command(as_json: bool) -> None:
             print(f"no cluster of {home()} runs")
         return
     running = [part.name for part in record.parts if processes.alive(part)]
+    others = _others(record)
     err = console(stderr=True)
     killed = processes.stop(record.parts, say=None if as_json else lambda text: err.print(text, style="yellow"))
     record_path().unlink(missing_ok=True)
     stopped = [name for name in running if name not in killed]
     if as_json:
-        print(json.dumps({"stopped": stopped, "killed": killed}))
+        print(json.dumps({"stopped": stopped, "killed": killed, "others": others}))
         return
     gone = len(record.parts) - len(running)
     words = [f"stopped {plural(len(running), 'process', 'processes')}"]
     words += [f"{', '.join(killed)} killed"] if killed else []
     words += [f"{gone} had ended before"] if gone else []
     print("; ".join(words))
+    for other in others:
+        err.print(f"still running, for 'up' did not start it: {other}", style="yellow", soft_wrap=True)
+
+
+def _others(record: Record) -> list[str]:
+    """What else belongs to the cluster, started by hand; that is for the same hand to stop."""
+    from borealis.emit.coordinator import Coordinator  # here, so that a home without a cluster is told at once
+
+    try:
+        with Coordinator(find(record.coordinator)) as coordinator:
+            status = coordinator.status()
+    except BorealisError:
+        return []  # there is nobody to ask
+    ours = {part.pid for part in record.parts}
+    found = {"coordinator": status.get("coordinator", {}).get("pid")}
+    found |= {node["node"]: node["pid"] for node in status.get("nodes", ()) if node.get("alive")}
+    return [f"{name} (pid {pid})" for name, pid in found.items() if pid is not None and pid not in ours]

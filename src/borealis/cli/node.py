@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import typer
+from pydantic import TypeAdapter, ValidationError
 
 from borealis.cli.reaching import pairs
-from borealis.emit.whereabouts import HOST, find, read_token
+from borealis.emit.whereabouts import HOST, find, make_folder, read_token
 from borealis.errors import ClusterError
 from borealis.wire.auth import Security
+from borealis.wire.messages import Name
 
 
 @dataclass(frozen=True)
@@ -46,13 +49,19 @@ class NodeArguments:
     settings: Sequence[str] = ()
 
 
+MASTER = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|spark://.+|k8s://.+|yarn")
+
+
 def node_command(given: NodeArguments, protection: Protection) -> None:
     """Run until it is told to stop."""
+    _check(given)
     to = find(given.coordinator, read_token(protection.token_file) if protection.token_file else None, protection.ca)
     security = protection.security(to.token)
     settings = pairs("--conf", given.settings, "spark.executor.memory=2g")
     if given.master and given.cores and given.master.startswith("local"):
         raise ClusterError("--master local[...] says how many cores already", hint="leave out --cores, or --master")
+    if given.data is not None:
+        make_folder(given.data, "the node's data", "give a folder of yours with --data")
     from borealis.node.process import NodeOptions, serve
 
     code = serve(
@@ -70,3 +79,18 @@ def node_command(given: NodeArguments, protection: Protection) -> None:
         )
     )
     raise typer.Exit(code)
+
+
+def _check(given: NodeArguments) -> None:
+    """What can be told without starting a JVM for it."""
+    if given.master is not None and not MASTER.fullmatch(given.master):
+        raise ClusterError(
+            f"--master '{given.master}' is no master of Spark",
+            hint="write local[2], spark://HOST:7077, yarn or k8s://HOST:PORT",
+        )
+    try:
+        TypeAdapter(Name).validate_python(given.name or "node")
+    except ValidationError:
+        raise ClusterError(
+            f"a node cannot be called '{given.name}'", hint="use letters, digits and _ . ~ -, 200 of them at most"
+        ) from None

@@ -51,13 +51,17 @@ def tail_command(stream: str, options: TailOptions, reach: Reach) -> None:
         err = console(stderr=True)
         if err.is_terminal and not options.json:
             err.print(f"{subscription.stream} from {subscription.position:,}", style="dim")
-        left, gaps, jumps = options.limit, 0, 0
+        left, gaps, jumps, lost = options.limit, 0, 0, 0
         while left is None or left > 0:
             STOP.point()
             batch = subscription.read(LOOK_EVERY_S)
             if subscription.gaps > gaps:
-                gaps = subscription.gaps
+                gaps, lost = subscription.gaps, subscription.lost
                 err.print(_gap(subscription), style="yellow", soft_wrap=True)
+            if subscription.lost > lost:
+                more, lost = subscription.lost - lost, subscription.lost
+                said = f"lost: {more:,} tuples of {subscription.stream} were dropped, for they were not read in time"
+                err.print(said, style="yellow", soft_wrap=True)
             if subscription.jumps > jumps:
                 jumps = subscription.jumps
                 at = f"recovered: {subscription.stream} goes on at {subscription.position:,}"

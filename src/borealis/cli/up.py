@@ -9,7 +9,6 @@ import shlex
 import shutil
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +36,7 @@ from borealis.emit.whereabouts import (
     Whereabouts,
     home,
     is_loopback,
+    make_folder,
     read_record,
     read_token,
     write_record,
@@ -205,7 +205,7 @@ def free_port() -> int:
 @contextlib.contextmanager
 def _only_one() -> Iterator[None]:
     """Two `up` of one home at the same time would start two clusters and remember one."""
-    _make_folder(home(), "the cluster's home", "set BOREALIS_HOME to a folder of yours")
+    make_folder(home(), "the cluster's home", "set BOREALIS_HOME to a folder of yours")
     with (home() / "up.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -248,16 +248,7 @@ def _make_room(made: Plan, options: UpOptions) -> None:
     """Without --data a cluster starts from nothing; what the last one left is thrown away now."""
     if options.data is None and made.data.exists():
         shutil.rmtree(made.data)
-    _make_folder(made.data, "the cluster's data", "give a folder of yours with --data")
-
-
-def _make_folder(path: Path, what: str, hint: str) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):  # rights alone do not tell, for a disk may be mounted to read only
-            pass
-    except OSError as error:
-        raise MachineError(f"cannot keep {what} in '{path}': {error.strerror}", hint=hint) from None
+    make_folder(made.data, "the cluster's data", "give a folder of yours with --data")
 
 
 def _start_and_wait(made: Plan, options: UpOptions) -> list[dict[str, Any]]:

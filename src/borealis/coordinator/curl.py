@@ -49,7 +49,7 @@ class Counts:
     """How far a body was taken."""
 
     rows: int = 0
-    next_id: int = 0
+    next_id: int | None = None  # None: nothing was sent on, so the stream was not asked
 
 
 def router(cluster: Cluster, ways: Ways, ending: asyncio.Event) -> APIRouter:

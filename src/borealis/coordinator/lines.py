@@ -18,6 +18,7 @@ from borealis.errors import InputError
 LINE_BYTES_MOST = 1 << 20
 BOM = b"\xef\xbb\xbf"
 ONE_A_LINE = "write one JSON object per line, in UTF-8"
+NO_LINE_ENDS = f"{ONE_A_LINE}; curl sends the line ends of a file with --data-binary, not with -d"
 SHOWN_BYTES = 60  # of a bad line
 
 
@@ -170,7 +171,8 @@ def _parsed(line: Line) -> dict[str, Any]:
         value = json.loads(line.text, parse_float=Decimal, parse_int=_integer)
     except json.JSONDecodeError as error:  # which counts lines and columns of this line alone
         said = f"{error.msg} at character {error.pos + 1}"
-        raise InputError(f"line {line.number} is not JSON ({said}): {shown!r}", hint=ONE_A_LINE) from None
+        hint = NO_LINE_ENDS if error.msg == "Extra data" else ONE_A_LINE
+        raise InputError(f"line {line.number} is not JSON ({said}): {shown!r}", hint=hint) from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"line {line.number} is not JSON ({error}): {shown!r}", hint=ONE_A_LINE) from None
     if not isinstance(value, dict):

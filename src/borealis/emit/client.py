@@ -25,7 +25,7 @@ from borealis.emit.publisher import Publisher, Publishing
 from borealis.emit.retrying import RETRIES, Retries
 from borealis.emit.subscriber import Reading, Start, Subscription
 from borealis.emit.whereabouts import Whereabouts, find
-from borealis.errors import InputError
+from borealis.errors import DiagramError, InputError
 from borealis.wire.auth import Security
 from borealis.wire.client import Peer
 from borealis.wire.messages import Done, Forget, Receipt
@@ -158,6 +158,9 @@ class Client:
         ms"), `ping` and `misses` when a node is held to be dead, `backup` where a unit's backup shall be;
         `without_backup` (refuse, degrade) what happens where no node is left for one.
         """
+        if isinstance(diagram, str) and "\n" in diagram:
+            hint = "give Diagram.from_yaml(text), or the path of a file"
+            raise DiagramError("deploy takes a diagram or a path, not the text of a diagram", hint=hint)
         loaded = Diagram.load(diagram) if isinstance(diagram, str | Path) else diagram
         if isinstance(loaded, Diagram):
             loaded.validate()

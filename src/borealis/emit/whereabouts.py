@@ -6,6 +6,7 @@ import ipaddress
 import json
 import os
 import shlex
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -74,6 +75,16 @@ def home() -> Path:
 def record_path() -> Path:
     """Where the record is."""
     return home() / "cluster.json"
+
+
+def make_folder(path: Path, what: str, hint: str) -> None:
+    """Make a folder, and be sure now that it can be written to."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):  # rights alone do not tell, for a disk may be mounted to read only
+            pass
+    except OSError as error:
+        raise MachineError(f"cannot keep {what} in '{path}': {error.strerror}", hint=hint) from None
 
 
 def read_record() -> Record | None:

@@ -139,7 +139,10 @@ class Node:
         """The queue of a stream that is served here."""
         queue = self.queues.get(stream) or self.kept.get(stream)
         if queue is None:
-            raise StreamError(f"node {self.name} serves no stream {stream}", hint=did_you_mean(stream, self.queues))
+            hint = (
+                did_you_mean(stream, self.queues) or "it may be on its way here: see 'borealis status', and try again"
+            )
+            raise StreamError(f"node {self.name} serves no stream {stream}", hint=hint)
         return queue
 
     def entry(self, stream: str) -> Entry:

@@ -9,9 +9,11 @@ import logging
 import os
 import signal
 import socket
+import subprocess
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 HEARTBEAT_S = 1.0
 JVM_DIED = 3  # exit code
+JVM_ENDS_S = 2.0  # a JVM that does not answer any more is on its way out, or broken
 
 log = logging.getLogger("borealis.node")
 
@@ -81,7 +84,7 @@ def serve(options: NodeOptions) -> int:
     try:
         return _serve(options, name, master, spark)
     finally:
-        with suppress(BorealisError):  # told already
+        with suppress(BorealisError), forgiving(spark):  # told already
             spark.get().stop()
 
 
@@ -131,6 +134,7 @@ def _serve(options: NodeOptions, name: str, master: str, spark: _Spark) -> int:
     try:
         beats.first()
         print(f"{name} at {node.address}, metrics at {node.http}/metrics", flush=True)
+        _hush(spark.get())
         node.spark_is(spark.get())
         beats.wake()
         print(f"{name}: Spark is ready", flush=True)
@@ -144,7 +148,8 @@ def _serve(options: NodeOptions, name: str, master: str, spark: _Spark) -> int:
         raise
     finally:
         beats.stop()
-        node.close()
+        with forgiving(spark):
+            node.close()
         server.close()
         metrics.close()
 
@@ -152,14 +157,14 @@ def _serve(options: NodeOptions, name: str, master: str, spark: _Spark) -> int:
 def _warm(node: Node, spark: Any, beats: _Heartbeats) -> None:
     from borealis.node.warm import warm_up
 
-    warm_up(spark)
+    warm_up(spark, node.stop_asked.is_set)
     node.warm = True
     beats.wake()
 
 
 def _end_with(spark: Any, node: Node) -> None:
     """A node whose JVM died dies as well, at once: it could do nothing but keep others from taking over."""
-    process = getattr(spark.sparkContext._gateway, "proc", None)
+    process = _jvm(spark)
     if process is None:  # the JVM was there before this process
         return
 
@@ -170,6 +175,37 @@ def _end_with(spark: Any, node: Node) -> None:
             os._exit(JVM_DIED)
 
     threading.Thread(target=watch, name="jvm-watch", daemon=True).start()
+
+
+def _jvm(spark: Any) -> subprocess.Popen[bytes] | None:
+    """The JVM that this process started, if it did."""
+    found: subprocess.Popen[bytes] | None = getattr(spark.sparkContext._gateway, "proc", None)
+    return found
+
+
+def _hush(spark: Any) -> None:
+    """PySpark prints a stack trace when the JVM goes first; that it went is told by us."""
+    server = getattr(spark.sparkContext, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *_: None
+
+
+@contextmanager
+def forgiving(spark: _Spark) -> Iterator[None]:
+    """Let go of Spark without a complaint where its JVM has ended before: a signal may go to all of a node at once."""
+    try:
+        yield
+    except BorealisError:
+        raise
+    except Exception as error:
+        jvm = _jvm(spark.get())
+        if jvm is None:
+            raise
+        try:
+            jvm.wait(JVM_ENDS_S)
+        except subprocess.TimeoutExpired:
+            raise error from None
+        log.info("the JVM had ended before (%s)", type(error).__name__)
 
 
 class _Heartbeats:
@@ -188,7 +224,7 @@ class _Heartbeats:
         try:
             self._coordinator.heartbeat(self._node.status().encode())
         except UnreachableError as error:
-            log.warning("no coordinator yet (%s): this node goes on trying", error)
+            log.warning("%s; this node goes on trying", error)
             self._reached = False
         threading.Thread(target=self._beat_forever, name="heartbeat", daemon=True).start()
 
@@ -215,7 +251,7 @@ class _Heartbeats:
                 self._reached = True
             except UnreachableError as error:
                 if self._reached:
-                    log.warning("the coordinator does not answer (%s); what runs goes on", error)
+                    log.warning("%s; what runs goes on", error)
                 self._reached = False
             except BorealisError as error:
                 log.error("the coordinator refuses this node: %s", error)

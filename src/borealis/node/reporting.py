@@ -25,6 +25,7 @@ class Coordinator:
     def __init__(self, address: str, security: Security | None) -> None:
         scheme = "https" if security is not None and security.tls else "http"
         base = address if "://" in address else f"{scheme}://{address}"
+        self._address = base
         headers = {"authorization": f"Bearer {security.token}"} if security and security.token else {}
         verify: Any = str(security.ca) if security is not None and security.ca is not None else True
         self._http = httpx.Client(base_url=base, headers=headers, timeout=ANSWER_S, verify=verify, trust_env=False)
@@ -37,7 +38,7 @@ class Coordinator:
                 raise error_of(Problem.decode(answer.content))
             answer.raise_for_status()
         except httpx.HTTPError as error:
-            raise UnreachableError(f"the coordinator does not answer: {error}") from error
+            raise UnreachableError(f"the coordinator at {self._address} does not answer: {error}") from error
 
     def locate(self, stream: str) -> Way | None:
         """Who serves a stream now, and who will if that one dies, if the coordinator can tell."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from borealis.diagram.durations import window
@@ -16,8 +17,8 @@ log = logging.getLogger("borealis.node")
 TRAINS = 3
 
 
-def warm_up(spark: Any) -> None:
-    """Run a small diagram of our own. What it loads and compiles is what any unit needs."""
+def warm_up(spark: Any, stopping: Callable[[], bool] = lambda: False) -> None:
+    """Run a small diagram of our own: what it loads and compiles, any unit needs. Told to stop, it says nothing."""
     d = Diagram("warm_up")
     some = d.input("some", "ts TIMESTAMP, k INT, s STRING").filter("k >= 0").map(k="k + 1", s="s")
     some.aggregate(by="s", over=window("2 seconds", "1 second"), n="count(*)", k="sum(k)").output("out")
@@ -25,5 +26,9 @@ def warm_up(spark: Any) -> None:
     rows = [{"ts": start + dt.timedelta(seconds=i), "k": i, "s": str(i % 2)} for i in range(TRAINS)]
     try:
         run(d, {"some": rows}, admission=Admission(rows_most=1), spark=spark)
-    except BorealisError as error:
+    except Exception as error:  # also what PySpark says of a JVM that is gone
+        if stopping():
+            return
+        if not isinstance(error, BorealisError):
+            raise
         log.warning("warming up failed (%s): the first trains will be slow", error)

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from borealis.cli import processes, status, tail, up
+from borealis.cli import deploy, processes, status, tail, up
 from borealis.cli.ending import run_app
 from borealis.cli.send import SendOptions, whole_batches
 from borealis.emit.whereabouts import Part, Record, Whereabouts, how_to_start, read_record, record_path, write_record
@@ -76,6 +76,9 @@ def refused(capfd: pytest.CaptureFixture[str], *arguments: object) -> str:
         (["status", "--token-file", "nowhere"], "cannot read the token file 'nowhere'"),
         (["move", "u1"], "Missing argument"),
         (["node", "--master", "local[2]", "--cores", "2"], "says how many cores already"),
+        (["node", "--master", "nonsense://x"], "is no master of Spark. Hint: write local[2], spark://HOST:7077"),
+        (["node", "--name", "a b"], "a node cannot be called 'a b'. Hint: use letters"),
+        (["node", "--data", "/proc/here"], "cannot keep the node's data in '/proc/here'"),
         (["node", "--tls-cert", "a.pem"], "--tls-cert and --tls-key go together"),
         (["node", "--conf", "spark.x"], "is not NAME=VALUE"),
         (["node", "--host", "0.0.0.0"], "open to other machines, and no token given"),
@@ -420,6 +423,28 @@ def test_protection_is_asked_for_as_the_coordinator_wants_it(
     shown = capfd.readouterr().out
     assert "passive, precise" in shown
     assert "UNPROTECTED: u1 of traffic for 12 s: node2 does not answer" in shown
+
+
+def test_down_tells_what_was_started_by_hand(
+    coordinator: list[tuple[str, str, bytes]], capfd: pytest.CaptureFixture[str], clean: Path
+) -> None:
+    with a_process() as one:
+        part = Part(name="node1", pid=one.pid, started=processes.moment(one.pid) or "", log=str(clean / "log"))
+        write_record(Record(coordinator=os.environ["BOREALIS_COORDINATOR"], data=str(clean), parts=[part]))
+        assert run_app(["down"]) == 0
+    [pid] = [node["pid"] for node in STATUS["nodes"] if node["node"] == "node1"]
+    assert f"still running, for 'up' did not start it: node1 (pid {pid})" in capfd.readouterr().err
+
+
+def test_after_a_deployment_the_commands_are_those_that_work(capfd: pytest.CaptureFixture[str]) -> None:
+    mine = {"diagram": "traffic", "entries": {"packets": "node1"}, "outputs": {"per_source": "agg"}}
+    other = {"diagram": "other", "entries": {}, "outputs": {"per_source": "agg"}}
+    deploy.show("traffic", {"diagrams": [mine]})
+    assert "borealis tail per_source\n" in capfd.readouterr().out
+    deploy.show("traffic", {"diagrams": [mine, other]})
+    told = capfd.readouterr().out
+    assert "borealis tail traffic/per_source\n" in told
+    assert "borealis send packets FILE\n" in told
 
 
 def test_watching_shows_the_status_again_and_again(coordinator: list[tuple[str, str, bytes]]) -> None:

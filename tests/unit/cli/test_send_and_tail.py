@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -10,11 +11,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
-from town import SCHEMA, STREAM, WAIT_S, Counter, Place, Town, add, eventually, finish
+from town import NONE, SCHEMA, STREAM, WAIT_S, Counter, Place, Town, add, eventually, finish
 
 from borealis.cli.ending import run_app
-from borealis.emit.queue import OutputQueue
+from borealis.emit.queue import OutputQueue, QueueLimits
+from borealis.section import section
+
+WIDE, SLOW_ROWS = 100_000, 400  # together more than any buffer between a queue and its reader
 
 
 @pytest.fixture(autouse=True)
@@ -131,6 +137,26 @@ def test_a_gap_is_told_and_the_tail_goes_on(place: Place) -> None:
         assert tail.wait(WAIT_S) == 130
         assert "gap: traffic/packets goes on at" in tail.stderr.read()
     eventually(lambda: not queue.status().readers)
+
+
+def test_what_a_full_stream_dropped_is_told(place: Place) -> None:
+    queue = place.queues[STREAM] = OutputQueue(STREAM, SCHEMA, QueueLimits(bytes_most=1 << 20, full="drop"))
+    add(queue, 1)
+    command = [sys.executable, "-m", "borealis.cli", "tail", "packets", "--from", "oldest", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
+        assert tail.stdout is not None
+        assert json.loads(tail.stdout.readline())["n"] == 0
+        tail.send_signal(signal.SIGSTOP)
+        while queue.next_id < SLOW_ROWS:
+            wide = pa.record_batch([pa.array([queue.next_id], pa.int64()), pa.array(["x" * WIDE])], schema=SCHEMA)
+            at = np.array([queue.next_id])
+            queue.append(section(queue.next_id, wide, at, NONE, NONE, queue.boundary))
+        finish(queue)
+        tail.send_signal(signal.SIGCONT)
+        out, err = tail.communicate(timeout=WAIT_S)
+    told = sum(int(n.replace(",", "")) for n in re.findall(r"lost: ([0-9,]+) tuples of traffic/packets", err))
+    assert told > 0
+    assert 1 + len(out.splitlines()) + told == SLOW_ROWS
 
 
 def test_a_tail_that_nobody_reads_ends(place: Place) -> None:

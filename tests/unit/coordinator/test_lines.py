@@ -53,6 +53,7 @@ GOOD = '{"ts": "2024-05-01T12:00:00Z", "src": "a", "bytes": 7}'
     [
         ("{", "line 3 is not JSON", "one JSON object per line"),
         ('{"ts": 1, "src"; 2}', "line 3 is not JSON (Expecting ':' delimiter at character 16): '{", "one JSON object"),
+        ("{}{}", "line 3 is not JSON (Extra data at character 3)", "with --data-binary, not with -d"),
         ("[1]", "line 3 is not a JSON object: '[1]'", "without brackets"),
         ("17", "line 3 is not a JSON object", ""),
         (GOOD.replace("7", '"x"'), "line 3: column 'bytes' is INT, but the value is 'x'", "whole numbers"),
