@@ -251,6 +251,16 @@ def test_same_rows_sees_a_difference() -> None:
 # -- benchmarks
 
 
+def test_long_texts_leave_room_for_the_figures(capfd: pytest.CaptureFixture[str]) -> None:
+    text = "queue to subscriber, 10 tuples every millisecond, age from append to receipt"
+    figures = [{"query": f"latency{i}", "p50_ms": 0.54, "note": text, "asked": "at least 300 MB/s"} for i in range(2)]
+    out = printed(bench.table(figures))
+    assert [line.split() for line in out.splitlines() if "latency1" in line] == [
+        ["latency1", "0.54", "at", "least", "300", "MB/s"]
+    ]
+    assert bench.notes(figures) == [f"latency0: {text}", f"latency1: {text}"]
+
+
 def test_the_help_names_every_benchmark(capfd: pytest.CaptureFixture[str]) -> None:
     assert run_app(["bench", "--help"]) == 0
     lines = [line.split() for line in capfd.readouterr().out.splitlines()]

@@ -17,6 +17,7 @@ from rich.table import Table
 from borealis.cli.watching import console
 from borealis.errors import BorealisError, did_you_mean
 
+CELL_CHARS_MOST = 40  # of a text in the table
 INSTALLED = "borealis.benchmarks"  # where a wheel has them
 
 
@@ -41,7 +42,10 @@ def bench_command(
     if as_json:
         print(json.dumps(figures, ensure_ascii=False, indent=2))
     else:
-        console().print(table(figures, getattr(module, "SHOWN", ())))
+        out = console()
+        out.print(table(figures, getattr(module, "SHOWN", ())))
+        for line in notes(figures):
+            out.print(line, style="dim", markup=False, soft_wrap=True)
 
 
 def names(given: Sequence[str] | None) -> tuple[str, ...]:
@@ -87,16 +91,30 @@ def known_experiments() -> dict[str, tuple[str, Path | None]]:
 
 
 def table(figures: Sequence[dict[str, Any]], shown: Sequence[str] = ()) -> Table:
-    """The figures, a column for each that any of them has, or only for those that shall be shown."""
+    """The figures, a column for each that any of them has, or only for those that shall be shown; no long texts."""
     made = Table(box=SIMPLE_HEAD, pad_edge=False)
     names = list(dict.fromkeys(name for one in figures for name, v in one.items() if not isinstance(v, list | dict)))
     names = [name for name in shown if name in names] or names
+    names = [name for name in names if name not in _long(figures)]
     for name in names:
         numbers = any(isinstance(one.get(name), int | float) for one in figures)
         made.add_column(name.replace("_", " "), justify="right" if numbers else "left")
     for one in figures:
         made.add_row(*(_cell(one.get(name)) for name in names))
     return made
+
+
+def notes(figures: Sequence[dict[str, Any]]) -> list[str]:
+    """The long texts, each once, behind the name that stands first in its line of the table."""
+    long = _long(figures)
+    texts = [(next(iter(one.values()), ""), one.get(name)) for one in figures for name in long]
+    return list(dict.fromkeys(f"{what}: {text}" for what, text in texts if text))
+
+
+def _long(figures: Sequence[dict[str, Any]]) -> list[str]:
+    """Columns that would leave no room for the others."""
+    longs = (n for one in figures for n, v in one.items() if isinstance(v, str) and len(v) > CELL_CHARS_MOST)
+    return list(dict.fromkeys(longs))
 
 
 def _cell(value: Any) -> str:
