@@ -27,7 +27,7 @@ def source(slack: str = "1 second") -> Stream:
 
 
 def test_the_order_and_the_times_are_the_oracles(spark: SparkSession) -> None:
-    @examples(4)
+    @examples(2)
     @given(st.integers(0, 2**32 - 1), st.integers(0, 60))
     def law(seed: int, rows: int) -> None:
         rng = Random(seed)
@@ -58,7 +58,7 @@ def test_the_order_and_the_times_are_the_oracles(spark: SparkSession) -> None:
 def test_windows_behind_it_do_not_depend_on_the_cut(spark: SparkSession) -> None:
     """They would, if a tuple came behind the boundary that has passed its time."""
 
-    @examples(6)
+    @examples(4)
     @given(st.integers(0, 2**32 - 1), st.integers(0, 40))
     def law(seed: int, rows: int) -> None:
         rng = Random(seed)

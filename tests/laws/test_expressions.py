@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from harness import examples
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -259,7 +260,7 @@ def test_what_translates_equals_spark(spark: SparkSession) -> None:
     # each try costs Spark jobs, so a failure is not shrunk: it names the one expression that differs
     phases = (Phase.explicit, Phase.reuse, Phase.generate)
 
-    @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), phases=phases, print_blob=True)
+    @settings(examples(8), phases=phases)
     @given(seed=st.integers(0, 2**32 - 1))
     def law(seed: int) -> None:
         rng = Random(seed)

@@ -12,7 +12,8 @@ from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
+from harness import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from borealis.kernels import join
@@ -193,7 +194,7 @@ def cramped() -> ExitStack:
 
 
 @given(case=cases(), tight=st.booleans())
-@settings(max_examples=400, deadline=None)
+@examples(150)
 def test_any_cut_gives_what_the_twin_gives(case: Case, tight: bool) -> None:
     with cramped() if tight else ExitStack():
         kernel = case.kernel()
@@ -213,7 +214,7 @@ def test_any_cut_gives_what_the_twin_gives(case: Case, tight: bool) -> None:
 
 
 @given(case=cases(), tight=st.booleans())
-@settings(max_examples=200, deadline=None)
+@examples(100)
 def test_output_rows_carry_the_columns_of_their_pair(case: Case, tight: bool) -> None:
     with cramped() if tight else ExitStack():
         kernel = case.kernel()
@@ -226,7 +227,7 @@ def test_output_rows_carry_the_columns_of_their_pair(case: Case, tight: bool) ->
 
 
 @given(case=cases(), tight=st.booleans())
-@settings(max_examples=300, deadline=None)
+@examples(100)
 def test_a_copy_that_applies_the_deltas_is_the_kernel(case: Case, tight: bool) -> None:
     with cramped() if tight else ExitStack():
         runner, copy = case.kernel(), case.kernel()
@@ -259,7 +260,7 @@ def test_a_copy_that_applies_the_deltas_is_the_kernel(case: Case, tight: bool) -
 
 
 @given(case=cases(), seed=st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
+@examples(50)
 def test_a_base_loads_in_any_order_and_twice(case: Case, seed: Any) -> None:
     kernel, copy = case.kernel(), case.kernel()
     kernel.step(case.flow(0, 0, len(case.events)), case.flow(1, 0, len(case.events)))

@@ -177,7 +177,7 @@ def law(
             assert list(map(repr, cut)) == list(map(repr, whole))
 
 
-@examples(60)
+@examples(30)
 @given(
     st.integers(0, 2**32 - 1), st.integers(1, 50), st.sampled_from(COUNTED), st.sampled_from([None, None, *TIMEOUTS])
 )
@@ -190,7 +190,7 @@ def test_count_windows_are_their_slow_twin(seed: int, n: int, window: tuple[int,
     )
 
 
-@examples(60)
+@examples(30)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 50), st.sampled_from(TIMED), st.sampled_from(TIMEOUTS))
 def test_time_windows_with_a_timeout_are_their_slow_twin(
     seed: int, n: int, window: tuple[int, int], timeout: int

@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from harness import examples
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -86,7 +87,7 @@ def spark(spark: SparkSession) -> SparkSession:
 def test_the_hash_is_sparks(spark: SparkSession) -> None:
     phases = (Phase.explicit, Phase.reuse, Phase.generate)  # a failure names the call and the row: nothing to shrink
 
-    @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), phases=phases, print_blob=True)
+    @settings(examples(4), phases=phases)
     @given(seed=st.integers(0, 2**32 - 1))
     def law(seed: int) -> None:
         rng = Random(seed)

@@ -7,21 +7,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
 from borealis import Diagram
 from borealis.diagram.boxes import BOXES
 from borealis.diagram.cut import cut
 from borealis.diagram.protection import APPROACHES
-from borealis.plan.batch import batch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "chaos"))
 
 from history import JUMP, History, Received, check
 from matrix import BACKUPS, Case, Deployed, Strike, box_rounds, cover, pairs, rounds, straight, whole
-from shapes import ALL_GROUPS, DATABASES, GROUPS, SHAPES, START_US, STEP_US, make_database, rows
+from shapes import ALL_GROUPS, GROUPS, SHAPES, START_US, STEP_US
 
 ROWS = 1800
 
@@ -180,22 +177,3 @@ def test_each_box_dies_under_each_approach() -> None:
         assert (best["amnesia"], best["passive"], best["active"]) == ("gap", "precise", "precise")
     drawn = [Diagram.from_yaml(Deployed("amnesia", "gap", group).yaml).spec for group in ALL_GROUPS]
     assert {box.kind for spec in drawn for box in spec.boxes} >= BOXES.keys()
-
-
-@pytest.mark.parametrize("group", ALL_GROUPS)
-def test_the_truth_is_that_of_the_batch_form(
-    spark: SparkSession, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(DATABASES, str(tmp_path))
-    deployed = Deployed("passive", "precise", group)
-    make_database(tmp_path, deployed.name)
-    spec = Diagram.from_yaml(deployed.yaml).spec
-    counts = {name: 500 - 30 * number for number, name in enumerate(ALL_GROUPS[group].inputs)}
-    frames = {
-        name: spark.createDataFrame(pa.Table.from_batches([rows(name, 0, count)])) for name, count in counts.items()
-    }
-    for shape, frame in batch(spec, spark, frames).items():
-        table = frame.toArrow().select(SHAPES[shape].columns)
-        columns = [c.cast(pa.int64()) if pa.types.is_timestamp(c.type) else c for c in table.columns]
-        found = sorted(zip(*(c.to_pylist() for c in columns), strict=True))
-        assert found == sorted(SHAPES[shape].truth(counts)), shape
