@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickle
 import random
+import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from borealis.errors import GoneError, InputError, OutputError, StateError, Stre
 from borealis.node.entry import Entry
 from borealis.node.node import Node
 from borealis.plan import public_writer, reach
-from borealis.plan.public import BorealisSource
+from borealis.plan.public import PYTHON, BorealisSource, register
 from borealis.plan.public_reader import HeldReader, Offset, Reading, StreamReader
 from borealis.plan.public_writer import Rows, StreamWriter, Writing
 from borealis.state.delta import to_stream
@@ -253,6 +255,25 @@ def test_a_token_goes_along_to_driver_and_tasks(place: Place) -> None:
     assert place.held() == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    ("master", "named", "runs"),
+    [("local[2]", None, sys.executable), ("local[2]", "/opt/python", "python3"), ("spark://a:7077", None, "python3")],
+)
+def test_the_workers_python_has_this_package(
+    master: str, named: str | None, runs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On this machine it is that of the job, whichever python3 comes first on the path."""
+    monkeypatch.delenv(PYTHON, raising=False)
+    if named is not None:
+        monkeypatch.setenv(PYTHON, named)
+    context = SimpleNamespace(master=master, environment={}, pythonExec="python3")
+    seen: list[str] = []
+    sources = SimpleNamespace(register=lambda _: seen.append(context.pythonExec))
+    register(SimpleNamespace(sparkContext=context, dataSource=sources))  # type: ignore[arg-type]
+    assert seen == [runs]
+    assert context.pythonExec == "python3", "what else the session runs is not ours"
+
+
 def test_mistakes_are_told(place: Place) -> None:
     good = place.options
     for options, words in [
@@ -381,6 +402,8 @@ def test_rows_that_do_not_fit_are_refused_whole(place: Place) -> None:
     ]:
         with pytest.raises(OutputError, match=words):
             writer(place, **options)
+    with pytest.raises(OutputError, match=r"use df\.writeStream"):
+        BorealisSource(place.options).writer(SPARK_SCHEMA, overwrite=False)
     with pytest.raises(OutputError, match="anew"):
         BorealisSource(place.options).streamWriter(SPARK_SCHEMA, overwrite=True)
 

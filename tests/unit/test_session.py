@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from borealis.errors import MachineError
+from borealis.plan import quiet
 from borealis.plan.session import DRIVER_HOST, JVM_FLAGS, is_local, settings_for
 
 
@@ -53,3 +60,28 @@ def test_executors_elsewhere_must_be_told_where_this_machine_is(master: str, mon
     found = settings_for(master, {"spark.executor.memory": "2g", "spark.task.maxFailures": "3"})
     assert found["spark.driver.host"] == found["spark.driver.bindAddress"] == "node1.example.org"
     assert (found["spark.executor.memory"], found["spark.task.maxFailures"]) == ("2g", "3")
+
+
+def test_a_signal_for_the_group_of_a_node_does_not_reach_its_jvm(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It would end under the train that the node wants to finish; but `down` must find it in the node's session."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def launch(_: object, more: dict[str, Any]) -> None:
+        started.append(subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], **more))
+
+    monkeypatch.setenv(quiet.VARIABLE, str(tmp_path / "spark.log"))
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    for name, value in (("_log", None), ("_kept", False), ("launch_gateway", launch)):
+        monkeypatch.setattr(quiet, name, value)
+    monkeypatch.setattr(quiet.SparkContext, "_gateway", None)
+    monkeypatch.setattr(quiet.SparkContext, "_ensure_initialized", lambda **_: None)
+    quiet.quiet({})
+    [jvm] = started
+    try:
+        assert os.getpgid(jvm.pid) == jvm.pid
+        assert os.getsid(jvm.pid) == os.getsid(0)
+    finally:
+        jvm.kill()
+        jvm.wait()

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S = 0.1  # at processes and coordinator while they start
 COORDINATOR = "coordinator"
+UNAUTHORIZED = 401  # HTTP
 
 
 @dataclass(frozen=True)
@@ -305,7 +306,7 @@ def _nodes(coordinator: Coordinator) -> list[dict[str, Any]] | None:
     try:
         return coordinator.nodes()
     except WireError as error:
-        if "token" in str(error):
+        if getattr(error, "status", None) == UNAUTHORIZED:
             raise
         return None
 

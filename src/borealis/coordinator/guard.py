@@ -19,6 +19,7 @@ from borealis.wire.messages import Message
 from borealis.wire.problems import problem_of
 
 BODY_BYTES_MOST = 8 << 20  # of everything but rows, which are taken as they come
+TOKEN_HOW = "give the token of this cluster: --token-file or BOREALIS_TOKEN; curl: -H 'Authorization: Bearer ...'"
 OPEN_PATHS = ("/v1/health", "/docs", "/openapi.json")
 
 Scope = MutableMapping[str, Any]
@@ -54,9 +55,7 @@ class Guard:
             headers.get(b"authorization", b""), self._expected
         ):
             what = "another token" if b"authorization" in headers else "no token"
-            raise UnauthorizedError(
-                f"refused: {what}", hint="give the token of this cluster: Authorization: Bearer ..."
-            )
+            raise UnauthorizedError(f"refused: {what}", hint=TOKEN_HOW)
 
     def _check_local(self, headers: dict[bytes, bytes]) -> None:
         """Without a token only this machine's own programs come in, and no page that a browser has from elsewhere."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from socketserver import ThreadingMixIn
@@ -12,6 +13,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from borealis.errors import ClusterError
 from borealis.tuples import FIRST_TIME, LAST_TIME
 from borealis.wire.auth import Security
 from borealis.wire.messages import NodeStatus
@@ -99,7 +101,7 @@ class NodeFigures:
 
 
 class MetricsServer:
-    """Serves `/metrics` over HTTP; with a token, only to those who have it."""
+    """Serves `/metrics` over HTTP, or HTTPS where there are certificates; with a token, only to those who have it."""
 
     def __init__(
         self, status: Callable[[], NodeStatus], host: str, port: int, security: Security | None = None
@@ -120,10 +122,18 @@ class MetricsServer:
             answer: Iterable[bytes] = metrics(environ, start)
             return answer
 
-        self._server = _Server((host, port), _Quiet)
+        try:
+            self._server = _Server((host, port), _Quiet)
+        except OSError as error:
+            raise ClusterError(
+                f"cannot serve metrics at {host}:{port}: {error.strerror or error}",
+                hint="is the port taken, the host one of this machine? see --http-port",
+            ) from None
+        if security is not None and security.tls:
+            self._server.secure(security)
         self._server.set_app(app)
         self.port = int(self._server.server_address[1])
-        self.address = f"http://{host}:{self.port}"
+        self.address = f"{'https' if security is not None and security.tls else 'http'}://{host}:{self.port}"
         threading.Thread(target=self._server.serve_forever, args=(0.1,), name="metrics", daemon=True).start()
 
     def close(self) -> None:
@@ -134,6 +144,15 @@ class MetricsServer:
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+
+    def secure(self, security: Security) -> None:
+        """Speak TLS. Hands are shaken in the thread of each request: one that says nothing keeps nobody waiting."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(str(security.cert), str(security.key))
+        self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Whoever breaks off, or speaks no TLS, is not worth a stack trace."""
 
 
 class _Quiet(WSGIRequestHandler):

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -15,19 +22,31 @@ from borealis.errors import OutputError
 from borealis.plan.public_reader import HeldReader, Reading, StreamReader, outward
 from borealis.plan.public_writer import StreamWriter, Writing
 from borealis.plan.reach import Reach
+from borealis.plan.session import is_local
 
 FORMAT = "borealis"
+PYTHON = "PYSPARK_PYTHON"
 
 
 def register(spark: SparkSession) -> None:
     """Make `format("borealis")` known to a session. The Python of its workers must have this package.
 
-    Where the cluster is (BOREALIS_COORDINATOR and its kin) is taken from the environment as it is now.
+    That is the Python of this process if all runs on this machine, else what PYSPARK_PYTHON names. Where the cluster is
+    (BOREALIS_COORDINATOR and its kin) is taken from the environment as it is now.
     """
+    context = spark.sparkContext
     for name in (HOME, COORDINATOR, TOKEN, CA):
         if name in os.environ:  # Spark plans in processes that know only what the JVM knew when it started
-            spark.sparkContext.environment[name] = os.environ[name]
-    spark.dataSource.register(BorealisSource)
+            context.environment[name] = os.environ[name]
+    before = (
+        context.pythonExec
+    )  # the first python3 of the path, unless the user named one: perhaps without this package
+    if is_local(context.master) and PYTHON not in os.environ:
+        context.pythonExec = sys.executable
+    try:
+        spark.dataSource.register(BorealisSource)
+    finally:
+        context.pythonExec = before  # what else the session runs is not ours
 
 
 class BorealisSource(DataSource):
@@ -52,6 +71,12 @@ class BorealisSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         return StreamReader(Reading.of(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Refused: without a checkpoint nobody could tell a job's second try from new rows."""
+        raise OutputError(
+            "a stream cannot be written to with df.write", hint="use df.writeStream, or borealis.connect().publish(...)"
+        )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         if overwrite:

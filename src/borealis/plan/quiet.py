@@ -44,7 +44,8 @@ def quiet(settings: Mapping[str, str]) -> None:
     for name, value in settings.items():
         conf.set(name, value)
     with open(_log, "ab", buffering=0) as file:
-        gateway = launch_gateway(conf, {"stdout": file, "stderr": file})
+        # a group of its own: a signal for the whole group of this process would take the JVM from under its last train
+        gateway = launch_gateway(conf, {"stdout": file, "stderr": file, "process_group": 0})
     SparkContext._ensure_initialized(gateway=gateway, conf=conf)
 
 

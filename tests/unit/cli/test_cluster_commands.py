@@ -220,6 +220,15 @@ def test_a_part_that_dies_while_starting_takes_the_others_along(clean: Path) -> 
     assert str(clean) not in running
 
 
+def test_a_coordinator_with_a_token_is_waited_for(clean: Path) -> None:
+    (clean / "token").write_text("secret")
+    environment = os.environ | {"JAVA_HOME": "/nowhere", "PATH": str(clean)}
+    command = [sys.executable, "-m", "borealis.cli", "up", "--port", "0", "--token-file", "token"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=120)
+    assert "coordinator: ready" in done.stderr or "Spark needs Java" in done.stderr.splitlines()[-1]
+    assert "no coordinator" not in done.stderr
+
+
 def test_the_plan_of_a_cluster_file_names_what_runs_here_and_what_to_type_elsewhere(clean: Path) -> None:
     (clean / "token").write_text("secret")
     (clean / "cluster.yaml").write_text(

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import shutil
 import signal
+import socket
+import ssl
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 import borealis
 from borealis.cli import processes, up
 from borealis.cli.cluster_file import ClusterFile, CoordinatorPart, NodePart, TlsPart
 from borealis.cli.ending import run_app
-from borealis.errors import WireError
+from borealis.errors import ClusterError, WireError
+from borealis.node.metrics import MetricsServer
+from borealis.wire.auth import Security
+from borealis.wire.messages import NodeStatus
 
 READY_S = 60.0
 
@@ -34,6 +40,33 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         subprocess.run(command.split(), cwd=made, check=True, capture_output=True)
     (made / "token").write_text("right\n")
     return made
+
+
+def nothing() -> NodeStatus:
+    return NodeStatus(
+        node="n", incarnation="i", version="0", address="grpc://127.0.0.1:1", http="", pid=2, host="h", master="local",
+        spark="ready", cores=1,
+    )  # fmt: skip
+
+
+def test_metrics_are_as_secret_as_the_rest(folder: Path) -> None:
+    security = Security(token="right", cert=folder / "mine.pem", key=folder / "mine.key")
+    metrics = MetricsServer(nothing, "127.0.0.1", 0, security)
+    try:
+        assert metrics.address.startswith("https://")
+        silent = socket.create_connection(("127.0.0.1", metrics.port))  # says nothing, and keeps nobody waiting
+        trust = ssl.create_default_context(cafile=folder / "mine.pem")
+        with httpx.Client(verify=trust, trust_env=False, timeout=10) as client:
+            assert client.get(f"{metrics.address}/metrics").status_code == 401
+            answer = client.get(f"{metrics.address}/metrics", headers={"authorization": "Bearer right"})
+        assert "borealis_spark_ready 1.0" in answer.text
+        with pytest.raises(httpx.HTTPError):
+            httpx.get(f"http://127.0.0.1:{metrics.port}/metrics", trust_env=False, timeout=10)
+        silent.close()
+        with pytest.raises(ClusterError, match=f"cannot serve metrics at 127.0.0.1:{metrics.port}"):
+            MetricsServer(nothing, "127.0.0.1", metrics.port)
+    finally:
+        metrics.close()
 
 
 @pytest.fixture(scope="module")
