@@ -22,6 +22,7 @@ from borealis import __version__
 from borealis.coordinator import curl, rest
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.deployment import take_up
+from borealis.coordinator.docs_page import add_docs_page
 from borealis.coordinator.guard import Guard
 from borealis.coordinator.publishing import Ways
 from borealis.coordinator.reconcile import Reconciler
@@ -66,8 +67,10 @@ def create_app(cluster: Cluster, options: AppOptions, end: Callable[[], None] = 
         version=__version__,
         description="What runs where. Tuples go from node to node by Arrow Flight: ask `/v1/locate` for the way.",
         lifespan=life,
+        docs_url=None,
         redoc_url=None,
     )
+    add_docs_page(app)
     app.state.ending, app.state.reconciler = ending, reconciler
     app.include_router(rest.router(cluster, reconciler, facts, end, has_token=options.token is not None))
     app.include_router(curl.router(cluster, ways, ending))

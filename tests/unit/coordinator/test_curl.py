@@ -392,3 +392,15 @@ def test_with_a_token(tmp_path: Path) -> None:
         assert httpx.post(f"{served.address}/v1/shutdown", trust_env=False).status_code == 401
     finally:
         served.close()
+
+
+def test_the_openapi_page_says_it_all_in_a_closed_network(served: Served) -> None:
+    """Swagger UI comes from outside; what stands in its place until then is enough to work with."""
+    page = served.http.get("/docs").text
+    described = served.http.get("/openapi.json").json()["paths"]
+    assert "/v1/streams/{name}" in described
+    for path, methods in described.items():
+        for method in methods:
+            assert f"<code>{method.upper()} {path}</code>" in page
+    assert "Send rows, one JSON object a line." in page
+    assert page.count("https://") == 2, "the script and the style of Swagger UI, nothing else"
