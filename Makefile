@@ -17,9 +17,10 @@ help:
 
 setup: $(READY)
 
-LONG_LAWS := tests/laws/test_nodes.py tests/laws/test_reach_back.py tests/laws/test_diagrams.py
-SLOW_LAWS := tests/laws/test_end_to_end.py tests/laws/test_takeover.py
-NOT_QUICK := $(LONG_LAWS) $(SLOW_LAWS)
+LONG := $(patsubst %,tests/laws/test_%.py,nodes reach_back diagrams end_to_end takeover) \
+        $(patsubst %,tests/unit/cli/test_%.py,send_and_tail send_watch)
+CLUSTERS := tests/cluster tests/chaos/test_failures.py  # several nodes keep two cores busy: one test at a time
+TWO := -n 2 --dist loadfile
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -40,11 +41,11 @@ check: setup
 	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/mypy
-	$(PYTEST) tests/unit tests/laws $(NOT_QUICK:%=--ignore=%) -n 2 --dist worksteal --durations=15
+	$(PYTEST) tests/unit tests/laws $(LONG:%=--ignore=%) -n 2 --dist worksteal --durations=15
 
 test: check
-	$(PYTEST) $(LONG_LAWS) -n 2 --dist worksteal
-	$(PYTEST) $(SLOW_LAWS) tests/steps tests/cluster tests/chaos --durations=40
+	$(PYTEST) $(CLUSTERS) --durations=10
+	$(PYTEST) tests/chaos tests/steps $(LONG) $(CLUSTERS:%=--ignore=%) $(TWO) --durations=30
 
 bench: setup
 	$(BIN)/borealis bench engine

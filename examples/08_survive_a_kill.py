@@ -72,7 +72,9 @@ def main() -> None:
         expected["b" if i % 4 == 0 else "a", end] += 1
     print(f"  {len(came) - 1} results; the longest silence was {silence * 1000:.0f} ms, of which")
     print(f"  {took_over['detection_ms']:.0f} ms to notice that node2 was dead")
-    print("  nothing is missing, nothing came twice" if got == expected else "  THIS IS WRONG")
+    if got != expected:
+        sys.exit("  results are missing, or came twice: this must not happen")
+    print("  nothing is missing, nothing came twice")
 
 
 if __name__ == "__main__":

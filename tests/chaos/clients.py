@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -72,7 +73,7 @@ class Feed:
             for one in diagrams
             for name in ALL_GROUPS[one.group].inputs
         }
-        self._stop = threading.Event()
+        self._stop, self._resting = threading.Event(), False
         self._thread = threading.Thread(target=self._publish, name="feed", daemon=True)
         self._thread.start()
 
@@ -81,8 +82,19 @@ class Feed:
         """The time of the next row."""
         return START_US + self.count * STEP_US
 
+    @contextmanager
+    def rest(self) -> Iterator[None]:
+        """Publish nothing meanwhile."""
+        self._resting = True
+        try:
+            yield
+        finally:
+            self._resting = False
+
     def _publish(self) -> None:
         while not self._stop.wait(TICK_S):
+            if self._resting:
+                continue
             first, stop = self.count, self.count + BATCH_ROWS
             for diagram, name in self._ways:
                 self._give(diagram, name, first, stop)

@@ -1,4 +1,4 @@
-"""The matrix of failures: which approach, guarantee, diagram and victim; all of it, or a part that has every pair.
+"""The matrix of failures: approach, guarantee, diagram and victim; all of it, or each victim with each other level.
 
 A round deploys both diagrams, each under a protection of its own, and strikes several times, one victim after another.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from functools import cache, partial
-from itertools import combinations, product
+from itertools import product
 
 from shapes import ALL_GROUPS, BOXES, GROUPS, text
 
@@ -36,7 +36,7 @@ ANOTHER_DEPLOYMENT = 2  # pairs that must be new to be worth it
 
 NEVER = -1000  # what nothing is worth
 
-Pair = tuple[tuple[int, str], ...]
+Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,8 @@ def box_rounds() -> list[tuple[Strike, ...]]:
 
 
 def pairs(case: Case) -> set[Pair]:
-    """The pairs of levels of two factors in a case."""
-    return set(combinations(enumerate(astuple(case)), 2))
+    """The victim with each of the other levels in a case."""
+    return {(level, case.victim) for level in astuple(case.deployed)}
 
 
 def strikes(cases: Iterable[Case]) -> list[Strike]:
@@ -149,7 +149,7 @@ def straight(cases: Iterable[Case]) -> list[Strike]:
 
 
 def cover(cases: Sequence[Case]) -> list[Strike]:
-    """Few strikes that have every pair: each time the one that is worth most."""
+    """Few strikes that have every pair with a victim: each time the one that is worth most."""
     missing = {pair for case in cases for pair in pairs(case)}
     candidates, used = strikes(cases), set[tuple[Deployed, ...]]()
     found = []

@@ -9,7 +9,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ COORDINATOR_S = 60.0  # to start again, on a busy machine
 PAUSE_S = 5.0  # the diagrams' patience is three seconds
 REJOIN_S = 2.0
 GIVEN_UP = "in epoch"  # a unit's words when what it reads began anew
-LOOK_S = 0.05
+LOOK_S = 0.1
 SAFE = ("protected", "watching")  # states of a protection that is whole
 UNITS = {"upstream": "u1", "last": "u3", "rejoin": "u2", "pause": "u2"}  # whose primary is hit
 
@@ -41,8 +41,9 @@ Facts = dict[str, Any]
 class Round:
     """Several failures of the same deployments."""
 
-    def __init__(self, cluster: Cluster, strikes: Sequence[Strike], home: Path, seed: int) -> None:
+    def __init__(self, cluster: Cluster, strikes: Sequence[Strike], home: Path, seed: int, *, rests: bool) -> None:
         self.cluster, self.home = cluster, home
+        self.rests = rests  # nothing is published while nodes start again: they get the whole machine
         self.blows = [strike.blow for strike in strikes]
         self.diagrams = strikes[0].diagrams
         self.name = self.diagrams[0].name
@@ -109,9 +110,6 @@ class Round:
 
     def _strike(self, blow: str, node: str) -> None:
         assert self._feed is not None
-        if blow not in ("coordinator", "pause"):  # these take no node away, so one may still be starting
-            self._wait(lambda: all(n["spark"] == "ready" for n in self._status()["nodes"]), "all nodes", MENDED_S)
-            self._protected()
         before = self._incarnations()
         hit = {key for key, (at, _) in before.items() if at == node and key[1] == UNITS.get(blow)}
         self._look()
@@ -153,7 +151,8 @@ class Round:
         self._wait(lambda: len(taken()) == len(before), "its units to be taken over", AGAIN_S)
         self._start(node)
         actor = min(taken().values())
-        self._wait(lambda: self._may_lose(actor), f"all else on {actor} to be protected", MENDED_S)
+        with self._rest():
+            self._wait(lambda: self._may_lose(actor), f"all else on {actor} to be protected", MENDED_S)
         time.sleep(self.chance.uniform(0, REJOIN_S))
         for (name, _), at in taken().items():
             for history in self.histories[name] if at == actor else ():
@@ -183,8 +182,13 @@ class Round:
     # -- behind it
 
     def _mend(self) -> None:
-        self._restart()
-        self._protected()
+        with self._rest():
+            self._restart()
+            self._wait(lambda: all(n["spark"] == "ready" for n in self._status()["nodes"]), "all nodes", MENDED_S)
+            self._protected()
+
+    def _rest(self) -> AbstractContextManager[None]:
+        return self._feed.rest() if self.rests and self._feed is not None else nullcontext()
 
     def _restart(self) -> None:
         record = read_record()

@@ -120,10 +120,10 @@ def check(workload: ModuleType, spark: SparkSession, home: Path, rows: int, rows
     return victim
 
 
-@pytest.mark.timeout(900)  # five starts of Spark, on a machine that may be busy
+@pytest.mark.timeout(900)  # some starts of Spark, on a machine that may be busy
 def test_killed_some_times(workload: ModuleType, spark: SparkSession, home: Path) -> None:
-    """During the start, in the midst, and while the outputs are put in place."""
-    check(workload, spark, home, 900, 30, ["in_start", "while_running", "in_close"])
+    """In the midst, and while the outputs are put in place."""
+    check(workload, spark, home, 900, 30, ["while_running", "in_close"])
 
 
 @pytest.mark.timeout(1800)

@@ -20,6 +20,7 @@ from programs import load
 
 START_S_MOST = 120  # a slow machine that starts Spark
 PROGRAM = Path(__file__).with_name("sql_writer.py")
+FULL = os.environ.get("BOREALIS_CHAOS") == "full"
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +66,13 @@ def rows(database: Embedded | Server) -> list[Any]:
 
 
 def test_a_kill_between_the_two_commits(writer: ModuleType, database: Embedded | Server, tmp_path: Path) -> None:
+    """The first train's, of which the state directory knows nothing yet, or a later one's."""
     database.run(writer.TABLE.format(time="TEXT" if isinstance(database, Embedded) else "TIMESTAMPTZ"))
     writer.write_input(tmp_path)
     wanted = [n for n in range(writer.ROWS) if n % 50 != 7]
-    kill_in_commit(tmp_path, database, 1)
-    first = rows(database)
-    assert first == [n for n in wanted if n < writer.ROWS_MOST]  # in the database, and nowhere else
-    kill_in_commit(tmp_path, database, 3)
-    assert rows(database) == [n for n in wanted if n < 3 * writer.ROWS_MOST]
+    for number in [1, 3] if FULL else [1] if isinstance(database, Embedded) else [3]:
+        kill_in_commit(tmp_path, database, number)
+        assert rows(database) == [n for n in wanted if n < number * writer.ROWS_MOST]  # and nowhere else
     process = start(tmp_path, database)
     assert process.wait(10 * START_S_MOST) == 0, (tmp_path / "said.txt").read_text()
     assert rows(database) == wanted

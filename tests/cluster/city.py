@@ -120,6 +120,13 @@ class City:
         pid = next(p["pid"] for p in self.record()["parts"] if p["name"] == part)
         os.kill(pid, signal.SIGKILL)
 
+    def bring_back(self, node: str) -> None:
+        """Start a node again that is dead."""
+        record = self.record()
+        at = ("--name", node, "--coordinator", record["coordinator"], "--data", f"{record['data']}/{node}")
+        self.start("node", *at, out=self.root / f"{node}-again.log")
+        wait_for(lambda: self.node(node)["spark"] == "ready" and self.node(node)["alive"], f"{node} is back")
+
 
 def packets(root: Path, rows: int, seed: int = 1) -> Path:
     """A file of packets, a thousand per second of stream time."""

@@ -13,22 +13,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from city import City
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def city(tmp_path_factory: pytest.TempPathFactory) -> Iterator[City]:
-    """Three nodes; one cluster for all tests of a file, each of which deploys under names of its own."""
+    """Three nodes for all tests, each of which deploys under names of its own and brings back whom it kills."""
     one = City(tmp_path_factory.mktemp("city"))
     one.up(3)
-    try:
-        yield one
-    finally:
-        one.down()
-
-
-@pytest.fixture
-def town(tmp_path: Path) -> Iterator[City]:
-    """One node, for a test that does something to it."""
-    one = City(tmp_path)
-    one.up(1)
     try:
         yield one
     finally:

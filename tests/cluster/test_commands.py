@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -144,22 +142,6 @@ def test_a_node_of_another_version_is_refused(city: City) -> None:
     assert done.returncode == 2, done.stderr
     assert "9.9.9" in done.stderr
     assert "newer" not in [n["node"] for n in city.status()["nodes"]]
-
-
-def test_sigterm_finishes_the_train_and_kill_ends_a_node(city: City) -> None:
-    city.run("deploy", str(city.diagram("mortal")), "--place", "per_source=node2")
-    pid = city.node("node2")["pid"]
-    assert "node2" in city.run("kill", "node2")
-    wait_for(lambda: not os.path.exists(f"/proc/{pid}"), "the process is gone")
-    wait_for(lambda: city.node("node2")["alive"] is False, "the coordinator has noticed")
-    states = {u["unit"]: u["state"] for u in city.status()["units"] if u["diagram"] == "mortal"}
-    assert states == {"u1": "lost"}
-    assert city.node("node1")["alive"]
-    os.kill(city.node("node3")["pid"], signal.SIGTERM)
-    log = city.root / "home" / "logs" / "node3.log"
-    wait_for(lambda: "stopping" in log.read_text(), "node3 says that it stops")
-    wait_for(lambda: city.node("node3")["alive"] is False, "node3 is gone")
-    assert "Traceback" not in log.read_text()
 
 
 def test_metrics(city: City) -> None:

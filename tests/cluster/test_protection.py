@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,25 +16,9 @@ def unit(city: City, diagram: str, name: str) -> dict[str, Any]:
     return found
 
 
-def bring_back(city: City, node: str) -> None:
-    record = city.record()
-    at = ("--name", node, "--coordinator", record["coordinator"], "--data", f"{record['data']}/{node}")
-    city.start("node", *at, out=city.root / f"{node}-again.log")
-    wait_for(lambda: city.node(node)["spark"] == "ready", f"{node} is back")
-
-
 def is_protected(city: City, diagram: str) -> bool:
     units = [u for u in city.status()["units"] if u["diagram"] == diagram]
     return all(u["protection"]["state"] == "protected" for u in units)
-
-
-def kill_jvm(city: City, node: str) -> None:
-    """Only Spark dies, as where a machine is out of memory: the node must not outlive it."""
-    pid = city.node(node)["pid"]
-    children = subprocess.run(["pgrep", "-P", str(pid), "java"], capture_output=True, text=True, check=True)
-    [jvm] = children.stdout.split()
-    os.kill(int(jvm), signal.SIGKILL)
-    wait_for(lambda: not Path(f"/proc/{pid}/exe").exists(), f"{node} to die with its JVM")
 
 
 def test_the_tail_goes_on_where_a_node_is_killed(city: City) -> None:
@@ -60,23 +39,5 @@ def test_the_tail_goes_on_where_a_node_is_killed(city: City) -> None:
     taken = wait_for(lambda: unit(city, "guarded", "u1")["protection"]["last_takeover"], "a takeover in the status")
     assert (taken["incarnation"] >= 2, taken["primary"]) == (True, "node1")
     assert "took over from node1" in city.run("status")
-    bring_back(city, "node1")
+    city.bring_back("node1")
     city.run("undeploy", "guarded")
-
-
-def test_a_node_dies_with_its_jvm(city: City) -> None:
-    kill_jvm(city, "node3")
-    bring_back(city, "node3")
-
-
-def test_no_node_for_a_backup(town: City) -> None:
-    """Refused, or degraded as the user chose: then it runs unprotected, and says so loudly."""
-    file = str(town.diagram("lonely"))
-    assert "backup" in town.run("deploy", file, "--ha", "passive", fails=True)
-    town.run("deploy", file, "--ha", "passive", "--without-backup", "degrade")
-    wait_for(lambda: "UNPROTECTED" in town.run("status"), "a loud word")
-    told = json.loads(town.run("status", "--json"))
-    assert [u["state"] for u in told["units"]] == ["running"]
-    assert "cannot give" in town.run(
-        "deploy", str(town.diagram("odd")), "--ha", "amnesia", "--guarantee", "precise", fails=True
-    )

@@ -23,19 +23,22 @@ def spark_cluster(tmp_path: Path) -> Iterator[Cluster]:
         one.stop()
 
 
-def test_units_on_a_spark_cluster_survive_their_executors(town: City, spark_cluster: Cluster) -> None:
+def test_units_on_a_spark_cluster_survive_their_executors(city: City, spark_cluster: Cluster) -> None:
     master = spark_cluster.start()
-    at = ("--coordinator", town.record()["coordinator"], "--name", "far", "--master", master)
-    town.start("node", *at, "--conf", "spark.executor.memory=512m", out=town.root / "far.log")
-    wait_for(lambda: [n for n in town.status()["nodes"] if n["node"] == "far" and n["spark"] == "ready"], "the node")
-    assert town.node("far")["master"] == master
-    file = packets(town.root, 40_000, seed=9)
-    town.run("deploy", str(town.diagram("remote")), "--place", "per_source=far")
-    out = town.root / "remote.jsonl"
-    tail = town.start("tail", "remote/per_source", "--from", "oldest", "--json", out=out)
-    sending = town.start("send", "remote/packets", str(file), "--rate", "4000", "--end", out=town.root / "send.log")
+    at = ("--coordinator", city.record()["coordinator"], "--name", "far", "--master", master)
+    far = city.start("node", *at, "--conf", "spark.executor.memory=512m", out=city.root / "far.log")
+    wait_for(lambda: [n for n in city.status()["nodes"] if n["node"] == "far" and n["spark"] == "ready"], "the node")
+    assert city.node("far")["master"] == master
+    file = packets(city.root, 40_000, seed=9)
+    city.run("deploy", str(city.diagram("remote")), "--place", "per_source=far")
+    out = city.root / "remote.jsonl"
+    tail = city.start("tail", "remote/per_source", "--from", "oldest", "--json", out=out)
+    sending = city.start("send", "remote/packets", str(file), "--rate", "4000", "--end", out=city.root / "far-send.log")
     wait_for(lambda: json_lines(out), "first results")
     executors(spark_cluster.workers)[0].kill()
-    assert sending.wait(120) == 0, (town.root / "send.log").read_text()
+    assert sending.wait(120) == 0, (city.root / "far-send.log").read_text()
     assert tail.wait(120) == 0
     assert seen(json_lines(out)) == expected(file)
+    city.run("undeploy", "remote")
+    far.terminate()
+    wait_for(lambda: not city.node("far")["alive"], "the node is gone")

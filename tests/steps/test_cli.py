@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ YAML = ROOT / "examples" / "traffic.yaml"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECONDS = 20
 ROWS = packets(SECONDS).num_rows
+EXAMPLES = sorted((ROOT / "examples").glob("0*.py"))
 
 
 @pytest.fixture
@@ -35,6 +37,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pq.write_table(packets(SECONDS), tmp_path / "packets.parquet")
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def starts_processes(script: Path) -> bool:
+    return "import subprocess" in script.read_text()
 
 
 def borealis(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -85,8 +91,8 @@ def test_the_demo_agrees_with_plain_spark() -> None:
     assert "identical" in done.stdout
 
 
-@pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("0*.py")), ids=lambda p: p.stem)
-def test_each_example_runs(script: Path) -> None:
+@pytest.mark.parametrize("script", [s for s in EXAMPLES if starts_processes(s)], ids=lambda p: p.stem)
+def test_each_example_with_processes_runs(script: Path) -> None:
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stderr
     assert done.stdout
@@ -97,6 +103,15 @@ def test_each_example_runs(script: Path) -> None:
 
 
 # -- in this process
+
+
+@pytest.mark.parametrize("script", [s for s in EXAMPLES if not starts_processes(s)], ids=lambda p: p.stem)
+def test_each_example_runs(spark: Any, script: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    capfd.readouterr()
+    runpy.run_path(str(script), run_name="__main__")
+    out, err = capfd.readouterr()
+    assert out
+    assert err == ""
 
 
 def said(capfd: pytest.CaptureFixture[str], *arguments: object) -> str:

@@ -34,7 +34,7 @@ from borealis.tuples import TIMESTAMP
 from borealis.wire.messages import BatchHead, Receipt
 from borealis.wire.server import WireServer
 
-KILLS = 12 if os.environ.get("BOREALIS_CHAOS") == "full" else 3
+KILLS = 12 if os.environ.get("BOREALIS_CHAOS") == "full" else 2
 ROWS = 500 * (KILLS + 1)
 SEED = int(os.environ.get("BOREALIS_CHAOS_SEED", "20240501"))
 START_S_MOST = 180  # a slow machine that starts Spark
