@@ -46,6 +46,10 @@ class TrainError(BorealisError):
     """A train failed while it ran; everything up to the train before it is committed."""
 
 
+class GivenUpError(TrainError):
+    """What a train needs was away for as long as its box waits: to run it again would only wait as long again."""
+
+
 class WireError(BorealisError):
     """Something came over the wire that cannot be, or the other side cannot be reached."""
 
@@ -68,6 +72,15 @@ class ClusterError(BorealisError):
 
 class MachineError(BorealisError):
     """The machine lacks something: Java, a disk with room, a port."""
+
+
+def times(count: int) -> str:
+    """How often, in words.
+
+    >>> times(1), times(3)
+    ('once', '3 times')
+    """
+    return "once" if count == 1 else f"{count} times"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -9,8 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from borealis.kernels.flow import Bounds, Flow
+from borealis.plan.notice import Notice
 
-TRAIN = {"diagram": "d", "life": "first", "troubles": None}
+TRAIN = {"diagram": "d", "life": "first"}
+NOWHERE = Notice("/no/such/directory/w.0", 0)  # to tell a trouble that nobody reads
 
 
 def flow(columns: dict[str, Any], start: int = 0, sub: list[int] | None = None) -> Flow:

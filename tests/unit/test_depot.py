@@ -21,7 +21,8 @@ from borealis.kernels.program import TRAIN_TAG, Parcel
 from borealis.plan import depot as depots
 from borealis.plan import worker
 from borealis.plan.depot import PIECE_BYTES, Certificates, Depot, Loan
-from borealis.plan.location import Address, is_there, meet, read
+from borealis.plan.location import Address, ask, is_there, meet, read
+from borealis.plan.notice import Notice, notices
 from borealis.plan.worker import BUCKET, FILE, PAYLOAD, TAG, Arrived, Sending
 from borealis.state.cache import HELD_MOST, Cache
 from borealis.state.delta import Change, Delta, TableSpec, pack
@@ -108,7 +109,27 @@ def test_what_is_no_ticket_is_refused(depot: Depot, ticket: bytes) -> None:
             list(client.do_action(flight.Action("there", ticket)))
 
 
-def test_nothing_can_be_written_or_listed(depot: Depot, loan: Loan) -> None:
+def test_notices_reach_the_unit_and_nothing_else_can_be_written(loan: Loan) -> None:
+    here = Notice(loan.location("troubles/w.0"), 0)
+    here.tell("a database is away " * 200)
+    assert notices(loan.root / "troubles") == {"w.0": ("a database is away " * 200)[:1000]}
+    here.tell(None)
+    assert notices(loan.root / "troubles") == {}
+    assert Notice(loan.location("troubles/w.0"), 3).given_up() == ""
+    here.give_up("too long")
+    assert Notice(loan.location("troubles/w.0"), 3).given_up() == "too long"
+    before = sorted(loan.root.rglob("*"))
+    for path in ("program.json", "troubles/../x", "troubles/.x", "troubles/a/b", "troubles/" + "a" * 300):
+        with pytest.raises(flight.FlightServerError, match="not a notice"):
+            ask("tell", loan.location(path), text="x")
+    with pytest.raises(flight.FlightServerError, match="not a notice"):
+        ask("tell", loan.location("troubles/x"), text=5)
+    assert sorted(loan.root.rglob("*")) == before
+    loan.close()
+    here.tell("nobody hears it")  # and nothing happens
+
+
+def test_nothing_else_can_be_written_or_listed(depot: Depot, loan: Loan) -> None:
     with flight.FlightClient(f"grpc+tcp://{LOOPBACK}:{depot.port}") as client:
         with pytest.raises(NotImplementedError):
             list(client.list_flights())
@@ -161,10 +182,12 @@ def test_a_train_abroad_names_no_path(loan: Loan) -> None:
         "state": f"{at}/state",
         "manifest": {"sums.0": [[0, 2]]},
         "results": f"{at}/results/3",
+        "troubles": f"{at}/troubles",
     }
     told = loan.abroad(train)
     assert at not in json.dumps(told)
     assert told["results"] is None
+    assert told["troubles"] == loan.location("troubles")
     assert told["state"] == f"depot://{LOOPBACK}:{loan.depot.port}/{loan.token}/state"
     assert told["inputs"]["a"] == train["inputs"]["a"] | {"rows": loan.location("trains/3.a.arrow")}
     assert {k: told[k] for k in ("train", "manifest")} == {k: train[k] for k in ("train", "manifest")}

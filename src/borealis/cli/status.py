@@ -84,6 +84,9 @@ def shown(status: Facts) -> RenderableType:
     for unit in units:
         if unit.get("error"):
             parts.append(Text(f"{unit['diagram']}/{unit['unit']}: {unit['error']}", style="red"))
+        for one in unit.get("waiting", ()):
+            told = f"waits, for {span(1e6 * one['seconds'])} so far: {one['why']}"
+            parts.append(Text(f"{unit['diagram']}/{unit['unit']} {told}", style="yellow"))
     parts += [Text(f"trouble: {_trouble(one)}", style="yellow") for one in status.get("troubles", ())]
     parts += unprotected_lines(status.get("unprotected", ()))
     return Group(*parts)

@@ -31,5 +31,5 @@ def busy(member: Member) -> float:
     total = 0.0
     for unit in member.status.units:
         _, _, trains = unit_rates(member, unit.diagram, unit.unit)
-        total += trains * unit.train_ms / 1000
+        total += min(1.0, trains * unit.train_ms / 1000)  # one that waited long says more than it took
     return round(total, 3)

@@ -92,10 +92,11 @@ def _unit(cluster: Cluster, layout: Layout, unit: UnitPlace, queues: dict[str, Q
     alive = cluster.members.lives(unit.node)
     if member is None or member.unit(layout.name, unit.unit) is None:
         waits = "awaited" if member is None else "starting" if alive else "lost"
-        return facts | {"state": waits, "error": ""}
+        return facts | {"state": waits, "error": "", "waiting": []}
     measured = _measured(member, layout.name, unit.unit, queues)
     if not alive:
-        measured |= {"state": "lost", "rows_in_per_s": 0.0, "rows_out_per_s": 0.0, "trains_per_s": 0.0}
+        nothing = {"rows_in_per_s": 0.0, "rows_out_per_s": 0.0, "trains_per_s": 0.0, "waiting": []}
+        measured |= {"state": "lost"} | nothing
     elif unit.moving_to is not None:
         measured["state"] = "moving"
     return facts | measured
@@ -109,7 +110,7 @@ def _measured(member: Member, diagram: str, unit: str, queues: dict[str, QueueSt
     # what stands in queues upstream, or here and in no train; ids that were jumped over are no tuples
     unread = sum(max(0, queue.next_id - max(upto, queue.first_id)) for queue, upto in waiting)
     return {
-        "state": status.state,
+        "state": "waiting" if status.state == "running" and status.waiting else status.state,
         "trains": status.trains,
         "trains_per_s": round(trains, 3),
         "train_ms": status.train_ms,
@@ -122,6 +123,7 @@ def _measured(member: Member, diagram: str, unit: str, queues: dict[str, QueueSt
         "inputs": status.inputs,
         **_boundary(status.boundary),
         "error": status.error,
+        "waiting": [{"why": one.why, "seconds": one.seconds} for one in status.waiting],
     }
 
 

@@ -46,9 +46,10 @@ def shown(url: URL) -> str:
 
 def _value(database: str, variable: str, environ: Mapping[str, str]) -> str:
     if not environ.get(variable):
+        such = f", {_AN_URL}" if variable.startswith(PREFIX) else ""
         raise TrainError(
             f"database '{_shown(database)}' is not known here: {variable} is not set",
-            hint=f"set it in the environment of every node{f', {_AN_URL}' if variable.startswith(PREFIX) else ''}",
+            hint=f"set it in the environment of every node, and of its executors where they are elsewhere{such}",
         )
     return environ[variable]
 

@@ -8,8 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 from sqlalchemy import TextClause, create_engine, event, text
@@ -20,7 +19,7 @@ from borealis.databases.address import address, shown
 from borealis.databases.troubles import UnfitError, said, verdict
 from borealis.diagram.durations import show
 from borealis.diagram.statements import filled
-from borealis.errors import TrainError
+from borealis.errors import GivenUpError, TrainError, times
 
 log = logging.getLogger("borealis.databases")
 
@@ -32,7 +31,22 @@ SILENCE_MS = 10_000  # a server that acknowledges nothing for so long is gone
 SQLITE_BUSY_S = 1.0  # for another process to let go of the file, before that counts as a trouble
 
 T = TypeVar("T")
+AGAIN = "see that it runs and lets this node in; then start again: nothing is lost, none comes twice"
 _ENGINES: dict[tuple[int, URL], Engine] = {}  # by process: a forked one must not use its parent's connections
+
+
+class Notice(Protocol):
+    """Where to tell a trouble while it lasts, so that it can be seen from outside."""
+
+    def tell(self, trouble: str | None) -> None:
+        """What it is; None when it has passed."""
+
+    def give_up(self, why: str) -> None:
+        """That nobody waits for its end any more."""
+
+    def given_up(self) -> str:
+        """Why an earlier attempt of the same train gave up; empty if none did."""
+        ...
 
 
 class Database:
@@ -50,16 +64,19 @@ class Database:
     ) -> None:
         self.box, self.url, self.give_up_us = box, address(named, environ), give_up_us
         self._now, self._sleep = now, sleep
-        self._notice: Path | None = None
+        self._notice: Notice | None = None
+        self._in_trouble = False
 
     @property
     def kind(self) -> str:
         """sqlite, postgresql, ..."""
         return self.url.get_backend_name()
 
-    def notify(self, notice: str | None) -> None:
-        """Where to tell a trouble while it lasts: a file that the node looks at."""
-        self._notice = None if notice is None else Path(notice)
+    def begin(self, notice: Notice) -> None:
+        """A train comes. If an earlier attempt to run it has waited in vain, this one does not wait again."""
+        self._notice = notice
+        if why := notice.given_up():
+            raise GivenUpError(why, hint=AGAIN)
 
     def transact(self, work: Callable[[Connection], T], *, writes: bool) -> T:
         """Run `work` in one transaction and commit it. It may run several times, so it must find out what is done."""
@@ -80,10 +97,11 @@ class Database:
                 tries += 1
                 waited = self._now() - since
                 if waited + pause > self.give_up_us / 1e6:
-                    hint = "see that it runs and lets this node in; then start again: nothing is lost, none comes twice"
-                    told = f"could not be used for {show(self.give_up_us)}, tried {tries} times: {what}"
-                    raise self._told(told, hint) from None
-                self._tell(f"cannot be used, tried {tries} times: {what}")
+                    told = self._named(f"could not be used for {show(self.give_up_us)}, tried {times(tries)}: {what}")
+                    if self._notice is not None:
+                        self._notice.give_up(told)
+                    raise GivenUpError(told, hint=AGAIN) from None
+                self._tell(f"cannot be used, tried {times(tries)}: {what}")
             self._forget_engine()
             self._sleep(pause if tries > 1 else 0.0)  # a connection that had died meanwhile needs no pause
             pause = min(PAUSE_S_MOST, 2 * pause) if tries > 1 else pause
@@ -129,20 +147,18 @@ class Database:
 
     # -- telling
 
+    def _named(self, what: str) -> str:
+        return f"box '{self.box}': database {shown(self.url)} {what}"
+
     def _told(self, what: str, hint: str) -> TrainError:
-        return TrainError(f"box '{self.box}': database {shown(self.url)} {what}", hint=hint)
+        return TrainError(self._named(what), hint=hint)
 
     def _tell(self, trouble: str | None) -> None:
         if trouble is not None:
-            log.warning("box '%s': database %s %s", self.box, shown(self.url), trouble)
-        if self._notice is None:
-            return
-        with suppress(OSError):  # the run is over, or its disk is full: the log has it
-            if trouble is None:
-                self._notice.unlink(missing_ok=True)
-            else:
-                self._notice.parent.mkdir(exist_ok=True)
-                self._notice.write_text(f"box '{self.box}': database {shown(self.url)} {trouble}")
+            log.warning("%s", self._named(trouble))
+        if self._notice is not None and (trouble is not None or self._in_trouble):
+            self._notice.tell(None if trouble is None else self._named(trouble))
+            self._in_trouble = trouble is not None
 
 
 def _make_engine(url: URL) -> Engine:

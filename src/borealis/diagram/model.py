@@ -325,7 +325,7 @@ class Stream:
         database: str = DATABASE,
         missing: Literal["drop", "null"] = "drop",
         stable: bool = False,
-        give_up: str = "1 minute",
+        give_up: str = "10 minutes",
         name: str | None = None,
     ) -> Stream:
         """Each tuple with the rows that a database answers it; without an answer it is dropped, or gets nulls.
@@ -341,7 +341,7 @@ class Stream:
         return self._then(SqlRead, name, statement=statement, gives=gives, **fields)
 
     def sql_write(
-        self, statement: str, *, database: str = DATABASE, give_up: str = "1 minute", name: str | None = None
+        self, statement: str, *, database: str = DATABASE, give_up: str = "10 minutes", name: str | None = None
     ) -> Stream:
         """The same tuples, for each of which a database is changed, exactly once; `.bad` are those it refused.
 

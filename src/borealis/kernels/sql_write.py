@@ -17,7 +17,7 @@ from borealis.state.delta import Delta, TableSpec
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
-    from borealis.databases.database import Database
+    from borealis.databases.database import Database, Notice
     from borealis.databases.ledger import Position
 
 REASON = "__reason"  # why the database refused a row; null where it did not
@@ -50,10 +50,10 @@ class SqlWriteKernel:
         self._created = False
         self._writer: str | None = None
 
-    def begin(self, train: Mapping[str, Any], bucket: int) -> None:
+    def begin(self, train: Mapping[str, Any], bucket: int, notice: Notice) -> None:
         """Learn in whose name the next train writes: a unit that goes on from its state goes on under the same."""
         self._writer = f"{train['diagram']}/{self.box}/{bucket}/{train['life']}"
-        self.database.notify(None if train["troubles"] is None else f"{train['troubles']}/{self.box}.{bucket}")
+        self.database.begin(notice)
 
     def step(self, flow: Flow) -> tuple[Flow, Delta]:
         """The same rows, each with why it was refused; afterwards the others are in the database."""

@@ -31,7 +31,8 @@ class Kernel(Protocol):
     """What a stateful box does to a train. All it remembers is in its tables; two copies that get the same deltas, or
     run the same trains, hold the same.
 
-    One with a method `begin(train, bucket)` is shown the header of each train before it gets its rows.
+    One with a method `begin(train, bucket, notice)` is shown the header of each train before it gets its rows, and
+    where to tell what keeps it waiting.
     """
 
     tables: ClassVar[tuple[TableSpec, ...]]

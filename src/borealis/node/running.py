@@ -9,12 +9,12 @@ from typing import Any
 
 from borealis.diagram.cut import Piece
 from borealis.emit.queue import OutputQueue
-from borealis.errors import BorealisError, TrainError
+from borealis.errors import BorealisError, GivenUpError, TrainError
 from borealis.ha.steps import Step
 from borealis.node.feeds import StreamFeed
 from borealis.node.unit import UnitRun, beyond
 from borealis.plan.train import Query
-from borealis.wire.messages import UnitOrder, UnitStatus
+from borealis.wire.messages import UnitOrder, UnitStatus, Waiting
 
 RESTARTS_MOST = 5  # of a query that dies over and over, before its unit counts as failed
 RESTART_S = 0.5  # before the first of them; twice as long before each further one
@@ -75,6 +75,9 @@ class RunningUnit:
         if self.run.progress.trains > self.trains_then:
             self.trains_then, self.restarts = self.run.progress.trains, 0
         failure = self.query.failure() if self.restarts < RESTARTS_MOST else None
+        if isinstance(failure, GivenUpError):  # it has waited as long as it shall
+            self.failure = failure
+            return None
         if failure is None:
             self.restart_at = None
         elif self.restart_at is None:  # a machine that is too busy is given time
@@ -84,7 +87,8 @@ class RunningUnit:
     def status(self) -> UnitStatus:
         """How it stands."""
         progress, failure = self.run.progress, self.look()
-        waiting = [f.waiting_for for f in self.feeds.values() if f.waiting_for] + self.run.troubles()
+        troubles = self.run.troubles() if failure is None else []
+        awaited = [f.waiting_for for f in self.feeds.values() if f.waiting_for]
         state: Any = "running"
         if failure is not None:
             state = "failed"
@@ -110,7 +114,8 @@ class RunningUnit:
             inputs={f"{self.order.diagram}/{a}": c["position"] for a, c in self.run.cursors().items()},
             lag_rows=self.run.manager.waiting(),
             boundary=min((q.boundary for q in self.queues.values()), default=-(2**63)),
-            error=str(failure) if failure is not None else "; ".join(waiting),
+            error=str(failure) if failure is not None else "; ".join(awaited),
+            waiting=[Waiting(why=why, seconds=round(seconds, 1)) for why, seconds in troubles],
         )
 
     def begin_anew(self, *, may_lose: bool) -> None:

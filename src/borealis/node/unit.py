@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from borealis.kernels.program import DELTA_TAG
 from borealis.node.handover import Handover
 from borealis.node.progress import Progress
 from borealis.plan.compile import Compiled
+from borealis.plan.notice import TROUBLES, notices
 from borealis.plan.session import scratch
 from borealis.plan.worker import Arrived, train_bounds
 from borealis.section import Section, section
@@ -83,6 +84,7 @@ class UnitRun:
         self.scratch = scratch(unit.name)
         self.done = threading.Event()
         self.failure: BorealisError | None = None
+        self._troubled: dict[str, float] = {}  # since when each trouble lasts
         self._handed: dict[int, float] = {}  # when each train under way was handed to Spark
         self._committing = threading.Condition()
         self._closed = False
@@ -207,7 +209,7 @@ class UnitRun:
             "results": str(self._results(number)),
             "diagram": self.unit.spec.name,
             "life": self.life,
-            "troubles": str(self.scratch / "troubles"),
+            "troubles": str(self.scratch / TROUBLES),
         }
 
     def rehearse(self) -> None:
@@ -303,6 +305,7 @@ class UnitRun:
             self.watch(self.step(), deltas)
         self.manager.release(train.number)
         shutil.rmtree(self._results(train.number), ignore_errors=True)
+        shutil.rmtree(self.scratch / TROUBLES, ignore_errors=True)  # whoever told them may have died before they passed
         ms = (time.perf_counter() - self._handed.pop(train.number)) * 1000
         self.progress.note(train.rows, ms, train.cursors, self._log.size())
         if self._commits is not None and self._commits.wants_base():
@@ -440,18 +443,19 @@ class UnitRun:
         """Whether it is over here."""
         return self._closed
 
-    def troubles(self) -> list[str]:
-        """What keeps a train waiting that is under way, such as a database that cannot be reached."""
-        found = []
-        for path in sorted((self.scratch / "troubles").glob("*")):
-            with suppress(OSError):  # it has passed meanwhile
-                found.append(path.read_text())
-        return found
+    def troubles(self) -> list[tuple[str, float]]:
+        """What keeps a train waiting that is under way, such as a database that is away; and for how many seconds.
+
+        They are counted from when somebody first asked.
+        """
+        found, now = notices(self.scratch / TROUBLES), time.monotonic()
+        self._troubled = {name: self._troubled.get(name, now) for name in found}
+        return [(text, now - self._troubled[name]) for name, text in found.items()]
 
     @property
     def note(self) -> str:
         """The same on one line, for those who watch the run."""
-        return "; ".join(self.troubles())
+        return "; ".join(f"{text} (for {seconds:.0f} s)" for text, seconds in self.troubles())
 
     def cursors(self) -> dict[str, Any]:
         """Where every input stands after the last committed train."""

@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from borealis import __version__
 from borealis.errors import MachineError
 from borealis.plan.location import one_line
+from borealis.plan.notice import NAME, put
 from borealis.plan.session import is_local
 from borealis.state.log import mapped
 
@@ -43,7 +44,9 @@ class Certificates:
 
 
 class Depot(flight.FlightServerBase):
-    """Answers "give me this file" for the units of this process; nothing can be written or listed."""
+    """Answers "give me this file" for the units of this process. Nothing can be listed, and nothing written but what
+    keeps a train waiting.
+    """
 
     def __init__(self, host: str, port: int = 0, bind: str | None = None, tls: Certificates | None = None) -> None:
         self._roots: dict[str, Path] = {}
@@ -83,23 +86,33 @@ class Depot(flight.FlightServerBase):
         return flight.RecordBatchStream(pa.Table.from_batches(pieces, _PIECES).replace_schema_metadata(schema.metadata))
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
-        if action.type != "there":
+        if action.type not in ("there", "tell"):
             raise flight.FlightServerError(f"a depot does not know {action.type[:50]!r}")
-        self._asked(bytes(action.body))
+        root, path = self._asked(bytes(action.body))
+        if action.type == "tell":
+            text = _opened(bytes(action.body)).get("text")
+            if not NAME.fullmatch(path) or not isinstance(text, str | None):
+                raise flight.FlightServerError("this is not a notice of version 1")
+            if root.is_dir():  # else the run is over
+                put(root / path, text)
         return [b"yes"]
 
     def _asked(self, ticket: bytes) -> tuple[Path, str]:
-        try:
-            asked = json.loads(ticket) if len(ticket) <= TICKET_BYTES_MOST else None
-        except (ValueError, RecursionError):
-            asked = None
-        match asked:
+        match _opened(ticket):
             case {"v": 1, "token": str(token), "path": str(path)} if "\0" not in path:
                 for known, root in list(self._roots.items()):
                     if hmac.compare_digest(known.encode(), token.encode()):
                         return root, path
                 raise flight.FlightUnauthenticatedError("no unit that runs here has this token")
         raise flight.FlightServerError("this is not a ticket of version 1")
+
+
+def _opened(ticket: bytes) -> Any:
+    """What a ticket says; None if it is none."""
+    try:
+        return json.loads(ticket) if len(ticket) <= TICKET_BYTES_MOST else None
+    except (ValueError, RecursionError):
+        return None
 
 
 @dataclass(frozen=True)
@@ -116,7 +129,7 @@ class Loan:
 
     def abroad(self, train: dict[str, Any]) -> dict[str, Any]:
         """A train's header for executors elsewhere: its files are locations, and its results come through Spark."""
-        told: dict[str, Any] = self._moved(train) | {"results": None, "troubles": None, "version": __version__}
+        told: dict[str, Any] = self._moved(train) | {"results": None, "version": __version__}
         if self.depot.authority is not None:
             told["authority"] = self.depot.authority
         return told

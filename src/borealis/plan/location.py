@@ -37,12 +37,17 @@ def is_there(location: str) -> bool:
     """Whether a unit still has its files: no longer, once its run is over or its node is gone."""
     if not is_remote(location):
         return Path(location).exists()
-    at = Address.parse(location)
     try:
-        answers = list(_client(at).do_action(flight.Action("there", at.ticket()), _within(ANSWER_S)))
+        return ask("there", location) == [b"yes"]
     except flight.FlightError:
         return False
-    return [bytes(a.body) for a in answers] == [b"yes"]
+
+
+def ask(what: str, location: str, **more: Any) -> list[bytes]:
+    """What a depot answers to a small question about one of its files."""
+    at = Address.parse(location)
+    answers = _client(at).do_action(flight.Action(what, at.ticket(**more)), _within(ANSWER_S))
+    return [bytes(answer.body) for answer in answers]
 
 
 def is_remote(location: str) -> bool:
@@ -79,8 +84,8 @@ class Address:
         _, token, path = parts.path.split("/", 2)
         return Address(f"{SCHEMES[parts.scheme]}://{parts.netloc}", token, unquote(path))
 
-    def ticket(self) -> bytes:
-        return json.dumps({"v": 1, "token": self.token, "path": self.path}).encode()
+    def ticket(self, **more: Any) -> bytes:
+        return json.dumps({"v": 1, "token": self.token, "path": self.path} | more).encode()
 
 
 def _fetched(at: Address) -> pa.Buffer:

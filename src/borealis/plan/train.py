@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from borealis.errors import BorealisError, TrainError
+from borealis.errors import BorealisError, GivenUpError, TrainError
 from borealis.plan.compile import Compiled
 from borealis.plan.depot import Loan, lend
 from borealis.plan.source import FORMAT, Trains, TrainServer, TrainSource
@@ -145,10 +145,11 @@ class Query:
 def explain_failure(error: BaseException) -> BorealisError:
     """One sentence out of what Spark reports of a failed train."""
     text = str(error)
-    ours = re.findall(r"borealis\.errors\.\w+: ([^\n]*)", text)
+    ours = re.findall(r"borealis\.errors\.(\w+): ([^\n]*)", text)
     if ours:
-        message, _, hint = ours[-1].partition(". Hint: ")
-        failure: BorealisError = TrainError(message, hint=hint)
+        kind = GivenUpError if any(name == GivenUpError.__name__ for name, _ in ours) else TrainError
+        message, _, hint = ours[-1][1].partition(". Hint: ")
+        failure: BorealisError = kind(message, hint=hint)
     else:
         spark = re.findall(r"\[([A-Z][A-Z0-9_.]+)\] ([^\n]*?)(?: SQLSTATE[^\n]*)?(?=\n|$)", text)
         inner = [m for code, m in spark if not code.startswith(("STREAM_FAILED", "FAILED_EXECUTE", "FOREACH_BATCH"))]

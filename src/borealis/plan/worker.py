@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext
 
 from borealis.errors import WireError
 from borealis.kernels.flow import Bounds, Flow, empty_flow
@@ -29,6 +30,7 @@ from borealis.kernels.program import (
 )
 from borealis.kernels.step import Kernel, schema_of
 from borealis.plan.location import is_there, meet, read
+from borealis.plan.notice import Notice
 from borealis.state.cache import Cache
 from borealis.tuples import CAUSE, SUB, TIME
 
@@ -185,7 +187,7 @@ def _run(program: Program, out: Sending, flows: dict[str, Flow], bounds: dict[st
         taken.append((box, kernel))
         begin = getattr(kernel, "begin", None)
         if begin is not None:
-            begin(train, bucket)
+            begin(train, bucket, Notice(f"{train['troubles']}/{box}.{bucket}", _attempt()))
         return kernel
 
     parcels: list[Parcel] = []
@@ -198,6 +200,12 @@ def _run(program: Program, out: Sending, flows: dict[str, Flow], bounds: dict[st
     for box, kernel in taken:
         _CACHE.give(root, (box, bucket), stands, kernel)
     yield from out.parcels(parcels)
+
+
+def _attempt() -> int:
+    """How often Spark has tried this task before."""
+    task = TaskContext.get()
+    return 0 if task is None else task.attemptNumber()
 
 
 def _read_input(file: str | None, time: str, schema: pa.Schema, bounds: Bounds) -> Flow:

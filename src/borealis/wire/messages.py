@@ -353,6 +353,13 @@ class QueueStatus(Message):
     incarnation: int = 0  # of the unit that writes it; 0: nothing protects it
 
 
+class Waiting(Message):
+    """What keeps a unit waiting that may pass by itself, such as a database that is away."""
+
+    why: str
+    seconds: float  # it has lasted
+
+
 class UnitStatus(Message):
     """How one unit stands on its node."""
 
@@ -369,6 +376,7 @@ class UnitStatus(Message):
     lag_rows: int = 0  # received, but in no committed train yet
     boundary: int = -(2**63)  # the least of its outputs
     error: str = ""
+    waiting: list[Waiting] = []
     guard: GuardStatus | None = None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from sql_flows import TRAIN, flow, slices
+from sql_flows import NOWHERE, TRAIN, flow, slices
 
 from borealis.databases.database import Database
 from borealis.diagram.cut import cut
@@ -37,7 +37,7 @@ def kernel(
 ) -> SqlReadKernel:
     source = source or pa.schema([("id", pa.int64()), ("s", pa.string())])
     made = SqlReadKernel("r", statement, Database("r", url, 5_000_000), source, given, nulls=nulls)
-    made.begin(TRAIN, 0)
+    made.begin(TRAIN, 0, NOWHERE)
     return made
 
 

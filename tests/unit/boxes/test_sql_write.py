@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from sql_flows import TRAIN, flow, slices
+from sql_flows import NOWHERE, TRAIN, flow, slices
 
 from borealis.databases import ledger
 from borealis.databases.address import address
@@ -20,9 +20,10 @@ from borealis.databases.database import Database
 from borealis.databases.troubles import verdict
 from borealis.diagram.model import Diagram
 from borealis.diagram.statements import parameters
-from borealis.errors import DiagramError, TrainError
+from borealis.errors import DiagramError, GivenUpError, TrainError
 from borealis.kernels.flow import Flow
 from borealis.kernels.sql_write import REASON, SqlWriteKernel
+from borealis.plan.notice import Notice, notices
 from postgres import Embedded, Server
 
 INSERT = "INSERT INTO t (id, n) VALUES (:id, :n)"
@@ -37,7 +38,7 @@ def database(empty_database: Embedded | Server) -> Embedded | Server:
 
 def kernel(url: str, statement: str = INSERT, life: str = "first", **how: Any) -> SqlWriteKernel:
     made = SqlWriteKernel("w", statement, Database("w", url, how.pop("give_up_us", GIVE_UP_US), **how))
-    made.begin(TRAIN | {"life": life}, 0)
+    made.begin(TRAIN | {"life": life}, 0, NOWHERE)
     return made
 
 
@@ -226,7 +227,7 @@ def test_a_database_that_is_away_is_tried_again_and_told(tmp_path: Path, caplog:
 
     watch = Watch(look, look, look, come)
     k = kernel(f"sqlite:///{folder}/a.db", now=lambda: watch.now, sleep=watch.sleep)
-    k.begin(TRAIN | {"troubles": str(notice.parent)}, 0)
+    k.begin(TRAIN, 0, Notice(str(notice), 0))
     with caplog.at_level(logging.WARNING, "borealis.databases"):
         k.step(rows(0, 3))
     assert watch.slept == [0.0, 0.1, 0.2, 0.4]
@@ -239,11 +240,24 @@ def test_a_database_that_is_away_is_tried_again_and_told(tmp_path: Path, caplog:
 def test_patience_ends_with_an_error_that_says_so(tmp_path: Path) -> None:
     watch = Watch()
     k = kernel(f"sqlite:///{tmp_path}/no/a.db", now=lambda: watch.now, sleep=watch.sleep)
-    with pytest.raises(TrainError, match=r"could not be used for 20 seconds, tried \d+ times: unable to open") as e:
+    with pytest.raises(GivenUpError, match=r"could not be used for 20 seconds, tried \d+ times: unable to open") as e:
         k.step(rows(0, 3))
     assert watch.slept[-1] == 5.0
     assert 10 < watch.now <= 20
     assert "nothing is lost" in e.value.hint
+
+
+def test_only_the_attempt_that_gives_up_has_waited(tmp_path: Path) -> None:
+    watch, place = Watch(), str(tmp_path / "troubles" / "w.0")
+    k = kernel(f"sqlite:///{tmp_path}/no/a.db", now=lambda: watch.now, sleep=watch.sleep)
+    k.begin(TRAIN, 0, Notice(place, 1))  # an attempt before it may have died of something else
+    with pytest.raises(GivenUpError) as first:
+        k.step(rows(0, 3))
+    assert notices(tmp_path / "troubles") == {"w.0": first.value.message}
+    with pytest.raises(GivenUpError) as second:
+        kernel(f"sqlite:///{tmp_path}/no/a.db").begin(TRAIN, 0, Notice(place, 2))
+    assert str(second.value) == str(first.value)
+    k.begin(TRAIN, 0, Notice(place, 0))  # the next start of the query waits again
 
 
 def test_a_server_that_dies_and_comes_back_has_each_row_once(postgres: Server) -> None:

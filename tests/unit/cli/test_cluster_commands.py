@@ -284,6 +284,8 @@ STATUS: dict[str, Any] = {
                         "last_takeover": {"at": 1_767_268_991.0, "primary": "node2", "incarnation": 2,
                                           "detection_ms": 240, "takeover_ms": 31, "reprocess_ms": 120}}},
         {"diagram": "traffic", "unit": "u2", "node": "node2", "state": "failed", "error": "a train failed: no"},
+        {"diagram": "traffic", "unit": "u3", "node": "node2", "state": "waiting", "error": "",
+         "waiting": [{"why": "box 'w': database x cannot be used", "seconds": 75.2}]},
     ],
     "streams": [
         {"stream": "traffic/agg", "diagram": "traffic", "arrow": "agg", "outputs": ["per_source"], "entry": False,
@@ -324,6 +326,7 @@ def test_the_status_says_all() -> None:
         "ada (of 2)",
         "ended",
         "traffic/u2: a train failed: no",
+        "traffic/u3 waits, for 1 min 15 s so far: box 'w': database x cannot be used",
         "trouble: traffic/u2: node2 does not answer",
     ):
         assert part in text, text

@@ -16,7 +16,7 @@ from borealis import __version__
 from borealis.coordinator.app import AppOptions, create_app
 from borealis.coordinator.guard import BODY_BYTES_MOST
 from borealis.errors import ExpressionError, WireError
-from borealis.wire.messages import Problem, QueueStatus, UnitStatus
+from borealis.wire.messages import Problem, QueueStatus, UnitStatus, Waiting
 
 
 class Http:
@@ -232,6 +232,7 @@ def test_status_tells_rates_lag_and_boundaries(town: Rest) -> None:
             inputs={"traffic/packets": 500 * second},
             lag_rows=3,
             boundary=second * 1_000_000,
+            waiting=[Waiting(why="a database is away", seconds=second)] if second == 3 else [],
         )
         queue = QueueStatus(
             stream="traffic/packets",
@@ -250,6 +251,7 @@ def test_status_tells_rates_lag_and_boundaries(town: Rest) -> None:
     assert status["coordinator"]["version"] == __version__
     [unit] = status["units"]
     assert (unit["rows_in_per_s"], unit["rows_out_per_s"], unit["trains_per_s"]) == (500, 50, 10)
+    assert (unit["state"], unit["waiting"]) == ("waiting", [{"why": "a database is away", "seconds": 3.0}])
     assert (unit["lag_rows"], unit["boundary"], unit["ended"]) == (600, 3_000_000, False)
     stream = next(s for s in status["streams"] if s["stream"] == "traffic/packets")
     assert (stream["rows_per_s"], stream["held_rows"], stream["held_bytes"]) == (700, 9, 99)

@@ -22,6 +22,7 @@ from borealis.kernels.step import Step, schema_text
 from borealis.node.unit import UnitOptions, UnitRun
 from borealis.plan.compile import Compiled
 from borealis.plan.lowering import Outlet
+from borealis.plan.notice import Notice
 from borealis.plan.worker import read_train
 from postgres import Embedded
 
@@ -167,7 +168,14 @@ def test_troubles_are_told_while_they_last(database: Embedded) -> None:
     run = begin(database, {"a": Turns(0, 1)}, None)
     assert (run.troubles(), run.note) == ([], "")
     place = Path(run.plan(-1)["troubles"])
-    place.mkdir()
-    (place / "w.0").write_text("box 'w': database x cannot be used")
-    assert run.note == "box 'w': database x cannot be used"
+    Notice(f"{place}/w.0", 0).tell("box 'w': database x cannot be used")
+    Notice(f"{place}/v.0", 0).give_up("box 'v': database y could not be used")
+    [(told, first), _] = run.troubles()
+    assert told == "box 'v': database y could not be used"
+    [(_, later), _] = run.troubles()
+    assert later > first
+    assert run.note.endswith("; box 'w': database x cannot be used (for 0 s)")
+    run.start()
+    run.commit(next_train(run)[1])
+    assert run.troubles() == []
     run.close(False)

@@ -216,7 +216,7 @@ def test_a_login_that_is_refused_later_is_tried_again_for_a_while() -> None:
     here.found()
     here.heard(REFUSED)
     here.lost("no answer")
-    assert here.note == "input 'x': no login at a:1 for 0 s, tried 1 times (SASL: Failed: Who?)"
+    assert here.note == "input 'x': no login at a:1 for 0 s, tried once (SASL: Failed: Who?)"
     clock.advance(10)
     with pytest.raises(InputError, match=r"no login at a:1 for 10 seconds, tried 2 times \(SASL"):
         here.lost("no answer")

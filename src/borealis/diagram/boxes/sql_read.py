@@ -28,7 +28,7 @@ class SqlRead(Box):
     database: str = DATABASE
     missing: Literal["drop", "null"] = Field(default="drop", description='say "drop" or "null"')
     stable: bool = Field(default=False, description="say true if the same question always has the same answer")
-    give_up: Duration = "1 minute"  # how long a database that cannot be used is tried again
+    give_up: Duration = "10 minutes"  # how long a database that cannot be used is tried again
 
     @property
     def operator_class(self) -> str:

@@ -27,7 +27,7 @@ class SqlWrite(Box):
 
     statement: str = Field(description="write SQL, such as INSERT INTO alerts (src) VALUES (:src)")
     database: str = DATABASE
-    give_up: Duration = "1 minute"  # how long a database that cannot be used is tried again
+    give_up: Duration = "10 minutes"  # how long a database that cannot be used is tried again
 
     @property
     def operator_class(self) -> str:

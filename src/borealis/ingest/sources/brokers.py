@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from borealis.clock import Clock, WallClock
 from borealis.diagram.durations import parse, show
-from borealis.errors import BorealisError, DiagramError, InputError, MachineError, did_you_mean
+from borealis.errors import BorealisError, DiagramError, InputError, MachineError, did_you_mean, times
 
 SCHEME = "kafka"
 GIVE_UP = "2 minutes"  # without an answer from any broker
@@ -175,7 +175,7 @@ class Presence:
         since = self._since
         if since is None:
             return ""
-        told = f"for {self._clock.now() - since:.0f} s, tried {self._tries} times"
+        told = f"for {self._clock.now() - since:.0f} s, tried {times(self._tries)}"
         return f"{self._what}: {self._wrong} {told}" + (f" ({self._said})" if self._said else "")
 
     @property
@@ -206,7 +206,7 @@ class Presence:
             log.warning("%s: %s (%s), trying again", self._what, self._wrong, why)
         if now - self._since >= self._brokers.give_up_s:
             waited = show(round(self._brokers.give_up_s * 1e6))
-            told = f"{self._what}: {self._wrong} for {waited}, tried {self._tries} times ({why})"
+            told = f"{self._what}: {self._wrong} for {waited}, tried {times(self._tries)} ({why})"
             raise self._kind(told, hint=LOGIN if self._denied else START)
 
     def found(self) -> None:
