@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -13,9 +14,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from benchmarks.postgres_server import binaries
 from pyspark.sql import SparkSession
 
 from borealis import run
+from postgres import Embedded, Server, server
 from programs import load
 from standalone import Cluster, end
 
@@ -58,9 +61,23 @@ def rows_of(table: Any) -> list[str]:
     return sorted(map(repr, table.select(sorted(table.column_names)).to_pylist()))
 
 
+@pytest.fixture
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Embedded | Server]:
+    """Known to the processes that are started from now on: Spark's workers tell their executors."""
+    with contextlib.ExitStack() as stack:
+        one = stack.enter_context(server()) if binaries() else Embedded(tmp_path / "bills.db")
+        one.run(
+            "CREATE TABLE names (k INT, name TEXT)",
+            "INSERT INTO names VALUES (1, 'Ada'), (2, 'Bob'), (4, 'Cyd')",
+            "CREATE TABLE bills (name TEXT, v INT CHECK (v <> 13))",
+        )
+        monkeypatch.setenv("BOREALIS_DATABASE_BILLS", one.url)
+        yield one
+
+
 @pytest.mark.timeout(JOB_S_MOST + 400)  # five JVMs, and executors that start again, on a machine that may be busy
 def test_executors_elsewhere_die_and_nothing_is_lost_or_repeated(
-    job: ModuleType, cluster: Cluster, spark: SparkSession, tmp_path: Path
+    job: ModuleType, cluster: Cluster, database: Embedded | Server, spark: SparkSession, tmp_path: Path
 ) -> None:
     home, truth = tmp_path / "job", tmp_path / "truth"
     home.mkdir()
@@ -76,6 +93,16 @@ def test_executors_elsewhere_die_and_nothing_is_lost_or_repeated(
         if cluster.apart:
             assert report[name]["seen"]
             assert not any(report[name]["seen"])
+
+    names = {1: "Ada", 2: "Bob", 4: "Cyd"}
+    left = pq.read_table(home / "left.parquet").to_pylist()
+    bills = [(names[row["k"]], row["v"]) for row in left if row["k"] in names]
+    order = "rowid" if isinstance(database, Embedded) else "ctid"
+    good, bad = (pq.read_table(path).to_pylist() for path in job.outputs(home, "billed").values())
+    assert report["billed"]["kills"]
+    assert database.run(f"SELECT name, v FROM bills ORDER BY {order}") == [(n, v) for n, v in bills if v != 13]
+    assert [(row["name"], row["v"]) for row in good] == [(n, v) for n, v in bills if v != 13]
+    assert [(row["name"], row["v"]) for row in bad] == [(n, v) for n, v in bills if v == 13] != []
 
     for name, make in job.DIAGRAMS.items():
         run(make(), job.inputs(home, name), job.outputs(truth, name), spark=spark, buckets=job.BUCKETS)
