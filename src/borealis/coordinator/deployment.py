@@ -92,6 +92,8 @@ def _refuse_if_there(cluster: Cluster, name: str) -> None:
 def _placed(cluster: Cluster, spec: Spec, pieces: Sequence[Piece], wish: Wish) -> Layout:
     protected = protections(spec, pieces, wish.demand)
     nodes = loads(cluster)
+    for name in wish.places.values() if nodes else ():
+        cluster.living(name)  # one that is silent is told from one that never was
     placed = place(pieces, [i.name for i in spec.inputs], wish.places, nodes)
     shields = {name: None if p is None else shield(p) for name, p in protected.items()}
     units = backups.with_backups(

@@ -110,6 +110,10 @@ def test_a_missing_node_is_refused_with_those_that_are_there(town: Town) -> None
     with pytest.raises(MissingError) as missing:
         deploy(town.cluster, Wish(traffic(), places={"per_source": "node4"}))
     assert missing.value.message == "there is no node 'node4' (nodes are node1, node2, node3)"
+    town.beat("node1", "node3", seconds=60)
+    with pytest.raises(AbsentError, match="node 'node2' has been silent for") as silent:
+        deploy(town.cluster, Wish(traffic(), places={"agg": "node2"}))
+    assert silent.value.hint == "start it again, or choose another"
     assert missing.value.hint.startswith("did you mean")
     assert all(node.orders == [] for node in town.yard.nodes.values())
 
