@@ -280,6 +280,26 @@ def test_a_broker_that_goes_away_and_comes_back(broker: Broker, tmp_path: Path) 
         own.kill()
 
 
+def test_a_broker_that_was_away_while_there_was_nothing_to_write(broker: Broker, tmp_path: Path) -> None:
+    own = Broker(tmp_path / "kafka").start()
+    try:
+        topic = made(own)
+        writer = TopicWriter(Brokers(own.address, give_up="1 minute"), topic, "a", f"topic {topic}")
+        writer.open()
+        writer.publish([b'{"n": 0}'], None, Position(1))
+        own.kill()
+        own.launch()
+        own.wait()
+        last = threading.Thread(target=writer.publish, args=([b'{"n": 1}'], None, Position(2)), daemon=True)
+        last.start()
+        last.join(WAIT_S)
+        assert not last.is_alive()
+        assert numbers(own, topic) == [0, 1]
+        writer.close()
+    finally:
+        own.kill()
+
+
 def test_a_broker_that_is_down_at_the_start(broker: Broker, tmp_path: Path) -> None:
     own = Broker(tmp_path / "kafka").start()
     topic = made(own)

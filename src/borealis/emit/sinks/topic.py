@@ -16,6 +16,7 @@ from borealis.ingest.sources.brokers import Brokers, Presence, away, confluent, 
 from borealis.ingest.sources.records import FORMATS
 
 ASK_S = 2.0  # one question to a broker
+OFFSETS_S = 20.0  # to send the position; the library itself may wait for ever
 COMMIT_S = 60.0  # one attempt to end a transaction; a broker that dies in its midst is noticed only then
 ROOM_S = 0.1  # for room in the library's own queue
 SILENT_MS = 10_000  # a request without an answer; calls within a transaction come back no sooner
@@ -170,6 +171,7 @@ class TopicWriter:
             self._call(
                 lambda: self._group.list_topics(self.topic, timeout=ASK_S)
             )  # a transaction would wait in silence
+            self._listen()
             if self._anew and self._open_again(position):
                 return
             try:
@@ -203,8 +205,32 @@ class TopicWriter:
         self._producer.begin_transaction()
         self._produce(values, keys)
         offset = self._kafka.TopicPartition(self.topic, 0, position.upto, position.note)
-        self._producer.send_offsets_to_transaction([offset], self._group.consumer_group_metadata(), COMMIT_S)
+        self._send_position(self._producer, offset)
         self._producer.commit_transaction(COMMIT_S)
+
+    def _send_position(self, producer: Any, offset: Any) -> None:
+        """In a thread that is left behind if it hangs: the library forgets the time limit (librdkafka, issue 5456) and,
+        if its coordinator has died meanwhile, itself (5511). The next producer puts this one out.
+        """
+        failed: list[Exception] = []
+
+        def send() -> None:
+            try:
+                producer.send_offsets_to_transaction([offset], self._group.consumer_group_metadata(), OFFSETS_S)
+            except Exception as error:
+                failed.append(error)
+
+        sending = threading.Thread(target=send, name=f"position-{self.topic}", daemon=True)
+        sending.start()
+        until = time.monotonic() + OFFSETS_S + PAUSE_S
+        while sending.is_alive() and time.monotonic() < until:
+            sending.join(PAUSE_S)
+            self._check_stopped()
+        if failed:
+            raise failed[0]
+        if sending.is_alive():
+            code = self._kafka.KafkaError
+            raise self._kafka.KafkaException(code(code._TIMED_OUT, "the position was not taken in time"))
 
     def _produce(self, values: Sequence[bytes], keys: Sequence[bytes | None] | None) -> None:
         topic, produce = self.topic, self._producer.produce
@@ -266,9 +292,13 @@ class TopicWriter:
 
     def _listen(self) -> None:
         """Have the library say what it knows of its connections: it does so only when asked for news."""
-        self._producer.poll(0)
+        try:
+            self._producer.poll(0)
+        except self._kafka.KafkaException:  # it can do nothing any more; why, the next one will be told
+            self._anew = True
         self._group.poll(0)
 
     def _heard(self, error: Any) -> None:
         if self._is_away(error):
+            self._anew = True  # a producer whose coordinator was away may wait for it for ever
             self.presence.heard(error)
