@@ -261,6 +261,19 @@ def test_long_texts_leave_room_for_the_figures(capfd: pytest.CaptureFixture[str]
     assert bench.notes(figures) == [f"latency0: {text}", f"latency1: {text}"]
 
 
+def test_figures_that_are_too_many_for_one_table_get_one_for_each_query() -> None:
+    few = [{"query": "a", "x": 1}, {"query": "b", "y": 2}]
+    assert len(bench.tables(few)) == 1
+    many = [{"query": name, "runs": 3} | {f"{name}{i}": i for i in range(8)} for name in ("a", "b", "a")]
+    first, second = (printed(one) for one in bench.tables([one | {"empty": None} for one in many]))
+    assert first.split("\n")[1].split() == ["query", "runs", *(f"a{i}" for i in range(8))]
+    assert [line.split()[0] for line in first.splitlines()[3:5]] == ["a", "a"]
+    wide = {"query": "throughput"} | {f"rows_per_second_{i}": 1_234_567 for i in range(8)}
+    assert printed(bench.tables([wide])[0]).count("1,234,567") == 8, "numbers are never cut"
+    assert "b7" in second
+    assert "a7" not in second
+
+
 def test_the_help_names_every_benchmark(capfd: pytest.CaptureFixture[str]) -> None:
     assert run_app(["bench", "--help"]) == 0
     lines = [line.split() for line in capfd.readouterr().out.splitlines()]

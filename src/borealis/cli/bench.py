@@ -18,6 +18,8 @@ from borealis.cli.watching import console
 from borealis.errors import BorealisError, did_you_mean
 
 CELL_CHARS_MOST = 40  # of a text in the table
+COLUMNS_MOST = 12  # that a terminal has room for
+TITLES_ACROSS_MOST = 8  # columns whose titles stand in one line
 INSTALLED = "borealis.benchmarks"  # where a wheel has them
 
 
@@ -43,7 +45,8 @@ def bench_command(
         print(json.dumps(figures, ensure_ascii=False, indent=2))
     else:
         out = console()
-        out.print(table(figures, getattr(module, "SHOWN", ())))
+        for one in tables(figures, getattr(module, "SHOWN", ())):
+            out.print(one)
         for line in notes(figures):
             out.print(line, style="dim", markup=False, soft_wrap=True)
 
@@ -90,15 +93,34 @@ def known_experiments() -> dict[str, tuple[str, Path | None]]:
     return found
 
 
+def tables(figures: Sequence[dict[str, Any]], shown: Sequence[str] = ()) -> list[Table]:
+    """The figures in one table, or, where that would be too wide, in one for each query with its own columns."""
+    if len(_columns(figures, shown)) <= COLUMNS_MOST:
+        return [table(figures, shown)]
+    apart: dict[Any, list[dict[str, Any]]] = {}
+    for one in figures:
+        apart.setdefault(next(iter(one.values()), None), []).append(one)
+    return [table(group, _filled(group, _columns(group, shown))) for group in apart.values()]
+
+
+def _columns(figures: Sequence[dict[str, Any]], shown: Sequence[str]) -> list[str]:
+    names = list(dict.fromkeys(name for one in figures for name, v in one.items() if not isinstance(v, list | dict)))
+    names = [name for name in shown if name in names] or names
+    return [name for name in names if name not in _long(figures)]
+
+
+def _filled(figures: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str]:
+    return [name for name in names if any(one.get(name) is not None for one in figures)]
+
+
 def table(figures: Sequence[dict[str, Any]], shown: Sequence[str] = ()) -> Table:
     """The figures, a column for each that any of them has, or only for those that shall be shown; no long texts."""
     made = Table(box=SIMPLE_HEAD, pad_edge=False)
-    names = list(dict.fromkeys(name for one in figures for name, v in one.items() if not isinstance(v, list | dict)))
-    names = [name for name in shown if name in names] or names
-    names = [name for name in names if name not in _long(figures)]
+    names = _columns(figures, shown)
     for name in names:
         numbers = any(isinstance(one.get(name), int | float) for one in figures)
-        made.add_column(name.replace("_", " "), justify="right" if numbers else "left")
+        title = name.replace("_", "\n" if len(names) > TITLES_ACROSS_MOST else " ")
+        made.add_column(title, justify="right" if numbers else "left", vertical="bottom", no_wrap=numbers)
     for one in figures:
         made.add_row(*(_cell(one.get(name)) for name in names))
     return made
