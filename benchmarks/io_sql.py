@@ -28,6 +28,7 @@ from borealis.databases.database import Database
 from borealis.errors import MachineError
 from borealis.kernels.flow import Bounds, Flow
 from borealis.kernels.sql_write import SqlWriteKernel
+from borealis.plan.notice import Notice
 
 sys.path.append(str(Path(__file__).parents[1]))
 
@@ -86,7 +87,8 @@ def _train(start: int, count: int) -> Flow:
 
 def _box(url: str, number: int) -> Callable[[Flow], object]:
     kernel = SqlWriteKernel("bench", INSERT, Database("bench", url, 60_000_000))
-    kernel.begin({"diagram": "bench", "life": f"{os.getpid()}-{time.time_ns()}-{number}", "troubles": None}, 0)
+    life = f"{os.getpid()}-{time.time_ns()}-{number}"
+    kernel.begin({"diagram": "bench", "life": life}, 0, Notice(f"{tempfile.gettempdir()}/borealis-troubles/bench.0", 0))
     return kernel.step
 
 
