@@ -67,7 +67,7 @@ def _value_in(row: Mapping[Any, Any], name: str, place: Place, index: int, absen
     names = [str(key) for key in row]
     raise InputError(
         f"{place.row(index)}: no column '{name}' (has: {', '.join(names) or 'none'})",
-        hint=did_you_mean(name, names) or "give every declared column a value; None, or null in JSON, where it has none",
+        hint=did_you_mean(name, names) or "give every declared column a value, if only None (null in JSON)",
     )
 
 
