@@ -20,8 +20,9 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from borealis.emit.whereabouts import HOST, PORT, PORT_MOST, is_loopback
+from borealis.emit.whereabouts import HOST, PORT, PORT_MOST
 from borealis.errors import ClusterError, MachineError, did_you_mean
+from borealis.hosts import is_loopback
 
 NODES = "write 'nodes: [{name: node1}]': there is one at least, and each has a name"
 EVERYWHERE = ("0.0.0.0", "::", "")

@@ -35,13 +35,13 @@ from borealis.emit.whereabouts import (
     Record,
     Whereabouts,
     home,
-    is_loopback,
     make_folder,
     read_record,
     read_token,
     write_record,
 )
 from borealis.errors import BorealisError, ClusterError, MachineError, WireError
+from borealis.hosts import is_loopback
 
 if TYPE_CHECKING:
     from borealis.emit.coordinator import Coordinator

@@ -14,7 +14,8 @@ from borealis.coordinator.refusals import (
     status_of,
 )
 from borealis.errors import BorealisError
-from borealis.wire.auth import host_of, is_loopback
+from borealis.hosts import is_loopback
+from borealis.wire.auth import host_of
 from borealis.wire.messages import Message
 from borealis.wire.problems import problem_of
 
@@ -61,7 +62,7 @@ class Guard:
         """Without a token only this machine's own programs come in, and no page that a browser has from elsewhere."""
         for name in (b"host", b"origin"):
             given = headers.get(name, b"").decode("latin-1")
-            if given and not (is_loopback(given) or host_of(given) in self._hosts):
+            if given and not (is_loopback(host_of(given)) or host_of(given) in self._hosts):
                 raise ForbiddenError(f"refused: {name.decode()} is '{given}'", hint="ask at 127.0.0.1, or use a token")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import os
 import shlex
@@ -14,6 +13,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from borealis.errors import BorealisError, ClusterError, MachineError
+from borealis.hosts import is_loopback
 
 HOME, COORDINATOR, TOKEN, CA = "BOREALIS_HOME", "BOREALIS_COORDINATOR", "BOREALIS_TOKEN", "BOREALIS_CA"
 HOST, PORT = "127.0.0.1", 7470
@@ -148,20 +148,6 @@ def how_to_start(where: Whereabouts) -> str:
     if is_loopback(where.host):
         return "start one with 'borealis up'"
     return "check the address; on that machine 'borealis up --config' or 'borealis coordinator' starts one"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address.
-
-    >>> is_loopback("localhost"), is_loopback("127.0.0.9"), is_loopback("::1"), is_loopback("10.0.0.1")
-    (True, True, True, False)
-    """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def split(address: str) -> tuple[str, int, bool]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 from pyarrow import flight
 
 from borealis.errors import ClusterError, WireError
+from borealis.hosts import is_loopback
 from borealis.wire.messages import Problem
 
 HEADER = "authorization"
@@ -90,20 +90,9 @@ def is_flight(address: str) -> bool:
         return False
 
 
-def is_loopback(address: str) -> bool:
-    """Whether only this machine can come by this address; a name other than localhost counts as reachable."""
-    host = host_of(address)
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def require_security(addresses: Iterable[str], security: Security | None) -> None:
     """Refuse to open an address to other machines without a token."""
-    exposed = [a for a in addresses if not is_loopback(a)]
+    exposed = [a for a in addresses if not is_loopback(host_of(a))]
     if exposed and (security is None or security.token is None):
         raise ClusterError(f"{', '.join(exposed)}: open to other machines, and no token given", hint=HOW)
 
