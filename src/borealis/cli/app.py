@@ -359,18 +359,20 @@ def tail(
 
 @app.command(rich_help_panel=CLUSTER)
 def forget(
-    stream: Annotated[str, typer.Argument(help="The stream.")],
-    reader: Annotated[str, typer.Argument(help="The name that will not come back.")],
+    name: Annotated[str, typer.Argument(help="The stream; or a node that is dead.")],
+    reader: Annotated[str | None, typer.Argument(help="The stream's reader that will not come back.")] = None,
     coordinator: Coordinator = None,
     token_file: TokenFile = None,
     ca: Ca = None,
     json: Json = False,
 ) -> None:
-    """Keep nothing for a named reader any more; one that never comes back stops the stream when its queue is full."""
+    """Keep nothing for a named reader any more (one that never comes back stops the stream when its queue is full), or
+    no longer show a node that is dead.
+    """
     from borealis.cli.forget import forget_command
     from borealis.cli.reaching import Reach
 
-    forget_command(stream, reader, Reach(coordinator, token_file, ca), json)
+    forget_command(name, reader, Reach(coordinator, token_file, ca), json)
 
 
 @app.command(rich_help_panel=CLUSTER)

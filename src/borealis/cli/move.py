@@ -18,7 +18,8 @@ def move_command(unit: str, node: str, diagram: str | None, reach: Reach, as_jso
     began = time.monotonic()
     with reach.client() as client:
         if as_json:
-            print(json.dumps(client.move(unit, node, diagram=diagram)))
+            answer = client.move(unit, node, diagram=diagram)
+            print(json.dumps(answer | {"seconds": round(time.monotonic() - began, 3)}))
             return
         with console(stderr=True).status(f"moving {unit} to {node} ..."):
             client.move(unit, node, diagram=diagram)

@@ -27,7 +27,7 @@ from borealis.coordinator.status import (
     units_view,
 )
 from borealis.coordinator.threads import in_thread
-from borealis.wire.auth import is_loopback
+from borealis.hosts import is_loopback
 from borealis.wire.messages import PROTOCOL, Claim, NodeStatus, Ping
 
 B = TypeVar("B", bound=BaseModel)
@@ -170,9 +170,9 @@ def router(
         return {"v": PROTOCOL, "coordinator": facts()["incarnation"]}
 
     @api.delete("/nodes/{name}", tags=["nodes"])
-    async def stop_node(name: str) -> Facts:
-        """Stop a node's process. Units that shall run on it are lost until it comes back."""
-        await in_thread(lambda: _stop(cluster, name))
+    async def stop_node(name: str, only_dead: bool = False) -> Facts:
+        """Stop a node's process, or only forget a dead one. Units that shall run on it are lost until it comes back."""
+        await in_thread(lambda: _stop(cluster, name, only_dead=only_dead))
         return {"v": PROTOCOL, "node": name}
 
     @api.get("/streams", tags=["streams"])
@@ -226,10 +226,12 @@ def _heartbeat(data: bytes) -> NodeStatus:
     return decoded(NodeStatus, data)
 
 
-def _stop(cluster: Cluster, name: str) -> None:
+def _stop(cluster: Cluster, name: str, *, only_dead: bool) -> None:
     known = {n.name for n in cluster.catalog.nodes()} | {m.name for m in cluster.members.members()}
     if name in known and not cluster.members.lives(name):
         cluster.forget(name)  # there is nothing to stop any more
         return
+    if only_dead and name in known:
+        raise TakenError(f"node {name} is alive", hint="stop it first")
     cluster.order(name, "stop", Ping())
     cluster.forget(name)

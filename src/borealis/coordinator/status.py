@@ -92,14 +92,21 @@ def _unit(cluster: Cluster, layout: Layout, unit: UnitPlace, queues: dict[str, Q
     alive = cluster.members.lives(unit.node)
     if member is None or member.unit(layout.name, unit.unit) is None:
         waits = "awaited" if member is None else "starting" if alive else "lost"
-        return facts | {"state": waits, "error": "", "waiting": []}
+        return facts | {"state": waits, "error": _why_lost(facts) if waits == "lost" else "", "waiting": []}
     measured = _measured(member, layout.name, unit.unit, queues)
     if not alive:
         nothing = {"rows_in_per_s": 0.0, "rows_out_per_s": 0.0, "trains_per_s": 0.0, "waiting": []}
-        measured |= {"state": "lost"} | nothing
+        measured |= {"state": "lost", "error": measured["error"] or _why_lost(facts)} | nothing
     elif unit.moving_to is not None:
         measured["state"] = "moving"
     return facts | measured
+
+
+def _why_lost(facts: Facts) -> str:
+    """What became of a unit whose node is dead, and what can be done; protected ones tell it themselves."""
+    if facts["protection"] is not None:
+        return ""
+    return f"lost with {facts['node']}: once that is back it begins from nothing; under 'deploy --ha' it would go on"
 
 
 def _measured(member: Member, diagram: str, unit: str, queues: dict[str, QueueStatus]) -> Facts:

@@ -199,6 +199,10 @@ class Client:
         """The nodes, alive or not."""
         return self._coordinator.nodes()
 
+    def forget_node(self, name: str) -> None:
+        """A dead node will not come back; one that is alive is not forgotten."""
+        self._coordinator.forget_node(name)
+
     def streams(self) -> list[dict[str, Any]]:
         """The streams, and where they are."""
         return self._coordinator.streams()

@@ -82,6 +82,10 @@ class Coordinator:
         """Every node it knows, alive or not."""
         return _listed(self.ask("GET", "/v1/nodes"), "nodes")
 
+    def forget_node(self, name: str) -> None:
+        """Have a dead node forgotten."""
+        self.ask("DELETE", f"/v1/nodes/{quote(name, safe='')}", params={"only_dead": "true"})
+
     def streams(self) -> list[dict[str, Any]]:
         """Every stream that is served."""
         return _listed(self.ask("GET", "/v1/streams"), "streams")

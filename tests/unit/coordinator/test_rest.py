@@ -173,6 +173,9 @@ def test_a_node_can_be_told_to_go(town: Rest) -> None:
     assert town.yard["node3"].stopped
     assert [n["node"] for n in town.http.get("/v1/nodes").json()["nodes"]] == ["node1", "node2"]
     problem(town.http.delete("/v1/nodes/node3"), 404, "ClusterError")
+    assert "alive" in problem(town.http.delete("/v1/nodes/node2?only_dead=true"), 409, "ClusterError").message
+    problem(town.http.delete("/v1/nodes/node9?only_dead=true"), 404, "ClusterError")
+    assert not town.yard["node2"].stopped
     town.clock.advance(10)
     assert town.http.delete("/v1/nodes/node2").status_code == 200, "a dead one is forgotten"
     assert not town.yard["node2"].stopped
@@ -271,6 +274,7 @@ def test_status_of_what_is_lost_failed_awaited_or_unknown(town: Rest, tmp_path: 
         return {u["unit"]: u["state"] for u in rest.http.get("/v1/status").json()["units"]}
 
     assert states(town) == {"u1": "running", "u2": "failed", "u3": "lost"}
+    assert "lost with node3" in town.http.get("/v1/status").json()["units"][2]["error"]
     assert town.http.get("/v1/diagrams").json()["diagrams"][0]["state"] == "failed"
     town.catalog.close()
     again = Rest(tmp_path / "catalog.sqlite")
