@@ -1,10 +1,15 @@
-"""Files beside tests that are modules and programs at once."""
+"""Programs that tests start: files beside them that are modules, too, and their sudden end."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
+import signal
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
+
+import psutil
 
 
 def load(path: Path) -> ModuleType:
@@ -15,3 +20,17 @@ def load(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def kill_session(leader: int) -> None:
+    """`kill -9` for a program that was started in a session of its own, with its JVM and its workers."""
+    others = [pid for pid in psutil.pids() if pid != os.getpid() and _session(pid) == leader]
+    for pid in (*others, leader):  # itself last: it may be the one who does this
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _session(pid: int) -> int | None:
+    with suppress(ProcessLookupError):
+        return os.getsid(pid)
+    return None

@@ -8,13 +8,13 @@ end.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Sequence
 
 from borealis import Diagram, kafka, kafka_sink, run, window
 from borealis.emit.sinks.topic import Position, TopicWriter
 from borealis.ingest.intake import Admission
+from programs import kill_session
 
 COLUMNS = "ts TIMESTAMP, src STRING, bytes INT"
 
@@ -30,7 +30,7 @@ def diagram() -> Diagram:
 
 def die() -> None:
     """As a power cut would have it."""
-    os.killpg(os.getpgid(0), signal.SIGKILL)
+    kill_session(os.getsid(0))
 
 
 def strike(blow: str, count: int) -> None:

@@ -31,7 +31,8 @@ def start(broker: Broker, come: str, go: str, home: Path, blow: str, count: int)
         capture_output=True,
         text=True,
         timeout=JOB_S_MOST,
-        start_new_session=True,  # with its JVM and Python workers in one group
+        env=os.environ | {"PYTHONPATH": str(JOB.parents[1])},  # where `programs` is
+        start_new_session=True,  # to be killed with its JVM and Python workers
         check=False,
     )
 

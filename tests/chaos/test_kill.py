@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from borealis import run
+from programs import kill_session
 
 START_S_MOST = 90  # a slow machine that starts Spark
 SEED = int(os.environ.get("BOREALIS_CHAOS_SEED", "20240501"))
@@ -47,11 +47,11 @@ class Victim:
                 [sys.executable, str(program), str(self.home), str(self.to), str(self.rows_most)],
                 stdout=said,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # with its JVM and Python workers in one group
+                start_new_session=True,  # to be killed with its JVM and Python workers
             )
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        os.killpg(process.pid, signal.SIGKILL)
+        kill_session(process.pid)
         process.wait()
 
     def await_(self, process: subprocess.Popen[bytes], what: Callable[[], bool]) -> bool:

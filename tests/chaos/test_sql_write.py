@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from postgres import Embedded, Server, server
-from programs import load
+from programs import kill_session, load
 
 START_S_MOST = 120  # a slow machine that starts Spark
 PROGRAM = Path(__file__).with_name("sql_writer.py")
@@ -43,7 +42,7 @@ def start(home: Path, database: Embedded | Server, *more: str) -> subprocess.Pop
             [sys.executable, str(PROGRAM), str(home), database.url, *more],
             stdout=said,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # with its JVM and Python workers in one group
+            start_new_session=True,  # to be killed with its JVM and Python workers
         )
 
 
@@ -56,7 +55,7 @@ def kill_in_commit(home: Path, database: Embedded | Server, number: int) -> None
             assert time.monotonic() < until, (home / "said.txt").read_text()
             time.sleep(0.01)
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        kill_session(process.pid)
         process.wait()
     (home / "halted").unlink()
 

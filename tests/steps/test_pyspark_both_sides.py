@@ -33,6 +33,7 @@ from borealis.node.node import Node
 from borealis.tuples import TIMESTAMP
 from borealis.wire.messages import BatchHead, Receipt
 from borealis.wire.server import WireServer
+from programs import kill_session
 
 KILLS = 12 if os.environ.get("BOREALIS_CHAOS") == "full" else 2
 ROWS = 500 * (KILLS + 1)
@@ -168,12 +169,12 @@ class Job:
                 ],
                 stdout=said,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # with its JVM and Python workers in one group
+                start_new_session=True,  # to be killed with its JVM and Python workers
             )
 
     def kill(self) -> None:
         assert self.process is not None
-        os.killpg(self.process.pid, signal.SIGKILL)
+        kill_session(self.process.pid)
 
     def run(self) -> int:
         """Until it ends, one way or another."""
