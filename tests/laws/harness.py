@@ -23,6 +23,7 @@ import pyarrow as pa
 from hypothesis import settings
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from borealis.diagram.spec import LATE, Spec, Unit
 from borealis.emit.sinks import TableSink
@@ -31,6 +32,7 @@ from borealis.ingest.input_manager import Train
 from borealis.ingest.intake import Admission
 from borealis.node.unit import UnitOptions, UnitRun
 from borealis.plan import worker
+from borealis.plan.analyze import analyze
 from borealis.plan.batch import batch
 from borealis.plan.compile import Compiled, compile_unit
 from borealis.state import log as state_log
@@ -198,7 +200,13 @@ class Luck:
 @cache
 def compiled(yaml: str, spark: SparkSession, buckets: int) -> Compiled:
     """A diagram of one unit, compiled once."""
-    return compile_unit(Spec.from_yaml(yaml), spark, buckets, headers=True)
+    return compile_unit(Spec.from_yaml(yaml), spark, buckets, headers=True, schemas=analyzed(yaml, spark))
+
+
+@cache
+def analyzed(yaml: str, spark: SparkSession) -> dict[str, StructType]:
+    """The types of a diagram's arrows, which take Spark longest, once for any number of buckets."""
+    return analyze(Spec.from_yaml(yaml), spark)
 
 
 def run_story(

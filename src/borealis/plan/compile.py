@@ -85,14 +85,25 @@ def _apply(frame: DataFrame, tag: int, steps: tuple[CatalystStep, ...]) -> DataF
     return frame
 
 
-def compile_unit(spec: Spec, spark: SparkSession, buckets: int = 1, *, headers: bool = False) -> Compiled:
-    """The program of a unit whose diagram has been checked. `headers`: its outputs will be asked for their times."""
+def compile_unit(
+    spec: Spec,
+    spark: SparkSession,
+    buckets: int = 1,
+    *,
+    headers: bool = False,
+    schemas: dict[str, StructType] | None = None,
+) -> Compiled:
+    """The program of a unit whose diagram has been checked. `headers`: its outputs will be asked for their times.
+
+    `schemas`: as `analyze` found them.
+    """
     inputs = [name for one in spec.inputs for name in (one.name, one.name + LATE)]
     outputs = {o.name: o.source for o in spec.outputs}
     outputs |= {one.name + LATE: one.name + LATE for one in spec.inputs}
     hidden = (TIME, CAUSE, SUB) if buckets > 1 else (TIME,) if headers else ()
     boxes = [b.name for b in spec.boxes]
-    return _compile(spec, inputs, boxes, outputs, hidden, spark, buckets, analyze(spec, spark))
+    known = analyze(spec, spark) if schemas is None else schemas
+    return _compile(spec, inputs, boxes, outputs, hidden, spark, buckets, known)
 
 
 def compile_piece(
