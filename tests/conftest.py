@@ -20,6 +20,9 @@ from benchmarks.kafka_broker import Broker, missing
 
 from postgres import Embedded, Server, server
 
+# JVMs of tests live for seconds or minutes: what Java's second compiler does for them costs more than it saves.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+
 # A failing example prints the blob that replays it. Choose with `HYPOTHESIS_PROFILE=deep pytest tests/laws`.
 CALM = {"deadline": None, "print_blob": True, "suppress_health_check": list(HealthCheck)}
 settings.register_profile("quick", max_examples=25, derandomize=True, **CALM)  # the same every time, as CI wants it

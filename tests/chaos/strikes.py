@@ -31,7 +31,7 @@ COORDINATOR_S = 60.0  # to start again, on a busy machine
 PAUSE_S = 5.0  # the diagrams' patience is three seconds
 REJOIN_S = 2.0
 GIVEN_UP = "in epoch"  # a unit's words when what it reads began anew
-LOOK_S = 0.1
+LOOK_S = 0.25
 SAFE = ("protected", "watching")  # states of a protection that is whole
 UNITS = {"upstream": "u1", "last": "u3", "rejoin": "u2", "pause": "u2"}  # whose primary is hit
 
