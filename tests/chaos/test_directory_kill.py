@@ -21,7 +21,7 @@ from test_crash_points import Steps, chosen, crash, steps_of
 from test_kill import SEED, Victim
 
 from borealis import directory, run, watch
-from borealis.ingest import dead_letters
+from borealis.ingest.sources import dead_letters
 from borealis.ingest.sources import taken as taken_module
 from borealis.ingest.sources.taken import FilesTaken
 from borealis.state import commits

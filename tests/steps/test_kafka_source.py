@@ -251,6 +251,27 @@ def test_dead_letters_may_go_to_a_function(broker: Broker) -> None:
     assert letters[0]["raw"] == "oops"
 
 
+def test_dead_letters_may_go_to_a_topic(broker: Broker) -> None:
+    """All of them are there before what stands behind them is handed on."""
+    topic, dead = made(broker), made(broker)
+    broker.put(topic, [b"oops", record(1, 1), b"\xff"])
+    one = source(broker, topic, bad=f"kafka://{broker.address}/{dead}")
+    batches = one.batches(SCHEMA, 0, 7)
+    assert numbers(rows(next(batches))) == [1]
+    letters = [json.loads(value or b"") for *_, value in broker.get(dead)]
+    assert [(letter["raw"], letter["place"][-1]) for letter in letters] == [("oops", "0"), ("/w==", "2")]
+    assert f"see kafka://{broker.address}/{dead}" in one.warnings()[0]
+    assert list(batches) == []
+
+
+def test_dead_letters_for_a_topic_that_is_away(broker: Broker) -> None:
+    topic = made(broker)
+    broker.put(topic, [b"oops"])
+    one = source(broker, topic, bad="kafka://127.0.0.1:1/dead?give_up=1 second")
+    with pytest.raises(InputError, match=r"cannot keep a record .* kafka://127.0.0.1:1/dead: no answer for 1 second"):
+        read(one)
+
+
 def test_nothing_but_bad_records(broker: Broker, tmp_path: Path) -> None:
     topic = made(broker)
     broker.put(topic, [b"oops"] * 30)

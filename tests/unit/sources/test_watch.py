@@ -17,9 +17,9 @@ from rich.console import Console
 
 from borealis.cli.watching import summary
 from borealis.errors import DiagramError, InputError
-from borealis.ingest.dead_letters import DeadLetters
 from borealis.ingest.sources import as_source, watch
 from borealis.ingest.sources.base import LiveSource
+from borealis.ingest.sources.dead_letters import DeadLetters
 from borealis.ingest.sources.watch import WatchSource
 from borealis.node.progress import Progress
 

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from borealis.ingest.dead_letters import DeadLetters
+from borealis.ingest.sources.dead_letters import DeadLetters
 
 
 @runtime_checkable

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from borealis.errors import InputError
-from borealis.ingest.dead_letters import DeadLetters
 from borealis.ingest.sources.base import cut
 from borealis.ingest.sources.brokers import GIVE_UP, Address, Brokers, confluent
+from borealis.ingest.sources.dead_letters import DeadLetters
 from borealis.ingest.sources.ledger import Base, Batch, Ledger
 from borealis.ingest.sources.records import FORMATS, records
 from borealis.ingest.sources.topic import Start, Taken, TopicReader
@@ -40,9 +40,10 @@ def kafka(
     """A topic as an input; it never ends, unless `until="now"`: then it ends with what the topic holds at the start.
 
     `start` matters only the first time: `earliest`, `latest`, a datetime (by the records' own timestamps), or offsets
-    as `{partition: offset}`. `bad` is where records go that cannot be read: a file of JSON lines, or a function; if
-    left out, `<input>.dead.jsonl` in the state directory. `settings` go to librdkafka (`security.protocol`, `sasl.*`,
-    `ssl.*`); `${NAME}` in a value is taken from the environment. `give_up`: how long brokers may be away.
+    as `{partition: offset}`. `bad` is where records go that cannot be read: a file of JSON lines, another topic by its
+    address (kafka://...), or a function; if left out, `<input>.dead.jsonl` in the state directory. `settings` go to
+    librdkafka (`security.protocol`, `sasl.*`, `ssl.*`); `${NAME}` in a value is taken from the environment. `give_up`:
+    how long brokers may be away.
     """
     return KafkaSource(topic, Brokers(brokers, settings or {}, give_up), format, start, until, bad)
 
@@ -106,7 +107,7 @@ class KafkaSource:
         """Records that could not be read."""
         if not (letters := self.dead_letters.count):
             return []
-        place = f": see {self.dead_letters.to}" if isinstance(self.dead_letters.to, Path) else ""
+        place = f": see {self.dead_letters.where}" if self.dead_letters.where else ""
         return [f"{letters:,} records of topic '{self.topic}' could not be read{place}"]
 
     @property

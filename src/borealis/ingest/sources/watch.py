@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 from borealis.clock import Clock, WallClock
 from borealis.diagram.durations import parse
 from borealis.errors import BorealisError, InputError, did_you_mean
-from borealis.ingest.dead_letters import DeadLetters
 from borealis.ingest.sources.base import cut
+from borealis.ingest.sources.dead_letters import DeadLetters
 from borealis.ingest.sources.files import reader_options
 from borealis.ingest.sources.salvage import Piece, pieces
 from borealis.ingest.sources.suffixes import FORMATS, format_of
@@ -156,8 +156,8 @@ class WatchSource:
         """Records that could not be read, and files that are never complete."""
         said = []
         if letters := self.dead_letters.count:
-            place = self.dead_letters.to
-            where = f"see {place}" if isinstance(place, Path) else "give a state directory, or bad=, to keep them"
+            place = self.dead_letters.where
+            where = f"see {place}" if place else "give a state directory, or bad=, to keep them"
             records = "1 record" if letters == 1 else f"{letters:,} records"
             said.append(f"{records} in {self.directory} could not be read: {where}")
         if stuck := self._stuck:

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from borealis.errors import InputError
+from borealis.ingest.sources.brokers import is_topic
+from borealis.ingest.sources.letter_topic import LetterTopic
 from borealis.state.disk import one_line
 
 BYTES_MOST = 10**9  # of a file of letters; beyond it letters are only counted
@@ -27,8 +29,8 @@ class DeadLetters:
     """Takes records that cannot be read, from any thread. A record that a restart reads again is counted once.
 
     `to` is a file of JSON lines with the keys `source`, `place`, `reason`, `raw` (text; `base64` is true where it is
-    not), `at`; or a function that is given each letter as a dict; or None, and they are only counted. A place must
-    mean the same record at every start: `orders.csv, line 17`.
+    not), `at`; or a topic that gets the same, kafka://host:port/topic; or a function that is given each letter as a
+    dict; or None, and they are only counted. A place must mean the same record at every start: `orders.csv, line 17`.
 
     >>> letters = DeadLetters(None, "orders")
     >>> letters.add("orders.csv, line 17", "1,x", "column 'n' is INT, but the value is 'x'")
@@ -39,7 +41,12 @@ class DeadLetters:
     def __init__(
         self, to: Path | str | Callable[[Letter], object] | None, source: str = "", *, bytes_most: int = BYTES_MOST
     ) -> None:
-        self.to = Path(to) if isinstance(to, str) else to
+        if isinstance(to, str):
+            self.to: Path | LetterTopic | Callable[[Letter], object] | None = (
+                LetterTopic(to) if is_topic(to) else Path(to)
+            )
+        else:
+            self.to = to
         self.source, self.bytes_most = source, bytes_most
         self.count = 0  # letters, those of earlier starts included
         self.dropped = 0  # of them only counted: the file was full
@@ -51,6 +58,11 @@ class DeadLetters:
         self._synced = True
         if isinstance(self.to, Path) and self.to.exists():
             self._recall(self.to)
+
+    @property
+    def where(self) -> str:
+        """A file or a topic that has them; empty if there is none."""
+        return str(self.to.url if isinstance(self.to, LetterTopic) else self.to if isinstance(self.to, Path) else "")
 
     def add(self, where: str, raw: bytes | str, reason: str) -> None:
         """Keep one record; `where` is its place in the source. In the file's memory at once, on disk with `sync`."""
@@ -70,6 +82,8 @@ class DeadLetters:
             if self._file is not None and not self._synced:
                 os.fsync(self._file.fileno())
                 self._synced = True
+            if isinstance(self.to, LetterTopic):
+                self.to.sync()
 
     def close(self) -> None:
         """Let go of the file; a letter that comes later opens it again."""
