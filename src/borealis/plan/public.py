@@ -38,9 +38,7 @@ def register(spark: SparkSession) -> None:
     for name in (HOME, COORDINATOR, TOKEN, CA):
         if name in os.environ:  # Spark plans in processes that know only what the JVM knew when it started
             context.environment[name] = os.environ[name]
-    before = (
-        context.pythonExec
-    )  # the first python3 of the path, unless the user named one: perhaps without this package
+    before = context.pythonExec  # unless the user named one, the path's first python3: it may not have this package
     if is_local(context.master) and PYTHON not in os.environ:
         context.pythonExec = sys.executable
     try:
