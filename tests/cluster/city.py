@@ -125,7 +125,7 @@ class City:
         record = self.record()
         at = ("--name", node, "--coordinator", record["coordinator"], "--data", f"{record['data']}/{node}")
         self.start("node", *at, out=self.root / f"{node}-again.log")
-        wait_for(lambda: self.node(node)["spark"] == "ready" and self.node(node)["alive"], f"{node} is back")
+        wait_for(lambda: (now := self.node(node))["spark"] == "ready" and now["alive"], f"{node} is back")
 
 
 def packets(root: Path, rows: int, seed: int = 1) -> Path:

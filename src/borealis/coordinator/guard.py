@@ -62,7 +62,8 @@ class Guard:
         """Without a token only this machine's own programs come in, and no page that a browser has from elsewhere."""
         for name in (b"host", b"origin"):
             given = headers.get(name, b"").decode("latin-1")
-            if given and not (is_loopback(host_of(given)) or host_of(given) in self._hosts):
+            host = host_of(given) if given else None
+            if host is not None and not (is_loopback(host) or host in self._hosts):
                 raise ForbiddenError(f"refused: {name.decode()} is '{given}'", hint="ask at 127.0.0.1, or use a token")
 
 

@@ -60,9 +60,7 @@ def find(layouts: Iterable[Layout], name: str) -> Found:
     if len(found) == 1:
         return next(iter(found.values()))
     if found:
-        full = {
-            stream_name(one.diagram, bare) for one in found.values()
-        }  # as it was asked for, if that tells them apart
+        full = {stream_name(one.diagram, bare) for one in found.values()}  # as it was asked for, if they differ then
         names = sorted(full if len(full) == len(found) else found)
         raise AmbiguousError(f"several streams are called '{name}'", hint=f"say which: {' or '.join(names)}")
     raise _none(name, bare, chosen)

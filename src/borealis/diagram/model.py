@@ -23,7 +23,7 @@ from borealis.diagram.boxes.union import Union
 from borealis.diagram.durations import CountWindow, Window, show, window
 from borealis.diagram.protection import ALL, Protection
 from borealis.diagram.spec import LATE, SIDE, Input, Output, Spec, Unit, origin
-from borealis.diagram.statements import DATABASE
+from borealis.diagram.statements import DATABASE, GIVE_UP
 from borealis.errors import DiagramError, did_you_mean
 
 __all__ = ["Branches", "Diagram", "Input", "Output", "Spec", "Stream", "Unit"]
@@ -325,7 +325,7 @@ class Stream:
         database: str = DATABASE,
         missing: Literal["drop", "null"] = "drop",
         stable: bool = False,
-        give_up: str = "10 minutes",
+        give_up: str = GIVE_UP,
         name: str | None = None,
     ) -> Stream:
         """Each tuple with the rows that a database answers it; without an answer it is dropped, or gets nulls.
@@ -341,7 +341,7 @@ class Stream:
         return self._then(SqlRead, name, statement=statement, gives=gives, **fields)
 
     def sql_write(
-        self, statement: str, *, database: str = DATABASE, give_up: str = "10 minutes", name: str | None = None
+        self, statement: str, *, database: str = DATABASE, give_up: str = GIVE_UP, name: str | None = None
     ) -> Stream:
         """The same tuples, for each of which a database is changed, exactly once; `.bad` are those it refused.
 

@@ -30,6 +30,7 @@ _PASSWORD = re.compile(r"://[^:@/]*:(?P<user>[^@]*)@|[?&](?:password|sslpassword
 _CONTROL = frozenset(["abort", "begin", "commit", "end", "prepare", "release", "rollback", "savepoint", "start"])
 _READS = frozenset(("select", "table", "values", "with"))
 DATABASE = "sqlite:///borealis.db"  # beside the process, when nothing else is said
+GIVE_UP = "10 minutes"  # how long a database that cannot be used is tried again, when nothing else is said
 _OFFER = 'give a URL, such as "postgresql+psycopg://user:${PASSWORD}@host/db", or a name'
 
 

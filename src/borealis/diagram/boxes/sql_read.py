@@ -11,7 +11,7 @@ from borealis.diagram.boxes.base import Box, flat
 from borealis.diagram.boxes.sql_write import BAD, REASON, require_no_reason
 from borealis.diagram.durations import Duration, parse
 from borealis.diagram.names import require_distinct
-from borealis.diagram.statements import DATABASE, check_database, check_statement
+from borealis.diagram.statements import DATABASE, GIVE_UP, check_database, check_statement
 
 
 class SqlRead(Box):
@@ -28,7 +28,7 @@ class SqlRead(Box):
     database: str = DATABASE
     missing: Literal["drop", "null"] = Field(default="drop", description='say "drop" or "null"')
     stable: bool = Field(default=False, description="say true if the same question always has the same answer")
-    give_up: Duration = "10 minutes"  # how long a database that cannot be used is tried again
+    give_up: Duration = GIVE_UP
 
     @property
     def operator_class(self) -> str:

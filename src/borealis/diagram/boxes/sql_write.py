@@ -8,7 +8,7 @@ from pydantic import Field
 
 from borealis.diagram.boxes.base import Box, flat
 from borealis.diagram.durations import Duration, parse
-from borealis.diagram.statements import DATABASE, check_database, check_statement
+from borealis.diagram.statements import DATABASE, GIVE_UP, check_database, check_statement
 from borealis.errors import DiagramError
 
 BAD = ".bad"
@@ -27,7 +27,7 @@ class SqlWrite(Box):
 
     statement: str = Field(description="write SQL, such as INSERT INTO alerts (src) VALUES (:src)")
     database: str = DATABASE
-    give_up: Duration = "10 minutes"  # how long a database that cannot be used is tried again
+    give_up: Duration = GIVE_UP
 
     @property
     def operator_class(self) -> str:

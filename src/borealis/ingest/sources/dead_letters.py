@@ -73,6 +73,8 @@ class DeadLetters:
             letter = self._letter(where, raw, reason)
             if isinstance(self.to, Path):
                 self._append(self.to, letter)
+            elif isinstance(self.to, LetterTopic):
+                self.to.send(where, _encoded(letter))
             elif self.to is not None:
                 self.to(letter)
 
@@ -100,7 +102,7 @@ class DeadLetters:
         return letter | {"at": datetime.now(UTC).isoformat(timespec="milliseconds")}
 
     def _append(self, path: Path, letter: Letter) -> None:
-        line = json.dumps(letter, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+        line = _encoded(letter) + b"\n"
         if self._size + len(line) > self.bytes_most:
             self.dropped += 1
             return
@@ -142,6 +144,10 @@ class DeadLetters:
                 f"cannot read the dead letters in {path}: {one_line(error)}", hint="check the file and its permissions"
             ) from error
         self._size = whole
+
+
+def _encoded(letter: Letter) -> bytes:
+    return json.dumps(letter, ensure_ascii=False).encode("utf-8", "backslashreplace")
 
 
 def _raw(data: bytes) -> Letter:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
@@ -25,15 +24,14 @@ class LetterTopic:
         self._producer: Any = None
         self._failed = ""
 
-    def __call__(self, letter: dict[str, Any]) -> None:
+    def send(self, place: str, letter: bytes) -> None:
         """Put a letter on its way."""
         if self._producer is None:
             waits = {"enable.idempotence": True, "message.timeout.ms": 0}  # 0: we say how long
             self._producer = self._kafka.Producer(self._brokers.conf() | waits)
-        value = json.dumps(letter, ensure_ascii=False).encode("utf-8", "backslashreplace")
         while True:
             try:
-                self._producer.produce(self._topic, value, letter["place"].encode(), on_delivery=self._told)
+                self._producer.produce(self._topic, letter, place.encode(), on_delivery=self._told)
                 return
             except BufferError:  # very many at once
                 self.sync()
