@@ -59,6 +59,18 @@ def test_version_and_help_are_quick_and_need_no_spark() -> None:
     assert "--rows-per-train" in done.stdout
 
 
+def test_a_command_leaves_with_its_code_whatever_threads_still_do() -> None:
+    code = (
+        "import atexit, threading; from borealis.cli.ending import leave\n"
+        "atexit.register(print, 'tidied', end='')\n"
+        "threading.Thread(target=threading.Event().wait).start()\n"
+        "print('said', end=' ')\n"
+        "leave(3)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "said tidied", "")
+
+
 def test_no_arguments_show_the_help(capfd: pytest.CaptureFixture[str]) -> None:
     assert run_app([]) == 2
     out, err = capfd.readouterr()

@@ -8,6 +8,6 @@ from typing import NoReturn
 
 def main() -> NoReturn:
     """The entry point; every way it can end is an exit code and at most one line of complaint."""
-    from borealis.cli.ending import run_app
+    from borealis.cli.ending import leave, run_app
 
-    sys.exit(run_app(sys.argv[1:]))
+    leave(run_app(sys.argv[1:]))

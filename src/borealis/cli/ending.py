@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import os
 import signal
@@ -13,9 +14,9 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from borealis.errors import BorealisError, MachineError, OutputError, TrainError
 
@@ -95,6 +96,15 @@ def run_app(arguments: Sequence[str]) -> int:
         if line:
             print(line, file=sys.stderr)
         return code
+
+
+def leave(code: int) -> NoReturn:
+    """End this process, but do not take Python apart: a thread that a library still runs in C++ would abort it then."""
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(BrokenPipeError, ValueError):  # nobody reads it any more, or it was closed
+            stream.flush()
+    os._exit(code)
 
 
 def told(error: BaseException) -> tuple[int, str]:

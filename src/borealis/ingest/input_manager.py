@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -32,6 +33,7 @@ from borealis.tuples import FIRST_TIME, LAST_TIME, Int64s
 
 READ_AHEAD = 2  # batches a source may be ahead of the trains
 TRAINS_AHEAD = 2  # trains made before they are asked for
+READER_ENDS_S = 1.0  # how long `stop` waits for sources that are read
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ class InputManager:
         self._news = 0  # counts what the making of trains may be waiting for
         self._changed = threading.Condition()
         self._maker: threading.Thread | None = None
+        self._readers: list[threading.Thread] = []
 
     # -- standing by
 
@@ -157,12 +160,17 @@ class InputManager:
         self.depot.mkdir(parents=True, exist_ok=True)
         for name, intake in self._intakes.items():
             if not intake.source_ended:
-                threading.Thread(target=self._read, args=(intake,), name=f"read-{name}", daemon=True).start()
+                reader = threading.Thread(target=self._read, args=(intake,), name=f"read-{name}", daemon=True)
+                self._readers.append(reader)
+                reader.start()
         self._maker = threading.Thread(target=self._make_trains, name="trains", daemon=True)
         self._maker.start()
 
     def stop(self) -> None:
-        """Stop reading; trains already made stay. A source that waits for its next row is left to itself."""
+        """Stop reading; trains already made stay. A source that waits for its next row is soon left to itself.
+
+        The others have ended then: a reader still inside Arrow when Python is taken apart would abort the process.
+        """
         with self._changed:
             self._stopped = True
             self._tell()
@@ -172,6 +180,9 @@ class InputManager:
                 stop()
         if self._maker is not None:
             self._maker.join()
+        until = time.monotonic() + READER_ENDS_S
+        for reader in self._readers:
+            reader.join(max(0.0, until - time.monotonic()))
 
     @property
     def alike(self) -> bool:

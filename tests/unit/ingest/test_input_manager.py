@@ -82,6 +82,9 @@ class Live:
     def committed(self, position: int) -> None:
         self.committed_position = position
 
+    def stop(self) -> None:
+        self.end()
+
 
 class Harness:
     """Takes trains as a unit does."""
@@ -518,7 +521,11 @@ def test_asking_after_a_failure_or_a_stop_does_not_wait(harness: Make) -> None:
 
 
 def test_stop_returns_while_readers_block(harness: Make) -> None:
-    full, silent = Live(), Live()
+    class Deaf(Live):
+        def stop(self) -> None:
+            """It waits for its next row, whatever we wish."""
+
+    full, silent = Live(), Deaf()
     one = harness({"a": full, "b": silent}, admission=small(2))
     full.give(*range(100))  # blocks on its queue
     assert one.take()
@@ -528,6 +535,7 @@ def test_stop_returns_while_readers_block(harness: Make) -> None:
     assert not stopping.is_alive()
     assert one.manager._maker is not None
     assert not one.manager._maker.is_alive()
+    assert [reader.is_alive() for reader in one.manager._readers] == [False, True]
 
 
 def test_stop_tells_sources_that_can_be_stopped(harness: Make) -> None:
@@ -536,6 +544,7 @@ def test_stop_tells_sources_that_can_be_stopped(harness: Make) -> None:
 
         def stop(self) -> None:
             self.stopped = True
+            super().stop()
 
     source = Stoppable()
     one = harness({"a": source})
