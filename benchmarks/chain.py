@@ -12,9 +12,8 @@ publishes it to the moment the client has that window's results. Throughput: row
 over the time from the first to the moment the client sees the boundary behind the last.
 """
 
-# no `from __future__ import annotations`: this file may be loaded by its path, and its dataclasses must survive that
+from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -23,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +33,8 @@ import pyarrow as pa
 
 import borealis
 from borealis.emit.client import Client
+
+from .measuring import Say, cpu_seconds, cpu_times
 
 QUERIES = ("latency", "throughput")
 ASKED_TRAINS = 4.0  # p50 of the chain, in trains' time
@@ -61,8 +62,6 @@ boxes:
 outputs:
   per_key: per_key
 """
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -173,12 +172,12 @@ def throughput(way: Way, rows: int, rng: np.random.Generator) -> tuple[float, fl
     pids = [n["pid"] for n in way.client.nodes() if n["node"] in nodes]
     batches = [way.rows(BATCH_ROWS, 500_000, rng) for _ in range(rows // BATCH_ROWS)]
     batches.append(way.rows(1, 2_000_000, rng))  # closes the last window
-    start, used = time.perf_counter(), cpu_seconds(pids)
+    start, before = time.perf_counter(), cpu_times(pids)
     for batch in batches:
         way.publisher.send(batch)
     way.wait((way.now_us - 2_000_000) // 1_000_000 * 1_000_000, 300)
     took = time.perf_counter() - start
-    return rows / took, (cpu_seconds(pids) - used) / took
+    return rows / took, cpu_seconds(before, cpu_times(pids)) / took
 
 
 def among(ways: list[Way], rows: int, rng: np.random.Generator) -> float:
@@ -195,24 +194,6 @@ def among(ways: list[Way], rows: int, rng: np.random.Generator) -> float:
     if len(rates) < len(ways):
         raise TimeoutError("not all of the nodes that work side by side came to an end")
     return statistics.mean(rates)
-
-
-def cpu_seconds(pids: list[int]) -> float:
-    """What these processes and all their descendants have used so far."""
-    parents: dict[int, int] = {}
-    ticks: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue  # it has ended
-            parents[int(entry.name)] = int(fields[1])
-            ticks[int(entry.name)] = sum(int(f) for f in fields[11:15])  # its own, and those of children that ended
-    mine = set(pids)
-    while more := {pid for pid, parent in parents.items() if parent in mine} - mine:
-        mine |= more
-    return sum(ticks.get(pid, 0) for pid in mine) / os.sysconf("SC_CLK_TCK")
 
 
 def run(options: Options, say: Say) -> list[dict[str, Any]]:
@@ -286,18 +267,3 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
                     }
                 )
     return figures
-
-
-def main() -> None:
-    """From the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--runs", type=int, default=3)
-    given = parser.parse_args()
-    figures = run(Options(runs=given.runs, quick=given.quick), lambda text: print(text, file=sys.stderr))
-    print(json.dumps(figures, indent=2) if given.json else "\n".join(map(str, figures)))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""How fast the engine is on one node, beside plain Structured Streaming: `python benchmarks/engine.py [--json]`.
+"""How fast the engine is on one node, beside plain Structured Streaming: `borealis bench engine`.
 
 Every job runs in a process and a JVM of its own, native and ours by turns, over the same rows on tmpfs. Both are
 measured by what Spark itself says of each micro-batch: when its trigger fired and how long it took. A rate is the rows
@@ -9,9 +9,8 @@ This module starts the jobs and does the sums; `job.py` is what a job runs, and 
 queries.
 """
 
-# no `from __future__ import annotations`: this file may be loaded by its path, and its dataclasses must survive that
+from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -21,7 +20,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +27,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from .measuring import Say, terminable
 
 MASTER = "local[2]"
 JOB = Path(__file__).with_name("job.py")
@@ -42,7 +42,6 @@ DEFAULTS, FLAGS, ROCKSDB = "JVM defaults", "our JVM flags", "RocksDB"
 NEAR = 0.93  # a way to run native that comes so close to the best in one run may be the best after all
 MB = 1 << 20
 
-Say = Callable[[str], None]
 Batch = dict[str, Any]  # see batches.py
 
 
@@ -474,7 +473,7 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
     if options.runs < 1:
         raise ValueError(f"cannot run {options.runs} times")
     result = []
-    with _terminable(), _home() as home:
+    with terminable(), _home() as home:
         bench = Bench(home, options, QUICK if options.quick else Size(), say)
         for name, query in QUERIES.items():
             if not options.only or name in options.only:
@@ -492,60 +491,3 @@ def _home() -> Iterator[Path]:
         yield home
     finally:
         shutil.rmtree(home, ignore_errors=True)
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """A polite kill clears up as Ctrl-C does."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-# -- the command
-
-
-def table(lines: Sequence[dict[str, Any]]) -> str:
-    """The result for people."""
-    text = [f"{'query':8} {'engine':48} {'rows/s':>11} {'p50 ms':>8} {'p99 ms':>8} {'ratio':>7}  target"]
-    for one in lines:
-        ratio = next((v for k, v in one.items() if k.startswith("ratio_to") and v is not None), None)
-        numbers = (one["rows_per_second"], one["train_ms_p50"], one["train_ms_p99"])
-        shown = ["-" if n is None else f"{n:,.0f}" for n in numbers] + ["" if ratio is None else f"{ratio:.2f}"]
-        verdict = "" if one["met"] is None else f"{'met   ' if one['met'] else 'MISSED'} {one['target']}"
-        text.append(
-            f"{one['query']:8} {one['engine']:48} {shown[0]:>11} {shown[1]:>8} {shown[2]:>8} {shown[3]:>7}  {verdict}"
-        )
-    text += ["", *(f"{one['query']}, {one['engine']}: {one['note']}" for one in lines if one["note"])]
-    return "\n".join(text)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run from a shell; a missed target is a result, not a failure."""
-    parser = argparse.ArgumentParser(description="The engine beside plain Structured Streaming.")
-    parser.add_argument("--json", action="store_true", help="print one JSON list")
-    parser.add_argument("--only", default="", help=f"some of: {','.join(QUERIES)}")
-    parser.add_argument("--runs", type=int, default=3, help="rounds to take the median of")
-    parser.add_argument("--quick", action="store_true", help="small sizes: to see that it works")
-    given = parser.parse_args(argv)
-    only = tuple(name.strip() for name in given.only.split(",") if name.strip())
-    try:
-        lines = run(Options(only, given.runs, given.quick), lambda text: print(text, file=sys.stderr, flush=True))
-    except ValueError as error:
-        parser.error(str(error))
-    except RuntimeError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    print(json.dumps(lines, indent=2) if given.json else table(lines))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -5,19 +5,18 @@
 Both start a real server of their own on loopback, and stop it.
 """
 
-# no `from __future__ import annotations`: this file may be loaded by its path, and its dataclasses must survive that
+from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from .measuring import Say
 
 QUERIES = ("kafka", "sql")
 SHOWN = ("query", "what", "ours_rows_per_s", "other", "other_rows_per_s", "ratio", "asked", "met", "equal_results")
 ASKED_KAFKA = 2.0  # times native
 ROWS = {"kafka": 4_000_000, "sql": 200_000}
 QUICK_ROWS = {"kafka": 400_000, "sql": 20_000}
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)

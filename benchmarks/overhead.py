@@ -15,20 +15,18 @@ in it (some dozen bytes each). What entry points send to their peers is told apa
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from . import overhead_cases as cases
+from .measuring import Say, terminable
 from .overhead_cases import NONE, Case
 from .overhead_measure import Measured, measure
 from .overhead_plot import plot
-from .recovery_cluster import Cluster, Say, cluster, refuse_unknown, terminable
+from .recovery_cluster import Cluster, cluster, refuse_unknown
 from .recovery_packets import Packets, packets
 from .recovery_plot import refuse_without_matplotlib
 
@@ -180,21 +178,3 @@ def _check(options: Options) -> None:
     refuse_unknown("diagram", options.diagram, tuple(cases.CLASSES))
     if options.plot:
         refuse_without_matplotlib()
-
-
-def main() -> None:
-    """From the command line: `python -m benchmarks.overhead`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("only", "approach", "diagram"):
-        parser.add_argument(f"--{name}", default="")
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--plot")
-    given = parser.parse_args()
-    lists = {name: tuple(filter(None, getattr(given, name).split(","))) for name in ("only", "approach", "diagram")}
-    options = Options(runs=given.runs, quick=given.quick, plot=given.plot, **lists)
-    print(json.dumps(run(options, lambda text: print(text, file=sys.stderr, flush=True)), indent=2))
-
-
-if __name__ == "__main__":
-    main()

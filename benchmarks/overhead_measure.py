@@ -9,7 +9,7 @@ from typing import Any
 
 from borealis.emit.client import Client
 
-from .chain import cpu_seconds
+from .measuring import cpu_seconds, cpu_times
 from .overhead_cases import LAST, NONE, Case
 from .recovery_cluster import Cluster, Facts
 from .recovery_ours import Sender
@@ -121,15 +121,17 @@ def _protection(case: Case) -> dict[str, Any]:
 
 def _between(cluster: Cluster, case: Case, name: str, seconds: float, feed: Any, drain: Drain) -> Measured:
     pids = cluster.pids()
-    before = _sample(cluster.status(), name, feed, drain, pids)
+    used = cpu_times(pids)
+    before = _sample(cluster.status(), name, feed, drain)
     time.sleep(seconds)
     status = cluster.status()
-    after = _sample(status, name, feed, drain, pids)
-    rate = {key: (after[key] - before[key]) / (after["at"] - before["at"]) for key in before}
+    after = _sample(status, name, feed, drain)
+    took = after["at"] - before["at"]
+    rate = {key: (after[key] - before[key]) / took for key in before}
     unit, streams = _unit(status, name), _entries(status, name)
     guard = unit.get("protection") or {}
     return Measured(
-        cpu=rate["cpu"],
+        cpu=cpu_seconds(used, cpu_times(pids)) / took,
         rows=rate["rows"],
         in_bytes=rate["in"],
         out_bytes=rate["out"],
@@ -144,13 +146,12 @@ def _between(cluster: Cluster, case: Case, name: str, seconds: float, feed: Any,
     )
 
 
-def _sample(status: Facts, name: str, feed: Any, drain: Drain, pids: list[int]) -> dict[str, float]:
+def _sample(status: Facts, name: str, feed: Any, drain: Drain) -> dict[str, float]:
     """All that counts up, at one moment; guards as of the nodes' last heartbeats."""
     guard = _unit(status, name).get("protection") or {}
     entries = [stream.get("protection") or {} for stream in _entries(status, name)]
     return {
         "at": time.monotonic(),
-        "cpu": cpu_seconds(pids),
         "rows": feed.rows,
         "in": feed.bytes,
         "out": drain.bytes,

@@ -10,14 +10,12 @@ Beside it: the same query in plain Structured Streaming, killed likewise, starte
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 import time
 from dataclasses import dataclass
 from typing import Any
 
-from .recovery_cluster import Say, cluster, refuse_unknown, terminable
+from .measuring import Say, terminable
+from .recovery_cluster import cluster, refuse_unknown
 from .recovery_native import native
 from .recovery_ours import DIAGRAMS, GUARANTEES, SIZE, SIZE_US, SLIDE, SLIDE_US, Trial
 from .recovery_packets import packets
@@ -111,21 +109,3 @@ def _check(options: Options) -> None:
     refuse_unknown("diagram", options.diagrams, QUERIES)
     if options.plot:
         refuse_without_matplotlib()
-
-
-def main() -> None:
-    """From the command line: `python -m benchmarks.recovery`."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=NEEDED_KILLS)
-    parser.add_argument("--approach", default="")
-    parser.add_argument("--diagram", default="")
-    parser.add_argument("--interval")
-    parser.add_argument("--plot")
-    given = parser.parse_args()
-    approach, diagram = (tuple(filter(None, text.split(","))) for text in (given.approach, given.diagram))
-    options = Options(kills=given.kills, approach=approach, diagram=diagram, interval=given.interval, plot=given.plot)
-    print(json.dumps(run(options, lambda text: print(text, file=sys.stderr, flush=True)), indent=2))
-
-
-if __name__ == "__main__":
-    main()

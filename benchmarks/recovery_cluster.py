@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,13 +19,14 @@ from borealis.emit.client import Client
 from borealis.emit.whereabouts import HOME, Part, read_record, write_record
 from borealis.errors import BorealisError, did_you_mean
 
+from .measuring import Say
+
 LOOK_S = 0.1  # between two looks at the status
 PROTECTED_S = 180.0  # for a node to start again and a unit to be protected; on slow cores Spark alone takes 20 s
 STORY_S = 60.0
 HEARTBEATS_S = 1.5  # until the coordinator has heard the rest
 COMMAND = [sys.executable, "-m", "borealis.cli"]
 
-Say = Callable[[str], None]
 Facts = dict[str, Any]
 
 
@@ -150,19 +150,6 @@ def refuse_unknown(what: str, given: Iterable[str], there: Sequence[str]) -> Non
             raise BorealisError(
                 f"no {what} '{name}'", hint=did_you_mean(name, there) or f"there are {', '.join(there)}"
             )
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """A polite kill clears up as Ctrl-C does."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

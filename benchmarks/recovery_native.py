@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from borealis.plan.session import JVM_FLAGS
 
-from .recovery_cluster import Say
+from .measuring import Say
 from .recovery_packets import Feed, Packets, counted
 from .recovery_sums import TOLD_NATIVE, Arrivals, check, gaps_ms, line, silence_ms
 

@@ -17,7 +17,8 @@ from borealis.emit.publisher import Publisher
 from borealis.errors import BorealisError
 from borealis.section import Section
 
-from .recovery_cluster import Cluster, Facts, Say
+from .measuring import Say
+from .recovery_cluster import Cluster, Facts
 from .recovery_packets import Feed, Key, Packets, counted
 from .recovery_sums import Arrivals, check, gaps_ms, line, silence_ms
 

@@ -5,10 +5,8 @@ then `borealis up --nodes 3` (from the start of the command until it says that a
 part of the cluster was doing when.
 """
 
-# no `from __future__ import annotations`: this file may be loaded by its path, and its dataclasses must survive that
+from __future__ import annotations
 
-import argparse
-import json
 import os
 import re
 import statistics
@@ -16,9 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from .measuring import Say
 
 QUERIES = ("up",)
 ASKED_RATIO = 1.5
@@ -27,8 +26,6 @@ from pyspark.sql import SparkSession
 spark = SparkSession.builder.master("local[*]").config("spark.ui.enabled", "false").getOrCreate()
 assert spark.range(1000).selectExpr("sum(id)").collect()[0][0] == 499500
 """
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -96,15 +93,3 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
             "where": where,
         }
     ]
-
-
-def main() -> None:
-    """From the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=3)
-    given = parser.parse_args()
-    print(json.dumps(run(Options(runs=given.runs), lambda text: print(text, file=sys.stderr)), indent=2))
-
-
-if __name__ == "__main__":
-    main()

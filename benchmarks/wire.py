@@ -1,4 +1,4 @@
-"""How fast one stream goes from process to process: `python benchmarks/wire.py [--json]`.
+"""How fast one stream goes from process to process: `borealis bench wire`.
 
 Every end is a process of its own, bound to one core: both ends to the same core, or each to its own. Tuples are 100
 bytes on the wire, and a megabyte is a million. Rates are over what the reader got after the first tenth. Ages of tuples
@@ -6,9 +6,8 @@ are taken by the machine's monotonic clock, from just before `append` (or `send`
 Beside each rate stands what a plain socket between two such processes carries in the same minute.
 """
 
-# no `from __future__ import annotations`: this file may be loaded by its path, and its dataclasses must survive that
+from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -20,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .measuring import Say
+
 JOBS = Path(__file__).with_name("wire_jobs.py")
 JOB_S_MOST = 120.0  # no job takes longer, or something is wrong
 BYTES = 100
@@ -30,7 +31,6 @@ LIVE_PER_S = 10_000
 
 NOT_ASKED = {"asked": None, "met": None}  # measured for information
 
-Say = Callable[[str], None]
 Once = Callable[..., dict[str, Any]]
 
 
@@ -350,49 +350,3 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
         if not options.only or name in options.only:
             found += query(bench)
     return found
-
-
-# -- the command
-
-
-def table(lines: Sequence[dict[str, Any]]) -> str:
-    """The result for people."""
-    text = [f"{'query':16} {'cores':>5} {'MB/s':>9} {'tuples/s':>12} {'p50 ms':>7} {'p99 ms':>7} {'/socket':>7}  asked"]
-    for one in lines:
-        shown = [
-            "" if one[name] is None else f"{one[name]:,.{digits}f}"
-            for name, digits in (("mb_per_s", 0), ("tuples_per_s", 0), ("p50_ms", 2), ("p99_ms", 2))
-        ]
-        ratio = "" if one["ratio_to_socket"] is None else f"{one['ratio_to_socket']:.2f}"
-        verdict = "" if one["met"] is None else f"{'met   ' if one['met'] else 'MISSED'} {one['asked']}"
-        text.append(
-            f"{one['query']:16} {one['cores']:>5} {shown[0]:>9} {shown[1]:>12} {shown[2]:>7} {shown[3]:>7} {ratio:>7}  "
-            + verdict
-        )
-    return "\n".join([*text, "", *(f"{one['query']}: {one['note']}" for one in lines if one["note"])])
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run from a shell; a missed target is a result, not a failure."""
-    parser = argparse.ArgumentParser(description="One stream between processes.")
-    parser.add_argument("--json", action="store_true", help="print one JSON list")
-    parser.add_argument("--only", default="", help=f"some of: {','.join(QUERIES)}")
-    parser.add_argument("--runs", type=int, default=3, help="rounds to take the median of")
-    parser.add_argument("--quick", action="store_true", help="small sizes: to see that it works")
-    given = parser.parse_args(argv)
-    only = tuple(name.strip() for name in given.only.split(",") if name.strip())
-    try:
-        lines = run(Options(only, given.runs, given.quick), lambda text: print(text, file=sys.stderr, flush=True))
-    except ValueError as error:
-        parser.error(str(error))
-    except RuntimeError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    print(json.dumps(lines, indent=2) if given.json else table(lines))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

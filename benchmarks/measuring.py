@@ -1,0 +1,53 @@
+"""What the experiments share: whom they tell how it goes, how they end, and what processes used."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+Say = Callable[[str], None]
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """A polite kill clears up as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def cpu_times(pids: list[int]) -> dict[int, float]:
+    """The seconds that each of these processes and of all their descendants has used so far."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # it has ended
+            parents[int(entry.name)] = int(fields[1])
+            ticks[int(entry.name)] = int(fields[11]) + int(fields[12])
+    mine = set(pids)
+    while more := {pid for pid, parent in parents.items() if parent in mine} - mine:
+        mine |= more
+    return {pid: ticks.get(pid, 0) / os.sysconf("SC_CLK_TCK") for pid in mine}
+
+
+def cpu_seconds(before: Mapping[int, float], after: Mapping[int, float]) -> float:
+    """What was used between two looks; a process that ended in between is not counted, for nobody can tell any more.
+
+    >>> cpu_seconds({1: 10.0, 2: 50.0}, {1: 12.0, 3: 0.5})
+    2.5
+    """
+    return sum(used - before.get(pid, 0.0) for pid, used in after.items())
