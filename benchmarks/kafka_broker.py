@@ -45,7 +45,7 @@ POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   </dependencies>
 </project>
 """
-USER, PASSWORD = "ada", "open-sesame"  # whom the second listener lets in
+USER, PASSWORD = "ada", "open-sesame"  # whom the listeners let in that want a login
 MODULES = {
     "plain": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "scram": "org.apache.kafka.common.security.scram.ScramLoginModule",
@@ -53,13 +53,10 @@ MODULES = {
 PROPERTIES = """process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},LOGIN://127.0.0.1:{login},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port},LOGIN://127.0.0.1:{login}
+listeners=CONTROLLER://127.0.0.1:{controller},{open}
+advertised.listeners={open}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,LOGIN:SASL_PLAINTEXT
-listener.name.login.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256
-listener.name.login.plain.sasl.jaas.config={plain} required user_{user}="{password}";
-listener.name.login.scram-sha-256.sasl.jaas.config={scram} required;
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,LOGIN:SASL_PLAINTEXT,SECURE:SASL_SSL
 log.dirs={data}
 auto.create.topics.enable=false
 offsets.topic.num.partitions=1
@@ -72,6 +69,17 @@ log.retention.check.interval.ms=500
 log.initial.task.delay.ms=500
 log.segment.delete.delay.ms=0
 """
+LOGIN = """listener.name.{name}.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256
+listener.name.{name}.plain.sasl.jaas.config={plain} required user_{user}="{password}";
+listener.name.{name}.scram-sha-256.sasl.jaas.config={scram} required;
+"""
+TLS = """listener.name.secure.ssl.keystore.type=PEM
+listener.name.secure.ssl.keystore.location={home}/both.pem
+"""
+CERTIFICATE = (
+    "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=broker -keyout broker.key -out broker.pem "
+    "-addext subjectAltName=IP:127.0.0.1"
+)
 
 
 def missing() -> str:
@@ -121,13 +129,21 @@ class Broker:
     home: Path
     port: int = 0
     controller: int = 0
-    login: int = 0  # the port of its second listener, which wants one (PLAIN or SCRAM-SHA-256); 0: not known
+    login: int = 0  # the port of a listener that wants one (PLAIN or SCRAM-SHA-256); 0: not known
+    secure: int = (
+        0  # the port of a listener that wants one over TLS, vouched for by `authority`; 0: none
+    )
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
     def address(self) -> str:
         """Where clients find it."""
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def authority(self) -> Path:
+        """Who vouches for it where it speaks TLS."""
+        return self.home / "broker.pem"
 
     def start(self) -> Broker:
         """Start it, and wait until it serves."""
@@ -141,14 +157,27 @@ class Broker:
         if self.port:
             return
         self.home.mkdir(parents=True, exist_ok=True)
-        self.port, self.controller, self.login = _free_ports(3)
-        ports = {"port": self.port, "controller": self.controller, "login": self.login}
-        known = {"user": USER, "password": PASSWORD, "data": self.home / "data"}
+        self.port, self.controller, self.login, secure = _free_ports(4)
+        self.secure = secure if self._certify() else 0
+        ports = {"PLAINTEXT": self.port, "LOGIN": self.login} | ({"SECURE": self.secure} if self.secure else {})
+        listeners = ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items())
+        text = PROPERTIES.format(controller=self.controller, open=listeners, data=self.home / "data")
+        for name in ("login", "secure")[: len(ports) - 1]:
+            text += LOGIN.format(name=name, user=USER, password=PASSWORD, **MODULES)
         config = self.home / "server.properties"
-        config.write_text(PROPERTIES.format(**ports, **known, **MODULES))
+        config.write_text(text + (TLS.format(home=self.home) if self.secure else ""))
         user = ["--add-scram", f"SCRAM-SHA-256=[name={USER},password={PASSWORD}]"]
         cluster = "b0rea1isAAAAAAAAAAAAAA"
         self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(config), *user).wait()
+
+    def _certify(self) -> bool:
+        """Make a certificate that signs itself; whether that can be done here."""
+        if shutil.which("openssl") is None:
+            return False
+        subprocess.run(CERTIFICATE.split(), cwd=self.home, check=True, capture_output=True)
+        both = [(self.home / name).read_text() for name in ("broker.key", "broker.pem")]
+        (self.home / "both.pem").write_text("".join(both))
+        return True
 
     def launch(self) -> None:
         """Start it, without waiting."""

@@ -119,22 +119,24 @@ def test_what_is_wrong_is_told(broker: Broker, topics: tuple[str, str], spark: S
         run(diagram(), {"packets": kafka(come, "127.0.0.1:1", give_up="1 second")}, spark=spark)
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+@pytest.mark.parametrize(("mechanism", "tls"), [("PLAIN", False), ("SCRAM-SHA-256", True)])
 def test_a_broker_that_wants_a_login(
     broker: Broker,
     topics: tuple[str, str],
     mechanism: str,
+    tls: bool,
     tmp_path: Path,
     spark: SparkSession,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    settings = login(broker, mechanism) | {"sasl.password": "${KAFKA_PASSWORD}"}
+    settings = login(broker, mechanism, tls) | {"sasl.password": "${KAFKA_PASSWORD}"}
     monkeypatch.chdir(tmp_path)
     come, go = topics
     put(broker, come, packets(100), 2)
     Path("traffic.yaml").write_text(diagram().to_yaml())
-    at, query = f"kafka://127.0.0.1:{broker.login}", "&".join(f"{name}={value}" for name, value in settings.items())
+    at = f"kafka://127.0.0.1:{broker.secure if tls else broker.login}"
+    query = "&".join(f"{name}={value}" for name, value in settings.items())
     urls = [f"packets={at}/{come}?until=now&{query}", f"per_source={at}/{go}?key=src&{query}"]
     command = ["run", "traffic.yaml", "--input", urls[0], "--output", urls[1], "--state", "state"]
 

@@ -352,3 +352,10 @@ def test_a_login_that_is_refused(broker: Broker, tmp_path: Path) -> None:
         wrong.keep(tmp_path / "out").open(SCHEMA, None)
     assert "geheim" not in str(caught.value)
     assert "geheim" not in repr(vars(wrong))
+
+
+def test_a_broker_that_nobody_vouches_for(broker: Broker, tmp_path: Path) -> None:
+    settings = {name: value for name, value in login(broker, "PLAIN", tls=True).items() if name != "ssl.ca.location"}
+    there = kafka_sink(made(broker), f"127.0.0.1:{broker.secure}", settings=settings)
+    with pytest.raises(OutputError, match=rf"cannot log in at 127.0.0.1:{broker.secure} \(.*certificate verify failed"):
+        there.keep(tmp_path / "out").open(SCHEMA, None)

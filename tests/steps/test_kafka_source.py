@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from benchmarks.kafka_broker import Broker
 from borealis.errors import InputError
 from borealis.ingest.sources import topic as reading
 from borealis.ingest.sources.kafka import KafkaSource, kafka
+from kafka_login import login
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -267,8 +269,20 @@ def test_dead_letters_may_go_to_a_topic(broker: Broker) -> None:
 def test_dead_letters_for_a_topic_that_is_away(broker: Broker) -> None:
     topic = made(broker)
     broker.put(topic, [b"oops"])
-    one = source(broker, topic, bad="kafka://127.0.0.1:1/dead?give_up=1 second")
-    with pytest.raises(InputError, match=r"cannot keep a record .* kafka://127.0.0.1:1/dead: no answer for 1 second"):
+    one = source(broker, topic, bad="kafka://127.0.0.1:1/dead?give_up=2 seconds")
+    with ThreadPoolExecutor(1) as other:
+        reading = other.submit(read, one)
+        _eventually(lambda: "dead letters for kafka://127.0.0.1:1/dead: no broker at 127.0.0.1:1 for" in one.note)
+        with pytest.raises(InputError, match=r"no broker at 127.0.0.1:1 for 2 seconds, tried "):
+            reading.result(WAIT_S)
+
+
+def test_dead_letters_for_brokers_that_refuse_the_login(broker: Broker) -> None:
+    topic = made(broker)
+    broker.put(topic, [b"oops"])
+    wrong = "&".join(f"{name}={value}" for name, value in (login(broker, "PLAIN") | {"sasl.password": "x"}).items())
+    one = source(broker, topic, bad=f"kafka://127.0.0.1:{broker.login}/{topic}?{wrong}")
+    with pytest.raises(InputError, match=r"dead letters for .* cannot log in at"):
         read(one)
 
 

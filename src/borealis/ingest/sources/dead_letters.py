@@ -64,6 +64,11 @@ class DeadLetters:
         """A file or a topic that has them; empty if there is none."""
         return str(self.to.url if isinstance(self.to, LetterTopic) else self.to if isinstance(self.to, Path) else "")
 
+    @property
+    def note(self) -> str:
+        """What is wrong just now and may pass: brokers that are away; empty if nothing is."""
+        return self.to.note if isinstance(self.to, LetterTopic) else ""
+
     def add(self, where: str, raw: bytes | str, reason: str) -> None:
         """Keep one record; `where` is its place in the source. In the file's memory at once, on disk with `sync`."""
         with self._lock:

@@ -113,7 +113,8 @@ class KafkaSource:
     @property
     def note(self) -> str:
         """Whether brokers are away now, and since when; empty if not."""
-        return self._reader.presence.note if self._reader is not None else ""
+        mine = self._reader.presence.note if self._reader is not None else ""
+        return mine or self.dead_letters.note
 
     def batches(self, schema: pa.Schema, skip: int, most_rows: int) -> Iterator[pa.RecordBatch]:
         """Rows from position `skip` on, as the ledger says, then as they arrive."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from borealis.errors import InputError
-from borealis.ingest.sources.brokers import Address, Brokers, confluent, shown
+from borealis.ingest.sources.brokers import Address, Brokers, Presence, away, confluent, refused, shown
 
 OPTIONS = ("give_up",)
 FLUSH_S = 0.5  # between looks at what is still under way
@@ -20,15 +19,26 @@ class LetterTopic:
         address.check_options(OPTIONS)
         self.url = shown(url)
         self._brokers, self._topic = Brokers(address.brokers, address.settings, **address.options), address.topic
+        self._noun = f"dead letters for {self.url}"
+        self._presence = Presence(self._noun, self._brokers, InputError)
         self._kafka = confluent()
         self._producer: Any = None
+        self._taken = 0  # letters that the brokers have
         self._failed = ""
+
+    @property
+    def note(self) -> str:
+        """Whether its brokers are away now, and since when; empty if not."""
+        return self._presence.note
 
     def send(self, place: str, letter: bytes) -> None:
         """Put a letter on its way."""
         if self._producer is None:
-            waits = {"enable.idempotence": True, "message.timeout.ms": 0}  # 0: we say how long
-            self._producer = self._kafka.Producer(self._brokers.conf() | waits)
+            conf = self._brokers.conf(enable_idempotence=True, message_timeout_ms=0)  # 0: we say how long
+            try:
+                self._producer = self._kafka.Producer(conf | {"error_cb": self._heard})
+            except self._kafka.KafkaException as error:
+                raise refused(error, self._noun, InputError) from None
         while True:
             try:
                 self._producer.produce(self._topic, letter, place.encode(), on_delivery=self._told)
@@ -38,10 +48,11 @@ class LetterTopic:
 
     def sync(self) -> None:
         """Wait until the brokers have all letters: what stands behind them is handed on only then."""
-        until = time.monotonic() + self._brokers.give_up_s
+        taken = self._taken
         while self._producer is not None and self._producer.flush(FLUSH_S) and not self._failed:
-            if time.monotonic() > until:
-                self._failed = f"no answer for {self._brokers.give_up}"
+            if self._taken == taken:
+                self._presence.lost("no answer")
+            taken = self._taken
         if self._failed:
             why, self._failed = self._failed, ""
             raise InputError(
@@ -52,3 +63,10 @@ class LetterTopic:
     def _told(self, error: Any, _: Any) -> None:
         if error is not None:
             self._failed = self._failed or error.str()
+        else:
+            self._taken += 1
+            self._presence.found()
+
+    def _heard(self, error: Any) -> None:
+        if error.code() in away(self._kafka):
+            self._presence.heard(error)

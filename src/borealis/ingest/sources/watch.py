@@ -129,7 +129,6 @@ class WatchSource:
     """
 
     finite_and_ordered = False
-    note = ""  # nothing that passes by itself
 
     def __init__(self, directory: Path, rules: Rules, bad: Any = None, clock: Clock | None = None) -> None:
         self.directory, self.rules = directory, rules
@@ -147,6 +146,11 @@ class WatchSource:
         """Told by the run: the input, its time column, and the state directory."""
         self._name, self.time, self._home = name, time, home
         self._stop = threading.Event()  # another run than the one that was stopped
+
+    @property
+    def note(self) -> str:
+        """What is wrong just now and may pass; empty if nothing is."""
+        return self.dead_letters.note
 
     def stop(self) -> None:
         """Read no more; wakes whoever waits for a file."""
