@@ -65,7 +65,6 @@ def main() -> None:
     """Start everything, feed it, look at what comes out, and stop it again."""
     folder = tempfile.mkdtemp(prefix="borealis-example-")
     os.environ["BOREALIS_HOME"] = str(Path(folder, "home"))
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     subprocess.run([*BOREALIS, "up", "--nodes", "1", "--port", "0"], check=True)
     try:
         with borealis.connect() as cluster:

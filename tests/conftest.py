@@ -18,10 +18,11 @@ sys.path.insert(0, str(Path(__file__).parent))  # for what several folders share
 
 from benchmarks.kafka_broker import Broker, missing
 
+from borealis.plan.archive import archive_flags
 from postgres import Embedded, Server, server
 
 # JVMs of tests live for seconds or minutes: what Java's second compiler does for them costs more than it saves.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:TieredStopAtLevel=1 {archive_flags()}")
 
 # A failing example prints the blob that replays it. Choose with `HYPOTHESIS_PROFILE=deep pytest tests/laws`.
 CALM = {"deadline": None, "print_blob": True, "suppress_health_check": list(HealthCheck)}

@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 import pyspark
 
+from borealis.plan.archive import archive_flags
+
 SPARK_HOME = Path(pyspark.__file__).parent
 START_S_MOST = 120  # a slow machine that starts a JVM
 
@@ -55,7 +57,7 @@ class Cluster:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_WORKER_DIR": str(home),
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "SPARK_DAEMON_JAVA_OPTS": f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {archive_flags()}",
         }
         command = [str(SPARK_HOME / "bin" / "spark-class"), kind, "--host", "127.0.0.1", "--port", "0"]
         log = home / "said.txt"

@@ -12,6 +12,7 @@ import pytest
 
 from borealis.errors import MachineError
 from borealis.plan import quiet
+from borealis.plan.archive import archive_flags
 from borealis.plan.session import DRIVER_HOST, JVM_FLAGS, is_local, settings_for
 
 
@@ -42,7 +43,7 @@ def test_a_cluster_on_this_machine_needs_no_more(master: str) -> None:
     settings = settings_for(master, {})
     assert not is_local(master)
     assert settings["spark.driver.host"] == "127.0.0.1"
-    assert settings["spark.executor.extraJavaOptions"] == JVM_FLAGS
+    assert settings["spark.executor.extraJavaOptions"] == f"{JVM_FLAGS} {archive_flags()}"
     assert int(settings["spark.task.maxFailures"]) >= 4
 
 
@@ -59,6 +60,7 @@ def test_executors_elsewhere_must_be_told_where_this_machine_is(master: str, mon
     monkeypatch.setenv(DRIVER_HOST, "node1.example.org")
     found = settings_for(master, {"spark.executor.memory": "2g", "spark.task.maxFailures": "3"})
     assert found["spark.driver.host"] == found["spark.driver.bindAddress"] == "node1.example.org"
+    assert found["spark.executor.extraJavaOptions"] == JVM_FLAGS
     assert (found["spark.executor.memory"], found["spark.task.maxFailures"]) == ("2g", "3")
 
 

@@ -19,6 +19,7 @@ import pyspark
 
 from borealis.plan.archive import cache
 
+VARIABLE = "PYSPARK_PYTHON"
 SCRIPT = """\
 #!/bin/sh
 # Starts Python as if Spark had not put its zip files on the path; made by Borealis, and made again if it is missing.
@@ -35,8 +36,14 @@ exec {python} "$@"
 """
 
 
+def local_python() -> str:
+    """What workers on this machine are started with: the Python that the user names, or this one."""
+    named = os.environ.get(VARIABLE)
+    return worker_python() if named in (None, "", sys.executable) else named
+
+
 def worker_python() -> str:
-    """What `PYSPARK_PYTHON` shall be where workers run on this machine."""
+    """This Python, by a script that leaves the zip files out."""
     if not _is_installed() or os.name != "posix":
         return sys.executable
     text = SCRIPT.format(python=shlex.quote(sys.executable))

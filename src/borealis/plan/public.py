@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
@@ -19,28 +18,28 @@ from pyspark.sql.types import StructType
 
 from borealis.emit.whereabouts import CA, COORDINATOR, HOME, TOKEN
 from borealis.errors import OutputError
+from borealis.plan.interpreter import local_python
 from borealis.plan.public_reader import HeldReader, Reading, StreamReader, outward
 from borealis.plan.public_writer import StreamWriter, Writing
 from borealis.plan.reach import Reach
 from borealis.plan.session import is_local
 
 FORMAT = "borealis"
-PYTHON = "PYSPARK_PYTHON"
 
 
 def register(spark: SparkSession) -> None:
     """Make `format("borealis")` known to a session. The Python of its workers must have this package.
 
-    That is the Python of this process if all runs on this machine, else what PYSPARK_PYTHON names. Where the cluster is
-    (BOREALIS_COORDINATOR and its kin) is taken from the environment as it is now.
+    That is what PYSPARK_PYTHON names; if it names none and all runs on this machine, the Python of this process. Where
+    the cluster is (BOREALIS_COORDINATOR and its kin) is taken from the environment as it is now.
     """
     context = spark.sparkContext
     for name in (HOME, COORDINATOR, TOKEN, CA):
         if name in os.environ:  # Spark plans in processes that know only what the JVM knew when it started
             context.environment[name] = os.environ[name]
     before = context.pythonExec  # unless the user named one, the path's first python3: it may not have this package
-    if is_local(context.master) and PYTHON not in os.environ:
-        context.pythonExec = sys.executable
+    if is_local(context.master):
+        context.pythonExec = local_python()
     try:
         spark.dataSource.register(BorealisSource)
     finally:

@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 
 from borealis.errors import MachineError
 from borealis.plan.archive import archive_flags
-from borealis.plan.interpreter import worker_python
+from borealis.plan.interpreter import VARIABLE as PYTHON
+from borealis.plan.interpreter import local_python
 from borealis.plan.quiet import quiet
 
 JAVA_LEAST = 17
@@ -75,7 +76,10 @@ def session(master: str | None = None, settings: dict[str, str] | None = None) -
     ours = settings_for(master, settings or {})
     if (bind := ours["spark.driver.bindAddress"]) not in ("0.0.0.0", "::"):
         os.environ.setdefault("SPARK_LOCAL_IP", bind)
-    os.environ.setdefault("PYSPARK_PYTHON", worker_python() if is_local(master) else sys.executable)
+    if is_local(master):
+        os.environ[PYTHON] = local_python()
+    else:
+        os.environ.setdefault(PYTHON, sys.executable)
     quiet(ours)
     builder: Any = SparkSession.builder
     for name, value in ours.items():
@@ -87,9 +91,11 @@ def settings_for(master: str, settings: dict[str, str]) -> dict[str, str]:
     """All settings of a session for this master; what is given goes before what we would choose."""
     ours = {"spark.app.name": "borealis", "spark.master": master} | SETTINGS
     ours["spark.driver.extraJavaOptions"] = f"{JVM_FLAGS} {archive_flags()}"
+    host = settings.get("spark.driver.host") or _driver_host(master)
     if not is_local(master):
         ours |= CLUSTER_SETTINGS
-    host = settings.get("spark.driver.host") or _driver_host(master)
+        if host == LOOPBACK:  # executors can be on this machine only
+            ours["spark.executor.extraJavaOptions"] = f"{JVM_FLAGS} {archive_flags()}"
     return ours | {"spark.driver.host": host, "spark.driver.bindAddress": host} | settings
 
 
