@@ -15,7 +15,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -23,10 +23,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from borealis.emit.whereabouts import HOST, PORT, PORT_MOST
 from borealis.errors import ClusterError, MachineError, did_you_mean
 from borealis.hosts import is_loopback
+from borealis.wire.messages import NAME_RULE, Name
 
 NODES = "write 'nodes: [{name: node1}]': there is one at least, and each has a name"
 EVERYWHERE = ("0.0.0.0", "::", "")
-NodeName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.-]+$")]
 
 
 class _Checked(BaseModel):
@@ -44,7 +44,7 @@ class CoordinatorPart(_Checked):
 class NodePart(_Checked):
     """One node's place."""
 
-    name: NodeName
+    name: Name
     host: str = HOST
     port: int = Field(default=0, ge=0, le=PORT_MOST)  # 0: any that is free
     master: str | None = None
@@ -171,7 +171,7 @@ def _told(path: Path, error: ValidationError) -> ClusterError:
         keys = ", ".join(_keys(first["loc"]))
         return ClusterError(f"{path}: '{where}' has no keys {got}", hint=f"keys there are {keys}")
     if first["type"] == "string_pattern_mismatch":
-        return ClusterError(f"{path}: '{where}' cannot be a name {got}", hint="use letters, digits and _ . -")
+        return ClusterError(f"{path}: '{where}' cannot be a name {got}", hint=NAME_RULE)
     return ClusterError(f"{path}: '{where}': {first['msg']} {got}", hint="mend it there")
 
 

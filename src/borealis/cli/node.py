@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import typer
-from pydantic import TypeAdapter, ValidationError
 
 from borealis.cli.reaching import pairs
 from borealis.emit.whereabouts import HOST, find, make_folder, read_token
 from borealis.errors import ClusterError
 from borealis.wire.auth import Security
-from borealis.wire.messages import Name
+from borealis.wire.messages import NAME_RULE, is_name
 
 
 @dataclass(frozen=True)
@@ -88,9 +87,5 @@ def _check(given: NodeArguments) -> None:
             f"--master '{given.master}' is no master of Spark",
             hint="write local[2], spark://HOST:7077, yarn or k8s://HOST:PORT",
         )
-    try:
-        TypeAdapter(Name).validate_python(given.name or "node")
-    except ValidationError:
-        raise ClusterError(
-            f"a node cannot be called '{given.name}'", hint="use letters, digits and _ . ~ -, 200 of them at most"
-        ) from None
+    if given.name and not is_name(given.name):
+        raise ClusterError(f"a node cannot be called '{given.name}'", hint=NAME_RULE)

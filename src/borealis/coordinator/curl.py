@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime, timedelta
@@ -25,7 +24,7 @@ from borealis.coordinator.refusals import MalformedError, TooManyError, status_o
 from borealis.coordinator.threads import in_thread
 from borealis.errors import BorealisError, InputError
 from borealis.section import empty_rows
-from borealis.wire.messages import PROTOCOL, BatchHead
+from borealis.wire.messages import NAME_RULE, PROTOCOL, BatchHead, is_name
 from borealis.wire.problems import problem_of
 
 NUMBERED_BYTES_MOST = 16 << 20  # a body that has a number is one batch
@@ -33,7 +32,6 @@ LISTENERS_MOST = 200  # each has a thread and a subscription
 TAKEN = "Borealis-Taken"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 WORDS: dict[str, Start] = {"oldest": "oldest", "newest": "newest"}
-PUBLISHER = re.compile(r"[A-Za-z0-9_.~-]{1,200}")
 
 
 @dataclass(frozen=True)
@@ -163,8 +161,8 @@ def _numbered(publisher: str | None, number: int | None) -> tuple[str, int]:
             "Borealis-Publisher and Borealis-Number go together",
             hint="give both, or none: the number rises by one from 0",
         )
-    if not PUBLISHER.fullmatch(publisher):
-        raise MalformedError(f"'{publisher[:80]}' cannot be a publisher", hint="use letters, digits and _ . ~ -")
+    if not is_name(publisher):
+        raise MalformedError(f"'{publisher[:80]}' cannot be a publisher", hint=NAME_RULE)
     return publisher, number
 
 

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,10 +29,9 @@ from borealis.diagram import passes
 from borealis.diagram.cut import Piece, cut, even_cuts
 from borealis.diagram.spec import Spec
 from borealis.errors import BorealisError, DiagramError, WireError
-from borealis.wire.messages import Checked, CheckOrder, DiagramName
+from borealis.wire.messages import NAME_RULE, Checked, CheckOrder, DiagramName, is_name
 
 log = logging.getLogger("borealis.coordinator")
-USABLE_NAME = re.compile(r"[A-Za-z0-9_.~-]{1,200}")
 
 
 @dataclass(frozen=True)
@@ -69,8 +67,8 @@ def deploy(cluster: Cluster, wish: Wish) -> Layout:
 def _checked(yaml: str) -> Spec:
     spec = Spec.from_yaml(yaml)
     passes.check(spec)
-    if not USABLE_NAME.fullmatch(spec.name):
-        hint = "use letters, digits and _ . ~ -: the name is part of its streams' names"
+    if not is_name(spec.name):
+        hint = f"{NAME_RULE}: the name is part of its streams' names"
         raise DiagramError(f"a diagram called {spec.name!r} cannot be deployed", hint=hint)
     return spec
 

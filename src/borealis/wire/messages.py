@@ -6,6 +6,7 @@ with a sentence that says what it got.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -14,12 +15,23 @@ from borealis.errors import WireError
 
 PROTOCOL = 1  # of all messages; raised when one of them changes its meaning
 
-Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_.~-]+$")]
-StreamName = Annotated[str, Field(min_length=3, max_length=401, pattern=r"^[A-Za-z0-9_.~-]+/[A-Za-z0-9_.~-]+$")]
+NAME = r"[A-Za-z0-9_~-][A-Za-z0-9_.~-]{0,199}"  # of nodes, diagrams, readers; some become folders: no '..'
+NAME_RULE = "use letters, digits and _ . ~ -, 200 of them at most, no . first"
+Name = Annotated[str, Field(pattern=f"^{NAME}$")]
+StreamName = Annotated[str, Field(pattern=f"^{NAME}/{NAME}$")]
 Id = Annotated[int, Field(ge=0, lt=2**63)]
 Time = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Mark = Annotated[str, Field(max_length=65_536)]  # room for the offsets of thousands of partitions
 M = TypeVar("M", bound="Message")
+
+
+def is_name(text: str) -> bool:
+    """Whether something can be called so.
+
+    >>> is_name("node-1.a"), is_name(".."), is_name("a/b")
+    (True, False, False)
+    """
+    return re.fullmatch(NAME, text) is not None
 
 
 class Message(BaseModel):

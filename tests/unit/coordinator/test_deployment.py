@@ -92,8 +92,9 @@ def test_an_invalid_diagram_is_refused_and_no_node_is_asked(town: Town) -> None:
         deploy(town.cluster, Wish(traffic(), cuts=("aggg",)))
     with pytest.raises(DiagramError, match="cannot place 'nothing'"):
         deploy(town.cluster, Wish(traffic(), places={"nothing": "node1"}))
-    with pytest.raises(DiagramError, match="cannot be deployed"):
-        deploy(town.cluster, Wish(traffic("an odd name")))
+    for name in ("an odd name", "..", "x" * 201):  # nodes have folders for diagrams
+        with pytest.raises(DiagramError, match="cannot be deployed"):
+            deploy(town.cluster, Wish(traffic(name)))
     assert all(node.orders == [] for node in town.yard.nodes.values())
 
 
