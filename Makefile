@@ -17,7 +17,7 @@ help:
 
 setup: $(READY)
 
-LONG := $(patsubst %,tests/laws/test_%.py,nodes reach_back diagrams end_to_end takeover) \
+LONG := $(patsubst %,tests/laws/test_%.py,takeover nodes reach_back diagrams end_to_end) \
         $(patsubst %,tests/unit/cli/test_%.py,send_and_tail send_watch)
 CLUSTERS := tests/cluster tests/chaos/test_failures.py  # several nodes keep two cores busy: one test at a time
 
@@ -44,7 +44,7 @@ check: setup
 
 test: check
 	$(PYTEST) $(CLUSTERS) --durations=10
-	$(PYTEST) tests/chaos tests/steps $(LONG) $(CLUSTERS:%=--ignore=%) -n 2 --dist loadfile --durations=30
+	$(PYTEST) tests/chaos tests/steps $(LONG) $(CLUSTERS:%=--ignore=%) -n 2 --dist loadfile --no-loadscope-reorder --durations=30
 
 bench: setup
 	$(BIN)/borealis bench engine
