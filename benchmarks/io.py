@@ -10,13 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from . import io_kafka, io_sql
 from .measuring import Say
 
 QUERIES = ("kafka", "sql")
 SHOWN = ("query", "what", "ours_rows_per_s", "other", "other_rows_per_s", "ratio", "asked", "met", "equal_results")
 ASKED_KAFKA = 2.0  # times native
 ROWS = {"kafka": 4_000_000, "sql": 200_000}
-QUICK_ROWS = {"kafka": 400_000, "sql": 20_000}
+QUICK_ROWS = {"kafka": 2_000_000, "sql": 20_000}
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,7 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
 
 
 def _kafka(rows: int, runs: int) -> dict[str, Any]:
-    from benchmarks.io_kafka import measure
-
-    facts = measure(rows, runs)
+    facts = io_kafka.measure(rows, runs)
     return {
         "what": "Kafka to Kafka, Q2",
         "other": "plain Structured Streaming",
@@ -53,9 +52,7 @@ def _kafka(rows: int, runs: int) -> dict[str, Any]:
 
 
 def _sql(rows: int, runs: int) -> dict[str, Any]:
-    from benchmarks.io_sql import measure
-
-    facts = measure(rows, runs)
+    facts = io_sql.measure(rows, runs)
     return {
         "what": "SQL-write to PostgreSQL",
         "ours_rows_per_s": facts["sql_write_rows_per_second"],

@@ -11,7 +11,7 @@ process to its last output, is told as well. Windows that end behind the last in
 that native does not give out any more.
 """
 
-# no `from __future__ import annotations`: this file may be loaded by its path
+from __future__ import annotations
 
 import json
 import os
@@ -29,18 +29,16 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+import pyarrow as pa
 
-import pyarrow as pa  # noqa: E402
-import workload  # noqa: E402
+from borealis.errors import BorealisError
 
-from borealis.errors import BorealisError  # noqa: E402
+from . import workload
+from .kafka_broker import Broker, connector, missing
 
-MASTER = "local[2]"
+JOB = Path(__file__).with_name("io_kafka_job.py")
 JOB_S_MOST = 900.0
 PARTITIONS = 2
-BATCH_ROWS = 500_000  # of a micro-batch, native and ours
 ROWS_PER_S = workload.ROWS_PER_MS * 1000  # of stream time
 BURST_MS = 150  # windows that are written within this are of one micro-batch, which takes far longer
 SHARE = 1e-6  # how far sums of doubles may be apart: the engines add in different orders
@@ -70,7 +68,6 @@ def measure(rows: int = 6_000_000, runs: int = 3) -> dict[str, Any]:
         ours, native = (statistics.median(rates[engine]) for engine in ("ours", "native"))
         return {
             "experiment": "kafka to kafka",
-            "query": "q2",
             "rows": rows,
             "partitions": PARTITIONS,
             "runs": runs,
@@ -85,7 +82,7 @@ def measure(rows: int = 6_000_000, runs: int = 3) -> dict[str, Any]:
         }
 
 
-def fill(broker: Any, topic: str, rows: int) -> None:
+def fill(broker: Broker, topic: str, rows: int) -> None:
     """The workload's rows as JSON records, in the partitions by turns."""
     from borealis.emit.sinks.text import JsonLines, render
 
@@ -151,6 +148,8 @@ def rate(stamps: dict[int, int]) -> float:
     third = ends[0] + (ends[-1] - ends[0]) / 3
     first = next((a for a, b in pairwise(ends) if a >= third and stamps[b] - stamps[a] > BURST_MS), ends[0])
     seconds = (stamps[ends[-1]] - stamps[first]) / 1000
+    if not seconds:
+        raise BorealisError("all windows came at once: there is no rate to be had", hint="give it more rows")
     return (ends[-1] - first) * ROWS_PER_S / seconds
 
 
@@ -158,64 +157,17 @@ def rate(stamps: dict[int, int]) -> float:
 
 
 def _job(engine: str, broker: str, come: str, go: str, home: Path) -> None:
-    command = [sys.executable, str(Path(__file__).resolve()), engine, broker, come, go, str(home)]
+    command = [sys.executable, str(JOB), engine, broker, come, go, str(home)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=JOB_S_MOST, check=False)
     if done.returncode:
         raise RuntimeError(f"the {engine} job failed: {done.stderr[-2000:]}")
-
-
-def ours(broker: str, come: str, go: str, home: str) -> None:
-    """As a user has it: a durable run from topic to topic."""
-    import ours as queries
-
-    from borealis import kafka, kafka_sink, run
-    from borealis.ingest.intake import Admission
-    from borealis.plan.session import session
-
-    spark = session(master=MASTER)
-    source, sink = kafka(come, broker, until="now"), kafka_sink(go, broker, key="k")
-    admission = Admission(rows_most=BATCH_ROWS)
-    run(queries.q2("kafka"), {"in": source}, {"out": sink}, state=home, spark=spark, admission=admission)
-
-
-def native(broker: str, come: str, go: str, home: str) -> None:
-    """The same with Spark's own connector."""
-    import native as queries
-    from benchmarks.kafka_broker import connector
-    from pyspark.sql import SparkSession
-
-    jars = {"spark.jars": connector()}
-    builder: Any = SparkSession.builder.appName("native").master(MASTER)
-    for name, value in (queries.SETTINGS | jars).items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    records = (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", broker)
-        .option("subscribe", come)
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", BATCH_ROWS)
-        .load()
-    )
-    rows = records.selectExpr(f"from_json(CAST(value AS STRING), '{queries.COLUMNS}') AS r").select("r.*")
-    counted = queries.q2(rows).toDF("k", "window", "n", "total")
-    out = counted.selectExpr(
-        "CAST(k AS STRING) AS key",
-        "to_json(struct(k, window.start AS window_start, window.end AS window_end, n, total)) AS value",
-    )
-    writer = out.writeStream.format("kafka").option("kafka.bootstrap.servers", broker).option("topic", go)
-    running = writer.option("checkpointLocation", f"{home}/checkpoint").outputMode("append").start()
-    running.processAllAvailable()
-    running.stop()
 
 
 # -- the broker
 
 
 @contextmanager
-def _broker() -> Iterator[Any]:
-    from benchmarks.kafka_broker import Broker, connector, missing
-
+def _broker() -> Iterator[Broker]:
     why = missing() or ("" if connector() else "Spark's Kafka connector is not there")
     if why:
         raise BorealisError(why, hint="fetch what is missing: python benchmarks/kafka_broker.py fetch")
@@ -232,10 +184,3 @@ def _broker() -> Iterator[Any]:
 
 def _memory() -> str | None:
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-
-
-if __name__ == "__main__":
-    if len(sys.argv) > 3:
-        {"ours": ours, "native": native}[sys.argv[1]](*sys.argv[2:])
-    else:
-        print(json.dumps(measure(*(int(number) for number in sys.argv[1:])), indent=2))

@@ -2,15 +2,13 @@
 
 In turn, each run into an empty table; what counts is the median, and the ratio to the faster COPY. The box writes
 trains as the engine would hand them to it, with its ledger; a COPY is one transaction for each of the same trains, with
-psycopg, once of Python values row by row, as most programs do it, and once of text that Arrow makes of them. Run it as
-`python -m benchmarks.io_sql`; it starts a server of its own, or takes that in BOREALIS_BENCH_POSTGRES (a URL).
+psycopg, once of Python values row by row, as most programs do it, and once of text that Arrow makes of them. It
+starts a server of its own, or takes that in BOREALIS_BENCH_POSTGRES (a URL).
 """
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -30,9 +28,7 @@ from borealis.kernels.flow import Bounds, Flow
 from borealis.kernels.sql_write import SqlWriteKernel
 from borealis.plan.notice import Notice
 
-sys.path.append(str(Path(__file__).parents[1]))
-
-from benchmarks.postgres_server import Server, binaries
+from .postgres_server import Server, binaries
 
 ROWS = 200_000
 RUNS = 5
@@ -159,7 +155,3 @@ def _server() -> Iterator[str]:
             yield server.url
         finally:
             server.stop()
-
-
-if __name__ == "__main__":
-    print(json.dumps(measure(), indent=2))

@@ -130,9 +130,7 @@ class Broker:
     port: int = 0
     controller: int = 0
     login: int = 0  # the port of a listener that wants one (PLAIN or SCRAM-SHA-256); 0: not known
-    secure: int = (
-        0  # the port of a listener that wants one over TLS, vouched for by `authority`; 0: none
-    )
+    secure: int = 0  # the port of a listener that wants one over TLS, vouched for by `authority`; 0: none
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -244,7 +242,7 @@ class Broker:
         """Write records, and wait until the broker has them."""
         from confluent_kafka import Producer
 
-        producer = Producer({"bootstrap.servers": self.address, "linger.ms": 5})
+        producer = Producer({"bootstrap.servers": self.address, "linger.ms": 5, "log_level": 0})
         for value in values:
             while True:
                 try:
