@@ -23,7 +23,8 @@ from borealis.errors import BorealisError
 from borealis.ingest.entry import Cursor
 from borealis.node.progress import Progress
 
-YAML = Path(__file__).parents[2] / "examples" / "traffic.yaml"
+ROOT = Path(__file__).parents[2]
+YAML = ROOT / "examples" / "traffic.yaml"
 BROKEN = """
 borealis: 1
 name: traffic
@@ -284,6 +285,23 @@ def test_figures_that_are_too_many_for_one_table_get_one_for_each_query() -> Non
     assert printed(bench.tables([wide])[0]).count("1,234,567") == 8, "numbers are never cut"
     assert "b7" in second
     assert "a7" not in second
+
+
+def test_benchmarks_find_one_another_where_they_are_installed() -> None:
+    """In a wheel they are part of this package, and `benchmarks` is not to be found."""
+    code = (
+        "import importlib, sys, types; from borealis.cli.bench import known_experiments\n"
+        "package = sys.modules['installed'] = types.ModuleType('installed')\n"
+        "package.__path__ = [sys.argv[1]]\n"
+        "names = list(known_experiments())\n"
+        "assert len(names) > 5\n"
+        "for name in names: importlib.import_module(f'installed.{name}')\n"
+        "assert 'benchmarks' not in sys.modules"
+    )
+    command = [sys.executable, "-c", code, str(ROOT / "benchmarks")]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", env=environment)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_help_names_every_benchmark(capfd: pytest.CaptureFixture[str]) -> None:
