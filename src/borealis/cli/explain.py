@@ -16,9 +16,11 @@ from rich.tree import Tree
 from borealis.cli.explain_ha import Asked, drawn_protection, protected
 from borealis.cli.opening import load, start_spark
 from borealis.cli.watching import console
-from borealis.diagram.boxes.base import CLASSES, Box
+from borealis.diagram.boxes.base import Box
+from borealis.diagram.cut import piece_of
 from borealis.diagram.durations import show
 from borealis.diagram.spec import Spec, Unit
+from borealis.ha.classes import Classified, classify, most_general
 
 
 def explain_command(path: Path, asked: Asked, as_json: bool) -> None:
@@ -37,25 +39,25 @@ def explained(spec: Spec, spark: Any) -> dict[str, Any]:
     """All there is to say about a diagram."""
     return {
         "diagram": spec.name,
-        "class": weakest(spec),
+        "class": most_general(classified(unit).kind for unit in spec.units()),
         "units": [_unit(unit, spark) for unit in spec.units()],
     }
 
 
-def weakest(spec: Spec) -> str:
-    """The class of a diagram: the weakest of its boxes'."""
-    return CLASSES[max((CLASSES.index(box.operator_class) for box in spec.boxes), default=0)]
+def classified(unit: Unit) -> Classified:
+    """The class of a unit that is not cut, and of each box in it."""
+    return classify(unit.spec, piece_of(unit.spec, unit.name, [box.name for box in unit.spec.boxes]))
 
 
 def _unit(unit: Unit, spark: Any) -> dict[str, Any]:
     from borealis.plan.compile import compile_unit
 
-    spec = unit.spec
+    spec, classes = unit.spec, classified(unit)
     compiled = compile_unit(spec, spark)
     paces = spec.paces()
     return {
         "unit": unit.name,
-        "class": weakest(spec),
+        "class": classes.kind,
         "inputs": [
             {
                 "name": one.name,
@@ -68,20 +70,21 @@ def _unit(unit: Unit, spark: Any) -> dict[str, Any]:
             }
             for one in spec.inputs
         ],
-        "boxes": [_box(box, compiled) for box in spec.topological()],
+        "boxes": [_box(box, compiled, *classes.why[box.name]) for box in spec.topological()],
         "outputs": {o.name: o.source for o in spec.outputs},
         "plan": _plan(compiled, spark),
     }
 
 
-def _box(box: Box, compiled: Any) -> dict[str, Any]:
+def _box(box: Box, compiled: Any, kind: str, why: str) -> dict[str, Any]:
     return {
         "name": box.name,
         "kind": box.kind,
         "does": box.describe(),
         "from": list(box.sources),
         "gives": {arrow: _types(compiled.schemas[arrow]) for arrow in box.arrows},
-        "class": box.operator_class,
+        "class": kind,
+        "why": why,
         "stateful": box.stateful,
         "runs": compiled.where[box.name],
     }
@@ -120,11 +123,8 @@ def drawn(facts: dict[str, Any]) -> RenderableType:
         for box in unit["boxes"]:
             node = tree.add(Text.assemble((box["name"], "bold"), f": {box['does']}"))
             state = "stateful" if box["stateful"] else "stateless"
-            node.add(
-                Text.assemble(
-                    f"from {', '.join(box['from'])}; {state}; ", (box["class"], "cyan"), "; ", (box["runs"], "green")
-                )
-            )
+            node.add(Text.assemble(f"from {', '.join(box['from'])}; {state}; ", (box["runs"], "green")))
+            node.add(Text.assemble((box["class"], "cyan"), f": {box['why']}"))
             for arrow, columns in box["gives"].items():
                 node.add(_columns(columns, "" if arrow == box["name"] else f"{arrow}: "))
         for output, source in unit["outputs"].items():

@@ -12,7 +12,7 @@ The classes of boxes are Hwang's. For a whole unit his figure is not enough, sin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from borealis.diagram import sql
@@ -54,9 +54,14 @@ def classify(spec: Spec, piece: Piece) -> Classified:
     """The class of a unit: the most general of its boxes'."""
     origins = _origins(spec, piece)
     why = {name: _box_class(spec.box(name), origins[name]) for name in piece.boxes}
-    kind = CLASSES[max((CLASSES.index(one) for one, _ in why.values()), default=0)]
+    kind = most_general(one for one, _ in why.values())
     chance = tuple(name for name in piece.boxes if unrepeatable(spec.box(name)) or spec.box(name).chance)
     return Classified(kind, why, len(piece.reads), chance, reach_back(spec, piece))
+
+
+def most_general(classes: Iterable[str]) -> str:
+    """Of some classes the one that promises least; of none, repeatable."""
+    return CLASSES[max((CLASSES.index(one) for one in classes), default=0)]
 
 
 def _origins(spec: Spec, piece: Piece) -> dict[str, list[str]]:
