@@ -135,7 +135,9 @@ def test_a_mark_of_another_topic_is_refused(broker: Broker, place: Place, capfd:
     assert f"followed topic '{topics[0]}' before" in capfd.readouterr().err
 
 
-def test_a_stream_is_forwarded_once_whoever_is_killed(broker: Broker, place: Place, tmp_path: Path) -> None:
+def test_a_stream_is_forwarded_once_whoever_is_killed(
+    broker: Broker, place: Place, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     topic = broker.topic(f"t-{uuid4().hex[:8]}")
     source = broker.topic(f"s-{uuid4().hex[:8]}")
     queue, to = place.queues[STREAM], f"kafka://{broker.address}/{topic}?key=n"
@@ -155,7 +157,12 @@ def test_a_stream_is_forwarded_once_whoever_is_killed(broker: Broker, place: Pla
     assert run_app(["tail", "packets", "--to", to]) == 0
     assert arrived() == taken(queue)
     other = broker.topic(f"o-{uuid4().hex[:8]}")
-    assert run_app(["tail", "packets", "--to", f"kafka://{broker.address}/{other}", "--headers", "--limit", "3"]) == 0
+    capfd.readouterr()
+    there = f"kafka://{broker.address}/{other}"
+    assert run_app(["tail", "packets", "--to", there, "--headers", "--limit", "3", "--json"]) == 0
+    out, err = capfd.readouterr()
+    assert json.loads(out) == {"stream": STREAM, "to": there, "reader": f"kafka.{other}", "rows": 3}
+    assert err == ""
     heads = [json.loads(value or b"") for *_, value in broker.get(other)]
     assert [(head["_id"], head["_kind"]) for head in heads] == [(0, 0), (1, 0), (2, 0)]
 

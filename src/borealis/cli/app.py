@@ -332,7 +332,11 @@ def tail(
     stream: Annotated[str, typer.Argument(help="An output, input or box: per_source, or traffic/per_source.")],
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="PLACE", help="oldest, newest (unless said otherwise), or a tuple id."),
+        typer.Option(
+            "--from",
+            metavar="PLACE",
+            help="oldest, newest or a tuple id. If left out: newest; with --reader or --to where that was, or oldest.",
+        ),
     ] = None,
     reader: Annotated[
         str | None,

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -36,6 +37,7 @@ class ForwardOptions:
     reader: str | None = None
     limit: int | None = None
     headers: bool = False
+    json: bool = False
 
 
 def forward(stream: str, url: str, options: ForwardOptions, reach: Reach) -> None:
@@ -53,11 +55,15 @@ def forward(stream: str, url: str, options: ForwardOptions, reach: Reach) -> Non
                 stream, known.upto if known else start, reader=reader, headers=True, auto_ack=False
             ) as subscription:
                 _check_life(known, subscription, shown(url))
-                err.print(f"{full} to {shown(url)} as '{reader}', from {subscription.position:,}", style="dim")
+                if not options.json:
+                    err.print(f"{full} to {shown(url)} as '{reader}', from {subscription.position:,}", style="dim")
                 rows = Forwarding(subscription, writer, sink.format, sink.key, options).run(known)
         finally:
             writer.close()
-    print(f"{plural(rows, 'row')} of {full} to {shown(url)}")
+    if options.json:
+        print(json.dumps({"stream": full, "to": shown(url), "reader": reader, "rows": rows}, ensure_ascii=False))
+    else:
+        print(f"{plural(rows, 'row')} of {full} to {shown(url)}")
 
 
 def _check_life(known: Position | None, subscription: Subscription, place: str) -> None:

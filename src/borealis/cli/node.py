@@ -12,6 +12,7 @@ import typer
 from borealis.cli.reaching import pairs
 from borealis.emit.whereabouts import HOST, find, make_folder, read_token
 from borealis.errors import ClusterError
+from borealis.hosts import is_loopback
 from borealis.wire.auth import Security
 from borealis.wire.messages import NAME_RULE, is_name
 
@@ -55,6 +56,11 @@ def node_command(given: NodeArguments, protection: Protection) -> None:
     """Run until it is told to stop."""
     _check(given)
     to = find(given.coordinator, read_token(protection.token_file) if protection.token_file else None, protection.ca)
+    if is_loopback(given.host) and not is_loopback(to.host):
+        raise ClusterError(
+            f"the coordinator is at {to.host}, and from there nobody reaches a node at {given.host}",
+            hint="give the address at which others reach this machine: --host NAME",
+        )
     security = protection.security(to.token)
     settings = pairs("--conf", given.settings, "spark.executor.memory=2g")
     if given.master and given.cores and given.master.startswith("local"):

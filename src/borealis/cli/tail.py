@@ -38,7 +38,8 @@ def tail_command(stream: str, options: TailOptions, reach: Reach) -> None:
     if options.to is not None:
         from borealis.cli.forward import ForwardOptions, forward
 
-        forward(stream, options.to, ForwardOptions(start, options.reader, options.limit, options.headers), reach)
+        how = ForwardOptions(start, options.reader, options.limit, options.headers, options.json)
+        forward(stream, options.to, how, reach)
         return
     with (
         reach.client() as client,

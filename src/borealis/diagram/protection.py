@@ -10,7 +10,7 @@ Whether an approach can keep what is asked of it depends on the boxes: `ha/offer
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, model_validator
@@ -154,7 +154,9 @@ def _if_any(found: Protection | None) -> Protection | None:
     return None if found is None or (found.approach == "none" and found.guarantee is None) else found
 
 
-def check_names(protections: Iterable[Protection], boxes: Collection[str], inputs: Collection[str]) -> None:
+def check_names(
+    protections: Iterable[Protection], boxes: Collection[str], inputs: Collection[str], outputs: Mapping[str, str]
+) -> None:
     """Refuse protection of what is no box."""
     for one in protections:
         if one.name == ALL or one.name in boxes:
@@ -162,6 +164,8 @@ def check_names(protections: Iterable[Protection], boxes: Collection[str], input
         if one.name in inputs:
             hint = "an input is protected with the units that read it: name boxes, or 'all'"
             raise one.wrong("that is an input", hint)
+        if one.name in outputs:
+            raise one.wrong("that is an output", f"name the box it comes from: {outputs[one.name]}")
         raise one.wrong("no such box", did_you_mean(one.name, [*boxes, ALL]) or "name boxes, or 'all' for the rest")
 
 

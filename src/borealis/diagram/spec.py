@@ -135,7 +135,8 @@ class Spec(Frozen):
 
     @model_validator(mode="after")
     def _check_protection(self) -> Spec:
-        protection.check_names(self.protection, [box.name for box in self.boxes], [i.name for i in self.inputs])
+        outputs = {o.name: origin(o.source) for o in self.outputs}
+        protection.check_names(self.protection, [b.name for b in self.boxes], [i.name for i in self.inputs], outputs)
         return self
 
     def box(self, name: str) -> Box:

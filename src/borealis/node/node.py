@@ -35,6 +35,7 @@ from borealis.node.running import RunningUnit
 from borealis.node.unit import UnitOptions, UnitRun
 from borealis.plan.analyze import analyze, input_schema
 from borealis.plan.compile import compile_piece
+from borealis.plan.lowering import to_arrow
 from borealis.plan.train import Query
 from borealis.plan.types import nullable
 from borealis.wire.auth import Security
@@ -275,10 +276,8 @@ class Node:
                 return Done()
             spec = _spec(order.yaml)
             one = spec.input(order.input)
-            from pyspark.sql.pandas.types import to_arrow_schema
-
             self._session()
-            schema = to_arrow_schema(nullable(input_schema(one)), timezone="UTC")
+            schema = to_arrow(nullable(input_schema(one)))
             limits = QueueLimits(full=one.full)
             home = self._home(one.durable, "entries", order.diagram, order.input)
             guard = order.guard

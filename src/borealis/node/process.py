@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from borealis.errors import BorealisError, UnreachableError
+from borealis.hosts import is_loopback
 from borealis.plan.session import is_local, session
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def _for_executors(options: NodeOptions, master: str) -> dict[str, str]:
     if is_local(master):
         return {}
     found = {}
-    if options.host not in ("127.0.0.1", "localhost", "::1"):
+    if not is_loopback(options.host):
         found["spark.driver.host"] = options.host
     security = options.security
     if security is not None:

@@ -130,6 +130,7 @@ def test_a_diagram_without_it_is_what_it_was() -> None:
     [
         ("passive", "must say an approach, not 'passive'"),
         ("{packets: {approach: passive}}", "protection 'packets': that is an input"),
+        ("{out: {approach: passive}}", "protection 'out': that is an output. Hint: name the box it comes from: "),
         ("{per_sauce: {approach: passive}}", "protection 'per_sauce': no such box. Hint: did you mean 'per_source'?"),
         ("{guarantee: precise}", "protection 'guarantee' must say an approach, not 'precise'. Hint: say its approach"),
         ("{aproach: passive}", "Hint: did you mean 'approach'?"),

@@ -19,6 +19,8 @@ from borealis.ingest.sources.fit import Place, fit
 from borealis.ingest.sources.formats import csv, ipc, jsonl, parquet
 from borealis.ingest.sources.suffixes import FORMATS, KNOWN, TEXT, format_of
 
+OTHERS = f"known: {KNOWN}; in Python, name it: replay(path, format='csv')"
+
 
 class Reader(Protocol):
     """How one format is read; see `formats`."""
@@ -89,7 +91,7 @@ def replay(path: str | Path | Sequence[str | Path], format: str | None = None, *
     for one in (file for pattern in found for file in _resolve(pattern, format)):
         format_ = format or format_of(one)
         if format_ is None:
-            raise InputError(f"cannot tell the format of {one} by its suffix", hint=f"known: {KNOWN}; or give format=")
+            raise InputError(f"cannot tell the format of {one} by its suffix", hint=OTHERS)
         files.append((one, format_))
     return FileSource(tuple((one, format_, _reader(format_, options)) for one, format_ in files))
 
@@ -102,7 +104,7 @@ def _resolve(path: Path, format_: str | None) -> list[Path]:
             if one.is_file() and not one.name.startswith((".", "_")) and (format_ or format_of(one))
         ]
         if not files:
-            raise InputError(f"no readable files in the directory {path}", hint=f"known: {KNOWN}; or give format=")
+            raise InputError(f"no readable files in the directory {path}", hint=OTHERS)
         return files
     if path.exists():
         return [path]
