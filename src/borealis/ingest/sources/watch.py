@@ -53,7 +53,7 @@ def watch(
     its footer can be read, any other when its size and time of change have been the same for `settle`. Names that begin
     with `.` or `_`, or end in `.tmp` or `.part`, are left alone. A name is taken once: change nothing that was taken.
     When a file named `until` appears, the input ends behind the files found with it. What cannot be read goes to `bad`
-    (a file, a topic or a function); by default to a file in the state directory. `format` and options are as in `replay`.
+    (a file, a topic or a function); by default to a file in the state directory. `format` and options: see `replay`.
 
     >>> watch(".", pattern="*.parquet", order="time").finite_and_ordered
     False
