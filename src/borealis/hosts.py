@@ -1,8 +1,9 @@
-"""Which addresses other machines can come by."""
+"""Addresses: which of them other machines can come by, and which can be a node's."""
 
 from __future__ import annotations
 
 import ipaddress
+from urllib.parse import urlsplit
 
 
 def is_loopback(host: str) -> bool:
@@ -15,5 +16,14 @@ def is_loopback(host: str) -> bool:
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_flight(address: str) -> bool:
+    """Whether a Flight server can be at such an address: `grpc://host:port`, or `grpc+tls://` with certificates."""
+    try:
+        parts = urlsplit(address)
+        return parts.scheme in ("grpc", "grpc+tcp", "grpc+tls") and bool(parts.hostname) and parts.port is not None
     except ValueError:
         return False

@@ -23,7 +23,7 @@ from typing import IO, TypeVar
 
 from borealis.coordinator import claims, rows
 from borealis.coordinator.layout import EntryPlace, Layout, Place, State, UnitPlace
-from borealis.coordinator.refusals import there_already
+from borealis.coordinator.refusals import CatalogError, there_already
 from borealis.coordinator.rows import VERSION
 from borealis.errors import ClusterError
 from borealis.wire.messages import Claim
@@ -303,13 +303,13 @@ def _disk(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        raise ClusterError(
+        raise CatalogError(
             f"cannot use catalog {path}: {error}", hint="is there room, and the right to write?"
         ) from None
     except sqlite3.DatabaseError as error:
         hint = "restore it from a copy, or give another file"
-        raise ClusterError(f"catalog {path} is damaged or no catalog: {error}", hint=hint) from None
+        raise CatalogError(f"catalog {path} is damaged or no catalog: {error}", hint=hint) from None
     except OSError as error:
-        raise ClusterError(
+        raise CatalogError(
             f"cannot use catalog {path}: {error.strerror}", hint="check the folder and its rights"
         ) from None

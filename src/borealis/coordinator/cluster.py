@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections import defaultdict
@@ -14,10 +15,11 @@ from borealis.coordinator.catalog import Catalog, KnownNode
 from borealis.coordinator.layout import Layout
 from borealis.coordinator.membership import DEAD_AFTER_SECONDS, Member, Membership
 from borealis.coordinator.nodes import Nodes
-from borealis.coordinator.refusals import MissingError, TakenError
+from borealis.coordinator.refusals import CatalogError, MissingError, TakenError
 from borealis.errors import BorealisError, did_you_mean
 from borealis.wire.messages import DiagramName, Done, Message, NodeStatus, Ping, Pong
 
+log = logging.getLogger("borealis.coordinator")
 M = TypeVar("M", bound=Message)
 NOTED_SECONDS = 10.0  # so often the catalog is told when a node was last seen
 UNHEARD_SECONDS = 5.0  # nodes have so long to be heard after the coordinator began
@@ -67,7 +69,10 @@ class Cluster:
                 self._noted[status.node] = now
         if due:
             known = (status.node, status.incarnation, status.address, status.http, status.host, status.pid, now)
-            self.catalog.saw(KnownNode(*known))
+            try:
+                self.catalog.saw(KnownNode(*known))
+            except CatalogError as error:  # when it was last seen is not worth a refusal
+                log.warning("%s", error)
 
     def _answers(self, holder: Member) -> bool:
         try:

@@ -21,6 +21,12 @@ class TakenError(ClusterError):
     status: ClassVar[int] = 409
 
 
+class CatalogError(ClusterError):
+    """The catalog cannot be read or written now: no fault of who asks, and no reason to turn a node away."""
+
+    status: ClassVar[int] = 503
+
+
 class AbsentError(ClusterError):
     """A node that is needed is not there now; later it may be."""
 

@@ -19,6 +19,8 @@ from borealis.wire.auth import Security
 from borealis.wire.messages import NodeStatus
 
 UNIT = ("diagram", "unit")
+REQUESTS_MOST = 32  # at once
+REQUEST_S = 10.0  # for a request to come
 
 
 class NodeFigures:
@@ -145,6 +147,23 @@ class MetricsServer:
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._free = threading.BoundedSemaphore(REQUESTS_MOST)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Each in a thread of its own, but not without end: one more than that is hung up on."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
     def secure(self, security: Security) -> None:
         """Speak TLS. Hands are shaken in the thread of each request: one that says nothing keeps nobody waiting."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -156,5 +175,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _Quiet(WSGIRequestHandler):
+    timeout = REQUEST_S
+
     def log_message(self, format: str, *args: Any) -> None:
         """Scrapes are not worth a line each."""

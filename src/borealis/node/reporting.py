@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 from pydantic import TypeAdapter, ValidationError
 
-from borealis.errors import UnreachableError
+from borealis.errors import BorealisError, UnreachableError, WireError
 from borealis.node.feeds import Way
 from borealis.wire.auth import Security
 from borealis.wire.messages import Claim, Claimed, Problem
@@ -35,7 +35,7 @@ class Coordinator:
         try:
             answer = self._http.post("/v1/nodes", content=status, headers={"content-type": "application/json"})
             if answer.status_code in (httpx.codes.CONFLICT, httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-                raise error_of(Problem.decode(answer.content))
+                raise _refusal(answer.content)
             answer.raise_for_status()
         except httpx.HTTPError as error:
             raise UnreachableError(f"the coordinator at {self._address} does not answer: {error}") from error
@@ -46,8 +46,15 @@ class Coordinator:
             answer = self._http.get("/v1/locate", params={"stream": stream})
         except httpx.HTTPError:
             return None
-        found = answer.json() if answer.status_code == httpx.codes.OK else {}
-        return Way(str(found["address"]), found.get("fallback")) if found.get("address") else None
+        try:
+            found = answer.json() if answer.status_code == httpx.codes.OK else None
+        except ValueError:  # somebody between us answers in its place
+            return None
+        return (
+            Way(str(found["address"]), found.get("fallback"))
+            if isinstance(found, dict) and found.get("address")
+            else None
+        )
 
     def claim(self, claims: Sequence[Claim]) -> list[Claimed] | None:
         """What the coordinator says to claims; None if it says nothing in time, or nothing that makes sense."""
@@ -64,3 +71,11 @@ class Coordinator:
     def close(self) -> None:
         """Hang up."""
         self._http.close()
+
+
+def _refusal(body: bytes) -> BorealisError:
+    """What the coordinator says; what somebody between us says in its place is no reason to end."""
+    try:
+        return error_of(Problem.decode(body))
+    except WireError:
+        return UnreachableError("somebody else answers in the coordinator's place")

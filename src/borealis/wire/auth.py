@@ -81,15 +81,6 @@ def host_of(address: str) -> str:
         raise WireError(f"'{address}' is no address", hint="write host:port") from None
 
 
-def is_flight(address: str) -> bool:
-    """Whether a Flight server can be at such an address: `grpc://host:port`, or `grpc+tls://` with certificates."""
-    try:
-        parts = urlsplit(address)
-        return parts.scheme in ("grpc", "grpc+tcp", "grpc+tls") and bool(parts.hostname) and parts.port is not None
-    except ValueError:
-        return False
-
-
 def require_security(addresses: Iterable[str], security: Security | None) -> None:
     """Refuse to open an address to other machines without a token."""
     exposed = [a for a in addresses if not is_loopback(host_of(a))]

@@ -15,9 +15,10 @@ import pyarrow as pa
 from pyarrow import flight
 
 from borealis.errors import BorealisError, WireError
+from borealis.hosts import is_flight
 from borealis.section import NOTHING, Section
 from borealis.tuples import LAST_TIME, TIME, Int64s
-from borealis.wire.auth import OPEN, Security, is_flight
+from borealis.wire.auth import OPEN, Security
 from borealis.wire.messages import (
     Ack,
     BatchHead,

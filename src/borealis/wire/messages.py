@@ -9,16 +9,25 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from borealis.errors import WireError
+from borealis.hosts import is_flight
 
 PROTOCOL = 1  # of all messages; raised when one of them changes its meaning
+
+
+def _address(text: str) -> str:
+    if text and not is_flight(text):
+        raise ValueError(f"no address of a node, such as grpc://host:port: {text[:100]!r}")
+    return text
+
 
 NAME = r"[A-Za-z0-9_~-][A-Za-z0-9_.~-]{0,199}"  # of nodes, diagrams, readers; some become folders: no '..'
 NAME_RULE = "use letters, digits and _ . ~ -, 200 of them at most, no . first"
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]
 StreamName = Annotated[str, Field(pattern=f"^{NAME}/{NAME}$")]
+Address = Annotated[str, AfterValidator(_address)]  # of a node; empty: of none
 Id = Annotated[int, Field(ge=0, lt=2**63)]
 Time = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Mark = Annotated[str, Field(max_length=65_536)]  # room for the offsets of thousands of partitions
@@ -174,7 +183,7 @@ class Guard(Message):
     approach: Literal["amnesia", "passive", "active", "upstream-backup"]
     guarantee: Literal["gap", "no-loss", "precise"]
     role: Literal["primary", "backup"] = "primary"
-    partner: str = ""  # the address of the node on the other side; empty: there is none now
+    partner: Address = ""  # the node on the other side; empty: there is none now
     partner_node: str = ""
     incarnation: int = Field(default=1, ge=1)  # rises with every takeover; whoever has a lower one is deposed
     interval_ms: float = Field(default=500.0, gt=0)  # between checkpoints (passive), or trimming messages
@@ -218,7 +227,7 @@ class Protect(Message):
     diagram: Name
     unit: str = ""
     input: str = ""
-    partner: str = ""
+    partner: Address = ""
     partner_node: str = ""
     incarnation: int = Field(ge=1)
 
@@ -265,7 +274,7 @@ class Moved(Message):
 
     diagram: Name
     unit: Name
-    address: str
+    address: Address
 
 
 class DiagramName(Message):
@@ -312,7 +321,7 @@ class Reroute(Message):
     """A stream is now served elsewhere."""
 
     stream: StreamName
-    address: str
+    address: Address
     incarnation: int = 0  # of whoever serves it there; one that is known to be lower is ignored
 
 
@@ -398,7 +407,7 @@ class NodeStatus(Message):
     node: Name
     incarnation: str
     version: str
-    address: str  # of its Flight server, as grpc://host:port or grpc+tls://host:port
+    address: Address  # of its Flight server, as grpc://host:port or grpc+tls://host:port
     http: str  # of its metrics, as http://host:port
     pid: int
     host: str

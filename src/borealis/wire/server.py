@@ -23,8 +23,9 @@ from pyarrow import flight
 
 from borealis.emit.queue import MovedError, OutputQueue, StandbyError
 from borealis.errors import MachineError, StreamError, WireError
+from borealis.hosts import is_flight
 from borealis.section import NOTHING, Section, empty_rows, wire_schema
-from borealis.wire.auth import OPEN, Security, TokenCheck, host_of, is_flight, require_security
+from borealis.wire.auth import OPEN, Security, TokenCheck, host_of, require_security
 from borealis.wire.messages import Ack, BatchHead, Export, Publish, Receipt, SectionHead, StreamFacts, Subscribe
 from borealis.wire.problems import ReplacedError, arriving, log, refusal
 
@@ -467,8 +468,8 @@ def _published(stream: str, chunk: Any, schema: pa.Schema) -> tuple[BatchHead, p
     head, batch = BatchHead.decode(chunk.app_metadata), chunk.data
     if batch is None:
         return head, empty_rows(schema)
+    batch.validate(full=True)  # offsets from the wire may point anywhere: before anything follows them
     _check_size("a batch", batch.nbytes, BATCH_BYTES_MOST)
-    batch.validate(full=True)  # offsets from the wire may point anywhere
     for field, column in zip(schema, batch.columns, strict=True):
         if not field.nullable and column.null_count:
             raise StreamError(f"nulls in column '{field.name}' of {stream}, which has none", hint="send values")

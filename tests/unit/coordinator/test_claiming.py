@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from served import Served
 
+from borealis.errors import UnreachableError
 from borealis.node.reporting import Coordinator
 from borealis.wire.messages import Claim
 
@@ -48,6 +51,35 @@ def test_a_node_claims_and_everybody_finds_it(served: Served) -> None:
     assert way is not None
     assert (way.address, way.fallback) == (served.nodes["node2"].address, None)
     coordinator.close()
+
+
+@pytest.mark.parametrize("status", [200, 401, 409])
+def test_what_a_proxy_says_in_the_coordinators_place_is_no_refusal(status: int) -> None:
+    """A node that is refused ends; one whose coordinator is away goes on."""
+
+    class Proxy(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.do_GET()
+
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("content-length", "12")
+            self.end_headers()
+            self.wfile.write(b"<html></html"[:12])
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Silent."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
+        threading.Thread(target=proxy.serve_forever, args=(0.01,), daemon=True).start()
+        coordinator = Coordinator(f"127.0.0.1:{proxy.server_port}", None)
+        if status != 200:
+            with pytest.raises(UnreachableError):
+                coordinator.heartbeat(b"{}")
+        assert coordinator.locate("traffic/agg") is None
+        coordinator.close()
+        proxy.shutdown()
 
 
 def test_bad_claims_are_refused(served: Served) -> None:

@@ -158,6 +158,18 @@ def test_a_node_of_another_version_is_told_so_whatever_else_it_says(town: Rest) 
     assert not town.cluster.members.lives("node4")
 
 
+def test_a_catalog_that_cannot_be_written_turns_no_node_away(town: Rest, caplog: pytest.LogCaptureFixture) -> None:
+    """A node would take that for a refusal, and end; and so would all the others."""
+    told = town.yard.add("node4").status().encode()
+    town.catalog._db.execute("PRAGMA query_only=ON")  # as when the disk is full
+    assert town.http.post("/v1/nodes", content=told).status_code == 200
+    assert town.cluster.members.lives("node4")
+    assert "cannot use catalog" in caplog.text
+    problem(town.deploy(), 503, "ClusterError")
+    town.catalog._db.execute("PRAGMA query_only=OFF")
+    assert town.deploy().status_code == 201
+
+
 def test_a_name_in_use_is_refused_while_its_holder_answers(town: Rest) -> None:
     holder = town.yard["node1"]
     other = holder.status().model_copy(update={"incarnation": "2", "address": "grpc://127.0.0.1:99"})

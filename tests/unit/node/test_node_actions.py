@@ -106,3 +106,16 @@ def test_a_reader_that_will_not_come_back_is_forgotten_but_never_a_unit(node: No
             node.act("forget", Forget(stream="d/f", reader="d.u2").encode())
     finally:
         del node.queues["d/f"]
+
+
+@pytest.mark.parametrize(
+    ("action", "body"),
+    [
+        ("protect", {"diagram": "d", "input": "a", "partner": "nonsense", "incarnation": 1}),
+        ("reroute", {"stream": "d/a", "address": "nonsense"}),
+        ("moved", {"diagram": "d", "unit": "u1", "address": "http://127.0.0.1:1"}),
+    ],
+)
+def test_an_address_where_no_node_can_be(node: Node, action: str, body: dict[str, Any]) -> None:
+    with pytest.raises(WireError, match="no address of a node"):
+        node.act(action, json.dumps({"v": 1} | body).encode())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +19,7 @@ from borealis.errors import ClusterError, StreamError, WireError
 from borealis.tuples import LAST_TIME
 from borealis.wire.client import Patience, Peer, Publication
 from borealis.wire.messages import BatchHead, Publish, Receipt, Subscribe
-from borealis.wire.server import BATCH_BYTES_MOST, WireServer
+from borealis.wire.server import BATCH_BYTES_MOST, WireServer, _published
 
 Soon = Callable[..., None]
 ME = Publish(stream="d/a", publisher="me")
@@ -162,6 +164,18 @@ def test_offsets_that_point_outside_are_refused(peer: Peer, queue: OutputQueue) 
         publication.close()
     assert queue.next_id == 0
     assert peer.ping().node == "tiny"
+
+
+def test_more_rows_than_there_are_bytes_for_are_refused() -> None:
+    """Asked for its size before it is checked, Arrow would follow the offsets out of it, and the node would die."""
+    count, claimed = 12_345, 1 << 40
+    whole = pa.record_batch({"x": range(count), "s": ["xy"] * count}, schema=SCHEMA).serialize().to_pybytes()
+    batch = pa.ipc.read_record_batch(
+        pa.py_buffer(whole.replace(struct.pack("<q", count), struct.pack("<q", claimed))), SCHEMA
+    )
+    assert batch.num_rows == claimed
+    with pytest.raises(pa.ArrowInvalid):
+        _published("d/a", SimpleNamespace(app_metadata=head(0).encode(), data=batch), SCHEMA)
 
 
 def test_text_that_is_no_text_is_refused(peer: Peer, queue: OutputQueue) -> None:
