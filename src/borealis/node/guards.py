@@ -43,6 +43,7 @@ class Guards:
         self.standbys: dict[Key, Standby] = {}
         self._lock = threading.Lock()
         self._taking: set[object] = set()  # those whose primary was found dead
+        self._rebuilding: set[Standby] = set()  # those that begin anew
         self.entries: dict[str, EntryGuard] = {}  # by stream; of entry points here, and of those that stand by here
 
     # -- coming and going
@@ -141,15 +142,22 @@ class Guards:
             raise ClusterError(f"node {self.name} does not stand by for unit {parcel.unit} of {parcel.diagram}")
         answer = standby.receive(parcel, len(data))
         if answer.said == "busy":  # it runs in parallel, and shall begin anew
-            threading.Thread(target=self._rebuild, args=(key,), name="rebuild", daemon=True).start()
+            with self._lock:  # once, however often the primary asks meanwhile
+                if standby in self._rebuilding:
+                    return answer
+                self._rebuilding.add(standby)
+            threading.Thread(target=self._rebuild, args=(key, standby), name="rebuild", daemon=True).start()
         return answer
 
-    def _rebuild(self, key: Key) -> None:
-        standby = self.standbys.get(key)
-        if standby is not None:
-            order = standby.unit.order
-            self._node.drop_unit(key)
-            self._node.start_unit(order)
+    def _rebuild(self, key: Key, standby: Standby) -> None:
+        try:
+            self._node.drop_unit(key, only=standby.unit)
+            self._node.start_unit(standby.unit.order)
+        except Exception:  # the coordinator will see that it is not here
+            log.exception("the backup of unit %s of %s could not begin anew", key[1], key[0])
+        finally:
+            with self._lock:
+                self._rebuilding.discard(standby)
 
     # -- deaths
 

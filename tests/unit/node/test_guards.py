@@ -1,0 +1,57 @@
+"""A node's guards, as their node and their primaries see them."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from borealis.ha.primary import Want
+from borealis.ha.steps import Step
+from borealis.ingest.entry import Cursor
+from borealis.node.node import Node
+from borealis.node.parcel import Parcel
+from borealis.wire.messages import GuardAnswer
+
+KEY = ("d", "u1")
+LONG_S = 20.0  # for what should come at once, on a busy machine
+
+
+class Busy:
+    """A backup that runs, and must begin anew before it can take a whole state."""
+
+    def __init__(self) -> None:
+        self.unit = SimpleNamespace(order=object())
+
+    def receive(self, parcel: Parcel, size: int) -> GuardAnswer:
+        return GuardAnswer(said="busy")
+
+
+def test_a_backup_begins_anew_once_however_often_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its primary asks again several times a second, and on a busy machine it takes many seconds to begin anew."""
+    node, first = Node("n"), Busy()
+    standbys: dict[Any, Any] = node.guards.standbys
+    standbys[KEY] = first
+    dropped: list[object] = []
+    started: list[object] = []
+    slow, over = threading.Event(), threading.Event()
+
+    def drop(key: tuple[str, str], *, only: object) -> None:
+        dropped.append(only)
+        assert slow.wait(LONG_S)
+
+    def start(order: object) -> None:
+        started.append(order)
+        over.set()
+
+    monkeypatch.setattr(node, "drop_unit", drop)
+    monkeypatch.setattr(node, "start_unit", start)
+    whole = Parcel(*KEY, 1, Want("whole", 1, 0, Step(0, 0, {"a": Cursor()}, {}, ()))).encode()
+    assert {node.guards.receive(whole).said for _ in range(20)} == {"busy"}
+    slow.set()
+    assert over.wait(LONG_S)
+    assert (dropped, started) == ([first.unit], [first.unit.order])
+    standbys.clear()
+    node.close()
