@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from sqlalchemy.engine import URL
+from sqlalchemy import TextClause, text
+from sqlalchemy.engine import URL, Connection
 
 Verdict = Literal["refused", "passing", "wrong"]
 SAID_MOST = 300  # characters of what a database says
 
 # SQLSTATE (class, or whole); PostgreSQL's appendix A
-_REFUSED = ("21", "22", "23", "44", "P0001", "P0004")  # cardinality, data, integrity, check option, RAISE, ASSERT
+# cardinality, data, integrity, check option, too large for an index, nested too deep
+_REFUSED_BY_SERVER = ("21", "22", "23", "44", "54000", "54001")
+_REFUSED_BY_FUNCTION = ("P0001", "P0002", "P0003", "P0004")  # RAISE, no row or several for INTO STRICT, ASSERT
+_REFUSED = _REFUSED_BY_SERVER + _REFUSED_BY_FUNCTION
 _PASSING = ("08", "25006", "25P03", "40", "53", "55P03", "57", "58")  # connection, read-only, deadlock, room, shutdown
 
 # SQLite's primary result codes
+_SQLITE_ERROR = 1  # no such table, but also a value that a function does not take
 _SQLITE_REFUSED = (18, 19, 20)  # too big, constraint, mismatch
 # busy, locked, no memory, read-only, interrupted, I/O, no room, cannot be opened, lost the lock
 _SQLITE_PASSING = (5, 6, 7, 8, 9, 10, 13, 14, 15)
@@ -36,6 +42,26 @@ def verdict(error: BaseException) -> Verdict:
     if kinds & {"IntegrityError", "DataError", "OverflowError", "UnfitError"}:
         return "refused"
     return "passing" if kinds & {"OperationalError", "InterfaceError", "OSError", "TimeoutError"} else "wrong"
+
+
+def verdict_on_row(
+    error: BaseException, connection: Connection, statement: TextClause, row: Mapping[str, Any]
+) -> Verdict:
+    """The same where a statement failed with this row, or with rows from this one on.
+
+    SQLite has one code for a wrong statement and for a wrong value: a statement that it can explain is not wrong.
+    """
+    judged = verdict(error)
+    code = getattr(getattr(error, "orig", None) or error, "sqlite_errorcode", None)
+    if judged != "wrong" or code is None or code & 0xFF != _SQLITE_ERROR:
+        return judged
+    try:
+        connection.execute(text(f"EXPLAIN {statement.text}"), dict(row)).close()
+    except Exception as second:
+        if verdict(second) == "passing":
+            raise
+        return "wrong"
+    return "refused"
 
 
 def reason(error: BaseException) -> str:

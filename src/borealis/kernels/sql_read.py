@@ -110,19 +110,20 @@ class SqlReadKernel:
         return [_Answer(refused=unfit[q]) if q in unfit else answered[q] for q in questions]
 
     def _ask_one(self, connection: Connection, question: Question) -> _Answer:
-        from borealis.databases.troubles import reason, verdict
+        from borealis.databases.troubles import reason, verdict_on_row
 
+        row = dict(zip(self._names, question, strict=True))
         try:
             with connection.begin_nested():
                 if self._all_at_once is not None:
                     return self._ask_all(connection, [question])[0]
-                result = connection.execute(self._statement, dict(zip(self._names, question, strict=True)))
+                result = connection.execute(self._statement, row)
                 self._check_width(len(result.keys()))
                 return _Answer(result.fetchall())
         except TrainError:
             raise
         except Exception as error:
-            if verdict(error) != "refused":
+            if verdict_on_row(error, connection, self._statement, row) != "refused":
                 raise
             return _Answer(refused=reason(error))
 

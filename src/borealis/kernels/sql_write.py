@@ -123,7 +123,7 @@ class _Rows:
 
         Whether a row is refused depends only on the rows before it: all at once are taken only if each is.
         """
-        from borealis.databases.troubles import reason, verdict
+        from borealis.databases.troubles import reason, verdict_on_row
 
         if stop - start > 1 and self._copied(start, stop):
             return {}
@@ -132,7 +132,8 @@ class _Rows:
                 self._run(start, stop)
             return {}
         except Exception as error:
-            if verdict(error) != "refused":
+            row = {name: values[start] for name, values in (self._columns or {}).items()}
+            if verdict_on_row(error, self._connection, self._kernel._statement, row) != "refused":
                 raise
             if stop - start == 1:
                 return {start: reason(error)}

@@ -115,6 +115,17 @@ def test_a_question_that_cannot_be_answered_is_bad_alone(postgres: Server) -> No
     assert answered(out) == [(0, 0, 5, "2", None), (1, 0, 0, None, "division by zero"), (2, 0, 2, "5", None)]
 
 
+def test_a_question_with_a_value_that_sqlite_does_not_take_is_bad_alone(tmp_path: Path) -> None:
+    k = kernel(f"sqlite:///{tmp_path}/a.db", "SELECT abs(:id)", pa.schema([("n", pa.int64())]))
+    assert answered(k.step(questions(5, -(2**63), -2))[0]) == [
+        (0, 0, 5, 5, None),
+        (1, 0, -(2**63), None, "integer overflow"),
+        (2, 0, -2, 2, None),
+    ]
+    k = kernel(f"sqlite:///{tmp_path}/a.db", "SELECT json_extract(:s, '$.a')")
+    assert k.step(flow({"s": ["{no", '{"a": "b"}']}))[0].rows[REASON].to_pylist() == ["malformed JSON", None]
+
+
 def test_without_parameters_it_is_one_question(database: Embedded | Server) -> None:
     k = kernel(database.url, "SELECT count(*) FROM customers", pa.schema([("n", pa.int32())]))
     assert k.step(questions(4, 4))[0].rows["n"].to_pylist() == [5, 5]

@@ -192,6 +192,35 @@ def test_a_wrong_statement_is_an_error_and_changes_nothing(database: Embedded | 
     assert ids(database) == []
 
 
+@pytest.mark.parametrize("call", ["abs(:v)", "json(:v)"])
+def test_a_value_that_a_function_of_sqlite_does_not_take_is_refused_alone(tmp_path: Path, call: str) -> None:
+    """SQLite says "error" of it, with the same code as of a table that is not there."""
+    database = Embedded(tmp_path / "a.db")
+    database.run("CREATE TABLE t (id BIGINT, v)")
+    values: list[Any] = [1, -(2**63), 3] if call == "abs(:v)" else ["[1]", "{no", "[3]"]
+    for life, times in (("few", 1), ("many", 9)):
+        written = flow({"id": list(range(3 * times)), "v": values * times})
+        out, _ = kernel(database.url, f"INSERT INTO t (id, v) VALUES (:id, {call}) -- :no", life=life).step(written)
+        assert list(reasons(out)) == list(range(1, 3 * times, 3))
+        assert {"integer overflow", "malformed JSON"} >= set(reasons(out).values())
+    assert ids(database) == sorted([0, 2, *(i for i in range(27) if i % 3 != 1)])
+
+
+def test_values_that_postgresql_finds_too_large_or_a_function_refuses_are_refused_alone(postgres: Server) -> None:
+    postgres.run("DROP SCHEMA public CASCADE", "CREATE SCHEMA public", "CREATE TABLE t (id BIGINT, s TEXT UNIQUE)")
+    wide = "".join(chr(0x4E00 + (i * i * 7919) % 20_000) for i in range(9_000))  # an index row has 2,704 bytes
+    k = kernel(postgres.url, "INSERT INTO t (id, s) VALUES (:id, :s)", life="wide")
+    told = reasons(k.step(flow({"id": list(range(20)), "s": [wide if i == 5 else str(i) for i in range(20)]}))[0])
+    assert list(told) == [5]
+    assert "index row" in told[5]
+    strict = "DECLARE r BIGINT; BEGIN SELECT t.id INTO STRICT r FROM t WHERE t.id % wanted = 0; RETURN r; END"
+    postgres.run(f"CREATE FUNCTION one(wanted BIGINT) RETURNS BIGINT LANGUAGE plpgsql AS $$ {strict} $$")
+    postgres.run("DELETE FROM t WHERE id = 0")
+    k = kernel(postgres.url, "UPDATE t SET s = 'found' WHERE id = one(:n)", life="one")
+    told = reasons(k.step(flow({"id": [1, 2, 3], "n": [19, 50, 4]}))[0])
+    assert told == {2: "query returned no rows", 3: "query returned more than one row"}
+
+
 def test_a_deferred_constraint_refuses_its_row_and_not_the_train(postgres: Server) -> None:
     postgres.run("DROP SCHEMA public CASCADE", "CREATE SCHEMA public", "CREATE TABLE parents (id BIGINT PRIMARY KEY)")
     deferred = "REFERENCES parents (id) DEFERRABLE INITIALLY DEFERRED"
