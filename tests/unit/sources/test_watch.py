@@ -115,6 +115,18 @@ def test_names_of_unfinished_and_foreign_files_are_left_alone(place: Path) -> No
     assert read(a_watch(place, pattern="f.*", format="csv")) == [10, 11]
 
 
+def test_links_that_lead_nowhere_are_left_alone(place: Path, tmp_path: Path) -> None:
+    csv(place, "z.csv", 0, 2)
+    csv(tmp_path, "real.csv", 2, 4)
+    (place / "circle.csv").symlink_to("circle.csv")
+    (place / "gone.csv").symlink_to("nothing")
+    (place / "through.csv").symlink_to("z.csv/a.csv")
+    (place / "long.csv").symlink_to("n" * 300)
+    (place / "a.csv").symlink_to(tmp_path / "real.csv")
+    (place / END).touch()
+    assert read(a_watch(place)) == [2, 3, 0, 1]
+
+
 def test_files_that_come_later_are_read_later(place: Path) -> None:
     csv(place, "b.csv", 10, 12)
     source = a_watch(place, poll="1 hour")  # only a stop may wake it
@@ -371,6 +383,23 @@ def test_the_user_may_take_the_dead_letters(place: Path, tmp_path: Path) -> None
     assert [one["raw"] for one in taken] == ["x"]
     assert read(a_watch(place, bad=tmp_path / "bad.jsonl")) == [0]
     assert json.loads((tmp_path / "bad.jsonl").read_text())["place"] == "a.jsonl, record 2"
+
+
+def test_two_inputs_may_share_a_file_of_dead_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same file name and record in two directories are two letters, at the first start and at the next."""
+    shared = tmp_path / "bad.jsonl"
+    for name, count in (("one", 1), ("two", 2)):
+        (tmp_path / name).mkdir()
+        csv(tmp_path / name, "a.csv", 0, 1, *[f"{name},is,bad"] * count)
+        (tmp_path / name / END).touch()
+    monkeypatch.chdir(tmp_path)
+    for start in (tmp_path, Path()):  # the second start names the directories in another way
+        for name, count in (("one", 1), ("two", 2)):
+            source = a_watch(start / name, bad=shared)
+            assert read(source) == [0]
+            assert source.dead_letters.count == count
+    found = [json.loads(line) for line in shared.read_text().splitlines()]
+    assert [one["raw"] for one in found] == ["one,is,bad\n", "two,is,bad\n", "two,is,bad\n"]
 
 
 @pytest.mark.parametrize("bad", [1, 9_999, 10_000, 10_001, 25_000])

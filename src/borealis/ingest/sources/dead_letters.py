@@ -30,7 +30,8 @@ class DeadLetters:
 
     `to` is a file of JSON lines with the keys `source`, `place`, `reason`, `raw` (text; `base64` is true where it is
     not), `at`; or a topic that gets the same, kafka://host:port/topic; or a function that is given each letter as a
-    dict; or None, and they are only counted. A place must mean the same record at every start: `orders.csv, line 17`.
+    dict; or None, and they are only counted. A place must mean the same record of its source at every start, such as
+    `orders.csv, line 17`. Several sources may share a file: each knows and counts its own letters there.
 
     >>> letters = DeadLetters(None, "orders")
     >>> letters.add("orders.csv, line 17", "1,x", "column 'n' is INT, but the value is 'x'")
@@ -48,7 +49,7 @@ class DeadLetters:
         else:
             self.to = to
         self.source, self.bytes_most = source, bytes_most
-        self.count = 0  # letters, those of earlier starts included
+        self.count = 0  # letters of this source, those of earlier starts included
         self.dropped = 0  # of them only counted: the file was full
         self._known: deque[str] = deque(maxlen=PLACES_KNOWN)
         self._places: set[str] = set()
@@ -133,7 +134,7 @@ class DeadLetters:
         self._places.add(place)
 
     def _recall(self, path: Path) -> None:
-        """Count what earlier starts left; a last line that is not whole is cut off."""
+        """Count what earlier starts left of this source; a last line that is not whole is cut off."""
         try:
             whole = 0
             with open(path, "r+b") as file:
@@ -141,8 +142,10 @@ class DeadLetters:
                     if not line.endswith(b"\n"):
                         break
                     whole += len(line)
-                    self.count += 1
-                    self._remember(_place(line))
+                    place = _place(line, self.source)
+                    if place is not None:
+                        self.count += 1
+                        self._remember(place)
                 file.truncate(whole)
         except OSError as error:
             raise InputError(
@@ -163,8 +166,10 @@ def _raw(data: bytes) -> Letter:
     return {"raw": base64.b64encode(data).decode(), "base64": True}
 
 
-def _place(line: bytes) -> str:
+def _place(line: bytes, source: str) -> str | None:
+    """The place of a letter, if it is one of this source."""
     try:
-        return str(json.loads(line)["place"])
+        letter = json.loads(line)
+        return str(letter["place"]) if letter["source"] == source else None
     except (ValueError, KeyError, TypeError):  # not written by us
-        return ""
+        return None

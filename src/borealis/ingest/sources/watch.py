@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv as csv_module
+import errno
 import glob
 import os
 import threading
@@ -33,6 +34,8 @@ POLL_S_LEAST = 0.001  # whoever asks for less would only keep a core busy
 HIDDEN = (".", "_")  # how names begin that are nobody's business yet
 UNFINISHED = (".tmp", ".part")  # how they end while someone writes
 DAMAGE = (pa.ArrowException, EOFError, zlib.error, csv_module.Error)  # what libraries say of a broken file
+# an entry that went while we looked, or a link that leads to nothing
+NOWHERE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG)
 COMMITTED_OR_NOT = "its rows are not all committed"
 
 
@@ -132,7 +135,8 @@ class WatchSource:
 
     def __init__(self, directory: Path, rules: Rules, bad: Any = None, clock: Clock | None = None) -> None:
         self.directory, self.rules = directory, rules
-        self.dead_letters = DeadLetters(bad, str(directory))
+        self._origin = str(directory.absolute())  # the same from wherever the next start is made
+        self.dead_letters = DeadLetters(bad, self._origin)
         self._bad = bad
         self._clock = clock or WallClock()
         self._home: Path | None = None
@@ -172,7 +176,7 @@ class WatchSource:
     def batches(self, schema: pa.Schema, skip: int, most_rows: int) -> Iterator[pa.RecordBatch]:
         """Rows from position `skip` on, of the files in the ledger, then of new ones as they come."""
         if self._home is not None and self._bad is None:
-            self.dead_letters = DeadLetters(self._home / f"{self._name}.dead.jsonl", str(self.directory))
+            self.dead_letters = DeadLetters(self._home / f"{self._name}.dead.jsonl", self._origin)
         ledger = FilesTaken(self.directory, None if self._home is None else self._home / f"{self._name}.files")
         try:
             ledger.check(skip)
@@ -226,10 +230,14 @@ class WatchSource:
                 for entry in entries:
                     if self.rules.takes(entry.name) and entry.name not in ledger:
                         try:
-                            if entry.is_file():
-                                yield entry.name, os.stat(entry.path)
-                        except FileNotFoundError:
-                            continue  # it went while we looked
+                            if not entry.is_file():
+                                continue
+                            status = os.stat(entry.path)
+                        except OSError as error:
+                            if error.errno in NOWHERE:
+                                continue
+                            raise
+                        yield entry.name, status
         except OSError as error:
             said = error.strerror or str(error)
             raise InputError(
