@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
@@ -124,6 +125,24 @@ def test_a_batch_that_is_too_large_for_the_wire_goes_on_in_its_midst(
             out.close(WAIT_S)
     assert sent > 10
     assert taken(place.queues[STREAM]) == list(range(1000))
+
+
+def test_a_mark_that_goes_beyond_the_end_is_followed_up_to_the_end(broker: Broker, place: Place) -> None:
+    """Earlier versions wrote such marks."""
+    topic = broker.topic(f"t-{uuid4().hex[:8]}", 1)
+    broker.put(topic, [record(n) for n in range(20)])
+    from borealis.cli.send_topic import Mark
+    from borealis.emit.client import connect
+    from borealis.ingest.sources.ledger import Part
+
+    rows = [{"ts": datetime(2026, 1, 1, 0, 0, n, tzinfo=UTC), "n": n} for n in range(3)]
+    with connect() as client:
+        out = client.publisher("packets", "p")
+        mark = Mark(topic, {0: 15}, (Part(0, 0, 15, 10),), len(rows), {0: 10})
+        out.send_batch(pa.RecordBatch.from_pylist(rows, SCHEMA), mark.to_text())
+        out.close(WAIT_S)
+    assert run_app(["send", "packets", f"kafka://{broker.address}/{topic}?until=now", "--publisher", "p"]) == 0
+    assert taken(place.queues[STREAM]) == list(range(10))
 
 
 def test_a_mark_of_another_topic_is_refused(broker: Broker, place: Place, capfd: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ from benchmarks.kafka_broker import Broker
 from borealis.errors import InputError
 from borealis.ingest.sources import topic as reading
 from borealis.ingest.sources.kafka import KafkaSource, kafka
+from borealis.ingest.sources.ledger import Base, Batch, Ledger, Part
 from kafka_login import login
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
@@ -147,7 +148,47 @@ def test_records_of_aborted_transactions_are_not_read(broker: Broker, tmp_path: 
     assert numbers(read(source(broker, topic, tmp_path), 7)) == truth[7:]
 
 
-# -- where to begin
+def noted(home: Path, base: Base, *batches: Batch) -> None:
+    """What a run leaves behind that is killed before it commits anything."""
+    ledger = Ledger(home / "in.kafka" / "ledger")
+    ledger.begin(base)
+    for batch in batches:
+        ledger.add(batch)
+    ledger.close()
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [Part(0, 0, 100, 100), Part(1, 0, 100, 100)],
+        [Part(1, 0, 1, 1), Part(0, 0, 100, 100), Part(1, 1, 100, 99)],
+    ],
+    ids=["one after the other", "by turns"],
+)
+def test_a_batch_that_is_larger_than_what_is_read_ahead_comes_again(
+    parts: list[Part], broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "PARTITION_BYTES", 200)  # a row has 16
+    monkeypatch.setattr(reading, "TAKE_MOST", 4)
+    monkeypatch.setattr(reading, "PIECE", 3)
+    topic = made(broker, 2)
+    for p in range(2):
+        broker.put(topic, [record(i, 1000 * p + i) for i in range(110)], p)
+    firsts = [sum(part.rows for part in parts[:i]) for i in range(len(parts))]
+    batches = [Batch(first, (part,)) for first, part in zip(firsts, parts, strict=True)]
+    noted(tmp_path, Base(topic, 0, {0: 0, 1: 0}, {0: 110, 1: 110}), *batches)
+    one = source(broker, topic, tmp_path)
+    give_up = threading.Timer(WAIT_S, one.stop)
+    give_up.start()
+    try:
+        found = numbers(read(one, most_rows=1000))
+    finally:
+        give_up.cancel()
+    assert found[:200] == [1000 * part.partition + i for part in parts for i in range(part.first, part.next)]
+    assert sorted(found[200:]) == [*range(100, 110), *range(1100, 1110)]
+
+
+# -- where to begin and to end
 
 
 def test_where_to_begin(broker: Broker) -> None:
@@ -176,6 +217,24 @@ def test_the_beginning_is_remembered(broker: Broker, tmp_path: Path) -> None:
     again = source(broker, topic, tmp_path, start="latest", until=None)
     [batch] = _until(again, 1)
     assert rows(batch) == [(1, 1)]
+
+
+def test_what_is_written_behind_the_end_is_in_no_batch(broker: Broker, tmp_path: Path) -> None:
+    topic = made(broker)
+    broker.put(topic, [record(i, i) for i in range(15)])
+    noted(tmp_path, Base(topic, 0, {0: 0}, {0: 10}))  # at the start there were ten
+    assert numbers(read(source(broker, topic, tmp_path), most_rows=100)) == list(range(10))
+    assert Ledger(tmp_path / "in.kafka" / "ledger").offsets() == {0: 10}
+    assert numbers(read(source(broker, topic, tmp_path), most_rows=100)) == list(range(10))
+
+
+def test_a_ledger_that_goes_beyond_the_end_is_read_up_to_the_end(broker: Broker, tmp_path: Path) -> None:
+    """Earlier versions wrote such ledgers."""
+    topic = made(broker)
+    broker.put(topic, [record(i, i) for i in range(20)])
+    noted(tmp_path, Base(topic, 0, {0: 0}, {0: 10}), Batch(0, (Part(0, 0, 4, 4),)), Batch(4, (Part(0, 4, 15, 6),)))
+    for skip in (0, 2, 6, 10):
+        assert numbers(read(source(broker, topic, tmp_path), skip)) == list(range(skip, 10))
 
 
 def _until(one: KafkaSource, count: int) -> list[pa.RecordBatch]:

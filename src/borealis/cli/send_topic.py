@@ -102,7 +102,7 @@ class Follower:
         try:
             start, ends = self._begin(reader)
             if self._known is not None and self._known.parts:
-                [rows] = reader.read_again([self._known.parts])
+                [rows] = reader.read_again([self._known.parts], ends)
                 yield from self._parts(Taken(rows, self._known.parts, ()), start, ends, self._known.sent)
             reader.begin(start, ends)
             while not reader.is_done:

@@ -131,7 +131,8 @@ class KafkaSource:
             else:
                 base = ledger.base
                 again = [b for b in ledger.batches if b.stop > skip]
-                for batch, known in zip(again, reader.read_again([b.parts for b in again]), strict=True):
+                parts = [b.parts for b in again]
+                for batch, known in zip(again, reader.read_again(parts, base.ends), strict=True):
                     yield from cut(known.slice(position - batch.first), most_rows)
                     position = batch.stop
             reader.begin(ledger.offsets() if ledger is not None else base.offsets, base.ends)

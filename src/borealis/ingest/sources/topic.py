@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
@@ -105,6 +105,7 @@ class _Partition:
     next: int  # the first record that was not handed on
     stop: int  # behind the last record read
     end: int | None = None  # read no further than this
+    wanted: int = 0  # it does not wait for the others before it is read up to here
     chunks: deque[_Chunk] = field(default_factory=deque)
     bad: deque[Bad] = field(default_factory=deque)
     reach: int = FIRST_TIME
@@ -117,6 +118,14 @@ class _Partition:
     def done(self) -> bool:
         """Whether nothing more is to be read of it."""
         return self.end is not None and self.stop >= self.end
+
+    def read_to(self, offset: int) -> None:
+        """All before this offset was read. What is behind the end is not ours, though it came along."""
+        self.stop = max(self.stop, offset if self.end is None else min(offset, self.end))
+
+    def may_pause(self) -> bool:
+        """Whether enough was read ahead of the others."""
+        return self.size > PARTITION_BYTES and self.stop >= self.wanted
 
     def add(self, chunk: _Chunk) -> None:
         """More was read."""
@@ -363,15 +372,23 @@ class TopicReader:
             return None
         return Taken(merged(chunks, self._schema), tuple(parts), tuple(bad))
 
-    def read_again(self, batches: Sequence[Sequence[Part]]) -> Iterator[pa.RecordBatch]:
-        """The records of these batches, which followed each other, in the order in which they were handed on."""
+    def read_again(self, batches: Sequence[Sequence[Part]], ends: Mapping[int, int] | None) -> Iterator[pa.RecordBatch]:
+        """The records of these batches, which followed each other, in the order in which they were handed on.
+
+        `ends` are those that the batches were read with: earlier versions noted parts that go beyond them.
+        """
+        batches = [[_up_to(ends, part) for part in parts] for parts in batches]
         first: dict[int, int] = {}
-        ends: dict[int, int] = {}
+        last: dict[int, int] = {}
         for part in (part for parts in batches for part in parts):
             first.setdefault(part.partition, part.first)
-            ends[part.partition] = part.next
-        self.begin(first, ends)
+            last[part.partition] = part.next
+        self.begin(first, last)
         for parts in batches:
+            for part in parts:  # a batch has so many rows at most, but any number of bytes
+                one = self._partitions[part.partition]
+                one.wanted = part.next
+                self._resume(one)
             while any(self._partitions[p.partition].stop < p.next for p in parts):
                 self._poll()
                 if self._stopped:
@@ -391,7 +408,7 @@ class TopicReader:
         return mine
 
     def _resume(self, one: _Partition) -> None:
-        if one.paused and one.size < PARTITION_BYTES // 2:
+        if one.paused and (one.size < PARTITION_BYTES // 2 or one.stop < one.wanted):
             one.paused = False
             self._consumer.resume([self._kafka.TopicPartition(self.topic, one.number)])
 
@@ -428,7 +445,7 @@ class TopicReader:
         one = self._partitions.get(message.partition())
         if error.code() == codes._PARTITION_EOF and one is not None:
             one.at_end = True
-            one.stop = max(one.stop, message.offset())
+            one.read_to(message.offset())
             return
         if error.code() in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE) and one is not None:
             low, high = self.range(one.number)
@@ -501,10 +518,10 @@ class TopicReader:
         start, stop = np.searchsorted(arrived.offset, [first, end]).tolist()
         if stop > start:
             self._add_rows(one, arrived.rows.slice(start, stop - start), arrived.offset[start:stop])
-        one.stop = max(one.stop, arrived.stop)
+        one.read_to(arrived.stop)
         if one.done():
             one.at_end = True
-        elif one.size > PARTITION_BYTES and not one.paused:
+        elif one.may_pause() and not one.paused:
             one.paused = True
             self._consumer.pause([self._kafka.TopicPartition(self.topic, one.number)])
 
@@ -564,6 +581,12 @@ def merged(chunks: Sequence[Sequence[_Chunk]], schema: pa.Schema) -> pa.RecordBa
         order = np.argsort(np.concatenate(times), kind="stable")
         rows = rows.take(pa.array(order))
     return rows if isinstance(rows, pa.RecordBatch) else rows.combine_chunks().to_batches()[0]
+
+
+def _up_to(ends: Mapping[int, int] | None, part: Part) -> Part:
+    """A part without what is behind the end of its partition, if it has one."""
+    end = ends.get(part.partition) if ends is not None else None
+    return part if end is None or part.next <= end else replace(part, next=end)
 
 
 def _joined_times(chunks: Iterable[_Chunk], count: int) -> Int64s:
