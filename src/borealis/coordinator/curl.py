@@ -17,7 +17,7 @@ from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.events import Listener, Start, events
 from borealis.coordinator.guard import body_of
 from borealis.coordinator.inflow import Inflow
-from borealis.coordinator.lines import Cutter, Line, rows_of
+from borealis.coordinator.lines import Cutter, Line, Rows, rows_of
 from borealis.coordinator.naming import locate
 from borealis.coordinator.publishing import Way, Ways, entry_of, schema_of, send_numbered
 from borealis.coordinator.refusals import MalformedError, TooManyError, status_of
@@ -130,13 +130,17 @@ def _take(way: Way, lines: list[Line], schema: pa.Schema, counts: Counts) -> Non
         raise rows.error
 
 
+def _whole(data: bytes, schema: pa.Schema) -> Rows:
+    cutter = Cutter()
+    return rows_of([*cutter.feed(data), *cutter.rest()], schema)
+
+
 async def _send_whole(
     cluster: Cluster, request: Request, stream: str, schema: pa.Schema, given: tuple[str, int], tail: Tail
 ) -> Response:
     publisher, number = given
-    cutter = Cutter()
     data = await body_of(request, NUMBERED_BYTES_MOST)
-    rows = rows_of([*cutter.feed(data), *cutter.rest()], schema)
+    rows = await in_thread(partial(_whole, data, schema))
     if rows.error is not None:
         return _refused(rows.error, 0)
     head = BatchHead(number=number, heartbeat=tail.heartbeat, end=tail.end)

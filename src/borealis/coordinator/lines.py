@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -89,6 +89,7 @@ def quickly(lines: Sequence[Line], schema: pa.Schema) -> pa.RecordBatch | None:
     """
     import pyarrow.json as pajson  # here, so that the coordinator starts without
 
+    from borealis.ingest.sources.decimals import is_safe_json
     from borealis.ingest.sources.fit import Place, fit
 
     if not lines or any(pt.is_nested(field.type) for field in schema):
@@ -97,6 +98,8 @@ def quickly(lines: Sequence[Line], schema: pa.Schema) -> pa.RecordBatch | None:
     if not all(text.startswith(b"{") and text.endswith(b"}") for text in texts):
         return None
     block = b"\n".join(texts)
+    if not is_safe_json(block, schema):
+        return None
     try:
         table = pajson.read_json(
             io.BytesIO(block),
@@ -123,13 +126,15 @@ def _raw(schema: pa.Schema) -> pa.Schema:
 
 def slowly(lines: Sequence[Line], schema: pa.Schema) -> Rows:
     """The rows by Python's reader, one by one: the truth that `quickly` is held to."""
-    from borealis.ingest.sources.python_values import batch_of  # here, so that the coordinator starts without
+    from borealis.ingest.sources.decimals import number  # here, so that the coordinator starts without
+    from borealis.ingest.sources.fit import first_misfit
+    from borealis.ingest.sources.python_values import batch_of
 
     rows: list[dict[str, Any]] = []
     error: InputError | None = None
     for line in lines:
         try:
-            rows.append(_parsed(line))
+            rows.append(_parsed(line, number))
         except InputError as bad:
             error = bad
             break
@@ -137,21 +142,22 @@ def slowly(lines: Sequence[Line], schema: pa.Schema) -> Rows:
     try:
         return Rows(batch_of(rows, schema, place), error)
     except InputError as bad:
-        error = bad
-    good = 0
-    while _fits(rows[good], schema, place):
-        good += 1
-    return Rows(batch_of(rows[:good], schema, place), error)
+        error = bad  # of the first column with a bad value; the first bad row may be another
 
+    def fits(start: int, stop: int) -> bool:
+        try:
+            batch_of(rows[start:stop], schema, place)
+        except InputError:
+            return False
+        return True
 
-def _fits(row: dict[str, Any], schema: pa.Schema, place: Any) -> bool:
-    from borealis.ingest.sources.python_values import batch_of
-
+    good = first_misfit(len(rows), fits)
+    taken = batch_of(rows[:good], schema, place)
     try:
-        batch_of([row], schema, place)
-    except InputError:
-        return False
-    return True
+        batch_of(rows[: good + 1], schema, place)
+    except InputError as bad:
+        error = bad
+    return Rows(taken, error)
 
 
 @dataclass(frozen=True)
@@ -165,10 +171,10 @@ class _At:
         return f"line {self.lines[index].number}"
 
 
-def _parsed(line: Line) -> dict[str, Any]:
+def _parsed(line: Line, number: Callable[[str], Decimal]) -> dict[str, Any]:
     shown = line.text[:SHOWN_BYTES].decode(errors="replace")
     try:
-        value = json.loads(line.text, parse_float=Decimal, parse_int=_integer)
+        value = json.loads(line.text, parse_float=number, parse_int=_integer)
     except json.JSONDecodeError as error:  # which counts lines and columns of this line alone
         said = f"{error.msg} at character {error.pos + 1}"
         hint = NO_LINE_ENDS if error.msg == "Extra data" else ONE_A_LINE

@@ -72,13 +72,13 @@ class Admitted:
             return self.start
         late = np.flatnonzero(self.late[:stop])
         boundary = np.maximum(np.maximum.accumulate(self.bound[:stop]), self.start.boundary)
-        behind = int((boundary[late] - self.time[late]).max()) if len(late) else 0
+        behind = int((boundary[late].view(np.uint64) - self.time[late].view(np.uint64)).max()) if len(late) else 0
         return Cursor(
             self.start.position + stop,
             int(self.newest[stop - 1]),
             int(boundary[-1]),
             self.start.late + len(late),
-            max(self.start.lateness, behind),
+            max(self.start.lateness, min(behind, LAST_TIME)),
         )
 
     def split(self, stop: int) -> tuple[Admitted, Admitted]:
@@ -120,8 +120,7 @@ class EntryPoint:
         newest = np.maximum.accumulate(time)
         if newest[0] < cursor.newest:
             newest = np.maximum(newest, cursor.newest)
-        held = newest - self._slack_us
-        boundary = np.maximum(held - np.mod(held, self.pace), cursor.boundary)
+        boundary = np.maximum(self._held(newest), cursor.boundary)
         bound = np.full(n, FIRST_TIME)
         rises = np.flatnonzero(boundary[1:] > boundary[:-1]) + 1
         bound[rises] = boundary[rises]
@@ -130,7 +129,7 @@ class EntryPoint:
         late = time < boundary
         if spec.late == "fail" and late.any():
             first = int(np.flatnonzero(late)[0])
-            behind = show(int(boundary[first] - time[first]))
+            behind = show(int(boundary[first]) - int(time[first]))
             self.refused = InputError(
                 f"input '{spec.name}': row {cursor.position + first + 1} is late by {behind}",
                 hint="raise slack, or set late: keep to have late tuples set aside",
@@ -140,6 +139,14 @@ class EntryPoint:
         admitted = Admitted(cursor, rows, time, newest, bound, late)
         self.cursor = admitted.cursor(n)
         return admitted
+
+    def _held(self, newest: Int64s) -> Int64s:
+        """The multiples of the pace at or before `newest - slack`; where there is no such time, FIRST_TIME."""
+        first = FIRST_TIME + -FIRST_TIME % self.pace + self._slack_us
+        if first > LAST_TIME:
+            return np.full(len(newest), FIRST_TIME)
+        held = np.maximum(newest, first) - self._slack_us
+        return np.where(newest < first, FIRST_TIME, held - np.mod(held, self.pace))
 
     def idle(self, boundary: int) -> int | None:
         """Write a boundary although nothing arrived; returns it rounded to the pace, or None when it would not rise."""

@@ -14,7 +14,9 @@ import pytest
 from served import Served, rows
 from stand_ins import give, packets, traffic
 
+from borealis.coordinator import curl
 from borealis.coordinator.events import HEARTBEAT_SECONDS
+from borealis.coordinator.lines import rows_of
 from borealis.errors import WireError
 from borealis.tuples import LAST_TIME
 from borealis.wire.auth import Security
@@ -158,6 +160,30 @@ def test_a_numbered_body_is_taken_whole_or_not_at_all(served: Served) -> None:
         assert "go together" in problem.message
     odd = {"Borealis-Publisher": "a b", "Borealis-Number": "1"}
     refused(served.http.post("/v1/streams/packets", content=rows(2), headers=odd), 400, "WireError")
+
+
+def test_a_long_numbered_body_holds_up_nobody(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def patient(*args: Any) -> Any:
+        begun.set()
+        assert go_on.wait(30)
+        return rows_of(*args)
+
+    monkeypatch.setattr(curl, "rows_of", patient)
+    headers = {"Borealis-Publisher": "probe", "Borealis-Number": "0"}
+    answers: list[httpx.Response] = []
+    sender = threading.Thread(
+        target=lambda: answers.append(served.http.post("/v1/streams/packets", content=rows(1), headers=headers))
+    )
+    sender.start()
+    try:
+        assert begun.wait(30)
+        assert served.http.get("/v1/nodes", timeout=10).status_code == 200
+    finally:
+        go_on.set()
+        sender.join(30)
+    assert [answer.json()["taken"] for answer in answers] == [1]
 
 
 def test_an_answer_that_is_lost_repeats_nothing(served: Served) -> None:

@@ -10,6 +10,7 @@ from stand_ins import PACKETS
 
 from borealis.coordinator.lines import LINE_BYTES_MOST, Cutter, Line, quickly, rows_of, slowly
 from borealis.coordinator.refusals import TooLargeError
+from borealis.ingest.sources.fit import first_misfit
 
 
 def lines(text: str) -> list[Line]:
@@ -82,6 +83,39 @@ def test_the_first_of_two_bad_lines_is_told() -> None:
         assert rows.error.message.startswith("line 2")
 
 
+def test_the_first_bad_line_is_told_whichever_column_is_bad() -> None:
+    schema = pa.schema([("a", pa.int32()), ("b", pa.int32())])
+    found = rows_of(lines("\n".join(['{"a":1,"b":1}'] * 50 + ['{"a":1,"b":"x"}', '{"a":"x","b":1}'])), schema)
+    assert found.batch.num_rows == 50
+    assert found.error is not None
+    assert found.error.message.startswith("line 51: column 'b'")
+
+
+def test_a_bad_line_behind_many_is_found_by_halving() -> None:
+    many = 200_000
+    asked: list[int] = []
+
+    def fits(start: int, stop: int) -> bool:
+        asked.append(stop - start)
+        return stop < many
+
+    assert first_misfit(many, fits) == many - 1
+    assert sum(asked) < 2 * many
+    assert len(asked) < 20
+
+
+@pytest.mark.parametrize(
+    "value", ["1e-999999999", '"1e-999999999"', r'"1\u0065-999999999"', "1e-39", "1e9999999", "1e-99999999999999999999"]
+)
+@pytest.mark.parametrize("kind", [pa.decimal128(10, 2), pa.list_(pa.decimal128(10, 2)), pa.int64()])
+def test_numbers_that_are_far_too_large_or_small_do_not_fit(value: str, kind: pa.DataType) -> None:
+    written = f"[{value}]" if pa.types.is_list(kind) else value
+    found = rows_of(lines(f'{{"x": null}}\n{{"x": {written}}}'), pa.schema([("x", kind)]))
+    assert found.batch.num_rows == 1
+    assert found.error is not None
+    assert found.error.message.startswith("line 2: column 'x' is")
+
+
 def test_bytes_that_are_no_text() -> None:
     cutter = Cutter()
     rows = rows_of(cutter.feed(b'{"src": "\xff"}\n'), PACKETS)
@@ -113,9 +147,10 @@ KINDS = {
 }
 WHOLE = ["0", "-0", "1", "-7", "16777217", "123456789012", "9223372036854775807", "9223372036854775808"]
 BROKEN = ["1.0", "1.5", "1e3", "1E-2", "0.1", "-0.0", "1e400", "3.4e39", "12345678.90", "0.005", "NaN", "Infinity"]
+FAR = ["1e-39", "1e-999", "1e-999999999", "1e9999999", "1e-99999999999999999999", "1e-38", f"0.{'0' * 39}"]
 NO_NUMBERS = ["00", "1.", ".5", "+1"]
-NUMBERS = st.sampled_from([*WHOLE, *BROKEN, *NO_NUMBERS])
-WORDS = ['""', '"a"', '"1"', '"1.5"', '" 1"', '"true"', '"YQ=="', '"?"', '"NaN"', '"é"', "'a'", '"\t"']
+NUMBERS = st.sampled_from([*WHOLE, *BROKEN, *FAR, *NO_NUMBERS])
+WORDS = ['""', '"a"', '"1"', '"1.5"', '" 1"', '"true"', '"YQ=="', '"?"', '"NaN"', '"é"', "'a'", '"\t"', '"1e-59"']
 ESCAPES = [r'"\u00e9\n"', r'"\ud800"', r'"\ud83d\ude00"']
 TIMES = ['"2024-05-01"', '"2024-05-01T12:00:00Z"', '"2024-05-01 12:00:00.123456789+02:00"', '"2024-13-01"']
 TEXTS = st.sampled_from([*WORDS, *ESCAPES, *TIMES])
@@ -157,3 +192,5 @@ def test_the_fast_reader_is_used_for_what_is_ordinary() -> None:
     }.items():
         schema = pa.schema([(name, KINDS[name])])
         assert quickly(lines(f'{{"{name}": {text}}}'), schema) is not None
+    prices = pa.schema([("m", KINDS["m"]), ("d", KINDS["d"])])
+    assert quickly(lines('{"m": 12345678.90, "d": 1.2345678901234567e-18}'), prices) is not None

@@ -23,6 +23,11 @@ def table(*seconds: float | None) -> pa.Table:
     return pa.table({"ts": pa.array(times, pa.timestamp("us", "UTC")), "n": pa.array(range(len(times)), pa.int32())})
 
 
+def raw(microseconds: int) -> pa.Table:
+    time = pa.array([microseconds], pa.int64()).view(pa.timestamp("us", "UTC"))
+    return pa.table({"ts": time, "n": pa.array([0], pa.int32())})
+
+
 def bounds(admitted: Admitted) -> list[float | None]:
     """The boundary before each row, in seconds."""
     return [None if b == FIRST_TIME else b / SECOND for b in admitted.bound.tolist()]
@@ -39,6 +44,28 @@ def test_a_boundary_stands_before_the_tuple_that_lifts_it() -> None:
 def test_times_before_1970_round_down() -> None:
     admitted = entry(slack="0 seconds").admit(table(-3.5, -3, -0.1))
     assert bounds(admitted) == [-4, -3, -1]
+
+
+@pytest.mark.parametrize("slack", ["0 seconds", "1 second"])
+@pytest.mark.parametrize("first", [FIRST_TIME, FIRST_TIME + 5, FIRST_TIME + SECOND // 2])
+def test_a_time_at_the_beginning_of_time_makes_nothing_late(slack: str, first: int) -> None:
+    one = entry(slack)
+    assert bounds(one.admit(raw(first))) == [None]
+    assert one.cursor.boundary == FIRST_TIME
+    assert not one.admit(table(1_700_000_000)).late.any()
+    assert one.admit(raw(first)).late.tolist() == [True]
+    assert one.cursor.lateness == min(one.cursor.boundary - first, LAST_TIME)
+
+
+@pytest.mark.parametrize("slack", [0, 1, SECOND, 3 * SECOND + 7])
+def test_boundaries_near_the_beginning_of_time_are_as_integers_of_any_size_have_them(slack: int) -> None:
+    times = [FIRST_TIME + n for n in range(0, 6 * SECOND, SECOND // 5)]
+    one = entry(f"{slack} microseconds")
+    for time in times:
+        one.admit(raw(time))
+        held = time - slack
+        assert one.cursor.boundary == max(held - held % SECOND, FIRST_TIME)
+    assert one.cursor.late == 0
 
 
 def test_late_tuples_are_marked_counted_and_kept() -> None:

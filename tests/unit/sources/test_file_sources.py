@@ -215,6 +215,7 @@ def test_columns_of_another_kind_are_refused_even_when_empty(
         (pa.array([1.0, 2.5]), pa.int32(), 1),
         (pa.array([Decimal("1.23"), Decimal("1.234")]), pa.decimal128(5, 2), 1),
         (pa.array([999, 1000]), pa.decimal128(5, 2), 1),
+        (pa.array([1.5, 5e-324]), pa.decimal128(5, 2), 1),
         (pa.array([0, 10**17], pa.timestamp("s")), TIMESTAMP, 1),
         (pa.array([b"ok", b"\xff"]), pa.string(), 1),
         (pa.array([1e30, 1e39]), pa.float32(), 1),
@@ -328,6 +329,12 @@ def test_bad_text_is_told(tmp_path: Path, name: str, text: str, message: str) ->
         (pa.date32(), "2024-13-01"),
         (pa.decimal128(4, 2), "1.255"),
         (pa.decimal128(4, 2), "123"),
+        (pa.decimal128(4, 2), "1e-999999999"),
+        (pa.decimal128(4, 2), "0E-99999999999999999999"),
+        (pa.decimal128(4, 2), "1e-59"),
+        (pa.decimal128(38, 38), " 1e-39"),
+        (pa.decimal128(4, 2), "1e999999999"),
+        (pa.int64(), "1e9999999"),
         (pa.float64(), "1e999"),
         (pa.bool_(), "perhaps"),
         (pa.binary(), "%%%"),
@@ -338,6 +345,41 @@ def test_text_that_does_not_fit(tmp_path: Path, name: str, kind: pa.DataType, va
     text = f"a,x\n1,\n2,{value}\n" if name == "a.csv" else f'{{"a":1,"x":null}}\n{{"a":2,"x":"{value}"}}\n'
     with pytest.raises(InputError, match=f"row 2: column 'x' is .*, but the value is '{value}'"):
         read_text(tmp_path, name, text, pa.schema([("a", pa.int32()), ("x", kind)]))
+
+
+FAR = ["1e-999999999", "1E-59", "1e9999999", "0e-999999999", "1e-99999999999999999999", f"0.{'0' * 39}"]
+
+
+@pytest.mark.parametrize("value", [*FAR, '"1e-999999999"', r'"1\u0065-999999999"', r'"1e\u002d\u0039\u0039\u0039"'])
+@pytest.mark.parametrize(
+    ("kind", "written"),
+    [
+        (pa.decimal128(4, 2), "{}"),
+        (pa.list_(pa.decimal128(4, 2)), "[1, {}]"),
+        (pa.struct([("d", pa.decimal128(4, 2))]), '{{"d": {}}}'),
+        (pa.map_(pa.string(), pa.decimal128(4, 2)), '{{"d": {}}}'),
+    ],
+)
+def test_far_numbers_in_json_do_not_fit(tmp_path: Path, value: str, kind: pa.DataType, written: str) -> None:
+    text = f'{{"x":null}}\n{{"x":{written.format(value)}}}\n'
+    with pytest.raises(InputError, match=r"row 2: column 'x' is .*DECIMAL"):
+        read_text(tmp_path, "a.jsonl", text, pa.schema([("x", kind)]))
+
+
+def test_far_numbers_in_other_columns_harm_nothing(tmp_path: Path) -> None:
+    schema = pa.schema([("d", pa.decimal128(38, 38)), ("x", pa.float64())])
+    text = f'{{"d":1e-38,"x":1e-300,"n":1e-99999999999999999999}}\n{{"d":0.{"1" * 38},"x":5E-999999999}}\n'
+    expected = [(Decimal("1e-38"), 1e-300), (Decimal(f"0.{'1' * 38}"), 0.0)]
+    assert read_text(tmp_path, "a.jsonl", text, schema) == expected
+
+
+@pytest.mark.parametrize("wanted", [pa.decimal128(10, 2), pa.int64(), pa.float64()])
+@pytest.mark.parametrize("scale", [999999999, -999999999, 41])
+def test_decimals_of_an_absurd_scale_are_refused(tmp_path: Path, wanted: pa.DataType, scale: int) -> None:
+    one = pa.array([(1).to_bytes(16, "little")], pa.binary(16)).view(pa.decimal128(10, scale))
+    write_ipc(tmp_path / "a.arrow", pa.table({"x": one}), stream=False)
+    with pytest.raises(InputError, match=rf"column 'x' of .* is DECIMAL\(10,{scale}\), declared"):
+        take(replay(tmp_path / "a.arrow"), pa.schema([("x", wanted)]))
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])

@@ -67,6 +67,20 @@ def test_a_bad_object_is_told_apart(value: bytes | None, reason: str) -> None:
     assert "Hint" not in why
 
 
+@pytest.mark.parametrize("number", [b"1e-999999999", b'"1e-999999999"', b"1e-39", b"1e99999999999999999999"])
+def test_a_decimal_of_far_too_many_digits_is_told_apart(number: bytes) -> None:
+    schema = pa.schema([*SCHEMA, ("price", pa.decimal128(10, 2))])
+    poison = line()[:-1] + b', "price": ' + number + b"}"
+    found = read([line(price=1), poison, line(price=2)], schema=schema)
+    assert found.rows.column("price").to_pylist() == [1, 2]
+    assert [index for index, _ in found.bad] == [1]
+    assert "column 'price' is DECIMAL(10,2), but the value is " in found.bad[0][1]
+    row = f"{NOON},a,7,".encode()
+    found = read([row + b"1", row + number.strip(b'"'), row + b"2"], "csv", schema)
+    assert found.rows.column("price").to_pylist() == [1, 2]
+    assert [index for index, _ in found.bad] == [1]
+
+
 def test_two_rows_in_one_record_do_not_make_up_for_a_record_with_none() -> None:
     found = read([line(src="x") + line(src="y"), b"", line(src="z")])
     assert [row["src"] for row in found.rows.to_pylist()] == ["z"]

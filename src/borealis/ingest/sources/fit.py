@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from borealis.errors import InputError, did_you_mean
+from borealis.ingest.sources import decimals
 
 SHOWN_CHARACTERS = 60  # of a bad value in an error
 ZONED = r"^[^T ]*[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
@@ -189,6 +190,8 @@ def _castable(have: pa.DataType, wanted: pa.DataType, text: bool) -> bool:
         return _is_string(have) or _is_binary(have)
     if _is_binary(wanted):
         return _is_binary(have)
+    if pt.is_decimal(have) and not decimals.is_scalable(have, wanted):
+        return False
     return _is_number(wanted) and _is_number(have)
 
 
@@ -230,7 +233,7 @@ def convert(array: pa.Array, wanted: pa.DataType, *, text: bool = False) -> pa.A
     if pt.is_timestamp(wanted) and pt.is_timestamp(have):
         return array.cast(wanted, safe=have.unit != "ns")
     if pt.is_decimal(wanted) and pt.is_floating(have):
-        return array.cast(pa.string()).cast(wanted)  # a float stands for its shortest decimal form
+        return decimals.parse(array.cast(pa.string()), wanted)  # a float stands for its shortest decimal form
     if pt.is_decimal(wanted) and pt.is_integer(have):
         return array.cast(pa.decimal128(20, 0)).cast(wanted)
     if pt.is_floating(wanted) and pt.is_floating(have):
@@ -277,13 +280,14 @@ def parse(strings: pa.Array, wanted: pa.DataType) -> pa.Array:
         return _parse_times(strings, wanted)
     if pt.is_binary(wanted):
         return pa.array([None if text is None else _unbase64(text) for text in strings.to_pylist()], wanted)
+    cast = decimals.parse if pt.is_decimal(wanted) else pa.Array.cast
     try:
-        parsed = strings.cast(wanted)
+        parsed = cast(strings, wanted)
     except pa.ArrowInvalid:
         tidy = pc.utf8_trim_whitespace(strings)
         if _is_number(wanted):
             tidy = pc.replace_substring_regex(tidy, r"^\+(\d)", r"\1")
-        parsed = tidy.cast(wanted)
+        parsed = cast(tidy, wanted)
     if pt.is_floating(wanted) and pc.any(pc.is_inf(parsed)).as_py():
         _no_new_infinity(parsed, pc.match_substring(strings, "inf", ignore_case=True))
     return parsed
@@ -310,13 +314,27 @@ def _unbase64(text: str) -> bytes:
 
 
 def _first_misfit(column: pa.Array, wanted: pa.DataType, text: bool) -> int:
-    """Halve the part that fails until one value is left."""
-    start, stop = 0, len(column)
+    def fits(start: int, stop: int) -> bool:
+        try:
+            convert(column.slice(start, stop - start), wanted, text=text)
+        except pa.ArrowInvalid:
+            return False
+        return True
+
+    return first_misfit(len(column), fits)
+
+
+def first_misfit(count: int, fits: Callable[[int, int], bool]) -> int:
+    """The first of so many that does not fit, if it is known that one does not: halve until one is left.
+
+    >>> first_misfit(5, lambda start, stop: not start <= 3 < stop)
+    3
+    """
+    start, stop = 0, count
     while stop - start > 1:
         middle = (start + stop) // 2
-        try:
-            convert(column.slice(start, middle - start), wanted, text=text)
+        if fits(start, middle):
             start = middle
-        except pa.ArrowInvalid:
+        else:
             stop = middle
     return start

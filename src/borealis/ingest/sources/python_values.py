@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from borealis.errors import InputError, did_you_mean
-from borealis.ingest.sources.fit import Place, misfit, parse
+from borealis.ingest.sources import decimals
+from borealis.ingest.sources.fit import Place, first_misfit, misfit, parse
 
 NOTHING = type(None)
 FAILURES = (pa.ArrowException, ValueError, TypeError, OverflowError, ArithmeticError, AttributeError)
@@ -77,17 +78,25 @@ def column_of(values: list[Any], field: pa.Field, place: Place) -> pa.Array:
     kinds = set(map(type, values))
     try:
         if kinds <= _natural(wanted):
+            if pt.is_decimal(wanted) and any(type(value) is Decimal and decimals.is_far(value) for value in values):
+                raise pa.ArrowInvalid("a value does not fit")
             return pa.array(values, wanted)
         if kinds <= {str, NOTHING} and not pt.is_nested(wanted):
             return parse(pa.array(values, pa.string()), wanted)
         return pa.array([normal(value, wanted) for value in values], wanted)
     except FAILURES:
-        for index, value in enumerate(values):
-            try:
-                pa.array([normal(value, wanted)], wanted)
-            except FAILURES:
-                raise misfit(place, index, field, value) from None
-        raise
+        index = first_misfit(len(values), lambda start, stop: _fits(values[start:stop], wanted))
+        if _fits(values[index : index + 1], wanted):
+            raise
+        raise misfit(place, index, field, values[index]) from None
+
+
+def _fits(values: list[Any], wanted: pa.DataType) -> bool:
+    try:
+        pa.array([normal(value, wanted) for value in values], wanted)
+    except FAILURES:
+        return False
+    return True
 
 
 def _natural(wanted: pa.DataType) -> set[type]:
@@ -150,13 +159,15 @@ def _decimal(value: Any, wanted: pa.DataType) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return _refuse(value)  # type: ignore[no-any-return]
     exact = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
-    return exact if exact.is_finite() else _refuse(value)
+    return _refuse(value) if decimals.is_far(exact) else exact
 
 
 def _integer(value: Any, wanted: pa.DataType) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or int(value) != value:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return _refuse(value)  # type: ignore[no-any-return]
-    return int(value)
+    if isinstance(value, Decimal) and value.adjusted() >= decimals.DIGITS_MOST:
+        return _refuse(value)  # type: ignore[no-any-return]  # int() would write out all its digits
+    return int(value) if int(value) == value else _refuse(value)
 
 
 def _floating(value: Any, wanted: pa.DataType) -> float:

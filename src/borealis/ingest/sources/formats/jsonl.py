@@ -17,6 +17,7 @@ import pyarrow.json as pajson
 import pyarrow.types as pt
 
 from borealis.errors import InputError
+from borealis.ingest.sources import decimals
 from borealis.ingest.sources.fit import Place, match_columns
 from borealis.ingest.sources.python_values import batch_of
 from borealis.ingest.sources.suffixes import is_gzipped
@@ -111,6 +112,8 @@ def read_block(block: bytes, raw: pa.Schema, rows: int) -> pa.RecordBatch | None
         return None
     if b"null" in block and (NULL.search(block) or block.lstrip().startswith(b"null")):
         return None  # Arrow's reader takes a bare null for a row, and crashes if it is the first
+    if not decimals.is_safe_json(block, raw):
+        return None
     try:
         table = pajson.read_json(
             io.BytesIO(block),
@@ -139,7 +142,7 @@ def _integer(text: str) -> int | Decimal:
 def parse_line(line: bytes, place: Place, index: int) -> dict[str, Any]:
     """One object, its numbers exact; an InputError if it is none."""
     try:
-        value = json.loads(line, parse_float=Decimal, parse_int=_integer)
+        value = json.loads(line, parse_float=decimals.number, parse_int=_integer)
     except (ValueError, RecursionError) as error:
         raise InputError(
             f"{place.row(index)} is not JSON ({error}): {line[:60].decode(errors='replace')!r}",
