@@ -190,12 +190,25 @@ class Acks:
 
 
 def keep_from(routes: Routes, peers: Peers, stream: str, reader: str, position: int) -> None:
-    """Have a stream kept for a reader from a tuple on, before it reads; raises if that cannot be had now."""
+    """Have a stream kept for a reader from a tuple on, before it reads; raises if that cannot be had now.
+
+    Nobody reads the stream here yet, so that nobody has noticed if it is served elsewhere by now.
+    """
+    tried = routes.address(stream)
+    try:
+        _keep_at(tried, routes, peers, stream, reader, position)
+    except BorealisError:
+        there = routes.look_up(stream)
+        if there == tried:
+            raise
+        _keep_at(there, routes, peers, stream, reader, position)
+
+
+def _keep_at(address: str | None, routes: Routes, peers: Peers, stream: str, reader: str, position: int) -> None:
     queue = routes.local(stream)
     if queue is not None:
         queue.register(reader, position)
         return
-    address = routes.address(stream)
     if address is None:
         raise StreamError(f"nobody serves stream {stream} yet")
     peers.at(address).act("keep", Ack(stream=stream, reader=reader, level=1, upto=position), Done, within=KEEP_S)

@@ -9,10 +9,12 @@ import pyarrow as pa
 import pytest
 
 from borealis.emit.queue import OutputQueue
-from borealis.errors import GoneError
-from borealis.node.feeds import Acks, Peers, Routes, StreamFeed
+from borealis.errors import GoneError, StreamError
+from borealis.node.feeds import Acks, Peers, Routes, StreamFeed, Way, keep_from
+from borealis.node.node import Node
 from borealis.section import section
 from borealis.tuples import FIRST_TIME
+from borealis.wire.server import WireServer
 
 SCHEMA = pa.schema([("n", pa.int64())])
 
@@ -89,3 +91,19 @@ def test_one_that_forgets_goes_on_at_the_oldest_tuple_there_is(
     feed.forgetful = True
     assert next(feed.sections(0, FIRST_TIME)).first == 100
     feed.stop()
+
+
+def test_what_a_backup_will_read_is_kept_where_it_is_served_now() -> None:
+    """The node that it was told of is dead, and the stream was taken over by another."""
+    node = Node("other")
+    node.kept["d/s"] = node.queues["d/s"] = kept = queue(5)
+    with WireServer(node) as server:
+        peers = Peers(None)
+        routes = Routes(lambda _: None, lambda _: Way(server.address, None))
+        routes.put("d/s", "grpc://127.0.0.1:1")
+        keep_from(routes, peers, "d/s", "d.u2", 3)
+        assert kept.acked("d.u2", 1) == 3
+        with pytest.raises(StreamError, match="no stream d/other"):
+            keep_from(routes, peers, "d/other", "d.u2", 3)
+        peers.close()
+    node.close()
