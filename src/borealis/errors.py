@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+SHOWN_MOST = 80  # characters of a value that is wrong
+
 
 class BorealisError(Exception):
     """The root of all errors a user can mend; `hint` says how.
@@ -81,6 +83,16 @@ def times(count: int) -> str:
     ('once', '3 times')
     """
     return "once" if count == 1 else f"{count} times"
+
+
+def brief(value: object) -> str:
+    """A value as a message shows it: short, however long it is.
+
+    >>> brief("abc"), len(brief("x" * 1_000_000))
+    ("'abc'", 80)
+    """
+    text = repr(value)
+    return text if len(text) <= SHOWN_MOST else text[: SHOWN_MOST - 3] + "..."
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

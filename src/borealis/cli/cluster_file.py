@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from borealis.diagram.notation import PlainLoader
 from borealis.emit.whereabouts import HOST, PORT, PORT_MOST
 from borealis.errors import ClusterError, MachineError, did_you_mean
 from borealis.hosts import is_loopback
@@ -77,7 +78,7 @@ class ClusterFile(_Checked):
 def load_cluster_file(path: Path) -> ClusterFile:
     """The file, checked: a wrong word is told with its place."""
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=PlainLoader)
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is not text"
         raise MachineError(f"cannot read '{path}': {why}", hint="check the path") from None

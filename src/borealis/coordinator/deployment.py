@@ -28,7 +28,7 @@ from borealis.coordinator.threads import side_by_side
 from borealis.diagram import passes
 from borealis.diagram.cut import Piece, cut, even_cuts
 from borealis.diagram.spec import Spec
-from borealis.errors import BorealisError, DiagramError, WireError
+from borealis.errors import BorealisError, DiagramError, WireError, brief
 from borealis.wire.messages import NAME_RULE, Checked, CheckOrder, DiagramName, is_name
 
 log = logging.getLogger("borealis.coordinator")
@@ -69,7 +69,7 @@ def _checked(yaml: str) -> Spec:
     passes.check(spec)
     if not is_name(spec.name):
         hint = f"{NAME_RULE}: the name is part of its streams' names"
-        raise DiagramError(f"a diagram called {spec.name!r} cannot be deployed", hint=hint)
+        raise DiagramError(f"a diagram called {brief(spec.name)} cannot be deployed", hint=hint)
     return spec
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from borealis.errors import DiagramError, did_you_mean
+from borealis.errors import DiagramError, brief, did_you_mean
 
 UNITS_US = {
     "day": 86_400_000_000,
@@ -119,7 +119,7 @@ class CountWindow:
 def _check_tuples(what: str, n: object) -> None:
     if isinstance(n, bool) or not isinstance(n, int):
         hint = "for a span of time say window(...)"
-        raise DiagramError(f"a count window's {what} is a number of tuples, not {n!r}", hint=hint)
+        raise DiagramError(f"a count window's {what} is a number of tuples, not {brief(n)}", hint=hint)
     if not 0 < n <= MOST_TUPLES:
         hint = f"give a {what} such as 100, at most {MOST_TUPLES}"
         raise DiagramError(f"a count window's {what} cannot be {n} tuples", hint=hint)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from borealis.errors import DiagramError, did_you_mean
+from borealis.errors import DiagramError, brief, did_you_mean
 
 
 class Frozen(BaseModel):
@@ -42,7 +42,7 @@ class Frozen(BaseModel):
             case "missing":
                 problem = f"'{place}' is missing"
             case "string_type":
-                problem = f"'{place}' must be text, not {first['input']!r}"
+                problem = f"'{place}' must be text, not {brief(first['input'])}"
             case _:
                 problem = f"'{place}': {first['msg'][:1].lower()}{first['msg'][1:]}"
         return DiagramError(f"{cls.noun} '{fields.get('name', '?')}': {problem}", hint=hint)

@@ -1,4 +1,5 @@
-"""YAML as diagrams are written in it: every scalar is text, no key comes twice, nothing in it can run code.
+"""YAML as diagrams are written in it: every scalar is text, no key comes twice, nothing stands for something else,
+nothing in it can run code.
 
 Plain YAML would read the key `on` as true, the expression `1.0` as a number, and of two inputs of one name the last.
 """
@@ -10,17 +11,33 @@ from typing import Any
 
 import yaml
 
-from borealis.errors import DiagramError
+from borealis.errors import DiagramError, brief
 
 _BREAK = re.compile(r"[\r\n\x85\u2028\u2029\ufeff]")
 
 
-class _Loader(yaml.SafeLoader):
+class PlainLoader(yaml.SafeLoader):
+    """Reads a text whose size is that of what it says: an alias could repeat a list in a list in a list."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(
+                None, None, f"an alias (*{brief(event.anchor)[1:-1]}): write out what it stands for", event.start_mark
+            )
+        return super().compose_node(parent, index)
+
+
+class _Loader(PlainLoader):
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML's own way to say it
 
 
 class _Dumper(yaml.SafeDumper):
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """What stands in two places is written twice."""
+        return True
 
 
 class Block(dict[str, Any]):

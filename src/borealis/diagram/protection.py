@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 from borealis.diagram import notation
 from borealis.diagram.durations import Duration, parse
 from borealis.diagram.frozen import Frozen
-from borealis.errors import DiagramError, did_you_mean
+from borealis.errors import DiagramError, brief, did_you_mean
 
 if TYPE_CHECKING:
     from borealis.diagram.spec import Spec
@@ -172,7 +172,7 @@ def check_names(
 def read(body: Any) -> tuple[Protection, ...]:
     """From the YAML form: one mapping with an approach, or one for each name."""
     if not isinstance(body, dict):
-        raise DiagramError(f"'protection' must say an approach, not {body!r}", hint="write {approach: passive}")
+        raise DiagramError(f"'protection' must say an approach, not {brief(body)}", hint="write {approach: passive}")
     if isinstance(body.get("approach"), str):
         body = {ALL: body}
     found = []
@@ -181,7 +181,8 @@ def read(body: Any) -> tuple[Protection, ...]:
             known = [field for field in Protection.model_fields if field != "name"]
             hint = did_you_mean(name, known) if name not in known else "say its approach: {approach: passive}"
             raise DiagramError(
-                f"protection '{name}' must say an approach, not {fields!r}", hint=hint or "write {approach: passive}"
+                f"protection '{name}' must say an approach, not {brief(fields)}",
+                hint=hint or "write {approach: passive}",
             )
         if "name" in fields:
             raise DiagramError(f"protection '{name}': unknown key 'name'", hint="the name is the key it stands under")

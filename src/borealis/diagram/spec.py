@@ -17,7 +17,7 @@ from borealis.diagram.durations import Duration, parse
 from borealis.diagram.frozen import Frozen
 from borealis.diagram.names import no_column
 from borealis.diagram.protection import Protection
-from borealis.errors import DiagramError, InputError, did_you_mean
+from borealis.errors import SHOWN_MOST, DiagramError, InputError, brief, did_you_mean
 
 VERSION = 1  # of the YAML form
 LATE = ".late"  # the side stream of an input: what came after the boundary had passed it
@@ -284,8 +284,10 @@ class Spec(Frozen):
         if not isinstance(data, dict) or "borealis" not in data:
             raise DiagramError("not a diagram", hint="its first line is 'borealis: 1'")
         if data["borealis"] != str(VERSION):
-            seen = data["borealis"]
-            raise DiagramError(f"a diagram of version {seen}", hint=f"this Borealis reads version {VERSION}")
+            seen = data["borealis"] if isinstance(data["borealis"], str) else brief(data["borealis"])
+            raise DiagramError(
+                f"a diagram of version {seen[:SHOWN_MOST]}", hint=f"this Borealis reads version {VERSION}"
+            )
         keys = ("borealis", "name", "inputs", "boxes", "outputs", "protection")
         _known("diagram", data, keys)
         name = data.get("name")
@@ -352,14 +354,16 @@ def _section(data: Mapping[str, Any], key: str) -> Iterable[tuple[str, Any]]:
     body = data.get(key) or {}
     if not isinstance(body, dict):
         raise DiagramError(
-            f"'{key}' must hold one entry per name, not {body!r}", hint=f"write '{key}:' and indent them"
+            f"'{key}' must hold one entry per name, not {brief(body)}", hint=f"write '{key}:' and indent them"
         )
     return body.items()
 
 
 def _read_input(name: str, body: Any) -> Input:
     if not isinstance(body, dict):
-        raise DiagramError(f"input '{name}' must have columns, not {body!r}", hint='write {columns: "ts TIMESTAMP"}')
+        raise DiagramError(
+            f"input '{name}' must have columns, not {brief(body)}", hint='write {columns: "ts TIMESTAMP"}'
+        )
     _known(f"input '{name}'", body, [field for field in Input.model_fields if field != "name"])
     empty = ("", "null", "~")  # every scalar is text here, also the one that says there is none
     return Input(name=name, **{k: v for k, v in body.items() if k not in ("time", "idle", "every") or v not in empty})

@@ -48,6 +48,7 @@ def test_nodes_alone_are_enough(tmp_path: Path) -> None:
     [
         ("[1, 2]", "describes no cluster"),
         ("nodes: {", "is no YAML"),
+        ("nodes: [&a {name: a}, *a]", "an alias (*a): write out what it stands for"),
         ("coordinator: {}", "'nodes' is missing"),
         ("nodes: []", "'nodes' is no list of nodes (got []). Hint: write 'nodes: [{name: node1}]'"),
         ("nodes: 3", "'nodes' is no list of nodes (got 3)"),

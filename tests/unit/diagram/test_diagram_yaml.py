@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from borealis.diagram import Diagram, Spec, window
+from borealis.diagram import Diagram, Spec, notation, window
 from borealis.diagram.boxes import BOXES
 from borealis.diagram.boxes.aggregate import Aggregate
 from borealis.diagram.boxes.filter import Filter
@@ -251,3 +251,46 @@ def test_other_readers_see_the_same() -> None:
     seen = yaml.safe_load(GOLDEN)
     assert seen["boxes"]["map_1"]["map"]["exprs"]["one"] == "1"
     assert seen["boxes"]["map_1"]["map"]["exprs"]["true"] == "null"
+
+
+ALIASES = "[&a0 [x, x], &a1 [*a0, *a0]]"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"borealis: {ALIASES}",
+        f"borealis: 1\nname: a\ninputs: {ALIASES}",
+        "borealis: 1\nname: a\ninputs: {p: &p {columns: ts TIMESTAMP}, q: *p}\noutputs: {o: p, r: q}",
+        "borealis: 1\nname: &n a\ninputs: {p: {columns: ts TIMESTAMP}}\noutputs: {o: p, *n : p}",
+    ],
+)
+def test_nothing_stands_for_something_else(text: str) -> None:
+    with pytest.raises(DiagramError, match=r"bad YAML in line \d, column \d+: an alias \(\*\w+\): write out"):
+        Spec.from_yaml(text)
+
+
+def test_what_stands_in_two_places_is_written_twice() -> None:
+    shared = {"columns": ["a", "b"]}
+    assert notation.load(notation.dump({"one": shared, "other": shared})) == {"one": shared, "other": shared}
+
+
+MANY = "[" + ", ".join(["x"] * 100_000) + "]"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"borealis: {MANY}",
+        f"borealis: {'1' * 100_000}",
+        f"borealis: 1\nname: a\ninputs: {MANY}",
+        f"borealis: 1\nname: a\ninputs: {{i: {MANY}}}",
+        f"borealis: 1\nname: a\ninputs: {{i: {{columns: {MANY}, time: t}}}}",
+        f"borealis: 1\nname: a\nprotection: {MANY}",
+        f"borealis: 1\nname: a\nprotection: {{b: {MANY}}}",
+    ],
+)
+def test_what_is_wrong_is_told_briefly_however_long_it_is(text: str) -> None:
+    with pytest.raises(DiagramError) as e:
+        Spec.from_yaml(text)
+    assert len(str(e.value)) < 300
