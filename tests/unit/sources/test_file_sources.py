@@ -305,6 +305,7 @@ def test_sparse_json_columns_are_null_when_asked(tmp_path: Path) -> None:
         ("a.csv", "s,i\nx,1\nx,one\n", "row 2: column 'i' is INT, but the value is 'one'"),
         ("a.csv", "s,i\nx,1.5\n", "row 1: column 'i' is INT, but the value is '1.5'"),
         ("a.csv", "s,i,i\nx,1,2\n", "has 2 columns for 'i'"),
+        ("a.csv", '"s,i\n' + "a,1\n" * 1500, "row of more than 500 bytes"),
         ("a.csv", 's,i\na,1\n"' + "x\n" * 1500 + '",1\n' + "b,1\n" * 400, "row of more than 500 bytes"),
         ("a.jsonl", '{"s":"x","i":1}\n{"s":1,"i":1}\n', "row 2: column 's' is STRING, but the value is 1"),
         ("a.jsonl", '{"s":"x","i":1}\n{"s":"x","i":true}\n', "row 2: column 'i' is INT, but the value is True"),

@@ -20,6 +20,7 @@ from borealis.errors import DiagramError, InputError
 from borealis.ingest.sources import as_source, watch
 from borealis.ingest.sources.base import LiveSource
 from borealis.ingest.sources.dead_letters import DeadLetters
+from borealis.ingest.sources.formats import csv as csv_format
 from borealis.ingest.sources.watch import WatchSource
 from borealis.node.progress import Progress
 
@@ -413,6 +414,39 @@ def test_bad_records_far_into_a_large_file(place: Path, home: Path, bad: int) ->
     assert read(a_watch(place, home)) == good
     assert read(a_watch(place, home), 29_000) == good[29_000:]
     assert letters(home)[0]["place"] == f"a.csv, record {bad + 1}"
+
+
+def test_nothing_is_lost_behind_a_long_field_of_many_lines(
+    place: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks and records must agree on what one record is: those that were read by blocks are passed by."""
+    monkeypatch.setattr(csv_format, "BLOCK_BYTES", 2**18)
+    text = f'ts,n,word\n1970-01-01T00:00:00Z,0,"{"x" * 199}\n' + f"{'x' * 199}\n" * 1_000 + '"\n'
+    text += "".join(f"1970-01-01T00:00:00Z,{n},{'y' * 20}\n" for n in range(1, 15_000))
+    (place / "a.csv").write_text(f"{text}1970-01-01T00:00:00Z,bad,z\n1970-01-01T00:00:00Z,15000,z\n")
+    (place / END).touch()
+    assert read(a_watch(place, home)) == list(range(15_001))
+    assert [one["place"] for one in letters(home)] == ["a.csv, record 15001"]
+
+
+def test_a_quote_that_is_never_closed_takes_no_more_than_a_record_may_have(place: Path, home: Path) -> None:
+    line = f"1970-01-01T00:00:00Z,{{:05}},{'y' * 470}\n"
+    size, count = len(line.format(0)), 20_000
+    (place / "a.csv").write_text('ts,n,word\n"' + "".join(line.format(n) for n in range(count)))
+    (place / END).touch()
+    found = read(a_watch(place, home))
+    [letter] = letters(home)
+    assert letter["bytes"] == len('"') + size * found[0]
+    assert found == list(range(found[0], count))
+    assert found[0] == 2 * csv_format.BLOCK_BYTES // size + 1
+
+
+def test_empty_lines_before_the_only_column(place: Path, home: Path) -> None:
+    (place / "a.csv").write_text("\n\nts\n1970-01-01T00:00:01Z\nbad\n1970-01-01T00:00:03Z\n")
+    (place / END).touch()
+    batches = a_watch(place, home).batches(pa.schema([SCHEMA.field("ts")]), 0, 10)
+    assert [at.second for batch in batches for at in batch["ts"].to_pylist()] == [1, 3]
+    assert [one["place"] for one in letters(home)] == ["a.csv, record 2"]
 
 
 def test_the_count_stands_in_progress_and_summary(place: Path, home: Path) -> None:

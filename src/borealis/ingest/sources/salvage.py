@@ -7,7 +7,6 @@ alone, never on where reading began.
 
 from __future__ import annotations
 
-import csv as csv_module
 import gzip
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +29,7 @@ from borealis.ingest.sources.suffixes import is_gzipped
 from borealis.tuples import Int64s
 
 RECORDS_AT_ONCE = 10_000  # of a CSV file with a bad one in it
+BYTES_AT_ONCE = 16 * 2**20  # of these records
 ROWS_AT_ONCE = 65_536  # of a Parquet file
 
 
@@ -101,13 +101,13 @@ def _csv(path: Path, schema: pa.Schema, time: str | None, options: CsvOptions) -
             return
     except (InputError, pa.ArrowException):
         pass  # found again, and told, when records are looked at one by one
-    _, first = csv.first_row(path, options)
+    empty, first = csv.first_row(path, options)
     if first is None:
         return
+    head = (empty if len(first) == 1 else 0) + 1 if options.header else 0  # among the records
     reader = CsvRecords(len(first), csv.choose(first, schema, path, options), schema, options)
     with _lines(path) as file:
-        records = islice(_csv_records(file, len(first), options), done + options.header, None)
-        while values := list(islice(records, RECORDS_AT_ONCE)):
+        for values in _some(islice(_csv_records(file, len(first), options), done + head, None)):
             yield _piece(decode(values, reader, schema, time), values, done)
             done += len(values)
 
@@ -118,25 +118,23 @@ def _lines(path: Path) -> IO[str]:
 
 
 def _csv_records(file: IO[str], columns: int, options: CsvOptions) -> Iterator[bytes]:
-    """The bytes of each record: a line, or several where line ends are quoted."""
-    taken: list[str] = []
+    """The bytes of each record; one that was broken off is longer than `decode` takes."""
+    for row, text in csv.rows(file, options):
+        if row is None or row or columns == 1:
+            yield text.encode("utf-8", "surrogateescape")
 
-    def noted() -> Iterator[str]:
-        for line in file:
-            taken.append(line)
-            yield line
 
-    reader = csv_module.reader(noted(), delimiter=options.delimiter, quotechar=options.quote)
-    while True:
-        taken.clear()
-        try:
-            row = next(reader)
-        except StopIteration:
-            return
-        except csv_module.Error:
-            row = [""]  # Arrow's reader will say what is wrong
-        if row or columns == 1:
-            yield "".join(taken).encode("utf-8", "surrogateescape")
+def _some(records: Iterator[bytes]) -> Iterator[list[bytes]]:
+    """As many records as are looked at together."""
+    values, size = [], 0
+    for record in records:
+        values.append(record)
+        size += len(record)
+        if len(values) == RECORDS_AT_ONCE or size >= BYTES_AT_ONCE:
+            yield values
+            values, size = [], 0
+    if values:
+        yield values
 
 
 class CsvRecords:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +19,9 @@ from borealis.ingest.sources.fit import Place, fit_column, match_columns
 from borealis.ingest.sources.suffixes import is_gzipped
 
 BLOCK_BYTES = 4 * 2**20  # a row longer than this cannot be read
+BLOCKS_OF_A_ROW = 2  # one that begins in a block and ends in the next can be
+FIELD_CHARACTERS_MOST = 2**31 - 1  # as much as a C long holds anywhere: rows are bounded here, not fields by Python
+csv.field_size_limit(max(csv.field_size_limit(), FIELD_CHARACTERS_MOST))
 
 
 @dataclass(frozen=True)
@@ -95,11 +97,57 @@ def first_row(path: Path, options: CsvOptions) -> tuple[int, list[str] | None]:
     """How many empty lines come before the first row, and that row."""
     empty = 0
     with _lines(path) as file:
-        for row in csv.reader(file, delimiter=options.delimiter, quotechar=options.quote):
+        for row, _ in rows(file, options):
+            if row is None:
+                raise _too_long(path)
             if row:
                 return empty, row
             empty += 1
     return (0, [""]) if empty and not options.header else (empty, None)
+
+
+def rows(file: IO[str], options: CsvOptions) -> Iterator[tuple[list[str] | None, str]]:
+    """Each row by Python's reader: its fields, and its text, which is several lines where line ends are quoted.
+
+    A row that is longer than any that Arrow reads has no fields and is broken off: the next line begins another. Else a
+    quote that is never closed would take the rest of the file with it.
+    """
+    lines = _RowLines(file, BLOCKS_OF_A_ROW * BLOCK_BYTES)
+    reader = csv.reader(lines, delimiter=options.delimiter, quotechar=options.quote)
+    while True:
+        lines.begin()
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error:
+            yield None, "".join(lines.taken)
+        else:
+            yield row, "".join(lines.taken)
+
+
+class _RowLines:
+    """The lines of one row after the other, for as long as the row is not too long."""
+
+    def __init__(self, file: IO[str], characters_most: int) -> None:
+        self._file, self._most = file, characters_most
+        self.begin()
+
+    def begin(self) -> None:
+        """Another row comes."""
+        self.taken: list[str] = []
+        self._characters = 0
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        if self._characters > self._most:
+            raise csv.Error("too long a row")
+        line = next(self._file)
+        self.taken.append(line)
+        self._characters += len(line)
+        return line
 
 
 def choose(first: list[str], schema: pa.Schema, path: Path, options: CsvOptions) -> list[int]:
@@ -125,10 +173,12 @@ def text_column(column: pa.Array, field: pa.Field, place: Place) -> pa.Array:
 def _explain(error: pa.ArrowInvalid, path: Path, columns: int, options: CsvOptions) -> InputError:
     """Arrow does not say which row; a second, slow reading does."""
     if "straddl" in str(error):
-        return InputError(f"{path} has a row of more than {BLOCK_BYTES} bytes", hint="look for a quote never closed")
-    with _lines(path) as file, suppress(csv.Error):
+        return _too_long(path)
+    with _lines(path) as file:
         number = 0
-        for row in csv.reader(file, delimiter=options.delimiter, quotechar=options.quote):
+        for row, _ in rows(file, options):
+            if row is None:
+                return _too_long(path)
             if not row and columns > 1:
                 continue
             number += 1
@@ -139,3 +189,7 @@ def _explain(error: pa.ArrowInvalid, path: Path, columns: int, options: CsvOptio
                     hint="quote fields that hold the delimiter or a line break",
                 )
     return InputError(f"{path} is not a readable CSV file ({error})", hint="check the delimiter and the quotes")
+
+
+def _too_long(path: Path) -> InputError:
+    return InputError(f"{path} has a row of more than {BLOCK_BYTES} bytes", hint="look for a quote never closed")
