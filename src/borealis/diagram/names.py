@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from borealis.errors import DiagramError, did_you_mean
+from borealis.errors import DiagramError, brief, did_you_mean
 from borealis.tuples import CAUSE, HEADER, SUB
 
 RESERVED = (*HEADER, CAUSE, SUB)
+UNFIT = ("`", "${")  # the one ends a name in SQL, the other stands for a variable of the process
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -16,13 +17,18 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 def require_identifier(what: str, name: str) -> None:
     """Refuse a name for an input, box or output that could not stand in a file name, a URL or an arrow."""
     if not _IDENTIFIER.fullmatch(name):
-        raise DiagramError(f"{what} {name!r} is not a usable name", hint="use letters, digits and _, no digit first")
+        raise DiagramError(
+            f"{what} {brief(name)} is not a usable name", hint="use letters, digits and _, no digit first"
+        )
 
 
 def require_free(name: str) -> None:
-    """Refuse a column name that is empty or belongs to the engine."""
+    """Refuse a column name that is empty, that belongs to the engine, or that is no name once it stands in SQL."""
     if not name.strip():
         raise DiagramError("a column has an empty name", hint="give it one")
+    for sign in UNFIT:
+        if sign in name:
+            raise DiagramError(f"column name '{name}' has {sign} in it", hint="Spark reads that as its own: rename it")
     if name.startswith("__") or name.lower() in RESERVED:
         taken = ", ".join(RESERVED)
         raise DiagramError(

@@ -213,6 +213,11 @@ def columns_of_ddl(text: str) -> list[tuple[str, str]]:
     return columns
 
 
+def arguments(pieces: Sequence[Token], opening: int) -> list[list[Token]]:
+    """The arguments of the call whose bracket opens here."""
+    return _split_commas(pieces[opening + 1 : _closing(pieces, opening)])
+
+
 def _scan(text: str) -> Iterator[Token]:
     at = 0
     while at < len(text):

@@ -28,7 +28,7 @@ REPEATABLE, CONVERGENT, DETERMINISTIC, ARBITRARY = CLASSES
 UNREPEATABLE_CALLS = frozenset(
     {"rand", "random", "randn", "randstr", "uniform", "uuid", "shuffle", "now", "curdate", "current_timestamp"}
     | {"current_date", "current_time", "localtimestamp", "monotonically_increasing_id", "spark_partition_id"}
-    | {"input_file_name", "input_file_block_start", "input_file_block_length", "reflect", "java_method", "try_reflect"}
+    | {"input_file_name", "input_file_block_start", "input_file_block_length"}
 )
 UNREPEATABLE_WITHOUT_ARGUMENT = frozenset({"unix_timestamp"})
 UNREPEATABLE_WORDS = frozenset({"current_timestamp", "current_date", "current_time", "localtimestamp"})

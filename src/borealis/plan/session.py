@@ -35,6 +35,7 @@ SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
+    "spark.sql.variable.substitute": "false",  # what is in an expression is no variable of the process
     "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
     "spark.sql.streaming.minBatchesToRetain": "2",
     "spark.sql.streaming.numRecentProgressUpdates": "8",

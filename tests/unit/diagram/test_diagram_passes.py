@@ -91,5 +91,6 @@ def test_the_order_of_passes() -> None:
         "cycles",
         "windows",
         "columns",
+        "expressions",
         "ends",
     ]

@@ -137,15 +137,13 @@ def test_split_join(text: str, keys: list[tuple[str, str]], residual: str | None
 
 
 def test_columns_of_ddl() -> None:
-    text = (
-        "ts TIMESTAMP, src STRING, d DECIMAL(10,2), m MAP<STRING, ARRAY<INT>>, `odd, ``name` INT, 名前 STRING NOT NULL"
-    )
+    text = "ts TIMESTAMP, src STRING, d DECIMAL(10,2), m MAP<STRING, ARRAY<INT>>, `odd, name` INT, 名前 STRING NOT NULL"
     assert sql.columns_of_ddl(text) == [
         ("ts", "TIMESTAMP"),
         ("src", "STRING"),
         ("d", "DECIMAL(10,2)"),
         ("m", "MAP<STRING, ARRAY<INT>>"),
-        ("odd, `name", "INT"),
+        ("odd, name", "INT"),
         ("名前", "STRING NOT NULL"),
     ]
 
@@ -164,6 +162,8 @@ def test_columns_of_ddl() -> None:
         ("_Time INT", "reserved"),
         ("__x INT", "reserved"),
         ("`` INT", "a column has an empty name"),
+        ("`a``b` INT", "column name 'a`b' has ` in it"),
+        ("`${env:HOME}` INT", "has ${ in it"),
     ],
 )
 def test_columns_of_ddl_refuses(text: str, part: str) -> None:

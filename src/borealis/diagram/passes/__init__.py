@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from borealis.diagram.passes import arrows, columns, cycles, ends, names, windows
+from borealis.diagram.passes import arrows, columns, cycles, ends, expressions, names, windows
 from borealis.diagram.spec import Spec
 
 Pass = Callable[[Spec], None]
 
 # Holds of every diagram, also of one that is still being drawn.
-SOUND: tuple[Pass, ...] = (names.check, arrows.check, cycles.check, windows.check, columns.check)
+SOUND: tuple[Pass, ...] = (names.check, arrows.check, cycles.check, windows.check, columns.check, expressions.check)
 
 PASSES: tuple[Pass, ...] = (*SOUND, ends.check)
 
