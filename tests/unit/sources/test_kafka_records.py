@@ -173,6 +173,42 @@ def test_a_record_means_the_same_in_any_company(values: list[bytes | None]) -> N
     assert [index for index, _ in together.bad] == [i for i, one in enumerate(alone) if one.bad]
 
 
+@pytest.mark.parametrize("other", [line(), line(bytes="8")], ids=["read by Arrow", "read one by one"])
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        (b'{"TS":"2026-01-01T12:00:00Z"}', None),
+        (b'{"ts":"2026-01-01T12:00:00Z","Bytes":5}', {"bytes": None}),
+        (b'{"ts":"2026-01-01T12:00:00Z","share":1.00000017881393432617187499}', {"share": 1.0000001192092896}),
+    ],
+    ids=["no time", "another name", "rounded once"],
+)
+def test_names_are_exact_and_numbers_rounded_once_in_any_company(
+    value: bytes, wanted: dict[str, object] | None, other: bytes
+) -> None:
+    """Otherwise a restart, which reads records in other company, would come to other rows."""
+    schema = SCHEMA.append(pa.field("share", pa.float32()))
+    for values in ([value], [other, value], [value, other, other]):
+        found = read(list(values), schema=schema)
+        at = values.index(value)
+        rows = [row for row, record in zip(found.rows.to_pylist(), found.record, strict=True) if record == at]
+        if wanted is None:
+            assert (rows, [number for number, _ in found.bad]) == ([], [at])
+        else:
+            assert rows[0] | wanted == rows[0]
+
+
+def test_what_nobody_foresaw_is_a_bad_record_too() -> None:
+    """Arrow streams with any bytes changed: rows, or a reason; never an end of the reading."""
+    chance = random.Random(7)
+    whole, bad = stream([ROW, ROW | {"src": None}]), 0
+    for _ in range(1500):
+        changed = bytearray(whole)
+        changed[chance.randrange(len(changed))] = chance.choice([0, 1, 127, 128, 255])
+        bad += len(read([bytes(changed)], "arrow").bad)
+    assert bad > 100
+
+
 def test_many_bad_records_among_many() -> None:
     chance = random.Random(1)
     values = [b"oops" if chance.random() < 0.05 else line(bytes=i) for i in range(5_000)]

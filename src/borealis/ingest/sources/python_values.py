@@ -173,7 +173,10 @@ def _integer(value: Any, wanted: pa.DataType) -> int:
 def _floating(value: Any, wanted: pa.DataType) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return _refuse(value)  # type: ignore[no-any-return]
-    made = float(value)
+    if isinstance(value, Decimal) and pt.is_float32(wanted):  # by way of a double it would be rounded twice
+        made = float(pa.scalar(str(value)).cast(wanted).as_py())
+    else:
+        made = float(value)
     return made if isinstance(value, float) or abs(made) != float("inf") else _refuse(value)
 
 

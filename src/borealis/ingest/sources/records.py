@@ -23,6 +23,8 @@ from borealis.ingest.sources.python_values import batch_of
 from borealis.tuples import Int64s
 
 FORMATS = ("json", "csv", "arrow")
+# What libraries raise for a record that nobody foresaw. It is a letter like others: one record must not stop the rest.
+UNREADABLE = (InputError, ValueError, ArithmeticError, TypeError, NotImplementedError, RecursionError)
 RECORD_BYTES_MOST = 4 << 20  # a larger record is not read
 BLANK = re.compile(rb"\n[ \t\r]*\n")
 RECORD = Place("the record")
@@ -94,7 +96,7 @@ def _read(values: Sequence[Any], good: list[int], reader: Records, bad: list[tup
     chosen = [values[i] for i in good] if len(good) < len(values) else values
     try:
         rows, counts = reader.read(chosen)
-    except InputError as error:
+    except UNREADABLE as error:
         if len(good) == 1:
             bad.append((good[0], _reason(error)))
             return
@@ -112,7 +114,9 @@ def _read(values: Sequence[Any], good: list[int], reader: Records, bad: list[tup
     yield rows, at if counts is None else np.repeat(at, counts)
 
 
-def _reason(error: InputError) -> str:
+def _reason(error: Exception) -> str:
+    if not isinstance(error, InputError):
+        return f"it cannot be read ({type(error).__name__}: {_said(error)})"
     return error.message.replace(f"{NOT_A_ROW}: ", "").replace(NOT_A_ROW, "it")
 
 
@@ -138,9 +142,7 @@ class Json:
             batch = read_block(block, self._raw, len(values))
             if batch is not None:
                 return fit(batch, self._schema, RECORD, text=True), None
-        if len(values) > 1:
-            return self._slowly(values), None
-        return batch_of([parse_line(values[0], RECORD, 0)], self._schema, RECORD, absent_is_null=True), None
+        return self._slowly(values), None
 
     def doubtful(self, values: Sequence[bytes]) -> list[int]:
         """After an error: those that are no objects. There may be others that cannot be read."""
@@ -148,7 +150,8 @@ class Json:
 
     def _slowly(self, values: Sequence[bytes]) -> pa.RecordBatch:
         rows = [parse_line(value, RECORD, 0) for value in values]
-        return batch_of(rows, self._schema, RECORD, absent_is_null=True)
+        # a record means the same whatever comes with it: Arrow's reader takes exact names only
+        return batch_of([[row.get(name) for name in self._schema.names] for row in rows], self._schema, RECORD)
 
 
 def _is_object(value: bytes) -> bool:
@@ -219,7 +222,11 @@ class Arrow:
             table.validate(full=True)
         except (pa.ArrowException, OSError, EOFError) as error:
             raise InputError(f"it is no Arrow stream ({_said(error)})") from None
-        chosen = match_columns(self._schema.names, table.schema.names, RECORD.source)
+        try:
+            names = table.schema.names
+        except UnicodeDecodeError:
+            raise InputError("it has columns whose names are not UTF-8") from None
+        chosen = match_columns(self._schema.names, names, RECORD.source)
         for index, field in zip(chosen, self._schema, strict=True):
             check_type(table.schema.field(index).type, field, RECORD.source)
         whole = table.select(chosen).combine_chunks().to_batches()
