@@ -282,6 +282,14 @@ def test_a_topic_that_was_made_anew(broker: Broker, tmp_path: Path) -> None:
         read(source(broker, topic, tmp_path), 20)
 
 
+def test_a_topic_that_ends_in_the_midst_of_what_must_be_read_again(broker: Broker, tmp_path: Path) -> None:
+    topic = made(broker)
+    broker.put(topic, [record(i, i) for i in range(6)])
+    noted(tmp_path, Base(topic, 0, {0: 0}, None), Batch(0, (Part(0, 0, 10, 10),)))
+    with pytest.raises(InputError, match="ends at offset 6 of partition 0, before 10"):
+        read(source(broker, topic, tmp_path, until=None))
+
+
 # -- dead letters
 
 

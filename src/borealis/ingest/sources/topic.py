@@ -384,6 +384,8 @@ class TopicReader:
             first.setdefault(part.partition, part.first)
             last[part.partition] = part.next
         self.begin(first, last)
+        for number, end in last.items():
+            self._check_holds(number, end, *self.range(number))
         for parts in batches:
             for part in parts:  # a batch has so many rows at most, but any number of bytes
                 one = self._partitions[part.partition]
