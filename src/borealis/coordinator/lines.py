@@ -138,23 +138,26 @@ def slowly(lines: Sequence[Line], schema: pa.Schema) -> Rows:
         except InputError as bad:
             error = bad
             break
-    place: Any = _At(tuple(lines))
+
+    def at(first: int) -> Any:
+        return _At(tuple(lines[first:]))
+
     try:
-        return Rows(batch_of(rows, schema, place), error)
+        return Rows(batch_of(rows, schema, at(0)), error)
     except InputError as bad:
         error = bad  # of the first column with a bad value; the first bad row may be another
 
     def fits(start: int, stop: int) -> bool:
         try:
-            batch_of(rows[start:stop], schema, place)
+            batch_of(rows[start:stop], schema, at(start))
         except InputError:
             return False
         return True
 
     good = first_misfit(len(rows), fits)
-    taken = batch_of(rows[:good], schema, place)
+    taken = batch_of(rows[:good], schema, at(0))
     try:
-        batch_of(rows[: good + 1], schema, place)
+        batch_of(rows[good : good + 1], schema, at(good))
     except InputError as bad:
         error = bad
     return Rows(taken, error)
