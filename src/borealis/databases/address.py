@@ -1,47 +1,70 @@
-"""Where a database is: a URL with variables in it, or a name that stands for one; a password is never shown."""
+"""Where a database is: a URL with variables in it, or a name that stands for one; secrets are never shown."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from borealis.diagram.statements import is_name
+from borealis.diagram.statements import is_name, with_secrets
 from borealis.errors import TrainError
 
 PREFIX = "BOREALIS_DATABASE_"
+HIDDEN = "***"
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _AN_URL = "such as postgresql+psycopg://user:${PASSWORD}@host/db"
 
 
-def address(database: str, environ: Mapping[str, str] = os.environ) -> URL:
-    """The URL of a database as a box names it; variables are those of the process that runs the box.
+@dataclass(frozen=True)
+class Address:
+    """A database as it is opened, as it is shown, and what to take out of all that is told about it."""
 
-    >>> address("sqlite:///${HOME}/a.db", {"HOME": "/home/me"}).database
-    '/home/me/a.db'
+    url: URL
+    shown: str  # as the diagram has it: no variable is filled in
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    def without_secrets(self, text: str) -> str:
+        """A text in which nothing stands that was filled in for user or password."""
+        for secret in sorted({*self.secrets, *(quote(s, safe="") for s in self.secrets)}, key=len, reverse=True):
+            text = text.replace(secret, HIDDEN)
+        return text
+
+
+def address(database: str, environ: Mapping[str, str] = os.environ) -> Address:
+    """The address of a database as a box names it; variables are those of the process that runs the box.
+
+    In the URL of a diagram only user and password are filled in, in that of a name, which is the node's own, all is.
+
+    >>> made = address("postgresql://${ME}:${PW}@host/${PW}", {"ME": "ann", "PW": "s3cret"})
+    >>> made.url.username, made.url.password, made.url.database, made.shown
+    ('ann', 's3cret', '${PW}', 'postgresql://${ME}:***@host/${PW}')
     """
-    text = database
+    secrets: list[str] = []
+
+    def secret(variable: re.Match[str]) -> str:
+        secrets.append(_value(database, variable[1], environ))
+        return quote(secrets[-1], safe="")
+
     if is_name(database):
-        variable = PREFIX + database.upper()
-        text = _value(database, variable, environ)
-    # what stands before the @ is taken apart at signs that a password may hold itself
-    user, at, place = text.rpartition("@")
-    user = _VARIABLE.sub(lambda m: quote(_value(database, m[1], environ), safe=""), user)
-    place = _VARIABLE.sub(lambda m: _value(database, m[1], environ), place)
+        text = _value(database, PREFIX + database.upper(), environ)
+        # what stands before the @ is taken apart at signs that a password may hold itself
+        user, at, place = text.rpartition("@")
+        text = _VARIABLE.sub(secret, user) + at
+        text += _VARIABLE.sub(lambda m: _value(database, m[1], environ), place)
+    else:
+        text = with_secrets(database, lambda piece: _VARIABLE.sub(secret, piece))
     try:
-        url = make_url(user + at + place)
+        url = make_url(text)
     except (ArgumentError, ValueError):  # these would show the text itself
         raise TrainError(f"what '{_shown(database)}' stands for is no URL of a database", hint=_AN_URL) from None
-    return url.set(drivername="postgresql+psycopg") if url.drivername == "postgresql" else url
-
-
-def shown(url: URL) -> str:
-    """A URL for people, without its password."""
-    return url.difference_update_query(["password", "sslpassword"]).render_as_string(hide_password=True)
+    secrets += [str(word) for word in (url.password, url.query.get("password"), url.query.get("sslpassword")) if word]
+    url = url.set(drivername="postgresql+psycopg") if url.drivername == "postgresql" else url
+    return Address(url, _shown(database), tuple(dict.fromkeys(secrets)))
 
 
 def _value(database: str, variable: str, environ: Mapping[str, str]) -> str:
@@ -55,4 +78,5 @@ def _value(database: str, variable: str, environ: Mapping[str, str]) -> str:
 
 
 def _shown(database: str) -> str:
-    return re.sub(r":[^:@/]*@", ":***@", database)
+    hidden = re.sub(r":[^:@/]*@", f":{HIDDEN}@", database)
+    return re.sub(r"([?&](?:ssl)?password=)[^&#]*", rf"\1{HIDDEN}", hidden, flags=re.IGNORECASE)

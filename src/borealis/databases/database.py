@@ -15,7 +15,7 @@ from sqlalchemy import TextClause, create_engine, event, text
 from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
 
-from borealis.databases.address import address, shown
+from borealis.databases.address import address
 from borealis.databases.troubles import UnfitError, said, verdict
 from borealis.diagram.durations import show
 from borealis.diagram.statements import filled
@@ -62,7 +62,9 @@ class Database:
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.box, self.url, self.give_up_us = box, address(named, environ), give_up_us
+        self.box, self.give_up_us = box, give_up_us
+        self.address = address(named, environ)
+        self.url = self.address.url
         self._now, self._sleep = now, sleep
         self._notice: Notice | None = None
         self._in_trouble = False
@@ -91,9 +93,9 @@ class Database:
                 self._tell(None)
                 return done
             except (SQLAlchemyError, OSError, _driver_error()) as error:
-                what = said(error, self.url)
+                what = said(error, self.address)
                 if verdict(error) != "passing":
-                    raise self._told(f"refuses the statement: {what}", "mend the statement, or the table") from error
+                    raise self._told(f"refuses the statement: {what}", "mend the statement, or the table") from None
                 tries += 1
                 waited = self._now() - since
                 if waited + pause > self.give_up_us / 1e6:
@@ -148,7 +150,7 @@ class Database:
     # -- telling
 
     def _named(self, what: str) -> str:
-        return f"box '{self.box}': database {shown(self.url)} {what}"
+        return f"box '{self.box}': database {self.address.shown} {what}"
 
     def _told(self, what: str, hint: str) -> TrainError:
         return TrainError(self._named(what), hint=hint)

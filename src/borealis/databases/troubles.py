@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from sqlalchemy import TextClause, text
-from sqlalchemy.engine import URL, Connection
+from sqlalchemy.engine import Connection
+
+from borealis.databases.address import Address
 
 Verdict = Literal["refused", "passing", "wrong"]
 SAID_MOST = 300  # characters of what a database says
@@ -74,11 +76,10 @@ def reason(error: BaseException) -> str:
     return _one_line(str(original).split("\n")[0])
 
 
-def said(error: BaseException, url: URL) -> str:
-    """What the database said, on one line and without its password."""
+def said(error: BaseException, address: Address) -> str:
+    """What the database said, on one line and without what was filled in for user and password."""
     original = getattr(error, "orig", None) or error
-    text = _one_line(str(original)) or type(original).__name__
-    return text.replace(str(url.password), "***") if url.password else text
+    return _one_line(address.without_secrets(str(original))) or type(original).__name__
 
 
 def _one_line(text: str) -> str:

@@ -26,6 +26,7 @@ _PIECE = re.compile(
 _URL = re.compile(r"[a-z][a-z0-9]*(?:\+[a-z0-9_]+)?://")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VARIABLE = re.compile(r"\$\{\w+\}")
+_SECRETS = re.compile(r"^[a-z][a-z0-9+_]*://[^/?#@]*@|[?&](?:ssl)?password=[^&#]*")  # what is never shown of a URL
 _PASSWORD = re.compile(r"://[^:@/]*:(?P<user>[^@]*)@|[?&](?:password|sslpassword)=(?P<query>[^&]*)", re.IGNORECASE)
 _CONTROL = frozenset(["abort", "begin", "commit", "end", "prepare", "release", "rollback", "savepoint", "start"])
 _READS = frozenset(("select", "table", "values", "with"))
@@ -84,9 +85,21 @@ def check_database(database: str) -> None:
         if _VARIABLE.sub("", secret):
             hint = "write ${VARIABLE} in its place, and set that in the environment of the nodes"
             raise DiagramError("a password stands in the URL of the database, for all to read", hint=hint)
+    if outside := _VARIABLE.search(with_secrets(database, lambda _: "")):
+        hint = "variables stand for user and password only; for all else give a name, and the URL in its variable"
+        raise DiagramError(f"'{outside[0]}' stands where all could read its value", hint=hint)
     if database.startswith("sqlite") and (":memory:" in database or not database.partition("://")[2].strip("/")):
         hint = "name a file: sqlite:///file.db, or sqlite:////tmp/file.db from the root"
         raise DiagramError("a database in memory is seen by one process alone", hint=hint)
+
+
+def with_secrets(database: str, filled: Callable[[str], str]) -> str:
+    """The URL with the pieces replaced that may hold secrets: user and password, also as an option.
+
+    >>> with_secrets("postgresql://me:${PW}@host/db?sslpassword=${KEY}", lambda piece: f"<{piece}>")
+    '<postgresql://me:${PW}@>host/db<?sslpassword=${KEY}>'
+    """
+    return _SECRETS.sub(lambda m: filled(m[0]), database)
 
 
 def anchored(database: str, at: Path) -> str:
@@ -96,7 +109,7 @@ def anchored(database: str, at: Path) -> str:
     ('sqlite:////data/a.db', 'sqlite:////tmp/a.db')
     """
     head, mark, path = database.partition(":///")
-    relative = head.startswith("sqlite") and mark and not path.startswith(("/", "${", "file:"))
+    relative = head.startswith("sqlite") and mark and not path.startswith(("/", "file:"))
     return f"{head}{mark}{at / path}" if relative else database
 
 

@@ -17,9 +17,9 @@ from borealis.databases import ledger
 from borealis.databases.address import address
 from borealis.databases.copying import Copying
 from borealis.databases.database import Database
-from borealis.databases.troubles import verdict
+from borealis.databases.troubles import said, verdict
 from borealis.diagram.model import Diagram
-from borealis.diagram.statements import parameters
+from borealis.diagram.statements import check_database, parameters
 from borealis.errors import DiagramError, GivenUpError, TrainError
 from borealis.kernels.flow import Flow
 from borealis.kernels.sql_write import REASON, SqlWriteKernel
@@ -393,9 +393,12 @@ def test_casts_and_colons_in_text_arrive_as_written(postgres: Server) -> None:
 
 def test_names_and_variables_are_those_of_the_environment() -> None:
     environ = {"BOREALIS_DATABASE_WAREHOUSE": "postgresql://me:${PW}@h/db", "PW": "p@ss/w:rd", "HOME": "/home/a b"}
-    url = address("warehouse", environ)
+    environ |= {"BOREALIS_DATABASE_LOCAL": "sqlite:///${HOME}/x.db"}
+    url = address("warehouse", environ).url
     assert (url.drivername, url.password, url.host, url.database) == ("postgresql+psycopg", "p@ss/w:rd", "h", "db")
-    assert address("sqlite:///${HOME}/x.db", environ).database == "/home/a b/x.db"
+    assert address("local", environ).url.database == "/home/a b/x.db"
+    url = address("postgresql://me:${PW}@h/db?sslpassword=${PW}", environ).url
+    assert (url.password, url.query["sslpassword"]) == ("p@ss/w:rd", "p@ss/w:rd")
     with pytest.raises(TrainError, match="database 'other' is not known here: BOREALIS_DATABASE_OTHER is not set"):
         address("other", environ)
     with pytest.raises(TrainError, match="NO_SUCH is not set"):
@@ -413,6 +416,45 @@ def test_no_password_is_ever_told() -> None:
     with pytest.raises(TrainError, match=r"me:\*\*\*@127.0.0.1") as e:
         k.step(rows(0, 1))
     assert "s3cret" not in f"{e.value!r} {e.value.__cause__!r}"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite:////nowhere/${PW}/x.db",
+        "sqlite:///${PW}",
+        "postgresql://me@${PW}.example/db",
+        "postgresql://me@h/${PW}",
+        "postgresql://me@h/db?application_name=${PW}",
+        "postgresql://me@h/db?x=://${PW}@",
+        "postgresql://me:${PW}@h/${PW}@db",
+    ],
+)
+def test_variables_stand_for_user_and_password_only(url: str) -> None:
+    with pytest.raises(DiagramError, match=r"'\$\{PW\}' stands where all could read its value"):
+        check_database(url)
+    made = address(url, {"PW": "s3cret"})
+    assert "s3cret" not in f"{made.shown} {made.url.host} {made.url.database} {made.url.query}"
+
+
+def test_user_and_password_are_in_nothing_that_a_database_says() -> None:
+    watch = Watch()
+    environ = {
+        "ME": "ann of s3cret",
+        "PW": "s3cret",
+        "BOREALIS_DATABASE_HOUSE": "postgresql://${ME}:literal@127.0.0.1:1/db",
+    }
+    for url in ("postgresql://${ME}:${PW}@127.0.0.1:1/db", "house", "sqlite://${ME}:${PW}@h/x.db"):
+        if url != "house":
+            check_database(url)
+        k = kernel(url, environ=environ, now=lambda: watch.now, sleep=watch.sleep)
+        with pytest.raises(TrainError) as e:
+            k.step(rows(0, 1))
+        assert not any(word in str(e.value) for word in ("s3cret", "ann of", "ann%20of", "literal"))
+    spoken = RuntimeError(f"no user 'ann of s3cret' {'.' * 250} or ann%20of%20s3cret with s3cret")
+    said_of = said(spoken, address("postgresql://${ME}:${PW}@h/db", environ))
+    assert said_of.startswith("no user '***' ...")
+    assert said_of.endswith("or *** with ***")
 
 
 def test_verdicts() -> None:
