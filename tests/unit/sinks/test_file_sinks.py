@@ -26,6 +26,7 @@ from borealis.tuples import TIMESTAMP
 PLAIN = pa.schema(
     [
         ("ts", TIMESTAMP),
+        ("local", pa.timestamp("us")),
         ("name", pa.string()),
         ("n", pa.int32()),
         ("big", pa.int64()),
@@ -44,6 +45,7 @@ NESTED = pa.schema(
         *PLAIN,
         ("tags", pa.list_(pa.string())),
         ("times", pa.list_(TIMESTAMP)),
+        ("by_time", pa.map_(pa.timestamp("us"), pa.timestamp("us"))),
         ("by_key", pa.map_(pa.string(), pa.int32())),
         ("by_day", pa.map_(pa.date32(), pa.float64())),
         ("pair", pa.struct([("a", pa.decimal128(10, 2)), ("b", pa.list_(pa.struct([("c", pa.binary())])))])),
@@ -90,6 +92,7 @@ def table(rows: int, schema: pa.Schema = PLAIN) -> pa.Table:
 
     makers: dict[str, Callable[[int], Any]] = {
         "ts": lambda i: pick(TIMES, i),
+        "local": lambda i: pick([None if at is None else at.replace(tzinfo=None) for at in TIMES], i),
         "name": lambda i: pick(TEXTS, i),
         "n": lambda i: pick([0, 2**31 - 1, -(2**31), None, i], i),
         "big": lambda i: pick([2**63 - 1, -(2**63), None, i], i),
@@ -103,6 +106,9 @@ def table(rows: int, schema: pa.Schema = PLAIN) -> pa.Table:
         "raw": lambda i: pick([b"", b"\x00\xff", None, b"text"], i),
         "tags": lambda i: pick([[], None, [None, "", 'a"b', "漢"]], i),
         "times": lambda i: pick([[TIMES[1], None], [], None, [TIMES[0]]], i),
+        "by_time": lambda i: pick(
+            [None, [(datetime(2024, 5, 1, 12), datetime(1960, 1, 1)), (datetime(1, 1, 1), None)]], i
+        ),
         "by_key": lambda i: pick([[("a", 1), ('"q"', None)], [], None], i),
         "by_day": lambda i: pick([[(date(2024, 1, 1), 0.5), (date(1950, 1, 1), math.nan)], None], i),
         "pair": lambda i: pick([{"a": Decimal("1.50"), "b": [{"c": b"\xff"}, None]}, None, {"a": None, "b": None}], i),

@@ -239,13 +239,15 @@ TIME_TEXTS = {
 }
 
 
-def test_times_as_text_with_and_without_zone(tmp_path: Path) -> None:
-    schema = pa.schema([("ts", TIMESTAMP)])
-    expected = [(time,) for time in TIME_TEXTS.values()]
+@pytest.mark.parametrize("zone", ["UTC", None])
+def test_times_as_text_with_and_without_zone(tmp_path: Path, zone: str | None) -> None:
+    schema = pa.schema([("ts", pa.timestamp("us", zone))])
+    times = {text: time if zone else time.replace(tzinfo=None) for text, time in TIME_TEXTS.items()}
+    expected = [(time,) for time in times.values()]
     assert read_text(tmp_path, "a.csv", "ts\n" + "\n".join(TIME_TEXTS), schema) == expected
     lines = "\n".join(f'{{"ts":"{text}"}}' for text in TIME_TEXTS)
     assert read_text(tmp_path, "a.jsonl", lines, schema) == expected
-    for text, time in TIME_TEXTS.items():
+    for text, time in times.items():
         assert read_text(tmp_path, "a.csv", f"ts\n{text}\n", schema) == [(time,)]
 
 

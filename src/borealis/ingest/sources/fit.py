@@ -294,7 +294,8 @@ def parse(strings: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _parse_times(strings: pa.Array, wanted: pa.DataType) -> pa.Array:
-    for attempt in (wanted, pa.timestamp(wanted.unit)):  # all with a zone, or all without
+    utc = pa.timestamp(wanted.unit, "UTC")
+    for attempt in (wanted, utc if wanted.tz is None else pa.timestamp(wanted.unit)):  # all with a zone, or all without
         try:
             return strings.cast(attempt).cast(wanted)
         except pa.ArrowInvalid:
@@ -303,7 +304,7 @@ def _parse_times(strings: pa.Array, wanted: pa.DataType) -> pa.Array:
     tidy = pc.replace_substring_regex(tidy, r"([.,]\d{6})\d+", r"\1")
     tidy = pc.if_else(pc.match_substring_regex(tidy, DATE_ONLY), pc.binary_join_element_wise(tidy, "T00:00", ""), tidy)
     zoned = pc.match_substring_regex(tidy, ZONED)
-    return pc.if_else(zoned, tidy, pc.binary_join_element_wise(tidy, "Z", "")).cast(wanted)
+    return pc.if_else(zoned, tidy, pc.binary_join_element_wise(tidy, "Z", "")).cast(utc).cast(wanted)
 
 
 def _unbase64(text: str) -> bytes:
