@@ -11,7 +11,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from borealis.plan.interpreter import local_python, worker_python
+from borealis.plan.interpreter import names_another, worker_python
 
 TELL = "import json, os, pyspark, sys; print(json.dumps([sys.executable, os.environ['PYTHONPATH'], pyspark.__file__]))"
 
@@ -47,16 +47,13 @@ def test_without_a_place_for_it_python_itself_does(tmp_path: Path, monkeypatch: 
     assert worker_python() == sys.executable
 
 
-@pytest.mark.parametrize("named", [None, "", sys.executable])
-def test_who_names_this_python_or_none_gets_the_script(
-    script: Path, named: str | None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("named", "another"), [(None, False), ("", False), (sys.executable, False), ("/opt/environment/bin/python", True)]
+)
+def test_who_names_this_python_names_no_other(
+    named: str | None, another: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     if named is not None:
         monkeypatch.setenv("PYSPARK_PYTHON", named)
-    assert local_python() == str(script)
-
-
-def test_another_python_is_taken_as_it_is(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/environment/bin/python")
-    assert local_python() == "/opt/environment/bin/python"
+    assert names_another() is another

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import random
-import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +20,9 @@ from borealis.errors import GoneError, InputError, OutputError, StateError, Stre
 from borealis.node.entry import Entry
 from borealis.node.node import Node
 from borealis.plan import public_writer, reach
-from borealis.plan.public import PYTHON, BorealisSource, register
+from borealis.plan.interpreter import VARIABLE as PYTHON
+from borealis.plan.interpreter import worker_python
+from borealis.plan.public import BorealisSource, register
 from borealis.plan.public_reader import HeldReader, Offset, Reading, StreamReader
 from borealis.plan.public_writer import Rows, StreamWriter, Writing
 from borealis.state.delta import to_stream
@@ -257,7 +258,7 @@ def test_a_token_goes_along_to_driver_and_tasks(place: Place) -> None:
 
 @pytest.mark.parametrize(
     ("master", "named", "runs"),
-    [("local[2]", None, sys.executable), ("local[2]", "/opt/python", "python3"), ("spark://a:7077", None, "python3")],
+    [("local[2]", None, worker_python()), ("local[2]", "/opt/python", "python3"), ("spark://a:7077", None, "python3")],
 )
 def test_the_workers_python_has_this_package(
     master: str, named: str | None, runs: str, monkeypatch: pytest.MonkeyPatch

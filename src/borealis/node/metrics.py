@@ -146,6 +146,7 @@ class MetricsServer:
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+    request_queue_size = 2 * REQUESTS_MOST
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

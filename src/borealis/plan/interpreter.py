@@ -36,10 +36,9 @@ exec {python} "$@"
 """
 
 
-def local_python() -> str:
-    """What workers on this machine are started with: the Python that the user names, or this one."""
-    named = os.environ.get(VARIABLE)
-    return worker_python() if named in (None, "", sys.executable) else named
+def names_another() -> bool:
+    """Whether the user names another Python for workers than this one."""
+    return os.environ.get(VARIABLE) not in (None, "", sys.executable)
 
 
 def worker_python() -> str:

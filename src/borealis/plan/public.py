@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from borealis.emit.whereabouts import CA, COORDINATOR, HOME, TOKEN
 from borealis.errors import OutputError
-from borealis.plan.interpreter import local_python
+from borealis.plan.interpreter import names_another, worker_python
 from borealis.plan.public_reader import HeldReader, Reading, StreamReader, outward
 from borealis.plan.public_writer import StreamWriter, Writing
 from borealis.plan.reach import Reach
@@ -38,8 +38,8 @@ def register(spark: SparkSession) -> None:
         if name in os.environ:  # Spark plans in processes that know only what the JVM knew when it started
             context.environment[name] = os.environ[name]
     before = context.pythonExec  # unless the user named one, the path's first python3: it may not have this package
-    if is_local(context.master):
-        context.pythonExec = local_python()
+    if is_local(context.master) and not names_another():
+        context.pythonExec = worker_python()
     try:
         spark.dataSource.register(BorealisSource)
     finally:

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from borealis.errors import MachineError
 from borealis.plan.archive import archive_flags
 from borealis.plan.interpreter import VARIABLE as PYTHON
-from borealis.plan.interpreter import local_python
+from borealis.plan.interpreter import names_another, worker_python
 from borealis.plan.quiet import quiet
 
 JAVA_LEAST = 17
@@ -77,10 +77,8 @@ def session(master: str | None = None, settings: dict[str, str] | None = None) -
     ours = settings_for(master, settings or {})
     if (bind := ours["spark.driver.bindAddress"]) not in ("0.0.0.0", "::"):
         os.environ.setdefault("SPARK_LOCAL_IP", bind)
-    if is_local(master):
-        os.environ[PYTHON] = local_python()
-    else:
-        os.environ.setdefault(PYTHON, sys.executable)
+    if not names_another():
+        os.environ[PYTHON] = worker_python() if is_local(master) else sys.executable
     quiet(ours)
     builder: Any = SparkSession.builder
     for name, value in ours.items():

@@ -35,7 +35,7 @@ def knock(server: MetricsServer) -> socket.socket:
 def test_those_who_never_finish_a_request_are_few_and_go(
     server: MetricsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics._Quiet, "timeout", 1.0)
+    monkeypatch.setattr(metrics._Quiet, "timeout", 0.3)
     before = threading.active_count()
     with ExitStack() as stack:
         first = [stack.enter_context(knock(server)) for _ in range(REQUESTS_MOST)]
