@@ -50,11 +50,9 @@ class Coordinator:
             found = answer.json() if answer.status_code == httpx.codes.OK else None
         except ValueError:  # somebody between us answers in its place
             return None
-        return (
-            Way(str(found["address"]), found.get("fallback"))
-            if isinstance(found, dict) and found.get("address")
-            else None
-        )
+        if not isinstance(found, dict) or not found.get("address"):
+            return None
+        return Way(str(found["address"]), found.get("fallback"))
 
     def claim(self, claims: Sequence[Claim]) -> list[Claimed] | None:
         """What the coordinator says to claims; None if it says nothing in time, or nothing that makes sense."""

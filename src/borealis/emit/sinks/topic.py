@@ -299,6 +299,5 @@ class TopicWriter:
         self._group.poll(0)
 
     def _heard(self, error: Any) -> None:
-        if self._is_away(error):
+        if self.presence.heard(error):
             self._anew = True  # a producer whose coordinator was away may wait for it for ever
-            self.presence.heard(error)

@@ -187,12 +187,16 @@ class Presence:
         """Whether nobody answers."""
         return self._since is not None
 
-    def heard(self, error: Any) -> None:
-        """What the library says of its connections, which is more than it says to who asks."""
-        codes = confluent().KafkaError
+    def heard(self, error: Any) -> bool:
+        """What the library says of its connections, which is more than it says to who asks; whether it is of those."""
+        kafka = confluent()
+        codes = kafka.KafkaError
+        if error.code() not in away(kafka):
+            return False
         if error.code() != codes._ALL_BROKERS_DOWN:
             self._denied = error.code() in (codes._AUTHENTICATION, codes._SSL)
             self._said = _words(error.str())
+        return True
 
     def lost(self, why: str) -> None:
         """Nobody answered; raises when that has lasted too long."""

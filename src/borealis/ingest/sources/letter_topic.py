@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from borealis.errors import InputError
-from borealis.ingest.sources.brokers import Address, Brokers, Presence, away, confluent, refused, shown
+from borealis.ingest.sources.brokers import Address, Brokers, Presence, confluent, refused, shown
 
 OPTIONS = ("give_up",)
 FLUSH_S = 0.5  # between looks at what is still under way
@@ -36,7 +36,7 @@ class LetterTopic:
         if self._producer is None:
             conf = self._brokers.conf(enable_idempotence=True, message_timeout_ms=0)  # 0: we say how long
             try:
-                self._producer = self._kafka.Producer(conf | {"error_cb": self._heard})
+                self._producer = self._kafka.Producer(conf | {"error_cb": self._presence.heard})
             except self._kafka.KafkaException as error:
                 raise refused(error, self._noun, InputError) from None
         while True:
@@ -66,7 +66,3 @@ class LetterTopic:
         else:
             self._taken += 1
             self._presence.found()
-
-    def _heard(self, error: Any) -> None:
-        if error.code() in away(self._kafka):
-            self._presence.heard(error)

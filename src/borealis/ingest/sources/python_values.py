@@ -19,31 +19,29 @@ NOTHING = type(None)
 FAILURES = (pa.ArrowException, ValueError, TypeError, OverflowError, ArithmeticError, AttributeError)
 
 
-def batch_of(
-    rows: Sequence[object], schema: pa.Schema, place: Place, *, absent_is_null: bool = False
-) -> pa.RecordBatch:
+def batch_of(rows: Sequence[object], schema: pa.Schema, place: Place) -> pa.RecordBatch:
     """The rows as one batch of exactly `schema`; a dict may hold more than is declared, a tuple may not."""
     if all(type(row) is dict for row in rows):
         try:
             columns: list[list[Any]] = [[row[name] for row in rows] for name in schema.names]  # type: ignore[index]
         except KeyError:
-            columns = _slowly(rows, schema, place, absent_is_null)
+            columns = _slowly(rows, schema, place)
     elif all(isinstance(row, tuple | list) and len(row) == len(schema) for row in rows):
         columns = [[row[index] for row in rows] for index in range(len(schema))]  # type: ignore[index]
     else:
-        columns = _slowly(rows, schema, place, absent_is_null)
+        columns = _slowly(rows, schema, place)
     arrays = [column_of(values, field, place) for values, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _slowly(rows: Sequence[object], schema: pa.Schema, place: Place, absent_is_null: bool) -> list[list[Any]]:
-    tuples = [_as_tuple(row, schema, place, index, absent_is_null) for index, row in enumerate(rows)]
+def _slowly(rows: Sequence[object], schema: pa.Schema, place: Place) -> list[list[Any]]:
+    tuples = [_as_tuple(row, schema, place, index) for index, row in enumerate(rows)]
     return [list(column) for column in zip(*tuples, strict=True)] if tuples else [[] for _ in schema]
 
 
-def _as_tuple(row: object, schema: pa.Schema, place: Place, index: int, absent_is_null: bool) -> Sequence[Any]:
+def _as_tuple(row: object, schema: pa.Schema, place: Place, index: int) -> Sequence[Any]:
     if isinstance(row, Mapping):
-        return [_value_in(row, name, place, index, absent_is_null) for name in schema.names]
+        return [_value_in(row, name, place, index) for name in schema.names]
     if isinstance(row, tuple | list):
         if len(row) != len(schema):
             raise InputError(
@@ -57,14 +55,12 @@ def _as_tuple(row: object, schema: pa.Schema, place: Place, index: int, absent_i
     )
 
 
-def _value_in(row: Mapping[Any, Any], name: str, place: Place, index: int, absent_is_null: bool) -> Any:
+def _value_in(row: Mapping[Any, Any], name: str, place: Place, index: int) -> Any:
     if name in row:
         return row[name]
     folded = [key for key in row if isinstance(key, str) and key.casefold() == name.casefold()]
     if len(folded) == 1:
         return row[folded[0]]
-    if absent_is_null:
-        return None
     names = [str(key) for key in row]
     raise InputError(
         f"{place.row(index)}: no column '{name}' (has: {', '.join(names) or 'none'})",

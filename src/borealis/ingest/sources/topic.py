@@ -269,11 +269,9 @@ class TopicReader:
 
     def _heard(self, error: Any) -> None:
         """What the library says of its connections."""
-        if error.code() in away(self._kafka):
-            self.presence.heard(error)
-            if error.code() == self._kafka.KafkaError._ALL_BROKERS_DOWN:
-                self._next_probe = 0.0
-                self._suspect = True
+        if self.presence.heard(error) and error.code() == self._kafka.KafkaError._ALL_BROKERS_DOWN:
+            self._next_probe = 0.0
+            self._suspect = True
 
     _suspect = False  # all connections are down, as far as we heard
 
