@@ -7,11 +7,9 @@ benchmarks ask `missing()` first.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +19,7 @@ from pathlib import Path
 
 VERSION = "4.1.0"
 SCALA = "2.13"
+LOGGER = "1.7.36"  # without one a broker dies in silence
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "borealis"
 JARS = CACHE / f"kafka-{VERSION}"
 # The newest that Maven Central has: it runs on PySpark 4.3, of which there is no connector there yet.
@@ -35,12 +34,16 @@ START_S_MOST = 120.0  # a slow machine that starts a JVM
 END_S_MOST = 30.0
 HEAP = "-Xmx384m"
 QUICK = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+LOUD = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
 POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>borealis</groupId><artifactId>broker</artifactId><version>1</version>
   <dependencies>
     <dependency>
       <groupId>org.apache.kafka</groupId><artifactId>kafka_{SCALA}</artifactId><version>{VERSION}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>{LOGGER}</version>
     </dependency>
   </dependencies>
 </project>
@@ -90,9 +93,13 @@ def missing() -> str:
         return "confluent-kafka is not installed: pip install 'borealis-spark[kafka]'"
     if shutil.which("java") is None:
         return "there is no Java"
-    if not any(JARS.glob("kafka_*.jar")):
+    if not _is_fetched():
         return f"no Kafka in {JARS}: python benchmarks/kafka_broker.py fetch"
     return ""
+
+
+def _is_fetched() -> bool:
+    return all(any(JARS.glob(name)) for name in ("kafka_*.jar", "slf4j-simple-*.jar"))
 
 
 def connector() -> str:
@@ -103,7 +110,7 @@ def connector() -> str:
 
 def fetch() -> None:
     """Get all jars, those of broker and connector each whole or not at all; nothing to do if they are there."""
-    if not any(JARS.glob("kafka_*.jar")):
+    if not _is_fetched():
         _with_maven(JARS, [["dependency:copy-dependencies", "-DoutputDirectory=jars"]])
     if not connector():
         copy = ["dependency:copy", "-DoutputDirectory=jars"]
@@ -155,7 +162,9 @@ class Broker:
         if self.port:
             return
         self.home.mkdir(parents=True, exist_ok=True)
-        self.port, self.controller, self.login, secure = _free_ports(4)
+        from borealis.hosts import free_ports  # here: the jars are fetched before anything is installed
+
+        self.port, self.controller, self.login, secure = free_ports(4)
         self.secure = secure if self._certify() else 0
         ports = {"PLAINTEXT": self.port, "LOGIN": self.login} | ({"SECURE": self.secure} if self.secure else {})
         listeners = ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items())
@@ -220,7 +229,7 @@ class Broker:
     def _java(self, *command: str) -> subprocess.Popen[bytes]:
         with open(self.home / "said.txt", "ab") as said:
             return subprocess.Popen(
-                ["java", HEAP, *QUICK, "-cp", f"{JARS}/*", *command],
+                ["java", HEAP, *QUICK, LOUD, "-cp", f"{JARS}/*", *command],
                 cwd=self.home,
                 stdout=said,
                 stderr=subprocess.STDOUT,
@@ -281,16 +290,6 @@ class Broker:
             return sorted(found, key=lambda one: one[:2])
         finally:
             reader.close()
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        ports = []
-        for _ in range(count):
-            one = stack.enter_context(socket.socket())
-            one.bind(("127.0.0.1", 0))
-            ports.append(one.getsockname()[1])
-        return ports
 
 
 def serve() -> None:

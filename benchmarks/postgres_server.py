@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+
+from borealis.hosts import free_ports
 
 USER = "postgres"
 
@@ -25,7 +26,7 @@ class Server:
 
     def __init__(self, root: Path, settings: Mapping[str, str] = {"fsync": "off"}) -> None:
         self.root, self.data, self.settings = root, root / "data", settings
-        self.port = _free_port()
+        (self.port,) = free_ports(1)
         bin_ = binaries()
         assert bin_ is not None
         self._bin = bin_
@@ -74,9 +75,3 @@ class Server:
         )
         log = self.root / "log"
         assert done.returncode == 0, f"{program}: {done.stdout!r} {log.read_text() if log.exists() else ''}"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

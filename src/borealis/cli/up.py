@@ -30,7 +30,6 @@ from borealis.cli.cluster_file import (
 from borealis.cli.watching import console
 from borealis.cli.words import plural
 from borealis.emit.whereabouts import (
-    HOST,
     Part,
     Record,
     Whereabouts,
@@ -41,7 +40,7 @@ from borealis.emit.whereabouts import (
     write_record,
 )
 from borealis.errors import BorealisError, ClusterError, MachineError, WireError
-from borealis.hosts import is_loopback
+from borealis.hosts import free_ports, is_loopback
 
 if TYPE_CHECKING:
     from borealis.emit.coordinator import Coordinator
@@ -128,7 +127,7 @@ def _cluster(options: UpOptions) -> ClusterFile:
             NodePart(name=f"node{i + 1}", cores=options.cores_per_node or 1)
             for i in range(1 if options.nodes is None else options.nodes)
         ]
-        port = free_port() if options.port == 0 else options.port
+        port = free_ports(1)[0] if options.port == 0 else options.port
         part = CoordinatorPart() if port is None else CoordinatorPart(port=port)
         cluster = ClusterFile(coordinator=part, nodes=nodes)
     if options.token_file is not None:
@@ -194,13 +193,6 @@ def _commands_elsewhere(made: Plan, we_are: str | None) -> dict[str, str]:
                 ["borealis", *node_arguments(cluster, node, place / node.name)]
             )
     return found
-
-
-def free_port() -> int:
-    """A port that nobody uses at this moment."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -13,10 +13,10 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from borealis.errors import BorealisError, ClusterError, MachineError
-from borealis.hosts import is_loopback
+from borealis.hosts import LOOPBACK, is_loopback
 
 HOME, COORDINATOR, TOKEN, CA = "BOREALIS_HOME", "BOREALIS_COORDINATOR", "BOREALIS_TOKEN", "BOREALIS_CA"
-HOST, PORT = "127.0.0.1", 7470
+HOST, PORT = LOOPBACK, 7470
 PORT_MOST = 65_535
 
 

@@ -24,6 +24,7 @@ from borealis.cli.ending import run_app
 from borealis.cli.send import SendOptions, whole_batches
 from borealis.emit.whereabouts import Part, Record, Whereabouts, how_to_start, read_record, record_path, write_record
 from borealis.errors import BorealisError
+from borealis.hosts import free_ports
 
 YAML = Path(__file__).parents[3] / "examples" / "traffic.yaml"
 
@@ -33,7 +34,7 @@ def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("BOREALIS_TOKEN", "BOREALIS_CA"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("BOREALIS_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("BOREALIS_COORDINATOR", f"127.0.0.1:{up.free_port()}")
+    monkeypatch.setenv("BOREALIS_COORDINATOR", f"127.0.0.1:{free_ports(1)[0]}")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -19,6 +19,7 @@ from borealis.cli import processes, up
 from borealis.cli.cluster_file import ClusterFile, CoordinatorPart, NodePart, TlsPart
 from borealis.cli.ending import run_app
 from borealis.errors import ClusterError, WireError
+from borealis.hosts import free_ports
 from borealis.node.metrics import MetricsServer
 from borealis.wire.auth import Security
 from borealis.wire.messages import NodeStatus
@@ -74,7 +75,7 @@ def address(folder: Path) -> Iterator[str]:
     """A coordinator as `up` would start it."""
     tls = TlsPart(cert=folder / "mine.pem", key=folder / "mine.key")
     cluster = ClusterFile(
-        coordinator=CoordinatorPart(port=up.free_port()),
+        coordinator=CoordinatorPart(port=free_ports(1)[0]),
         token_file=folder / "token",
         tls=tls,
         nodes=[NodePart(name="node1")],
