@@ -145,7 +145,7 @@ def test_a_node_of_another_version_is_refused(city: City) -> None:
 
 
 def test_metrics(city: City) -> None:
-    answer = httpx.get(f"{city.node('node1')['http']}/metrics", timeout=10)
+    answer = httpx.get(f"{city.node('node1')['http']}/metrics", timeout=30)
     assert answer.status_code == 200
     assert "borealis_spark_ready 1.0" in answer.text
     names = {line.split()[2] for line in answer.text.splitlines() if line.startswith("# TYPE")}

@@ -275,7 +275,7 @@ def test_a_topic_that_was_made_anew(broker: Broker, tmp_path: Path) -> None:
     read(source(broker, topic, tmp_path))
     admin = AdminClient({"bootstrap.servers": broker.address})
     admin.delete_topics([topic])[topic].result(WAIT_S)
-    _eventually(lambda: topic not in admin.list_topics(timeout=5).topics)
+    _eventually(lambda: topic not in admin.list_topics(timeout=30).topics)
     broker.topic(topic)
     _eventually(lambda: _end(broker, topic) == 0)  # the broker says so before it is so
     with pytest.raises(InputError, match="ends at offset 0 of partition 0, before 20"):
@@ -374,7 +374,7 @@ def test_new_partitions_are_found(broker: Broker, tmp_path: Path, monkeypatch: p
     before = rows(next(batches))
     admin = AdminClient({"bootstrap.servers": broker.address})
     admin.create_partitions([NewPartitions(topic, 2)])[topic].result(WAIT_S)
-    _eventually(lambda: len(admin.list_topics(topic, timeout=5).topics[topic].partitions) == 2)
+    _eventually(lambda: len(admin.list_topics(topic, timeout=30).topics[topic].partitions) == 2)
     broker.put(topic, [record(2, 2)], 1)
     before += rows(next(batches))
     one.stop()
@@ -432,7 +432,7 @@ def _end(broker: Broker, topic: str) -> int | None:
     """Behind the newest record of partition 0; None if the broker cannot tell now."""
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "look"})
     try:
-        return int(consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=5)[1])
+        return int(consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)[1])
     except KafkaException:
         return None
     finally:

@@ -672,7 +672,7 @@ def test_asyncio_resumes_acknowledges_times_out_and_stops(place: Place, town: To
 
     async def program() -> None:
         async with borealis.connect("127.0.0.1:" + str(town.port), retries=SOON).aio as cluster:
-            stream = await cluster.subscribe("packets", reader="ada", timeout=1.0)
+            stream = await cluster.subscribe("packets", reader="ada", timeout=4.0)
             got = []
             async for row in stream:
                 got.append(row["n"])

@@ -57,12 +57,12 @@ def test_metrics_are_as_secret_as_the_rest(folder: Path) -> None:
         assert metrics.address.startswith("https://")
         silent = socket.create_connection(("127.0.0.1", metrics.port))  # says nothing, and keeps nobody waiting
         trust = ssl.create_default_context(cafile=folder / "mine.pem")
-        with httpx.Client(verify=trust, trust_env=False, timeout=10) as client:
+        with httpx.Client(verify=trust, trust_env=False, timeout=30) as client:
             assert client.get(f"{metrics.address}/metrics").status_code == 401
             answer = client.get(f"{metrics.address}/metrics", headers={"authorization": "Bearer right"})
         assert "borealis_spark_ready 1.0" in answer.text
         with pytest.raises(httpx.HTTPError):
-            httpx.get(f"http://127.0.0.1:{metrics.port}/metrics", trust_env=False, timeout=10)
+            httpx.get(f"http://127.0.0.1:{metrics.port}/metrics", trust_env=False, timeout=30)
         silent.close()
         with pytest.raises(ClusterError, match=f"cannot serve metrics at 127.0.0.1:{metrics.port}"):
             MetricsServer(nothing, "127.0.0.1", metrics.port)

@@ -114,7 +114,7 @@ def test_a_diagram_that_is_odd_text(served: Served) -> None:
 @given(st.binary(max_size=300), st.booleans())
 def test_bytes_that_are_no_http(served: Served, data: bytes, begins_well: bool) -> None:
     host, _, port = served.address.removeprefix("http://").rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as raw:
+    with socket.create_connection((host, int(port)), timeout=30) as raw:
         raw.sendall((b"POST /v1/streams/packets HTTP/1.1\r\nhost: localhost\r\n" if begins_well else b"") + data)
         raw.shutdown(socket.SHUT_WR)
     undisturbed(served)
@@ -124,7 +124,7 @@ def test_a_body_that_breaks_off_counts_for_what_came(served: Served) -> None:
     queue = next(n.queues["traffic/packets"] for n in served.nodes.values() if "traffic/packets" in n.queues)
     before = queue.next_id
     host, _, port = served.address.removeprefix("http://").rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as raw:
+    with socket.create_connection((host, int(port)), timeout=30) as raw:
         head = b"POST /v1/streams/packets HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000\r\n\r\n"
         raw.sendall(head + rows(1, 2) + rows(3)[:-5])
         assert queue.read(before, -(2**63), 30) is not None
