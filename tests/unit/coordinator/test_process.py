@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from borealis.coordinator.process import Options, serve
 from borealis.errors import ClusterError
 from borealis.wire.auth import Security
 from borealis.wire.server import WireServer
+from stopwatch import Stopwatch
 
 GOES_WITHIN_SECONDS = 3.0  # it takes half a second on a machine that has nothing else to do
 
@@ -41,10 +41,10 @@ class Process:
 
     def end(self, number: int) -> tuple[int, float]:
         """Send a signal; the exit code, and how long it took."""
-        began = time.monotonic()
+        began = Stopwatch()
         self.process.send_signal(number)
         code = self.process.wait(30)
-        return code, time.monotonic() - began
+        return code, began.seconds
 
 
 @pytest.fixture

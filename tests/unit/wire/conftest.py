@@ -41,15 +41,15 @@ def server(host: TinyHost) -> Iterator[WireServer]:
 
 @pytest.fixture
 def peer(server: WireServer) -> Iterator[Peer]:
-    with Peer(server.address, patience=Patience(connect_s=2, answer_s=5, silence_s=5)) as peer:
+    with Peer(server.address, patience=Patience(connect_s=10, answer_s=30, silence_s=30)) as peer:
         yield peer
 
 
 @pytest.fixture
 def soon() -> Callable[[Callable[[], object]], None]:
-    """Waits until something is so, and fails if it is not within a few seconds."""
+    """Waits until something is so, and fails if it is not in time."""
 
-    def wait(what: Callable[[], object], seconds: float = 5.0) -> None:
+    def wait(what: Callable[[], object], seconds: float = 30.0) -> None:
         until = time.monotonic() + seconds
         while not what():
             assert time.monotonic() < until, f"not within {seconds} s"

@@ -19,6 +19,7 @@ from borealis.wire.client import Patience, Peer
 from borealis.wire.messages import Ping, Pong, Problem, Publish, Subscribe
 from borealis.wire.problems import KINDS, MESSAGE_BYTES_MOST, ReplacedError, clip, error_of, problem_of
 from borealis.wire.server import PIECE_BYTES_MOST, WireServer
+from stopwatch import Stopwatch
 
 
 def test_an_order_is_answered(peer: Peer) -> None:
@@ -52,10 +53,10 @@ def test_an_order_that_takes_too_long(host: TinyHost, peer: Peer) -> None:
         return body
 
     host.act = wait  # type: ignore[method-assign]
-    started = time.monotonic()
+    started = Stopwatch()
     with pytest.raises(WireError, match="did not answer in time"):
         peer.act("echo", Ping(), Ping, within=0.3)
-    assert time.monotonic() - started < 2
+    assert started.seconds < 2
     slow.set()
 
 
@@ -88,9 +89,9 @@ def test_an_export_nobody_wants_any_more_ends(server: WireServer, peer: Peer) ->
     pieces = peer.export("bytes", json.dumps([PIECE_BYTES_MOST] * 1000).encode())
     assert len(next(pieces)) == PIECE_BYTES_MOST
     pieces.close()
-    started = time.monotonic()
+    started = Stopwatch()
     server.close()
-    assert time.monotonic() - started < 2
+    assert started.seconds < 2
 
 
 # -- errors
@@ -144,10 +145,10 @@ def test_clip_never_breaks_a_letter() -> None:
 def test_nobody_there(server: WireServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as one:
         port = one.getsockname()[1]
-    started = time.monotonic()
+    started = Stopwatch()
     with Peer(f"grpc://127.0.0.1:{port}") as peer, pytest.raises(WireError, match="cannot be reached"):
         peer.ping()
-    assert time.monotonic() - started < 3
+    assert started.seconds < 3
 
 
 @pytest.fixture
@@ -158,7 +159,7 @@ def mute() -> Iterator[str]:
 
 
 def test_somebody_who_says_nothing(mute: str) -> None:
-    started = time.monotonic()
+    started = Stopwatch()
     with Peer(mute, patience=Patience(connect_s=0.5, answer_s=0.5)) as peer:
         for call in (
             peer.ping,
@@ -168,7 +169,7 @@ def test_somebody_who_says_nothing(mute: str) -> None:
         ):
             with pytest.raises(WireError, match=r"did not answer in time|cannot be reached"):
                 call()
-    assert time.monotonic() - started < 8
+    assert started.seconds < 8
 
 
 @pytest.mark.parametrize("address", ["", "nonsense", "http://127.0.0.1:80", "grpc://", "grpc://host"])

@@ -20,6 +20,7 @@ from borealis.tuples import LAST_TIME
 from borealis.wire.client import Patience, Peer, Publication
 from borealis.wire.messages import BatchHead, Publish, Receipt, Subscribe
 from borealis.wire.server import BATCH_BYTES_MOST, WireServer, _published
+from stopwatch import Stopwatch
 
 Soon = Callable[..., None]
 ME = Publish(stream="d/a", publisher="me")
@@ -216,9 +217,9 @@ def test_a_full_queue_stops_the_publisher_and_loses_nothing(host: TinyHost, peer
 
 def test_a_closing_server_ends_idle_publications_at_once(server: WireServer, peer: Peer) -> None:
     publication = peer.publish(ME, SCHEMA)
-    started = time.monotonic()
+    started = Stopwatch()
     server.close()
-    assert time.monotonic() - started < 1
+    assert started.seconds < 1
     with pytest.raises(WireError):
         publication.close()
 
