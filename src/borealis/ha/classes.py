@@ -12,14 +12,14 @@ The classes of boxes are Hwang's. For a whole unit his figure is not enough, sin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from borealis.diagram import sql
 from borealis.diagram.boxes import Box
 from borealis.diagram.boxes.base import CLASSES
 from borealis.diagram.cut import Piece
-from borealis.diagram.spec import Spec
+from borealis.diagram.spec import Spec, origin
 from borealis.ha.span import reach_back
 
 REPEATABLE, CONVERGENT, DETERMINISTIC, ARBITRARY = CLASSES
@@ -43,6 +43,7 @@ class Classified:
     streams: int = 1  # that it reads
     chance: tuple[str, ...] = ()  # boxes that compute something else the next time, from the same input
     reach: Mapping[str, int | None] = field(default_factory=dict)  # of its state, by arrow: see `reach_back`
+    rash: tuple[str, ...] = ()  # boxes that change the world outside by what a backup may not come to again
 
     @property
     def arbitrary(self) -> bool:
@@ -56,7 +57,7 @@ def classify(spec: Spec, piece: Piece) -> Classified:
     why = {name: _box_class(spec.box(name), origins[name]) for name in piece.boxes}
     kind = most_general(one for one, _ in why.values())
     chance = tuple(name for name in piece.boxes if unrepeatable(spec.box(name)) or spec.box(name).chance)
-    return Classified(kind, why, len(piece.reads), chance, reach_back(spec, piece))
+    return Classified(kind, why, len(piece.reads), chance, reach_back(spec, piece), _rash(spec, piece, chance))
 
 
 def most_general(classes: Iterable[str]) -> str:
@@ -72,6 +73,15 @@ def _origins(spec: Spec, piece: Piece) -> dict[str, list[str]]:
             origins = {one for source in box.sources for one in found[source]}
             found |= dict.fromkeys((box.name, *box.arrows), origins)
     return {name: [a for a in piece.reads if a in found[name]] for name in piece.boxes}
+
+
+def _rash(spec: Spec, piece: Piece, chance: Collection[str]) -> tuple[str, ...]:
+    """Boxes with effects outside of a unit that reads several streams; of another, those behind a box of chance."""
+    unsure = set(piece.boxes if len(piece.reads) > 1 else chance)
+    for box in spec.topological():
+        if box.name in piece.boxes and unsure.intersection(map(origin, box.sources)):
+            unsure.add(box.name)
+    return tuple(name for name in piece.boxes if name in unsure and spec.box(name).outside)
 
 
 def _box_class(box: Box, origins: list[str]) -> tuple[str, str]:

@@ -75,6 +75,10 @@ def refuse(protection: Protection | None, classified: Classified) -> None:
         raise protection.wrong(f"'{guarantee}' without an approach", "choose one, or leave the guarantee out")
     if approach == "amnesia" and guarantee != "gap":
         raise _impossible(protection, "it forgets all state", "choose passive, active or upstream-backup")
+    if guarantee == "precise" and classified.rash:
+        box = classified.rash[0]
+        reason = f"'{box}' may have written what its backup comes to in another order, or not again"
+        raise _impossible(protection, reason, f"let its unit begin with it (--cut {box}), or guarantee no-loss")
     if guarantee == "gap" or approach not in ("active", "upstream-backup"):
         return
     if guarantee == "precise" and classified.chance:

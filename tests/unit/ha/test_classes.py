@@ -67,6 +67,21 @@ def test_where_streams_meet_all_that_follows_is_arbitrary() -> None:
     assert [classify(spec, piece).kind for piece in pieces] == ["arbitrary", "convergent-capable"]
 
 
+def test_what_is_written_must_come_again() -> None:
+    d = Diagram("billing")
+    a, b = (d.input(name, COLUMNS) for name in "ab")
+    written = a.union(b).sql_write("INSERT INTO t VALUES (:k)", database="sqlite:///t.db", name="billed")
+    written.output("out")
+    assert only(d).rash == ("billed",)
+    spec, pieces = units(d, "billed")
+    assert [classify(spec, piece).rash for piece in pieces] == [(), ()]
+    d = Diagram("chance")
+    some = d.input("a", COLUMNS).sql_write("INSERT INTO t VALUES (:k)", database="sqlite:///t.db", name="before")
+    some = some.filter("rand() < 0.5").filter("k > 0")
+    some.sql_write("INSERT INTO t VALUES (:k)", database="sqlite:///t.db", name="after").output("out")
+    assert only(d).rash == ("after",)
+
+
 def test_late_tuples_are_a_stream_of_their_own() -> None:
     d = Diagram("late")
     a = d.input("a", COLUMNS)

@@ -77,6 +77,7 @@ def test_a_unit_without_state_is_not_built_again() -> None:
             "all that ever came from a.late",
         ),
         (asked("upstream-backup", "precise"), unit("arbitrary", reach={"a": None}), "all that ever came from a,"),
+        (asked("passive", "precise"), unit("arbitrary", rash=("box",)), "'box' may have written what its backup"),
         (asked("active", "precise"), unit("arbitrary", chance=("box",)), "compute the same again: 'box' (because)"),
         (asked("upstream-backup", "precise"), unit("arbitrary", chance=("box",)), "compute the same again"),
     ],
