@@ -18,6 +18,7 @@ SAID_MOST = 300  # characters of what a database says
 _REFUSED_BY_SERVER = ("21", "22", "23", "44", "54000", "54001")
 _REFUSED_BY_FUNCTION = ("P0001", "P0002", "P0003", "P0004")  # RAISE, no row or several for INTO STRICT, ASSERT
 _REFUSED = _REFUSED_BY_SERVER + _REFUSED_BY_FUNCTION
+_WRONG_OR_REFUSED = "42"  # syntax, names, rights
 _PASSING = ("08", "25006", "25P03", "40", "53", "55P03", "57", "58")  # connection, read-only, deadlock, room, shutdown
 
 # SQLite's primary result codes
@@ -51,11 +52,14 @@ def verdict_on_row(
 ) -> Verdict:
     """The same where a statement failed with this row, or with rows from this one on.
 
-    SQLite has one code for a wrong statement and for a wrong value: a statement that it can explain is not wrong.
+    SQLite has one code for a wrong statement and for a wrong value, PostgreSQL one class for a forbidden table and for
+    a row that a policy forbids or its trigger breaks at: a statement that a database can explain is not wrong.
     """
     judged = verdict(error)
-    code = getattr(getattr(error, "orig", None) or error, "sqlite_errorcode", None)
-    if judged != "wrong" or code is None or code & 0xFF != _SQLITE_ERROR:
+    original = getattr(error, "orig", None) or error
+    code, state = getattr(original, "sqlite_errorcode", None), getattr(original, "sqlstate", None)
+    either = state.startswith(_WRONG_OR_REFUSED) if state else code is not None and code & 0xFF == _SQLITE_ERROR
+    if judged != "wrong" or not either:
         return judged
     try:
         connection.execute(text(f"EXPLAIN {statement.text}"), dict(row)).close()

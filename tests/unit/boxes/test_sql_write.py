@@ -221,6 +221,30 @@ def test_values_that_postgresql_finds_too_large_or_a_function_refuses_are_refuse
     assert told == {2: "query returned no rows", 3: "query returned more than one row"}
 
 
+def test_a_row_that_a_policy_or_a_trigger_of_postgresql_forbids_is_refused_alone(postgres: Server) -> None:
+    look = "BEGIN IF NEW.n = 1 THEN EXECUTE 'SELECT nothing'; END IF; RETURN NEW; END"
+    postgres.run(
+        "DROP SCHEMA public CASCADE",
+        "CREATE SCHEMA public",
+        "DROP ROLE IF EXISTS clerk",
+        "CREATE ROLE clerk LOGIN",
+        "GRANT ALL ON SCHEMA public TO clerk",
+        "CREATE TABLE t (id BIGINT, n BIGINT)",
+        "GRANT ALL ON t TO clerk",
+        "ALTER TABLE t ENABLE ROW LEVEL SECURITY",
+        "CREATE POLICY small ON t USING (true) WITH CHECK (n < 6)",
+        f"CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$ {look} $$",
+        "CREATE TRIGGER look BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION look()",
+    )
+    clerk = postgres.url.replace("//postgres@", "//clerk@")
+    told = reasons(kernel(clerk).step(rows(0, 7))[0])
+    assert told == {1: 'column "nothing" does not exist', 6: 'new row violates row-level security policy for table "t"'}
+    assert ids(postgres) == [0, 2, 3, 4, 5]
+    postgres.run("REVOKE INSERT ON t FROM clerk")
+    with pytest.raises(TrainError, match="permission denied for table t"):
+        kernel(clerk).step(rows(7, 2))
+
+
 def test_a_deferred_constraint_refuses_its_row_and_not_the_train(postgres: Server) -> None:
     postgres.run("DROP SCHEMA public CASCADE", "CREATE SCHEMA public", "CREATE TABLE parents (id BIGINT PRIMARY KEY)")
     deferred = "REFERENCES parents (id) DEFERRABLE INITIALLY DEFERRED"
