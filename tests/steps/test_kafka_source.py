@@ -327,8 +327,9 @@ def test_dead_letters_may_go_to_a_topic(broker: Broker) -> None:
     one = source(broker, topic, bad=f"kafka://{broker.address}/{dead}")
     batches = one.batches(SCHEMA, 0, 7)
     assert numbers(rows(next(batches))) == [1]
-    letters = [json.loads(value or b"") for *_, value in broker.get(dead)]
-    assert [(letter["raw"], letter["place"][-1]) for letter in letters] == [("oops", "0"), ("/w==", "2")]
+    kept = [(key, json.loads(value or b"")) for *_, key, value in broker.get(dead)]
+    assert [(letter["raw"], letter["place"][-1]) for _, letter in kept] == [("oops", "0"), ("/w==", "2")]
+    assert kept[0][0] == f"{one.dead_letters.source}: topic {topic}, partition 0, offset 0".encode()
     assert f"see kafka://{broker.address}/{dead}" in one.warnings()[0]
     assert list(batches) == []
 

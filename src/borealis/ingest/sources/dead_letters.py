@@ -80,7 +80,7 @@ class DeadLetters:
             if isinstance(self.to, Path):
                 self._append(self.to, letter)
             elif isinstance(self.to, LetterTopic):
-                self.to.send(where, _encoded(letter))
+                self.to.send(f"{self.source}: {where}", _encoded(letter))
             elif self.to is not None:
                 self.to(letter)
 

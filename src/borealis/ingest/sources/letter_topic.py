@@ -12,7 +12,7 @@ FLUSH_S = 0.5  # between looks at what is still under way
 
 
 class LetterTopic:
-    """Sends each letter as JSON, under its place as key. After a crash a letter may come twice, under the same key."""
+    """Sends each letter as JSON, under its source and place as key. After a crash a letter may come twice, under the same key."""
 
     def __init__(self, url: str) -> None:
         address = Address.parse(url)
@@ -31,7 +31,7 @@ class LetterTopic:
         """Whether its brokers are away now, and since when; empty if not."""
         return self._presence.note
 
-    def send(self, place: str, letter: bytes) -> None:
+    def send(self, key: str, letter: bytes) -> None:
         """Put a letter on its way."""
         if self._producer is None:
             conf = self._brokers.conf(enable_idempotence=True, message_timeout_ms=0)  # 0: we say how long
@@ -41,7 +41,7 @@ class LetterTopic:
                 raise refused(error, self._noun, InputError) from None
         while True:
             try:
-                self._producer.produce(self._topic, letter, place.encode(), on_delivery=self._told)
+                self._producer.produce(self._topic, letter, key.encode(), on_delivery=self._told)
                 return
             except BufferError:  # very many at once
                 self.sync()
