@@ -15,6 +15,7 @@ from pyarrow import flight
 
 from borealis.emit.queue import MovedError
 from borealis.errors import BorealisError, ClusterError, MachineError, StreamError, WireError
+from borealis.hosts import free_ports
 from borealis.wire.client import Patience, Peer
 from borealis.wire.messages import Ping, Pong, Problem, Publish, Subscribe
 from borealis.wire.problems import KINDS, MESSAGE_BYTES_MOST, ReplacedError, clip, error_of, problem_of
@@ -143,8 +144,7 @@ def test_clip_never_breaks_a_letter() -> None:
 
 
 def test_nobody_there(server: WireServer) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        port = one.getsockname()[1]
+    (port,) = free_ports(1)
     started = Stopwatch()
     with Peer(f"grpc://127.0.0.1:{port}") as peer, pytest.raises(WireError, match="cannot be reached"):
         peer.ping()
