@@ -12,7 +12,7 @@ FLUSH_S = 0.5  # between looks at what is still under way
 
 
 class LetterTopic:
-    """Sends each letter as JSON, under its source and place as key. After a crash a letter may come twice, under the same key."""
+    """Sends each letter as JSON, its source and place as key. After a crash one may come twice, under the same key."""
 
     def __init__(self, url: str) -> None:
         address = Address.parse(url)
