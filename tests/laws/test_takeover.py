@@ -185,6 +185,29 @@ def test_streams_that_meet_lose_nothing_under_no_loss(spark: SparkSession, appro
     assert not +missing
 
 
+class OneNode(Random):
+    """Has all units on the first node that may die."""
+
+    def sample(self, population: Any, k: int, **_: Any) -> list[Any]:
+        return list(population)[:k]
+
+
+@pytest.mark.parametrize("approach", ["passive", "upstream-backup"])
+@few(3)
+@given(seed=SEEDS)
+def test_nothing_is_lost_where_the_next_unit_dies_with_it(spark: SparkSession, approach: Approach, seed: int) -> None:
+    rng = OneNode(seed)
+    spec = union()
+    tables = {n: random_table(rng, COLUMNS, random_times(rng, ROWS // 2, 200_000)) for n in "ab"}
+    with Guarded(spark, 3) as cluster:
+        cluster.protect(spec, ["map_1"], rng, approach, "no-loss", interval_ms=300)
+        found, _ = run_with_deaths(cluster, spec, tables, [(rng.uniform(0.3, 0.8), "u1")])
+    rows = pa.concat_tables([pa.table(part.rows) for part in found["first"]]).select(["k", "n", "s"])
+    missing = Counter(map(repr, bag(pa.concat_tables(list(tables.values())).select(["k", "n", "s"]))))
+    missing.subtract(map(repr, bag(rows)))
+    assert not +missing
+
+
 @few(2)
 @given(seed=SEEDS)
 def test_amnesia_goes_on_at_the_present(spark: SparkSession, seed: int) -> None:

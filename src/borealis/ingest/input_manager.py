@@ -48,6 +48,7 @@ class Train:
     order: tuple[Passed, ...] = ()  # the order in which its inputs were merged
     silent: bool = False  # what comes of it is known downstream already
     free: bool = True  # merged as tuples arrived, not as a script says
+    leaps: bool = False  # ids of an input were left out in it
 
 
 @dataclass(frozen=True)
@@ -540,10 +541,11 @@ class InputManager:
             rows += sum(len(p.rows) for p, _ in mine)
         (self.depot / f"{number}.json").write_text(json.dumps(header))
         final = all(i.done for i in self._intakes.values())
+        leaps = any(isinstance(p.rows, Relayed) and p.rows.leaps for p in pieces)
         with self._changed:
             self._next_cause += events
             self._trains[number] = Train(
-                number, self.cursors(), self._next_cause, rows, final, passed(pieces), silent, free
+                number, self.cursors(), self._next_cause, rows, final, passed(pieces), silent, free, leaps
             )
             self._made, self._final = number, final
             self._tell()

@@ -39,6 +39,7 @@ class Relayed:
 
     start: Cursor  # before the first row
     section: Section
+    leaps: bool = False  # ids were left out, or tuples lost, right before it
 
     @property
     def rows(self) -> pa.Table:
@@ -68,7 +69,8 @@ class Relayed:
     def split(self, stop: int) -> tuple[Relayed, Relayed]:
         """The first `stop` rows, and the rest."""
         at = self.section.first + stop
-        return Relayed(self.start, self.section.until(at)), Relayed(self.cursor(stop), self.section.since(at))
+        head = Relayed(self.start, self.section.until(at), self.leaps)
+        return head, Relayed(self.cursor(stop), self.section.since(at))
 
     def part(self, position: int, boundary: int) -> tuple[Relayed | None, Relayed | None]:
         """What is before a place, and what is behind it; None where that is nothing."""
@@ -82,7 +84,7 @@ class Relayed:
         mine = at & (section.bound <= boundary)
         head = replace(head, at=np.append(head.at, section.at[mine]), bound=np.append(head.bound, section.bound[mine]))
         start = replace(self.cursor(len(head)), boundary=head.final)
-        return Relayed(self.start, head), Relayed(start, section.since(position).above(head.final))
+        return Relayed(self.start, head, self.leaps), Relayed(start, section.since(position).above(head.final))
 
     def weights(self) -> Int64s:
         """For each row how many events it stands for: itself, and the boundaries before it."""
@@ -118,7 +120,8 @@ class Relay:
         if section.first < self.cursor.position:
             raise ValueError(f"stream '{self.spec.name}': tuple {section.first} came after {self.cursor.position - 1}")
         section = section.above(self.cursor.boundary)
-        admitted = Relayed(replace(self.cursor, position=section.first), section)
+        leaps = section.first > self.cursor.position
+        admitted = Relayed(replace(self.cursor, position=section.first), section, leaps)
         ended = section.final == LAST_TIME
         newest = max(self.cursor.newest, int(section.time.max())) if len(section) else self.cursor.newest
         self.cursor = replace(self.cursor, position=section.stop, boundary=section.final, newest=newest, ended=ended)

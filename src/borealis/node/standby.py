@@ -177,7 +177,7 @@ class Standby:
                     queue.jump_to(beyond(queue, place[0]))
                 else:
                     queue.begin_at(place)
-        run.resume(begin, resume.scripts, jump=resume.jump and self.guard.approach != "amnesia")
+        run.resume(begin, resume.scripts, jump=resume.jump and self.guard.approach != "amnesia", repeats=True)
 
     def _present(self, resume: Resume) -> Step:
         """Inputs as they stand now: what came before is forgotten."""

@@ -122,6 +122,7 @@ class UnitRun:
         self._header_now = header or self._header(Train(0, self.manager.cursors(), 0, 0, False), {})
         self.watch: Callable[[Step, Mapping[Key, bytes]], None] | None = None  # told of each commit, before the next
         self._jumps = False  # ids go on behind a hole, as soon as inputs are merged freely
+        self._repeats = False  # readers may have what another made of the same input
         self._passed: tuple[Passed, ...] = ()
         self._silent = False  # the last train was
         # a train that changes something outside must be the same when it is run again, also where that takes its rows
@@ -198,6 +199,9 @@ class UnitRun:
         else:
             self._handed.setdefault(number, time.perf_counter())
             header = self.manager.header(number)
+            if self._repeats and self.manager.train(number).leaps:  # from here on the input may be another
+                self._repeats, self._jumps = False, True
+                self.life = new_life()
             if self._keeps_trains and self._kept != number:
                 assert self._commits is not None
                 self._commits.begin(pack(self.manager.train(number), header))
@@ -399,9 +403,13 @@ class UnitRun:
             "ids": dict(self._ids),
         }
 
-    def resume(self, begin: Step, scripts: Sequence[Script] = (), *, jump: bool = False) -> None:
-        """End standing by: read from there, first as the scripts say. The state is what `load` and `extend` said."""
-        self._jumps = jump
+    def resume(self, begin: Step, scripts: Sequence[Script] = (), *, jump: bool = False, repeats: bool = False) -> None:
+        """End standing by: read from there, first as the scripts say. The state is what `load` and `extend` said.
+
+        If it repeats what a dead primary did, readers may have had some of that. It comes under the same ids then, as
+        long as the input is the same: not behind ids that were left out, since whoever gives it died, too.
+        """
+        self._jumps, self._repeats = jump, repeats
         self.manager.begin_at(begin.inputs, begin.next_cause, begin.train)
         self.manager.follow(scripts)
         self.manager.lead()
