@@ -70,6 +70,14 @@ def check_rows(spec: Spec, tables: dict[str, pa.Table], found: dict[str, list[Se
         assert not differences(mine, wanted), name
 
 
+def check_nothing_missing(tables: dict[str, pa.Table], parts: list[Section]) -> None:
+    """Every row of the inputs has come, some perhaps more than once."""
+    rows = pa.concat_tables([pa.table(part.rows) for part in parts]).select(["k", "n", "s"])
+    missing = Counter(map(repr, bag(pa.concat_tables(list(tables.values())).select(["k", "n", "s"]))))
+    missing.subtract(map(repr, bag(rows)))
+    assert not +missing
+
+
 def run_with_deaths(
     cluster: Guarded, spec: Spec, tables: dict[str, pa.Table], deaths: list[tuple[float, str]]
 ) -> tuple[dict[str, list[Section]], int]:
@@ -179,10 +187,7 @@ def test_streams_that_meet_lose_nothing_under_no_loss(spark: SparkSession, appro
         cluster.protect(spec, [], rng, approach, "no-loss")
         found, jumps = run_with_deaths(cluster, spec, tables, [(rng.uniform(0.2, 0.8), "u1")])
     assert jumps <= 1
-    rows = pa.concat_tables([pa.table(part.rows) for part in found["first"]]).select(["k", "n", "s"])
-    missing = Counter(map(repr, bag(pa.concat_tables(list(tables.values())).select(["k", "n", "s"]))))
-    missing.subtract(map(repr, bag(rows)))
-    assert not +missing
+    check_nothing_missing(tables, found["first"])
 
 
 class OneNode(Random):
@@ -202,10 +207,7 @@ def test_nothing_is_lost_where_the_next_unit_dies_with_it(spark: SparkSession, a
     with Guarded(spark, 3) as cluster:
         cluster.protect(spec, ["map_1"], rng, approach, "no-loss", interval_ms=300)
         found, _ = run_with_deaths(cluster, spec, tables, [(rng.uniform(0.3, 0.8), "u1")])
-    rows = pa.concat_tables([pa.table(part.rows) for part in found["first"]]).select(["k", "n", "s"])
-    missing = Counter(map(repr, bag(pa.concat_tables(list(tables.values())).select(["k", "n", "s"]))))
-    missing.subtract(map(repr, bag(rows)))
-    assert not +missing
+    check_nothing_missing(tables, found["first"])
 
 
 @few(2)

@@ -201,7 +201,7 @@ class UnitRun:
             header = self.manager.header(number)
             if self._repeats and self.manager.train(number).leaps:  # from here on the input may be another
                 self._repeats, self._jumps = False, True
-                self.life = new_life()
+                self.live_anew()
             if self._keeps_trains and self._kept != number:
                 assert self._commits is not None
                 self._commits.begin(pack(self.manager.train(number), header))
