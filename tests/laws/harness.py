@@ -39,6 +39,7 @@ from borealis.state import log as state_log
 from borealis.state.cache import Cache
 from borealis.tuples import CAUSE, FIRST_TIME, LAST_TIME
 
+ASIDE = "u.errors"  # where tuples are put that fail in a box
 QUICK = 25  # examples of the quick profile
 
 
@@ -200,7 +201,9 @@ class Luck:
 @cache
 def compiled(yaml: str, spark: SparkSession, buckets: int) -> Compiled:
     """A diagram of one unit, compiled once."""
-    return compile_unit(Spec.from_yaml(yaml), spark, buckets, headers=True, schemas=analyzed(yaml, spark))
+    spec = Spec.from_yaml(yaml)
+    errors = ASIDE if spec.errors == "aside" else None
+    return compile_unit(spec, spark, buckets, headers=True, schemas=analyzed(yaml, spark), errors=errors)
 
 
 @cache

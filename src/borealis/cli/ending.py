@@ -141,6 +141,8 @@ def _first_line(error: BaseException) -> str:
 
 def _wants_log(error: BorealisError) -> bool:
     """Whether only Spark's log can say more: not where a worker already told what is wrong in our words."""
+    if "Spark's log is" in error.message:
+        return False
     return isinstance(error, MachineError) or (isinstance(error, TrainError) and error.message.startswith("a train"))
 
 

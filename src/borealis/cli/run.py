@@ -14,7 +14,7 @@ import pyarrow as pa
 from borealis.cli.ending import STOP, PipeClosedError, Stopped
 from borealis.cli.opening import load, start_spark
 from borealis.cli.watching import Silent, Watcher, console, summary, watcher
-from borealis.diagram.spec import LATE, Spec
+from borealis.diagram.spec import Spec
 from borealis.emit.sinks import DISCARD, file_sink, is_directory
 from borealis.emit.sinks.kafka import kafka_sink_at
 from borealis.emit.sinks.text import JsonLines, render
@@ -98,7 +98,7 @@ def given_inputs(spec: Spec, pairs: Sequence[str]) -> dict[str, str]:
 def given_outputs(spec: Spec, pairs: Sequence[str], json_too: bool) -> dict[str, str | None]:
     """Where each output goes, in the diagram's order; None for one that is only counted."""
     given = _pairs("--output", pairs)
-    known = [o.name for o in spec.outputs] + [i.name + LATE for i in spec.inputs]
+    known = spec.output_names()
     for name in given:
         if name not in known:
             hint = did_you_mean(name, known) or f"it has: {', '.join(known)}"
@@ -106,7 +106,8 @@ def given_outputs(spec: Spec, pairs: Sequence[str], json_too: bool) -> dict[str,
     if json_too and STDOUT in given.values():
         raise OutputError("--json and an output on stdout exclude each other", hint="send that output to a file")
     _distinct(given)
-    return {n: given.get(n) for n in known if n in given or not n.endswith(LATE)}
+    always = {o.name for o in spec.outputs}
+    return {n: given.get(n) for n in known if n in given or n in always}
 
 
 def _pairs(option: str, pairs: Sequence[str]) -> dict[str, str]:

@@ -84,6 +84,10 @@ def shown(status: Facts) -> RenderableType:
     for unit in units:
         if unit.get("error"):
             parts.append(Text(f"{unit['diagram']}/{unit['unit']}: {unit['error']}", style="red"))
+        if unit.get("errors"):
+            some = f"{unit['errors']:,} {'tuple' if unit['errors'] == 1 else 'tuples'} aside in {unit['unit']}.errors"
+            last = f"; the last: {unit['last_error']}" if unit.get("last_error") else ""
+            parts.append(Text(f"{unit['diagram']}/{unit['unit']}: {some}{last}", style="yellow"))
         for one in unit.get("waiting", ()):
             told = f"waits, for {span(1e6 * one['seconds'])} so far: {one['why']}"
             parts.append(Text(f"{unit['diagram']}/{unit['unit']} {told}", style="yellow"))

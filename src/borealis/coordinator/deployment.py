@@ -27,7 +27,7 @@ from borealis.coordinator.refusals import AbsentError, TakenError, there_already
 from borealis.coordinator.threads import side_by_side
 from borealis.diagram import passes
 from borealis.diagram.cut import Piece, cut, even_cuts
-from borealis.diagram.spec import Spec
+from borealis.diagram.spec import ERRORS_DDL, Spec
 from borealis.errors import BorealisError, DiagramError, WireError, brief
 from borealis.wire.messages import NAME_RULE, Checked, CheckOrder, DiagramName, is_name
 
@@ -56,7 +56,7 @@ def deploy(cluster: Cluster, wish: Wish) -> Layout:
     layout = _placed(cluster, spec, pieces, wish)
     with cluster.at_work(spec.name, "deployed"):
         _refuse_if_there(cluster, spec.name)
-        columns = _types(cluster, wish.yaml)
+        columns = _types(cluster, wish.yaml) | {p.errors: ERRORS_DDL for p in pieces if p.errors is not None}
         layout = replace(layout, cuts=cuts, columns=columns, since=cluster.now())
         cluster.catalog.add(layout)
         _start(cluster, layout)

@@ -130,6 +130,8 @@ def _measured(member: Member, diagram: str, unit: str, queues: dict[str, QueueSt
         "inputs": status.inputs,
         **_boundary(status.boundary),
         "error": status.error,
+        "errors": status.errors,
+        "last_error": status.last_error,
         "waiting": [{"why": one.why, "seconds": one.seconds} for one in status.waiting],
     }
 

@@ -23,8 +23,9 @@ class Piece(Frozen):
     name: str
     boxes: tuple[str, ...]
     reads: tuple[str, ...]  # arrows from inputs, late sides and other pieces
-    gives: tuple[str, ...]  # arrows to other pieces and to outputs
+    gives: tuple[str, ...]  # arrows to other pieces and to outputs, and its errors behind them
     place: str | None = None
+    errors: str | None = None  # the stream of tuples that a box of it cannot take; None: they stop it
 
 
 def cut(spec: Spec, cuts: Collection[str] = (), places: Mapping[str, str] | None = None) -> list[Piece]:
@@ -138,12 +139,15 @@ def piece_of(spec: Spec, name: str, mine: Sequence[str], place: str | None = Non
     arrows = spec.arrows()
     reads = {s for box in mine for s in spec.box(box).sources if origin(s) not in inside}
     wanted = {s for box in spec.boxes if box.name not in inside for s in box.sources} | {o.source for o in spec.outputs}
+    gives = [a for box in mine for a in spec.box(box).arrows if a in wanted]
+    errors = None if spec.errors == "fail" else spec.errors_of(name)
     return Piece(
         name=name,
         boxes=tuple(mine),
         reads=tuple(a for a in arrows if a in reads),
-        gives=tuple(a for box in mine for a in spec.box(box).arrows if a in wanted),
+        gives=(*gives, *([] if errors is None else [errors])),
         place=place,
+        errors=errors,
     )
 
 

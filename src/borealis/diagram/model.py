@@ -39,8 +39,13 @@ class Diagram:
     ['src', 'window_start', 'window_end', 'n']
     """
 
-    def __init__(self, name: str) -> None:
-        self.spec = Spec(name=name)
+    def __init__(self, name: str, *, errors: Literal["aside", "fail"] | None = None) -> None:
+        """`errors` says what becomes of a tuple that a box cannot take, such as one with a zero to divide by.
+
+        It goes to the stream `<unit>.errors`, with the reason, and the rest goes on (`aside`, as always when it is
+        deployed); or it stops its unit (`fail`, as always in a local run).
+        """
+        self.spec = Spec(name=name, errors=errors)
 
     @property
     def name(self) -> str:

@@ -21,6 +21,8 @@ from borealis.errors import SHOWN_MOST, DiagramError, InputError, brief, did_you
 
 VERSION = 1  # of the YAML form
 LATE = ".late"  # the side stream of an input: what came after the boundary had passed it
+ERRORS = ".errors"  # the side stream of a unit: tuples that a box of it cannot take
+ERRORS_DDL = "time TIMESTAMP, box STRING, expression STRING, reason STRING, tuple STRING"  # its columns
 SIDE = "."  # between the name of an input or box and that of one of its side streams
 PACE_US = 1_000_000  # distance of boundaries where no box needs a finer one
 FACTOR_MAX = 1_000_000  # what of a number has no factor up to here counts as prime
@@ -132,6 +134,20 @@ class Spec(Frozen):
     boxes: tuple[SerializeAsAny[Box], ...] = ()
     outputs: tuple[Output, ...] = ()
     protection: tuple[Protection, ...] = ()  # by box, and `all` for the rest
+    errors: Literal["aside", "fail"] | None = None  # None: aside where it is deployed, fail where it runs here
+
+    def output_names(self) -> list[str]:
+        """All that a local run can put out: the outputs, late tuples, and those set aside."""
+        aside = [self.errors_of(unit.name) for unit in self.units()] if self.errors == "aside" else []
+        return [o.name for o in self.outputs] + [i.name + LATE for i in self.inputs] + aside
+
+    def errors_of(self, unit: str) -> str:
+        """The stream of the tuples that a unit's boxes cannot take."""
+        name = unit + ERRORS
+        if name in self.arrows():
+            hint = "rename the box or its branch, or set errors to fail"
+            raise DiagramError(f"'{name}' is the stream of what fails in unit '{unit}', and of a box", hint=hint)
+        return name
 
     @model_validator(mode="after")
     def _check_protection(self) -> Spec:
@@ -243,6 +259,7 @@ class Spec(Frozen):
                 inputs=tuple(i for i in self.inputs if find(i.name) == piece),
                 boxes=tuple(box for box in self.boxes if find(box.name) == piece),
                 outputs=tuple(o for o in self.outputs if find(origin(o.source)) == piece),
+                errors=self.errors,
             )
             units.append(Unit(name=f"u{number}", spec=spec))
         return units
@@ -275,6 +292,8 @@ class Spec(Frozen):
         )
         if self.protection:
             body["protection"] = protection.written(self.protection)
+        if self.errors is not None:
+            body["errors"] = self.errors
         return notation.dump(body)
 
     @classmethod
@@ -288,7 +307,7 @@ class Spec(Frozen):
             raise DiagramError(
                 f"a diagram of version {seen[:SHOWN_MOST]}", hint=f"this Borealis reads version {VERSION}"
             )
-        keys = ("borealis", "name", "inputs", "boxes", "outputs", "protection")
+        keys = ("borealis", "name", "inputs", "boxes", "outputs", "protection", "errors")
         _known("diagram", data, keys)
         name = data.get("name")
         if not isinstance(name, str) or not name:
@@ -299,6 +318,7 @@ class Spec(Frozen):
             boxes=tuple(_read_box(n, body) for n, body in _section(data, "boxes")),
             outputs=tuple(_read_output(n, body) for n, body in _section(data, "outputs")),
             protection=protection.read(data["protection"]) if data.get("protection") else (),
+            errors=data.get("errors"),
         )
 
     def fingerprint(self) -> str:

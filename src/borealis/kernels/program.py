@@ -19,6 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from borealis import kernels
+from borealis.errors import BorealisError, TrainError
+from borealis.kernels import aside
 from borealis.kernels.columns import normal_floats, whole
 from borealis.kernels.expr import from_json
 from borealis.kernels.flow import Bounds, Flow, empty_flow, merge_bounds
@@ -32,6 +34,8 @@ PIECE_BYTES_MOST = 32 << 20  # a row that crosses the JVM stays well below its 2
 # tags of rows that are no flow
 TRAIN_TAG = -1  # payload: the plan of the train, so that later levels know it
 DELTA_TAG = -2  # payload: box name, zero byte, delta
+ERRORS_TAG = -3  # payload: tuples that failed in a box, as `aside` has them
+STEPS_MOST = 1_000  # of a level, when failed tuples are put in order
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,7 @@ class Program:
     inputs: dict[str, str]  # input (or input.late) to schema
     bounds: tuple[tuple[str, tuple[str, ...]], ...]  # flow, the flows whose boundaries it takes, in order
     levels: tuple[Level, ...]
+    aside: bool = False  # tuples that a box cannot take are set aside; otherwise they fail their train
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -84,7 +89,7 @@ class Program:
             for level in data["levels"]
         )
         bounds = tuple((f, tuple(s)) for f, s in data["bounds"])
-        return Program(data["buckets"], data["shared"], data["inputs"], bounds, levels)
+        return Program(data["buckets"], data["shared"], data["inputs"], bounds, levels, data["aside"])
 
 
 @dataclass(frozen=True)
@@ -117,11 +122,22 @@ def run_level(
     parted = {f for _, f, _ in level.arrive} | {s.out for s in level.steps if s.parted}
     if program.shared:
         parted |= program.inputs.keys()  # each bucket was given its share when it read them
-    for step in level.steps:
+    for place, step in enumerate(level.steps):
         sources = [flows[s] for s in step.sources]
         if step.parted and program.buckets > 1:
             sources = _own_rows(program, step, sources, [s in parted for s in step.sources], bucket)
-        out, delta = _run(step, sources, keep)
+        failed = None
+        try:
+            out, delta = _run(step, sources, keep)
+        except Exception as error:
+            if not program.aside or step.op not in ("filter", "map"):
+                raise at_fault(step, error) from error
+            out, failed = _sifted(step, sources[0], keep, number * STEPS_MOST + place)
+            if failed is not None and not step.parted:  # every bucket has all rows, and finds the same
+                failed = failed.filter(pa.array(failed[CAUSE].to_numpy() % program.buckets == bucket))
+            delta = {}
+        if failed is not None and len(failed):
+            yield Parcel(ERRORS_TAG, bucket, to_stream(failed))
         if step.parted and program.buckets > 1 and step.op not in ("filter", "map"):
             out = Flow(out.rows, out.time, out.cause, out.sub * program.buckets + bucket, out.bounds)
         flows[step.out] = out
@@ -165,6 +181,34 @@ def _run(step: Step, sources: list[Flow], keep: Keep) -> tuple[Flow, Delta]:
         case _:
             kernel = keep(step.box, lambda: MAKERS[step.op](step))
             return kernel.step(*sources)
+
+
+def _sifted(step: Step, flow: Flow, keep: Keep, rank: int) -> tuple[Flow, pa.Table | None]:
+    """A step that looks at each row alone, over those it can take; and the others, for the errors' flow."""
+
+    def texts_failing(row: Flow) -> str:
+        if step.op == "filter":
+            return str(step.options["texts"][""])
+        for name, expr in step.options["exprs"]:
+            kind = pa.schema([schema_of(step.schema).field(name)])
+            try:
+                run_map(row, [(name, from_json(expr))], kind)
+            except Exception:
+                return str(step.options["texts"][name])
+        return ""
+
+    try:
+        out, failed = aside.sift(flow, lambda rows: _run(step, [rows], keep)[0])
+    except Exception as error:
+        raise at_fault(step, error) from error
+    return out, aside.records(flow, failed, rank, step.box, texts_failing)
+
+
+def at_fault(step: Step, error: Exception) -> BorealisError:
+    """The error of a box, which it names; of the same kind, where that says what to do about it."""
+    kind = type(error) if isinstance(error, TrainError) else TrainError
+    hint = error.hint if isinstance(error, BorealisError) else "everything before this train is committed"
+    return kind(f"box '{step.box}': {aside.reason_of(error)}", hint=hint)
 
 
 def _makers() -> dict[str, Callable[[Step], Kernel]]:

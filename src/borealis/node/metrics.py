@@ -50,8 +50,10 @@ class NodeFigures:
         seconds = GaugeMetricFamily("borealis_unit_train_seconds", "Median time of the last trains", labels=UNIT)
         state = GaugeMetricFamily("borealis_unit_state_bytes", "State tables of the unit", labels=UNIT)
         lag = GaugeMetricFamily("borealis_unit_lag_tuples", "Tuples received and not yet committed", labels=UNIT)
+        aside = CounterMetricFamily("borealis_unit_errors", "Tuples that a box could not take, set aside", labels=UNIT)
         for unit in now.units:
             labels = [unit.diagram, unit.unit]
+            aside.add_metric(labels, unit.errors)
             running.add_metric(labels, 1.0 if unit.state == "running" else 0.0)
             trains.add_metric(labels, unit.trains)
             taken.add_metric(labels, unit.rows_in)
@@ -59,7 +61,7 @@ class NodeFigures:
             seconds.add_metric(labels, unit.train_ms / 1000)
             state.add_metric(labels, unit.state_bytes)
             lag.add_metric(labels, unit.lag_rows)
-        yield from (running, trains, taken, given, seconds, state, lag)
+        yield from (running, trains, taken, given, seconds, state, lag, aside)
 
     def _queues(self, now: NodeStatus) -> Iterator[Metric]:
         tuples = CounterMetricFamily("borealis_stream_tuples", "Tuples on the stream so far", labels=["stream"])

@@ -445,7 +445,7 @@ class Node:
         full = {o.source: o.full for o in spec.outputs if o.full == "drop"}
         queues = {}
         for arrow in piece.gives:
-            limits = QueueLimits(full=full.get(arrow, "wait"))
+            limits = QueueLimits(full="drop" if arrow == piece.errors else full.get(arrow, "wait"))
             if handover is not None:
                 queues[arrow] = OutputQueue.restore(handover.queues[arrow], limits)
             else:

@@ -28,6 +28,8 @@ class Progress:
     lateness_us: dict[str, int] = field(default_factory=dict)
     cursors: dict[str, Cursor] = field(default_factory=dict)
     state_bytes: int = 0
+    errors: int = 0  # tuples that a box could not take
+    last_error: str = ""
     train_ms: deque[float] = field(default_factory=lambda: deque(maxlen=TRAINS_REMEMBERED))
     recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=20))  # when, rows_in
     resumed_after: int = 0  # the train a restarted run goes on after
@@ -96,6 +98,7 @@ class Progress:
             "rows_out": self.rows_out,
             "late": self.late,
             "dead_letters": self.dead_letters,
+            "errors": self.errors,
             "notes": self.notes(),
             "boundary_held_by": self.held_by,
             "lag_ms": None if self.lag_us is None else self.lag_us / 1000,
@@ -114,4 +117,13 @@ class Progress:
             for name, n in self.late.items()
             if n
         ]
-        return [*late, *(warning for source in self.live.values() for warning in source.warnings())]
+        aside = []
+        if self.errors:
+            some = (
+                "1 tuple that a box cannot take is"
+                if self.errors == 1
+                else f"{self.errors:,} tuples that a box cannot take are"
+            )
+            last = f" (the last: {self.last_error})" if self.last_error else ""
+            aside = [f"{some} aside{last}: see the output '{self.unit}.errors'"]
+        return [*late, *aside, *(warning for source in self.live.values() for warning in source.warnings())]

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from borealis.clock import Clock
 from borealis.diagram.model import Diagram
-from borealis.diagram.spec import LATE, Spec
+from borealis.diagram.spec import Spec
 from borealis.emit.sinks import TableSink, as_sink
 from borealis.emit.sinks.base import Sink
 from borealis.errors import BorealisError, OutputError, did_you_mean
@@ -60,6 +60,7 @@ class Result:
             "rows_out": {k: v for u in units for k, v in u["rows_out"].items()},
             "late": {k: v for u in units for k, v in u["late"].items()},
             "dead_letters": {k: v for u in units for k, v in u["dead_letters"].items()},
+            "errors": {u["unit"]: u["errors"] for u in units if u["errors"]},
             "seconds": max((u["seconds"] for u in units), default=0.0),
             "units": units,
             "warnings": [w for u in self.units for w in u.warnings()],
@@ -94,7 +95,8 @@ def run(
     complete = False
     try:
         for unit in spec.units():
-            compiled = compile_unit(unit.spec, spark, buckets, headers=headers)
+            errors = spec.errors_of(unit.name) if spec.errors == "aside" else None
+            compiled = compile_unit(unit.spec, spark, buckets, headers=headers, errors=errors)
             home = None if state is None else Path(state) / unit.name
             options = UnitOptions(admission or Admission(), home, headers)
             mine: dict[str, Source] = {i.name: sources[i.name] for i in unit.spec.inputs}
@@ -161,7 +163,7 @@ def _close(runs: list[UnitRun], queries: list[Query], complete: bool) -> None:
 
 
 def _sinks(spec: Spec, outputs: Mapping[str, Any], state: Path | None) -> dict[str, Sink]:
-    known = [o.name for o in spec.outputs] + [i.name + LATE for i in spec.inputs]
+    known = spec.output_names()
     for name in outputs:
         if name not in known:
             hint = did_you_mean(name, known) or f"it has: {', '.join(known)}"

@@ -41,6 +41,7 @@ class RunningUnit:
     trains_then: int = 0
     started: bool = False
     failure: BorealisError | None = None
+    last_failure: BorealisError | None = None  # of its query, since the last train that was committed
     standby: bool = False  # it waits for the death of another
     rehearsed_at: float = 0.0
     kept_steps: list[Step] = field(default_factory=list)  # what its protection had noted on the node it came from
@@ -73,16 +74,24 @@ class RunningUnit:
         if self.failure is not None or self.restarting or self.run.done.is_set() or self.frozen_since is not None:
             return None
         if self.run.progress.trains > self.trains_then:
-            self.trains_then, self.restarts = self.run.progress.trains, 0
+            self.trains_then, self.restarts, self.last_failure = self.run.progress.trains, 0, None
         failure = self.query.failure() if self.restarts < RESTARTS_MOST else None
         if isinstance(failure, GivenUpError):  # it has waited as long as it shall
             self.failure = failure
             return None
+        self.last_failure = failure or self.last_failure
         if failure is None:
             self.restart_at = None
         elif self.restart_at is None:  # a machine that is too busy is given time
             self.restart_at = time.monotonic() + RESTART_S * 2**self.restarts
         return failure if self.restart_at is not None and time.monotonic() >= self.restart_at else None
+
+    def dying(self) -> list[str]:
+        """Why its query died, while it is tried again: until a train is committed, or it is given up."""
+        if self.run.progress.trains > self.trains_then or self.run.done.is_set():
+            return []
+        died = self.query.failure() or self.last_failure
+        return [] if died is None else [f"{died} (trying again, {self.restarts} of {RESTARTS_MOST})"]
 
     def status(self) -> UnitStatus:
         """How it stands."""
@@ -114,7 +123,9 @@ class RunningUnit:
             inputs={f"{self.order.diagram}/{a}": c["position"] for a, c in self.run.cursors().items()},
             lag_rows=self.run.manager.waiting(),
             boundary=min((q.boundary for q in self.queues.values()), default=-(2**63)),
-            error=str(failure) if failure is not None else "; ".join(awaited),
+            error=str(failure) if failure is not None else "; ".join([*self.dying(), *awaited]),
+            errors=progress.errors,
+            last_error=progress.last_error,
             waiting=[Waiting(why=why, seconds=round(seconds, 1)) for why, seconds in troubles],
         )
 

@@ -29,8 +29,11 @@ from borealis.ingest.intake import Admission
 from borealis.ingest.planned import pack, unpack
 from borealis.ingest.relay import Feed, SectionSource
 from borealis.ingest.sources.base import LiveSource, Source
-from borealis.kernels.flow import Flow
-from borealis.kernels.program import DELTA_TAG
+from borealis.kernels import aside
+from borealis.kernels.aside import BOX, EXPRESSION, REASON, TUPLE
+from borealis.kernels.aside import SCHEMA as ERRORS_SCHEMA
+from borealis.kernels.flow import Bounds, Flow
+from borealis.kernels.program import DELTA_TAG, ERRORS_TAG, flow_from_parcels
 from borealis.node.handover import Handover
 from borealis.node.progress import Progress
 from borealis.plan.compile import Compiled
@@ -42,6 +45,8 @@ from borealis.state.commits import CommitLog
 from borealis.state.log import Key, StateLog
 from borealis.tuples import with_header
 
+REASONS_ALL, REASONS_EVERY = 1_000, 100  # tuples that fail in Spark of which the reason is asked: the first, then some
+UNASKED = "it fails in Spark, as others before it"
 ROOM_S = 0.1  # how long a commit waits for room in a queue before it looks whether the run is over
 
 
@@ -121,6 +126,7 @@ class UnitRun:
         )
         self._header_now = header or self._header(Train(0, self.manager.cursors(), 0, 0, False), {})
         self.watch: Callable[[Step, Mapping[Key, bytes]], None] | None = None  # told of each commit, before the next
+        self.reason: Callable[[str, str, str], str] | None = None  # why a tuple fails in a box's expression
         self._jumps = False  # ids go on behind a hole, as soon as inputs are merged freely
         self._repeats = False  # readers may have what another made of the same input
         self._passed: tuple[Passed, ...] = ()
@@ -144,6 +150,7 @@ class UnitRun:
     def _take_over(self, resume: Handover) -> dict[str, Any]:
         self._committed = self.progress.resumed_after = int(resume.header["train"])
         self._ids |= resume.header["ids"]
+        self.progress.errors = resume.header.get("errors", 0)
         self._log.load(self._committed, resume.state)
         self.life = str(resume.header.get("life", self.life))
         return resume.header
@@ -158,6 +165,7 @@ class UnitRun:
             return None
         self._committed = self.progress.resumed_after = int(found.header["train"])
         self._ids |= found.header["ids"]
+        self.progress.errors = found.header.get("errors", 0)
         self._log.load(self._committed, found.state)
         self.progress.rows_out = {name: self._ids[name] for name in self.sinks}
         return found.header
@@ -288,6 +296,7 @@ class UnitRun:
             self._jumps = False
             for queue in self.queues.values():
                 queue.jump_to(beyond(queue, queue.next_id))
+        self._explain(arrived)
         deltas, sections = self._deltas(arrived), {} if train.silent else self._sections(arrived)
         self._write_outputs(arrived)
         positions = {name: sink.flush(self._commits is not None) for name, sink in self.sinks.items()}
@@ -316,6 +325,23 @@ class UnitRun:
             self._commits.write_base(self._header(train, positions), self._log.whole())
         if train.final:
             self.done.set()
+
+    def _explain(self, arrived: Arrived) -> None:
+        """Count tuples that failed, and say why those failed that did so in Spark: many are not asked one by one."""
+        payloads = [p.payload for p in arrived.parcels if p.tag == ERRORS_TAG]
+        if not payloads:
+            return
+        failed = flow_from_parcels(payloads, ERRORS_SCHEMA, Bounds())
+        failed = failed.take(aside.once(failed))  # Spark runs a box again for each of those that read it
+        told = failed.rows.to_pylist()
+        for number, one in enumerate(told, self.progress.errors):
+            asked = number < REASONS_ALL or number % REASONS_EVERY == 0
+            if not one[REASON]:
+                one[REASON] = self.reason(one[BOX], one[EXPRESSION], one[TUPLE]) if self.reason and asked else UNASKED
+        arrived.put_errors(failed.with_rows(pa.Table.from_pylist(told, ERRORS_SCHEMA)))
+        self.progress.errors += len(failed)
+        last = told[-1]
+        self.progress.last_error = f"box '{last[BOX]}', `{last[EXPRESSION]}`: {last[REASON]}"
 
     def _deltas(self, arrived: Arrived) -> dict[Key, bytes]:
         deltas = {}
@@ -351,6 +377,7 @@ class UnitRun:
             "next_cause": train.next_cause,
             "sinks": dict(positions),
             "ids": dict(self._ids),
+            "errors": self.progress.errors,
         }
 
     # -- protection

@@ -7,10 +7,11 @@ waits for the next level. Files in `plan/boxes` say for each box which steps it 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -29,8 +30,16 @@ from borealis.state.delta import TableSpec
 class CatalystStep:
     """A stateless step that Spark runs: a filter (`predicate`) or a map (`exprs`)."""
 
+    box: str
+    schema: StructType  # of what it reads
     predicate: str | None = None
     exprs: tuple[tuple[str, str], ...] = ()
+    as_json: bool = True  # Spark can write what it reads as JSON
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Its expressions, as the user wrote them."""
+        return tuple(text for _, text in self.exprs) if self.predicate is None else (self.predicate,)
 
 
 @dataclass(frozen=True)
@@ -71,8 +80,8 @@ class Lowering:
     Without a keyed box (`shared`) each bucket takes its share of the rows; with one, each reads all and keeps its keys.
     """
 
-    def __init__(self, spark: SparkSession, buckets: int, *, shared: bool) -> None:
-        self.spark, self.buckets, self.shared = spark, buckets, shared
+    def __init__(self, spark: SparkSession, buckets: int, *, shared: bool, aside: bool) -> None:
+        self.spark, self.buckets, self.shared, self.aside = spark, buckets, shared, aside
         self.catalyst: dict[int, tuple[tuple[CatalystStep, ...], StructType]] = {}
         self.tables: dict[str, tuple[TableSpec, ...]] = {}
         self.where: dict[str, str] = {}
@@ -104,11 +113,11 @@ class Lowering:
 
     def filter(self, box: Box, source: str, out: str, predicate: str) -> None:
         """A stateless step: the rows for which the predicate is true."""
-        self._stateless(box, source, out, CatalystStep(predicate=predicate))
+        self._stateless(box, source, out, CatalystStep(box.name, self.schema(source), predicate=predicate))
 
     def map(self, box: Box, source: str, out: str, exprs: Iterable[tuple[str, str]]) -> None:
         """A stateless step: new columns."""
-        self._stateless(box, source, out, CatalystStep(exprs=tuple(exprs)))
+        self._stateless(box, source, out, CatalystStep(box.name, self.schema(source), exprs=tuple(exprs)))
 
     def union(self, box: Box, sources: Sequence[str], out: str) -> None:
         """All rows of flows that have the same columns."""
@@ -160,6 +169,7 @@ class Lowering:
             {name: schema_text(schema) for name, schema in self._inputs.items()},
             tuple(self._bounds),
             tuple(Level(tuple(d.arrive), tuple(d.steps), tuple(d.leave)) for d in self._drafts),
+            self.aside,
         )
 
     @property
@@ -198,6 +208,7 @@ class Lowering:
         if step.predicate is None:
             schema = nullable(frame.select(*(F.expr(text).alias(name) for name, text in step.exprs)).schema)
         self._bounds.append((out, (source,)))
+        step = replace(step, as_json=self._is_json(frame))
         if flow.channel is not None:
             channel = Channel(flow.channel.origin, (*flow.channel.steps, step))
             self._flows[out] = _Flow(schema, flow.level, True, channel)
@@ -209,12 +220,19 @@ class Lowering:
             self._note(box, "Catalyst")
             return
         twins = {name: to_json(e) for name, e in exprs.items() if e is not None}
-        op, options = (
-            ("filter", {"predicate": twins[""]})
-            if step.predicate is not None
-            else ("map", {"exprs": list(twins.items())})
-        )
+        options: dict[str, Any] = {"texts": texts}  # as the user wrote them, for errors
+        if step.predicate is not None:
+            op, options["predicate"] = "filter", twins[""]
+        else:
+            op, options["exprs"] = "map", list(twins.items())
         self._step(op, box, out, (source,), schema, flow.level, flow.parted, options)
+
+    def _is_json(self, frame: DataFrame) -> bool:
+        """Whether Spark can write a frame's rows as JSON, for those that fail."""
+        try:
+            return not self.aside or bool(frame.select(F.to_json(F.struct("*"))).columns)
+        except AnalysisException:
+            return False
 
     def _step(
         self,

@@ -9,11 +9,14 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import socketserver
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf, SparkContext, accumulators
 from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 
@@ -28,6 +31,9 @@ def quiet(settings: Mapping[str, str]) -> None:
     global _log, _kept
     # PySpark prints every refused expression with a stack trace, also those that are caught and told in our words
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    for server in vars(accumulators).values():
+        if isinstance(server, type) and issubclass(server, socketserver.BaseServer):
+            server.handle_error = _cut_off  # type: ignore[assignment]
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         return
     chosen = os.environ.get(VARIABLE)
@@ -47,6 +53,12 @@ def quiet(settings: Mapping[str, str]) -> None:
         # a group of its own: a signal for the whole group of this process would take the JVM from under its last train
         gateway = launch_gateway(conf, {"stdout": file, "stderr": file, "process_group": 0})
     SparkContext._ensure_initialized(gateway=gateway, conf=conf)
+
+
+def _cut_off(server: Any, request: Any, address: Any) -> None:
+    """A task that is ended in the midst of what it reports is no news; PySpark prints a stack trace of it."""
+    if not isinstance(sys.exception(), ConnectionError | EOFError):
+        socketserver.BaseServer.handle_error(server, request, address)
 
 
 def log_file() -> Path | None:

@@ -29,6 +29,8 @@ POLL_S = 0.1  # how long a question for the next train may wait; Spark asks agai
 class Trains(Protocol):
     """What the source asks of a unit."""
 
+    reason: Callable[[str, str, str], str] | None  # may be asked why a tuple fails in a box's expression
+
     def committed(self) -> int: ...
 
     def next_train(self, after: int, wait: float) -> int | None:

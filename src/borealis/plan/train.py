@@ -6,24 +6,32 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import StreamingQueryException
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from borealis.errors import BorealisError, GivenUpError, TrainError
+from borealis.errors import BorealisError, GivenUpError, MachineError, TrainError
 from borealis.plan.compile import Compiled
 from borealis.plan.depot import Loan, lend
+from borealis.plan.lowering import CatalystStep
+from borealis.plan.quiet import keep_log
 from borealis.plan.source import FORMAT, Trains, TrainServer, TrainSource
+from borealis.plan.types import first_line
 
 WHOLE_STAGE = "spark.sql.codegen.wholeStage"
+COMMON_PARTS = "spark.sql.subexpressionElimination.enabled"
 ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _REGISTERING = threading.Lock()  # Spark looks whether the name is free, then takes it
 _STARTING = threading.Lock()  # a query takes the session's settings as they are when it starts
+WRAPPERS = ("STREAM_FAILED", "FAILED_EXECUTE", "FOREACH_BATCH")  # what Spark says of any failure
+REPORT_LINES_MOST = 30
 FIRST_ASKED_S = 10.0  # Spark gives up a query whose Python process has not come by then
 LOOK_S = 0.2
 
@@ -44,6 +52,7 @@ class Query:
 
     def start(self) -> None:
         """Start the query; trains come as soon as there are any."""
+        self.trains.reason = self.reason
         try:
             self._loan = lend(self.spark, self.scratch)
             outward = None if self._loan is None else self._loan.abroad
@@ -77,6 +86,8 @@ class Query:
         ours = {} if self.compiled.catalyst else {WHOLE_STAGE: "false"}
         if ours and self._loan is not None:
             ours[ROWS_PER_BATCH] = "4"
+        if self.compiled.catalyst and self.compiled.program.aside:
+            ours[COMMON_PARTS] = "false"  # they would be computed outside of the attempt
         with _STARTING:
             before = {name: self.spark.conf.get(name) for name in ours}
             try:
@@ -111,12 +122,29 @@ class Query:
         """Why the query died, if it did."""
         if self._query is None:
             return self._never
-        if self._query.isActive:
-            return None
-        error = self._query.exception()
+        try:
+            if self._query.isActive:
+                return None
+            error = self._query.exception()
+        except (Py4JNetworkError, OSError) as died:
+            return spark_died(died)
         if error is None:
             return TrainError("the unit's query was stopped from outside", hint="start the run again")
-        return self._refused if isinstance(self._refused, BorealisError) else explain_failure(error)
+        return self._refused if isinstance(self._refused, BorealisError) else explain_failure(error, self._steps())
+
+    def reason(self, box: str, expression: str, row: str) -> str:
+        """Why a row, given as JSON, fails in an expression that Spark computes."""
+        step = next((s for s in self._steps() if s.box == box and expression in s.texts), None)
+        if step is not None:
+            frame = self.spark.range(1).select(F.from_json(F.lit(row), step.schema).alias("r")).select("r.*")
+            try:
+                frame.select(F.expr(expression)).collect()
+            except PySparkException as error:
+                return first_line(error).split(". ")[0]
+        return "it fails in Spark"
+
+    def _steps(self) -> list[CatalystStep]:
+        return [step for steps, _ in self.compiled.catalyst.values() for step in steps]
 
     def durations(self) -> list[dict[str, int]]:
         """What Spark says of the last micro-batches, in milliseconds."""
@@ -124,15 +152,14 @@ class Query:
 
     def wait(self, seconds: float) -> None:
         """Sleep, but not longer than the query lives."""
-        try:
+        with suppress(StreamingQueryException, Py4JNetworkError, OSError):  # told by `failure`
             self._query.awaitTermination(seconds)
-        except StreamingQueryException:
-            return  # told by `failure`
 
     def stop(self) -> None:
         """Stop after the current train."""
         if self._query is not None:
-            self._query.stop()
+            with suppress(Py4JNetworkError, OSError):  # its JVM is dead, and the query with it
+                self._query.stop()
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -142,8 +169,20 @@ class Query:
         shutil.rmtree(self.scratch / "checkpoint", ignore_errors=True)
 
 
-def explain_failure(error: BaseException) -> BorealisError:
-    """One sentence out of what Spark reports of a failed train."""
+def spark_died(error: BaseException) -> MachineError:
+    """The error for a JVM that does not answer any more."""
+    log = keep_log()
+    where = "" if log is None else f"; Spark's log is {log}"
+    died = MachineError(f"Spark died: its JVM does not answer any more{where}", hint="start it again")
+    died.__cause__ = error
+    return died
+
+
+def explain_failure(error: BaseException, steps: Sequence[CatalystStep] = ()) -> BorealisError:
+    """One sentence out of what Spark reports of a failed train: box, expression and the innermost reason.
+
+    The whole report is the `__cause__`; a traceback shows it only to who asks.
+    """
     text = str(error)
     ours = re.findall(r"borealis\.errors\.(\w+): ([^\n]*)", text)
     if ours:
@@ -151,10 +190,38 @@ def explain_failure(error: BaseException) -> BorealisError:
         message, _, hint = ours[-1][1].partition(". Hint: ")
         failure: BorealisError = kind(message, hint=hint)
     else:
-        spark = re.findall(r"\[([A-Z][A-Z0-9_.]+)\] ([^\n]*?)(?: SQLSTATE[^\n]*)?(?=\n|$)", text)
-        inner = [m for code, m in spark if not code.startswith(("STREAM_FAILED", "FAILED_EXECUTE", "FOREACH_BATCH"))]
-        python = re.findall(r"^(\w*(?:Error|Exception): [^\n]*)", text, re.MULTILINE)
-        said = (inner or python or [text.splitlines()[0]])[-1]
-        failure = TrainError(f"a train failed: {said.strip()}", hint="everything before it is committed")
-    failure.__cause__ = error
+        said = _innermost(text)
+        fragment = re.search(r"== SQL[^\n]*==\n(.*?)\n\s*\^", text, re.DOTALL)
+        part = fragment[1].strip() if fragment else ""
+        box, whole = next(((s.box, t) for s in steps for t in s.texts if part and part in t), ("", part))
+        where = f"box '{box}': " if box else "a train failed: "
+        about = f" in `{' '.join(whole.split())}`" if whole else ""
+        hint = "everything before this train is committed; `errors: aside` in the diagram sets such tuples aside"
+        failure = TrainError(
+            f"{where}{said.rstrip('.')}{about}", hint=hint if box else "everything before it is committed"
+        )
+    failure.__cause__ = SparkReportError(text)
     return failure
+
+
+class SparkReportError(Exception):
+    """What Spark said of a failed train, without the plan and the frames of its own stack."""
+
+    def __init__(self, text: str) -> None:
+        said = text.partition("=== Streaming Query ===")[0]
+        lines = [line for line in said.splitlines() if line.strip() and not line.startswith(("\tat ", "\t... "))]
+        super().__init__("\n".join(lines[-REPORT_LINES_MOST:]))
+
+
+def _innermost(text: str) -> str:
+    """The last line of the innermost exception that a report holds: Spark's own, else Python's."""
+    spark = re.findall(r"\[([A-Z][A-Z0-9_.]+)\] ([^\n]*?)(?: SQLSTATE[^\n]*)?(?=\n|$)", text)
+    inner = [m for code, m in spark if not code.startswith(WRAPPERS)]
+    if inner:
+        return str(inner[-1]).strip()
+    python = re.findall(
+        r"^(?:\w+\.)*(\w+: [^\n]+)", text.partition("Traceback (most recent call last):")[2], re.MULTILINE
+    )
+    java = re.findall(r"^Caused by: (?:[\w$]+\.)*([\w$]+(?:: [^\n]+)?)", text, re.MULTILINE)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return str((python or java or lines[:1] or [type(text).__name__])[-1]).strip()

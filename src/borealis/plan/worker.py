@@ -17,8 +17,11 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from borealis.errors import WireError
-from borealis.kernels.flow import Bounds, Flow, empty_flow
+from borealis.kernels.aside import BOX, ERRORS, EXPRESSION, TUPLE
+from borealis.kernels.aside import table as errors_table
+from borealis.kernels.flow import Bounds, Flow, empty_flow, merge_bounds
 from borealis.kernels.program import (
+    ERRORS_TAG,
     TRAIN_TAG,
     Parcel,
     Port,
@@ -26,12 +29,14 @@ from borealis.kernels.program import (
     all_bounds,
     flow_from_parcels,
     flow_of,
+    flow_table,
     run_level,
 )
 from borealis.kernels.step import Kernel, schema_of
 from borealis.plan.location import is_there, meet, read
 from borealis.plan.notice import Notice
 from borealis.state.cache import Cache
+from borealis.state.delta import to_stream
 from borealis.tuples import CAUSE, SUB, TIME
 
 _CACHE: Cache[Kernel] = Cache(read, is_there)
@@ -42,6 +47,8 @@ FILE_BYTES_LEAST = 32 << 10  # from here on a payload goes by way of a file: the
 PIECE_BYTES_MOST = 4 << 20  # of a payload that no file can take, in one row: an executor's heap may be small
 PIECE = "piece"  # `piece <number> <of how many> <of which payload>` stands in the place of a file's name
 HIDDEN = {TIME: "__time", CAUSE: "__cause", SUB: "__sub"}
+FAILED = "__failed"  # of a row that failed in Catalyst: where, and the row, as JSON
+FAILED_TAG = -4  # of such rows
 
 
 def rows_column(tag: int) -> str:
@@ -81,7 +88,8 @@ def train_bounds(program: Program, train: dict[str, Any]) -> dict[str, Bounds]:
         ended = inputs[name].time == np.iinfo(np.int64).max
         standing = one["standing"] if one["standing"] == np.iinfo(np.int64).max else np.iinfo(np.int64).min
         inputs[f"{name}.late"] = Bounds(standing, inputs[name].cause[ended], inputs[name].time[ended])
-    return all_bounds(program, inputs)
+    late = [inputs[f"{name}.late"] for name in train["inputs"]]
+    return all_bounds(program, inputs) | {ERRORS: merge_bounds(late)}
 
 
 def read_train(train: dict[str, Any], bucket: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -131,6 +139,7 @@ class Arrived:
         self.bucket = -1
         for batch in batches:
             self._add(batch)
+        self.parcels += [_errors(batch) for batch in self._rows.pop(FAILED_TAG, [])]
         if self._pieces:
             raise WireError(f"of {len(self._pieces)} results of a train only pieces came")
 
@@ -162,6 +171,11 @@ class Arrived:
         del self._pieces[whose]
         return _joined([pieces[n] for n in range(len(pieces))])
 
+    def put_errors(self, flow: Flow) -> None:
+        """These are the tuples that failed, in order."""
+        self.parcels = [p for p in self.parcels if p.tag != ERRORS_TAG]
+        self.parcels.append(Parcel(ERRORS_TAG, -1, to_stream(flow_table(flow))))
+
     def flow(self, tag: int, schema: pa.Schema, bounds: Bounds) -> Flow:
         """The flow that was sent under a tag, in order."""
         if tag in self._rows:
@@ -175,6 +189,14 @@ class Arrived:
                 tables.append(table)
             return flow_of(tables, schema, bounds)
         return flow_from_parcels([p.payload for p in self.parcels if p.tag == tag], schema, bounds)
+
+
+def _errors(batch: pa.RecordBatch) -> Parcel:
+    """Rows that failed in Catalyst, as rows of the errors' flow; why they failed is asked when they are committed."""
+    found = [json.loads(text) for text in batch.column(FAILED).to_pylist()]
+    hidden = [batch.column(HIDDEN[name]) for name in (TIME, CAUSE, SUB)]
+    texts = [[one[BOX], one[EXPRESSION], "", one[TUPLE]] for one in found]
+    return Parcel(ERRORS_TAG, -1, to_stream(errors_table(*hidden, *zip(*texts, strict=True))))
 
 
 def _run(program: Program, out: Sending, flows: dict[str, Flow], bounds: dict[str, Bounds]) -> Iterator[pa.RecordBatch]:

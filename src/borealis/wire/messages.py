@@ -397,6 +397,8 @@ class UnitStatus(Message):
     lag_rows: int = 0  # received, but in no committed train yet
     boundary: int = -(2**63)  # the least of its outputs
     error: str = ""
+    errors: int = 0  # tuples that a box could not take, set aside
+    last_error: str = ""  # where and why the last of them failed
     waiting: list[Waiting] = []
     guard: GuardStatus | None = None
 

@@ -1,0 +1,116 @@
+"""Tuples that a box cannot take, set aside: which ones, in which expression, and why.
+
+A row that fails fails alone, whatever stands beside it, so the same tuples go aside however the input is cut. An error
+that comes without any row is the box's own, and goes on.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from borealis.errors import BorealisError
+from borealis.kernels.flow import Flow
+from borealis.tuples import CAUSE, SUB, TIME, Int64s
+
+ERRORS = "errors"  # the flow of a unit's failed tuples; outside it is `<unit>.errors`
+RANK = 40  # bits that a failed tuple's own `sub` has; above them stands the number of the step that it failed in
+WHEN, BOX, EXPRESSION, REASON, TUPLE = "time", "box", "expression", "reason", "tuple"
+SCHEMA = pa.schema(
+    [(WHEN, pa.timestamp("us", "UTC")), *((name, pa.string()) for name in (BOX, EXPRESSION, REASON, TUPLE))]
+)
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A row, by its place in the flow, and what came of it."""
+
+    row: int
+    error: Exception
+
+
+def sift(flow: Flow, run: Callable[[Flow], Flow]) -> tuple[Flow, list[Failed]]:
+    """What `run`, which looks at each row alone, makes of the rows it can take; and those it cannot."""
+    run(flow.take(np.empty(0, np.int64)))  # what fails without a row is no row's fault
+    failed: list[Failed] = []
+    waiting = [(0, len(flow))]
+    while waiting:
+        start, stop = waiting.pop()
+        try:
+            run(flow.take(np.arange(start, stop)))
+        except Exception as error:
+            if stop - start == 1:
+                failed.append(Failed(start, error))
+            else:
+                middle = (start + stop) // 2
+                waiting += [(middle, stop), (start, middle)]
+    good = np.delete(np.arange(len(flow)), [f.row for f in failed])
+    return run(flow.take(good)), failed
+
+
+def records(
+    flow: Flow, failed: Iterable[Failed], rank: int, box: str, expression: Callable[[Flow], str]
+) -> pa.Table | None:
+    """Failed rows of a step as rows of the errors' flow; None if there are none."""
+    rows = []
+    for one in failed:
+        alone = flow.take(np.array([one.row]))
+        rows.append((one.row, box, expression(alone), reason_of(one.error), _shown(alone)))
+    if not rows:
+        return None
+    places, boxes, expressions, reasons, tuples = zip(*rows, strict=True)
+    index = np.array(places, np.int64)
+    return table(
+        flow.time[index], flow.cause[index], flow.sub[index] + (rank << RANK), boxes, expressions, reasons, tuples
+    )
+
+
+def table(time: Any, cause: Any, sub: Any, *texts: Iterable[str]) -> pa.Table:
+    """Rows of the errors' flow, with the hidden columns behind."""
+    when = pa.array(time, pa.int64())
+    columns = [when.view(pa.timestamp("us", "UTC")), *(pa.array(list(text), pa.string()) for text in texts)]
+    found = pa.table(columns, schema=SCHEMA)
+    for name, values in ((TIME, when), (CAUSE, pa.array(cause, pa.int64())), (SUB, pa.array(sub, pa.int64()))):
+        found = found.append_column(name, values)
+    return found
+
+
+def once(failed: Flow) -> Int64s:
+    """The places of failed tuples, each only once however many runs of its box have found it."""
+    own = failed.sub & ((1 << RANK) - 1)
+    seen: dict[tuple[Any, ...], int] = {}
+    texts = zip(failed.rows[BOX].to_pylist(), failed.rows[TUPLE].to_pylist(), strict=True)
+    for place, (cause, sub, text) in enumerate(zip(failed.cause.tolist(), own.tolist(), texts, strict=True)):
+        seen.setdefault((cause, sub, *text), place)
+    return np.fromiter(seen.values(), np.int64, len(seen))
+
+
+def reason_of(error: BaseException) -> str:
+    """Why, on one line."""
+    said = error.message if isinstance(error, BorealisError) else str(error)
+    line = " ".join(said.split())
+    return line if isinstance(error, BorealisError) else f"{type(error).__name__}: {line}".removesuffix(": ")
+
+
+def _shown(row: Flow) -> str:
+    [values] = row.rows.to_pylist() or [{}]
+    return json.dumps(values, default=_plain, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case datetime.datetime() | datetime.date():
+            return value.isoformat()
+        case Decimal() | datetime.timedelta():
+            return str(value)
+        case bytes():
+            return value.hex()
+        case _:
+            return repr(value)
