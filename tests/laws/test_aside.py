@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from random import Random
 
 import pyarrow as pa
@@ -47,11 +48,11 @@ def story_of(diagram: Diagram, rng: Random, rows: int) -> Story:
     return random_story(rng, diagram.validate(), {"a": COLUMNS}, rows, tardy=0.1)
 
 
-@pytest.mark.parametrize(("draw", "times"), [(kernels, 4), (catalyst, 1)], ids=lambda one: getattr(one, "__name__", ""))
-def test_the_same_tuples_go_aside_whatever_the_cut(spark: SparkSession, draw, times) -> None:
+@pytest.mark.parametrize("draw", [kernels, catalyst], ids=lambda draw: draw.__name__)
+def test_the_same_tuples_go_aside_whatever_the_cut(spark: SparkSession, draw: Callable[[str], Diagram]) -> None:
     diagram = draw("aside")
 
-    @examples(times)
+    @examples(1 if draw is catalyst else 4)
     @given(SEEDS, st.integers(10, 25))
     def law(seed: int, rows: int) -> None:
         rng = Random(seed)
@@ -62,6 +63,8 @@ def test_the_same_tuples_go_aside_whatever_the_cut(spark: SparkSession, draw, ti
             whole = run_story(story, unit, spark=spark)
             luck = Luck(Random(seed), rng.randint(1, 3), retry=0.1, abandon=0.1)
             places = random_places(rng, len(story.events))
+            if draw is catalyst:  # each train is a job of Spark's
+                places = places[:2]
             assert exactly(run_story(story, unit, places, luck, spark)) == exactly(whole)
             results.append(whole)
         for name, table in results[0].items():

@@ -30,12 +30,13 @@ def test_a_diagram_is_one_unit_unless_it_is_cut(town: Town) -> None:
     layout = deploy(town.cluster, Wish(traffic()))
     assert layout.state == "running"
     assert [(u.unit, u.boxes, u.reads, u.gives, u.node) for u in layout.units] == [
-        ("u1", ("big", "slim", "agg"), ("packets",), ("agg",), "node1")
+        ("u1", ("big", "slim", "agg"), ("packets",), ("agg", "u1.errors"), "node1")
     ]
     assert [(e.input, e.node) for e in layout.entries] == [("packets", "node1")]
     assert orders(town)["node1"] == ["entry traffic/packets", "start traffic.u1"]
     assert town.catalog.layouts() == [layout]
     assert layout.columns["agg"] == "src, window_start, window_end, n"
+    assert layout.columns["u1.errors"].startswith("time TIMESTAMP, box STRING, expression STRING")
 
 
 def test_units_are_told_who_feeds_them_and_whom_they_feed(town: Town) -> None:
@@ -46,9 +47,9 @@ def test_units_are_told_who_feeds_them_and_whom_they_feed(town: Town) -> None:
     assert second.feeds == {"traffic/big": addresses["node1"]}
     assert third.feeds == {"traffic/slim": addresses["node2"]}
     assert (first.readers, second.readers, third.readers) == (
-        {"big": ["traffic.u2"]},
-        {"slim": ["traffic.u3"]},
-        {"agg": []},
+        {"big": ["traffic.u2"], "u1.errors": []},
+        {"slim": ["traffic.u3"], "u2.errors": []},
+        {"agg": [], "u3.errors": []},
     )
     assert town.catalog.told("traffic") == {
         ("u1", "packets"): addresses["node3"],

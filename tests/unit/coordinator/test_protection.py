@@ -117,7 +117,9 @@ def test_an_active_standby_reads_under_a_name_of_its_own(town: Town) -> None:
     )
     assert [town.yard[n].units["traffic", "u2"].reader for n in ("node2", "node3")] == ["traffic.u2.1", "traffic.u2.2"]
     both = ["traffic.u2.1", "traffic.u2.2"]
-    assert [town.yard[n].units["traffic", "u1"].readers for n in ("node1", "node3")] == [{"slim": both}] * 2
+    assert [town.yard[n].units["traffic", "u1"].readers for n in ("node1", "node3")] == [
+        {"slim": both, "u1.errors": []}
+    ] * 2
     assert town.yard["node2"].units["traffic", "u2"].fallbacks == {"traffic/slim": town.yard["node3"].address}
 
 

@@ -225,7 +225,9 @@ def test_streams(town: Rest) -> None:
     town.deploy(two_sides())
     town.beat()
     found = {s["stream"]: s for s in town.http.get("/v1/streams").json()["streams"]}
-    assert set(found) == {"sides/left", "sides/left.late", "sides/right", "sides/right.late", "sides/both"}
+    assert set(found) == {"sides/left", "sides/left.late", "sides/right", "sides/right.late", "sides/both"} | {
+        "sides/u1.errors"
+    }
     assert found["sides/left.late"]["outputs"] == ["too_late"]
     assert (found["sides/left"]["entry"], found["sides/both"]["entry"]) == (True, False)
     assert found["sides/both"]["next_id"] == 0

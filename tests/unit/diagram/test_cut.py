@@ -24,13 +24,13 @@ def shape(pieces: list[Piece]) -> list[tuple[str, tuple[str, ...], tuple[str, ..
 
 
 def test_a_connected_diagram_is_one_piece() -> None:
-    assert shape(cut(chain())) == [("u1", ("some", "plain", "per_key"), ("a",), ("per_key",))]
+    assert shape(cut(chain())) == [("u1", ("some", "plain", "per_key"), ("a",), ("per_key", "u1.errors"))]
 
 
 def test_a_box_that_is_named_begins_a_new_piece() -> None:
     assert shape(cut(chain(), ["per_key"])) == [
-        ("u1", ("some", "plain"), ("a",), ("plain",)),
-        ("u2", ("per_key",), ("plain",), ("per_key",)),
+        ("u1", ("some", "plain"), ("a",), ("plain", "u1.errors")),
+        ("u2", ("per_key",), ("plain",), ("per_key", "u2.errors")),
     ]
 
 
@@ -52,7 +52,23 @@ def test_two_inputs_that_never_meet_are_two_pieces() -> None:
     d = Diagram("two")
     for name in ("a", "b"):
         d.input(name, COLUMNS).filter("k > 0", name=f"f{name}").output(f"o{name}")
-    assert shape(cut(d.validate())) == [("u1", ("fa",), ("a",), ("fa",)), ("u2", ("fb",), ("b",), ("fb",))]
+    assert shape(cut(d.validate())) == [
+        ("u1", ("fa",), ("a",), ("fa", "u1.errors")),
+        ("u2", ("fb",), ("b",), ("fb", "u2.errors")),
+    ]
+
+
+def test_a_diagram_whose_tuples_shall_not_go_aside_has_no_stream_for_them() -> None:
+    d = Diagram("strict", errors="fail")
+    d.input("a", COLUMNS).filter("k > 0", name="fa").output("oa")
+    assert shape(cut(d.validate())) == [("u1", ("fa",), ("a",), ("fa",))]
+
+
+def test_a_branch_that_has_the_name_of_a_units_errors_is_refused() -> None:
+    d = Diagram("same")
+    d.input("a", COLUMNS).route(errors="k > 0", otherwise="rest", box_name="u1").errors.output("oa")
+    with pytest.raises(DiagramError, match=r"'u1\.errors' is the stream of what fails in unit 'u1', and of a box"):
+        cut(d.validate())
 
 
 def test_boxes_that_read_one_input_stay_together_unless_they_are_cut() -> None:

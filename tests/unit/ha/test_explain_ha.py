@@ -14,7 +14,7 @@ from borealis.diagram import Diagram, window
 YAML = Path(__file__).parents[3] / "examples" / "traffic.yaml"
 
 GOLDEN = """\
-protection of unit u1: reads packets; gives filter_1; repeatable
+protection of unit u1: reads packets; gives filter_1, u1.errors; repeatable
 ├── filter_1: filter where bytes > 100
 │   └── repeatable: each tuple is looked at alone
 ├── no state
@@ -22,7 +22,7 @@ protection of unit u1: reads packets; gives filter_1; repeatable
     ├── recovery type (Hwang, table 3.2): repeating
     └── given: repeating: that is promised, but readers see precise recovery: the backup comes to the same tuples under
         the same ids, and a reader asks for the id it wants next
-protection of unit u2: reads filter_1; gives aggregate_1; convergent-capable
+protection of unit u2: reads filter_1; gives aggregate_1, u2.errors; convergent-capable
 ├── map_1: map src = src, kb = bytes / 1024.0
 │   └── repeatable: each tuple is computed alone
 ├── aggregate_1: aggregate by src over 10 seconds every 1 second: n = count(*), kb = sum(kb)
