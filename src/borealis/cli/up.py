@@ -11,7 +11,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from borealis.cli.cluster_file import (
     is_here,
     load_cluster_file,
 )
-from borealis.cli.starting import COORDINATOR, WAIT_S, Patience, log_of, only_one, start_again, wait_ready
+from borealis.cli.starting import COORDINATOR, LOOK_EVERY_S, WAIT_S, Patience, log_of, only_one, start_again, wait_ready
 from borealis.cli.watching import console
 from borealis.cli.words import plural
 from borealis.emit.whereabouts import (
@@ -46,6 +46,9 @@ from borealis.emit.whereabouts import (
 )
 from borealis.errors import ClusterError
 from borealis.hosts import free_ports, is_loopback
+
+
+COME_BACK_S = 5.0  # for nodes to notice that there is a coordinator again
 
 
 @dataclass(frozen=True)
@@ -112,12 +115,20 @@ def _heal(record: Record, running: Sequence[str], options: UpOptions) -> tuple[l
     missing = {name: arguments for name, arguments in shall.items() if name not in running}
     if missing:
         start_again(record, missing, options.patience)
+    return list(missing), _ours(record, {*running, *shall} - {COORDINATOR})
+
+
+def _ours(record: Record, names: Set[str]) -> list[dict[str, Any]]:
+    """The living nodes of these names; those that ran while there was no coordinator are given time to come back."""
     from borealis.emit.coordinator import Coordinator
 
+    deadline = time.monotonic() + COME_BACK_S
     with Coordinator(find(record.coordinator)) as coordinator:
-        nodes = coordinator.nodes()
-    ours = {*running, *shall}
-    return list(missing), [node for node in nodes if node.get("node") in ours and node.get("alive")]
+        while True:
+            found = [node for node in coordinator.nodes() if node.get("node") in names and node.get("alive")]
+            if len(found) == len(names) or time.monotonic() > deadline:
+                return found
+            time.sleep(LOOK_EVERY_S)  # for their heartbeats
 
 
 def wanted(record: Record, options: UpOptions) -> dict[str, list[str]]:
