@@ -47,7 +47,6 @@ from borealis.emit.whereabouts import (
 from borealis.errors import ClusterError
 from borealis.hosts import free_ports, is_loopback
 
-
 COME_BACK_S = 5.0  # for nodes to notice that there is a coordinator again
 
 

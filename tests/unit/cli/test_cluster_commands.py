@@ -397,8 +397,12 @@ STATUS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def printed(thing: object) -> str:
-    out = Console(width=160, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+def window(width: int = 160, height: int = 60) -> Console:
+    return Console(width=width, height=height, record=True, file=open(os.devnull, "w"))
+
+
+def printed(thing: object, width: int = 160) -> str:
+    out = window(width)
     out.print(thing)
     return out.export_text()
 
@@ -453,6 +457,49 @@ def test_the_status_tells_the_story_of_a_takeover_and_shouts_at_its_end() -> Non
         "330",
         "ms",
     ]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_narrow_window_loses_columns_but_no_names(width: int) -> None:
+    lines = [line.split() for line in printed(status.shown(STATUS), width).splitlines()]
+    head, unit = next((a, c) for a, _, c in zip(lines, lines[1:], lines[2:], strict=False) if a[:1] == ["unit"])
+    assert head[:3] == ["unit", "node", "state"]
+    assert unit[:6] == ["u1", "node1", ">", "node2", "moving", "12,345"]
+    [node] = [line for line in lines if line[:2] == ["node1", "alive"]]
+    assert ("grpc://127.0.0.1:7481" in node) == (width >= 100)
+    [stream] = [line for line in lines if line[:1] == ["agg"]]
+    assert stream[-1] == ("ended" if width >= 100 else "3"), "lost tuples are shown where there are some"
+    [alone] = [line for line in lines if line[:2] == ["u1", "-"] or line[:2] == ["u1", "passive,"]]
+    assert "alone" in alone
+
+
+def a_large_status(nodes: int) -> dict[str, Any]:
+    node, unit, stream = STATUS["nodes"][0], STATUS["units"][0], STATUS["streams"][0]
+    return STATUS | {
+        "nodes": [node | {"node": f"node{i}"} for i in range(nodes)] + STATUS["nodes"][1:],
+        "units": [unit | {"unit": f"u{i}", "state": "running"} for i in range(nodes)] + STATUS["units"][1:],
+        "streams": [stream | {"arrow": f"agg{i}"} for i in range(nodes)],
+    }
+
+
+@pytest.mark.parametrize(("nodes", "height"), [(1, 60), (3, 24), (60, 24), (3, 6), (3, 4)])
+def test_what_is_watched_fits_its_window(nodes: int, height: int) -> None:
+    out = window(80, height)
+    out.print(status.fitting(a_large_status(nodes), out))
+    lines = out.export_text().splitlines()
+    assert len(lines) < height
+    text = "\n".join(lines)
+    assert "UNPROTECTED: u1 of traffic for 12 s" in text
+    if height == 24:
+        assert "streams: agg0 500 (10/s, 100 behind, 3 lost)" in text
+        assert "alone: u0" in text
+        assert "u0 took over from node2" in text
+        assert "failed" in text
+        assert ("u2    node2" in text) == (nodes == 3)
+    elif height == 60:
+        assert "slowest reader" in text, "nothing is folded where there is room"
+    else:
+        assert ("and 3 more: see 'borealis status'" in text) == (height == 4)
 
 
 def test_the_status_of_an_empty_cluster_is_short() -> None:
