@@ -31,6 +31,7 @@ def test_send_tail_move_and_status(city: City) -> None:
     units = {u["unit"]: u for u in city.status()["units"] if u["diagram"] == "whole"}
     assert units["u2"]["node"] == "node3"
     assert units["u1"]["node"] == "node1"
+    assert min(units["u2"][figure] for figure in ("rows_in", "rows_out", "trains", "state_bytes")) > 0, units["u2"]
     assert sending.wait(60) == 0, (city.root / "send.log").read_text()
     assert tail.wait(60) == 0  # the stream has ended
     assert seen(json_lines(out)) == expected(file)

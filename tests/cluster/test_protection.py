@@ -39,6 +39,7 @@ def test_the_tail_goes_on_where_a_node_is_killed(city: City) -> None:
     assert seen(json_lines(out)) == expected(file)
     taken = wait_for(lambda: unit(city, "guarded", "u1")["protection"]["last_takeover"], "a takeover in the status")
     assert (taken["incarnation"] >= 2, taken["primary"]) == (True, "node1")
+    assert unit(city, "guarded", "u1")["rows_in"] == ROWS, "also those that the dead one had read"
     assert "took over from node1" in city.run("status")
     healed = city.run("up", "--nodes", "3")
     assert re.match(r"started node1 in .*; running already: coordinator, node2, node3", healed), healed

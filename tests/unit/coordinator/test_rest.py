@@ -286,6 +286,8 @@ def test_status_of_what_is_lost_failed_awaited_or_unknown(town: Rest, tmp_path: 
         return {u["unit"]: u["state"] for u in rest.http.get("/v1/status").json()["units"]}
 
     assert states(town) == {"u1": "running", "u2": "failed", "u3": "lost"}
+    told = {n["node"]: (n["state"], n["units"]) for n in town.http.get("/v1/nodes").json()["nodes"]}
+    assert told == {"node1": ("alive", 1), "node2": ("alive", 1), "node3": ("dead", 0)}
     assert "lost with node3" in town.http.get("/v1/status").json()["units"][2]["error"]
     assert town.http.get("/v1/diagrams").json()["diagrams"][0]["state"] == "failed"
     town.catalog.close()
