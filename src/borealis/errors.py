@@ -44,6 +44,10 @@ class StateError(BorealisError):
     """A state directory cannot be used: another diagram's, another version's, or damaged beyond its tail."""
 
 
+class FullError(StateError):
+    """A disk has no room. Nothing has changed, and the same succeeds as soon as there is room."""
+
+
 class TrainError(BorealisError):
     """A train failed while it ran; everything up to the train before it is committed."""
 

@@ -122,10 +122,7 @@ class City:
 
     def bring_back(self, node: str) -> None:
         """Start a node again that is dead."""
-        record = self.record()
-        at = ("--name", node, "--coordinator", record["coordinator"], "--data", f"{record['data']}/{node}")
-        self.start("node", *at, out=self.root / f"{node}-again.log")
-        wait_for(lambda: (now := self.node(node))["spark"] == "ready" and now["alive"], f"{node} is back")
+        assert f"{node} runs again" in self.run("restart", node)
 
 
 def packets(root: Path, rows: int, seed: int = 1) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -32,12 +33,14 @@ def test_the_tail_goes_on_where_a_node_is_killed(city: City) -> None:
     tail = city.start("tail", "guarded/per_source", "--from", "oldest", "--json", out=out)
     sending = city.start("send", "guarded/packets", str(file), "--rate", "3000", "--end", out=sent)
     wait_for(lambda: len(json_lines(out)) > 100, "some results")
-    city.run("kill", "node1")
+    assert "borealis restart node1" in city.run("kill", "node1")
     assert sending.wait(180) == 0, sent.read_text()
     assert tail.wait(180) == 0
     assert seen(json_lines(out)) == expected(file)
     taken = wait_for(lambda: unit(city, "guarded", "u1")["protection"]["last_takeover"], "a takeover in the status")
     assert (taken["incarnation"] >= 2, taken["primary"]) == (True, "node1")
+    assert unit(city, "guarded", "u1")["rows_in"] == ROWS, "also those that the dead one had read"
     assert "took over from node1" in city.run("status")
-    city.bring_back("node1")
+    healed = city.run("up", "--nodes", "3")
+    assert re.match(r"started node1 in .*; running already: coordinator, node2, node3", healed), healed
     city.run("undeploy", "guarded")

@@ -24,13 +24,12 @@ def test_sigterm_finishes_the_train_and_kill_ends_a_node(city: City) -> None:
     assert "lost with node3" in city.run("status")
     assert city.node("node1")["alive"]
     os.kill(city.node("node2")["pid"], signal.SIGTERM)
-    log = city.root / "node2-again.log"  # a test before this one has brought it back
-    wait_for(lambda: "stopping" in log.read_text(), "node2 says that it stops")
+    wait_for(lambda: "node2: stopping" in city.run("logs", "node2"), "node2 says that it stops")
     wait_for(lambda: city.node("node2")["alive"] is False, "node2 is gone")
     assert "alive" in city.run("forget", "node1", fails=True)
     assert "node2" in city.run("forget", "node2")
     assert "node2" not in [node["node"] for node in city.status()["nodes"]]
-    assert "Traceback" not in log.read_text()
+    assert "Traceback" not in city.run("logs", "node2")
     city.run("undeploy", "mortal")
 
 

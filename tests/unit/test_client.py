@@ -24,7 +24,7 @@ from borealis.emit.queue import OutputQueue, QueueLimits
 from borealis.emit.retrying import Backoff, Retries
 from borealis.emit.subscriber import Buffer, Came, Reading, Subscription
 from borealis.emit.whereabouts import Whereabouts
-from borealis.errors import BorealisError, DiagramError, GoneError, InputError, StreamError, WireError
+from borealis.errors import BorealisError, DiagramError, FullError, GoneError, InputError, StreamError, WireError
 from borealis.section import Section, section
 from borealis.wire.auth import Security
 from borealis.wire.messages import BatchHead
@@ -593,6 +593,32 @@ def test_what_an_entry_point_refuses_is_told_and_not_tried_forever(
     with pytest.raises(kind, match="nulls"):
         out.close()
     assert published(place) == [0]
+
+
+def test_a_full_disk_is_told_once_and_waited_for(
+    place: Place, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    left = iter(range(3))
+
+    def full(head: BatchHead) -> None:
+        if next(left, None) is not None:
+            raise FullError("the disk of node1 is full", hint="make room there")
+
+    place.entries[STREAM].before = full
+    out = client.publisher("packets")
+    for i in range(3):
+        out.send(rows(i, 1))
+    out.flush(WAIT_S)
+    assert published(place) == [0, 1, 2]
+    assert [record.message for record in caplog.records if "full" in record.message] == [
+        f"the disk of node1 is full; trying again for {SOON.give_up_s:.0f} s"
+    ]
+    out.close()
+    left = iter(range(1000))
+    impatient = Publisher(client, "packets", Publishing(retries=Retries(first_s=0.01, give_up_s=0.05)))
+    impatient.send(rows(3, 1))
+    with pytest.raises(FullError, match="the disk of node1 is full"):
+        impatient.flush(WAIT_S)
 
 
 def test_after_a_refusal_a_client_can_publish_again(place: Place, client: Client) -> None:

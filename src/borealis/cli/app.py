@@ -213,7 +213,7 @@ def up(
     wait: Annotated[float, typer.Option(min=1, help="Seconds until all must be ready.")] = 180,
     json: Json = False,
 ) -> None:
-    """Start a coordinator and nodes on this machine, and wait until they are ready."""
+    """Start a coordinator and nodes on this machine, and wait until they are ready; or what is missing of them."""
     from borealis.cli.up import UpOptions, up_command
 
     up_command(UpOptions(nodes, config, host, port, cores_per_node, data, token_file, wait, json))
@@ -221,7 +221,7 @@ def up(
 
 @app.command(rich_help_panel=CLUSTER)
 def down(json: Json = False) -> None:
-    """Stop what 'up' started."""
+    """Stop the cluster of this home: what 'up' and 'restart' started, and what was started by hand beside it."""
     from borealis.cli.down import down_command
 
     down_command(json)
@@ -424,6 +424,31 @@ def kill(
     from borealis.cli.reaching import Reach
 
     kill_command(node, Reach(coordinator, token_file, ca), json)
+
+
+@app.command(rich_help_panel=CLUSTER)
+def restart(
+    name: Annotated[str, typer.Argument(metavar="NODE", help="The node, or coordinator.")],
+    wait: Annotated[float, typer.Option(min=1, help="Seconds until it must be ready.")] = 180,
+    json: Json = False,
+) -> None:
+    """Start a node of this home's cluster again that has ended, or its coordinator, and wait until it is ready."""
+    from borealis.cli.restart import restart_command
+    from borealis.cli.starting import Patience
+
+    restart_command(name, Patience(wait, json))
+
+
+@app.command(rich_help_panel=CLUSTER)
+def logs(
+    name: Annotated[str, typer.Argument(metavar="NODE", help="The node, or coordinator.")],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="And what comes, until stopped.")] = False,
+    lines: Annotated[int | None, typer.Option("--lines", "-n", min=1, help="The last lines; all if left out.")] = None,
+) -> None:
+    """Show the log of a node of this home's cluster, or of its coordinator."""
+    from borealis.cli.logs import logs_command
+
+    logs_command(name, follow, lines)
 
 
 @app.command(rich_help_panel=CLUSTER)

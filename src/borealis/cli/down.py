@@ -1,4 +1,4 @@
-"""`borealis down`: stop what `up` started here, also what is left of a broken cluster; nothing else."""
+"""`borealis down`: stop what was started from this home, also by hand or what is left of it; nothing else."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def down_command(as_json: bool) -> None:
     words += [f"{gone} had ended before"] if gone else []
     print("; ".join(words))
     for other in others:
-        err.print(f"still running, for 'up' did not start it: {other}", style="yellow", soft_wrap=True)
+        err.print(f"still running, for it was not started from this home: {other}", style="yellow", soft_wrap=True)
 
 
 def _others(record: Record) -> list[str]:
-    """What else belongs to the cluster, started by hand; that is for the same hand to stop."""
+    """What else belongs to the cluster, started from elsewhere; that is to be stopped there."""
     from borealis.emit.coordinator import Coordinator  # here, so that a home without a cluster is told at once
 
     try:

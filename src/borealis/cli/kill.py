@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import signal
 import socket
 from pathlib import Path
@@ -40,8 +39,7 @@ def kill_command(name: str, reach: Reach, as_json: bool) -> None:
         return
     print(f"killed {name} (pid {part.pid})")
     if part.arguments:
-        again = shlex.join(["borealis", *part.arguments])
-        console().print(f"to start it again: {again}", style="dim", soft_wrap=True, markup=False)
+        console().print(f"to start it again: borealis restart {name}", style="dim", soft_wrap=True, markup=False)
 
 
 def _process(name: str, node: dict[str, Any]) -> Part:

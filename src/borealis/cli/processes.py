@@ -29,14 +29,16 @@ SPARK_LOG = "BOREALIS_SPARK_LOG"  # see plan/quiet.py
 OURS = (COORDINATOR, TOKEN, CA)  # a part is told these by its arguments
 
 
-def start(name: str, arguments: Sequence[str], log: Path, cwd: Path) -> tuple[Part, subprocess.Popen[bytes]]:
-    """`borealis ARGUMENTS` in a session of its own; what it prints goes to its log."""
+def start(
+    name: str, arguments: Sequence[str], log: Path, cwd: Path, *, again: bool = False
+) -> tuple[Part, subprocess.Popen[bytes]]:
+    """`borealis ARGUMENTS` in a session of its own; what it prints goes to its log, `again` behind what is there."""
     log.parent.mkdir(parents=True, exist_ok=True)
     cwd.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "borealis.cli", *arguments]
     spark_log = log.with_suffix(".spark.log")
     spark_log.unlink(missing_ok=True)
-    with log.open("wb") as out:
+    with log.open("ab" if again else "wb") as out:
         made = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -62,6 +64,12 @@ def moment(pid: int) -> str | None:
     return None if not began or state.startswith("Z") else began.strip()
 
 
+def this_one(name: str, arguments: Sequence[str]) -> Part:
+    """This very process as a part, run by hand."""
+    pid = os.getpid()
+    return Part(name=name, pid=pid, started=moment(pid) or "", log="", arguments=list(arguments))
+
+
 def alive(part: Part) -> bool:
     """Whether this very process still runs."""
     return bool(part.started) and moment(part.pid) == part.started
@@ -81,8 +89,8 @@ def left_behind(part: Part) -> list[int]:
     for entry in PROC.iterdir():
         if entry.name.isdigit() and (fields := _stat(int(entry.name))) and fields[0] not in ("Z", "X"):
             own_session, ticks = int(fields[3]), int(fields[19])
-            if own_session == part.pid and ticks >= int(began):
-                found.append(int(entry.name))
+            if int(entry.name) == part.pid or (own_session == part.pid and ticks >= int(began)):
+                found.append(int(entry.name))  # itself, too, where a shell leads its session
     return found
 
 

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 from rich.text import Text
 
+from borealis.cli.tables import FittingTable
 from borealis.cli.words import span
 
 Facts = dict[str, Any]
@@ -23,13 +22,10 @@ def promise(protection: Facts | None) -> tuple[str, str]:
     return str(protection.get("backup") or "-"), f"{protection.get('approach')}, {protection.get('guarantee')}"
 
 
-def protection_table(rows: Iterable[tuple[str, Facts]]) -> Table:
+def protection_table(rows: Iterable[tuple[str, Facts]]) -> FittingTable:
     """One line for each unit or input that is protected."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for title in ("protection", "how", "backup", "state"):
-        table.add_column(title, overflow="fold")
-    for title in ("incarnation", "behind", "recovery"):
-        table.add_column(title, justify="right", no_wrap=True)
+    left, right = ("protection", "how", "backup", "state"), ("incarnation", "behind", "recovery")
+    table = FittingTable(left, right, ("incarnation", "behind", "recovery", "how"))
     for name, facts in rows:
         backup, how = promise(facts)
         alone = facts.get("state") == "alone"

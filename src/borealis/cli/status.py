@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from borealis.cli.ending import STOP
-from borealis.cli.protection import protection_table, takeover_line, unprotected_lines
+from borealis.cli.protection import moment, protection_table, takeover_line, unprotected_lines
 from borealis.cli.reaching import Reach
+from borealis.cli.tables import FittingTable
 from borealis.cli.watching import console
 from borealis.cli.words import plural, size, span
 from borealis.errors import WireError
@@ -44,7 +42,7 @@ def status_command(watch: bool, reach: Reach, as_json: bool) -> None:
                     if as_json:
                         print(json.dumps(status, ensure_ascii=False), flush=True)
                     elif live is not None:
-                        live.update(shown(status), refresh=True)
+                        live.update(fitting(status, out), refresh=True)
                     else:
                         out.print(shown(status))
                     _pause(EVERY_S)
@@ -81,26 +79,121 @@ def shown(status: Facts) -> RenderableType:
     orphans = [unit for unit in units if unit.get("state") == "orphan"]
     if orphans:
         parts += [Text("units that nobody knows", style="bold yellow"), _units(orphans)]
-    for unit in units:
+    return Group(*parts, *_notes(status))
+
+
+def _notes(status: Facts) -> list[Text]:
+    """All that is wrong, the worst last."""
+    notes = []
+    for unit in status.get("units", ()):
         if unit.get("error"):
-            parts.append(Text(f"{unit['diagram']}/{unit['unit']}: {unit['error']}", style="red"))
+            notes.append(Text(f"{unit['diagram']}/{unit['unit']}: {unit['error']}", style="red"))
         if unit.get("errors"):
             some = f"{unit['errors']:,} {'tuple' if unit['errors'] == 1 else 'tuples'} aside in {unit['unit']}.errors"
             last = f"; the last: {unit['last_error']}" if unit.get("last_error") else ""
-            parts.append(Text(f"{unit['diagram']}/{unit['unit']}: {some}{last}", style="yellow"))
+            notes.append(Text(f"{unit['diagram']}/{unit['unit']}: {some}{last}", style="yellow"))
         for one in unit.get("waiting", ()):
             told = f"waits, for {span(1e6 * one['seconds'])} so far: {one['why']}"
-            parts.append(Text(f"{unit['diagram']}/{unit['unit']} {told}", style="yellow"))
-    parts += [Text(f"trouble: {_trouble(one)}", style="yellow") for one in status.get("troubles", ())]
-    parts += unprotected_lines(status.get("unprotected", ()))
-    return Group(*parts)
+            notes.append(Text(f"{unit['diagram']}/{unit['unit']} {told}", style="yellow"))
+    notes += [Text(f"trouble: {_trouble(one)}", style="yellow") for one in status.get("troubles", ())]
+    return notes + unprotected_lines(status.get("unprotected", ()))
+
+
+# -- in few rows
+
+
+def fitting(status: Facts, out: Console) -> RenderableType:
+    """As much of it as this window has rows for: all, or streams, protection and takeovers in a line each, or less."""
+    rows = out.size.height - 1
+    for view in (shown(status), folded(status), folded(status, lists=False)):
+        if len(out.render_lines(view, pad=False)) <= rows:
+            return view
+    lines = [_line(_head(status, list(status.get("nodes", ()))).plain, "bold"), *map(_cut, reversed(_notes(status)))]
+    if len(lines) > rows:
+        lines[rows - 1 :] = [_line(f"and {len(lines) - rows + 1} more: see 'borealis status'")]
+    return Group(*lines)
+
+
+def folded(status: Facts, lists: bool = True) -> RenderableType:
+    """The same in few rows: lists of nodes and units as tables, or only what is not as it should be."""
+    nodes, units, streams = (list(status.get(key, ())) for key in ("nodes", "units", "streams"))
+    parts: list[RenderableType] = [_head(status, nodes)]
+    if nodes:
+        parts.append(_nodes(nodes, plain=True) if lists else _in_groups("nodes", nodes, "node"))
+    for diagram in status.get("diagrams", ()):
+        name = diagram.get("diagram")
+        of, mine = ([one for one in many if one.get("diagram") == name] for many in (units, streams))
+        parts += [_cut(_diagram(diagram)), _units(of, plain=True) if lists else _in_groups("units", of, "unit")]
+        parts += [_line(line, "dim") for line in (_streams_line(mine), *_protection_lines(of, mine)) if line]
+    orphans = [unit for unit in units if unit.get("state") == "orphan"]
+    parts += [_in_groups("units that nobody knows", orphans, "unit")] if orphans else []
+    return Group(*parts, *map(_cut, _notes(status)))
+
+
+def _in_groups(what: str, many: list[Facts], key: str) -> Text:
+    """Names by state: what is as it should be last, for the line may be cut."""
+    states: dict[str, list[str]] = {}
+    for one in sorted(many, key=lambda one: one.get("state") in GOOD):
+        states.setdefault(str(one.get("state") or "-"), []).append(str(one.get(key)))
+    text = Text(f"{what}: ")
+    for number, (state, names) in enumerate(states.items()):
+        text.append("; " if number else "").append_text(_state(state)).append(f" {', '.join(names)}")
+    return _cut(text)
+
+
+def _streams_line(streams: list[Facts]) -> str:
+    told = []
+    for stream in streams:
+        words = [f"{_count(stream.get('rows_per_s'))}/s"] if stream.get("rows_per_s") else []
+        _, behind = _slowest(stream) if "next_id" in stream else ("", None)
+        words += [f"{behind:,} behind"] if behind else []
+        words += [f"{stream['dropped']:,} lost"] if stream.get("dropped") else []
+        more = f" ({', '.join(words)})" if words else ""
+        told.append(f"{stream.get('arrow', stream.get('stream'))} {_count(stream.get('next_id'))}{more}")
+    return f"streams: {', '.join(told)}" if told else ""
+
+
+def _protection_lines(units: list[Facts], streams: list[Facts]) -> list[str]:
+    """How units and inputs are protected, by state; and the last takeover."""
+    rows = _protected(units, streams)
+    states: dict[str, list[str]] = {}
+    for name, facts in rows:
+        backup = f" by {facts['backup']}" if facts.get("backup") else ""
+        states.setdefault(str(facts.get("state") or "-"), []).append(name + backup)
+    lines = ["; ".join(f"{state}: {', '.join(names)}" for state, names in states.items())]
+    taken = [(facts["last_takeover"], name) for name, facts in rows if facts.get("last_takeover")]
+    if taken:
+        last, name = max(taken, key=lambda one: float(one[0].get("at") or 0))
+        ms = sum(float(last.get(key) or 0) for key in ("detection_ms", "takeover_ms", "reprocess_ms"))
+        others = f", the last of {len(taken)} takeovers" if len(taken) > 1 else ""
+        primary = last.get("primary") or "?"
+        lines.append(f"{name} took over from {primary} {moment(last.get('at'))} in {span(1000 * ms)}{others}")
+    return lines
+
+
+def _line(text: str, style: str = "") -> Text:
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
+
+
+def _cut(text: Text) -> Text:
+    """On one line, however long it is."""
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
+
+
+# -- the parts
+
+
+def _protected(units: list[Facts], streams: list[Facts]) -> list[tuple[str, Facts]]:
+    """The units and inputs of a diagram that are protected, and how."""
+    named = [(str(unit.get("unit")), unit.get("protection")) for unit in units]
+    named += [(f"input {stream.get('arrow')}", stream.get("protection")) for stream in streams]
+    return [(name, facts) for name, facts in named if facts]
 
 
 def _protection(units: list[Facts], streams: list[Facts]) -> list[RenderableType]:
     """Who stands by for a diagram's units and inputs, and how their last takeovers went."""
-    named = [(str(unit.get("unit")), unit.get("protection")) for unit in units]
-    named += [(f"input {stream.get('arrow')}", stream.get("protection")) for stream in streams]
-    rows = [(name, facts) for name, facts in named if facts]
+    rows = _protected(units, streams)
     told = [takeover_line(name, facts["last_takeover"]) for name, facts in rows if facts.get("last_takeover")]
     return [*([protection_table(rows)] if rows else []), *(Text(line, style="dim") for line in told)]
 
@@ -115,8 +208,9 @@ def _head(status: Facts, nodes: list[Facts]) -> Text:
     )
 
 
-def _nodes(nodes: list[Facts]) -> Table:
-    table = _table(("node", "state", "Spark", "master", "address"), ("cores", "units", "busy", "pid"))
+def _nodes(nodes: list[Facts], plain: bool = False) -> FittingTable:
+    left, right = ("node", "state", "Spark", "master", "address"), ("cores", "units", "busy", "pid")
+    table = FittingTable(left, right, ("master", "address", "pid", "cores", "busy", "units", "Spark"), plain=plain)
     for node in nodes:
         busy = node.get("busy")
         table.add_row(
@@ -139,9 +233,10 @@ def _diagram(diagram: Facts) -> Text:
     return text.append(f", inputs {entries}" if entries else "", style="dim")
 
 
-def _units(units: list[Facts]) -> Table:
+def _units(units: list[Facts], plain: bool = False) -> FittingTable:
     left, right = ("unit", "node", "state"), ("in", "in/s", "out/s", "trains", "train", "lag", "state size", "boundary")
-    table = _table(left, right)
+    spare = ("train", "trains", "boundary", "out/s", "state size", "in", "in/s", "lag")
+    table = FittingTable(left, right, spare, plain=plain)
     for unit in units:
         moving = f"{unit['node']} > {unit['moving_to']}" if unit.get("moving_to") else str(unit.get("node"))
         train = unit.get("train_ms")
@@ -155,18 +250,21 @@ def _units(units: list[Facts]) -> Table:
             _count(unit.get("trains")),
             "-" if not train else span(1000 * float(train)),
             "-" if unit.get("lag_rows") is None else f"{unit['lag_rows']:,} rows",
-            size(int(unit.get("state_bytes") or 0)),
+            "-" if unit.get("state_bytes") is None else size(int(unit["state_bytes"])),
             _boundary(unit),
         )
     return table
 
 
-def _streams(streams: list[Facts]) -> Table:
+def _streams(streams: list[Facts]) -> FittingTable:
     left, right = (
         ("stream", "node"),
         ("tuples", "per s", "held", "bytes", "slowest reader", "behind", "lost", "boundary"),
     )
-    table = _table(left, right)
+    lost = any(stream.get("dropped") for stream in streams)
+    spare = ["bytes", "boundary", "held", "slowest reader", "per s", "behind"]
+    spare.insert(len(spare) if lost else 0, "lost")
+    table = FittingTable(left, right, spare)
     for stream in streams:
         name = Text(str(stream.get("arrow", stream.get("stream"))))
         outputs = [o for o in stream.get("outputs", ()) if o != stream.get("arrow")]
@@ -200,15 +298,6 @@ def _slowest(stream: Facts) -> tuple[str, int | None]:
     shown_as = "a passing one" if name.startswith("~") else name
     others = f" (of {len(readers)})" if len(readers) > 1 else ""
     return shown_as + others, int(stream["next_id"]) - readers[name]
-
-
-def _table(left: Iterable[str], right: Iterable[str]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for title in left:
-        table.add_column(title, overflow="fold")
-    for title in right:
-        table.add_column(title, justify="right", no_wrap=True)
-    return table
 
 
 def _state(state: Any) -> Text:

@@ -1,21 +1,21 @@
-"""`borealis up`: a coordinator and nodes as processes of this machine, side by side, until all of them are ready."""
+"""`borealis up`: a coordinator and nodes as processes of this machine, side by side, until all of them are ready.
+
+Where a cluster of this home runs already, it starts what is missing of it.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import shlex
 import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -27,27 +27,27 @@ from borealis.cli.cluster_file import (
     is_here,
     load_cluster_file,
 )
+from borealis.cli.starting import COORDINATOR, LOOK_EVERY_S, WAIT_S, Patience, log_of, only_one, start_again, wait_ready
 from borealis.cli.watching import console
 from borealis.cli.words import plural
 from borealis.emit.whereabouts import (
-    Part,
     Record,
     Whereabouts,
+    changing_record,
+    find,
     home,
     make_folder,
     read_record,
     read_token,
+    record_path,
+    register,
+    split,
     write_record,
 )
-from borealis.errors import BorealisError, ClusterError, MachineError, WireError
+from borealis.errors import ClusterError
 from borealis.hosts import free_ports, is_loopback
 
-if TYPE_CHECKING:
-    from borealis.emit.coordinator import Coordinator
-
-LOOK_EVERY_S = 0.1  # at processes and coordinator while they start
-COORDINATOR = "coordinator"
-UNAUTHORIZED = 401  # HTTP
+COME_BACK_S = 5.0  # for nodes to notice that there is a coordinator again
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,13 @@ class UpOptions:
     cores_per_node: int | None = None
     data: Path | None = None
     token_file: Path | None = None
-    wait_s: float = 180.0
+    wait_s: float = WAIT_S
     json: bool = False
+
+    @property
+    def patience(self) -> Patience:
+        """How long to wait, and how loudly."""
+        return Patience(self.wait_s, self.json)
 
 
 @dataclass
@@ -84,16 +89,89 @@ class Plan:
 
 
 def up_command(options: UpOptions) -> None:
-    """Start, wait, tell. When a part dies while it starts, all of them are stopped again."""
+    """Start, wait, tell. When a part dies while it starts, all that were started now are stopped again."""
     began = time.monotonic()
-    with _only_one():
-        _refuse_if_running()
+    with only_one():
+        record = read_record()
+        running = [part.name for part in record.parts if processes.alive(part)] if record is not None else []
+        if record is not None and running:
+            started, nodes = _heal(record, running, options)
+            _tell_healed(record, started, running, nodes, time.monotonic() - began, options)
+            return
+        if record is not None:
+            processes.stop(record.parts)  # what a dead part may have left behind
         the_plan = plan(options)
         _check_certificates(the_plan.cluster)
         _check_port(the_plan)
         _make_room(the_plan, options)
         ready = _start_and_wait(the_plan, options)
     _tell(the_plan, ready, time.monotonic() - began, options)
+
+
+def _heal(record: Record, running: Sequence[str], options: UpOptions) -> tuple[list[str], list[dict[str, Any]]]:
+    """Start what is missing of a cluster that runs: which parts that were, and all nodes of this home."""
+    shall = wanted(record, options)
+    missing = {name: arguments for name, arguments in shall.items() if name not in running}
+    if missing:
+        start_again(record, missing, options.patience)
+    return list(missing), _ours(record, {*running, *shall} - {COORDINATOR})
+
+
+def _ours(record: Record, names: Set[str]) -> list[dict[str, Any]]:
+    """The living nodes of these names; those that ran while there was no coordinator are given time to come back."""
+    from borealis.emit.coordinator import Coordinator
+
+    deadline = time.monotonic() + COME_BACK_S
+    with Coordinator(find(record.coordinator)) as coordinator:
+        while True:
+            found = [node for node in coordinator.nodes() if node.get("node") in names and node.get("alive")]
+            if len(found) == len(names) or time.monotonic() > deadline:
+                return found
+            time.sleep(LOOK_EVERY_S)  # for their heartbeats
+
+
+def wanted(record: Record, options: UpOptions) -> dict[str, list[str]]:
+    """The parts that shall run here, each with its arguments: those it was started with, where it ever was."""
+    known = {part.name: part.arguments for part in record.parts if part.arguments}
+    if options.config is not None:
+        the_plan = plan(options)
+        where = the_plan.coordinator
+        _check_same(record, "--config", f"{where.host}:{where.port}", record.coordinator)
+        return the_plan.here | {name: known[name] for name in the_plan.here if name in known}
+    host, port, _ = split(record.coordinator)
+    _check_same(record, "--port", str(options.port or port), str(port))
+    if options.data is not None:
+        _check_same(record, "--data", str(options.data.expanduser().absolute()), record.data)
+    if options.token_file is not None:
+        _check_same(record, "--token-file", str(options.token_file.expanduser().absolute()), str(record.token_file))
+    if options.nodes is None:
+        return known
+    names = [f"node{i + 1}" for i in range(options.nodes)]
+    if record.ca is not None and not known.keys() >= set(names):
+        raise ClusterError(
+            "nodes of a cluster with certificates are not started by their number", hint="add them to its --config"
+        )
+    cluster = ClusterFile(
+        coordinator=CoordinatorPart(host=host, port=port),
+        nodes=[NodePart(name=name, cores=options.cores_per_node or 1) for name in names],
+        token_file=Path(record.token_file) if record.token_file else None,
+    )
+    made = {node.name: node_arguments(cluster, node, Path(record.data) / node.name) for node in cluster.nodes}
+    return (
+        {name: known[name] for name in (COORDINATOR,) if name in known}
+        | made
+        | {name: known[name] for name in names if name in known}
+    )
+
+
+def _check_same(record: Record, what: str, given: str, has: str) -> None:
+    if given != has:
+        raise ClusterError(
+            f"a cluster already runs in {home()}, coordinator at {record.coordinator}, and "
+            f"its {what} is {has}, not {given}",
+            hint=f"leave out {what} to start what is missing of it, 'borealis down' stops it; another BOREALIS_HOME "
+            "may have another cluster",
+        )
 
 
 def plan(options: UpOptions) -> Plan:
@@ -195,33 +273,6 @@ def _commands_elsewhere(made: Plan, we_are: str | None) -> dict[str, str]:
     return found
 
 
-@contextlib.contextmanager
-def _only_one() -> Iterator[None]:
-    """Two `up` of one home at the same time would start two clusters and remember one."""
-    make_folder(home(), "the cluster's home", "set BOREALIS_HOME to a folder of yours")
-    with (home() / "up.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ClusterError(f"another 'borealis up' is starting a cluster in {home()}", hint="wait for it") from None
-        yield
-
-
-def _refuse_if_running() -> None:
-    record = read_record()
-    if record is None:
-        return
-    running = [part.name for part in record.parts if processes.alive(part)]
-    if running:
-        whole = len(running) == len(record.parts)
-        what = "a cluster already runs" if whole else f"a part of a cluster still runs ({', '.join(running)})"
-        raise ClusterError(
-            f"{what} in {home()}, coordinator at {record.coordinator}",
-            hint="'borealis status' shows it, 'borealis down' stops it; another BOREALIS_HOME may have another cluster",
-        )
-    processes.stop(record.parts)  # what a dead part may have left behind
-
-
 def _check_port(made: Plan) -> None:
     if COORDINATOR not in made.here:
         return
@@ -253,121 +304,19 @@ def _start_and_wait(made: Plan, options: UpOptions) -> list[dict[str, Any]]:
         data=str(made.data),
         keep_data=options.data is not None,
     )
-    running: dict[str, subprocess.Popen[bytes]] = {}
+    with changing_record():
+        write_record(record)
+    parts, running = [], dict[str, subprocess.Popen[bytes]]()
     try:
         for name, arguments in made.here.items():
-            log = home() / "logs" / f"{name}.log"
-            part, running[name] = processes.start(name, arguments, log, made.data / name)
-            record = record.model_copy(update={"parts": [*record.parts, part]})
-            write_record(record)  # after each, so that `down` knows all of them whatever happens to us
-        return _wait(made, record, running, options)
+            part, running[name] = processes.start(name, arguments, log_of(name), made.data / name)
+            parts.append(part)
+            register(part)  # after each, so that `down` knows all of them whatever happens to us
+        return wait_ready(made.coordinator, parts, running, options.patience)
     except BaseException:
-        processes.stop(record.parts)
-        (home() / "cluster.json").unlink(missing_ok=True)
+        processes.stop(parts)
+        record_path().unlink(missing_ok=True)
         raise
-
-
-def _wait(
-    made: Plan, record: Record, running: dict[str, subprocess.Popen[bytes]], options: UpOptions
-) -> list[dict[str, Any]]:
-    from borealis.emit.coordinator import Coordinator  # here, while the parts are starting: it takes a moment, too
-
-    deadline = time.monotonic() + options.wait_s
-    with _show(options.json) as show, Coordinator(made.coordinator) as coordinator:
-        while True:
-            for part in record.parts:
-                if running[part.name].poll() is not None:
-                    raise _died(part, running[part.name].returncode, options.json)
-            nodes = _nodes(coordinator)
-            doing = {name: _doing(name, nodes) for name in made.here}
-            show(doing)
-            failed = [name for name, what in doing.items() if what == "Spark failed"]
-            if failed:
-                part = next(p for p in record.parts if p.name == failed[0])
-                raise _died(part, None, options.json)
-            if nodes is not None and all(what == "ready" for what in doing.values()):
-                return [node for node in nodes if node.get("node") in made.here]
-            if time.monotonic() > deadline:
-                late = ", ".join(f"{name} ({what})" for name, what in doing.items() if what != "ready")
-                raise ClusterError(f"not ready within {options.wait_s:.0f} s: {late}", hint=f"see {home() / 'logs'}")
-            time.sleep(LOOK_EVERY_S)  # for processes to tell the coordinator, which tells us only when asked
-
-
-def _nodes(coordinator: Coordinator) -> list[dict[str, Any]] | None:
-    """The nodes that have reported; None while the coordinator does not answer."""
-    try:
-        return coordinator.nodes()
-    except WireError as error:
-        if getattr(error, "status", None) == UNAUTHORIZED:
-            raise
-        return None
-
-
-def _doing(name: str, nodes: list[dict[str, Any]] | None) -> str:
-    if name == COORDINATOR:
-        return "starting" if nodes is None else "ready"
-    found = next((node for node in nodes or () if node.get("node") == name), None)
-    if found is None or not found.get("alive", True):
-        return "starting"
-    return {"starting": "starting Spark", "failed": "Spark failed"}.get(
-        str(found.get("spark")), str(found.get("spark"))
-    )
-
-
-def _died(part: Part, code: int | None, quiet: bool) -> BorealisError:
-    lines = processes.last_lines(part.log)
-    if lines and not quiet:
-        err = console(stderr=True)
-        err.print(f"{part.name} said at last:", style="bold")
-        for line in lines:
-            err.print(f"  {line}", markup=False, soft_wrap=True, style="dim")
-    told = next((line for line in reversed(lines) if line.startswith("error: ")), "").removeprefix("error: ")
-    said, _, hint = told.partition(" Hint: ")
-    ended = "could not start Spark" if code is None else f"ended while starting (exit code {code})"
-    message = f"{part.name} {ended}" + (f": {said.rstrip('.')}" if said else "")
-    return MachineError(message, hint=f"{hint}; its log is {part.log}" if hint else f"its log is {part.log}")
-
-
-class _Lines:
-    """What each part is doing, a line when that changes."""
-
-    def __init__(self) -> None:
-        self._last: dict[str, str] = {}
-        self._began = time.monotonic()
-
-    def __call__(self, doing: dict[str, str]) -> None:
-        err = console(stderr=True)
-        for name, what in doing.items():
-            if self._last.get(name) != what:
-                err.print(f"{time.monotonic() - self._began:5.1f} s  {name}: {what}", markup=False)
-        self._last = dict(doing)
-
-
-class _Live:
-    """What each part is doing, in place."""
-
-    def __init__(self, live: Live) -> None:
-        self._live = live
-        self._began = time.monotonic()
-
-    def __call__(self, doing: dict[str, str]) -> None:
-        table = Table.grid(padding=(0, 2))
-        for name, what in doing.items():
-            table.add_row(name, Text(what, style="green" if what == "ready" else "yellow"))
-        table.add_row("", Text(f"{time.monotonic() - self._began:.0f} s", style="dim"))
-        self._live.update(table, refresh=True)
-
-
-@contextlib.contextmanager
-def _show(quiet: bool) -> Iterator[Any]:
-    err = console(stderr=True)
-    if quiet:
-        yield lambda _: None
-    elif err.is_terminal:
-        with Live(console=err, auto_refresh=False, transient=True) as live:
-            yield _Live(live)
-    else:
-        yield _Lines()
 
 
 def _tell(made: Plan, ready: Sequence[dict[str, Any]], seconds: float, options: UpOptions) -> None:
@@ -378,20 +327,51 @@ def _tell(made: Plan, ready: Sequence[dict[str, Any]], seconds: float, options: 
             "seconds": round(seconds, 3),
             "data": str(made.data),
             "elsewhere": made.elsewhere,
+            "started": list(made.here),
         }
         print(json.dumps(told, ensure_ascii=False))
         return
     out = console()
     out.print(f"ready in {seconds:.1f} s: coordinator and {plural(len(ready), 'node')}", style="bold")
-    table = Table.grid(padding=(0, 2))
-    table.add_row("coordinator", made.coordinator.url, Text("/docs shows its REST", style="dim"))
-    for node in ready:
-        table.add_row(
-            str(node["node"]), str(node["address"]), Text(f"{node['master']}, pid {node['pid']}", style="dim")
-        )
-    out.print(table)
+    out.print(_table(made.coordinator, ready))
     if options.data is None:
         out.print(f"data in {made.data} until the next 'up'; keep it with --data DIR", style="dim", soft_wrap=True)
     for what, command in made.elsewhere.items():
         out.print(f"still to start: {what}", style="bold")
         out.print(f"  {command}", markup=False, soft_wrap=True)
+
+
+def _tell_healed(
+    record: Record,
+    started: Sequence[str],
+    ran: Sequence[str],
+    nodes: Sequence[dict[str, Any]],
+    seconds: float,
+    options: UpOptions,
+) -> None:
+    where = find(record.coordinator)
+    if options.json:
+        told = {
+            "coordinator": where.url,
+            "nodes": list(nodes),
+            "seconds": round(seconds, 3),
+            "data": record.data,
+            "elsewhere": {},
+            "started": list(started),
+        }
+        print(json.dumps(told, ensure_ascii=False))
+        return
+    out = console()
+    said = f"started {', '.join(started)} in {seconds:.1f} s" if started else "nothing was missing"
+    out.print(f"{said}; running already: {', '.join(ran)}", style="bold", soft_wrap=True)
+    out.print(_table(where, nodes))
+
+
+def _table(where: Whereabouts, nodes: Sequence[dict[str, Any]]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_row("coordinator", where.url, Text("/docs shows its REST", style="dim"))
+    for node in nodes:
+        table.add_row(
+            str(node["node"]), str(node["address"]), Text(f"{node['master']}, pid {node['pid']}", style="dim")
+        )
+    return table

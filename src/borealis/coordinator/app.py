@@ -17,6 +17,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from borealis import __version__
 from borealis.coordinator import curl, rest
@@ -32,6 +33,7 @@ from borealis.errors import BorealisError
 from borealis.wire.problems import problem_of
 
 log = logging.getLogger("borealis.coordinator")
+BROKE_OFF = 400  # for nobody
 LOOK_SECONDS = 1.0  # between two looks at what is and what shall be
 
 
@@ -77,6 +79,7 @@ def create_app(cluster: Cluster, options: AppOptions, end: Callable[[], None] = 
     app.add_exception_handler(BorealisError, _problem)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(ClientDisconnect, _broke_off)
     app.add_exception_handler(Exception, _unexpected)
     app.add_middleware(Guard, token=options.token, hosts=options.hosts)
     return app
@@ -123,6 +126,12 @@ async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     what = MalformedError(f"{request.method} {request.url.path}: {error.detail}", hint="/docs shows what there is")
     return _answer(what, error.status_code)
+
+
+async def _broke_off(request: Request, _: Exception) -> Response:
+    """Whoever asked has died or hung up before all was said; nobody is left to be answered."""
+    log.info("%s %s: the caller broke off", request.method, request.url.path)
+    return Response(status_code=BROKE_OFF)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

@@ -6,8 +6,11 @@ from borealis.coordinator.membership import Member
 
 
 def unit_rates(member: Member, diagram: str, unit: str) -> tuple[float, float, float]:
-    """Rows in, rows out and trains a second; nothing while only one heartbeat tells of the unit."""
+    """Rows in, rows out and trains a second; nothing while only one heartbeat tells of the unit. What a backup showed
+    before it took over was its primary's, and is not counted.
+    """
     told = [(at, u) for at, s in member.history for u in s.units if u.diagram == diagram and u.unit == unit]
+    told = [(at, u) for at, u in told if (u.state == "standby") == (told[-1][1].state == "standby")]
     if len(told) < 2 or told[-1][0] <= told[0][0]:
         return 0.0, 0.0, 0.0
     (then_at, then), (now_at, now) = told[0], told[-1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from borealis.errors import BorealisError, ClusterError, StateError, StreamError, TrainError, WireError
+from borealis.errors import BorealisError, ClusterError, FullError, StateError, StreamError, TrainError, WireError
 
 FIRST = "deploy one first: borealis deploy DIAGRAM"
 
@@ -91,6 +91,7 @@ STATUS: tuple[tuple[type[BorealisError], int], ...] = (
     (StreamError, 404),
     (WireError, 503),  # towards a node; what clients send badly is MalformedError
     (ClusterError, 409),
+    (FullError, 507),  # before what it is one of
     (StateError, 503),
     (TrainError, 503),
 )

@@ -34,8 +34,8 @@ def nodes_view(cluster: Cluster) -> list[Facts]:
                 "spark": status.spark if alive else "unknown",
                 "warm": alive and status.warm,
                 "cores": status.cores,
-                "units": sum(unit.state != "standby" for unit in status.units),
-                "standbys": sum(unit.state == "standby" for unit in status.units),
+                "units": sum(unit.state != "standby" for unit in status.units) if alive else 0,
+                "standbys": sum(unit.state == "standby" for unit in status.units) if alive else 0,
                 "busy": busy(member) if alive else 0.0,
                 "silent_s": round(cluster.members.silent_for(member.name) or 0.0, 3),
                 "started": status.started,
@@ -214,8 +214,19 @@ def status_view(cluster: Cluster, coordinator: Facts, troubles: list[dict[str, s
         "units": units_view(cluster),
         "streams": streams_view(cluster),
         "unprotected": unprotected(cluster),
-        "troubles": troubles,
+        "troubles": [*troubles, *_disks(cluster)],
     }
+
+
+def _disks(cluster: Cluster) -> list[dict[str, str]]:
+    """Logs of durable entry points that take nothing: on which node, which disk, and why."""
+    found = []
+    for member in cluster.members.alive():
+        for log in member.status.logs:
+            if log.error:
+                until = "until there is room" if log.full else "until that is mended and the node started again"
+                found.append({"what": member.name, "trouble": f"{log.error}; {log.stream} takes nothing {until}"})
+    return found
 
 
 def _queues(cluster: Cluster) -> dict[str, QueueStatus]:

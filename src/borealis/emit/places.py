@@ -11,7 +11,7 @@ from collections.abc import Callable
 from borealis.emit.coordinator import Location
 from borealis.emit.queue import MovedError, StandbyError
 from borealis.emit.retrying import Backoff, is_temporary
-from borealis.errors import BorealisError, GoneError, WireError
+from borealis.errors import BorealisError, FullError, GoneError, WireError
 
 STANDBY_S = 0.05  # the longest pause while there is a backup that may take over at any moment
 
@@ -59,7 +59,7 @@ class Places:
     def lost(self, error: BorealisError) -> None:
         """The address that was tried last does not serve the stream, or no longer; or the coordinator complained."""
         self._last = error
-        if isinstance(error, GoneError):  # it does, but not from there: a pause, and once more
+        if isinstance(error, GoneError | FullError):  # it does, but not from there or now: a pause, and once more
             self._asked = True
             self._ahead.clear()
             return

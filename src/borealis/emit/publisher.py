@@ -6,7 +6,8 @@
 3. When the connection breaks or the entry point moves, it connects to the entry point's backup, or where the
    coordinator says. The first receipt of the new connection says which number the entry point has last. What it has is
    taken away, the rest is sent again. So nothing is lost or repeated.
-4. An entry point that was not durable and died knows nothing of us any more. What it had acknowledged is lost with it;
+4. An entry point whose disk is full takes nothing; the batch is sent again, until there is room or patience ends.
+5. An entry point that was not durable and died knows nothing of us any more. What it had acknowledged is lost with it;
    what is kept is numbered anew, and `forgotten` counts that.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import logging
 import threading
 import uuid
 from collections import deque
@@ -32,7 +34,7 @@ from borealis.emit.places import Places
 from borealis.emit.queue import MovedError, StandbyError
 from borealis.emit.retrying import RETRIES, Backoff, Retries, is_temporary
 from borealis.emit.subscriber import Route, check_name, located
-from borealis.errors import BorealisError, GoneError, InputError, StreamError, WireError
+from borealis.errors import BorealisError, FullError, GoneError, InputError, StreamError, WireError
 from borealis.ingest.sources import as_source
 from borealis.section import empty_rows
 from borealis.wire import client as wire
@@ -43,6 +45,8 @@ BATCH_BYTES = 4 << 20  # well below what the wire takes at most
 KEPT_BYTES = 32 << 20
 KEPT_BATCHES = 1024
 CLOSE_S = 2.0  # for hanging up politely
+
+log = logging.getLogger("borealis.client")
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ class Publisher:
         self._closing = self._ended = False
         self._failed: BaseException | None = None
         self._broken: BorealisError | None = None  # why there is no connection
+        self._told_full = False  # that a disk is full where batches go
         self._refused: tuple[int, str] | None = None  # the batch and the words of the last refusal
         self._changed = threading.Condition()
         found = _entry(located(route, stream))
@@ -234,6 +239,7 @@ class Publisher:
         while self._kept and self._kept[0].head.number <= receipt.number:
             self._bytes -= self._kept.popleft().batch.nbytes
             self._backoff.found()
+            self._told_full = False
         self._changed.notify_all()
 
     def _is_over(self) -> bool:
@@ -307,6 +313,9 @@ class Publisher:
         with self._changed:
             if publication is not self._publication:
                 return  # of an earlier connection
+            if isinstance(error, FullError) and not self._told_full:
+                self._told_full = True
+                log.warning("%s; trying again for %.0f s", error.message, self.publishing.retries.give_up_s)
             if error is self._broken or not self._may_try_again(error, publication is not None):
                 self._failed = self._failed or error
             self._publication, self._broken = None, error
@@ -314,7 +323,7 @@ class Publisher:
             self._changed.notify_all()
 
     def _may_try_again(self, error: BorealisError, connected: bool) -> bool:
-        if is_temporary(error) or isinstance(error, MovedError | StandbyError):
+        if is_temporary(error) or isinstance(error, MovedError | StandbyError | FullError):
             return True
         if not isinstance(error, StreamError) or isinstance(error, GoneError) or hasattr(error, "status"):
             return False  # what we send is wrong, or the coordinator knows of no such stream

@@ -44,6 +44,7 @@ _RECORD = struct.Struct("<4sIQQI")  # mark, size of the head, size of the data, 
 _MARK = b"REC1"
 KIND = Kind("log", "log.json", "process")
 ANEW = claim.ANEW.format(noun=KIND.noun)
+RESTART = "mend the disk, then start the node again"
 
 Head = dict[str, Any]
 
@@ -210,8 +211,8 @@ class SegmentLog:
                 with _disk(self.root):
                     os.fdatasync(handle)
             except StateError as error:
-                self._failure = error  # nobody knows what is on the disk now
-                raise
+                self._failure = StateError(error.message, hint=RESTART)  # nobody knows what is on the disk now
+                raise self._failure from error
             finally:
                 os.close(handle)
             with self._lock:
@@ -275,7 +276,7 @@ class SegmentLog:
             try:
                 file.truncate(newest.length)
             except OSError:
-                self._failure = error  # what stays is cut off by the next start
+                self._failure = StateError(error.message, hint=RESTART)  # what stays is cut off by the next start
             raise
         newest.length += len(record)
         self._written += len(record)
@@ -291,8 +292,8 @@ class SegmentLog:
                 try:
                     os.fdatasync(self._file.fileno())
                 except OSError as error:
-                    self._failure = StateError(f"cannot write the log in {self.root}: {one_line(error)}")
-                    raise
+                    self._failure = StateError(f"cannot write the log in {self.root}: {one_line(error)}", hint=RESTART)
+                    raise self._failure from error
                 self._synced = self._written
             write_whole(path, begin)
             file = open(path, "ab", buffering=0)  # noqa: SIM115 - held until the next

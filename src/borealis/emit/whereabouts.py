@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,14 +22,14 @@ PORT_MOST = 65_535
 
 
 class Part(BaseModel):
-    """One process of a cluster, as `up` started it."""
+    """One process of a cluster: started by `up` or `restart`, or by hand from the same home."""
 
     model_config = ConfigDict(extra="forbid")
 
     name: str
     pid: int = Field(gt=1)
     started: str  # tells it from another process that gets the same pid later
-    log: str
+    log: str  # empty: it runs in a terminal, and what it says is there
     arguments: list[str] = []  # of `borealis`
 
 
@@ -118,6 +119,32 @@ def write_record(record: Record) -> None:
     fresh.replace(path)
 
 
+@contextmanager
+def changing_record() -> Iterator[None]:
+    """No other process changes the record meanwhile; it is read and written within."""
+    import fcntl  # here: those who only look for a cluster may be on a system without it
+
+    home().mkdir(parents=True, exist_ok=True)
+    with (home() / "cluster.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def register(part: Part) -> None:
+    """A part was started: it belongs to the cluster of this home, in the place of one of its name that has ended."""
+    with changing_record():
+        record = read_record()
+        if record is not None:
+            write_record(with_part(record, part))
+
+
+def with_part(record: Record, part: Part) -> Record:
+    """The record with a part, in the place of the one of its name if there is one."""
+    names = [one.name for one in record.parts]
+    parts = [part if one.name == part.name else one for one in record.parts]
+    return record.model_copy(update={"parts": parts if part.name in names else [*parts, part]})
+
+
 def find(address: str | None = None, token: str | None = None, ca: str | Path | None = None) -> Whereabouts:
     """The coordinator to speak to. A token or certificate of `cluster.json` goes to its own coordinator only."""
     address = address or os.environ.get(COORDINATOR) or None
@@ -143,8 +170,9 @@ def how_to_start(where: Whereabouts) -> str:
     if record is not None and split(record.coordinator)[:2] == (where.host, where.port):
         part = next((part for part in record.parts if part.name == "coordinator"), None)
         if part is not None:
-            again = shlex.join(["borealis", *part.arguments])
-            return f"it has ended, its log is {part.log}; what runs on the nodes goes on. To start it again: {again}"
+            where_log = f", its log is {part.log}" if part.log else ""
+            again = f"borealis restart {part.name}"
+            return f"it has ended{where_log}; what runs on the nodes goes on. To start it again: {again}"
     if is_loopback(where.host):
         return "start one with 'borealis up'"
     return "check the address; on that machine 'borealis up --config' or 'borealis coordinator' starts one"

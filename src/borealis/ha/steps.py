@@ -24,6 +24,7 @@ class Step:
     at: float = 0.0  # when it was committed, on the node's own clock
     silent: bool = False  # it only built state again: what it gave had been given before
     life: str = ""  # of the run; empty: whoever goes on from here begins a new one
+    rows: int = 0  # tuples in all trains up to this one; nothing but a figure
 
     def to_json(self) -> dict[str, Any]:
         """For a message; time and silence mean nothing elsewhere."""
@@ -34,6 +35,7 @@ class Step:
             "outputs": {name: list(place) for name, place in self.outputs.items()},
             "order": [list(passed) for passed in self.order],
             "life": self.life,
+            "rows": self.rows,
         }
 
     @classmethod
@@ -46,6 +48,7 @@ class Step:
             {name: (int(place[0]), int(place[1])) for name, place in data["outputs"].items()},
             tuple((str(name), int(at), int(bound)) for name, at, bound in data["order"]),
             life=str(data["life"]),
+            rows=int(data["rows"]),
         )
 
     def positions(self) -> dict[str, int]:

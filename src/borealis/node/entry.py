@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,14 +27,17 @@ from borealis.clock import Clock, WallClock
 from borealis.diagram.spec import LATE, Input
 from borealis.emit.jumps import JUMP
 from borealis.emit.queue import MovedError, OutputQueue, QueueLimits, StandbyError
-from borealis.errors import InputError, StateError, StreamError
+from borealis.errors import FullError, InputError, StateError, StreamError
 from borealis.ingest.entry import Admitted, Cursor, EntryPoint
 from borealis.node.follower import Follower
 from borealis.node.kept import Facts, Kept, Step, facts_of
 from borealis.node.mirror import Mirror, Mirrored, MirrorQueue, Send, Sides, Whole
 from borealis.section import Section, boundary_only, section
+from borealis.state.disk import free_bytes, has_room
 from borealis.tuples import FIRST_TIME, LAST_TIME
-from borealis.wire.messages import BatchHead, Receipt
+from borealis.wire.messages import BatchHead, LogStatus, Receipt
+
+ROOM_BYTES = 1 << 16  # a disk that has not even that is full
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class Place:
     late_readers: Sequence[str] = ()
     epoch: str | None = None  # None: that of the log, or a new one
     incarnation: int = 0  # 0: it has no peer
+    node: str = ""  # where it is, for whoever has to make room on its disk
 
     def queues(self, kept: Kept | None) -> tuple[MirrorQueue, MirrorQueue]:
         """The stream's and its late side's, with what the log has kept."""
@@ -60,6 +65,20 @@ class Place:
         return queue
 
 
+@dataclass(frozen=True)
+class Trouble:
+    """Why the log takes nothing."""
+
+    error: StateError
+    since: float  # seconds since 1970
+    needs: int  # bytes
+
+    @property
+    def full(self) -> bool:
+        """Whether room is all that is missing."""
+        return isinstance(self.error, FullError)
+
+
 class Entry:
     """Takes batches from publishers, gives their tuples ids, times and boundaries, and serves them. Thread-safe."""
 
@@ -71,8 +90,11 @@ class Entry:
         late: OutputQueue,
         clock: Clock | None = None,
         kept: Kept | None = None,
+        node: str = "",
     ) -> None:
         self.spec, self.queue, self.late = spec, queue, late
+        self.node = node
+        self.trouble: Trouble | None = None
         self.schema = queue.schema
         self.stale = Mirrored()  # to a peer, or from the one whose peer this is
         self._idle_us, self._slack_us = spec.idle_us, spec.slack_us
@@ -95,7 +117,7 @@ class Entry:
     ) -> Entry:
         """An entry point; with `log` its batches are kept there, and those that are there already are served again."""
         kept = Kept.read(log, place.stream, place.schema) if log is not None else None
-        return cls(spec, pace_us, *place.queues(kept), clock, kept)
+        return cls(spec, pace_us, *place.queues(kept), clock, kept, place.node)
 
     @classmethod
     def standby(
@@ -104,7 +126,7 @@ class Entry:
         """The peer of an entry point: nobody can read from it or write to it before it is opened."""
         kept = Kept.read(log, place.stream, place.schema) if log is not None else None
         queues = place.queues(kept)
-        entry = cls(spec, pace_us, *queues, clock, kept)
+        entry = cls(spec, pace_us, *queues, clock, kept, place.node)
         known = (entry._point.cursor, entry._publishers, entry._marks)
         entry._standby = Follower(queues, entry._log, *known, entry.stale)
         return entry
@@ -238,7 +260,7 @@ class Entry:
         silent_us = int((self._clock.now() - self._last_arrival) * 1e6)
         if cursor.ended or cursor.newest == FIRST_TIME or silent_us < idle_us:
             return
-        if not self.queue.has_room():
+        if not self.queue.has_room() or self.trouble is not None:
             return
         bound = self._point.idle(cursor.newest + silent_us - self._slack_us)
         if bound is None:
@@ -304,6 +326,9 @@ class Entry:
                 raise MovedError(where, hint="step down")
             try:
                 self._standby.absorb(data)
+                self.trouble = None
+            except FullError as error:
+                raise self._troubled(error, len(data)) from error
             finally:
                 self._log = self._standby.log
 
@@ -341,15 +366,54 @@ class Entry:
         if self._log is None and self._mirror is None:
             return
         step = Step(on_time, late, facts)
+        self.find_room()
+        if self.trouble is not None and self.trouble.full:
+            raise FullError(self.trouble.error.message, hint=self.trouble.error.hint)  # before the peer has it in vain
         if self._mirror is not None:
             self._mirror.give(step, self._sides(), lambda: self._whole(before))
         if self._log is not None:
+            head, data = step.record
             try:
-                self._log.append(*step.record)
-            except BaseException:
+                self._log.append(head, data)
+            except BaseException as error:
                 if self._mirror is not None:
                     self._mirror.spoil()
+                if isinstance(error, StateError):
+                    raise self._troubled(error, len(data)) from error
                 raise
+            self.trouble = None
+
+    def _troubled(self, error: StateError, count: int) -> StateError:
+        """The log does not take so many bytes: remember it for whoever looks, and say where the disk is."""
+        told = error
+        if isinstance(error, FullError):
+            where = f"the disk of {self.node} is full" if self.node else "the disk is full"
+            hint = "make room there; what was not acknowledged was not taken, and is taken when it is sent again"
+            told = FullError(f"{where}: {error.message}", hint=hint)
+        since = self.trouble.since if self.trouble is not None else time.time()
+        self.trouble = Trouble(told, since, count + ROOM_BYTES)
+        return told
+
+    def find_room(self) -> None:
+        """Look whether a disk that was full has room again. To be called now and then."""
+        trouble, log = self.trouble, self._log
+        if trouble is not None and log is not None and trouble.full and has_room(log.root, trouble.needs):
+            self.trouble = None
+
+    def log_status(self) -> LogStatus | None:
+        """How the log stands; None where there is none."""
+        log, trouble = self._log, self.trouble
+        if log is None:
+            return None
+        return LogStatus(
+            stream=self.queue.stream,
+            path=str(log.root),
+            held_bytes=log.held_bytes,
+            free_bytes=free_bytes(log.root),
+            error=trouble.error.message if trouble is not None else "",
+            full=trouble is not None and trouble.full,
+            since=trouble.since if trouble is not None else 0.0,
+        )
 
     def trim(self) -> None:
         """Delete from the log what no reader needs any more."""

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from borealis.emit.queue import MovedError
-from borealis.errors import BorealisError, ClusterError, StateError, WireError
+from borealis.errors import BorealisError, ClusterError, FullError, StateError, WireError
 from borealis.ha.detector import Detector
 from borealis.node.entry import Entry
 from borealis.node.primary import pace_of, successor_of
@@ -118,8 +118,9 @@ class EntryGuard:
             self._since = time.time()
         except BorealisError as error:
             self._alone = True
-            self._why = str(error)
-            log.info("the peer of %s did not take it: %s", self.stream, error)
+            if self._why != error.message:  # it is tried again and again
+                log.info("the peer of %s did not take it: %s", self.stream, error)
+            self._why = error.message
 
     def _retry_forever(self) -> None:
         while not self._stopped:
@@ -151,6 +152,9 @@ class EntryGuard:
             if answer.said == "deposed":
                 self._host.step_down_entry(self, partner)
                 raise MovedError(f"stream {self.stream} is served elsewhere now", moved_to=partner)
+            if answer.said == "full":
+                why = f"the backup of {self.stream} takes nothing, and so nothing is taken here: {answer.why}"
+                raise FullError(why, hint="make room there; what was not acknowledged was not taken")
             if answer.said in ("whole", "damaged"):
                 raise StateError(f"the peer of {self.stream} needs the whole")
             return
@@ -188,6 +192,8 @@ class EntryGuard:
             self.entry.absorb(message.data)
         except MovedError:
             return GuardAnswer(said="deposed", incarnation=incarnation)
+        except FullError as error:
+            return GuardAnswer(said="full", why=error.message, incarnation=incarnation)
         except StateError as error:
             log.info("a record for %s was refused: %s", self.stream, error)
             return GuardAnswer(said="whole", incarnation=incarnation)

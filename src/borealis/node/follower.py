@@ -10,10 +10,13 @@ from borealis.emit import jumps
 from borealis.emit.queue import MovedError
 from borealis.emit.segments import SegmentLog
 from borealis.emit.snapshot import QueueSnapshot
-from borealis.errors import StateError
+from borealis.errors import FullError, StateError
 from borealis.ingest.entry import Cursor
 from borealis.node.kept import Step, cursor_in, facts_of, marks_in, note_ends, publishers_in, written_anew
 from borealis.node.mirror import Following, Mirrored, MirrorQueue, Record, Sides, Whole
+from borealis.state.disk import has_room
+
+SLACK_BYTES = 1 << 16  # for what a log needs beside the tuples
 
 
 class Follower:
@@ -60,6 +63,7 @@ class Follower:
             self._counted.discarded += 1
             raise
         if isinstance(record.news, Whole):
+            self._check_room(len(data))
             self._become(record.news)
         else:
             self._follow(record.news, record.sides)
@@ -78,6 +82,15 @@ class Follower:
         for queue, snapshot in zip(self.queues, whole.queues, strict=True):
             if snapshot.stream != queue.stream or not snapshot.schema.equals(self._schema):
                 raise StateError(f"a record of {snapshot.stream} ({snapshot.schema}) came to {queue.stream}")
+
+    def _check_room(self, count: int) -> None:
+        """A FullError where a log of so many bytes cannot take the place of the one that is there: that one stays."""
+        if self.log is None:
+            return
+        root = self.log.root
+        held = sum(file.stat().st_size for file in root.glob("segment-*"))
+        if not has_room(root, max(0, count - held) + SLACK_BYTES):
+            raise FullError(f"cannot write the log in {root} anew: there is no room for {count:,} bytes")
 
     def _become(self, whole: Whole) -> None:
         """Hold what the other one holds, and nothing else."""

@@ -204,14 +204,18 @@ def written_anew(
     log = _log(root, stream, schema)
     ends = [boundary_only(s.first_id, schema, NOTHING, _standing(s)) for s in snapshots]
     log.next_id, log.facts = ends[0].first, facts | _ends(ends)
-    for _ in log.open():
-        pass
-    for parts in zip_longest(*(s.sections for s in snapshots)):
-        ends = [_none_behind(end) if part is None else part for part, end in zip(parts, ends, strict=True)]
-        head, data = Step(ends[0], ends[1], {}).record
-        log.append(head | {"first": log.next_id}, data, sync=False)
-    jumps = {"jumps": [s.jumps for s in snapshots]} if any(s.jumps for s in snapshots) else {}
-    note_ends(log, [(s.next_id, s.boundary) for s in snapshots], jumps, schema)
+    try:
+        for _ in log.open():
+            pass
+        for parts in zip_longest(*(s.sections for s in snapshots)):
+            ends = [_none_behind(end) if part is None else part for part, end in zip(parts, ends, strict=True)]
+            head, data = Step(ends[0], ends[1], {}).record
+            log.append(head | {"first": log.next_id}, data, sync=False)
+        jumps = {"jumps": [s.jumps for s in snapshots]} if any(s.jumps for s in snapshots) else {}
+        note_ends(log, [(s.next_id, s.boundary) for s in snapshots], jumps, schema)
+    except BaseException:
+        log.close()
+        raise
     return log
 
 

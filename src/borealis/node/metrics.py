@@ -40,6 +40,7 @@ class NodeFigures:
         yield started
         yield from self._units(now)
         yield from self._queues(now)
+        yield from self._logs(now)
         yield from self._guards(now)
 
     def _units(self, now: NodeStatus) -> Iterator[Metric]:
@@ -84,6 +85,18 @@ class NodeFigures:
             for reader, acked in queue.readers.items():
                 behind.add_metric([queue.stream, reader], queue.next_id - acked)
         yield from (tuples, held, rows, dropped, late, bound, behind)
+
+    def _logs(self, now: NodeStatus) -> Iterator[Metric]:
+        labels = ["stream", "path"]
+        full = GaugeMetricFamily("borealis_log_full", "1 when the disk of a durable input is full", labels=labels)
+        held = GaugeMetricFamily("borealis_log_bytes", "Bytes of the log of a durable input", labels=labels)
+        free = GaugeMetricFamily("borealis_log_free_bytes", "Bytes that are free on its disk", labels=labels)
+        for log in now.logs:
+            mine = [log.stream, log.path]
+            full.add_metric(mine, 1.0 if log.full else 0.0)
+            held.add_metric(mine, log.held_bytes)
+            free.add_metric(mine, log.free_bytes)
+        yield from (full, held, free)
 
     def _guards(self, now: NodeStatus) -> Iterator[Metric]:
         """Of primaries how well they are protected; of backups what came for them."""

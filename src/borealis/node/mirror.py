@@ -27,7 +27,7 @@ import pyarrow as pa
 from borealis.emit.jumps import Jumps
 from borealis.emit.queue import OutputQueue
 from borealis.emit.snapshot import QueueSnapshot
-from borealis.errors import StateError
+from borealis.errors import FullError, StateError
 from borealis.node.kept import Facts, Step
 from borealis.tuples import FIRST_TIME
 
@@ -162,6 +162,8 @@ class Mirror:
             try:
                 self._give(sides, step)
                 return
+            except FullError:  # it needs no whole, but room
+                raise
             except StateError:  # it does not follow there, or was damaged on its way
                 pass
         self._give(sides, whole())

@@ -201,6 +201,7 @@ class Node:
             units=[self._unit_status(key, unit) for key, unit in list(self.units.items())],
             queues=[self._queue_status(q) for q in list(self.queues.values())],
             entries=list(self.entries),
+            logs=[status for entry in self._all_entries() if (status := entry.log_status()) is not None],
             guards={stream: guard.status() for stream, guard in list(self.guards.entries.items())},
             started=self.started,
         )
@@ -282,7 +283,8 @@ class Node:
             home = self._home(one.durable, "entries", order.diagram, order.input)
             guard = order.guard
             incarnation = guard.incarnation if guard is not None else 0
-            place = Place(stream, schema, limits, order.readers, order.late_readers, order.epoch, incarnation)
+            readers = (order.readers, order.late_readers)
+            place = Place(stream, schema, limits, *readers, order.epoch, incarnation, self.name)
             if guard is not None and guard.role == "backup":
                 entry = Entry.standby(one, spec.paces()[one.name], place, home)
                 self.kept[stream], self.kept[stream + LATE] = entry.queue, entry.late
@@ -553,6 +555,10 @@ class Node:
                 self._remove_entry(name.stream)
             return Done()
 
+    def _all_entries(self) -> list[Entry]:
+        """Those that take batches, and those that stand by."""
+        return list({**{s: guard.entry for s, guard in list(self.guards.entries.items())}, **self.entries}.values())
+
     def _entry_streams(self) -> list[str]:
         return list({**self.entries, **self.guards.entries})
 
@@ -658,6 +664,8 @@ class Node:
                 _try(entry.tick)
                 if seldom:
                     _try(entry.trim)
+            for entry in self._all_entries() if seldom else ():
+                _try(entry.find_room)
             for unit in list(self.units.values()):
                 _try(partial(self._thaw_forgotten, unit))
                 if seldom:

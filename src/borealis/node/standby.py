@@ -169,7 +169,8 @@ class Standby:
         run = self.unit.run
         begin = resume.begin or self._present(resume)
         if self.guard.approach in ("amnesia", "upstream-backup"):
-            run.load(Step(begin.train, begin.next_cause, begin.inputs, resume.outputs, life=begin.life), {})
+            at = (begin.train, begin.next_cause, begin.inputs, resume.outputs)
+            run.load(Step(*at, life=begin.life, rows=begin.rows), {})
             for name, place in resume.outputs.items():
                 queue = self.unit.queues[name]
                 if self.guard.approach == "amnesia":  # whoever lacks something before the hole goes on behind it, too
@@ -181,16 +182,16 @@ class Standby:
 
     def _present(self, resume: Resume) -> Step:
         """Inputs as they stand now: what came before is forgotten."""
+        assert self.backup.step is not None
         inputs = {}
         for name, feed in self.unit.feeds.items():
             status = self._end_of(feed)
             feed.epoch, feed.forgetful = status.epoch, True
             boundary = status.boundary
             if boundary == LAST_TIME:  # the end itself is to be read
-                assert self.backup.step is not None
                 boundary = self.backup.step.inputs[name].boundary
             inputs[name] = Cursor(position=status.next_id, boundary=boundary)
-        return Step(0, 0, inputs, resume.outputs)
+        return Step(0, 0, inputs, resume.outputs, rows=self.backup.step.rows)
 
     def _end_of(self, feed: StreamFeed) -> QueueStatus:
         routes = self._host.routes

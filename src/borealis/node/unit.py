@@ -96,6 +96,7 @@ class UnitRun:
         self._log = StateLog(self.scratch / "state", compiled.tables)
         self._commits: CommitLog | None = None
         self._committed = 0
+        self._rows = 0  # tuples in all committed trains, here and wherever the unit ran before
         self.life = new_life()  # whatever goes on from this run's state goes on under the same
         self._rehearsal_due, self._pinned = False, False
         self._rehearsals = self._rehearsed = 0
@@ -124,7 +125,7 @@ class UnitRun:
             admission=options.admission,
             clock=clock,
         )
-        self._header_now = header or self._header(Train(0, self.manager.cursors(), 0, 0, False), {})
+        self._header_now = header or self._header(Train(0, self.manager.cursors(), 0, 0, False), {}, 0)
         self.watch: Callable[[Step, Mapping[Key, bytes]], None] | None = None  # told of each commit, before the next
         self.reason: Callable[[str, str, str], str] | None = None  # why a tuple fails in a box's expression
         self._jumps = False  # ids go on behind a hole, as soon as inputs are merged freely
@@ -153,7 +154,14 @@ class UnitRun:
         self.progress.errors = resume.header.get("errors", 0)
         self._log.load(self._committed, resume.state)
         self.life = str(resume.header.get("life", self.life))
+        self._count_on(int(resume.header.get("rows", 0)))
         return resume.header
+
+    def _count_on(self, rows: int) -> None:
+        """Show the figures of the run whose state this is, and count on from there."""
+        self._rows = self.progress.rows_in = rows
+        self.progress.trains, self.progress.state_bytes = self._committed, self._log.size()
+        self.progress.rows_out = {name: self._ids[name] for name in self.queues}
 
     def _recover(self) -> dict[str, Any] | None:
         assert self.options.state is not None
@@ -166,6 +174,7 @@ class UnitRun:
         self._committed = self.progress.resumed_after = int(found.header["train"])
         self._ids |= found.header["ids"]
         self.progress.errors = found.header.get("errors", 0)
+        self._rows = int(found.header.get("rows", 0))
         self._log.load(self._committed, found.state)
         self.progress.rows_out = {name: self._ids[name] for name in self.sinks}
         return found.header
@@ -300,16 +309,17 @@ class UnitRun:
         deltas, sections = self._deltas(arrived), {} if train.silent else self._sections(arrived)
         self._write_outputs(arrived)
         positions = {name: sink.flush(self._commits is not None) for name, sink in self.sinks.items()}
+        rows = self._rows + train.rows
         if self._commits is not None:
-            self._commits.append(self._header(train, positions), deltas)
+            self._commits.append(self._header(train, positions, rows), deltas)
             self._positions = positions  # whatever fails from here on: a restart finds this train committed
         self._log.commit(train.number, deltas)
         for name, piece in sections.items():  # last: what is in a queue cannot be taken back
             if len(piece) or len(piece.bound):
                 self.queues[name].append(piece)
             self._ids[name] = self.progress.rows_out[name] = piece.stop
-        self._committed, self._positions = train.number, positions
-        self._header_now = self._header(train, positions)
+        self._committed, self._positions, self._rows = train.number, positions, rows
+        self._header_now = self._header(train, positions, rows)
         for name, sink in self.sinks.items():
             if isinstance(sink, FollowingSink):
                 sink.committed(positions[name])
@@ -322,7 +332,7 @@ class UnitRun:
         ms = (time.perf_counter() - self._handed.pop(train.number)) * 1000
         self.progress.note(train.rows, ms, train.cursors, self._log.size())
         if self._commits is not None and self._commits.wants_base():
-            self._commits.write_base(self._header(train, positions), self._log.whole())
+            self._commits.write_base(self._header_now, self._log.whole())
         if train.final:
             self.done.set()
 
@@ -370,7 +380,7 @@ class UnitRun:
                 self._ids[name] += len(flow)
             self.progress.rows_out[name] = self._ids[name]
 
-    def _header(self, train: Train, positions: Mapping[str, int]) -> dict[str, Any]:
+    def _header(self, train: Train, positions: Mapping[str, int], rows: int) -> dict[str, Any]:
         return {
             "train": train.number,
             "cursors": cursors_to_json(train.cursors),
@@ -378,6 +388,7 @@ class UnitRun:
             "sinks": dict(positions),
             "ids": dict(self._ids),
             "errors": self.progress.errors,
+            "rows": rows,
         }
 
     # -- protection
@@ -394,6 +405,7 @@ class UnitRun:
             time.monotonic(),
             self._silent,
             self.life,
+            self._rows,
         )
 
     @contextmanager
@@ -428,7 +440,9 @@ class UnitRun:
             "next_cause": step.next_cause,
             "sinks": {},
             "ids": dict(self._ids),
+            "rows": step.rows,
         }
+        self._count_on(step.rows)
 
     def resume(self, begin: Step, scripts: Sequence[Script] = (), *, jump: bool = False, repeats: bool = False) -> None:
         """End standing by: read from there, first as the scripts say. The state is what `load` and `extend` said.

@@ -235,7 +235,8 @@ class Protect(Message):
 class GuardAnswer(Message):
     """What a backup says to a parcel of its primary."""
 
-    said: Literal["take", "known", "whole", "deposed", "damaged", "busy"]
+    said: Literal["take", "known", "whole", "deposed", "damaged", "busy", "full"]
+    why: str = ""  # it takes nothing, where its disk is full
     number: int = 0
     incarnation: int = Field(default=1, ge=1)
 
@@ -374,6 +375,18 @@ class QueueStatus(Message):
     incarnation: int = 0  # of the unit that writes it; 0: nothing protects it
 
 
+class LogStatus(Message):
+    """How the log of a durable entry point stands, or of the one that stands by for it."""
+
+    stream: str
+    path: str
+    held_bytes: int
+    free_bytes: int  # on its disk
+    error: str = ""  # why it takes nothing
+    full: bool = False  # because the disk is: it goes on by itself when there is room
+    since: float = 0.0  # of that, in seconds since 1970
+
+
 class Waiting(Message):
     """What keeps a unit waiting that may pass by itself, such as a database that is away."""
 
@@ -420,5 +433,6 @@ class NodeStatus(Message):
     units: list[UnitStatus] = []
     queues: list[QueueStatus] = []
     entries: list[str] = []
+    logs: list[LogStatus] = []
     guards: dict[str, GuardStatus] = {}  # of entry points, by stream; backups among them
     started: float = 0.0  # seconds since 1970

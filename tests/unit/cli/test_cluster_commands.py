@@ -21,6 +21,7 @@ from rich.console import Console
 
 from borealis.cli import deploy, processes, status, tail, up
 from borealis.cli.ending import run_app
+from borealis.cli.node import join
 from borealis.cli.send import SendOptions, whole_batches
 from borealis.emit.whereabouts import Part, Record, Whereabouts, how_to_start, read_record, record_path, write_record
 from borealis.errors import BorealisError
@@ -137,7 +138,7 @@ def test_a_coordinator_that_died_is_told_with_the_command_that_starts_it_again(
     write_record(Record(coordinator=address, data=str(clean), parts=[gone]))
     line = refused(capfd, "status")
     assert line.startswith(f"error: no coordinator at {address}. Hint: it has ended, its log is /there/log;")
-    assert line.endswith("To start it again: borealis coordinator --port 1\n")
+    assert line.endswith("To start it again: borealis restart coordinator\n")
 
 
 def test_a_coordinator_elsewhere_is_not_started_here() -> None:
@@ -155,7 +156,8 @@ def test_a_home_that_cannot_be_is_told(capfd: pytest.CaptureFixture[str], monkey
 def test_the_commands_start_without_spark() -> None:
     code = (
         "import sys; from borealis.cli.ending import run_app\n"
-        "for command in ('up', 'down', 'deploy', 'send', 'tail', 'status', 'move', 'kill', 'node', 'coordinator'):\n"
+        "for command in ('up', 'down', 'deploy', 'send', 'tail', 'status', 'move', 'kill', 'restart', 'logs',\n"
+        "                'node', 'coordinator'):\n"
         "    assert run_app([command, '--help']) == 0\n"
         "assert run_app(['status']) == 2\n"
         "assert run_app(['up', '--config', 'nowhere']) == 2\n"
@@ -179,22 +181,112 @@ def a_process() -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
 
 
-def test_up_refuses_where_a_cluster_runs_and_down_stops_what_is_left(
+def a_part(name: str, process: subprocess.Popen[bytes], log: str = "", *arguments: str) -> Part:
+    started = processes.moment(process.pid) or ""
+    return Part(name=name, pid=process.pid, started=started, log=log, arguments=list(arguments))
+
+
+def test_up_refuses_another_cluster_where_one_runs_and_down_stops_what_is_left(
     capfd: pytest.CaptureFixture[str], clean: Path
 ) -> None:
     with a_process() as one, a_process() as gone:
-        parts = [
-            Part(name=name, pid=p.pid, started=processes.moment(p.pid) or "", log=str(clean / name))
-            for name, p in (("coordinator", one), ("node1", gone))
-        ]
+        parts = [a_part("coordinator", one), a_part("node1", gone)]
         gone.kill()
         gone.wait()
         write_record(Record(coordinator="127.0.0.1:1", data=str(clean / "data"), parts=parts))
-        assert "a part of a cluster still runs (coordinator)" in refused(capfd, "up", "--port", "0")
+        assert "coordinator at 127.0.0.1:1, and its --port is 1, not 2" in refused(capfd, "up", "--port", "2")
+        assert f"its --data is {clean / 'data'}, not {clean / 'x'}" in refused(capfd, "up", "--data", "x")
+        (clean / "token").write_text("secret")
+        assert "its --token-file is None, not" in refused(capfd, "up", "--token-file", "token")
+        assert "coordinator runs (pid" in refused(capfd, "restart", "coordinator")
+        assert "how node1 was started is not known" in refused(capfd, "restart", "node1")
         assert run_app(["down"]) == 0
         assert capfd.readouterr().out == "stopped 1 process; 1 had ended before\n"
         assert one.wait(10) == -signal.SIGTERM
     assert read_record() is None
+
+
+def test_up_again_starts_what_is_missing_as_it_was_started(clean: Path) -> None:
+    started = {"coordinator": ["coordinator", "--port", "7001"], "node1": ["node", "--name", "node1", "--cores", "3"]}
+    parts = [Part(name=n, pid=4242, started="boot 1", log="", arguments=a) for n, a in started.items()]
+    by_hand = Part(name="mine", pid=4243, started="boot 1", log="", arguments=["node", "--name", "mine"])
+    record = Record(coordinator="127.0.0.1:7001", data=str(clean / "data"), parts=[*parts, by_hand])
+    assert up.wanted(record, up.UpOptions()) == started | {"mine": ["node", "--name", "mine"]}
+    more = up.wanted(record, up.UpOptions(nodes=2, port=0, cores_per_node=2))
+    assert list(more) == ["coordinator", "node1", "node2"]
+    assert {name: more[name] for name in started} == started
+    at = ["--coordinator", "127.0.0.1:7001", "--host", "127.0.0.1", "--port", "0", "--cores", "2"]
+    assert more["node2"] == ["node", "--name", "node2", *at, "--data", str(clean / "data" / "node2")]
+    secure = record.model_copy(update={"ca": "ca.pem"})
+    with pytest.raises(BorealisError, match="add them to its --config"):
+        up.wanted(secure, up.UpOptions(nodes=2))
+
+
+def test_restart_is_for_what_has_ended_here(capfd: pytest.CaptureFixture[str], clean: Path) -> None:
+    assert "no cluster of" in refused(capfd, "restart", "node1")
+    gone = Part(name="coordinator", pid=4242, started="boot 1", log="", arguments=["coordinator"])
+    parts = [gone, gone.model_copy(update={"name": "node1"})]
+    write_record(Record(coordinator="127.0.0.1:1", data=str(clean), parts=parts))
+    assert "'nod1' is no part of the cluster" in refused(capfd, "restart", "nod1")
+    assert "'borealis up' starts all that is missing" in refused(capfd, "restart", "node1")
+
+
+def test_what_is_started_by_hand_from_this_home_belongs_to_its_cluster_and_down_ends_it(
+    capfd: pytest.CaptureFixture[str], clean: Path
+) -> None:
+    port = free_ports(1)[0]
+    gone = Part(name="coordinator", pid=4242, started="boot 1", log="x", arguments=["coordinator", "--port", "1"])
+    write_record(Record(coordinator=f"127.0.0.1:{port}", data=str(clean), parts=[gone]))
+    command = [sys.executable, "-m", "borealis.cli", "coordinator", "--port", str(port), "--catalog", "c.sqlite"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as by_hand:
+        assert by_hand.stdout is not None
+        assert "coordinator at" in by_hand.stdout.readline()
+        record = read_record()
+        assert record is not None
+        [part] = record.parts
+        assert (part.pid, part.log) == (by_hand.pid, "")
+        assert part.arguments[-2:] == ["--catalog", str(clean / "c.sqlite")], "wherever it is started again"
+        assert "coordinator runs in a terminal" in refused(capfd, "logs", "coordinator")
+        join("127.0.0.1", port, part.model_copy(update={"pid": 4243}))
+        join("127.0.0.1", port + 1, part.model_copy(update={"name": "of another cluster"}))
+        assert read_record() == record, "a living part keeps its name, and other clusters are others"
+        assert run_app(["down"]) == 0
+        assert capfd.readouterr().out == "stopped 1 process\n"
+        assert by_hand.wait(10) == 0
+
+
+def test_a_process_by_hand_that_does_not_end_is_killed_and_its_shell_is_not() -> None:
+    stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); signal.pause()"
+    with subprocess.Popen([sys.executable, "-c", stubborn], stdout=subprocess.PIPE) as one:
+        assert one.stdout is not None
+        one.stdout.readline()
+        assert os.getsid(one.pid) == os.getsid(0), "this test's session"
+        assert processes.stop([a_part("node1", one)], grace_s=0.05) == ["node1"]
+        assert one.wait(10) == -signal.SIGKILL
+
+
+def test_logs_are_shown_followed_and_outlive_their_cluster(capfd: pytest.CaptureFixture[str], clean: Path) -> None:
+    assert "no cluster of" in refused(capfd, "logs", "node1")
+    log = clean / "home" / "logs" / "node1.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("one\ntwo\nthree\n")
+    for arguments, shown in ((["-n", "2"], "two\nthree\n"), ([], "one\ntwo\nthree\n"), (["-n", "9"], log.read_text())):
+        assert run_app(["logs", "node1", *arguments]) == 0
+        assert capfd.readouterr().out == shown
+    part = Part(name="node1", pid=4242, started="boot 1", log=str(log), arguments=["node"])
+    write_record(Record(coordinator="127.0.0.1:1", data=str(clean), parts=[part]))
+    assert "'node7' is no part of the cluster" in refused(capfd, "logs", "node7")
+    command = [sys.executable, "-m", "borealis.cli", "logs", "node1", "--follow", "-n", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        assert following.stdout.readline() == "three\n"
+        with log.open("a") as file:
+            file.write("four\n")
+        assert following.stdout.readline() == "four\n"
+        log.write_text("anew\n")
+        assert following.stdout.readline() == "anew\n"
+        following.send_signal(signal.SIGINT)
+        assert following.wait(20) == 130
 
 
 def test_up_refuses_a_port_that_is_taken(capfd: pytest.CaptureFixture[str]) -> None:
@@ -305,8 +397,12 @@ STATUS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def printed(thing: object) -> str:
-    out = Console(width=160, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+def window(width: int = 160, height: int = 60) -> Console:
+    return Console(width=width, height=height, record=True, file=open(os.devnull, "w"))
+
+
+def printed(thing: object, width: int = 160) -> str:
+    out = window(width)
     out.print(thing)
     return out.export_text()
 
@@ -361,6 +457,49 @@ def test_the_status_tells_the_story_of_a_takeover_and_shouts_at_its_end() -> Non
         "330",
         "ms",
     ]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_narrow_window_loses_columns_but_no_names(width: int) -> None:
+    lines = [line.split() for line in printed(status.shown(STATUS), width).splitlines()]
+    head, unit = next((a, c) for a, _, c in zip(lines, lines[1:], lines[2:], strict=False) if a[:1] == ["unit"])
+    assert head[:3] == ["unit", "node", "state"]
+    assert unit[:6] == ["u1", "node1", ">", "node2", "moving", "12,345"]
+    [node] = [line for line in lines if line[:2] == ["node1", "alive"]]
+    assert ("grpc://127.0.0.1:7481" in node) == (width >= 100)
+    [stream] = [line for line in lines if line[:1] == ["agg"]]
+    assert stream[-1] == ("ended" if width >= 100 else "3"), "lost tuples are shown where there are some"
+    [alone] = [line for line in lines if line[:2] == ["u1", "-"] or line[:2] == ["u1", "passive,"]]
+    assert "alone" in alone
+
+
+def a_large_status(nodes: int) -> dict[str, Any]:
+    node, unit, stream = STATUS["nodes"][0], STATUS["units"][0], STATUS["streams"][0]
+    return STATUS | {
+        "nodes": [node | {"node": f"node{i}"} for i in range(nodes)] + STATUS["nodes"][1:],
+        "units": [unit | {"unit": f"u{i}", "state": "running"} for i in range(nodes)] + STATUS["units"][1:],
+        "streams": [stream | {"arrow": f"agg{i}"} for i in range(nodes)],
+    }
+
+
+@pytest.mark.parametrize(("nodes", "height"), [(1, 60), (3, 24), (60, 24), (3, 6), (3, 4)])
+def test_what_is_watched_fits_its_window(nodes: int, height: int) -> None:
+    out = window(80, height)
+    out.print(status.fitting(a_large_status(nodes), out))
+    lines = out.export_text().splitlines()
+    assert len(lines) < height
+    text = "\n".join(lines)
+    assert "UNPROTECTED: u1 of traffic for 12 s" in text
+    if height == 24:
+        assert "streams: agg0 500 (10/s, 100 behind, 3 lost)" in text
+        assert "alone: u0" in text
+        assert "u0 took over from node2" in text
+        assert "failed" in text
+        assert ("u2    node2" in text) == (nodes == 3)
+    elif height == 60:
+        assert "slowest reader" in text, "nothing is folded where there is room"
+    else:
+        assert ("and 3 more: see 'borealis status'" in text) == (height == 4)
 
 
 def test_the_status_of_an_empty_cluster_is_short() -> None:
@@ -448,7 +587,7 @@ def test_down_tells_what_was_started_by_hand(
         write_record(Record(coordinator=os.environ["BOREALIS_COORDINATOR"], data=str(clean), parts=[part]))
         assert run_app(["down"]) == 0
     [pid] = [node["pid"] for node in STATUS["nodes"] if node["node"] == "node1"]
-    assert f"still running, for 'up' did not start it: node1 (pid {pid})" in capfd.readouterr().err
+    assert f"still running, for it was not started from this home: node1 (pid {pid})" in capfd.readouterr().err
 
 
 def test_after_a_deployment_the_commands_are_those_that_work(capfd: pytest.CaptureFixture[str]) -> None:

@@ -118,6 +118,16 @@ def test_rates_are_means_over_the_last_seconds(members: Membership, clock: Manua
     assert unit_rates(member, "d", "u2") == (0, 0, 0)
 
 
+def test_what_a_backup_takes_over_with_its_unit_is_no_rate(members: Membership, clock: ManualClock) -> None:
+    before = status(0, 0, 0)
+    unit = before.units[0].model_copy(update={"state": "standby"})
+    members.heard(before.model_copy(update={"units": [unit]}))
+    for rows in (60_000, 60_100):
+        clock.advance(1)
+        members.heard(status(rows, rows // 100, 0))
+    assert unit_rates(members.members()[0], "d", "u1") == (100, 10, 1)
+
+
 def test_a_queue_that_began_anew_has_no_rate_yet(members: Membership, clock: ManualClock) -> None:
     members.heard(status(0, 0, 500))
     clock.advance(1)

@@ -75,6 +75,18 @@ def join(process: Process, node: StandInNode) -> None:
     process.http.post("/v1/nodes", content=node.status().encode()).raise_for_status()
 
 
+def test_a_node_that_dies_in_its_heartbeat_is_one_line_in_the_log(started: list[Process], node: StandInNode) -> None:
+    [one] = started
+    body = node.status().encode()
+    head = f"POST /v1/nodes HTTP/1.1\r\nhost: 127.0.0.1:{one.port}\r\ncontent-length: {len(body)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", one.port)) as dying:
+        dying.sendall(head.encode() + body[:10])
+    assert one.process.stderr is not None
+    assert one.process.stderr.readline().endswith("POST /v1/nodes: the caller broke off\n")
+    assert one.end(signal.SIGTERM)[0] == 0
+    assert one.process.stderr.read() == ""
+
+
 def test_it_goes_soon_though_someone_listens_and_someone_waits(started: list[Process], node: StandInNode) -> None:
     [one] = started
     join(one, node)

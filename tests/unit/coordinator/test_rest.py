@@ -16,7 +16,7 @@ from borealis import __version__
 from borealis.coordinator.app import AppOptions, create_app
 from borealis.coordinator.guard import BODY_BYTES_MOST
 from borealis.errors import ExpressionError, WireError
-from borealis.wire.messages import Problem, QueueStatus, UnitStatus, Waiting
+from borealis.wire.messages import LogStatus, Problem, QueueStatus, UnitStatus, Waiting
 
 
 class Http:
@@ -276,6 +276,24 @@ def test_status_tells_rates_lag_and_boundaries(town: Rest) -> None:
     assert next(n for n in status["nodes"] if n["node"] == "node1")["busy"] == 0.2
 
 
+def test_status_names_the_node_whose_disk_is_full(town: Rest) -> None:
+    log = LogStatus(stream="traffic/packets", path="/data", held_bytes=9, free_bytes=0)
+    full = log.model_copy(update={"error": "the disk of node1 is full: no", "full": True})
+    broken = log.model_copy(update={"error": "Input/output error", "stream": "traffic/others"})
+    node = town.yard["node1"]
+    town.cluster.heard(node.status().model_copy(update={"logs": [log, full, broken]}))
+    told = "traffic/others takes nothing until that is mended and the node started again"
+    assert town.http.get("/v1/status").json()["troubles"] == [
+        {
+            "what": "node1",
+            "trouble": "the disk of node1 is full: no; traffic/packets takes nothing until there is room",
+        },
+        {"what": "node1", "trouble": f"Input/output error; {told}"},
+    ]
+    town.cluster.heard(node.status())
+    assert town.http.get("/v1/status").json()["troubles"] == []
+
+
 def test_status_of_what_is_lost_failed_awaited_or_unknown(town: Rest, tmp_path: Path) -> None:
     town.deploy(pieces=3)
     town.beat()
@@ -288,6 +306,8 @@ def test_status_of_what_is_lost_failed_awaited_or_unknown(town: Rest, tmp_path: 
         return {u["unit"]: u["state"] for u in rest.http.get("/v1/status").json()["units"]}
 
     assert states(town) == {"u1": "running", "u2": "failed", "u3": "lost"}
+    told = {n["node"]: (n["state"], n["units"]) for n in town.http.get("/v1/nodes").json()["nodes"]}
+    assert told == {"node1": ("alive", 1), "node2": ("alive", 1), "node3": ("dead", 0)}
     assert "lost with node3" in town.http.get("/v1/status").json()["units"][2]["error"]
     assert town.http.get("/v1/diagrams").json()["diagrams"][0]["state"] == "failed"
     town.catalog.close()

@@ -19,6 +19,7 @@ from borealis.ingest.entry import Cursor
 from borealis.ingest.planned import unpack
 from borealis.kernels.program import Level, Port, Program
 from borealis.kernels.step import Step, schema_text
+from borealis.node.handover import Handover
 from borealis.node.unit import UnitOptions, UnitRun
 from borealis.plan.compile import Compiled
 from borealis.plan.lowering import Outlet
@@ -71,9 +72,9 @@ def compiled(database: Embedded, inputs: str = "ab") -> tuple[Unit, Compiled]:
     return Unit(name="u", spec=d.validate()), made
 
 
-def begin(database: Embedded, sources: dict[str, Any], state: Path | None) -> UnitRun:
+def begin(database: Embedded, sources: dict[str, Any], state: Path | None, resume: Handover | None = None) -> UnitRun:
     unit, made = compiled(database, "".join(sources))
-    return UnitRun(unit, made, sources, {}, UnitOptions(state=state))
+    return UnitRun(unit, made, sources, {}, UnitOptions(state=state), resume=resume)
 
 
 def next_train(run: UnitRun) -> tuple[dict[str, Any], pa.Table]:
@@ -112,6 +113,28 @@ def test_a_backup_goes_on_under_the_name_of_its_primary(database: Embedded) -> N
     assert backup.life != anew
     assert primary.freeze(1.0).header["life"] == primary.life
     for run in (primary, backup):
+        run.close(False)
+
+
+def test_figures_go_along_with_a_unit_and_count_on(database: Embedded) -> None:
+    one = begin(database, {"a": Turns(0, 5)}, None)
+    one.start()
+    one.commit(next_train(one)[1])
+    known = (one.progress.trains, one.progress.rows_in)
+    assert known[0] == 1
+    assert known[1] >= 1
+    moved = begin(database, {"a": Turns(0, 5)}, None, Handover.from_bytes(one.freeze(1.0).to_bytes()))
+    backup = begin(database, {"a": Turns(0, 5)}, None)
+    backup.load(Done.from_json(one.step().to_json()), {})
+    for run in (moved, backup):
+        assert (run.progress.trains, run.progress.rows_in, run.step().rows) == (*known, known[1])
+    backup.resume(backup.step())
+    for run in (moved, backup):
+        run.start()
+        while not run.done.is_set():
+            run.commit(next_train(run)[1])
+        assert run.progress.rows_in == run.step().rows == 5
+    for run in (one, moved, backup):
         run.close(False)
 
 

@@ -1,0 +1,64 @@
+"""`borealis logs`: what a node or the coordinator of this home has said."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from pathlib import Path
+
+from borealis.cli import processes
+from borealis.cli.ending import STOP
+from borealis.cli.restart import part_of
+from borealis.cli.starting import log_of
+from borealis.emit.whereabouts import read_record
+from borealis.errors import ClusterError, MachineError
+
+LOOK_EVERY_S = 0.1
+PIECE_BYTES = 1 << 16
+
+
+def logs_command(name: str, follow: bool, lines: int | None) -> None:
+    """All of it, or its last lines; with `follow` also what is still to come, over restarts."""
+    log = _log(name)
+    try:
+        with STOP.deferred():
+            at = _show(log, 0 if lines is None else _start_of(log, lines))
+            while follow:
+                STOP.point()
+                time.sleep(LOOK_EVERY_S)  # nobody tells when a file grows
+                at = _show(log, at)
+    except OSError as error:
+        raise MachineError(f"cannot read {log}: {error.strerror}", hint="check the file and its rights") from None
+
+
+def _log(name: str) -> Path:
+    """Where it is; what was said outlives its cluster until the next one."""
+    record, usual = read_record(), log_of(name)
+    if record is None and usual.is_file() and usual.parent == log_of("-").parent:
+        return usual
+    part = part_of(record, name)
+    if not part.log:
+        state = "runs" if processes.alive(part) else "ran"
+        raise ClusterError(f"{name} {state} in a terminal (pid {part.pid})", hint="what it says is there")
+    return Path(part.log)
+
+
+def _start_of(log: Path, lines: int) -> int:
+    """Where the last so many lines begin."""
+    with log.open("rb") as file:
+        last = deque(file, maxlen=lines)
+        return file.tell() - sum(len(line) for line in last)
+
+
+def _show(log: Path, at: int) -> int:
+    """Print from there on; a log that has become shorter has begun anew. Where it ended."""
+    with log.open("rb") as file:
+        if file.seek(0, 2) < at:
+            at = 0
+        file.seek(at)
+        while piece := file.read(PIECE_BYTES):
+            sys.stdout.buffer.write(piece)
+            at += len(piece)
+    sys.stdout.buffer.flush()
+    return at

@@ -1,0 +1,198 @@
+"""A disk that fills under a durable entry point, or its peer: told by name, nothing lost, and gone on by itself."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from borealis.clock import ManualClock
+from borealis.diagram.spec import Input
+from borealis.emit import segments
+from borealis.emit.queue import QueueLimits
+from borealis.errors import FullError
+from borealis.node.entry import Entry, Place
+from borealis.node.metrics import NodeFigures
+from borealis.node.node import Node
+from borealis.state import commits
+from borealis.state.disk import has_room
+from borealis.wire.messages import BatchHead, EntryOrder, Guard
+from borealis.wire.server import WireServer
+
+SECOND = 1_000_000
+SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int32())])
+SPEC = Input.model_validate(
+    {"name": "a", "columns": "ts TIMESTAMP, n INT", "slack": "1 second", "durable": True, "idle": "5 seconds"}
+)
+
+
+class Disks:
+    """Folders that are disks of their own, each of which may be full."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.full: set[Path] = set()
+        monkeypatch.setattr(segments, "open", self.open, raising=False)
+        monkeypatch.setattr(segments, "write_whole", self.write_whole)
+        monkeypatch.setattr("borealis.node.entry.has_room", self.has_room)
+        monkeypatch.setattr("borealis.node.follower.has_room", self.has_room)
+
+    def has_room(self, root: Path, count: int) -> bool:
+        return not any(full in (root, *root.parents) for full in self.full)
+
+    def check(self, path: Path) -> None:
+        if not self.has_room(path, 1):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def write_whole(self, path: Path, data: bytes) -> None:
+        self.check(path)
+        commits.write_whole(path, data)
+
+    def open(self, path: Path, mode: str, **more: Any) -> Any:
+        return _File(open(path, mode, **more), lambda: self.check(path))
+
+
+class _File:
+    def __init__(self, file: Any, check: Callable[[], None]) -> None:
+        self._file, self._check = file, check
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, data: memoryview) -> int:
+        self._check()
+        return int(self._file.write(data))
+
+
+@pytest.fixture
+def disks(monkeypatch: pytest.MonkeyPatch) -> Disks:
+    return Disks(monkeypatch)
+
+
+def place(node: str) -> Place:
+    return Place("d/a", SCHEMA, QueueLimits(), ["d.u1"], [], epoch="e", incarnation=1, node=node)
+
+
+def batch(second: int) -> pa.RecordBatch:
+    return pa.record_batch([pa.array([second * SECOND], SCHEMA.field(0).type), pa.array([second], pa.int32())], SCHEMA)
+
+
+def take(entry: Entry, number: int) -> int:
+    return entry.take("p", BatchHead(number=number), batch(10 + number)).next_id
+
+
+def test_the_node_and_its_disk_are_named_and_it_goes_on_when_there_is_room(disks: Disks, tmp_path: Path) -> None:
+    clock = ManualClock()
+    one = Entry.open(SPEC, SECOND, place("node1"), tmp_path / "one", clock)
+    two = Entry.standby(SPEC, SECOND, place("node2"))
+    one.set_mirror(two.absorb)
+    assert take(one, 0) == 1
+    disks.full.add(tmp_path / "one")
+    told = f"the disk of node1 is full: cannot write the log in {tmp_path / 'one'}: No space left on device"
+    for _ in range(2):
+        with pytest.raises(FullError) as full:
+            take(one, 1)
+        assert full.value.message == told
+        assert "make room there" in full.value.hint
+    assert two.stale.records == 3, "a whole one and two steps: the second try does not get so far"
+    status = one.log_status()
+    assert status is not None
+    assert (status.stream, status.error, status.full) == ("d/a", told, True)
+    one.find_room()
+    clock.advance(60)
+    one.tick()  # no boundary is written for silence, and no error told, while nothing can be written
+    assert one.trouble is not None
+    assert one.queue.next_id == 1
+    disks.full.clear()
+    one.find_room()
+    assert one.trouble is None, "also where nobody publishes any more"
+    assert take(one, 1) == 2
+    two.open_up(2)
+    assert two.queue.next_id == 2
+    one.close()
+    again = Entry.open(SPEC, SECOND, place("node1"), tmp_path / "one")
+    assert (again.queue.next_id, again.known("p").number) == (2, 1)
+    again.close()
+
+
+def test_a_peer_whose_disk_is_full_keeps_what_it_has(disks: Disks, tmp_path: Path) -> None:
+    one = Entry.open(SPEC, SECOND, place("node1"))
+    two = Entry.standby(SPEC, SECOND, place("node2"), tmp_path / "two")
+    one.set_mirror(two.absorb)
+    take(one, 0)
+    disks.full.add(tmp_path / "two")
+    for _ in range(3):  # a step, then whole ones
+        with pytest.raises(FullError, match="the disk of node2 is full"):
+            take(one, 1)
+        assert two.loaded
+    assert one.queue.next_id == two.queue.next_id == 1
+    disks.full.clear()
+    assert take(one, 1) == 2
+    assert two.trouble is None
+    disks.full.add(tmp_path / "two")
+    with pytest.raises(FullError):
+        take(one, 2)
+    disks.full.clear()
+    two.open_up(2)  # the other one has died
+    assert (two.queue.next_id, two.known("p").number) == (2, 1)
+    two.close()
+    again = Entry.open(SPEC, SECOND, place("node2"), tmp_path / "two")
+    assert (again.queue.next_id, again.known("p").number) == (2, 1)
+    again.close()
+
+
+@pytest.fixture
+def nodes() -> Iterator[tuple[Node, Node]]:
+    made = Node("node1"), Node("node2")
+    servers = [WireServer(node).start() for node in made]
+    for node, server in zip(made, servers, strict=True):
+        node.address, node.http = server.address, "http://127.0.0.1:1"
+    yield made
+    for node, server in zip(made, servers, strict=True):
+        node.close()
+        server.close()
+
+
+def figures(node: Node, name: str) -> list[float]:
+    return [
+        sample.value
+        for metric in NodeFigures(node.status).collect()
+        for sample in metric.samples
+        if sample.name == name
+    ]
+
+
+def test_a_publisher_hears_which_disk_of_the_backup_is_full(
+    nodes: tuple[Node, Node], disks: Disks, tmp_path: Path
+) -> None:
+    one, two = nodes
+    guard = Guard(approach="passive", guarantee="precise")
+    backup = guard.model_copy(update={"role": "backup"})
+    primary = guard.model_copy(update={"partner": two.address, "partner_node": "node2"})
+    two.guards.start_entry(
+        Entry.standby(SPEC, SECOND, place("node2"), tmp_path / "two"),
+        EntryOrder(diagram="d", yaml="", input="a", guard=backup),
+    )
+    entry = Entry.open(SPEC, SECOND, place("node1"), tmp_path / "one")
+    one.guards.start_entry(entry, EntryOrder(diagram="d", yaml="", input="a", guard=primary))
+    one.opened_entry(entry, 1)
+    take(entry, 0)
+    disks.full.add(tmp_path / "two")
+    with pytest.raises(FullError, match=r"the backup of d/a takes nothing.*the disk of node2 is full.*No space left"):
+        take(entry, 1)
+    [log] = two.status().logs
+    assert (log.full, log.path) == (True, str(tmp_path / "two"))
+    assert (figures(two, "borealis_log_full"), figures(one, "borealis_log_full")) == ([1.0], [0.0])
+    assert figures(one, "borealis_log_bytes")[0] > 0
+    disks.full.clear()
+    assert take(entry, 1) == 2
+    assert figures(two, "borealis_log_full") == [0.0]
+
+
+def test_room_is_asked_for(tmp_path: Path) -> None:
+    assert has_room(tmp_path / "not" / "there", 1000)
+    assert not has_room(tmp_path, 1 << 60)
+    assert list(tmp_path.iterdir()) == []
