@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
 
 import pyarrow as pa
 
-from borealis.cli.ending import STOP, PipeClosedError
+from borealis.cli.cells import cells, to_stdout
+from borealis.cli.ending import STOP
 from borealis.cli.reaching import Reach
 from borealis.cli.watching import console
 from borealis.cli.words import plural
@@ -19,7 +17,6 @@ from borealis.emit.subscriber import Start, Subscription
 from borealis.errors import BorealisError, StreamError
 
 LOOK_EVERY_S = 0.5  # whether someone wants us to stop
-CELL_MOST = 40  # characters, before a value is cut for people
 
 
 @dataclass(frozen=True)
@@ -154,8 +151,8 @@ class _Text:
 
     def __call__(self, batch: pa.RecordBatch) -> None:
         names = batch.schema.names
-        rows = [[cell(value) for value in row.values()] for row in batch.to_pylist()]
-        widths = [max(map(len, cells)) for cells in zip(names, *rows, strict=True)]
+        rows = [list(row) for row in zip(*(cells(column).to_pylist() for column in batch.columns), strict=True)]
+        widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
         before = self._widths or [0] * len(widths)
         self._widths = [max(pair) for pair in zip(before, widths, strict=True)]
         lines = [] if self._widths == before else [self._line(names)]
@@ -164,22 +161,3 @@ class _Text:
 
     def _line(self, cells: list[str]) -> str:
         return "  ".join(cell.ljust(width) for cell, width in zip(cells, self._widths, strict=True)).rstrip() + "\n"
-
-
-def cell(value: Any) -> str:
-    """A value as people read it, not longer than a column should be."""
-    if value is None:
-        return "-"
-    if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%d %H:%M:%S.%f").rstrip("0").rstrip(".")
-    text = f"{value:.6g}" if isinstance(value, float) else " ".join(str(value).split())
-    return text if len(text) <= CELL_MOST else text[: CELL_MOST - 1] + "…"
-
-
-def to_stdout(data: bytes) -> None:
-    """Print, and notice when nobody reads it."""
-    try:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-    except BrokenPipeError as error:
-        raise PipeClosedError("nobody reads stdout any more") from error
