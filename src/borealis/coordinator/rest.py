@@ -86,6 +86,20 @@ def parsed(model: type[B], data: bytes) -> B:
         ) from None
 
 
+def metrics_router(cluster: Cluster) -> APIRouter:
+    """The route for Prometheus, which wants it at a place of its own."""
+    api = APIRouter()
+
+    @api.get("/metrics", tags=["coordinator"], response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        """Figures of all nodes, units and streams for Prometheus, by node; a dead node is `borealis_node_up 0`."""
+        from borealis.coordinator import figures  # here, so that the coordinator starts without Prometheus
+
+        return Response(await in_thread(lambda: figures.exposition(cluster)), media_type=figures.CONTENT_TYPE)
+
+    return api
+
+
 def router(
     cluster: Cluster, reconciler: Reconciler, facts: Callable[[], Facts], end: Callable[[], None], has_token: bool
 ) -> APIRouter:
@@ -186,20 +200,6 @@ def router(
         """Where a stream is served now: by Arrow Flight, at this address."""
         found = await in_thread(lambda: locate(cluster, stream))
         return {"v": PROTOCOL, **vars(found)}
-
-    return api
-
-
-def metrics_router(cluster: Cluster) -> APIRouter:
-    """The route for Prometheus, which wants it at a place of its own."""
-    api = APIRouter()
-
-    @api.get("/metrics", tags=["coordinator"], response_class=PlainTextResponse)
-    async def metrics() -> Response:
-        """Figures of all nodes, units and streams for Prometheus, by node; a dead node is `borealis_node_up 0`."""
-        from borealis.coordinator import figures  # here, so that the coordinator starts without Prometheus
-
-        return Response(await in_thread(lambda: figures.exposition(cluster)), media_type=figures.CONTENT_TYPE)
 
     return api
 
