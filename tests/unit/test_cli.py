@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
@@ -252,6 +253,28 @@ def test_the_demos_packets_are_the_same_every_time_and_never_late() -> None:
     behind = np.maximum.accumulate(time) - time
     assert 0 < behind.max() < 2_000_000
     assert sum(b.num_rows for b in demo.paced(table, 0, threading.Event())) == table.num_rows
+
+
+def test_a_sample_is_what_the_demo_computes_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_app(["sample", "p.parquet", "p.csv", "t.yaml", "--seconds", "2"]) == 0
+    assert "p.parquet: 1,000 packets" in capfd.readouterr().out
+    assert pq.read_table("p.parquet").equals(demo.packets(2))
+    assert Path("t.yaml").read_text() == demo.traffic().to_yaml()
+    assert len(Path("p.csv").read_text().splitlines()) == 1_001
+    for wrong in ("p.parquet", "x/p.parquet", "p.txt"):
+        assert run_app(["sample", "q.csv", wrong]) == 2
+        assert capfd.readouterr().err.count("\n") == 1
+    assert not Path("q.csv").exists()
+
+
+def test_a_shell_can_complete_commands() -> None:
+    asked = {"_BOREALIS_COMPLETE": "complete_bash", "COMP_WORDS": "borealis dep", "COMP_CWORD": "1"}
+    command = [sys.executable, "-c", "from borealis.cli import main; main()"]
+    done = subprocess.run(command, env=os.environ | asked, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.split() == ["deploy"]
 
 
 def test_same_rows_sees_a_difference() -> None:

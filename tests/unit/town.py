@@ -143,7 +143,7 @@ class Place:
 
 
 class Town:
-    """A real HTTP server that answers `/v1/locate` and nothing else."""
+    """A real HTTP server that answers `/v1/locate` and `/v1/streams`, and nothing else."""
 
     def __init__(self) -> None:
         self.places: dict[str, tuple[Place, bool]] = {}
@@ -178,6 +178,9 @@ class Town:
         self.thread.join()
 
     def answer(self, path: str) -> tuple[int, bytes]:
+        if path == "/v1/streams":
+            queues = [place.queues[stream] for stream, (place, _) in self.places.items() if stream in place.queues]
+            return 200, json.dumps({"v": 1, "streams": [json.loads(q.status().encode()) for q in queues]}).encode()
         self.asked += 1
         name = parse_qs(urlsplit(path).query).get("stream", [""])[0]
         full = name if "/" in name else f"traffic/{name}"

@@ -12,7 +12,7 @@ from borealis.cli.ending import DEBUG
 app = typer.Typer(
     help="Continuous queries on Apache Spark that stay fast and correct.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -175,6 +175,24 @@ def demo(
     from borealis.cli.demo import demo_command
 
     demo_command(seconds, fast)
+
+
+@app.command()
+def sample(
+    path: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH...", help="packets.parquet (or .csv, .jsonl, .arrow); traffic.yaml for a diagram."
+        ),
+    ],
+    seconds: Annotated[
+        float, typer.Option(min=1, max=36_000, help="How long the packets were sent: 500 a second.")
+    ] = 60,
+) -> None:
+    """Make files to try things with: packets, and the diagram of the demo that computes over them."""
+    from borealis.cli.sample import sample_command
+
+    sample_command(path, seconds)
 
 
 @app.command()

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len, set_cell_size
 from rich.table import Table
 
+from borealis.cli.cells import cell, cells, strings, text, to_stdout
 from borealis.cli.ending import told
-from borealis.cli.tail import cell, to_stdout
 from borealis.cli.watching import console
 from borealis.cli.words import plural, size
 from borealis.emit.sinks.text import JsonLines, render
@@ -130,13 +131,12 @@ class Rows:
             return Rows(self.data[start : start + count])
         return Rows(self.data.slice(start, count))
 
-    def cells(self) -> tuple[list[str], list[list[str]]]:
-        """The names of the columns, and the values as people read them."""
+    def cells(self) -> tuple[list[str], list[pa.Array]]:
+        """The names of the columns, and their values as people read them."""
         if isinstance(self.data, list):
             names = list(dict.fromkeys(name for row in self.data for name in row))
-            return names, [[cell(row.get(name)) for name in names] for row in self.data]
-        columns = [[_shown(value) for value in column] for column in self.data.columns]
-        return self.data.schema.names, [list(row) for row in zip(*columns, strict=True)]
+            return names, [strings([cell(row.get(name)) for row in self.data]) for name in names]
+        return self.data.schema.names, [cells(column) for column in self.data.columns]
 
     def json(self) -> bytes:
         """As JSON lines."""
@@ -145,13 +145,6 @@ class Rows:
         rendering = JsonLines()
         rendering.check(self.data.schema)
         return b"".join(bytes(piece) for piece in render(pa.table(self.data), rendering))
-
-
-def _shown(value: pa.Scalar) -> str:
-    try:
-        return cell(value.as_py())
-    except (ValueError, OverflowError):  # a time that Python's datetime cannot hold
-        return str(value.value)
 
 
 def _all(files: Sequence[tuple[Path, str]], last: int | None = None) -> Iterator[Rows | InputError]:
@@ -334,18 +327,41 @@ class _Text:
         self._width = out.width if out.is_terminal else None
 
     def __call__(self, rows: Rows) -> None:
-        names, cells = rows.cells()
-        widths = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
-        lines = [names]
+        names, columns = rows.cells()
+        widths = [max(cell_len(name), _widest(column)) for name, column in zip(names, columns, strict=True)]
+        head = names
         if names == self._names:
-            lines, widths = [], [max(pair) for pair in zip(widths, self._widths, strict=True)]
+            head, widths = [], [max(pair) for pair in zip(widths, self._widths, strict=True)]
         self._names, self._widths = names, widths
         if self._width is not None:
             widths = _fitted(widths, self._width)
-        text = (
-            GAP.join(_cut(value, width) for value, width in zip(line, widths, strict=True)) for line in lines + cells
-        )
-        to_stdout("".join(line.rstrip() + "\n" for line in text).encode("utf-8", "replace"))
+        if head:
+            _print(strings([GAP.join(_cut(name, width) for name, width in zip(head, widths, strict=True))]))
+        if columns:
+            padded = [_padded(column, width) for column, width in zip(columns, widths, strict=True)]
+            _print(pc.binary_join_element_wise(*padded, text(GAP)))
+
+
+def _print(lines: pa.Array) -> None:
+    to_stdout("".join(line + "\n" for line in pc.utf8_rtrim(lines, " ").to_pylist()).encode())
+
+
+def _widest(column: pa.Array) -> int:
+    """In cells of a terminal, of which an ASCII character takes one."""
+    if _is_ascii(column):
+        return int(pc.max(pc.binary_length(column)).as_py() or 0)
+    return max(map(cell_len, column.to_pylist()), default=0)
+
+
+def _padded(column: pa.Array, width: int) -> pa.Array:
+    """All values as wide as that: filled up, or cut."""
+    if _is_ascii(column) and _widest(column) <= width:
+        return pc.ascii_rpad(column, width)
+    return strings([_cut(value, width) for value in column.to_pylist()])
+
+
+def _is_ascii(column: pa.Array) -> bool:
+    return bool(pc.all(pc.string_is_ascii(column), min_count=0).as_py())
 
 
 def _fitted(widths: list[int], most: int) -> list[int]:

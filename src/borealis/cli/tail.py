@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
 
 import pyarrow as pa
 
-from borealis.cli.ending import STOP, PipeClosedError
+from borealis.cli.cells import cells, to_stdout
+from borealis.cli.ending import STOP
 from borealis.cli.reaching import Reach
 from borealis.cli.watching import console
+from borealis.cli.words import plural
+from borealis.emit.client import Client
 from borealis.emit.sinks.text import JsonLines, render
 from borealis.emit.subscriber import Start, Subscription
-from borealis.errors import StreamError
+from borealis.errors import BorealisError, StreamError
 
 LOOK_EVERY_S = 0.5  # whether someone wants us to stop
-CELL_MOST = 40  # characters, before a value is cut for people
 
 
 @dataclass(frozen=True)
@@ -53,6 +52,7 @@ def tail_command(stream: str, options: TailOptions, reach: Reach) -> None:
         if err.is_terminal and not options.json:
             err.print(f"{subscription.stream} from {subscription.position:,}", style="dim")
         left, gaps, jumps, lost = options.limit, 0, 0, 0
+        quiet = _Quiet(client, subscription)
         while left is None or left > 0:
             STOP.point()
             batch = subscription.read(LOOK_EVERY_S)
@@ -68,15 +68,53 @@ def tail_command(stream: str, options: TailOptions, reach: Reach) -> None:
                 at = f"recovered: {subscription.stream} goes on at {subscription.position:,}"
                 err.print(f"{at}; tuples may be missing or come again", style="yellow", soft_wrap=True)
             if batch is None:
+                if (silence := quiet.told()) is not None:
+                    err.print(silence, style="dim", soft_wrap=True, highlight=False)
                 if not subscription.running:
                     break
                 continue
+            quiet.over()
             shown = batch if left is None else batch.slice(0, left)
             show(shown)
             if left is not None:
                 left -= shown.num_rows
             if options.reader is not None:
                 subscription.ack(subscription.position - (batch.num_rows - shown.num_rows))
+
+
+class _Quiet:
+    """What to tell of a stream from which nothing comes: once, and only until the first row."""
+
+    def __init__(self, client: Client, subscription: Subscription) -> None:
+        self._client, self._subscription = client, subscription
+        self._over = False
+
+    def over(self) -> None:
+        """Rows come."""
+        self._over = True
+
+    def told(self) -> str | None:
+        """That it waits, or has ended, and how many rows are held before the place where it begins."""
+        if self._over:
+            return None
+        self._over = True
+        before = self._held_before()
+        if self._subscription.running:
+            waiting = f"waiting for rows of {self._subscription.stream}"
+            return f"{waiting}; {before}" if before else waiting
+        return f"{self._subscription.stream} has ended; {before}" if before else None
+
+    def _held_before(self) -> str:
+        if self._subscription.reading.reader is not None:
+            return ""  # it goes on where it was, whatever --from says
+        try:
+            found = [one for one in self._client.streams() if one.get("stream") == self._subscription.stream]
+        except BorealisError:
+            return ""  # the coordinator is away: the stream goes on without it
+        position = self._subscription.position
+        held = sum(min(one.get("held_rows", 0), max(0, position - one.get("first_id", 0))) for one in found)
+        is_are = "is" if held == 1 else "are"
+        return f"{plural(held, 'row')} {is_are} held: --from oldest" if held else ""
 
 
 def _start(text: str | None) -> Start | None:
@@ -113,8 +151,8 @@ class _Text:
 
     def __call__(self, batch: pa.RecordBatch) -> None:
         names = batch.schema.names
-        rows = [[cell(value) for value in row.values()] for row in batch.to_pylist()]
-        widths = [max(map(len, cells)) for cells in zip(names, *rows, strict=True)]
+        rows = [list(row) for row in zip(*(cells(column).to_pylist() for column in batch.columns), strict=True)]
+        widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
         before = self._widths or [0] * len(widths)
         self._widths = [max(pair) for pair in zip(before, widths, strict=True)]
         lines = [] if self._widths == before else [self._line(names)]
@@ -123,22 +161,3 @@ class _Text:
 
     def _line(self, cells: list[str]) -> str:
         return "  ".join(cell.ljust(width) for cell, width in zip(cells, self._widths, strict=True)).rstrip() + "\n"
-
-
-def cell(value: Any) -> str:
-    """A value as people read it, not longer than a column should be."""
-    if value is None:
-        return "-"
-    if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%d %H:%M:%S.%f").rstrip("0").rstrip(".")
-    text = f"{value:.6g}" if isinstance(value, float) else " ".join(str(value).split())
-    return text if len(text) <= CELL_MOST else text[: CELL_MOST - 1] + "…"
-
-
-def to_stdout(data: bytes) -> None:
-    """Print, and notice when nobody reads it."""
-    try:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-    except BrokenPipeError as error:
-        raise PipeClosedError("nobody reads stdout any more") from error

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
@@ -24,7 +24,9 @@ from borealis.coordinator import curl, rest
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.deployment import take_up
 from borealis.coordinator.docs_page import add_docs_page
+from borealis.coordinator.front_page import add_front_page
 from borealis.coordinator.guard import Guard
+from borealis.coordinator.parameters import known_parameters
 from borealis.coordinator.publishing import Ways
 from borealis.coordinator.reconcile import Reconciler
 from borealis.coordinator.refusals import MalformedError, status_of
@@ -71,11 +73,14 @@ def create_app(cluster: Cluster, options: AppOptions, end: Callable[[], None] = 
         lifespan=life,
         docs_url=None,
         redoc_url=None,
+        dependencies=[Depends(known_parameters)],
     )
+    add_front_page(app)
     add_docs_page(app)
     app.state.ending, app.state.reconciler = ending, reconciler
     app.include_router(rest.router(cluster, reconciler, facts, end, has_token=options.token is not None))
     app.include_router(curl.router(cluster, ways, ending))
+    app.include_router(rest.metrics_router(cluster))
     app.add_exception_handler(BorealisError, _problem)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
@@ -124,7 +129,9 @@ async def _invalid(_: Request, error: Exception) -> Response:
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    what = MalformedError(f"{request.method} {request.url.path}: {error.detail}", hint="/docs shows what there is")
+    what = MalformedError(
+        f"{request.method} {request.url.path}: {error.detail}", hint="/ says what is where, /docs what can be asked"
+    )
     return _answer(what, error.status_code)
 
 

@@ -32,6 +32,7 @@ LISTENERS_MOST = 200  # each has a thread and a subscription
 TAKEN = "Borealis-Taken"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 WORDS: dict[str, Start] = {"oldest": "oldest", "newest": "newest"}
+DEFAULT = "newest"  # as for `borealis tail` and for clients
 
 
 @dataclass(frozen=True)
@@ -93,17 +94,21 @@ def router(cluster: Cluster, ways: Ways, ending: asyncio.Event) -> APIRouter:
     @api.get("/{name:path}", response_class=StreamingResponse, responses=SSE)
     async def listen(
         name: str,
-        start: Annotated[str, Query(alias="from", description="`oldest`, `newest` or a tuple's id")] = "oldest",
+        start: Annotated[
+            str | None, Query(description=f"`oldest`, `newest` or a tuple's id; {DEFAULT} if left out")
+        ] = None,
+        same: Annotated[str | None, Query(alias="from", description="the same as `start`")] = None,
+        limit: Annotated[int | None, Query(ge=1, description="end after so many rows")] = None,
         headers: Annotated[bool, Query(description="with _id, _time, _kind and _stable")] = False,
         last_event_id: Annotated[str | None, Header()] = None,
     ) -> Response:
-        """Listen to a stream: server-sent events with the tuple's id and its row as JSON."""
+        """Listen to a stream: server-sent events with the tuple's id and its row as JSON, until it ends."""
         if listeners.locked():
             hint = "listen by Arrow Flight instead: /v1/locate tells where"
             raise TooManyError(f"{LISTENERS_MOST} listeners are the most", hint=hint)
-        begin = _start(start) if last_event_id is None else _after(last_event_id)
+        begin = _begin(start, same) if last_event_id is None else _after(last_event_id)
         location = await in_thread(lambda: locate(cluster, name))
-        listener = Listener(cluster, location.stream, begin, headers)
+        listener = Listener(cluster, location.stream, begin, headers, limit)
         await in_thread(listener.begin)
         return StreamingResponse(
             _counted(events(listener, ending), listeners),
@@ -185,6 +190,12 @@ def _refused(error: BorealisError, taken: int) -> Response:
         error = InputError(f"{error.message}; {said} taken", hint=error.hint)
     headers = {TAKEN: str(taken)}
     return Response(problem_of(error).encode(), status_of(error), headers, media_type="application/json")
+
+
+def _begin(start: str | None, same: str | None) -> Start:
+    if start is not None and same is not None and start != same:
+        raise MalformedError(f"start={start[:80]} and from={same[:80]} contradict", hint="they are the same: give one")
+    return _start(next((given for given in (start, same) if given is not None), DEFAULT))
 
 
 def _start(given: str) -> Start:

@@ -98,10 +98,12 @@ class Handoff:
 
 
 class Listener:
-    """Reads a stream for one client, across moves and broken connections, until it ends or nobody listens."""
+    """Reads a stream for one client, across moves and broken connections, until it ends, the client has as many rows as
+    it wants, or nobody listens.
+    """
 
-    def __init__(self, cluster: Cluster, stream: str, start: Start, headers: bool) -> None:
-        self._cluster, self._stream, self._headers = cluster, stream, headers
+    def __init__(self, cluster: Cluster, stream: str, start: Start, headers: bool, limit: int | None = None) -> None:
+        self._cluster, self._stream, self._headers, self._left = cluster, stream, headers, limit
         self._start: Start = start
         self._boundary = FIRST_TIME
         self._epoch: str | None = None
@@ -166,24 +168,30 @@ class Listener:
             if self._subscription.lost > self._lost:
                 lost, self._lost = self._subscription.lost - self._lost, self._subscription.lost
                 handoff.put(b'event: lost\ndata: {"tuples": %d}\n\n' % lost)
-            for piece in rendered(section, self._headers):
+            for piece in rendered(section, self._headers, self._left):
                 if not handoff.put(piece):
                     return
+            if self._left is not None:
+                if len(section) >= self._left:
+                    handoff.put(b'event: limit\ndata: {"next_id": %d}\n\n' % (section.first + self._left))
+                    return
+                self._left -= len(section)
             self._start, self._boundary = section.stop, section.final
             if section.ended:
                 handoff.put(END)
                 return
 
 
-def rendered(section: Section, headers: bool) -> Iterator[bytes]:
-    """The tuples of a section as events, a few at a time."""
+def rendered(section: Section, headers: bool, limit: int | None = None) -> Iterator[bytes]:
+    """The tuples of a section as events, a few at a time; the first so many only, if there is a limit."""
     from borealis.emit.sinks.text import JsonLines  # here, so that the coordinator starts without all the other sinks
 
-    for at in range(0, len(section), ROWS_AT_ONCE):
-        rows = section.rows.slice(at, ROWS_AT_ONCE)
+    count = len(section) if limit is None else min(limit, len(section))
+    for at in range(0, count, ROWS_AT_ONCE):
+        rows = section.rows.slice(at, min(ROWS_AT_ONCE, count - at))
         first = section.first + at
         if headers:
-            whole = with_header(pa.Table.from_batches([rows]), first, section.time[at : at + ROWS_AT_ONCE])
+            whole = with_header(pa.Table.from_batches([rows]), first, section.time[at : at + rows.num_rows])
             rows = whole.combine_chunks().to_batches()[0]
         lines = JsonLines().lines(rows).to_pylist()
         yield "".join(f"id: {number}\ndata: {line}\n" for number, line in enumerate(lines, first)).encode()

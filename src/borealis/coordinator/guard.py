@@ -21,7 +21,7 @@ from borealis.wire.problems import problem_of
 
 BODY_BYTES_MOST = 8 << 20  # of everything but rows, which are taken as they come
 TOKEN_HOW = "give the token of this cluster: --token-file or BOREALIS_TOKEN; curl: -H 'Authorization: Bearer ...'"
-OPEN_PATHS = ("/v1/health", "/docs", "/openapi.json")
+OPEN_PATHS = ("/", "/v1/health", "/docs", "/openapi.json")
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

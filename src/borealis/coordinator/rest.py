@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
+from fastapi.responses import PlainTextResponse, Response
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from borealis.coordinator import deployment, moving, protecting
@@ -83,6 +84,20 @@ def parsed(model: type[B], data: bytes) -> B:
             f"bad request: {where}: {first['msg']} (got {str(first.get('input'))[:80]})",
             hint="/docs shows what is asked",
         ) from None
+
+
+def metrics_router(cluster: Cluster) -> APIRouter:
+    """The route for Prometheus, which wants it at a place of its own."""
+    api = APIRouter()
+
+    @api.get("/metrics", tags=["coordinator"], response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        """Figures of all nodes, units and streams for Prometheus, by node; a dead node is `borealis_node_up 0`."""
+        from borealis.coordinator import figures  # here, so that the coordinator starts without Prometheus
+
+        return Response(await in_thread(lambda: figures.exposition(cluster)), media_type=figures.CONTENT_TYPE)
+
+    return api
 
 
 def router(

@@ -132,7 +132,7 @@ class Database:
                 _ENGINES[key] = _make_engine(self.url)
             except (ImportError, NoSuchModuleError) as error:
                 raise self._told(
-                    f"has no driver here: {error}", "install it, such as borealis-spark[postgres]"
+                    f"has no driver here: {error}", "install it; for PostgreSQL: pip install 'psycopg[binary]>=3.2,<4'"
                 ) from None
         return _ENGINES[key]
 

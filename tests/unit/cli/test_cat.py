@@ -7,15 +7,19 @@ import json
 import os
 import subprocess
 import sys
-from datetime import UTC, datetime
+import time
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from borealis.cli import cat
+from borealis.cli.cells import cell, cells
 from borealis.cli.ending import run_app
 from borealis.emit.sinks import as_sink, directory
 
@@ -146,6 +150,43 @@ def test_what_it_refuses(capfd: pytest.CaptureFixture[str], name: str, says: str
     out, err = capfd.readouterr()
     assert out == ""
     assert says in err
+
+
+WORDS = st.text(st.sampled_from("ab -.\t\n\x1f\x7f\u00a0\u3000é漢"), max_size=60)
+TIMES = st.datetimes(datetime(900, 1, 1)) | st.datetimes(datetime(2026, 1, 1), datetime(2026, 1, 1, 0, 0, 3))
+COLUMNS = st.one_of(
+    st.lists(st.none() | WORDS).map(lambda some: pa.array(some, pa.string())),
+    st.lists(st.none() | st.floats()).map(lambda some: pa.array(some, pa.float64())),
+    st.lists(st.none() | st.integers(-(2**63), 2**63 - 1)).map(lambda some: pa.array(some, pa.int64())),
+    st.lists(st.none() | st.booleans()).map(lambda some: pa.array(some, pa.bool_())),
+    *(
+        st.lists(st.none() | TIMES).map(lambda some, to=kind: pa.array(some, pa.timestamp("us")).cast(to, safe=False))
+        for kind in (
+            pa.timestamp("us"),
+            pa.timestamp("us", "UTC"),
+            pa.timestamp("ms", "Europe/Berlin"),
+            pa.timestamp("s"),
+        )
+    ),
+)
+
+
+@given(COLUMNS)
+def test_whole_columns_are_shown_as_values_one_by_one(column: pa.Array) -> None:
+    assert cells(column).to_pylist() == [cell(value.as_py()) for value in column]
+
+
+def test_times_say_that_they_are_utc() -> None:
+    assert [cell(NOON), cell(NOON.replace(tzinfo=None))] == ["2026-01-01 12:00:00Z", "2026-01-01 12:00:00"]
+    assert cell(NOON.astimezone(timezone(timedelta(hours=2)))) == "2026-01-01 12:00:00Z"
+
+
+def test_many_rows_are_shown_soon(capfd: pytest.CaptureFixture[str]) -> None:
+    """Without a step in Python for each value: those took ten seconds for this."""
+    written("a.parquet", rows(0, 150_000))
+    began = time.process_time()
+    said(capfd, "a.parquet")
+    assert time.process_time() - began < 3
 
 
 def test_columns_fit_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

@@ -61,6 +61,23 @@ def test_what_is_sent_can_be_tailed(capfd: pytest.CaptureFixture[str], place: Pl
     assert capfd.readouterr().out == "n  word\n0  w0\n1  w1\n"
 
 
+def test_a_tail_that_waits_says_so_and_what_is_held(capfd: pytest.CaptureFixture[str], place: Place) -> None:
+    queue = place.queues[STREAM]
+    add(queue, 3)
+    command = [sys.executable, "-m", "borealis.cli", "tail", "packets", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
+        assert tail.stdout is not None
+        assert tail.stderr is not None
+        assert tail.stderr.readline() == "waiting for rows of traffic/packets; 3 rows are held: --from oldest\n"
+        add(queue, 1)
+        assert json.loads(tail.stdout.readline())["n"] == 3
+        finish(queue)
+        assert tail.wait(WAIT_S) == 0
+        assert tail.stderr.read() == "", "it is told once"
+    assert run_app(["tail", "packets", "--json"]) == 0
+    assert capfd.readouterr().err == "traffic/packets has ended; 4 rows are held: --from oldest\n"
+
+
 def test_under_a_name_sending_goes_on_where_it_was(capfd: pytest.CaptureFixture[str], place: Place) -> None:
     arguments = ["send", "packets", a_file(2500), "--publisher", "ada", "--batch-rows", "100"]
     command = [sys.executable, "-m", "borealis.cli", *arguments, "--rate", "1000", "--json"]

@@ -288,7 +288,7 @@ class Ear:
 def test_a_stream_is_heard_from_its_oldest_tuple_on_and_live(served: Served) -> None:
     queue = served.nodes["node2"].queues["traffic/agg"]
     give(queue, packets(3))
-    with Ear(served, "per_source") as ear:
+    with Ear(served, "per_source", "?start=oldest") as ear:
         assert ear.answer.headers["content-type"].startswith("text/event-stream")
         assert ear.hear(3) == [(0, 0), (1, 1), (2, 2)]
         give(queue, packets(2))
@@ -302,9 +302,43 @@ def test_a_stream_is_heard_from_where_the_listener_says(served: Served) -> None:
         assert ear.hear(2) == [(3, 3), (4, 4)]
     with Ear(served, "traffic/agg", "?from=oldest", last=3) as ear:
         assert ear.hear(1) == [(4, 4)]
-    with Ear(served, "traffic/agg", "?from=newest") as ear:
+    with Ear(served, "traffic/agg", "?start=newest") as ear:
         give(queue, packets(1))
         assert ear.hear(1) == [(5, 0)]
+    with Ear(served, "traffic/agg") as ear:  # as for `tail`
+        give(queue, packets(1))
+        assert ear.hear(1) == [(6, 0)]
+
+
+def test_a_listener_hears_as_many_rows_as_it_wants(served: Served) -> None:
+    queue = served.nodes["node2"].queues["traffic/agg"]
+    for _ in range(2):
+        give(queue, packets(1500))
+
+    def ids(query: str) -> tuple[list[int], dict[str, str]]:
+        with Ear(served, "per_source", query) as ear:
+            *heard, last = [e for e in ear.events() if "retry" not in e]
+            return [int(e["id"]) for e in heard], last
+
+    for limit in (1, 1000, 2000, 3000):
+        heard, last = ids(f"?start=oldest&limit={limit}&headers=1")
+        assert heard == list(range(limit))
+        assert last == {"event": "limit", "data": f'{{"next_id": {limit}}}'}
+    assert ids("?start=2998&limit=1")[0] == [2998]
+
+
+def test_parameters_that_nobody_knows_are_refused(served: Served) -> None:
+    problem = refused(served.http.get("/v1/streams/per_source?limt=2"), 400, "WireError")
+    assert problem.message == "GET /v1/streams/per_source takes no parameter 'limt'"
+    assert problem.hint == "did you mean 'limit'? known: start, from, limit, headers"
+    problem = refused(served.http.post("/v1/streams/packets?start=1", content=rows(1)), 400, "WireError")
+    assert problem.hint == "known: heartbeat, end"
+    assert refused(served.http.get("/v1/status?watch=1"), 400, "WireError").hint == "it takes none"
+    assert (
+        "did you mean 'only_dead'?" in refused(served.http.delete("/v1/nodes/node9?onlydead=1"), 400, "WireError").hint
+    )
+    assert refused(served.http.get("/docs?x=1"), 400, "WireError").hint == "it takes none"
+    assert taken(served) == []
 
 
 def test_rows_may_have_headers(served: Served) -> None:
@@ -325,7 +359,7 @@ def test_rows_may_have_headers(served: Served) -> None:
 def test_the_end_of_a_stream_is_told(served: Served) -> None:
     queue = served.nodes["node2"].queues["traffic/agg"]
     give(queue, packets(2), bound=LAST_TIME)
-    with Ear(served, "per_source") as ear:
+    with Ear(served, "per_source", "?start=oldest") as ear:
         events = [e for e in ear.events() if "retry" not in e]
     assert [e.get("event", "row") for e in events] == ["row", "row", "end"]
 
@@ -334,13 +368,13 @@ def test_many_rows_come_in_order_and_once(served: Served) -> None:
     queue = served.nodes["node2"].queues["traffic/agg"]
     for _ in range(10):
         give(queue, packets(2500))
-    with Ear(served, "per_source") as ear:
+    with Ear(served, "per_source", "?start=oldest") as ear:
         assert ear.hear(25_000) == [(i, i % 2500) for i in range(25_000)]
 
 
 def test_a_listener_follows_a_unit_that_moves(served: Served) -> None:
     give(served.nodes["node2"].queues["traffic/agg"], packets(2))
-    with Ear(served, "per_source") as ear:
+    with Ear(served, "per_source", "?start=oldest") as ear:
         assert ear.hear(2) == [(0, 0), (1, 1)]
         assert served.http.post("/v1/units/u1/move", json={"node": "node1"}).status_code == 200
         give(served.nodes["node1"].queues["traffic/agg"], packets(1))
@@ -349,7 +383,7 @@ def test_a_listener_follows_a_unit_that_moves(served: Served) -> None:
 
 def test_a_listener_of_a_stream_that_began_anew_is_told_so(served: Served) -> None:
     give(served.nodes["node2"].queues["traffic/agg"], packets(2))
-    with Ear(served, "per_source") as ear:
+    with Ear(served, "per_source", "?start=oldest") as ear:
         assert len(ear.hear(2)) == 2
         order = served.nodes["node2"].units["traffic", "u1"]
         served.nodes.pop("node2")
@@ -378,6 +412,9 @@ def test_what_cannot_be_listened_to(served: Served) -> None:
     refused(served.http.get("/v1/streams/big"), 404, "StreamError")
     refused(served.http.get("/v1/streams/packets?from=later"), 400, "WireError")
     refused(served.http.get("/v1/streams/packets?from=-1"), 400, "WireError")
+    refused(served.http.get("/v1/streams/packets?start="), 400, "WireError")
+    refused(served.http.get("/v1/streams/packets?limit=0"), 400, "WireError")
+    refused(served.http.get("/v1/streams/packets?start=1&from=2"), 400, "WireError")
     refused(served.http.get("/v1/streams/packets", headers={"last-event-id": "x"}), 400, "WireError")
     assert served.http.get("/v1/streams/packets?from=77").status_code == 404
 
@@ -399,7 +436,7 @@ def test_listeners_are_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     few = Served(tmp_path / "few.sqlite", nodes=1)
     try:
         few.deploy()
-        with Ear(few, "packets") as ear:
+        with Ear(few, "packets", "?start=oldest") as ear:
             give(few.nodes["node1"].queues["traffic/packets"], packets(1))
             assert ear.hear(1) == [(0, 0)]
             refused(few.http.get("/v1/streams/packets"), 503, "ClusterError")
@@ -412,7 +449,7 @@ def test_with_a_token(tmp_path: Path) -> None:
     try:
         served.deploy()
         assert served.http.post("/v1/streams/packets", content=rows(1)).json()["taken"] == 1
-        with Ear(served, "packets") as ear:
+        with Ear(served, "packets", "?start=oldest") as ear:
             assert ear.hear(1) == [(0, 1)]
         assert httpx.get(f"{served.address}/v1/streams/packets", trust_env=False).status_code == 401
         assert httpx.post(f"{served.address}/v1/shutdown", trust_env=False).status_code == 401
@@ -421,12 +458,13 @@ def test_with_a_token(tmp_path: Path) -> None:
 
 
 def test_the_openapi_page_says_it_all_in_a_closed_network(served: Served) -> None:
-    """Swagger UI comes from outside; what stands in its place until then is enough to work with."""
-    page = served.http.get("/docs").text
+    answer = served.http.get("/docs")
     described = served.http.get("/openapi.json").json()["paths"]
-    assert "/v1/streams/{name}" in described
+    assert {"/v1/streams/{name}", "/metrics"} <= set(described)
     for path, methods in described.items():
-        for method in methods:
-            assert f"<code>{method.upper()} {path}</code>" in page
-    assert "Send rows, one JSON object a line." in page
-    assert page.count("https://") == 2, "the script and the style of Swagger UI, nothing else"
+        for method, operation in methods.items():
+            assert f"<code>{method.upper()} {path}</code>" in answer.text
+            for parameter in operation.get("parameters", ()):
+                assert f'name="{parameter["name"]}" data-in="{parameter["in"]}"' in answer.text
+    assert "//" not in answer.text.replace("</", ""), "nothing comes from another server"
+    assert "default-src 'none'" in answer.headers["content-security-policy"]

@@ -50,7 +50,9 @@ HEADERS = st.dictionaries(
     max_size=3,
 )
 QUERIES = st.dictionaries(
-    st.sampled_from(["from", "headers", "heartbeat", "end", "stream"]), st.text(max_size=12), max_size=3
+    st.sampled_from(["from", "start", "limit", "headers", "heartbeat", "end", "stream", "x"]),
+    st.text(max_size=12),
+    max_size=3,
 )
 
 

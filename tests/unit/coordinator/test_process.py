@@ -95,7 +95,7 @@ def test_it_goes_soon_though_someone_listens_and_someone_waits(started: list[Pro
     asked, heard = threading.Event(), threading.Event()
     node.before["check"] = lambda: (asked.set(), heard.wait(30))  # type: ignore[assignment, return-value]
     other = threading.Thread(target=lambda: _forgive(one.address, traffic("other")), daemon=True)
-    with one.http.stream("GET", "/v1/streams/per_source") as stream:
+    with one.http.stream("GET", "/v1/streams/per_source?start=oldest") as stream:
         lines = stream.iter_lines()
         assert next(line for line in lines if line.startswith("id")) == "id: 0"
         other.start()

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient, Response
+from prometheus_client.parser import text_string_to_metric_families
 from stand_ins import Town, traffic, two_sides
 
 from borealis import __version__
 from borealis.coordinator.app import AppOptions, create_app
 from borealis.coordinator.guard import BODY_BYTES_MOST
+from borealis.coordinator.membership import DEAD_AFTER_SECONDS
 from borealis.errors import ExpressionError, WireError
 from borealis.wire.messages import LogStatus, Problem, QueueStatus, UnitStatus, Waiting
 
@@ -331,6 +333,36 @@ def test_health_and_the_openapi_page(town: Rest) -> None:
     assert "yaml" in str(described["paths"]["/v1/diagrams"]["post"]["requestBody"])
 
 
+def test_the_front_says_what_is_where_and_it_is_there(town: Rest) -> None:
+    where = town.http.get("/").json()["where"]
+    page = town.http.get("/", headers={"accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+    assert page.headers["content-type"].startswith("text/html")
+    for path in where:
+        assert town.http.get(path).status_code == 200
+        assert f'href="{path}"' in page.text
+
+
+def test_figures_of_the_whole_cluster(town: Rest) -> None:
+    """Those of each node with its name; a node that is dead has none but that it is."""
+    town.deploy(pieces=2, places={"packets": "node1"})
+    town.beat()
+    [unit, *_] = town.http.get("/v1/status").json()["units"]
+    town.beat("node1", "node2", seconds=DEAD_AFTER_SECONDS)
+    answer = town.http.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = {family.name: family for family in text_string_to_metric_families(answer.text)}
+    assert answer.text.count("# TYPE borealis_unit_running") == 1
+
+    def labelled(family: str) -> dict[str, float]:
+        return {sample.labels["node"]: sample.value for sample in found[family].samples}
+
+    assert labelled("borealis_node_up") == {"node1": 1, "node2": 1, "node3": 0}
+    assert set(labelled("borealis_node_start_time_seconds")) == {"node1", "node2"}
+    assert labelled("borealis_stream_tuples")["node1"] == 0
+    states = {(s.labels["diagram"], s.labels["unit"], s.labels["state"]) for s in found["borealis_unit_state"].samples}
+    assert ("traffic", unit["unit"], "running") in states
+
+
 def test_what_is_not_there_is_a_problem_too(town: Rest) -> None:
     problem(town.http.get("/v1/nothing"), 404, "WireError")
     problem(town.http.request("PUT", "/v1/diagrams"), 405, "WireError")
@@ -343,7 +375,7 @@ def test_a_defect_of_ours_is_a_problem_too(town: Rest) -> None:
 
 def test_the_token_is_asked_for_everywhere_but_for_health(tmp_path: Path) -> None:
     town = Rest(tmp_path / "catalog.sqlite", token="secret")
-    for path in ("/v1/status", "/v1/streams/x", "/v1/nothing", "/v1/nodes"):
+    for path in ("/v1/status", "/v1/streams/x", "/v1/nothing", "/v1/nodes", "/metrics"):
         for headers in (
             {},
             {"authorization": "Bearer wrong"},

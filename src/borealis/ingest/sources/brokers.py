@@ -34,7 +34,7 @@ def confluent() -> Any:
         import confluent_kafka
     except ImportError as error:
         raise MachineError(
-            "Kafka needs the package confluent-kafka", hint="pip install 'borealis-spark[kafka]'"
+            "Kafka needs the package confluent-kafka", hint="pip install 'confluent-kafka>=2.11,<3'"
         ) from error
     return confluent_kafka
 
