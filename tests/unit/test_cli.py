@@ -17,7 +17,7 @@ from rich.console import Console
 
 from borealis.cli import bench, demo, watching
 from borealis.cli.ending import Stop, Stopped, run_app, told
-from borealis.cli.run import given_outputs
+from borealis.cli.run import FirstRows, given_outputs
 from borealis.diagram import Diagram
 from borealis.errors import BorealisError
 from borealis.ingest.entry import Cursor
@@ -211,7 +211,27 @@ def test_the_progress_line_says_all() -> None:
     line = watching.progress_line(some_progress())
     for part in ("150,000 in", "1,234 to per_source", "lag 15.0 s", "train 85 ms", "held by south", "3 late", "2.5 MB"):
         assert part in line
-    assert "no train" in watching.progress_line(Progress("u1"))
+
+
+def test_before_the_first_train_rows_are_counted_as_they_are_read() -> None:
+    for count, part in ((0, "0 rows read, none committed yet (waiting for rows"), (65_536, "65,536 rows read")):
+        unit = Progress("u1", rows_read=lambda count=count: count)  # type: ignore[misc]
+        assert part in watching.progress_line(unit)
+        assert part in printed(watching.progress_table([unit]))
+
+
+def test_of_an_output_that_goes_nowhere_the_first_rows_are_shown() -> None:
+    first = FirstRows()
+    rows = pa.table({"src": [f"s{i} [b]" for i in range(7)], "n": [i * 1.5 for i in range(7)]})
+    first.open(rows.schema, None)
+    assert "o: no rows" in printed(first.shown("o"))
+    for _ in range(3):
+        first.write(rows)
+    text = printed(first.shown("per_source"))
+    assert "per_source: the first 10 of 21 rows" in text
+    assert text.count("[b]") == 10
+    assert " 7.5 \n" in text
+    assert first.flush(False) == 21
 
 
 def test_the_progress_table_says_all() -> None:

@@ -209,6 +209,10 @@ class InputManager:
         """Where every input stands after the newest train."""
         return {name: intake.cut for name, intake in self._intakes.items()}
 
+    def rows_read(self) -> int:
+        """How many rows all inputs have given so far, whether they are in a train or not; earlier starts included."""
+        return sum(intake.entry.cursor.position for intake in self._intakes.values())
+
     def next_train(self, after: int, wait: float) -> int | None:
         """The number of the train after `after`, waiting for it at most so many seconds."""
         with self._changed:

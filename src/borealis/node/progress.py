@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +34,7 @@ class Progress:
     resumed_after: int = 0  # the train a restarted run goes on after
     ends: tuple[Any, ...] = ()  # sources and sinks; those that can be cut off have a `note`
     live: dict[str, LiveSource] = field(default_factory=dict)  # sources that count what they cannot read
+    rows_read: Callable[[], int] = lambda: 0  # from the sources, committed or not
 
     def note(self, rows_in: int, ms: float, cursors: dict[str, Cursor], state_bytes: int) -> None:
         """A train was committed."""
