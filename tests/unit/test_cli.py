@@ -352,3 +352,25 @@ def test_figures_become_a_table_and_json(capfd: pytest.CaptureFixture[str], monk
     assert run_app(["bench", "engine", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)[0]["query"] == "q1"
     assert "no query 'q9'" in refused(capfd, "bench", "--only", "q9")
+
+
+def test_a_part_that_fails_costs_no_figures_of_the_others(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = bench.find("engine")
+
+    def dies(_: object) -> list[dict[str, object]]:
+        raise RuntimeError("the job failed:\na trace\nno room on the disk")
+
+    def lives(_: object) -> list[dict[str, object]]:
+        return [{"query": "q3", "rows_per_second": 1_234_567}]
+
+    monkeypatch.setattr(engine, "QUERIES", {"q2": dies, "q3": lives})
+    assert run_app(["bench", "engine", "--json"]) == 2
+    out, err = capfd.readouterr()
+    first, second = json.loads(out)
+    assert (first["query"], second["rows_per_second"]) == ("q2", 1_234_567)
+    assert first["error"].endswith("no room on the disk")
+    assert "error: 1 of the parts failed: q2: no room on the disk" in err
+    assert run_app(["bench", "engine"]) == 2
+    assert "1,234,567" in capfd.readouterr().out

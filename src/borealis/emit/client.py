@@ -147,6 +147,7 @@ class Client:
         misses: int | None = None,
         without_backup: str | None = None,
         backup: Mapping[str, str] | None = None,
+        replace: bool = False,
     ) -> dict[str, Any]:
         """Run a diagram: a Diagram or the path of its YAML file.
 
@@ -157,6 +158,9 @@ class Client:
         units are protected, over what the diagram says; `interval` between checkpoints or trimming messages ("500
         ms"), `ping` and `misses` when a node is held to be dead, `backup` where a unit's backup shall be;
         `without_backup` (refuse, degrade) what happens where no node is left for one.
+
+        `replace` ends what runs under the diagram's name, once the new one is known to be sound. State and streams of
+        the old one are gone then: the new one begins from empty, and readers of the old streams are told so.
         """
         if isinstance(diagram, str) and "\n" in diagram:
             hint = "give Diagram.from_yaml(text), or the path of a file"
@@ -171,6 +175,7 @@ class Client:
             "places": dict(place or {}),
             "pieces": units or 1,
             "buckets": buckets,
+            "replace": replace,
         }
         demand: dict[str, Any] = {
             "ha": ha,

@@ -96,6 +96,11 @@ def test_deploy_look_and_undeploy(town: Rest) -> None:
 def test_yaml_may_be_sent_as_it_is(town: Rest) -> None:
     made = town.http.post("/v1/diagrams", content=traffic(), headers={"content-type": "application/yaml"})
     assert made.status_code == 201
+    again = town.http.post("/v1/diagrams", content=traffic(), headers={"content-type": "application/yaml"})
+    assert "--replace" in again.text
+    other = town.http.post("/v1/diagrams?replace=true", content=traffic(), headers={"content-type": "application/yaml"})
+    assert other.status_code == 201
+    assert town.deploy(replace=True).status_code == 201
     bad = town.http.post("/v1/diagrams", content=b"\xff\xfe", headers={"content-type": "application/yaml"})
     assert "UTF-8" in problem(bad, 400, "WireError").message
 
