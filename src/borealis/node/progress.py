@@ -29,6 +29,7 @@ class Progress:
     lateness_us: dict[str, int] = field(default_factory=dict)
     cursors: dict[str, Cursor] = field(default_factory=dict)
     state_bytes: int = 0
+    jumps: int = 0  # how often ids of its inputs were left out, in recoveries upstream
     train_ms: deque[float] = field(default_factory=lambda: deque(maxlen=TRAINS_REMEMBERED))
     recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=20))  # when, rows_in
     resumed_after: int = 0  # the train a restarted run goes on after

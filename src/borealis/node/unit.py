@@ -19,7 +19,7 @@ import pyarrow as pa
 from borealis.clock import Clock
 from borealis.diagram.differences import differences, sentence
 from borealis.diagram.spec import Input, Spec, Unit
-from borealis.emit.jumps import JUMP, above
+from borealis.emit.jumps import HOP, JUMP, above
 from borealis.emit.queue import OutputQueue
 from borealis.emit.sinks.base import FollowingSink, Sink
 from borealis.errors import BorealisError, OutputError, TrainError
@@ -310,6 +310,10 @@ class UnitRun:
             self._jumps = False
             for queue in self.queues.values():
                 queue.jump_to(beyond(queue, queue.next_id))
+        elif train.jumps and not train.silent:  # readers hear of what this unit has heard of
+            for queue in self.queues.values():
+                queue.jump_to(above(queue.next_id, HOP))
+        self.progress.jumps += train.jumps
         deltas, sections = self._deltas(arrived), {} if train.silent else self._sections(arrived)
         self._write_outputs(arrived)
         positions = {name: sink.flush(self._commits is not None) for name, sink in self.sinks.items()}
@@ -320,7 +324,8 @@ class UnitRun:
         for name, piece in sections.items():  # last: what is in a queue cannot be taken back
             if len(piece) or len(piece.bound):
                 self.queues[name].append(piece)
-            self._ids[name] = self.progress.rows_out[name] = piece.stop
+            self.progress.rows_out[name] = self.progress.rows_out.get(name, self._ids[name]) + len(piece)
+            self._ids[name] = piece.stop
         self._committed, self._positions = train.number, positions
         self._header_now = self._header(train, positions)
         for name, sink in self.sinks.items():

@@ -260,7 +260,7 @@ def test_status_tells_rates_lag_and_boundaries(town: Rest) -> None:
             first_id=0,
             next_id=700 * second,
             boundary=2**63 - 1,
-            held_rows=9,
+            held_rows=900,
             held_bytes=99,
             dropped=0,
             readers={"traffic.u1": 500 * second},
@@ -274,7 +274,7 @@ def test_status_tells_rates_lag_and_boundaries(town: Rest) -> None:
     assert (unit["state"], unit["waiting"]) == ("waiting", [{"why": "a database is away", "seconds": 3.0}])
     assert (unit["lag_rows"], unit["boundary"], unit["ended"]) == (600, 3_000_000, False)
     stream = next(s for s in status["streams"] if s["stream"] == "traffic/packets")
-    assert (stream["rows_per_s"], stream["held_rows"], stream["held_bytes"]) == (700, 9, 99)
+    assert (stream["rows_per_s"], stream["held_rows"], stream["held_bytes"]) == (700, 900, 99)
     assert (stream["boundary"], stream["ended"]) == (None, True)
     assert next(n for n in status["nodes"] if n["node"] == "node1")["busy"] == 0.2
 
