@@ -66,9 +66,11 @@ def deploy_command(
             return
         was = replace and any(d.get("diagram") == spec.name for d in client.status().get("diagrams", ()))
         with console(stderr=True).status(f"deploying {spec.name} ..."):
-            client.deploy(spec, **options)
+            deployed = client.deploy(spec, **options)
         status = client.status()
     show(spec.name, status)
+    for warning in deployed.get("warnings", ()):
+        console().print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
     if was:
         console().print(f"it replaces the diagram that ran as {spec.name}: its state and streams began from empty")
 

@@ -27,8 +27,10 @@ from borealis.coordinator.refusals import AbsentError, TakenError, there_already
 from borealis.coordinator.threads import side_by_side
 from borealis.diagram import passes
 from borealis.diagram.cut import Piece, cut, even_cuts
+from borealis.diagram.protection import Protection
 from borealis.diagram.spec import Spec
 from borealis.errors import BorealisError, DiagramError, WireError, brief
+from borealis.ha import behind
 from borealis.wire.messages import NAME_RULE, Checked, CheckOrder, DiagramName, is_name
 
 log = logging.getLogger("borealis.coordinator")
@@ -67,6 +69,14 @@ def deploy(cluster: Cluster, wish: Wish) -> Layout:
         _start(cluster, layout)
         cluster.catalog.set_state(layout.name, "running")
     return replace(layout, state="running")
+
+
+def warnings(layout: Layout) -> list[str]:
+    """What its user should know although all of it runs."""
+    pieces = [Piece(name=u.unit, boxes=u.boxes, reads=u.reads, gives=u.gives) for u in layout.units]
+    shields = {unit.unit: unit.protection for unit in layout.units if unit.protection is not None}
+    protected = {n: Protection(approach=s.approach, guarantee=s.guarantee) for n, s in shields.items()}
+    return behind.warnings(Spec.from_yaml(layout.yaml), pieces, protected)
 
 
 def _checked(yaml: str) -> Spec:

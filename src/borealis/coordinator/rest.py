@@ -127,7 +127,8 @@ def router(
         data = await body_of(request)
         wish = _wish(data, request.headers.get("content-type", ""), replace)
         layout = await in_thread(lambda: deployment.deploy(cluster, wish))
-        return {"v": PROTOCOL, **await in_thread(lambda: diagram_view(layout, []))}
+        warnings = deployment.warnings(layout)
+        return {"v": PROTOCOL, **await in_thread(lambda: diagram_view(layout, [])), "warnings": warnings}
 
     @api.get("/diagrams/{name}", tags=["diagrams"])
     async def diagram(name: str) -> Facts:
