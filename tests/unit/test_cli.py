@@ -72,6 +72,14 @@ def test_a_command_leaves_with_its_code_whatever_threads_still_do() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (3, "said tidied", "")
 
 
+def test_no_type_stands_behind_a_flag(capfd: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["run"], ["deploy"]):
+        assert run_app([*arguments, "--help"]) == 0
+        out = capfd.readouterr().out
+        assert "--help" in out
+        assert "bool" not in out.lower()
+
+
 def test_no_arguments_show_the_help(capfd: pytest.CaptureFixture[str]) -> None:
     assert run_app([]) == 2
     out, err = capfd.readouterr()

@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 
 from borealis.cli.ending import DEBUG
+from borealis.cli.help import Commands
 
 app = typer.Typer(
+    cls=Commands,
     help="Continuous queries on Apache Spark that stay fast and correct.",
     no_args_is_help=True,
     add_completion=False,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from borealis.diagram.spec import Spec
-from borealis.errors import brief
+from borealis.errors import article, brief
 
 SHOWN_MAX = 4  # differences in one sentence; the rest is counted
 
@@ -58,7 +58,7 @@ def _of_kind(noun: str, there: Mapping[str, Any], here: Mapping[str, Any]) -> It
 def _of_body(there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]:
     """Of two sets of parameters; those of some boxes have more below them."""
     if there.get("kind") != here.get("kind"):
-        yield f"a {there.get('kind')} there, a {here.get('kind')} here"
+        yield f"{article(there['kind'])} there, {article(here['kind'])} here"
         return
     for key in {**there, **here}:
         one, other = there.get(key), here.get(key)

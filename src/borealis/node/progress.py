@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from borealis.diagram.durations import show
+from borealis.diagram.durations import about
 from borealis.ingest.entry import Cursor
 from borealis.ingest.sources.base import LiveSource
 from borealis.tuples import FIRST_TIME, LAST_TIME
@@ -112,7 +112,7 @@ class Progress:
     def warnings(self) -> list[str]:
         """What a user should know although nothing failed."""
         late = [
-            f"{n:,} late tuples on '{name}', up to {show(self.lateness_us[name])} behind the boundary: "
+            f"{n:,} late tuples on '{name}', up to {about(self.lateness_us[name])} behind the boundary: "
             f"raise its slack, or take them from the output '{name}.late'"
             for name, n in self.late.items()
             if n
