@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .measuring import Say, terminable
+from .measuring import Say, part_by_part, terminable
 
 MASTER = "local[2]"
 JOB = Path(__file__).with_name("job.py")
@@ -472,13 +472,10 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
         raise ValueError(f"no query '{unknown[0]}' (has: {', '.join(QUERIES)})")
     if options.runs < 1:
         raise ValueError(f"cannot run {options.runs} times")
-    result = []
     with terminable(), _home() as home:
         bench = Bench(home, options, QUICK if options.quick else Size(), say)
-        for name, query in QUERIES.items():
-            if not options.only or name in options.only:
-                result += query(bench)
-    return result
+        wanted = {name: query for name, query in QUERIES.items() if not options.only or name in options.only}
+        return part_by_part({name: partial(query, bench) for name, query in wanted.items()}, say)
 
 
 @contextmanager

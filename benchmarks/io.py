@@ -8,10 +8,11 @@ Both start a real server of their own on loopback, and stop it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from . import io_kafka, io_sql
-from .measuring import Say
+from .measuring import Say, part_by_part
 
 QUERIES = ("kafka", "sql")
 SHOWN = ("query", "what", "ours_rows_per_s", "other", "other_rows_per_s", "ratio", "asked", "met", "equal_results")
@@ -33,11 +34,12 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
     """A figure for each."""
     measured = {"kafka": _kafka, "sql": _sql}
     rows = QUICK_ROWS if options.quick else ROWS
-    found = []
-    for name in options.only or QUERIES:
+
+    def part(name: str) -> list[dict[str, Any]]:
         say(f"{name}: {rows[name]:,} rows, {options.runs} runs ...")
-        found.append({"query": name} | measured[name](rows[name], options.runs))
-    return found
+        return [{"query": name} | measured[name](rows[name], options.runs)]
+
+    return part_by_part({name: partial(part, name) for name in options.only or QUERIES}, say)
 
 
 def _kafka(rows: int, runs: int) -> dict[str, Any]:

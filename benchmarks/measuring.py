@@ -9,8 +9,26 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 Say = Callable[[str], None]
+Lines = list[dict[str, Any]]
+
+
+def part_by_part(parts: Mapping[str, Callable[[], Lines]], say: Say) -> Lines:
+    """The figures of all parts; for one that fails a line with its `error`, and the others are measured all the same.
+
+    >>> part_by_part({"a": lambda: [{"query": "a", "x": 1 // 1}], "b": lambda: [{"x": 1 // 0}]}, lambda text: None)
+    [{'query': 'a', 'x': 1}, {'query': 'b', 'error': 'ZeroDivisionError: integer division or modulo by zero'}]
+    """
+    found: Lines = []
+    for name, part in parts.items():
+        try:
+            found += part()
+        except Exception as error:
+            found.append({"query": name, "error": f"{type(error).__name__}: {error}"})
+            say(f"{name} failed: {error}")
+    return found
 
 
 @contextmanager

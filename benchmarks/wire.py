@@ -16,10 +16,11 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .measuring import Say
+from .measuring import Say, part_by_part
 
 JOBS = Path(__file__).with_name("wire_jobs.py")
 JOB_S_MOST = 120.0  # no job takes longer, or something is wrong
@@ -345,8 +346,5 @@ def run(options: Options, say: Say) -> list[dict[str, Any]]:
     if options.runs < 1:
         raise ValueError(f"cannot run {options.runs} times")
     bench = Bench(options, QUICK if options.quick else Size(), say)
-    found: list[dict[str, Any]] = []
-    for name, query in QUERIES.items():
-        if not options.only or name in options.only:
-            found += query(bench)
-    return found
+    wanted = {name: query for name, query in QUERIES.items() if not options.only or name in options.only}
+    return part_by_part({name: partial(query, bench) for name, query in wanted.items()}, say)

@@ -13,6 +13,8 @@ class BorealisError(Exception):
 
     >>> print(BorealisError("no file 'a.csv'", hint="check the path"))
     no file 'a.csv'. Hint: check the path
+    >>> print(BorealisError("What to do?", hint="this"), BorealisError("use b instead.", hint="that"))
+    What to do? Hint: this use b instead. Hint: that
     """
 
     def __init__(self, message: str, *, hint: str = "") -> None:
@@ -21,7 +23,8 @@ class BorealisError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.message}. Hint: {self.hint}" if self.hint else self.message
+        stop = "" if self.message.endswith((".", "?", "!")) else "."
+        return f"{self.message}{stop} Hint: {self.hint}" if self.hint else self.message
 
 
 class DiagramError(BorealisError):
@@ -97,6 +100,24 @@ def brief(value: object) -> str:
     """
     text = repr(value)
     return text if len(text) <= SHOWN_MOST else text[: SHOWN_MOST - 3] + "..."
+
+
+def plural(count: int, noun: str, many: str = "") -> str:
+    """A count with its noun.
+
+    >>> plural(1, "box", "boxes"), plural(3, "box", "boxes"), plural(0, "unit")
+    ('1 box', '3 boxes', '0 units')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {many or noun + 's'}"
+
+
+def article(noun: str) -> str:
+    """A noun with its article.
+
+    >>> article("int"), article("dict")
+    ('an int', 'a dict')
+    """
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

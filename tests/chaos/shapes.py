@@ -151,7 +151,6 @@ class Shape:
     stateless: bool = False
     arbitrary: bool = False  # behind a unit that merges streams as they arrive
     plausible: Callable[[Row], bool] | None = None  # what holds of a row behind a gap, where the truth does not
-    apart: bool = False  # of another unit than that: its ids go on where those of the merged stream jump
 
 
 SHAPES = {
@@ -159,7 +158,7 @@ SHAPES = {
     "aggregate": Shape(_aggregate, ("k", "window_start", "window_end", "n"), order=2, windows=True),
     "two": Shape(_two, ("window_start", "window_end", "n"), order=1, windows=True),
     "union": Shape(_union, ("n", "k"), stateless=True, arbitrary=True),
-    "join": Shape(_join, ("n", "m"), arbitrary=True, apart=True),
+    "join": Shape(_join, ("n", "m"), arbitrary=True),
     "routed": Shape(_routed, ("n", "k"), order=0, stateless=True),
     "fewer": Shape(_fewer, ("n", "k"), order=0, stateless=True),
     "written": Shape(_fewer, ("n", "k"), order=0, stateless=True),

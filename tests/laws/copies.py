@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from borealis.emit.jumps import JUMP, above
+from borealis.emit.jumps import JUMP, above, is_jump
 from borealis.emit.queue import OutputQueue, QueueLimits
 from borealis.ha.steps import Place, Step
 from borealis.ingest.causes import Passed
@@ -123,13 +123,15 @@ class Unit:
 
     def run_train(self, rng: Random) -> bool:
         """Make a train of what is there, and commit it."""
+        at = {name: c.position for name, c in self.cursors.items()}
         if self.scripts or self.following:
             taken, silent = self._by_script(rng)
             free = False
         else:
             taken, silent, free = self._by_arrival(rng), False, True
         if taken:
-            self._commit(taken, silent=silent, free=free)
+            name, behind, (_, value) = taken[0]
+            self._commit(taken, silent=silent, free=free, hops=is_jump(at[name], behind - (value is not None)))
         return bool(taken)
 
     def _by_arrival(self, rng: Random) -> list[tuple[str, int, Item]]:
@@ -137,7 +139,7 @@ class Unit:
         taken: list[tuple[str, int, Item]] = []
         for _ in range(rng.randint(1, 4)):
             name = rng.choice(self.world.inputs)
-            found = self._there(name, places[name])[: rng.randint(1, 4)]
+            found = self._there(name, places[name], begins=not taken)[: rng.randint(1, 4)]
             taken += [(name, *event) for event in found]
             places[name] = behind(places[name], found)
         return taken
@@ -152,7 +154,8 @@ class Unit:
             silent = script.silent
             while left:
                 name, *to = left[0]
-                found = [e for e in self._there(name, places[name]) if behind(places[name], [e]) <= tuple(to)][:room]
+                there = self._there(name, places[name], begins=not taken)
+                found = [e for e in there if behind(places[name], [e]) <= tuple(to)][:room]
                 taken += [(name, *event) for event in found]
                 room -= len(found)
                 places[name] = behind(places[name], found)
@@ -165,19 +168,22 @@ class Unit:
                 break
         return taken, silent
 
-    def _there(self, name: str, place: Place) -> list[tuple[int, Item]]:
+    def _there(self, name: str, place: Place, *, begins: bool) -> list[tuple[int, Item]]:
+        """What follows; nothing behind a jump, unless a train begins there."""
         queue = self.world.upstream[name]
         if self.world.approach == "amnesia":  # a gap
             place = (max(place[0], queue.first_id), place[1])
         part = queue.read(*place, 0)  # raises a GoneError where something is missing
-        return [] if part is None else items_of(part)
+        return [] if part is None or (is_jump(place[0], part.first) and not begins) else items_of(part)
 
-    def _commit(self, taken: list[tuple[str, int, Item]], *, silent: bool, free: bool) -> None:
+    def _commit(self, taken: list[tuple[str, int, Item]], *, silent: bool, free: bool, hops: bool) -> None:
         """UnitRun._commit: queues, then whoever watches, then the acknowledgements that nobody defers."""
         if self.jumps and free:
             self.jumps = False
             for queue in self.queues.values():
                 queue.jump_to(beyond(queue, queue.next_id))
+        elif hops and not silent:
+            self.world.pass_on(self.queues.values())
         self.passed = _passed(taken, {name: (c.position, c.boundary) for name, c in self.cursors.items()})
         before, outputs = dict(self.state), self._compute(taken)
         for name, queue in self.queues.items():
@@ -204,7 +210,7 @@ class Unit:
                 end = (time // WINDOW + 1) * WINDOW
                 self.state[end] = (*self.state.get(end, ()), value)
                 continue
-            self.cursors[name] = replace(cursor, boundary=time, ended=time == LAST_TIME)
+            self.cursors[name] = replace(cursor, position=behind, boundary=time, ended=time == LAST_TIME)
             least = min(c.boundary for c in self.cursors.values())
             for end in sorted(end for end in self.state if end <= least):
                 found[SUMS].append((end - 1, f"{end}:" + " ".join(self.state.pop(end))))

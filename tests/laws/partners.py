@@ -248,7 +248,7 @@ class Reader:
     durable: dict[str, Place] = field(default_factory=lambda: dict.fromkeys((EACH, SUMS), (0, FIRST_TIME)))
     incarnation: int = 0
     seen: dict[str, dict[int, Item]] = field(default_factory=lambda: {EACH: {}, SUMS: {}})
-    jumped: int = 0
+    landings: dict[str, set[int]] = field(default_factory=lambda: {EACH: set(), SUMS: set()})  # behind jumps
 
     def read(self, leader: Leader, rng: Random) -> None:
         if leader.incarnation < self.incarnation:
@@ -264,7 +264,8 @@ class Reader:
             queue.ack(self.name, 0, self.places[outlet][0])
 
     def _take(self, outlet: str, part: Section) -> None:
-        self.jumped += part.first != self.places[outlet][0]
+        if part.first != self.places[outlet][0]:
+            self.landings[outlet].add(part.first)
         for behind, item in items_of(part):
             if item[1] is not None:
                 known = self.seen[outlet].setdefault(behind - 1, item)

@@ -3,7 +3,7 @@ would need is kept, and readers see what the guarantee says. No Spark, no thread
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from protocol import POLICIES, Machines, World
 
+from borealis.emit.jumps import above
+from borealis.emit.queue import OutputQueue
 from borealis.ha.backup import Approach, Backup, Resume
 from borealis.ha.primary import Active, Passive, Primary, Upstream
 from borealis.ha.steps import Effects, Step
@@ -21,7 +23,7 @@ SEEDS = st.integers(0, 2**32)
 STEPS = st.integers(1, 150)
 TROUBLE = {"suspect_primary": 1, "suspect_backup": 1, "kill_primary": 1, "kill_backup": 1, "protect": 2, "miss": 2}
 WORK = {"publish": 6, "run_train": 10, "converse": 8, "deliver": 8, "answer": 8, "carry_ack": 6, "read": 6, "save": 3}
-RULES = {**WORK, **TROUBLE, "wait": 6}
+RULES = {**WORK, **TROUBLE, "wait": 6, "jump": 1}
 KEPT: tuple[Approach, ...] = ("passive", "active", "upstream-backup")
 
 
@@ -170,11 +172,34 @@ def _with(approach: str, policy: type[Primary]) -> Machines:
     ids=["acks-at-once", "never-holds", "forgets-windows", "hasty", "no-jump", "no-jump-upstream", "takes-anything"],
 )
 def test_the_laws_catch(approach: Approach, precise: bool, machines: Machines) -> None:
-    def broken(seed: int) -> bool:
-        try:
-            tell(World(approach, precise=precise, inputs="ab", rng=Random(seed), machines=machines), 150)
-        except LawError:
-            return True
-        return False
+    assert any(broken(World, approach, precise, "ab", seed, machines) for seed in range(MUTANT_SEEDS))
 
-    assert any(broken(seed) for seed in range(MUTANT_SEEDS))
+
+def broken(
+    kind: type[World], approach: Approach, precise: bool, inputs: str, seed: int, machines: Machines | None = None
+) -> bool:
+    try:
+        tell(kind(approach, precise=precise, inputs=inputs, rng=Random(seed), machines=machines), 150)
+    except LawError:
+        return True
+    return False
+
+
+class KeepsItToItself(World):
+    """Reads that ids jumped, and says nothing of it."""
+
+    def pass_on(self, queues: Iterable[OutputQueue]) -> None:
+        pass
+
+
+class JumpsAsFar(World):
+    """Passes jumps on as far as a takeover's go: the next one may then land where this one's dead primary had been."""
+
+    def pass_on(self, queues: Iterable[OutputQueue]) -> None:
+        for queue in queues:
+            queue.jump_to(above(queue.next_id))
+
+
+@pytest.mark.parametrize(("kind", "precise", "inputs"), [(KeepsItToItself, True, "a"), (JumpsAsFar, False, "ab")])
+def test_the_laws_catch_jumps_that_are_passed_on_badly(kind: type[World], precise: bool, inputs: str) -> None:
+    assert any(broken(kind, "passive", precise, inputs, seed) for seed in range(MUTANT_SEEDS))

@@ -190,6 +190,31 @@ def test_streams_that_meet_lose_nothing_under_no_loss(spark: SparkSession, appro
     check_nothing_missing(tables, found["first"])
 
 
+def counted() -> Spec:
+    """Streams that meet, and windows behind them in a unit of their own."""
+    d = Diagram("counted")
+    a, b = (d.input(name, DDL, slack="1 second") for name in "ab")
+    both = a.union(b, name="both").map(n="n", box_name="slim")
+    both.aggregate(by=[], over=window("4 seconds"), m="count(*)", box_name="sums").output("first")
+    return d.validate()
+
+
+@pytest.mark.parametrize("approach", KEPT)
+@few(2)
+@given(seed=SEEDS)
+def test_the_last_reader_hears_of_what_may_have_come_again(spark: SparkSession, approach: Approach, seed: int) -> None:
+    """The windows of a unit that reads what was repeated may count it twice: its ids jump as well, once."""
+    rng = Random(seed)
+    spec = counted()
+    tables = {n: random_table(rng, COLUMNS, random_times(rng, ROWS // 2, 200_000)) for n in "ab"}
+    with Guarded(spark, 4) as cluster:
+        cluster.protect(spec, ["slim", "sums"], rng, approach, "no-loss")
+        found, jumps = run_with_deaths(cluster, spec, tables, [(rng.uniform(0.2, 0.6), "u1")])
+    assert jumps == 1
+    counts = [m for part in found["first"] for m in part.rows["m"].to_pylist()]
+    assert sum(counts) >= ROWS
+
+
 class OneNode(Random):
     """Has all units on the first node that may die."""
 

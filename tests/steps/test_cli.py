@@ -147,6 +147,20 @@ def test_json_is_one_object(spark: Any, folder: Path, capfd: pytest.CaptureFixtu
     assert one["rows_out"]["per_source"] > 0
 
 
+def test_an_output_that_goes_nowhere_shows_its_first_rows(
+    spark: Any, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = said(capfd, "run", YAML, "-i", "packets=packets.parquet", "--state", "state")
+    for part in ("below; all of them with --output per_source=FILE", "per_source: the first 10 of ", "window_start"):
+        assert part in out
+    line = refused(capfd, "run", YAML, "-i", "packets=packets.parquet", "-o", "per_source=o.csv", "--state", "state")
+    assert "output 'per_source' went to no file up to train" in line
+    changed = folder / "changed.yaml"
+    changed.write_text(YAML.read_text().replace("bytes > 100", "bytes > 200"))
+    line = refused(capfd, "run", changed, "-i", "packets=packets.parquet", "--state", "state")
+    assert "box 'filter_1': predicate 'bytes > 100' there, 'bytes > 200' here" in line
+
+
 def test_an_output_on_stdout_is_json_lines_and_nothing_else(
     spark: Any, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from borealis.cli import bench, demo, watching
 from borealis.cli.ending import Stop, Stopped, run_app, told
-from borealis.cli.run import given_outputs
+from borealis.cli.run import FirstRows, given_outputs
 from borealis.diagram import Diagram
 from borealis.errors import BorealisError
 from borealis.ingest.entry import Cursor
@@ -71,6 +71,14 @@ def test_a_command_leaves_with_its_code_whatever_threads_still_do() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (3, "said tidied", "")
+
+
+def test_no_type_stands_behind_a_flag(capfd: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["run"], ["deploy"]):
+        assert run_app([*arguments, "--help"]) == 0
+        out = capfd.readouterr().out
+        assert "--help" in out
+        assert "bool" not in out.lower()
 
 
 def test_no_arguments_show_the_help(capfd: pytest.CaptureFixture[str]) -> None:
@@ -212,7 +220,27 @@ def test_the_progress_line_says_all() -> None:
     line = watching.progress_line(some_progress())
     for part in ("150,000 in", "1,234 to per_source", "lag 15.0 s", "train 85 ms", "held by south", "3 late", "2.5 MB"):
         assert part in line
-    assert "no train" in watching.progress_line(Progress("u1"))
+
+
+def test_before_the_first_train_rows_are_counted_as_they_are_read() -> None:
+    for count, part in ((0, "0 rows read, none committed yet (waiting for rows"), (65_536, "65,536 rows read")):
+        unit = Progress("u1", rows_read=lambda count=count: count)  # type: ignore[misc]
+        assert part in watching.progress_line(unit)
+        assert part in printed(watching.progress_table([unit]))
+
+
+def test_of_an_output_that_goes_nowhere_the_first_rows_are_shown() -> None:
+    first = FirstRows()
+    rows = pa.table({"src": [f"s{i} [b]" for i in range(7)], "n": [i * 1.5 for i in range(7)]})
+    first.open(rows.schema, None)
+    assert "o: no rows" in printed(first.shown("o"))
+    for _ in range(3):
+        first.write(rows)
+    text = printed(first.shown("per_source"))
+    assert "per_source: the first 10 of 21 rows" in text
+    assert text.count("[b]") == 10
+    assert " 7.5 \n" in text
+    assert first.flush(False) == 21
 
 
 def test_the_progress_table_says_all() -> None:
@@ -355,3 +383,25 @@ def test_figures_become_a_table_and_json(capfd: pytest.CaptureFixture[str], monk
     assert run_app(["bench", "engine", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)[0]["query"] == "q1"
     assert "no query 'q9'" in refused(capfd, "bench", "--only", "q9")
+
+
+def test_a_part_that_fails_costs_no_figures_of_the_others(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = bench.find("engine")
+
+    def dies(_: object) -> list[dict[str, object]]:
+        raise RuntimeError("the job failed:\na trace\nno room on the disk")
+
+    def lives(_: object) -> list[dict[str, object]]:
+        return [{"query": "q3", "rows_per_second": 1_234_567}]
+
+    monkeypatch.setattr(engine, "QUERIES", {"q2": dies, "q3": lives})
+    assert run_app(["bench", "engine", "--json"]) == 2
+    out, err = capfd.readouterr()
+    first, second = json.loads(out)
+    assert (first["query"], second["rows_per_second"]) == ("q2", 1_234_567)
+    assert first["error"].endswith("no room on the disk")
+    assert "error: 1 of the parts failed: q2: no room on the disk" in err
+    assert run_app(["bench", "engine"]) == 2
+    assert "1,234,567" in capfd.readouterr().out

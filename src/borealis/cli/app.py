@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 
 from borealis.cli.ending import DEBUG
+from borealis.cli.help import Commands
 
 app = typer.Typer(
+    cls=Commands,
     help="Continuous queries on Apache Spark that stay fast and correct.",
     no_args_is_help=True,
     add_completion=True,
@@ -280,6 +282,9 @@ def deploy(
     backup: Annotated[
         list[str] | None, typer.Option(metavar="UNIT=NODE", help="Put the backup of a unit on this node.")
     ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="End what runs under its name first; its state and streams are gone then.")
+    ] = False,
     coordinator: Coordinator = None,
     token_file: TokenFile = None,
     ca: Ca = None,
@@ -291,7 +296,7 @@ def deploy(
 
     cutting = Cutting(place or [], cut or [], units, buckets)
     shielding = Shielding(ha, guarantee, interval, ping, misses, without_backup, backup or [])
-    deploy_command(diagram, cutting, shielding, Reach(coordinator, token_file, ca), json)
+    deploy_command(diagram, cutting, shielding, Reach(coordinator, token_file, ca), json, replace)
 
 
 @app.command(rich_help_panel=CLUSTER)

@@ -41,14 +41,19 @@ def bench_command(
         err.print(text, markup=False, soft_wrap=True)
 
     figures: list[dict[str, Any]] = module.run(module.Options(only=only, runs=runs, quick=quick, **special), say)
+    done = [one for one in figures if "error" not in one]
     if as_json:
         print(json.dumps(figures, ensure_ascii=False, indent=2))
     else:
         out = console()
-        for one in tables(figures, getattr(module, "SHOWN", ())):
+        for one in tables(done, getattr(module, "SHOWN", ())) if done else ():
             out.print(one)
-        for line in notes(figures):
+        for line in notes(done):
             out.print(line, style="dim", markup=False, soft_wrap=True)
+    failed = [one for one in figures if "error" in one]
+    if failed:
+        told = "; ".join(f"{one['query']}: {str(one['error']).strip().splitlines()[-1]}" for one in failed)
+        raise BorealisError(f"{len(failed)} of the parts failed: {told}", hint="the figures of the others are above")
 
 
 def names(given: Sequence[str] | None) -> tuple[str, ...]:

@@ -41,7 +41,9 @@ class Shielding:
     backups: Sequence[str] = ()
 
 
-def deploy_command(path: Path, cutting: Cutting, shielding: Shielding, reach: Reach, as_json: bool) -> None:
+def deploy_command(
+    path: Path, cutting: Cutting, shielding: Shielding, reach: Reach, as_json: bool, replace: bool = False
+) -> None:
     """Everything that can be wrong with the file is told before the cluster is asked."""
     spec = load(path).spec
     options: dict[str, Any] = {
@@ -56,15 +58,21 @@ def deploy_command(path: Path, cutting: Cutting, shielding: Shielding, reach: Re
         "misses": shielding.misses,
         "without_backup": shielding.without_backup,
         "backup": pairs("--backup", shielding.backups, "u2=node3"),
+        "replace": replace,
     }
     with reach.client() as client:
         if as_json:
             print(json.dumps(client.deploy(spec, **options)))
             return
+        was = replace and any(d.get("diagram") == spec.name for d in client.status().get("diagrams", ()))
         with console(stderr=True).status(f"deploying {spec.name} ..."):
-            client.deploy(spec, **options)
+            deployed = client.deploy(spec, **options)
         status = client.status()
     show(spec.name, status)
+    for warning in deployed.get("warnings", ()):
+        console().print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
+    if was:
+        console().print(f"it replaces the diagram that ran as {spec.name}: its state and streams began from empty")
 
 
 def show(name: str, status: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from borealis.diagram.durations import show
 from borealis.diagram.protection import GUARANTEES, Protection, chosen, protection_of
 from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError
+from borealis.ha.behind import warnings
 from borealis.ha.classes import Classified, classify
 from borealis.ha.offers import TABLE, given, recovery_type, refuse
 
@@ -43,13 +44,19 @@ def protected(spec: Spec, asked: Asked) -> dict[str, Any]:
         raise DiagramError(f"diagram '{spec.name}' says nothing of protection", hint=hint)
     cuts = [*asked.cuts, *(even_cuts(spec, asked.units) if asked.units and asked.units > 1 else ())]
     pieces = cut(spec, cuts, pairs("--place", asked.places, "per_source=node2"))
-    return {"diagram": spec.name, "protection": [_unit(spec, piece, asked) for piece in pieces]}
+    chosen_of = {piece.name: _chosen(spec, piece, asked) for piece in pieces}
+    units = [_unit(spec, piece, chosen_of[piece.name]) for piece in pieces]
+    return {"diagram": spec.name, "protection": units, "warnings": warnings(spec, pieces, chosen_of)}
 
 
-def _unit(spec: Spec, piece: Piece, asked: Asked) -> dict[str, Any]:
+def _chosen(spec: Spec, piece: Piece, asked: Asked) -> Protection | None:
     found = protection_of(spec, piece.boxes)
     if found is not None or asked.approach is not None:
         found = chosen(found, asked.approach, asked.guarantee)
+    return found
+
+
+def _unit(spec: Spec, piece: Piece, found: Protection | None) -> dict[str, Any]:
     classified = classify(spec, piece)
     return {
         "unit": piece.name,
@@ -94,7 +101,8 @@ def _outcome(protection: Protection | None, classified: Classified) -> dict[str,
 
 def drawn_protection(facts: dict[str, Any]) -> RenderableType:
     """The same, for people."""
-    return Group(*(_tree(unit) for unit in facts["protection"]))
+    told = [Text(f"warning: {one}", style="yellow") for one in facts["warnings"]]
+    return Group(*(_tree(unit) for unit in facts["protection"]), *told)
 
 
 def _tree(unit: dict[str, Any]) -> Tree:

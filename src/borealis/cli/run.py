@@ -10,12 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from borealis.cli.ending import STOP, PipeClosedError, Stopped
 from borealis.cli.opening import load, start_spark
+from borealis.cli.tail import cell
 from borealis.cli.watching import Silent, Watcher, console, summary, watcher
 from borealis.diagram.spec import Spec
-from borealis.emit.sinks import DISCARD, file_sink, is_directory
+from borealis.emit.sinks import DISCARD, DiscardSink, file_sink, is_directory
 from borealis.emit.sinks.kafka import kafka_sink_at
 from borealis.emit.sinks.text import JsonLines, render
 from borealis.errors import BorealisError, OutputError, did_you_mean
@@ -23,6 +28,7 @@ from borealis.ingest.sources import as_source
 from borealis.ingest.sources.brokers import is_topic, shown
 
 STDOUT = "-"
+ROWS_SHOWN = 10  # of an output that goes nowhere
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,8 @@ def run_command(path: Path, inputs: Sequence[str], outputs: Sequence[str], optio
     sources = {name: as_source(place) for name, place in given_inputs(spec, inputs).items()}
     places = given_outputs(spec, outputs, options.json)
     sinks = {name: _sink(place) for name, place in places.items()}
+    glimpses = {} if options.json else {name: FirstRows() for name, place in places.items() if place is None}
+    sinks |= glimpses
     places = {name: place and shown(place) for name, place in places.items()}
     out = console(stderr=STDOUT in places.values())
     with Silent() if options.json else watcher(console(stderr=True)) as watch:
@@ -50,7 +58,10 @@ def run_command(path: Path, inputs: Sequence[str], outputs: Sequence[str], optio
     if options.json:
         print(json.dumps({"diagram": spec.name, "outputs": places} | result.to_json(), ensure_ascii=False))
     else:
-        out.print(summary(spec.name, result.units, places, "done"))
+        below = {name: f"below; all of them with --output {name}=FILE" for name in glimpses}
+        out.print(summary(spec.name, result.units, places | below, "done"))
+        for name, rows in glimpses.items():
+            out.print(rows.shown(name))
 
 
 def _run(
@@ -61,7 +72,7 @@ def _run(
     watch: Watcher,
     places: Mapping[str, str | None],
 ) -> Any:
-    watch.say("starting Spark ...")
+    watch.say("Spark is starting ...")
     spark = start_spark(options.master)
     from borealis.ingest.intake import Admission
     from borealis.node.run import run
@@ -146,6 +157,34 @@ def _sink(place: str | None) -> Any:
     if not parent.is_dir():
         raise OutputError(f"cannot write {place}: no directory '{parent}'", hint=f"make it first: mkdir -p {parent}")
     return place
+
+
+class FirstRows(DiscardSink):
+    """Counts rows, and keeps the first few of this start to show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._first: list[dict[str, Any]] = []
+
+    def _take(self, rows: pa.Table) -> None:
+        self._first += rows.slice(0, ROWS_SHOWN - len(self._first)).to_pylist() if len(self._first) < ROWS_SHOWN else []
+
+    def shown(self, output: str) -> RenderableType:
+        """As a table with the output's name above it."""
+        if not self._first:
+            return Text(f"{output}: no rows" if not self.rows else f"{output}: no rows since the last start")
+        count = len(self._first)
+        title = Text(
+            f"{output}: the first {count} of {self.rows:,} rows" if self.rows > count else f"{output}: all rows"
+        )
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        kinds = {field.name: field.type for field in self._schema}
+        for name, kind in kinds.items():
+            is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+            table.add_column(Text(name), justify="right" if is_number else "left", overflow="fold")
+        for row in self._first:
+            table.add_row(*(Text(cell(value)) for value in row.values()))
+        return Group(title, table)
 
 
 class StdoutSink:

@@ -66,7 +66,7 @@ def tail_command(stream: str, options: TailOptions, reach: Reach) -> None:
             if subscription.jumps > jumps:
                 jumps = subscription.jumps
                 at = f"recovered: {subscription.stream} goes on at {subscription.position:,}"
-                err.print(f"{at}; tuples may be missing or come again", style="yellow", soft_wrap=True)
+                err.print(f"{at}; tuples may be missing, come again or count twice", style="yellow", soft_wrap=True)
             if batch is None:
                 if (silence := quiet.told()) is not None:
                     err.print(silence, style="dim", soft_wrap=True, highlight=False)

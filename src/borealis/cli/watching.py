@@ -122,7 +122,7 @@ def watcher(out: Console, below: Callable[[], RenderableType] | None = None) -> 
 def progress_line(unit: Progress) -> str:
     """A unit's progress in one line."""
     if not unit.trains:
-        return "; ".join([f"{unit.unit}: no train committed yet, {span(unit.seconds * 1e6)}", *unit.notes()])
+        return "; ".join([_before_the_first(unit), *unit.notes()])
     late, dead = sum(dict(unit.late).values()), sum(unit.dead_letters.values())
     parts = [
         f"{unit.rows_in:,} in",
@@ -136,6 +136,12 @@ def progress_line(unit: Progress) -> str:
         f"state {size(unit.state_bytes)}",
     ]
     return "; ".join([f"{unit.unit}: {', '.join(parts)}", *unit.notes()])
+
+
+def _before_the_first(unit: Progress) -> str:
+    """Spark takes seconds for the first train of a query; meanwhile rows are read ahead."""
+    doing = "Spark is starting the first train" if unit.rows_read() else "waiting for rows"
+    return f"{unit.unit}: {unit.rows_read():,} rows read, none committed yet ({doing}, {span(unit.seconds * 1e6)})"
 
 
 def progress_table(units: Sequence[Progress]) -> Table:
@@ -161,7 +167,8 @@ def progress_table(units: Sequence[Progress]) -> Table:
             size(unit.state_bytes),
         ]
         table.add_row(*row, *([unit.held_by or ""] if several else []))
-    if notes := [note for unit in units for note in unit.notes()]:
+    first = [_before_the_first(unit) for unit in units if not unit.trains]
+    if notes := [*first, *(note for unit in units for note in unit.notes())]:
         table.caption = Text("\n".join(notes), style="yellow")
     return table
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from borealis.errors import plural as plural
+
 BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -35,12 +37,3 @@ def size(count: int) -> str:
             break
         value /= 1000
     return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
-
-
-def plural(count: int, noun: str, many: str = "") -> str:
-    """A count with its noun.
-
-    >>> plural(1, "box", "boxes"), plural(3, "box", "boxes"), plural(0, "unit")
-    ('1 box', '3 boxes', '0 units')
-    """
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {many or noun + 's'}"

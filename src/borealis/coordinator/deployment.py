@@ -1,7 +1,7 @@
 """Deploying a diagram and taking it back.
 
 1. Whatever can be wrong without a node is found first: YAML, boxes, cuts, places, names.
-2. One node checks the types. Nothing is started and nothing is written before that.
+2. One node checks the types. Nothing is started and nothing is written before that, and what it replaces runs on.
 3. The catalog says `deploying`. Whoever finds that after a crash takes it back.
 4. Peers of entry points are ordered, then entry points, backups, units; those on different nodes side by side.
 5. The catalog says `running`. If any order failed before that, everything that was ordered is taken back.
@@ -27,8 +27,10 @@ from borealis.coordinator.refusals import AbsentError, TakenError, there_already
 from borealis.coordinator.threads import side_by_side
 from borealis.diagram import passes
 from borealis.diagram.cut import Piece, cut, even_cuts
+from borealis.diagram.protection import Protection
 from borealis.diagram.spec import ERRORS_DDL, Spec
 from borealis.errors import BorealisError, DiagramError, WireError, brief
+from borealis.ha import behind
 from borealis.wire.messages import NAME_RULE, Checked, CheckOrder, DiagramName, is_name
 
 log = logging.getLogger("borealis.coordinator")
@@ -44,24 +46,37 @@ class Wish:
     pieces: int = 1  # cut each connected part into about so many
     buckets: int = 1
     demand: Demand = field(default_factory=Demand)  # of protection
+    replace: bool = False  # what runs under its name ends first; its state and streams are gone then
 
 
 def deploy(cluster: Cluster, wish: Wish) -> Layout:
     """Make it run, all of it or nothing."""
     spec = _checked(wish.yaml)
     cluster.refuse_while(spec.name, "deployed")
-    _refuse_if_there(cluster, spec.name)
+    if not wish.replace:
+        _refuse_if_there(cluster, spec.name)
     cuts = tuple(dict.fromkeys([*wish.cuts, *(even_cuts(spec, wish.pieces) if wish.pieces > 1 else ())]))
     pieces = cut(spec, cuts, wish.places)
     layout = _placed(cluster, spec, pieces, wish)
     with cluster.at_work(spec.name, "deployed"):
-        _refuse_if_there(cluster, spec.name)
+        if not wish.replace:
+            _refuse_if_there(cluster, spec.name)
         columns = _types(cluster, wish.yaml) | {p.errors: ERRORS_DDL for p in pieces if p.errors is not None}
+        if wish.replace:
+            _end(cluster, spec.name)
         layout = replace(layout, cuts=cuts, columns=columns, since=cluster.now())
         cluster.catalog.add(layout)
         _start(cluster, layout)
         cluster.catalog.set_state(layout.name, "running")
     return replace(layout, state="running")
+
+
+def warnings(layout: Layout) -> list[str]:
+    """What its user should know although all of it runs."""
+    pieces = [Piece(name=u.unit, boxes=u.boxes, reads=u.reads, gives=u.gives) for u in layout.units]
+    shields = {unit.unit: unit.protection for unit in layout.units if unit.protection is not None}
+    protected = {n: Protection(approach=s.approach, guarantee=s.guarantee) for n, s in shields.items()}
+    return behind.warnings(Spec.from_yaml(layout.yaml), pieces, protected)
 
 
 def _checked(yaml: str) -> Spec:
@@ -89,7 +104,7 @@ def _refuse_if_there(cluster: Cluster, name: str) -> None:
 
 def _placed(cluster: Cluster, spec: Spec, pieces: Sequence[Piece], wish: Wish) -> Layout:
     protected = protections(spec, pieces, wish.demand)
-    nodes = loads(cluster)
+    nodes = loads(cluster, without=spec.name)
     for name in wish.places.values() if nodes else ():
         cluster.living(name)  # one that is silent is told from one that never was
     placed = place(pieces, [i.name for i in spec.inputs], wish.places, nodes)
@@ -115,9 +130,12 @@ def _placed(cluster: Cluster, spec: Spec, pieces: Sequence[Piece], wish: Wish) -
     )
 
 
-def loads(cluster: Cluster) -> list[Load]:
-    """What each living node has to do, by the catalog: heartbeats may not tell of the newest units yet."""
-    units = [unit for layout in cluster.catalog.layouts() for unit in layout.units]
+def loads(cluster: Cluster, without: str = "") -> list[Load]:
+    """What each living node has to do, by the catalog: heartbeats may not tell of the newest units yet.
+
+    `without` is a diagram that will be gone.
+    """
+    units = [unit for layout in cluster.catalog.layouts() if layout.name != without for unit in layout.units]
     wanted: dict[str, float] = dict(Counter(unit.node for unit in units))
     for unit in units:
         if unit.backup is not None:
@@ -224,13 +242,21 @@ def _take_back(cluster: Cluster, diagram: str, nodes: Iterable[str]) -> set[str]
 def undeploy(cluster: Cluster, name: str) -> set[str]:
     """Stop it everywhere and forget it. Nodes that are not there are told when they come back; these are returned."""
     with cluster.at_work(name, "undeployed"):
-        if cluster.catalog.layout(name) is not None:
-            cluster.catalog.set_state(name, "undeploying")
-            return finish(cluster, name)
-        strays = _with_parts_of(cluster, name)
-        if not strays or name in cluster.catalog.past():  # in the latter case old heartbeats tell of it
+        untold = _end(cluster, name)
+        if untold is None:
             cluster.layout(name)  # says that there is none
-        return _take_back(cluster, name, strays)
+        return untold or set()
+
+
+def _end(cluster: Cluster, name: str) -> set[str] | None:
+    """Stop what runs under a name, in the catalog or not; the nodes that have yet to hear of it, None: nothing ran."""
+    if cluster.catalog.layout(name) is not None:
+        cluster.catalog.set_state(name, "undeploying")
+        return finish(cluster, name)
+    strays = _with_parts_of(cluster, name)
+    if not strays or name in cluster.catalog.past():  # in the latter case old heartbeats tell of it
+        return None
+    return _take_back(cluster, name, strays)
 
 
 def finish(cluster: Cluster, name: str) -> set[str]:

@@ -83,7 +83,10 @@ class MalformedError(WireError):
 
 def there_already(name: str) -> TakenError:
     """The error for a diagram that is deployed twice."""
-    hint = f"undeploy it first (borealis undeploy {name}), or give this one another name"
+    hint = (
+        "deploy it with --replace: what runs ends, and begins from empty with the new diagram "
+        f"(or borealis undeploy {name}, or another name)"
+    )
     return TakenError(f"there is a diagram '{name}' already", hint=hint)
 
 

@@ -51,6 +51,7 @@ class DeployRequest(BaseModel):
     misses: int | None = Field(default=None, ge=1, description="pings in a row until it is held to be dead")
     without_backup: str | None = Field(default=None, description="refuse or degrade, where no node is left")
     backups: dict[str, str] = Field(default={}, description="units to the nodes their backups shall be on")
+    replace: bool = Field(default=False, description="end what runs under its name first, with its state and streams")
 
     def demand(self) -> Demand:
         """What it says of protection."""
@@ -133,12 +134,16 @@ def router(
         return {"v": PROTOCOL, "diagrams": await in_thread(lambda: diagrams_view(cluster))}
 
     @api.post("/diagrams", tags=["diagrams"], status_code=201, openapi_extra=takes(DeployRequest, "application/yaml"))
-    async def deploy(request: Request) -> Facts:
-        """Deploy a diagram: JSON as shown, or the YAML itself as application/yaml."""
+    async def deploy(request: Request, replace: bool = False) -> Facts:
+        """Deploy a diagram: JSON as shown, or the YAML itself as application/yaml.
+
+        With `replace`, a diagram that runs under its name ends first: the new one begins with empty state and streams.
+        """
         data = await body_of(request)
-        wish = _wish(data, request.headers.get("content-type", ""))
+        wish = _wish(data, request.headers.get("content-type", ""), replace)
         layout = await in_thread(lambda: deployment.deploy(cluster, wish))
-        return {"v": PROTOCOL, **await in_thread(lambda: diagram_view(layout, []))}
+        warnings = deployment.warnings(layout)
+        return {"v": PROTOCOL, **await in_thread(lambda: diagram_view(layout, [])), "warnings": warnings}
 
     @api.get("/diagrams/{name}", tags=["diagrams"])
     async def diagram(name: str) -> Facts:
@@ -204,14 +209,15 @@ def router(
     return api
 
 
-def _wish(data: bytes, kind: str) -> deployment.Wish:
+def _wish(data: bytes, kind: str, replace: bool) -> deployment.Wish:
     if "yaml" in kind:
         try:
-            return deployment.Wish(yaml=data.decode("utf-8-sig"))
+            return deployment.Wish(yaml=data.decode("utf-8-sig"), replace=replace)
         except UnicodeDecodeError:
             raise MalformedError("the diagram is not UTF-8 text", hint="send the YAML file as it is") from None
     asked = parsed(DeployRequest, data)
-    return deployment.Wish(asked.yaml, tuple(asked.cuts), asked.places, asked.pieces, asked.buckets, asked.demand())
+    how = (tuple(asked.cuts), asked.places, asked.pieces, asked.buckets, asked.demand())
+    return deployment.Wish(asked.yaml, *how, replace=replace or asked.replace)
 
 
 def _claims(data: bytes) -> list[Claim]:

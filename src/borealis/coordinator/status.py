@@ -115,7 +115,7 @@ def _measured(member: Member, diagram: str, unit: str, queues: dict[str, QueueSt
     rows_in, rows_out, trains = unit_rates(member, diagram, unit)
     waiting = [(queues[stream], upto) for stream, upto in status.inputs.items() if stream in queues]
     # what stands in queues upstream, or here and in no train; ids that were jumped over are no tuples
-    unread = sum(max(0, queue.next_id - max(upto, queue.first_id)) for queue, upto in waiting)
+    unread = sum(min(queue.held_rows, max(0, queue.next_id - upto)) for queue, upto in waiting)
     return {
         "state": "waiting" if status.state == "running" and status.waiting else status.state,
         "trains": status.trains,
@@ -128,6 +128,7 @@ def _measured(member: Member, diagram: str, unit: str, queues: dict[str, QueueSt
         "state_bytes": status.state_bytes,
         "lag_rows": max(unread, status.lag_rows),
         "inputs": status.inputs,
+        "jumps": status.jumps,
         **_boundary(status.boundary),
         "error": status.error,
         "errors": status.errors,

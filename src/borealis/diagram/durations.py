@@ -66,6 +66,18 @@ def show(us: int) -> str:
     return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
 
 
+def about(us: int) -> str:
+    """A duration that was measured, as people read it: rounded, where no unit fits it.
+
+    >>> about(10_000_000), about(22_972_620), about(1_500), about(5_430_000_000), about(90_061_000_000)
+    ('10 seconds', '22.97 seconds', '1.5 milliseconds', '1.51 hours', '1.04 days')
+    """
+    unit = next((name for name, length in UNITS_US.items() if us >= length), "second")
+    if us % UNITS_US[unit] == 0:
+        return show(us)
+    return f"{us / UNITS_US[unit]:.2f}".rstrip("0").rstrip(".") + f" {unit}s"
+
+
 def _canonical(text: str) -> str:
     return show(parse(text))
 

@@ -24,7 +24,7 @@ from borealis.diagram.durations import CountWindow, Window, show, window
 from borealis.diagram.protection import ALL, Protection
 from borealis.diagram.spec import LATE, SIDE, Input, Output, Spec, Unit, origin
 from borealis.diagram.statements import DATABASE, GIVE_UP
-from borealis.errors import DiagramError, did_you_mean
+from borealis.errors import DiagramError, did_you_mean, plural
 
 __all__ = ["Branches", "Diagram", "Input", "Output", "Spec", "Stream", "Unit"]
 
@@ -54,7 +54,12 @@ class Diagram:
 
     def __repr__(self) -> str:
         s = self.spec
-        return f"<Diagram {s.name}: {len(s.inputs)} inputs, {len(s.boxes)} boxes, {len(s.outputs)} outputs>"
+        counts = (
+            plural(len(s.inputs), "input"),
+            plural(len(s.boxes), "box", "boxes"),
+            plural(len(s.outputs), "output"),
+        )
+        return f"<Diagram {s.name}: {', '.join(counts)}>"
 
     def input(
         self,
@@ -171,7 +176,14 @@ class Diagram:
 
 @dataclass(frozen=True)
 class Stream:
-    """What flows along an arrow of a diagram; each method adds a box and returns what comes out of it."""
+    """What flows along an arrow of a diagram; each method adds a box and returns what comes out of it.
+
+    `box_name` names the box in every method; where no keyword can be a column, `name` says the same.
+
+    >>> ticks = Diagram("ticks").input("ticks", "ts TIMESTAMP, n INT")
+    >>> ticks.filter("n > 0", box_name="some").map(name="n", box_name="slim").columns
+    ['name']
+    """
 
     diagram: Diagram
     source: str
@@ -181,9 +193,9 @@ class Stream:
         """The names of its columns."""
         return self.diagram.spec.columns(self.source)
 
-    def filter(self, predicate: str, name: str | None = None) -> Stream:
+    def filter(self, predicate: str, name: str | None = None, *, box_name: str | None = None) -> Stream:
         """The tuples for which the predicate is true."""
-        return self._then(Filter, name, predicate=predicate)
+        return self._then(Filter, _one(name, box_name), predicate=predicate)
 
     def route(
         self,
@@ -215,6 +227,7 @@ class Stream:
         utility: str | None = None,
         below: float | None = None,
         name: str | None = None,
+        box_name: str | None = None,
     ) -> Stream:
         """Without a share of the tuples (or of the keys), those where a condition is true, or those worth too little.
 
@@ -226,17 +239,18 @@ class Stream:
         ['ts', 'src', 'sev']
         """
         keys = (key,) if isinstance(key, str) else tuple(key)
-        return self._then(Drop, name, rate=rate, seed=seed, key=keys, where=where, utility=utility, below=below)
+        worth = {"where": where, "utility": utility, "below": below}
+        return self._then(Drop, _one(name, box_name), rate=rate, seed=seed, key=keys, **worth)
 
     def map(self, exprs: Mapping[str, str] | None = None, /, *, box_name: str | None = None, **columns: str) -> Stream:
         """New columns, each an expression; a column called `box_name` has to come in the dict."""
         return self._then(Map, box_name, exprs=dict(exprs or {}) | columns)
 
-    def union(self, *others: Stream, name: str | None = None) -> Stream:
+    def union(self, *others: Stream, name: str | None = None, box_name: str | None = None) -> Stream:
         """This stream and others of the same columns, as they arrive."""
         for other in others:
             self._same_diagram(other)
-        return self._then(Union, name, sources=(self.source, *(other.source for other in others)))
+        return self._then(Union, _one(name, box_name), sources=(self.source, *(other.source for other in others)))
 
     def aggregate(
         self,
@@ -269,12 +283,20 @@ class Stream:
         groups = (by,) if isinstance(by, str) else tuple(by)
         return self._then(Aggregate, box_name, by=groups, **windows, exprs=dict(exprs or {}) | columns)
 
-    def join(self, other: Stream, *, on: str, within: str | None = None, name: str | None = None) -> Stream:
+    def join(
+        self,
+        other: Stream,
+        *,
+        on: str,
+        within: str | None = None,
+        name: str | None = None,
+        box_name: str | None = None,
+    ) -> Stream:
         """Pairs of a tuple from here (`left.`) and one from there (`right.`), less than `within` apart."""
         self._same_diagram(other)
         if within is None:
             raise DiagramError("a join without a window", hint='say within="10 seconds"')
-        return self._then(Join, name, sources=(self.source, other.source), on=on, within=within)
+        return self._then(Join, _one(name, box_name), sources=(self.source, other.source), on=on, within=within)
 
     def resample(
         self,
@@ -310,7 +332,15 @@ class Stream:
         sources = (self.source, other.source)
         return self._then(Resample, box_name, sources=sources, window=window, by=groups, **what)
 
-    def bsort(self, value: str, *, buffer: int, by: str | Sequence[str] = (), name: str | None = None) -> Stream:
+    def bsort(
+        self,
+        value: str,
+        *,
+        buffer: int,
+        by: str | Sequence[str] = (),
+        name: str | None = None,
+        box_name: str | None = None,
+    ) -> Stream:
         """The same tuples, sorted as far as a buffer of `buffer` tuples can: what comes much too late stays too late.
 
         A tuple's time is raised to that of the one that pushed it out of the buffer; its columns stay as they are.
@@ -320,7 +350,7 @@ class Stream:
         ['ts', 'symbol', 'price']
         """
         groups = (by,) if isinstance(by, str) else tuple(by)
-        return self._then(BSort, name, value=value, buffer=buffer, by=groups)
+        return self._then(BSort, _one(name, box_name), value=value, buffer=buffer, by=groups)
 
     def sql_read(
         self,
@@ -332,6 +362,7 @@ class Stream:
         stable: bool = False,
         give_up: str = GIVE_UP,
         name: str | None = None,
+        box_name: str | None = None,
     ) -> Stream:
         """Each tuple with the rows that a database answers it; without an answer it is dropped, or gets nulls.
 
@@ -343,10 +374,16 @@ class Stream:
         (['ts', 'customer', 'name'], ['ts', 'customer', 'reason'])
         """
         fields = {"database": database, "missing": missing, "stable": stable, "give_up": give_up}
-        return self._then(SqlRead, name, statement=statement, gives=gives, **fields)
+        return self._then(SqlRead, _one(name, box_name), statement=statement, gives=gives, **fields)
 
     def sql_write(
-        self, statement: str, *, database: str = DATABASE, give_up: str = GIVE_UP, name: str | None = None
+        self,
+        statement: str,
+        *,
+        database: str = DATABASE,
+        give_up: str = GIVE_UP,
+        name: str | None = None,
+        box_name: str | None = None,
     ) -> Stream:
         """The same tuples, for each of which a database is changed, exactly once; `.bad` are those it refused.
 
@@ -355,7 +392,8 @@ class Stream:
         >>> kept.columns, kept.bad.columns
         (['ts', 'customer'], ['ts', 'customer', 'reason'])
         """
-        return self._then(SqlWrite, name, statement=statement, database=database, give_up=give_up)
+        fields = {"statement": statement, "database": database, "give_up": give_up}
+        return self._then(SqlWrite, _one(name, box_name), **fields)
 
     @property
     def bad(self) -> Stream:
@@ -412,3 +450,10 @@ class Branches:
         if name.startswith("__"):
             raise AttributeError(name)
         return self[name]
+
+
+def _one(name: str | None, box_name: str | None) -> str | None:
+    """The name of a box, under whichever of the two words it was given."""
+    if name is not None and box_name is not None and name != box_name:
+        raise DiagramError(f"a box with two names, '{name}' and '{box_name}'", hint="give box_name only")
+    return name if box_name is None else box_name

@@ -17,7 +17,7 @@ from borealis.diagram.durations import Duration, parse
 from borealis.diagram.frozen import Frozen
 from borealis.diagram.names import no_column
 from borealis.diagram.protection import Protection
-from borealis.errors import SHOWN_MOST, DiagramError, InputError, brief, did_you_mean
+from borealis.errors import SHOWN_MOST, DiagramError, InputError, article, brief, did_you_mean
 
 VERSION = 1  # of the YAML form
 LATE = ".late"  # the side stream of an input: what came after the boundary had passed it
@@ -53,9 +53,9 @@ class Input(Frozen):
             return fields
         times = [name for name, kind in sql.columns_of_ddl(fields["columns"]) if _is_timestamp(kind)]
         if len(times) != 1:
-            seen = f"{len(times)} TIMESTAMP columns" if times else "no TIMESTAMP column"
+            seen = f"are {len(times)} TIMESTAMP columns" if times else "is no TIMESTAMP column"
             hint = f"name one as time: {' or '.join(times)}" if times else "add one that holds a tuple's time"
-            raise DiagramError(f"no time column is named, and there is {seen}", hint=hint)
+            raise DiagramError(f"no time column is named, and there {seen}", hint=hint)
         return {**fields, "time": times[0]}
 
     @model_validator(mode="after")
@@ -408,7 +408,7 @@ def _read_box(name: str, body: Any) -> Box:
             f"box '{name}': no kind of box '{kind}'", hint=did_you_mean(kind, BOXES) or f"kinds are {', '.join(BOXES)}"
         )
     if not isinstance(parameters, dict):
-        raise DiagramError(f"box '{name}': a {kind} needs parameters", hint="write them as {from: ..., ...}")
+        raise DiagramError(f"box '{name}': {article(kind)} needs parameters", hint="write them as {from: ..., ...}")
     return BOXES[kind].from_plain(name, parameters)
 
 

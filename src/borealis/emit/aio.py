@@ -94,6 +94,7 @@ class AsyncClient:
         misses: int | None = None,
         without_backup: str | None = None,
         backup: Mapping[str, str] | None = None,
+        replace: bool = False,
     ) -> dict[str, Any]:
         """Run a diagram; see `Client.deploy`."""
         return await self._run(
@@ -110,6 +111,7 @@ class AsyncClient:
             misses=misses,
             without_backup=without_backup,
             backup=backup,
+            replace=replace,
         )
 
     async def undeploy(self, diagram: str) -> None:

@@ -147,6 +147,7 @@ class Client:
         misses: int | None = None,
         without_backup: str | None = None,
         backup: Mapping[str, str] | None = None,
+        replace: bool = False,
     ) -> dict[str, Any]:
         """Run a diagram: a Diagram or the path of its YAML file.
 
@@ -156,7 +157,11 @@ class Client:
         `ha` (amnesia, passive, active, upstream-backup; none) and `guarantee` (gap, no-loss, precise) say how all
         units are protected, over what the diagram says; `interval` between checkpoints or trimming messages ("500
         ms"), `ping` and `misses` when a node is held to be dead, `backup` where a unit's backup shall be;
-        `without_backup` (refuse, degrade) what happens where no node is left for one.
+        `without_backup` (refuse, degrade) what happens where no node is left for one. The answer has `warnings`:
+        where `no-loss` leaves state behind a unit that may count tuples twice, for one.
+
+        `replace` ends what runs under the diagram's name, once the new one is known to be sound. State and streams of
+        the old one are gone then: the new one begins from empty, and readers of the old streams are told so.
         """
         if isinstance(diagram, str) and "\n" in diagram:
             hint = "give Diagram.from_yaml(text), or the path of a file"
@@ -171,6 +176,7 @@ class Client:
             "places": dict(place or {}),
             "pieces": units or 1,
             "buckets": buckets,
+            "replace": replace,
         }
         demand: dict[str, Any] = {
             "ha": ha,

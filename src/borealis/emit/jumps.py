@@ -2,24 +2,34 @@
 
 From a frontier F on, tuples got new ids from J on: the ids in [F, J) are left out. Whoever wants one of them, because
 it had tuples that nobody has any more, goes on at J.
+
+A unit that reads a jump passes it on: what it makes of the tuples behind it has ids behind a hole of its own, so that
+the last reader hears of it. Such a hop is a property of the input, and comes out the same for each copy of the unit; a
+jump after a takeover goes beyond all that the dead one may have given, its hops included.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-JUMP = 1_000_000_000  # ids are left out up to a multiple of this
+HOP = 1_000_000_000  # ids are left out up to a multiple of this where a jump is passed on
+JUMP = 1_000 * HOP  # and up to a multiple of this where a recovery cannot go on
 
 Interval = tuple[int, int]
 
 
-def above(frontier: int) -> int:
+def above(frontier: int, step: int = JUMP) -> int:
     """Where ids go on that cannot go on at a frontier.
 
-    >>> above(0), above(17), above(JUMP), above(JUMP + 1)
-    (1000000000, 1000000000, 2000000000, 2000000000)
+    >>> above(0), above(JUMP), above(17, HOP), above(JUMP + 1, HOP)
+    (1000000000000, 2000000000000, 1000000000, 1001000000000)
     """
-    return (frontier // JUMP + 1) * JUMP
+    return (frontier // step + 1) * step
+
+
+def is_jump(due: int, first: int) -> bool:
+    """Whether a stream that goes on at `first` has left ids out there; if not, tuples from `due` on were dropped."""
+    return due // HOP < first // HOP
 
 
 class Jumps:

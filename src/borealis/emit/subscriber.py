@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from borealis.clock import Clock, WallClock
 from borealis.emit.coordinator import Location
-from borealis.emit.jumps import JUMP
+from borealis.emit.jumps import is_jump
 from borealis.emit.places import Places
 from borealis.emit.queue import MovedError, StandbyError
 from borealis.emit.retrying import RETRIES, TEMPORARY_STATUS, Backoff, Retries, is_temporary
@@ -428,7 +428,7 @@ class Subscription:
         self._incarnation = max(self._incarnation, feed.incarnation)
         self.reconnects += self._epoch is not None
         if self._anew:
-            if feed.epoch == self._epoch and feed.next_id // JUMP == self._next // JUMP:
+            if feed.epoch == self._epoch and not is_jump(self._next, feed.next_id):
                 self.lost += max(0, feed.next_id - self._next)
             if self._epoch is None:
                 self._position = self._had = feed.next_id

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from borealis.diagram.durations import show
+from borealis.diagram.durations import about
 from borealis.diagram.spec import Input
 from borealis.errors import InputError
 from borealis.tuples import FIRST_TIME, LAST_TIME, Int64s
@@ -129,7 +129,7 @@ class EntryPoint:
         late = time < boundary
         if spec.late == "fail" and late.any():
             first = int(np.flatnonzero(late)[0])
-            behind = show(int(boundary[first]) - int(time[first]))
+            behind = about(int(boundary[first]) - int(time[first]))
             self.refused = InputError(
                 f"input '{spec.name}': row {cursor.position + first + 1} is late by {behind}",
                 hint="raise slack, or set late: keep to have late tuples set aside",

@@ -48,7 +48,8 @@ class Train:
     order: tuple[Passed, ...] = ()  # the order in which its inputs were merged
     silent: bool = False  # what comes of it is known downstream already
     free: bool = True  # merged as tuples arrived, not as a script says
-    leaps: bool = False  # ids of an input were left out in it
+    leaps: bool = False  # ids of an input were left out in it, or tuples lost
+    jumps: bool = False  # it begins where ids of an input were left out, in a recovery
 
 
 @dataclass(frozen=True)
@@ -208,6 +209,10 @@ class InputManager:
     def cursors(self) -> dict[str, Cursor]:
         """Where every input stands after the newest train."""
         return {name: intake.cut for name, intake in self._intakes.items()}
+
+    def rows_read(self) -> int:
+        """How many rows all inputs have given so far, whether they are in a train or not; earlier starts included."""
+        return sum(intake.entry.cursor.position for intake in self._intakes.values())
 
     def next_train(self, after: int, wait: float) -> int | None:
         """The number of the train after `after`, waiting for it at most so many seconds."""
@@ -379,15 +384,18 @@ class InputManager:
         return False
 
     def _by_arrival(self) -> list[Piece]:
-        """What is pending, each input its share: a fast one must not keep the others waiting."""
+        """What is pending, each input its share: a fast one must not keep the others waiting.
+
+        Where ids jumped a train begins, whatever the others have: so it is the same place for all copies of the unit.
+        """
         self._write_idle_boundaries()
         rows, size = self.admission.rows_most, self.admission.bytes_most
         pieces: list[Piece] = []
-        waiting = sorted((i.rows, name) for name, i in self._intakes.items() if i.pending)
-        for n, (_, name) in enumerate(waiting):
+        waiting = sorted((not i.at_jump, i.rows, name) for name, i in self._intakes.items() if i.pending)
+        for n, (_, _, name) in enumerate(waiting):
             intake, shares = self._intakes[name], len(waiting) - n
             rows_mine, size_mine = max(1, rows // shares), size // shares
-            while intake.pending and rows_mine > 0:
+            while intake.pending and rows_mine > 0 and not (pieces and intake.at_jump):
                 first = intake.pending[0]
                 fit = size_mine // max(1, first.nbytes // max(1, len(first)))
                 if fit < 1 and pieces and pieces[-1].name == name:
@@ -413,6 +421,9 @@ class InputManager:
                 name, position, boundary = left[0]
                 intake = self._intakes[name]
                 while (intake.cut.position, intake.cut.boundary) < (position, boundary) and room > 0:
+                    if pieces and intake.at_jump and not intake.is_beyond(position):
+                        room = 0
+                        break
                     taken = intake.take_until(position, boundary)
                     if taken is None:
                         break
@@ -542,10 +553,11 @@ class InputManager:
         (self.depot / f"{number}.json").write_text(json.dumps(header))
         final = all(i.done for i in self._intakes.values())
         leaps = any(isinstance(p.rows, Relayed) and p.rows.leaps for p in pieces)
+        jumps = isinstance(pieces[0].rows, Relayed) and pieces[0].rows.jumps
         with self._changed:
             self._next_cause += events
             self._trains[number] = Train(
-                number, self.cursors(), self._next_cause, rows, final, passed(pieces), silent, free, leaps
+                number, self.cursors(), self._next_cause, rows, final, passed(pieces), silent, free, leaps, jumps
             )
             self._made, self._final = number, final
             self._tell()

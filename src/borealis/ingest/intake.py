@@ -80,6 +80,12 @@ class Intake:
         self.size = max(0, self.size - early.nbytes) if self.pending else 0
         return early
 
+    @property
+    def at_jump(self) -> bool:
+        """Whether ids were left out before what comes next: whatever comes of that gets ids behind a hole, too."""
+        first = self.pending[0] if self.pending else None
+        return isinstance(first, Relayed) and first.jumps
+
     def is_beyond(self, position: int) -> bool:
         """Whether what comes next lies behind this place: ids were left out, or tuples dropped, in between."""
         first = self.pending[0] if self.pending else None

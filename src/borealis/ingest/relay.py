@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import pyarrow as pa
 
+from borealis.emit.jumps import is_jump
 from borealis.ingest.entry import Cursor
 from borealis.section import NOTHING, Section
 from borealis.tuples import LAST_TIME, TIME, Int64s
@@ -40,6 +41,7 @@ class Relayed:
     start: Cursor  # before the first row
     section: Section
     leaps: bool = False  # ids were left out, or tuples lost, right before it
+    jumps: bool = False  # ids were left out there, in a recovery: it begins a train
 
     @property
     def rows(self) -> pa.Table:
@@ -69,7 +71,7 @@ class Relayed:
     def split(self, stop: int) -> tuple[Relayed, Relayed]:
         """The first `stop` rows, and the rest."""
         at = self.section.first + stop
-        head = Relayed(self.start, self.section.until(at), self.leaps)
+        head = Relayed(self.start, self.section.until(at), self.leaps, self.jumps)
         return head, Relayed(self.cursor(stop), self.section.since(at))
 
     def part(self, position: int, boundary: int) -> tuple[Relayed | None, Relayed | None]:
@@ -84,7 +86,9 @@ class Relayed:
         mine = at & (section.bound <= boundary)
         head = replace(head, at=np.append(head.at, section.at[mine]), bound=np.append(head.bound, section.bound[mine]))
         start = replace(self.cursor(len(head)), boundary=head.final)
-        return Relayed(self.start, head, self.leaps), Relayed(start, section.since(position).above(head.final))
+        return Relayed(self.start, head, self.leaps, self.jumps), Relayed(
+            start, section.since(position).above(head.final)
+        )
 
     def weights(self) -> Int64s:
         """For each row how many events it stands for: itself, and the boundaries before it."""
@@ -111,6 +115,7 @@ class Relay:
 
     def __init__(self, spec: Feed, cursor: Cursor) -> None:
         self.spec, self.cursor = spec, cursor
+        self._leapt = self._jumped = False  # before what comes next: nothing stood behind it so far
 
     def admit(self, section: Section) -> Relayed:
         """The section as it goes into trains; boundaries that are known are dropped.
@@ -120,8 +125,11 @@ class Relay:
         if section.first < self.cursor.position:
             raise ValueError(f"stream '{self.spec.name}': tuple {section.first} came after {self.cursor.position - 1}")
         section = section.above(self.cursor.boundary)
-        leaps = section.first > self.cursor.position
-        admitted = Relayed(replace(self.cursor, position=section.first), section, leaps)
+        leaps = self._leapt or section.first > self.cursor.position
+        jumps = self._jumped or is_jump(self.cursor.position, section.first)
+        admitted = Relayed(replace(self.cursor, position=section.first), section, leaps, jumps)
+        empty = not len(section) and not len(section.bound)
+        self._leapt, self._jumped = empty and leaps, empty and jumps
         ended = section.final == LAST_TIME
         newest = max(self.cursor.newest, int(section.time.max())) if len(section) else self.cursor.newest
         self.cursor = replace(self.cursor, position=section.stop, boundary=section.final, newest=newest, ended=ended)

@@ -178,7 +178,10 @@ class Entry:
                 hint=f"send batch {last + 1}",
             )
         if self._point.cursor.ended:
-            raise InputError(f"stream {self.queue.stream} has ended", hint="deploy the diagram anew")
+            raise InputError(
+                f"stream {self.queue.stream} has ended",
+                hint="deploy the diagram again: borealis deploy --replace DIAGRAM.yaml, from empty streams",
+            )
 
     def _wait_for_room(self, seconds: float) -> bool:
         return self.queue.wait_for_room(seconds) and self.late.wait_for_room(seconds)

@@ -52,9 +52,13 @@ class NodeFigures:
         state = GaugeMetricFamily("borealis_unit_state_bytes", "State tables of the unit", labels=UNIT)
         lag = GaugeMetricFamily("borealis_unit_lag_tuples", "Tuples received and not yet committed", labels=UNIT)
         aside = CounterMetricFamily("borealis_unit_errors", "Tuples that a box could not take, set aside", labels=UNIT)
+        jumps = CounterMetricFamily(
+            "borealis_unit_jumps", "Recoveries upstream behind which tuples may come again, or are missing", labels=UNIT
+        )
         for unit in now.units:
             labels = [unit.diagram, unit.unit]
             aside.add_metric(labels, unit.errors)
+            jumps.add_metric(labels, unit.jumps)
             running.add_metric(labels, 1.0 if unit.state == "running" else 0.0)
             trains.add_metric(labels, unit.trains)
             taken.add_metric(labels, unit.rows_in)
@@ -62,7 +66,7 @@ class NodeFigures:
             seconds.add_metric(labels, unit.train_ms / 1000)
             state.add_metric(labels, unit.state_bytes)
             lag.add_metric(labels, unit.lag_rows)
-        yield from (running, trains, taken, given, seconds, state, lag, aside)
+        yield from (running, trains, taken, given, seconds, state, lag, aside, jumps)
 
     def _queues(self, now: NodeStatus) -> Iterator[Metric]:
         tuples = CounterMetricFamily("borealis_stream_tuples", "Tuples on the stream so far", labels=["stream"])
@@ -83,7 +87,7 @@ class NodeFigures:
             if queue.stream in now.entries:
                 late.add_metric(labels, queue.late)
             for reader, acked in queue.readers.items():
-                behind.add_metric([queue.stream, reader], queue.next_id - acked)
+                behind.add_metric([queue.stream, reader], min(queue.held_rows, queue.next_id - acked))
         yield from (tuples, held, rows, dropped, late, bound, behind)
 
     def _logs(self, now: NodeStatus) -> Iterator[Metric]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from borealis.diagram.durations import show
+from borealis.diagram.durations import about
 from borealis.ingest.entry import Cursor
 from borealis.ingest.sources.base import LiveSource
 from borealis.tuples import FIRST_TIME, LAST_TIME
@@ -30,11 +31,13 @@ class Progress:
     state_bytes: int = 0
     errors: int = 0  # tuples that a box could not take
     last_error: str = ""
+    jumps: int = 0  # how often ids of its inputs were left out, in recoveries upstream
     train_ms: deque[float] = field(default_factory=lambda: deque(maxlen=TRAINS_REMEMBERED))
     recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=20))  # when, rows_in
     resumed_after: int = 0  # the train a restarted run goes on after
     ends: tuple[Any, ...] = ()  # sources and sinks; those that can be cut off have a `note`
     live: dict[str, LiveSource] = field(default_factory=dict)  # sources that count what they cannot read
+    rows_read: Callable[[], int] = lambda: 0  # from the sources, committed or not
 
     def note(self, rows_in: int, ms: float, cursors: dict[str, Cursor], state_bytes: int) -> None:
         """A train was committed."""
@@ -112,7 +115,7 @@ class Progress:
     def warnings(self) -> list[str]:
         """What a user should know although nothing failed."""
         late = [
-            f"{n:,} late tuples on '{name}', up to {show(self.lateness_us[name])} behind the boundary: "
+            f"{n:,} late tuples on '{name}', up to {about(self.lateness_us[name])} behind the boundary: "
             f"raise its slack, or take them from the output '{name}.late'"
             for name, n in self.late.items()
             if n

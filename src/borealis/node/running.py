@@ -122,6 +122,7 @@ class RunningUnit:
             state_bytes=progress.state_bytes,
             inputs={f"{self.order.diagram}/{a}": c["position"] for a, c in self.run.cursors().items()},
             lag_rows=self.run.manager.waiting(),
+            jumps=progress.jumps,
             boundary=min((q.boundary for q in self.queues.values()), default=-(2**63)),
             error=str(failure) if failure is not None else "; ".join([*self.dying(), *awaited]),
             errors=progress.errors,

@@ -17,11 +17,12 @@ import numpy as np
 import pyarrow as pa
 
 from borealis.clock import Clock
-from borealis.diagram.spec import Input, Unit
-from borealis.emit.jumps import JUMP, above
+from borealis.diagram.differences import differences, sentence
+from borealis.diagram.spec import Input, Spec, Unit
+from borealis.emit.jumps import HOP, JUMP, above
 from borealis.emit.queue import OutputQueue
 from borealis.emit.sinks.base import FollowingSink, Sink
-from borealis.errors import BorealisError, TrainError
+from borealis.errors import BorealisError, OutputError, TrainError
 from borealis.ha.steps import Step
 from borealis.ingest.causes import Passed
 from borealis.ingest.input_manager import InputManager, Script, Train, cursors_from_json, cursors_to_json
@@ -125,6 +126,7 @@ class UnitRun:
             admission=options.admission,
             clock=clock,
         )
+        self.progress.rows_read = self.manager.rows_read
         self._header_now = header or self._header(Train(0, self.manager.cursors(), 0, 0, False), {}, 0)
         self.watch: Callable[[Step, Mapping[Key, bytes]], None] | None = None  # told of each commit, before the next
         self.reason: Callable[[str, str, str], str] | None = None  # why a tuple fails in a box's expression
@@ -166,7 +168,14 @@ class UnitRun:
     def _recover(self) -> dict[str, Any] | None:
         assert self.options.state is not None
         belongs = {"diagram": self.unit.spec.fingerprint(), "buckets": self.compiled.program.buckets}
-        self._commits = CommitLog(self.options.state, belongs, self.compiled.tables)
+        spec = self.unit.spec
+        self._commits = CommitLog(
+            self.options.state,
+            belongs,
+            self.compiled.tables,
+            lambda kept: sentence(differences(Spec.from_yaml(kept), spec)),
+            spec.to_yaml(),
+        )
         found = self._commits.recover()
         self.life = self._commits.life(self.life)
         if found.header is None:
@@ -182,8 +191,21 @@ class UnitRun:
     def _open_sinks(self, header: dict[str, Any] | None) -> None:
         # an output the earlier run did not have starts afresh
         self._positions = {n: p for n, p in header["sinks"].items() if n in self.sinks} if header else {}
+        before = header.get("places", {}) if header else {}
         for name, sink in self.sinks.items():
-            sink.open(self._sink_schema(name), self._positions.get(name))
+            went, goes = before.get(name), place_of(sink)
+            moved = OutputError(
+                f"output '{name}' went to {went and went[1]} up to train {self._committed:,}, not to {goes[1]}",
+                hint="let it go there again, or give another state directory to start anew",
+            )
+            if self._positions.get(name) and went is not None and went[0] != goes[0]:
+                raise moved
+            try:
+                sink.open(self._sink_schema(name), self._positions.get(name))
+            except OutputError:
+                if went is None or went == goes:
+                    raise
+                raise moved from None
 
     def _sink_schema(self, name: str) -> pa.Schema:
         schema = self.compiled.outlets[name].schema
@@ -305,6 +327,10 @@ class UnitRun:
             self._jumps = False
             for queue in self.queues.values():
                 queue.jump_to(beyond(queue, queue.next_id))
+        elif train.jumps and not train.silent:  # readers hear of what this unit has heard of
+            for queue in self.queues.values():
+                queue.jump_to(above(queue.next_id, HOP))
+        self.progress.jumps += train.jumps
         self._explain(arrived)
         deltas, sections = self._deltas(arrived), {} if train.silent else self._sections(arrived)
         self._write_outputs(arrived)
@@ -317,7 +343,8 @@ class UnitRun:
         for name, piece in sections.items():  # last: what is in a queue cannot be taken back
             if len(piece) or len(piece.bound):
                 self.queues[name].append(piece)
-            self._ids[name] = self.progress.rows_out[name] = piece.stop
+            self.progress.rows_out[name] = self.progress.rows_out.get(name, self._ids[name]) + len(piece)
+            self._ids[name] = piece.stop
         self._committed, self._positions, self._rows = train.number, positions, rows
         self._header_now = self._header(train, positions, rows)
         for name, sink in self.sinks.items():
@@ -386,6 +413,7 @@ class UnitRun:
             "cursors": cursors_to_json(train.cursors),
             "next_cause": train.next_cause,
             "sinks": dict(positions),
+            "places": {name: place_of(sink) for name, sink in self.sinks.items()},
             "ids": dict(self._ids),
             "errors": self.progress.errors,
             "rows": rows,
@@ -536,6 +564,15 @@ class UnitRun:
         if self._commits is not None:
             self._commits.close()
         shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def place_of(sink: Sink) -> list[str]:
+    """How a sink counts its positions, and where it leads, for a later run to compare."""
+    where = getattr(sink, "target", None)
+    if isinstance(where, Path):
+        return [type(sink).__name__, str(where.absolute())]
+    topic = getattr(sink, "topic", None)
+    return [type(sink).__name__, f"topic {topic}"] if topic else ["rows", "no file"]
 
 
 def new_life() -> str:

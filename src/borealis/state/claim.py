@@ -24,6 +24,14 @@ class Kind:
     other: str
 
 
+class OtherOwnerError(StateError):
+    """A directory belongs to something else; `what` of it is another."""
+
+    def __init__(self, message: str, hint: str, what: str) -> None:
+        super().__init__(message, hint=hint)
+        self.what = what
+
+
 class Claim:
     """Holds the directory until `close`. A second process is refused, and so is anything it does not belong to.
 
@@ -66,9 +74,10 @@ class Claim:
             raise StateError(f"{self.path} is damaged", hint=anew)
         for what in {**mine, **theirs}:
             if theirs.get(what) != mine.get(what):
-                raise StateError(
+                raise OtherOwnerError(
                     f"the {noun} in {self.root} is of another {what}: {theirs.get(what)}, not {mine.get(what)}",
                     hint=f"give another {noun} directory, or delete this one to start anew",
+                    what=what,
                 )
         return True
 

@@ -10,7 +10,8 @@ The protocol:
 A restart takes the newest whole base, then every record behind it up to the first that is torn or damaged; the log is
 cut there. Only the newest segment with records can be torn by a crash, so damage before it, or trains that are missing
 altogether, are refused. Files: `base-<train>.bin`, `log-<first train>.bin`, `state.json` (what the state belongs to),
-`life` (under which name outsiders know it), `begun.bin` (the train that was run last, where a replay needs it), `lock`.
+`diagram.yaml` (that diagram, to say how another differs), `life` (under which name outsiders know it), `begun.bin` (the
+train that was run last, where a replay needs it), `lock`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import IO, Any
 
 from borealis.errors import StateError
 from borealis.state import claim
-from borealis.state.claim import Claim, Kind
+from borealis.state.claim import Claim, Kind, OtherOwnerError
 from borealis.state.delta import TableSpec, merge_deltas, pack, unpack
 from borealis.state.disk import disk, one_line
 from borealis.state.log import Key
@@ -57,7 +58,15 @@ class Recovered:
 class CommitLog:
     """One unit's commits on disk. One process at a time: a second one is refused."""
 
-    def __init__(self, root: Path, belongs: Mapping[str, Any], specs: Mapping[str, Sequence[TableSpec]]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        belongs: Mapping[str, Any],
+        specs: Mapping[str, Sequence[TableSpec]],
+        differs: Callable[[str], str] = lambda kept: "",
+        diagram: str = "",
+    ) -> None:
+        """`diagram` is kept beside the state; `differs` says how a diagram that was kept is another than this one."""
         self.root, self.specs = root, specs
         self._segment: IO[bytes] | None = None
         self._length = 0  # of the segment's whole records
@@ -70,12 +79,24 @@ class CommitLog:
             self._claim = Claim(root, KIND)
         try:
             mine = {"version": VERSION, **belongs}
-            if not self._claim.is_mine(mine, bool(self._numbered("log") or self._numbered("base"))):
-                with _disk(root):
+            new = not self._claim.is_mine(mine, bool(self._numbered("log") or self._numbered("base")))
+            with _disk(root):
+                if diagram and not self._diagram.exists():
+                    write_whole(self._diagram, diagram.encode())
+                if new:
                     write_whole(self._claim.path, json.dumps(mine).encode())
+        except OtherOwnerError as error:
+            self._claim.close()
+            if error.what == "diagram" and self._diagram.exists() and (how := differs(self._diagram.read_text())):
+                raise StateError(f"the state in {root} is of another diagram: {how}", hint=error.hint) from None
+            raise
         except BaseException:
             self._claim.close()
             raise
+
+    @property
+    def _diagram(self) -> Path:
+        return self.root / "diagram.yaml"
 
     def life(self, suggested: str) -> str:
         """The name under which the runs of this state are known elsewhere; the first one's suggestion stays."""

@@ -408,6 +408,7 @@ class UnitStatus(Message):
     state_bytes: int = 0
     inputs: dict[str, int] = {}  # stream to the id up to which trains are committed
     lag_rows: int = 0  # received, but in no committed train yet
+    jumps: int = 0  # how often its inputs left ids out: tuples before that are missing, or came again behind it
     boundary: int = -(2**63)  # the least of its outputs
     error: str = ""
     errors: int = 0  # tuples that a box could not take, set aside

@@ -128,6 +128,31 @@ def test_twice_under_one_name_is_refused_and_the_first_runs_on(town: Town) -> No
     assert orders(town) == before
 
 
+def test_one_that_replaces_another_begins_where_that_ended(town: Town) -> None:
+    """Placed as if the old one were not there; the old one runs on until the new one is known to be sound."""
+    first = deploy(town.cluster, Wish(traffic(), pieces=3))
+    town.beat()
+    before = orders(town)
+    for node in town.yard.nodes.values():
+        node.fail["check"] = ExpressionError("no column 'byte'")
+    with pytest.raises(ExpressionError):
+        deploy(town.cluster, Wish(traffic(), replace=True))
+    for node in town.yard.nodes.values():
+        node.fail.clear()
+    with pytest.raises(DiagramError):
+        deploy(town.cluster, Wish(traffic(), cuts=("nothing",), replace=True))
+    assert orders(town) == before
+    assert town.catalog.layouts() == [first]
+    queue = town.yard["node1"].queues["traffic/packets"]
+    second = deploy(town.cluster, Wish(traffic().replace("bytes > 10", "bytes > 20"), replace=True))
+    assert [u.node for u in second.units] == ["node1"]
+    assert "undeploy traffic" in orders(town)["node3"]
+    assert {key for node in town.yard.nodes.values() for key in node.units} == {("traffic", "u1")}
+    assert town.yard["node1"].queues["traffic/packets"] is not queue
+    assert town.catalog.layouts() == [second]
+    assert deploy(town.cluster, Wish(traffic("new"), replace=True)).state == "running"  # nothing to replace
+
+
 def test_twice_at_the_same_time_one_is_refused(town: Town) -> None:
     inside, go_on = threading.Event(), threading.Event()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from stand_ins import Town, Yard, traffic, two_sides
 
 from borealis.coordinator.backups import candidates, with_backups, with_peer
 from borealis.coordinator.demands import Demand
-from borealis.coordinator.deployment import Wish, deploy, undeploy
+from borealis.coordinator.deployment import Wish, deploy, undeploy, warnings
 from borealis.coordinator.layout import EntryPlace, Layout, Shield, UnitPlace
 from borealis.coordinator.placement import Load
 from borealis.coordinator.refusals import AbsentError, MissingError
@@ -85,6 +86,19 @@ def test_a_backup_that_cannot_be_there_is_refused(wanted: dict[str, str], says: 
 
 
 # -- what is ordered
+
+
+def test_state_behind_a_unit_that_repeats_is_warned_of(town: Town) -> None:
+    """A join merges its inputs as they arrive; the windows behind it may count its pairs twice."""
+    yaml = two_sides().replace(
+        "outputs:",
+        "  sums: {aggregate: {from: both, by: [], size: 1 second, exprs: {n: count(*)}}}\noutputs:\n  sums: sums",
+    )
+    asked = Demand("passive", "no-loss")
+    [warning] = warnings(deploy(town.cluster, Wish(yaml, cuts=("sums",), demand=asked)))
+    assert "and 'sums' behind it counts them twice; with the guarantee 'precise'" in warning
+    for wish in (Wish(yaml, demand=asked), Wish(yaml, cuts=("sums",), demand=Demand("passive")), Wish(yaml, ("sums",))):
+        assert warnings(deploy(town.cluster, replace(wish, replace=True))) == []
 
 
 def test_both_sides_know_each_other_and_backups_come_first(town: Town) -> None:

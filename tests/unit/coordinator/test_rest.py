@@ -98,6 +98,11 @@ def test_deploy_look_and_undeploy(town: Rest) -> None:
 def test_yaml_may_be_sent_as_it_is(town: Rest) -> None:
     made = town.http.post("/v1/diagrams", content=traffic(), headers={"content-type": "application/yaml"})
     assert made.status_code == 201
+    again = town.http.post("/v1/diagrams", content=traffic(), headers={"content-type": "application/yaml"})
+    assert "--replace" in again.text
+    other = town.http.post("/v1/diagrams?replace=true", content=traffic(), headers={"content-type": "application/yaml"})
+    assert other.status_code == 201
+    assert town.deploy(replace=True).status_code == 201
     bad = town.http.post("/v1/diagrams", content=b"\xff\xfe", headers={"content-type": "application/yaml"})
     assert "UTF-8" in problem(bad, 400, "WireError").message
 
@@ -259,7 +264,7 @@ def test_status_tells_rates_lag_and_boundaries(town: Rest) -> None:
             first_id=0,
             next_id=700 * second,
             boundary=2**63 - 1,
-            held_rows=9,
+            held_rows=900,
             held_bytes=99,
             dropped=0,
             readers={"traffic.u1": 500 * second},
@@ -273,7 +278,7 @@ def test_status_tells_rates_lag_and_boundaries(town: Rest) -> None:
     assert (unit["state"], unit["waiting"]) == ("waiting", [{"why": "a database is away", "seconds": 3.0}])
     assert (unit["lag_rows"], unit["boundary"], unit["ended"]) == (600, 3_000_000, False)
     stream = next(s for s in status["streams"] if s["stream"] == "traffic/packets")
-    assert (stream["rows_per_s"], stream["held_rows"], stream["held_bytes"]) == (700, 9, 99)
+    assert (stream["rows_per_s"], stream["held_rows"], stream["held_bytes"]) == (700, 900, 99)
     assert (stream["boundary"], stream["ended"]) == (None, True)
     assert next(n for n in status["nodes"] if n["node"] == "node1")["busy"] == 0.2
 

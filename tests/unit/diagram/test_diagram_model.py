@@ -37,6 +37,28 @@ def test_names_are_given_where_none_is() -> None:
     assert a.map({"box_name": "v", "self": "v"}, box_name="m", exprs="k").columns == ["box_name", "self", "exprs"]
     assert a.aggregate(over="1 second", exprs={"by": "count(*)"}, box_name="g").columns[-1] == "by"
     assert a.union(a, name="u").source == "u"
+    assert repr(Diagram("d")) == "<Diagram d: 0 inputs, 0 boxes, 0 outputs>"
+    assert repr(d) == "<Diagram d: 1 input, 6 boxes, 0 outputs>"
+
+
+def test_box_name_names_a_box_of_every_kind() -> None:
+    a = Diagram("d").input("a", SCHEMA)
+    named = [
+        a.filter("v > 0", box_name="b0"),
+        a.drop(0.5, box_name="b1"),
+        a.union(a, box_name="b2"),
+        a.join(a, on="left.k = right.k", within="1 second", box_name="b3"),
+        a.bsort("v", buffer=3, box_name="b4"),
+        a.sql_read("SELECT n FROM t WHERE k = :k", gives="n INT", box_name="b5"),
+        a.sql_write("INSERT INTO t (k) VALUES (:k)", box_name="b6"),
+        a.map(name="k", box_name="b7"),
+        a.aggregate(over="1 second", name="count(*)", box_name="b8"),
+        a.resample(a, "v", "previous", window="1 second", box_name="b9"),
+    ]
+    assert [one.source for one in named] == [f"b{i}" for i in range(10)]
+    assert a.route(name="v > 0", box_name="r").name.source == "r.name"
+    with pytest.raises(DiagramError, match=r"a box with two names, 'x' and 'y'. Hint: give box_name only"):
+        a.filter("v > 0", name="x", box_name="y")
 
 
 def test_a_failed_addition_leaves_no_trace() -> None:
@@ -78,7 +100,7 @@ def test_a_failed_addition_leaves_no_trace() -> None:
     ("fields", "message"),
     [
         ({"columns": "k STRING"}, "no time column is named, and there is no TIMESTAMP column"),
-        ({"columns": "a TIMESTAMP, b TIMESTAMP"}, "2 TIMESTAMP columns. Hint: name one as time: a or b"),
+        ({"columns": "a TIMESTAMP, b TIMESTAMP"}, "and there are 2 TIMESTAMP columns. Hint: name one as time: a or b"),
         ({"columns": SCHEMA, "time": "tss"}, "no column 'tss' (has: ts, k, v). Hint: did you mean 'ts'?"),
         ({"columns": SCHEMA, "time": "TS"}, "did you mean 'ts'?"),
         ({"columns": SCHEMA, "time": "k"}, "the time column 'k' is STRING"),

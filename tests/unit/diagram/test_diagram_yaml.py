@@ -17,6 +17,7 @@ from borealis.diagram.boxes.filter import Filter
 from borealis.diagram.boxes.join import Join
 from borealis.diagram.boxes.map import Map
 from borealis.diagram.boxes.union import Union
+from borealis.diagram.differences import differences
 from borealis.diagram.durations import show
 from borealis.diagram.model import Input, Output
 from borealis.errors import DiagramError
@@ -294,3 +295,31 @@ def test_what_is_wrong_is_told_briefly_however_long_it_is(text: str) -> None:
     with pytest.raises(DiagramError) as e:
         Spec.from_yaml(text)
     assert len(str(e.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "said"),
+    [
+        ("bytes > 100", "bytes > 200", ["box 'filter_1': predicate 'bytes > 100' there, 'bytes > 200' here"]),
+        ("kb: sum(kb)", "kb: max(kb)", ["box 'aggregate_1': kb 'sum(kb)' there, 'max(kb)' here"]),
+        ("{n: count(*), kb", "{kb", ["box 'aggregate_1': n 'count(*)' there, not given here"]),
+        ("slack: 2 seconds", "slack: 1 second", ["input 'packets': slack '2 seconds' there, '1 second' here"]),
+        ("per_source: agg", "by_source: agg", ["output 'per_source' is called 'by_source' here"]),
+        ("  pairs: join_1\n", "", ["output 'pairs' is only there"]),
+        ("pairs: join_1", "pairs: join_1\n  more: join_1", ["output 'more' is only here"]),
+        ("pairs: join_1", "pairs: map_1", ["output 'pairs': from 'join_1' there, 'map_1' here"]),
+        (
+            "filter: {from: packets, predicate: bytes > 100}",
+            "union: {from: [packets]}",
+            ["box 'filter_1': a filter there"],
+        ),
+        ("name: traffic", "name: other", ["called 'traffic' there, 'other' here"]),
+        ("  per_source: aggregate_1\n  pairs: join_1", "  pairs: join_1\n  per_source: aggregate_1", ["another order"]),
+        ("bytes > 100", "bytes > 100", []),
+    ],
+)
+def test_what_tells_one_diagram_from_another(was: str, now: str, said: list[str]) -> None:
+    assert was in GOLDEN
+    found = differences(Spec.from_yaml(GOLDEN), Spec.from_yaml(GOLDEN.replace(was, now)))
+    assert len(found) == len(said), found
+    assert all(part in whole for part, whole in zip(said, found, strict=True)), found

@@ -76,6 +76,25 @@ def test_the_whole_table(capfd: pytest.CaptureFixture[str]) -> None:
     }
 
 
+def test_state_behind_a_unit_that_repeats_is_warned_of(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    d = Diagram("met")
+    a, b = (d.input(name, "ts TIMESTAMP, n INT") for name in "ab")
+    slim = a.union(b, name="both").map(n="n", box_name="slim")
+    slim.output("plain")
+    slim.aggregate(by=[], over=window("1 second"), m="count(*)", box_name="sums").output("sums")
+    d.save(tmp_path / "met.yaml")
+    one = (tmp_path / "met.yaml", "--ha", "passive", "--guarantee", "no-loss")
+    text = " ".join(said(capfd, *one, "--cut", "slim", "--cut", "sums").split())
+    assert "warning: under 'no-loss' unit 'u1' may give tuples again after a takeover, and 'sums' behind it" in text
+    assert "'precise'" in text
+    for safe in (
+        one,
+        (*one, "--cut", "slim", "--guarantee", "precise"),
+        (*one, "--ha", "amnesia", "--guarantee", "gap"),
+    ):
+        assert json.loads(said(capfd, *safe, "--json"))["warnings"] == []
+
+
 def test_what_is_refused_is_told_with_its_reason(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     d = Diagram("late")
     late = d.input("a", "ts TIMESTAMP, k INT").late

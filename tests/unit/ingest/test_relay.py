@@ -2,14 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from borealis.emit.jumps import HOP
 from borealis.ingest.entry import Cursor
+from borealis.ingest.input_manager import InputManager, Script, Train
+from borealis.ingest.intake import Admission
 from borealis.ingest.relay import Feed, Relay, Relayed
 from borealis.section import Section, section
 from borealis.tuples import FIRST_TIME, LAST_TIME
+
+
+class Given:
+    """A stream whose sections are all there at once."""
+
+    def __init__(self, *sections: Section) -> None:
+        self._sections = sections
+
+    def sections(self, start: int, boundary: int) -> Iterator[Section]:
+        yield from self._sections
+
+
+def trains_of(folder: Path, feeds: dict[str, Given], rows_most: int, scripts: Sequence[Script] = ()) -> list[Train]:
+    """All trains to the end."""
+    schemas = dict.fromkeys(feeds, pa.schema([("n", pa.int64())]))
+    inputs, paces = [Feed(name) for name in feeds], dict.fromkeys(feeds, 1)
+    admission = Admission(rows_most=rows_most)
+    manager = InputManager(inputs, dict(feeds), schemas, paces, folder, admission=admission)
+    manager.follow(scripts)
+    manager.lead()
+    manager.start()
+    found: list[Train] = []
+    try:
+        while not found or not found[-1].final:
+            number = manager.next_train(len(found), 10.0)
+            assert number is not None, manager.failure
+            found.append(manager.train(number))
+            manager.release(number)
+    finally:
+        manager.stop()
+    return found
 
 
 def piece(first: int, rows: int, bounds: list[tuple[int, int]], standing: int = FIRST_TIME) -> Section:
@@ -47,3 +84,34 @@ def test_a_stream_that_drops_goes_on_behind_the_gap_but_never_back() -> None:
     assert relay.cursor.position == 9
     with pytest.raises(ValueError, match="tuple 8 came after 8"):
         relay.admit(piece(8, 1, []))
+
+
+def test_a_jump_stands_before_what_comes_next_and_a_loss_is_none() -> None:
+    relay = Relay(Feed("s"), Cursor(position=2, boundary=15))
+    lost = relay.admit(piece(7, 2, []))
+    assert (lost.leaps, lost.jumps) == (True, False)
+    nothing = relay.admit(piece(HOP, 0, [(HOP, 10)]))  # a boundary that is known: no event of any train
+    assert len(nothing.section.bound) == 0
+    head, rest = relay.admit(piece(HOP, 3, [])).split(1)
+    assert (head.leaps, head.jumps, rest.leaps, rest.jumps) == (True, True, False, False)
+    early, late = relay.admit(piece(2 * HOP, 3, [])).part(2 * HOP + 1, 15)
+    assert early is not None
+    assert late is not None
+    assert (early.jumps, late.jumps) == (True, False)
+    assert not relay.admit(piece(2 * HOP + 3, 1, [])).jumps
+
+
+@pytest.mark.parametrize("rows_most", [1, 2, 4, 100])
+def test_a_train_begins_where_ids_jumped_whatever_else_is_there(tmp_path: Path, rows_most: int) -> None:
+    """By arrival and by the script of another that arrived so: what comes of it can be told from what came before."""
+    jumping = Given(piece(0, 3, []), piece(HOP, 2, []), piece(2 * HOP, 2, [(2 * HOP + 2, LAST_TIME)]))
+    steady = Given(piece(0, 50, [(50, LAST_TIME)]))
+    trains = trains_of(tmp_path / "free", {"a": jumping, "b": steady}, rows_most)
+    assert all(train.order[0][0] == "a" for train in trains if train.jumps)
+    assert [t.order[0][1] // HOP for t in trains if t.jumps] == [1, 2]
+    before = [train.cursors["a"].position for train in trains if train.cursors["a"].position < HOP]
+    assert max(before) == 3  # all before the jump is in trains before it
+    order = tuple(place for train in trains for place in train.order)
+    again = trains_of(tmp_path / "script", {"a": jumping, "b": steady}, 7, [Script(order)])
+    assert [t.order[0][1] // HOP for t in again if t.jumps] == [1, 2]
+    assert sum(train.rows for train in again) == sum(train.rows for train in trains) == 57

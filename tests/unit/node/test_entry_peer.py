@@ -20,7 +20,7 @@ from borealis.tuples import FIRST_TIME
 from borealis.wire.messages import BatchHead
 
 SECOND = 1_000_000
-BILLION = 1_000_000_000
+TRILLION = 1_000_000_000_000
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int32())])
 Rows = list[tuple[int, int]]
 
@@ -372,24 +372,24 @@ def test_without_a_mirror_ids_jump_and_publishers_go_on() -> None:
     two = standby()
     two.open_up(2, jump=True)
     assert two.known("p").number == -1
-    assert two.take("p", BatchHead(number=17), batch(10)).next_id == BILLION + 1
-    assert two.take("p", BatchHead(number=17), batch(10)).next_id == BILLION + 1
+    assert two.take("p", BatchHead(number=17), batch(10)).next_id == TRILLION + 1
+    assert two.take("p", BatchHead(number=17), batch(10)).next_id == TRILLION + 1
     with pytest.raises(InputError, match="sent batch 19 to d/a after batch 17"):
         two.take("p", BatchHead(number=19), batch(11))
-    assert tuples(two.queue, 123) == [(BILLION, 0)]
+    assert tuples(two.queue, 123) == [(TRILLION, 0)]
 
 
 def test_the_next_jump_is_beyond_the_last_one() -> None:
     two = standby()
     two.open_up(3, jump=True)
-    assert two.queue.next_id == two.late.next_id == 2 * BILLION
+    assert two.queue.next_id == two.late.next_id == 2 * TRILLION
     three = standby()
-    three.queue.ack("d.u1", 0, 5 * BILLION)
+    three.queue.ack("d.u1", 0, 5 * TRILLION)
     three.open_up(2, jump=True)
-    assert (three.queue.next_id, three.late.next_id) == (6 * BILLION, BILLION)
+    assert (three.queue.next_id, three.late.next_id) == (6 * TRILLION, TRILLION)
     four = standby()
-    four.open_up(2, jump=True, above=7 * BILLION)
-    assert four.queue.next_id == 8 * BILLION
+    four.open_up(2, jump=True, above=7 * TRILLION)
+    assert four.queue.next_id == 8 * TRILLION
 
 
 # -- durable inputs
@@ -437,19 +437,19 @@ def test_a_jump_survives_a_restart_and_a_whole_record(tmp_path: Path) -> None:
     one.open_up(2, jump=True)
     one.close()
     one = primary(tmp_path / "one")
-    assert (one.queue.next_id, one.late.next_id) == (BILLION, BILLION)
+    assert (one.queue.next_id, one.late.next_id) == (TRILLION, TRILLION)
     one.take("p", BatchHead(number=0), batch(10))
     one.close()
     one = primary(tmp_path / "one")
-    assert tuples(one.queue, 77) == [(BILLION, 0)]
+    assert tuples(one.queue, 77) == [(TRILLION, 0)]
     two = standby(tmp_path / "two")
     one.set_mirror(two.absorb)
     one.take("p", BatchHead(number=1), batch(11, n=1))
     two.open_up(2)
-    assert tuples(two.queue, 77) == [(BILLION, 0), (BILLION + 1, 1)]
+    assert tuples(two.queue, 77) == [(TRILLION, 0), (TRILLION + 1, 1)]
     two.close()
     two = primary(tmp_path / "two")
-    assert tuples(two.queue, 77) == [(BILLION, 0), (BILLION + 1, 1)]
+    assert tuples(two.queue, 77) == [(TRILLION, 0), (TRILLION + 1, 1)]
     one.close()
     two.close()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from borealis.diagram.model import Diagram
 from borealis.diagram.spec import Unit
-from borealis.errors import StateError
+from borealis.emit.sinks import DiscardSink, Sink, file_sink
+from borealis.errors import OutputError, StateError
 from borealis.ha.steps import Step as Done
 from borealis.ingest.entry import Cursor
 from borealis.ingest.planned import unpack
@@ -72,9 +73,15 @@ def compiled(database: Embedded, inputs: str = "ab") -> tuple[Unit, Compiled]:
     return Unit(name="u", spec=d.validate()), made
 
 
-def begin(database: Embedded, sources: dict[str, Any], state: Path | None, resume: Handover | None = None) -> UnitRun:
+def begin(
+    database: Embedded,
+    sources: dict[str, Any],
+    state: Path | None,
+    sinks: Mapping[str, Sink] | None = None,
+    resume: Handover | None = None,
+) -> UnitRun:
     unit, made = compiled(database, "".join(sources))
-    return UnitRun(unit, made, sources, {}, UnitOptions(state=state), resume=resume)
+    return UnitRun(unit, made, sources, sinks or {}, UnitOptions(state=state), resume=resume)
 
 
 def next_train(run: UnitRun) -> tuple[dict[str, Any], pa.Table]:
@@ -185,6 +192,48 @@ def test_only_trains_that_could_come_out_otherwise_are_kept(database: Embedded, 
 def test_a_kept_train_of_another_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="not of this version"):
         unpack(b"XXXX", tmp_path)
+
+
+def test_the_state_of_another_diagram_says_what_differs(database: Embedded, tmp_path: Path) -> None:
+    begin(database, {"a": Turns(0, 1)}, tmp_path / "s").close(False)
+    with pytest.raises(
+        StateError, match=r"of another diagram: input 'b' is only here; box 'union_1' is only here; box"
+    ):
+        begin(database, {"a": Turns(0, 1), "b": Turns(0, 1)}, tmp_path / "s")
+    (tmp_path / "s" / "diagram.yaml").unlink()  # as a state that was made before there was such a file
+    with pytest.raises(StateError, match=r"of another diagram: [0-9a-f]{64}"):
+        begin(database, {"a": Turns(0, 1), "b": Turns(0, 1)}, tmp_path / "s")
+    begin(database, {"a": Turns(0, 1)}, tmp_path / "s").close(False)
+    assert (tmp_path / "s" / "diagram.yaml").read_text().startswith("borealis: 1")
+
+
+def test_an_output_that_went_elsewhere_before_is_refused_with_both_places(database: Embedded, tmp_path: Path) -> None:
+    """Also where the new file is long enough to be cut: the numbers of one place mean nothing in another."""
+    a, b, long = (tmp_path / name for name in ("a.csv", "b.csv", "long.csv"))
+    long.write_text("x" * 10_000)
+
+    def goes_to(sink: Sink, state: str = "s") -> None:
+        run = begin(database, {"a": Turns(0, 3)}, tmp_path / state, {"out": sink})
+        run.start()
+        while not run.done.is_set():
+            run.commit(next_train(run)[1])
+        run.close(True)
+
+    goes_to(file_sink(a))
+    rows = a.read_bytes()
+    with pytest.raises(OutputError, match=rf"output 'out' went to {a} up to train \d+, not to {b}"):
+        goes_to(file_sink(b))
+    with pytest.raises(OutputError, match=rf"output 'out' went to {a} up to train \d+, not to no file"):
+        goes_to(DiscardSink())
+    a.rename(b)  # moved by its owner, as it was
+    goes_to(file_sink(b))
+    assert b.read_bytes() == rows
+    with pytest.raises(OutputError, match=r"a.csv is gone, but \d+ bytes were committed"):
+        goes_to(file_sink(a))
+    goes_to(DiscardSink(), "other")
+    with pytest.raises(OutputError, match=rf"output 'out' went to no file up to train \d+, not to {long}"):
+        goes_to(file_sink(long), "other")
+    assert long.stat().st_size == 10_000
 
 
 def test_troubles_are_told_while_they_last(database: Embedded) -> None:

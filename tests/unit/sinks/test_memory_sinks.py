@@ -64,5 +64,5 @@ def test_discard_only_counts() -> None:
 def test_a_sink_is_itself_and_a_number_is_none() -> None:
     sink = ListSink([])
     assert as_sink(sink) is sink
-    with pytest.raises(OutputError, match="a int cannot be an output"):
+    with pytest.raises(OutputError, match="an int cannot be an output"):
         as_sink(3)

@@ -9,7 +9,7 @@ from borealis.emit.sinks.directory import DirectorySink, directory, is_directory
 from borealis.emit.sinks.files import file_sink
 from borealis.emit.sinks.kafka import KafkaSink, kafka_sink_at
 from borealis.emit.sinks.memory import CallbackSink, DiscardSink, ListSink, TableSink
-from borealis.errors import OutputError
+from borealis.errors import OutputError, article
 from borealis.ingest.sources.brokers import is_topic
 
 __all__ = [
@@ -53,5 +53,5 @@ def as_sink(value: object, journal: Path | None = None) -> Sink:
     if callable(value):
         return CallbackSink(value)
     raise OutputError(
-        f"a {type(value).__name__} cannot be an output", hint="give a path, a list, a function or 'discard:'"
+        f"{article(type(value).__name__)} cannot be an output", hint="give a path, a list, a function or 'discard:'"
     )

@@ -73,9 +73,11 @@ class AppendFile:
     def open(self, resume: int | None) -> None:
         """Keep the first `resume` bytes, or none of them."""
         with told(self.path):
-            if resume and (size := self.path.stat().st_size if self.path.exists() else 0) < resume:
+            size = self.path.stat().st_size if self.path.exists() else None
+            if resume and (size is None or size < resume):
+                seen = f"has {size:,} bytes" if size is not None else "is gone"
                 raise OutputError(
-                    f"{self.path} has {size} bytes, but {resume} were committed: it was changed since",
+                    f"{self.path} {seen}, but {resume:,} bytes were committed: it was changed since",
                     hint="restore the file, or delete the state directory to start afresh",
                 )
             self._file = open(self.path, "r+b" if resume else "w+b", buffering=0)  # noqa: SIM115

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from borealis.errors import InputError
+from borealis.errors import InputError, article
 from borealis.ingest.sources.base import Source
 from borealis.ingest.sources.brokers import is_topic
 from borealis.ingest.sources.files import FileSource, replay
@@ -42,6 +42,6 @@ def as_source(value: object) -> Source:
     if callable(value) or (isinstance(value, Iterable) and not isinstance(value, bytes | bytearray | dict)):
         return rows(value)
     raise InputError(
-        f"a {type(value).__name__} cannot be an input",
+        f"{article(type(value).__name__)} cannot be an input",
         hint="give a path, replay(...), a list or generator of rows, or an Arrow table",
     )

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from borealis.clock import Clock, WallClock
-from borealis.errors import InputError
+from borealis.errors import InputError, article
 from borealis.ingest.sources.base import cut
 from borealis.ingest.sources.fit import Place, fit, match_columns
 from borealis.ingest.sources.python_values import batch_of
@@ -31,7 +31,9 @@ def rows(iterable: Iterable[Any] | Callable[[], Any]) -> SequenceSource | Iterab
         return SequenceSource(iterable)
     if callable(iterable) or (isinstance(iterable, Iterable) and not isinstance(iterable, str | bytes | dict)):
         return IterableSource(iterable)
-    raise InputError(f"a {type(iterable).__name__} is not a source of rows", hint="give a list, a generator or a table")
+    raise InputError(
+        f"{article(type(iterable).__name__)} is not a source of rows", hint="give a list, a generator or a table"
+    )
 
 
 class SequenceSource:
