@@ -48,7 +48,7 @@ def job(folder: str) -> None:
     per_source = spark.readStream.format("borealis").option("stream", "per_source").option("reader", "watcher").load()
     query = (
         per_source.where("n > 50")
-        .selectExpr("window_end AS ts", "src", "n")
+        .selectExpr("window_start AS ts", "src", "n")  # an alarm belongs to the minute of its window
         .writeStream.format("borealis")
         .option("stream", "alarms")
         .option("checkpointLocation", f"{folder}/checkpoint")

@@ -74,7 +74,7 @@ def _aggregate(counts: Counts) -> list[Row]:
 def _two(counts: Counts) -> list[Row]:
     totals: Counter[int] = Counter()
     for (end, _), n in _windows(counts["left"]).items():
-        totals[end // SIZE_ROWS * SIZE_ROWS + SIZE_ROWS] += n  # the time of a result is the end of its window
+        totals[-(-end // SIZE_ROWS) * SIZE_ROWS] += n  # the time of a result is the last instant of its window
     return [(*_window(end), n) for end, n in sorted(totals.items())]
 
 

@@ -75,7 +75,7 @@ def ran(kernel: OpenWindows, flows: Sequence[Flow]) -> list[tuple[Any, ...]]:
         out, _ = kernel.step(flow)
         at = np.searchsorted(flow.bounds.cause, out.cause)
         assert flow.bounds.cause[at].tolist() == out.cause.tolist()
-        assert np.all(out.time <= flow.bounds.time[at])
+        assert np.all(out.time < flow.bounds.time[at])
         assert np.all(out.time >= np.append(flow.bounds.standing, flow.bounds.time)[at])
         assert sorted(set(zip(out.cause.tolist(), out.sub.tolist(), strict=True))) == list(
             zip(out.cause.tolist(), out.sub.tolist(), strict=True)
@@ -136,7 +136,7 @@ def slow_count(
                 found.append((closing(events, end + 1), end, *key, opened, end, *flag, *values))
             elif timeout is not None:
                 end = opened + timeout
-                found.append((closing(events, end), end, *key, opened, end, True, *values))
+                found.append((closing(events, end), end - 1, *key, opened, end, True, *values))
     return found
 
 
@@ -152,7 +152,7 @@ def slow_timed(
                 mine, left = [r for r in left if r[0] < late], [r for r in left if r[0] >= late]
                 key, values = result(mine, by)
                 due, end = min(start + size, late), start + size
-                found.append((closing(events, due), due, *key, start, end, due < end, *values))
+                found.append((closing(events, due), due - 1, *key, start, end, due < end, *values))
     return found
 
 

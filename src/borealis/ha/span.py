@@ -1,7 +1,8 @@
 """How far back the state of a unit reaches: what upstream must keep so that the unit can be built again from nothing.
 
 Times are event times. Once an outlet of a unit has the boundary b, it emits only tuples with a time of at least b, and
-an aggregate only windows that end after b. So, going against the arrows from the outlet:
+an aggregate only windows that end after b: the time of a result is the last instant of its window. So, going against
+the arrows from the outlet:
 
 - an aggregate needs tuples with time > b - size: those of windows that end after b. The slide does not matter,
   nor does a timeout: it depends on the tuples of its own window only. Where windows are counted in tuples it needs

@@ -1,7 +1,8 @@
 """Aggregate over time windows (Hwang's algorithm 5), kept in panes: each row is folded once, however windows overlap.
 
 A pane is the greatest stretch of time that no window's edge cuts. What a train changes is the panes its rows fall
-into; a window is put together from its panes when the boundary reaches its end.
+into; a window is put together from its panes when the boundary reaches its end. The time of its result is its last
+instant, so that the result lies in the same window of an aggregate further down.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ class AggregateKernel:
         ends = ends[order]
         cause = bounds.cause[np.searchsorted(bounds.time, ends, "left")]
         rows = pa.table([columns[name] for name in self.schema.names], schema=self.schema)
-        return Flow(rows, ends, cause, rank_within(cause), bounds)
+        return Flow(rows, ends - 1, cause, rank_within(cause), bounds)
 
     def _closing(self, bounds: Bounds) -> Columns | None:
         """The entries of panes in windows that close now, oldest pane first; None when no window closes."""

@@ -99,7 +99,7 @@ class CountWindows(OpenWindows):
 
     def _closed(self, entries: Columns, *, end: Int64s, due: Int64s, timed_out: bool) -> Columns:
         flag = np.full(len(end), timed_out)
-        return entries | {START: entries[OPENED], END: end, TIME: end, DUE: due, TIMED_OUT: flag}
+        return entries | {START: entries[OPENED], END: end, TIME: due - 1, DUE: due, TIMED_OUT: flag}
 
     def _dead(self, candidates: Int64s) -> list[int]:
         return []  # the alignment of a group's windows depends on all that it ever had

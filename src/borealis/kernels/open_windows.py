@@ -30,7 +30,7 @@ from borealis.tuples import CAUSE, SUB, TIME, TIMESTAMP, Int64s
 GROUP, WINDOW, OPENED = "group", "window", "opened"
 CHANGED = "changed"  # whether this train changed an open window; not in the table
 START, END, TIMED_OUT = "window_start", "window_end", "timed_out"
-DUE = "due"  # the least boundary that closes a window
+DUE = "due"  # the least boundary that closes a window; its result has the instant before it as its time
 ENTRIES_MOST = 1 << 20  # pairs of a row and a window at a time: what a train needs of memory does not grow with overlap
 
 GROUPS = TableSpec("groups", (GROUP,))

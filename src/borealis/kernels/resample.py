@@ -43,7 +43,8 @@ class ResampleKernel:
     """State: `first`, the tuples that wait, and `second`, the tuples that may still count; not those that never do,
     with a null in a key or a null to interpolate.
 
-    A tuple of the first stream is due `waits` behind its time, and its result has that time.
+    The result of a tuple of the first stream has the last instant of its window as its time, `waits` behind its own.
+    It is due when the boundary has passed that.
     """
 
     tables = (TableSpec(FIRST, (CAUSE, SUB), floor=TIME), TableSpec(SECOND, (CAUSE, SUB), floor=TIME))
@@ -52,7 +53,7 @@ class ResampleKernel:
         self, first: pa.Schema, second: pa.Schema, by: list[str], window: int, how: str | None, calls: list[Call]
     ) -> None:
         self.by, self.window, self.how, self.calls = by, window, how, calls
-        self.waits = 0 if how == "previous" else window
+        self.waits = 0 if how == "previous" else window - 1
         self.first, self.second = _Kept(first), _Kept(second)
         self.accumulators = [
             accumulator(c.function, None if c.column is None else second.field(c.column).type, c.result) for c in calls
@@ -90,9 +91,7 @@ class ResampleKernel:
 
     def _floor(self, boundary: int) -> int:
         """The least time of a tuple of the first stream that is not yet due at this boundary."""
-        if not self.waits or boundary == LAST_TIME:
-            return boundary
-        return max(boundary, FIRST_TIME + self.waits) - self.waits + 1
+        return boundary if boundary == LAST_TIME else max(boundary, FIRST_TIME + self.waits) - self.waits
 
     # -- results
 
@@ -103,8 +102,7 @@ class ResampleKernel:
         rows = self.first.rows.take(pa.array(due))
         cause, sub, own = (_numbers(rows, name) for name in HEAD)
         time = np.minimum(own, LAST_TIME - 1 - self.waits) + self.waits
-        # due when the boundary reaches that time; without waiting, when it has passed it
-        reached = np.searchsorted(bounds.time, time, "left" if self.waits else "right")
+        reached = np.searchsorted(bounds.time, time, "right")
         order = np.lexsort((sub, cause, own, reached))
         rows, own = rows.take(pa.array(order)), own[order]
         cause = bounds.cause[reached[order]]

@@ -118,7 +118,7 @@ class TimedWindows(OpenWindows):
     def _closed(self, entries: Columns) -> Columns:
         start = numbers(entries, WINDOW) * self.slide
         due = self._closing(entries)
-        more = {START: start, END: start + self.size, TIME: due, DUE: due, TIMED_OUT: due < start + self.size}
+        more = {START: start, END: start + self.size, TIME: due - 1, DUE: due, TIMED_OUT: due < start + self.size}
         return entries | more
 
     def _dead(self, candidates: Int64s) -> list[int]:

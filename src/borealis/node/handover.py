@@ -1,12 +1,14 @@
 """A unit on its way from one node to another: where it stood, its state tables, and its output queues.
 
-As bytes: a version, the length of a JSON head, the head, then the blobs it lists, one behind the other.
+As bytes: a version, a checksum of all that follows, the length of a JSON head, the head, then the blobs it lists, one
+behind the other.
 """
 
 from __future__ import annotations
 
 import json
 import struct
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +16,9 @@ from borealis.emit.snapshot import QueueSnapshot
 from borealis.errors import WireError
 from borealis.state.log import Key
 
-_MAGIC = b"BHO1"
-_HEAD = struct.Struct("<4sQ")
+_MAGIC = b"BHO2"
+_BEGIN = struct.Struct("<4sI")  # mark with the version, checksum of what follows
+_SIZE = struct.Struct("<Q")  # of the JSON head
 
 
 @dataclass(frozen=True)
@@ -36,17 +39,25 @@ class Handover:
             "sizes": [len(b) for b in blobs],
         }
         text = json.dumps(head).encode()
-        return b"".join([_HEAD.pack(_MAGIC, len(text)), text, *blobs])
+        parts = [_SIZE.pack(len(text)), text, *blobs]
+        checksum = 0
+        for part in parts:
+            checksum = zlib.crc32(part, checksum)
+        return b"".join([_BEGIN.pack(_MAGIC, checksum), *parts])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Handover:
         """From the wire; a WireError if it is none, or not whole."""
-        if len(data) < _HEAD.size or data[:4] != _MAGIC:
+        start = _BEGIN.size + _SIZE.size
+        if len(data) < start or data[:4] != _MAGIC:
             raise WireError("this is not a unit's state of this version", hint="use the same version on all nodes")
-        _, size = _HEAD.unpack_from(data)
-        at = _HEAD.size + size
+        _, checksum = _BEGIN.unpack_from(data)
+        if zlib.crc32(memoryview(data)[_BEGIN.size :]) != checksum:
+            raise WireError("a unit's state came with a wrong checksum", hint="move the unit again")
+        (size,) = _SIZE.unpack_from(data, _BEGIN.size)
+        at = start + size
         try:
-            head = json.loads(data[_HEAD.size : at])
+            head = json.loads(data[start:at])
             sizes: list[int] = head["sizes"]
             blobs = []
             for length in sizes:

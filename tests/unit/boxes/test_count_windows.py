@@ -69,7 +69,7 @@ def test_a_timeout_closes_a_window_with_what_it_has() -> None:
     out, _ = k.step(feed.train((5, "a", 1), (14, "a", 2), (15, "a", 4), 14))
     assert told(out) == []
     out, _ = k.step(feed.train(15))
-    assert told(out) == [(4, 15, "a", 5, 15, True, 2, 3, 2)]  # the tuple at 15 was not in time
+    assert told(out) == [(4, 14, "a", 5, 15, True, 2, 3, 2)]  # the tuple at 15 was not in time
     # it has the number 2 nevertheless: the next window begins with number 3
     out, _ = k.step(feed.train((30, "a", 8), (31, "a", 16), (31, "a", 32), 32))
     assert told(out) == [(8, 31, "a", 30, 31, False, 3, 56, 32)]
@@ -78,17 +78,17 @@ def test_a_timeout_closes_a_window_with_what_it_has() -> None:
 def test_a_window_that_fills_in_time_does_not_time_out() -> None:
     k, feed = kernel(2, timeout=10), Feed()
     out, _ = k.step(feed.train((0, "a", 1), (9, "a", 2), (20, "b", 1), (30, "b", 2), LAST_TIME))
-    assert told(out) == [(4, 9, "a", 0, 9, False, 2, 3, 2), (4, 30, "b", 20, 30, True, 1, 1, 1)]
+    assert told(out) == [(4, 9, "a", 0, 9, False, 2, 3, 2), (4, 29, "b", 20, 30, True, 1, 1, 1)]
 
 
 def test_windows_that_overlap_time_out_one_by_one() -> None:
     k, feed = kernel(3, 1, timeout=10), Feed()
     out, _ = k.step(feed.train((0, "a", 1), (8, "a", 2), (12, "a", 4), (13, "a", 8), 14, 18, 99))
     assert told(out) == [
-        (4, 10, "a", 0, 10, True, 2, 3, 2),
+        (4, 9, "a", 0, 10, True, 2, 3, 2),
         (4, 13, "a", 8, 13, False, 3, 14, 8),
-        (6, 22, "a", 12, 22, True, 2, 12, 8),
-        (6, 23, "a", 13, 23, True, 1, 8, 8),
+        (6, 21, "a", 12, 22, True, 2, 12, 8),
+        (6, 22, "a", 13, 23, True, 1, 8, 8),
     ]
 
 
@@ -97,7 +97,7 @@ def test_a_result_never_lies_before_the_boundary_that_stands() -> None:
     for events in [((5, "a", 1), 5), (6,), (7,), (8,), ((8, "b", 1), (8, "b", 2), 9)]:
         flow = feed.train(*events)
         out, _ = k.step(flow)
-        assert all(flow.bounds.standing <= time <= flow.bounds.final for time in out.time.tolist())
+        assert all(flow.bounds.standing <= time < flow.bounds.final for time in out.time.tolist())
 
 
 def test_what_is_kept_is_rows_that_wait_open_windows_and_one_count_for_each_group() -> None:

@@ -120,7 +120,7 @@ def plain(how: str | None, window: int, events: list[Event]) -> list[tuple[int, 
             row |= {f"__a{i}": x for i, x in enumerate(aggregates([v for _, v in near]))}
         else:
             row[VALUE] = point(how, time, [(t, v) for t, v in near if v is not None])
-        out.append((time if how == "previous" else time + window, repr(row)))
+        out.append((time if how == "previous" else time + window - 1, repr(row)))
     return out
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from borealis.emit.queue import OutputQueue
-from borealis.errors import BorealisError
+from borealis.errors import WireError
 from borealis.node.handover import Handover
 from borealis.section import section
 
@@ -32,16 +32,14 @@ def test_there_and_back() -> None:
 @pytest.mark.parametrize("spoil", [lambda b: b[:-1], lambda b: b + b"x", lambda b: b"XXXX" + b[4:], lambda b: b[:6]])
 def test_damage_is_refused(spoil: object) -> None:
     assert callable(spoil)
-    with pytest.raises(BorealisError):
+    with pytest.raises(WireError):
         Handover.from_bytes(spoil(handover().to_bytes()))
 
 
-def test_a_bit_anywhere_is_an_error_of_ours_or_still_a_handover() -> None:
+def test_a_bit_that_changed_anywhere_is_noticed() -> None:
     whole = handover().to_bytes()
-    for place in range(0, len(whole), 7):
+    for place in range(len(whole)):
         spoilt = bytearray(whole)
-        spoilt[place] ^= 0xFF
-        try:
+        spoilt[place] ^= 1 << place % 8
+        with pytest.raises(WireError):
             Handover.from_bytes(bytes(spoilt))
-        except BorealisError:
-            continue

@@ -130,7 +130,7 @@ def test_figures_go_along_with_a_unit_and_count_on(database: Embedded) -> None:
     known = (one.progress.trains, one.progress.rows_in)
     assert known[0] == 1
     assert known[1] >= 1
-    moved = begin(database, {"a": Turns(0, 5)}, None, Handover.from_bytes(one.freeze(1.0).to_bytes()))
+    moved = begin(database, {"a": Turns(0, 5)}, None, resume=Handover.from_bytes(one.freeze(1.0).to_bytes()))
     backup = begin(database, {"a": Turns(0, 5)}, None)
     backup.load(Done.from_json(one.step().to_json()), {})
     for run in (moved, backup):

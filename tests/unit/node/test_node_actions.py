@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from borealis.emit.queue import OutputQueue
 from borealis.errors import BorealisError, ClusterError, StreamError, WireError
 from borealis.node.node import ACTIONS, Node
-from borealis.wire.messages import Forget, Ping, UnitName, UnitOrder
+from borealis.wire.messages import Forget, Ping, Reroute, UnitName, UnitOrder
 
 YAML = """\
 borealis: 1
@@ -90,9 +90,16 @@ def test_a_version_that_is_not_spoken_here(node: Node) -> None:
 
 
 def test_what_has_to_be_dropped_need_not_be_there(node: Node) -> None:
-    node.act("drop", UnitName(diagram="d", unit="u1").encode())
-    node.act("undeploy", b'{"diagram": "d"}')
-    node.act("drop_entry", b'{"stream": "d/a"}')
+    """Said twice it is done once; nothing of another diagram goes with it."""
+    away = "grpc://127.0.0.1:1"
+    for stream in ("d/f", "e/f"):
+        node.act("reroute", Reroute(stream=stream, address=away).encode())
+    for _ in range(2):
+        node.act("drop", UnitName(diagram="d", unit="u1").encode())
+        node.act("drop_entry", b'{"stream": "d/a"}')
+        node.act("undeploy", b'{"diagram": "d"}')
+        assert [node.routes.address(stream) for stream in ("d/f", "e/f")] == [None, away]
+    node.routes.forget("e")
 
 
 def test_a_reader_that_will_not_come_back_is_forgotten_but_never_a_unit(node: Node) -> None:

@@ -20,7 +20,7 @@ class Resample(Box):
     `how` is previous (the last at or before t), nearest (the earlier of two that are equally near) or linear (between
     the last before and the first after, null without both); nulls do not count, and of several values at one time the
     greatest does. Or `exprs` are aggregates over all that count. A result leaves when the boundary says that no more
-    can come: its time is t + window, and for `previous` t itself.
+    can come: its time is the last instant of the window, t + window - 1 us, and for `previous` t itself.
     """
 
     kind: ClassVar[str] = "resample"
@@ -54,8 +54,8 @@ class Resample(Box):
 
     @property
     def waits_us(self) -> int:
-        """How far behind its own time a tuple of the first stream leaves."""
-        return 0 if self.how == "previous" else self.window_us
+        """How far behind its own time the result of a tuple of the first stream is."""
+        return 0 if self.how == "previous" else self.window_us - 1
 
     @property
     def calls(self) -> list[tuple[str, str]]:
@@ -85,7 +85,7 @@ class Resample(Box):
     @property
     def holds_us(self) -> int:
         # a tuple of the first stream waits, and one of the second counts for it that is less than a window older
-        return self.waits_us + self.window_us - (self.how != "previous")
+        return self.waits_us + self.window_us
 
     @property
     def expressions(self) -> list[str]:

@@ -59,7 +59,7 @@ def _time_windows(box: Aggregate, rows: DataFrame) -> DataFrame:
     calls = [batch_call(function, argument, f"struct({TIME}, {POSITION})") for function, argument in box.calls]
     windows = _grouped(box, _with_starts(rows, box.size_us, box.slide_us), [FIRST], calls)
     end = F.expr(f"{FIRST} + {box.size_us}L")
-    return windows.withColumns({LAST: end, TIME: end})
+    return windows.withColumns({LAST: end, TIME: end - 1})
 
 
 def _count_windows(box: Aggregate, over: CountWindow, rows: DataFrame) -> DataFrame:
@@ -75,8 +75,9 @@ def _count_windows(box: Aggregate, over: CountWindow, rows: DataFrame) -> DataFr
     if over.timeout_us is None:
         return windows.where(f"{COUNT} = {over.size}L").withColumn(TIME, F.col(LAST))
     windows = windows.withColumn(TIMED_OUT, F.expr(f"{COUNT} < {over.size}L"))
-    end = F.expr(f"IF({TIMED_OUT}, {FIRST} + {over.timeout_us}L, {LAST})")
-    return windows.withColumns({LAST: end, TIME: end})
+    over_at = f"{FIRST} + {over.timeout_us}L"
+    end, time = (F.expr(f"IF({TIMED_OUT}, {at}, {LAST})") for at in (over_at, f"{over_at} - 1L"))
+    return windows.withColumns({LAST: end, TIME: time})
 
 
 def _timed_windows(box: Aggregate, over: Window, rows: DataFrame) -> DataFrame:
@@ -90,7 +91,7 @@ def _timed_windows(box: Aggregate, over: Window, rows: DataFrame) -> DataFrame:
     windows = _grouped(box, rows, [FIRST, PART], _ordered_calls(box))
     end, timeout = f"{FIRST} + {over.size_us}L", f"{PART} + {over.timeout_us}L"
     return windows.withColumns(
-        {LAST: F.expr(end), TIMED_OUT: F.expr(f"{timeout} < {end}"), TIME: F.expr(f"least({end}, {timeout})")}
+        {LAST: F.expr(end), TIMED_OUT: F.expr(f"{timeout} < {end}"), TIME: F.expr(f"least({end}, {timeout}) - 1L")}
     )
 
 
