@@ -19,20 +19,22 @@ pytestmark = pytest.mark.spark
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 TEXTS = [
-    "2024-05-01 12:34:56", "2024-05-01T12:34:56.789", "2024-05-01T12:34:56Z", "2024-05-01", "2024-5-1", "2024-05", "2024",
-    " 2024-05-01\t", "2024-05-01T", "2024-05-01 12", "2024-05-01 12:34", "2024-05-01T12:34Z", "2024-05-01 12:34:5",
-    "2024-05-01 12:34:56.", "2024-05-01 12:34:56.123456789", "2024-05-01 12:34:56 +01:00", "2024-05-01 12:34:56+1:00",
-    "2024-05-01 12:34:56-08", "2024-05-01 12:34:56+0530", "2024-05-01 12:34:56+05:3", "2024-05-01 12:34:56+18:00",
-    "2024-05-01 12:34:56+18:01", "2024-05-01 12:34:56+05:30:15", "2024-05-01 12:34:56+5", "2024-05-01 12:34:56 UTC",
-    "2024-05-01 12:34:56GMT+3", "2024-05-01 12:34:56 UTC-03:30", "2024-05-01 12:34:56UT+01", "2024-05-01 12:34:56 CET",
-    "2024-07-01 12:34:56 Europe/Berlin", "2024-03-31 02:30:00 Europe/Berlin", "2024-10-27 02:30:00 Europe/Berlin",
-    "1880-01-01 00:00:00 Europe/Berlin", "2024-05-01 12:34:56 PST", "2024-05-01 12:34:56 EST", "2024-05-01 12:34:56 XYZ",
-    "2024-05-01 12:34:56 europe/berlin", "2024-02-30", "2023-02-29", "2024-02-29", "1900-02-29", "2000-02-29", "2024-13-01",
-    "2024-05-01 24:00:00", "2024-05-01 12:60:00", "2024-05-01 12:34:60", "0000-01-01", "-0044-03-15", "+2024-01-01",
-    "12024-01-01", "294247-01-10 04:00:54.775807", "294247-01-10 04:00:54.775808", "-290308-12-21 19:59:05.224192", "999999-01-01",
-    "1234567-01-01", "24-05-01", "", " ", "garbage", "1714564800", "2024/05/01", "20240501", "2024-05-01  12:34:56",
-    "2024-05-01t12:34:56", "2024-05-01 12:34:56.5Z", "2024-05-01 12:34:56,5", "2024-05-01 1:2:3.4+2", "2024-05-01 12:34:56.1234567Z",
-    "2024-05-01 12:34:56 ", "2024-05-01 12:34:56\x7f", "２０２４-05-01", "2024-05-01 12:34:56 +24:00", "1969-12-31 23:59:59.999999",
+    "2024-05-01 12:34:56", "2024-05-01T12:34:56.789", "2024-05-01T12:34:56Z", "2024-05-01", "2024-5-1", "2024-05",
+    "2024", " 2024-05-01\t", "2024-05-01T", "2024-05-01 12", "2024-05-01 12:34", "2024-05-01T12:34Z",
+    "2024-05-01 12:34:5", "2024-05-01 12:34:56.", "2024-05-01 12:34:56.123456789", "2024-05-01 12:34:56 +01:00",
+    "2024-05-01 12:34:56+1:00", "2024-05-01 12:34:56-08", "2024-05-01 12:34:56+0530", "2024-05-01 12:34:56+05:3",
+    "2024-05-01 12:34:56+18:00", "2024-05-01 12:34:56+18:01", "2024-05-01 12:34:56+05:30:15", "2024-05-01 12:34:56+5",
+    "2024-05-01 12:34:56 UTC", "2024-05-01 12:34:56GMT+3", "2024-05-01 12:34:56 UTC-03:30",
+    "2024-05-01 12:34:56UT+01", "2024-05-01 12:34:56 CET", "2024-07-01 12:34:56 Europe/Berlin",
+    "2024-03-31 02:30:00 Europe/Berlin", "2024-10-27 02:30:00 Europe/Berlin", "1880-01-01 00:00:00 Europe/Berlin",
+    "2024-05-01 12:34:56 PST", "2024-05-01 12:34:56 EST", "2024-05-01 12:34:56 XYZ",
+    "2024-05-01 12:34:56 europe/berlin", "2024-02-30", "2023-02-29", "2024-02-29", "1900-02-29", "2000-02-29",
+    "2024-13-01", "2024-05-01 24:00:00", "2024-05-01 12:60:00", "2024-05-01 12:34:60", "0000-01-01", "-0044-03-15",
+    "+2024-01-01", "12024-01-01", "294247-01-10 04:00:54.775807", "294247-01-10 04:00:54.775808",
+    "-290308-12-21 19:59:05.224192", "999999-01-01", "1234567-01-01", "24-05-01", "", " ", "garbage", "1714564800",
+    "2024/05/01", "20240501", "2024-05-01  12:34:56", "2024-05-01t12:34:56", "2024-05-01 12:34:56.5Z",
+    "2024-05-01 12:34:56,5", "2024-05-01 1:2:3.4+2", "2024-05-01 12:34:56.1234567Z", "2024-05-01 12:34:56 ",
+    "2024-05-01 12:34:56\x7f", "２０２４-05-01", "2024-05-01 12:34:56 +24:00", "1969-12-31 23:59:59.999999",
 ]  # fmt: skip
 FORMATS = {
     "yyyy-MM-dd HH:mm:ss": ["2024-05-01 12:34:56", "2024-5-01 12:34:56", "2024-05-01 12:34:56 ", "2024-05-01"],
@@ -98,9 +100,15 @@ def test_formats_are_read_as_spark_reads_them(spark: SparkSession) -> None:
             assert got == expected, (form, text)
 
 
-@pytest.mark.parametrize("form", ["EEE", "yy", "yyyyMd", "h:mm a", "yyyy-MM-dd VV", "yyyy-yyyy", "ssS", "[yyyy]", "", "'"])
+@pytest.mark.parametrize(
+    "form", ["EEE", "yy", "yyyyMd", "h:mm a", "yyyy-MM-dd VV", "yyyy-yyyy", "ssS", "[yyyy]", "", "'"]
+)
 def test_other_formats_are_not_read_at_all(form: str) -> None:
     assert compiled_format(form) is None
+
+
+def decimals(precision: int, scale: int, *texts: str | None) -> pa.Array:
+    return pa.array([None if t is None else Decimal(t) for t in texts], pa.decimal128(precision, scale))
 
 
 NUMBERS = pa.table(
@@ -110,23 +118,35 @@ NUMBERS = pa.table(
         "v": pa.array([0.0, 1714564800.123456, -1.5, float("nan"), 1e300]),
         "u": pa.array([0.1, 1714564800.9999999, -0.0000005, None, 9.2e12]),
         "f": pa.array([0.1, 1.7e9, -1.25, None, 3.0], pa.float32()),
-        "m": pa.array([Decimal("0.000001"), Decimal("1714564800.5"), None, Decimal("-1.25"), Decimal(7)], pa.decimal128(20, 6)),
-        "b": pa.array([Decimal("0.0000019"), None, Decimal("-0.0000019"), Decimal(9 * 10**17), Decimal(3)], pa.decimal128(38, 10)),
+        "m": decimals(20, 6, "0.000001", "1714564800.5", None, "-1.25", "7"),
+        "b": decimals(38, 10, "0.0000019", None, "-0.0000019", "900000000000000000", "3"),
         "d": pa.array([0, 19844, -1, None, 5], pa.date32()),
         "t": ["2024-05-01", "2024-05-01 01:02:03Z", None, "2024", "2024-05-01 12:00:00+02:00"],
         "h": ["00:00:00", "01:02:03", "23:59:59", None, "12:00:00"],
     }
 )  # fmt: skip
 EXPRESSIONS = [
-    "timestamp_seconds(n)", "timestamp_seconds(i)", "timestamp_millis(n)", "timestamp_micros(n)", "timestamp_millis(i)",
-    "timestamp_seconds(v)", "timestamp_seconds(f)", "timestamp_seconds(m)", "timestamp_seconds(u)", "to_timestamp(n)",
-    "to_timestamp(u)", "to_timestamp(m)", "CAST(b AS TIMESTAMP)", "timestamp(i)", "to_timestamp(d)", "to_timestamp(t)",
-    "CAST(n * 100 AS TIMESTAMP)", "timestamp_seconds(n / 1000)", "timestamp_micros(CAST(u * 1000 AS BIGINT))", "to_timestamp(f)",
-    "to_timestamp(concat('2024-05-01 ', h))", "coalesce(to_timestamp(t), timestamp_seconds(n))", "timestamp_seconds(n - 86400)",
-    "to_timestamp(h, 'HH:mm:ss')", "CASE WHEN n > 0 THEN timestamp_seconds(n) ELSE to_timestamp(d) END",
+    "timestamp_seconds(n)", "timestamp_seconds(i)", "timestamp_millis(n)", "timestamp_micros(n)",
+    "timestamp_millis(i)", "timestamp_seconds(v)", "timestamp_seconds(f)", "timestamp_seconds(m)",
+    "timestamp_seconds(u)", "to_timestamp(n)", "to_timestamp(u)", "to_timestamp(m)", "CAST(b AS TIMESTAMP)",
+    "timestamp(i)", "to_timestamp(d)", "to_timestamp(t)", "CAST(n * 100 AS TIMESTAMP)", "timestamp_seconds(n / 1000)",
+    "timestamp_micros(CAST(u * 1000 AS BIGINT))", "to_timestamp(f)", "to_timestamp(concat('2024-05-01 ', h))",
+    "coalesce(to_timestamp(t), timestamp_seconds(n))", "timestamp_seconds(n - 86400)", "to_timestamp(h, 'HH:mm:ss')",
+    "CASE WHEN n > 0 THEN timestamp_seconds(n) ELSE to_timestamp(d) END",
 ]  # fmt: skip
-NO_TWIN = ["to_utc_timestamp(t, 'Europe/Berlin')", "TRY_CAST(t AS TIMESTAMP)", "to_timestamp(t, h)", "to_timestamp(h, 'h:mm a')"]
-RAISING = ["timestamp_seconds(n * 100000000)", "to_timestamp(v)", "timestamp_millis(n * 100000)", "timestamp_seconds(b)", "to_timestamp(h)"]
+NO_TWIN = [
+    "to_utc_timestamp(t, 'Europe/Berlin')",
+    "TRY_CAST(t AS TIMESTAMP)",
+    "to_timestamp(t, h)",
+    "to_timestamp(h, 'h:mm a')",
+]
+RAISING = [
+    "timestamp_seconds(n * 100000000)",
+    "to_timestamp(v)",
+    "timestamp_millis(n * 100000)",
+    "timestamp_seconds(b)",
+    "to_timestamp(h)",
+]
 
 
 def test_numbers_become_the_times_that_spark_makes_of_them(spark: SparkSession) -> None:

@@ -7,7 +7,7 @@ takes: a time without a date, which means another instant every day.
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal, localcontext
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -33,7 +33,8 @@ _PLAIN = r"^\d{4}-\d\d-\d\d([ T]\d\d:\d\d:\d\d(\.\d{1,6})?)?$"
 _ZONED = r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-](0\d|1[0-7]):[0-5]\d)$"
 
 _TEXT = re.compile(
-    r"([+-]?)(\d{4,6})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T](\d{1,2})(?::(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?(\D.*)?)?)?)?)?)?",
+    r"([+-]?)(\d{4,6})(?:-(\d{1,2})(?:-(\d{1,2})"
+    r"(?:[ T](\d{1,2})(?::(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?(\D.*)?)?)?)?)?)?",
     re.ASCII | re.DOTALL,
 )
 _OFFSET = re.compile(r"([+-])(?:(\d)|(\d\d)(?::?(\d\d)(?::?(\d\d))?)?)", re.ASCII)
@@ -57,7 +58,7 @@ class NotATimeError(Exception):
         super().__init__(f"{value!r} is no time")
 
 
-# --- text -------------------------------------------------------------------------------------------------------------
+# --- text -----------------------------------------------------------------------------------------------------------
 
 
 def from_text(strings: Array) -> Array:
@@ -86,9 +87,9 @@ def of_text(text: str) -> int:
     if found is None:
         raise NotATimeError(text)
     sign, year, month, day, hour, minute, second, fraction, zone = found.groups()
-    parts = [int(part) if part else default for part, default in ((month, 1), (day, 1), (hour, 0), (minute, 0))]
     years = -int(year) if sign == "-" else int(year)
-    local = _instant(text, years, *parts, int(second or 0), _micros(fraction or ""))
+    date = (years, int(month or 1), int(day or 1))
+    local = _instant(text, date, (int(hour or 0), int(minute or 0), int(second or 0)), _micros(fraction or ""))
     return _checked(text, local if zone is None else _in_zone(text, local, years, zone.strip(_TRIMMED)))
 
 
@@ -96,7 +97,8 @@ def _micros(fraction: str) -> int:
     return int(fraction[:6].ljust(6, "0"))
 
 
-def _instant(text: str, year: int, month: int, day: int, hour: int, minute: int, second: int, micros: int) -> int:
+def _instant(text: str, date: tuple[int, int, int], time: tuple[int, int, int], micros: int) -> int:
+    (year, month, day), (hour, minute, second) = date, time
     if not (1 <= month <= 12 and 1 <= day <= _days_of(year, month) and hour < 24 and minute < 60 and second < 60):
         raise NotATimeError(text)
     days = _days_since_1970(year, month, day)
@@ -146,9 +148,8 @@ def _in_zone(text: str, local: int, year: int, name: str) -> int:
     wall = datetime.fromordinal(days + 719_163).replace(
         hour=seconds // 3600, minute=seconds // 60 % 60, second=seconds % 60, microsecond=micros, tzinfo=zone
     )
-    away = wall.utcoffset()
-    assert away is not None
-    return local - (away.days * 86_400 + away.seconds) * SECOND_US
+    ahead = wall.utcoffset() or timedelta()
+    return local - (ahead.days * 86_400 + ahead.seconds) * SECOND_US
 
 
 @lru_cache
@@ -159,7 +160,7 @@ def _region(name: str) -> ZoneInfo | None:
         return None
 
 
-# --- text in a format ---------------------------------------------------------------------------------------------------
+# --- text in a format -----------------------------------------------------------------------------------------------
 
 # What a letter may stand for, how often: the groups of the expression that reads it.
 _FIELDS = {
@@ -181,14 +182,16 @@ _FREE = frozenset(" -/:.,_")  # signs that stand for themselves
 
 @lru_cache
 def compiled_format(pattern: str) -> tuple[re.Pattern[str], tuple[str, ...]] | None:
-    """How to read a format of to_timestamp, and its fields in order; None for one that we do not read just as Spark does.
+    """How to read a format of to_timestamp, and its fields in order; None for one that Spark may read differently.
 
     >>> compiled_format("dd/MM/yyyy HH:mm:ss")[1]
     ('day', 'month', 'year', 'hour', 'minute', 'second')
     >>> compiled_format("EEE dd MMM") is None
     True
     """
-    made, fields, end, open_ended = [], [], 0, False
+    made: list[str] = []
+    fields: list[str] = []
+    end, open_ended = 0, False
     for piece in _PIECE.finditer(pattern):
         text = piece[0]
         if piece.start() != end:
@@ -230,14 +233,14 @@ def from_format(strings: Array, pattern: str) -> Array:
         if found is None:
             raise NotATimeError(text)
         parts = dict(zip(fields, found.groups(), strict=True))
-        whole = [int(parts.get(f, d)) for f, d in (("year", 1970), ("month", 1), ("day", 1), ("hour", 0))]
-        rest = [int(parts.get(f, 0)) for f in ("minute", "second")]
-        return _checked(text, _instant(text, *whole, *rest, _micros(parts.get("fraction", ""))))
+        date = (int(parts.get("year", 1970)), int(parts.get("month", 1)), int(parts.get("day", 1)))
+        time = (int(parts.get("hour", 0)), int(parts.get("minute", 0)), int(parts.get("second", 0)))
+        return _checked(text, _instant(text, date, time, _micros(parts.get("fraction", ""))))
 
     return _each(strings, parse)
 
 
-# --- numbers ------------------------------------------------------------------------------------------------------------
+# --- numbers --------------------------------------------------------------------------------------------------------
 
 
 def from_units(numbers: Array, unit_us: int) -> Array:

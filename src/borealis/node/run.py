@@ -18,8 +18,10 @@ from borealis.errors import BorealisError, OutputError, did_you_mean
 from borealis.ingest.intake import Admission
 from borealis.ingest.sources import as_source
 from borealis.ingest.sources.base import LiveSource, Source
+from borealis.ingest.times import TimeOf
 from borealis.node.progress import Progress
 from borealis.node.unit import UnitOptions, UnitRun
+from borealis.plan.analyze import time_of
 from borealis.plan.compile import compile_unit
 from borealis.plan.frames import as_frame_source, is_frame
 from borealis.plan.session import require, session
@@ -89,7 +91,7 @@ def run(
     spark = require(spark or session())
     runs: list[UnitRun] = []
     queries: list[Query] = []
-    times = {i.name: i.time for i in spec.inputs}
+    times = {i.name: time_of(i, spark) for i in spec.inputs}
     sources = {name: _source(name, times[name], value, state) for name, value in inputs.items()}
     complete = False
     try:
@@ -115,7 +117,7 @@ def run(
     return Result([r.progress for r in runs], tables, spark)
 
 
-def _source(name: str, time: str, value: Any, state: str | Path | None) -> Source:
+def _source(name: str, time: TimeOf, value: Any, state: str | Path | None) -> Source:
     if is_frame(value):
         return as_frame_source(value, name, None if state is None else Path(state) / f"{name}.frame")
     source = as_source(value)

@@ -118,6 +118,7 @@ class UnitRun:
             trains=self._committed,
             admission=options.admission,
             clock=clock,
+            times=compiled.times,
         )
         self._header_now = header or self._header(Train(0, self.manager.cursors(), 0, 0, False), {})
         self.watch: Callable[[Step, Mapping[Key, bytes]], None] | None = None  # told of each commit, before the next

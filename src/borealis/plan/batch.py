@@ -32,7 +32,8 @@ def batch(spec: Spec, spark: SparkSession, inputs: Mapping[str, DataFrame]) -> d
             )
         empty = spark.createDataFrame([], one.columns)
         frame = frame.select(*(F.col(f"`{f.name}`").cast(f.dataType).alias(f.name) for f in empty.schema.fields))
-        frames[one.name] = hidden(frame, F.unix_micros(F.col(f"`{one.time}`")), F.monotonically_increasing_id())
+        time = F.col(f"`{one.time}`") if one.time_expression is None else F.expr(one.time_expression)
+        frames[one.name] = hidden(frame, F.unix_micros(time), F.monotonically_increasing_id())
         frames[f"{one.name}.late"] = frames[one.name].where(F.lit(False))
     for box in spec.topological():
         frames |= batch_arrows(box, [frames[s] for s in box.sources])

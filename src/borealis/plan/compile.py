@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -12,8 +12,9 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from borealis.diagram.cut import Piece
 from borealis.diagram.spec import LATE, Spec
+from borealis.ingest.times import TimeOf
 from borealis.kernels.program import Program
-from borealis.plan.analyze import analyze
+from borealis.plan.analyze import analyze, time_of
 from borealis.plan.boxes import form_of
 from borealis.plan.lowering import CatalystStep, Lowering, Outlet, to_arrow
 from borealis.plan.types import nullable
@@ -34,6 +35,7 @@ class Compiled:
     catalyst: dict[int, tuple[tuple[CatalystStep, ...], StructType]]  # by tag: steps, and the schema they start from
     where: dict[str, str]  # box to where it runs, for explain
     headers: bool = False  # outputs know their times
+    times: dict[str, TimeOf] = field(default_factory=dict)  # of the inputs of a whole diagram
 
     @property
     def first_schema(self) -> StructType:
@@ -103,7 +105,8 @@ def compile_unit(
     hidden = (TIME, CAUSE, SUB) if buckets > 1 else (TIME,) if headers else ()
     boxes = [b.name for b in spec.boxes]
     known = analyze(spec, spark) if schemas is None else schemas
-    return _compile(spec, inputs, boxes, outputs, hidden, spark, buckets, known)
+    compiled = _compile(spec, inputs, boxes, outputs, hidden, spark, buckets, known)
+    return replace(compiled, times={one.name: time_of(one, spark) for one in spec.inputs})
 
 
 def compile_piece(

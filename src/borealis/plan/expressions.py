@@ -571,7 +571,7 @@ def _decline() -> Expr:
     raise _DeclinedError
 
 
-# --- times of an input's rows -------------------------------------------------------------------------------------------
+# --- times of an input's rows ---------------------------------------------------------------------------------------
 
 
 def _time_cast(node: _Node, args: list[Expr]) -> Expr:
