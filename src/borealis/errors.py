@@ -24,6 +24,10 @@ class BorealisError(Exception):
         return f"{self.message}. Hint: {self.hint}" if self.hint else self.message
 
 
+class BorealisWarning(UserWarning):
+    """Nothing failed, but the user should know."""
+
+
 class DiagramError(BorealisError):
     """The diagram itself is wrong; nothing was run."""
 

@@ -104,9 +104,10 @@ def compile_unit(
     outputs |= {one.name + LATE: one.name + LATE for one in spec.inputs}
     hidden = (TIME, CAUSE, SUB) if buckets > 1 else (TIME,) if headers else ()
     boxes = [b.name for b in spec.boxes]
-    known = analyze(spec, spark) if schemas is None else schemas
+    times: dict[str, TimeOf] = {}
+    known = analyze(spec, spark, times) if schemas is None else schemas
     compiled = _compile(spec, inputs, boxes, outputs, hidden, spark, buckets, known)
-    return replace(compiled, times={one.name: time_of(one, spark) for one in spec.inputs})
+    return replace(compiled, times=times or {one.name: time_of(one, spark) for one in spec.inputs})
 
 
 def compile_piece(

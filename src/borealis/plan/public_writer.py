@@ -23,8 +23,6 @@ from dataclasses import dataclass, replace
 from urllib.parse import quote
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.types as pt
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
@@ -35,6 +33,7 @@ from borealis.emit.retrying import RETRIES
 from borealis.errors import InputError, OutputError, StateError, did_you_mean
 from borealis.ingest.sources.fit import Place, fit, match_columns
 from borealis.ingest.times import TimeOf, note_in
+from borealis.plan.frames import in_order
 from borealis.plan.reach import WAY, Reach, Way, check_options, whole_number
 from borealis.section import empty_rows
 from borealis.state.delta import from_stream, to_stream
@@ -182,21 +181,6 @@ def _halves(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
         yield from _halves(batch.slice(half), most_bytes)
     else:
         yield batch
-
-
-def in_order(rows: pa.Table, times: pa.ChunkedArray, by: list[str]) -> pa.Table:
-    """Sorted; rows without a time come first, so that an entry point refuses them before it takes any."""
-    keys = [pc.is_valid(times), times, *(_sortable(rows.column(name)) for name in by)]
-    names = [str(i) for i in range(len(keys))]
-    order = pc.sort_indices(pa.table(keys, names=names), sort_keys=[(name, "ascending") for name in names])
-    return rows.take(order).combine_chunks()
-
-
-def _sortable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Arrow does not sort what is nested; any order will do."""
-    if pt.is_nested(column.type):
-        return pa.chunked_array([pa.array([repr(value) for value in column.to_pylist()], pa.string())])
-    return column
 
 
 def time_of(writing: Writing, schema: pa.Schema, reach: Reach) -> TimeOf:

@@ -23,7 +23,6 @@ from borealis.errors import InputError
 from borealis.ingest.sources.fit import fit
 from borealis.ingest.sources.formats import csv, ipc, jsonl, parquet
 from borealis.ingest.sources.formats.csv import CsvOptions
-from borealis.ingest.sources.formats.jsonl import JsonOptions
 from borealis.ingest.sources.records import RECORD, Decoded, Json, decode
 from borealis.ingest.sources.suffixes import is_gzipped
 from borealis.ingest.times import TimeOf
@@ -53,13 +52,13 @@ class Piece:
 
 
 def pieces(
-    path: Path, format_: str, schema: pa.Schema, time: TimeOf | None, options: CsvOptions | JsonOptions | None
+    path: Path, format_: str, schema: pa.Schema, time: TimeOf | None, options: CsvOptions | None
 ) -> Iterator[Piece]:
     """All of a file. Raises InputError, or what the libraries raise, if the file as a whole cannot be read further."""
     if format_ == "jsonl":
         return _json_lines(path, schema, time)
     if format_ == "csv":
-        assert isinstance(options, CsvOptions)
+        assert options is not None
         return _csv(path, schema, time, options)
     return _columns(path, parquet.read if format_ == "parquet" else ipc.read, schema, time)
 

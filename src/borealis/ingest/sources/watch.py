@@ -77,11 +77,14 @@ def watch(
 
 
 def watch_text(text: str) -> WatchSource:
-    """What a command line says: a directory, or a directory and a pattern (`incoming/*.csv`)."""
-    path = Path(text)
+    """What a command line says: a directory, perhaps with a pattern (`incoming/*.csv`) and options of its files."""
+    from borealis.ingest.sources.addresses import file_options
+
+    name, options = file_options(text)
+    path = Path(name)
     if glob.has_magic(path.name) and not path.is_dir():
-        return watch(path.parent, path.name)
-    return watch(path)
+        return watch(path.parent, path.name, **options)
+    return watch(path, **options)
 
 
 @dataclass(frozen=True)
