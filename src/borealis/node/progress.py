@@ -114,4 +114,5 @@ class Progress:
             for name, n in self.late.items()
             if n
         ]
-        return [*late, *(warning for source in self.live.values() for warning in source.warnings())]
+        sources = [*self.live.values(), *(end for end in self.ends if end not in self.live.values())]
+        return [*late, *(said for source in sources if hasattr(source, "warnings") for said in source.warnings())]

@@ -6,7 +6,7 @@ import csv as csv_module
 import glob
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -35,6 +35,11 @@ class FileSource:
 
     files: tuple[tuple[Path, str, Reader], ...]
     finite_and_ordered: bool = True
+    notes: list[str] = field(default_factory=list)
+
+    def warnings(self) -> list[str]:
+        """Columns that the first lines of a JSON file lack."""
+        return self.notes
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -96,7 +101,8 @@ def replay(
         if format_ is None:
             raise InputError(f"cannot tell the format of {one} by its suffix", hint=OTHERS)
         files.append((one, format_))
-    source = FileSource(tuple((one, format_, _reader(format_, options)) for one, format_ in files))
+    notes: list[str] = []
+    source = FileSource(tuple((one, format_, _reader(format_, options, notes)) for one, format_ in files), notes=notes)
     return SortedSource(source) if sort else source
 
 
@@ -121,10 +127,10 @@ def _resolve(path: Path, format_: str | None) -> list[Path]:
     raise InputError(f"no file '{path}'", hint=did_you_mean(path.name, near) or "check the path")
 
 
-def _reader(format_: str, options: dict[str, Any]) -> Reader:
+def _reader(format_: str, options: dict[str, Any], notes: list[str]) -> Reader:
     chosen = reader_options(format_, options)
     if format_ in TEXT:
-        return partial(csv.read, options=chosen) if format_ == "csv" else jsonl.read
+        return partial(csv.read, options=chosen) if format_ == "csv" else partial(jsonl.read, notes=notes)
     return parquet.read if format_ == "parquet" else ipc.read
 
 
@@ -138,7 +144,7 @@ def reader_options(format_: str, options: dict[str, Any]) -> Any:
 
 
 def _options(kind: type[Any], format_: str, options: dict[str, Any]) -> Any:
-    known = [field.name for field in fields(kind)]
+    known = [one.name for one in fields(kind)]
     for name in options:
         if name not in known:
             raise InputError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -12,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from borealis.errors import BorealisWarning, InputError, did_you_mean
+from borealis.errors import InputError, did_you_mean
 from borealis.ingest.sources import decimals
 from borealis.ingest.sources.fit import Place, first_misfit, misfit, parse
 
@@ -69,15 +68,16 @@ def _value_in(row: Mapping[Any, Any], name: str) -> Any:
     return row[folded[0]] if len(folded) == 1 else None
 
 
-def warn_absent(wanted: Sequence[str], have: Collection[str], source: str) -> list[str]:
-    """The declared columns that none of the first rows has, in whatever case: null there, and perhaps a mistake."""
+def absent(wanted: Sequence[str], have: Collection[str], source: str, notes: list[str]) -> list[str]:
+    """The declared columns that none of the first rows has, in whatever case: noted, for it may be a mistake."""
     folded = {name.casefold() for name in have}
-    absent = [name for name in wanted if name.casefold() not in folded]
-    for name in absent if have else ():
+    found = [name for name in wanted if name.casefold() not in folded]
+    for name in found if have else ():
         near = did_you_mean(name, have)
-        said = f"no column '{name}' in {source} (has: {', '.join(have)}): it is null"
-        warnings.warn(f"{said}; {near}" if near else said, BorealisWarning, stacklevel=2)
-    return absent
+        said = f"no column '{name}' in {source} (has: {', '.join(have)}): it is null" + (f"; {near}" if near else "")
+        if said not in notes:
+            notes.append(said)
+    return found
 
 
 def column_of(values: list[Any], field: pa.Field, place: Place) -> pa.Array:

@@ -13,7 +13,7 @@ from borealis.clock import Clock, WallClock
 from borealis.errors import InputError
 from borealis.ingest.sources.base import cut
 from borealis.ingest.sources.fit import Place, fit, match_columns
-from borealis.ingest.sources.python_values import batch_of, not_a_row, warn_absent
+from borealis.ingest.sources.python_values import absent, batch_of, not_a_row
 from borealis.ingest.sources.sorting import SortedSource
 from borealis.ingest.sources.tables import table_of
 
@@ -54,6 +54,11 @@ class SequenceSource:
 
     def __init__(self, items: Sequence[Any]) -> None:
         self._items = items
+        self._notes: list[str] = []
+
+    def warnings(self) -> list[str]:
+        """Columns that the first rows lack."""
+        return self._notes
 
     def check(self, names: Sequence[str]) -> None:
         """Refuse tables that lack a declared column, before anything is read."""
@@ -67,7 +72,7 @@ class SequenceSource:
         if not any(isinstance(item, pa.RecordBatch | pa.Table) for item in items):
             if items and isinstance(items[0], Mapping):
                 seen = dict.fromkeys(str(key) for row in items[:SEARCHED] if isinstance(row, Mapping) for key in row)
-                warn_absent(schema.names, seen, SOURCE)
+                absent(schema.names, seen, SOURCE, self._notes)
             for start in range(skip, len(items), most_rows):
                 yield batch_of(items[start : start + most_rows], schema, Place(SOURCE, start))
             return

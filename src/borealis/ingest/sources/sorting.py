@@ -23,6 +23,10 @@ class SortedSource:
         self._source = source
         self.time: TimeOf | None = None  # told by the run; else as the schema's note says
 
+    def warnings(self) -> list[str]:
+        """Those of the other source."""
+        return self._source.warnings() if hasattr(self._source, "warnings") else []
+
     def batches(self, schema: pa.Schema, skip: int, most_rows: int) -> Iterator[pa.RecordBatch]:
         """Rows from position `skip` of the sorted ones on."""
         rows = pa.Table.from_batches(list(self._source.batches(schema, 0, most_rows)), schema)
