@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from borealis.emit.client import Client, connect, connect_async
     from borealis.emit.sinks.directory import directory
     from borealis.emit.sinks.kafka import kafka_sink
-    from borealis.errors import BorealisError
+    from borealis.errors import BorealisError, BorealisWarning
     from borealis.ingest.sources import replay, rows
     from borealis.ingest.sources.kafka import kafka
     from borealis.ingest.sources.watch import watch
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "BorealisError",
+    "BorealisWarning",
     "Client",
     "Diagram",
     "Result",
@@ -58,6 +59,7 @@ __all__ = [
 # that only starts processes needs none of it.
 _HOMES = {
     "BorealisError": "borealis.errors",
+    "BorealisWarning": "borealis.errors",
     "Client": "borealis.emit.client",
     "Diagram": "borealis.diagram",
     "Result": "borealis.node.run",

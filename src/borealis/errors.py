@@ -27,6 +27,10 @@ class BorealisError(Exception):
         return f"{self.message}{stop} Hint: {self.hint}" if self.hint else self.message
 
 
+class BorealisWarning(UserWarning):
+    """Nothing failed, but the user should know."""
+
+
 class DiagramError(BorealisError):
     """The diagram itself is wrong; nothing was run."""
 

@@ -350,7 +350,7 @@ class Fragile:
     def __init__(self, entry: Entry, at: int, after: bool) -> None:
         self._entry, self._at, self._after = entry, at, after
         self.schema, self.known, self.takes = entry.schema, entry.known, 0
-        self.tick, self.trim = entry.tick, entry.trim
+        self.tick, self.trim, self.time = entry.tick, entry.trim, entry.time
 
     def take(self, publisher: str, head: BatchHead, batch: pa.RecordBatch) -> Receipt:
         self.takes += 1

@@ -70,7 +70,7 @@ def run(
             "--input",
             "-i",
             metavar="NAME=PATH",
-            help="From where: a file, folder, glob or topic; watch:DIR for files to come.",
+            help="From where: a file (FILE?format=csv&delimiter=%20), folder, glob or topic; watch:DIR; - for stdin.",
         ),
     ] = None,
     output: Annotated[
@@ -317,7 +317,12 @@ def undeploy(
 @app.command(rich_help_panel=CLUSTER)
 def send(
     stream: Annotated[str, typer.Argument(help="An input of a running diagram: packets, or traffic/packets.")],
-    file: Annotated[str, typer.Argument(help="A file, folder or glob; kafka://host:port/topic; watch:DIR.")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            help="A file (FILE?format=csv), folder or glob; kafka://host:port/topic; watch:DIR; - for stdin."
+        ),
+    ],
     rate: Annotated[
         float | None, typer.Option(min=0.001, help="Rows per second; as fast as they go if left out.")
     ] = None,

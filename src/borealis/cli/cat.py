@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv as csv_module
 import gzip
 import io
+import itertools
 import json
 import sys
 import zlib
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,9 +29,12 @@ from borealis.cli.watching import console
 from borealis.cli.words import plural, size
 from borealis.emit.sinks.text import JsonLines, render
 from borealis.errors import BorealisError, InputError, did_you_mean
+from borealis.ingest.sources.addresses import STDIN, file_options
+from borealis.ingest.sources.files import reader_options
 from borealis.ingest.sources.fit import sql_name
+from borealis.ingest.sources.formats.csv import CsvOptions
 from borealis.ingest.sources.formats.ipc import FILE_MAGIC
-from borealis.ingest.sources.suffixes import KNOWN, TEXT, format_of
+from borealis.ingest.sources.suffixes import FORMATS, KNOWN, TEXT, format_of
 
 DAMAGED = 1  # the exit code when a file could be read in part only
 ROWS_AT_ONCE = 1_000  # read, and shown in columns of the same widths
@@ -57,7 +61,7 @@ class CatOptions:
 
 def cat_command(paths: Sequence[str], options: CatOptions) -> int:
     """The files one after the other; a damaged one is shown as far as it goes, and told behind that."""
-    files = [one for path in paths for one in _files(Path(path))]
+    files = [one for path in paths for one in _files(path)]
     if options.schema:
         return _schemas(files, options.json)
     code = 0
@@ -80,18 +84,33 @@ def cat_command(paths: Sequence[str], options: CatOptions) -> int:
 # -- what to look at
 
 
-def _files(path: Path) -> list[tuple[Path, str]]:
-    """A file and its format, or those of a directory in the order of their names."""
+class File(NamedTuple):
+    """A file, how it is read, and its options as the command line has them."""
+
+    path: Path
+    format: str
+    options: dict[str, Any]
+
+
+def _files(text: str) -> list[File]:
+    """A file and its format, or those of a directory in the order of their names; options stand behind a `?`."""
+    name, options = file_options(text)
+    options.pop("sort", None)
+    path, named = Path("/dev/stdin" if name == STDIN else name), options.pop("format", None)
+    if named is not None and named not in FORMATS:
+        raise InputError(f"no format '{named}' (has: {', '.join(FORMATS)})", hint=did_you_mean(named, FORMATS))
     if path.is_dir():
         inside = [one for one in sorted(path.iterdir()) if one.is_file() and not one.name.startswith((".", "_"))]
-        known = [(one, format_) for one in inside if (format_ := format_of(one))]
+        known = [File(one, format_, options) for one in inside if (format_ := named or format_of(one))]
         if not known:
             raise InputError(f"no readable files in the directory {path}", hint=f"known: {KNOWN}")
         return known
     if not path.exists():
         near = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
         raise InputError(f"no file '{path}'", hint=did_you_mean(path.name, near) or "check the path")
-    return [(path, format_of(path) or _by_content(path))]
+    if name == STDIN:
+        return [File(path, named or "jsonl", options)]
+    return [File(path, named or format_of(path) or _by_content(path), options)]
 
 
 def _by_content(path: Path) -> str:
@@ -110,7 +129,10 @@ def _by_content(path: Path) -> str:
         first = b""
     if first == b"{":
         return "jsonl"
-    raise InputError(f"cannot tell the format of {path}", hint=f"by suffix known: {KNOWN}; JSON lines begin with {{")
+    raise InputError(
+        f"cannot tell the format of {path}",
+        hint=f"by suffix known: {KNOWN}; else name it: '{path}?format=csv&delimiter=%20&header=false'",
+    )
 
 
 # -- rows of any format
@@ -147,12 +169,12 @@ class Rows:
         return b"".join(bytes(piece) for piece in render(pa.table(self.data), rendering))
 
 
-def _all(files: Sequence[tuple[Path, str]], last: int | None = None) -> Iterator[Rows | InputError]:
+def _all(files: Sequence[File], last: int | None = None) -> Iterator[Rows | InputError]:
     """All rows (those before the last so many may miss), and behind those of a damaged file what is wrong with it."""
-    for path, format_ in files:
+    for file in files:
         try:
-            with _telling(path, format_):
-                yield from _rows(path, format_, last)
+            with _telling(file.path, file.format):
+                yield from _rows(file, last)
         except InputError as error:
             yield error
 
@@ -168,11 +190,13 @@ def _telling(path: Path, format_: str) -> Iterator[None]:
         raise damaged from error
 
 
-def _rows(path: Path, format_: str, last: int | None) -> Iterator[Rows]:
+def _rows(file: File, last: int | None) -> Iterator[Rows]:
+    path, format_ = file.path, file.format
+    options = reader_options(format_, file.options)
     if format_ == "jsonl":
         return _json_lines(path)
     if format_ == "csv":
-        return _csv(path)
+        return _csv(path, options)
     return _parquet(path, last) if format_ == "parquet" else _arrow(path)
 
 
@@ -234,11 +258,15 @@ def _chunks(items: Iterator[T]) -> Iterator[list[T]]:
         yield some
 
 
-def _csv(path: Path) -> Iterator[Rows]:
-    """CSV says nothing of types: all of it is text, as it stands there."""
+def _csv(path: Path, options: CsvOptions) -> Iterator[Rows]:
+    """CSV says nothing of types: all of it is text, as it stands there. Without a header, columns are c1, c2, ..."""
     with _text(path) as file:
-        records = (record for record in csv_module.reader(file) if record)
+        reader = csv_module.reader(file, delimiter=options.delimiter, quotechar=options.quote)
+        records: Iterator[list[str]] = (record for record in reader if record)
         names = next(records, [])
+        if not options.header:
+            records = itertools.chain([names] if names else [], records)
+            names = [f"c{n + 1}" for n in range(len(names))]
         schema = pa.schema([(name, pa.string()) for name in names])
         number, any_rows = 1, False
         for some in _chunks(records):
@@ -275,7 +303,7 @@ def _json_lines(path: Path) -> Iterator[Rows]:
             yield Rows(rows)
 
 
-def _tail(files: Sequence[tuple[Path, str]], count: int) -> list[Rows | InputError]:
+def _tail(files: Sequence[File], count: int) -> list[Rows | InputError]:
     """The last rows of all files; those before the ones that hold them are not opened."""
     found: list[Rows | InputError] = []
     left = count
@@ -383,14 +411,15 @@ def _cut(text: str, width: int) -> str:
     return set_cell_size(text, width) if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
 
 
-def _schemas(files: Sequence[tuple[Path, str]], as_json: bool) -> int:
+def _schemas(files: Sequence[File], as_json: bool) -> int:
     """Columns and counts of each file."""
     code, facts = 0, []
-    for path, format_ in files:
+    for file in files:
+        path, format_ = file.path, file.format
         fact: dict[str, Any] = {"file": str(path), "format": format_, "bytes": path.stat().st_size}
         try:
             with _telling(path, format_):
-                fact |= _counted(path, format_)
+                fact |= _counted(file)
         except BorealisError as error:
             fact["error"] = error.message
             code = DAMAGED
@@ -403,13 +432,13 @@ def _schemas(files: Sequence[tuple[Path, str]], as_json: bool) -> int:
     return code
 
 
-def _counted(path: Path, format_: str) -> dict[str, Any]:
-    if format_ == "parquet":
-        with pq.ParquetFile(path) as file:
-            return {"rows": file.metadata.num_rows, "columns": _typed(file.schema_arrow)}
+def _counted(file: File) -> dict[str, Any]:
+    if file.format == "parquet":
+        with pq.ParquetFile(file.path) as parquet:
+            return {"rows": parquet.metadata.num_rows, "columns": _typed(parquet.schema_arrow)}
     count = 0
     columns: dict[str, str] = {}
-    for rows in _rows(path, format_, None):
+    for rows in _rows(file, None):
         count += len(rows)
         if isinstance(rows.data, list):
             columns |= dict.fromkeys((name for row in rows.data for name in row), "")

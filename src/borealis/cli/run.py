@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +16,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from borealis.cli.cells import cell
 from borealis.cli.ending import STOP, PipeClosedError, Stopped
 from borealis.cli.opening import load, start_spark
-from borealis.cli.tail import cell
 from borealis.cli.watching import Silent, Watcher, console, summary, watcher
 from borealis.diagram.spec import Spec
 from borealis.emit.sinks import DISCARD, DiscardSink, file_sink, is_directory
 from borealis.emit.sinks.kafka import kafka_sink_at
 from borealis.emit.sinks.text import JsonLines, render
-from borealis.errors import BorealisError, OutputError, did_you_mean
+from borealis.errors import BorealisError, BorealisWarning, OutputError, did_you_mean
 from borealis.ingest.sources import as_source
 from borealis.ingest.sources.brokers import is_topic, shown
 
@@ -78,6 +79,7 @@ def _run(
     from borealis.node.run import run
 
     admission = Admission() if options.rows_per_train is None else Admission(rows_most=options.rows_per_train)
+    warnings.simplefilter("ignore", BorealisWarning)  # the summary has them
     try:
         with STOP.deferred():
             watch.say("compiling ...")

@@ -20,7 +20,7 @@ from borealis.cli.watching import LIVE_EVERY_S, PLAIN_EVERY_S, console
 from borealis.cli.words import plural, span
 from borealis.emit.publisher import Publisher
 from borealis.errors import InputError
-from borealis.ingest.sources import FileSource, replay
+from borealis.ingest.sources import Source, as_source
 from borealis.ingest.sources.brokers import is_topic, shown
 
 BATCHES_PER_SECOND = 20  # at a given rate
@@ -59,7 +59,7 @@ def send_command(stream: str, files: str, options: SendOptions, reach: Reach) ->
         raise InputError(f"{shown(files)} has no end that could be sent", hint=_no_end(files))
     if options.state is not None and not is_watch(files):
         raise InputError("--state is for a directory that is watched", hint="leave it out")
-    source = None if follows else replay(files)
+    source = None if follows else as_source(files)
     began = time.monotonic()
     with reach.client() as client, _watch(options.json) as watch:
         out = client.publisher(stream, _name(files, options))
@@ -117,7 +117,7 @@ class Sending:
         self.rows = 0
         self.dead_letters = 0
 
-    def run(self, source: FileSource, skip: int, batch_rows: int) -> None:
+    def run(self, source: Source, skip: int, batch_rows: int) -> None:
         """All of the source, from a row on."""
         for batch in whole_batches(source.batches(self._out.schema, skip, batch_rows), batch_rows):
             self._pace()

@@ -20,6 +20,7 @@ from borealis.errors import InputError, StreamError
 from borealis.ingest.sources.kafka import KafkaSource, kafka_source
 from borealis.ingest.sources.ledger import Part
 from borealis.ingest.sources.topic import Taken, TopicReader
+from borealis.ingest.times import TimeOf, note_in
 from borealis.tuples import TIMESTAMP
 
 ROWS_MOST = 16_384  # of a batch
@@ -66,13 +67,15 @@ def publisher_of(url: str) -> str:
     return f"kafka.{kafka_source(url).topic}"
 
 
-def time_of(schema: pa.Schema, stream: str, given: str | None) -> str:
-    """The column that holds a tuple's time: a record without it would be refused with its whole batch."""
+def time_of(schema: pa.Schema, stream: str, given: str | None) -> TimeOf:
+    """How a record gets its time: one that has none would be refused with its whole batch."""
+    if given is None and (noted := note_in(schema)) is not None:
+        return noted
     times = [field.name for field in schema if field.type == TIMESTAMP]
     if given is not None and given in times:
-        return given
+        return TimeOf(given)
     if given is None and len(times) == 1:
-        return str(times[0])
+        return TimeOf(str(times[0]))
     hint = f"say which is its time: --time {times[0]}" if times else "only inputs can be sent to"
     raise StreamError(f"stream {stream} has {len(times)} TIMESTAMP columns: {', '.join(times) or 'none'}", hint=hint)
 

@@ -76,7 +76,7 @@ class Rows:
 
 
 def rows_of(lines: Sequence[Line], schema: pa.Schema) -> Rows:
-    """The lines as rows of exactly this schema; every column must be there, `null` where it has no value."""
+    """The lines as rows of exactly this schema; a column that a line lacks is null there."""
     batch = quickly(lines, schema)
     return slowly(lines, schema) if batch is None else Rows(batch)
 

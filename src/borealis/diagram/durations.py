@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import timedelta
 from fractions import Fraction
 from typing import Annotated
 
-from pydantic import AfterValidator
+from pydantic import BeforeValidator
 
 from borealis.errors import DiagramError, brief, did_you_mean
 
@@ -19,8 +20,12 @@ UNITS_US = {
     "millisecond": 1_000,
     "microsecond": 1,
 }
-SHORT = {"d": "day", "h": "hour", "min": "minute", "sec": "second", "s": "second", "ms": "millisecond"}
+SHORT = {"d": "day", "h": "hour", "hr": "hour", "m": "minute", "min": "minute", "s": "second", "sec": "second"}
+SHORT |= {"ms": "millisecond", "milli": "millisecond", "micro": "microsecond"}
 SHORT |= {"us": "microsecond", "µs": "microsecond", "μs": "microsecond"}  # micro sign and Greek mu
+
+UNITS = "days (d), hours (h), minutes (m, min), seconds (s), milliseconds (ms), microseconds (us)"
+ALSO = "give a timedelta"
 
 LONGEST_US = 10_000 * 365 * UNITS_US["day"]  # ten thousand years: times plus durations stay far inside int64
 MOST_TUPLES = 1_000_000_000  # of a count window: numbers of tuples and of windows stay far inside int64
@@ -28,21 +33,28 @@ MOST_TUPLES = 1_000_000_000  # of a count window: numbers of tuples and of windo
 _DURATION = re.compile(r"\s*(-?)([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([^\W\d_]+)\s*")
 
 
-def parse(text: str) -> int:
-    """The microseconds in a duration text; zero is a duration, less is not.
+def parse(text: object) -> int:
+    """The microseconds in a duration: a text or a timedelta. Zero is a duration, less is not.
 
-    >>> parse("1.5 s"), parse("2 minutes"), parse("250ms")
+    >>> parse("1.5 s"), parse("2m"), parse(timedelta(milliseconds=250))
     (1500000, 120000000, 250000)
     """
+    if isinstance(text, timedelta):
+        text = f"{(text.days * 86_400 + text.seconds) * 1_000_000 + text.microseconds} microseconds"
+    if not isinstance(text, str):
+        example = f"'{text} seconds'" if isinstance(text, int | float) else "'10 seconds'"
+        raise DiagramError(f"{brief(text)} is not a duration", hint=f"write its unit, too, as in {example}, or {ALSO}")
     match = _DURATION.fullmatch(text)
     if not match:
-        raise DiagramError(f"'{text}' is not a duration", hint="write a number and a unit, such as '10 seconds'")
+        raise DiagramError(
+            f"'{text}' is not a duration", hint=f"write a number and a unit, such as '10 seconds', or {ALSO}"
+        )
     sign, number, word = match.groups()
     unit = word.lower()
     unit = SHORT.get(unit) or SHORT.get(unit.removesuffix("s")) or unit.removesuffix("s")
     if unit not in UNITS_US:
         near = did_you_mean(word.lower(), [f"{name}s" for name in UNITS_US])
-        raise DiagramError(f"'{text}': no unit of time '{word}'", hint=near or f"units are {', '.join(UNITS_US)}")
+        raise DiagramError(f"'{text}': no unit of time '{word}'", hint=near or f"units are {UNITS}")
     if sign:
         raise DiagramError(f"'{text}' is a negative duration", hint="durations are zero or more")
     exact = Fraction(number) * UNITS_US[unit]
@@ -78,11 +90,11 @@ def about(us: int) -> str:
     return f"{us / UNITS_US[unit]:.2f}".rstrip("0").rstrip(".") + f" {unit}s"
 
 
-def _canonical(text: str) -> str:
+def _canonical(text: str | timedelta) -> str:
     return show(parse(text))
 
 
-Duration = Annotated[str, AfterValidator(_canonical)]  # a field of a model: kept in the words of `show`
+Duration = Annotated[str, BeforeValidator(_canonical)]  # a field of a model: kept in the words of `show`
 
 
 @dataclass(frozen=True)
@@ -101,8 +113,10 @@ class Window:
                 )
 
 
-def window(size: str, slide: str | None = None, *, timeout: str | None = None) -> Window:
-    """A sliding window, or a tumbling one when the slide is left out.
+def window(
+    size: str | timedelta, slide: str | timedelta | None = None, *, timeout: str | timedelta | None = None
+) -> Window:
+    """A sliding window, or a tumbling one when the slide is left out; each a text such as "10 seconds", or a timedelta.
 
     With a timeout a window is closed so long after its first tuple at the latest; tuples after that open it again.
 
@@ -137,7 +151,7 @@ def _check_tuples(what: str, n: object) -> None:
         raise DiagramError(f"a count window's {what} cannot be {n} tuples", hint=hint)
 
 
-def count_window(size: int, slide: int | None = None, *, timeout: str | None = None) -> CountWindow:
+def count_window(size: int, slide: int | None = None, *, timeout: str | timedelta | None = None) -> CountWindow:
     """A window of `size` tuples that slides by `slide` of them, or tumbles when the slide is left out.
 
     Without a timeout a window waits for its last tuple, for ever if none comes.

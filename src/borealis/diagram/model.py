@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
-from borealis.diagram import passes
+from borealis.diagram import drawing, passes
 from borealis.diagram.boxes.aggregate import Aggregate
 from borealis.diagram.boxes.base import Box
 from borealis.diagram.boxes.bsort import BSort
@@ -24,7 +26,7 @@ from borealis.diagram.durations import CountWindow, Window, show, window
 from borealis.diagram.protection import ALL, Protection
 from borealis.diagram.spec import LATE, SIDE, Input, Output, Spec, Unit, origin
 from borealis.diagram.statements import DATABASE, GIVE_UP
-from borealis.errors import DiagramError, did_you_mean, plural
+from borealis.errors import DiagramError, did_you_mean
 
 __all__ = ["Branches", "Diagram", "Input", "Output", "Spec", "Stream", "Unit"]
 
@@ -53,13 +55,30 @@ class Diagram:
         return self.spec.name
 
     def __repr__(self) -> str:
-        s = self.spec
-        counts = (
-            plural(len(s.inputs), "input"),
-            plural(len(s.boxes), "box", "boxes"),
-            plural(len(s.outputs), "output"),
-        )
-        return f"<Diagram {s.name}: {', '.join(counts)}>"
+        return drawing.text_of(self.spec)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        """For notebooks: those that know Mermaid draw it, others show the text."""
+        return {"text/vnd.mermaid": self.to_mermaid(), "text/html": self._repr_html_(), "text/plain": repr(self)}
+
+    def to_mermaid(self) -> str:
+        """The drawing in Mermaid's notation, which Markdown on GitHub and JupyterLab show as boxes and arrows.
+
+        >>> d = Diagram("all")
+        >>> d.input("packets", "ts TIMESTAMP, n INT").filter("n > 1").output("big")
+        >>> print(d.to_mermaid())
+        flowchart LR
+          at_packets(["packets"])
+          at_filter_1["filter_1 (predicate n &gt; 1)"]
+          to_big(["big"])
+          at_packets --> at_filter_1
+          at_filter_1 --> to_big
+        <BLANKLINE>
+        """
+        return drawing.mermaid_of(self.spec)
 
     def input(
         self,
@@ -67,14 +86,17 @@ class Diagram:
         columns: str,
         *,
         time: str | None = None,
-        slack: str = "0 seconds",
-        idle: str | None = None,
-        every: str | None = None,
+        slack: str | timedelta = "0 seconds",
+        idle: str | timedelta | None = None,
+        every: str | timedelta | None = None,
         late: Literal["keep", "fail"] = "keep",
         durable: bool = False,
         full: Literal["wait", "drop"] = "wait",
     ) -> Stream:
         """A stream from outside; `time` may be left out where only one column is a TIMESTAMP.
+
+        It names a column, or is an expression over the row that makes the time of numbers or text, such as
+        `timestamp_millis(t)` or `to_timestamp(t, 'dd/MM/yyyy HH:mm')`.
 
         In a cluster, a `durable` input is logged on disk before its publisher is answered, and `full` says what happens
         when its queue is full: publishers wait, or the oldest tuples are dropped and counted.
@@ -255,7 +277,7 @@ class Stream:
     def aggregate(
         self,
         by: str | Sequence[str] = (),
-        over: Window | CountWindow | str | None = None,
+        over: Window | CountWindow | str | timedelta | None = None,
         exprs: Mapping[str, str] | None = None,
         *,
         box_name: str | None = None,
@@ -273,7 +295,7 @@ class Stream:
         if over is None:
             hint = 'say over=window("10 seconds", "1 second"), or over=count_window(100, 10)'
             raise DiagramError("an aggregate without a window", hint=hint)
-        if isinstance(over, str):
+        if not isinstance(over, Window | CountWindow):
             over = window(over)
         windows: dict[str, Any] = {"timeout": None if over.timeout_us is None else show(over.timeout_us)}
         if isinstance(over, CountWindow):
@@ -288,7 +310,7 @@ class Stream:
         other: Stream,
         *,
         on: str,
-        within: str | None = None,
+        within: str | timedelta | None = None,
         name: str | None = None,
         box_name: str | None = None,
     ) -> Stream:
@@ -304,7 +326,7 @@ class Stream:
         value: str | None = None,
         how: Literal["previous", "nearest", "linear"] | None = None,
         *,
-        window: str | None = None,
+        window: str | timedelta | None = None,
         by: str | Sequence[str] = (),
         exprs: Mapping[str, str] | None = None,
         box_name: str | None = None,

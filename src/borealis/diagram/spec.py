@@ -24,6 +24,7 @@ LATE = ".late"  # the side stream of an input: what came after the boundary had 
 ERRORS = ".errors"  # the side stream of a unit: tuples that a box of it cannot take
 ERRORS_DDL = "time TIMESTAMP, box STRING, expression STRING, reason STRING, tuple STRING"  # its columns
 SIDE = "."  # between the name of an input or box and that of one of its side streams
+MAKE_ONE = 'or make it: time="timestamp_millis(t)"'
 PACE_US = 1_000_000  # distance of boundaries where no box needs a finer one
 FACTOR_MAX = 1_000_000  # what of a number has no factor up to here counts as prime
 
@@ -38,7 +39,7 @@ class Input(Frozen):
 
     name: str
     columns: str = Field(description='write them as in "ts TIMESTAMP, src STRING"')
-    time: str = Field(description="name the column that holds a tuple's time")
+    time: str = Field(description="name the column that holds a tuple's time, or an expression that makes it")
     slack: Duration = "0 seconds"  # how far out of order tuples may come
     idle: Duration | None = None  # silence after which this input no longer holds the boundary back
     every: Duration | None = None  # distance of boundaries; None: as the windows downstream need it
@@ -54,22 +55,30 @@ class Input(Frozen):
         times = [name for name, kind in sql.columns_of_ddl(fields["columns"]) if _is_timestamp(kind)]
         if len(times) != 1:
             seen = f"are {len(times)} TIMESTAMP columns" if times else "is no TIMESTAMP column"
-            hint = f"name one as time: {' or '.join(times)}" if times else "add one that holds a tuple's time"
+            hint = (
+                f"name one as time: {' or '.join(times)}" if times else f"add one that holds a tuple's time, {MAKE_ONE}"
+            )
             raise DiagramError(f"no time column is named, and there {seen}", hint=hint)
         return {**fields, "time": times[0]}
 
     @model_validator(mode="after")
     def _check(self) -> Input:
         types = dict(sql.columns_of_ddl(self.columns))
-        if self.time not in types:
+        if self.time in types:
+            if not _is_timestamp(types[self.time]):
+                hint = f"its type must be TIMESTAMP, in UTC, {MAKE_ONE.replace('t)', self.time + ')')}"
+                raise DiagramError(f"the time column '{self.time}' is {types[self.time]}", hint=hint)
+        elif sum(token.solid for token in sql.tokens(self.time)) < 2:
             raise no_column(self.time, list(types))
-        if not _is_timestamp(types[self.time]):
-            hint = "its type must be TIMESTAMP, in UTC"
-            raise DiagramError(f"the time column '{self.time}' is {types[self.time]}", hint=hint)
         for what, us in (("idle", self.idle_us), ("every", self.every_us)):
             if us == 0:
                 raise DiagramError(f"'{what}' must be more than zero", hint="leave it out, or give some time")
         return self
+
+    @property
+    def time_expression(self) -> str | None:
+        """What makes a tuple's time, if that is no column."""
+        return None if self.time in self.names else self.time
 
     @property
     def slack_us(self) -> int:

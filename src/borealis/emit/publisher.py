@@ -403,11 +403,6 @@ def batches_of(data: Any, schema: pa.Schema, most_rows: int = BATCH_ROWS) -> Ite
     """Whatever holds rows, as batches of a stream's columns."""
     if isinstance(data, Mapping):
         data = [data]  # one row
-    elif type(data).__module__.partition(".")[0] == "pandas":
-        keep_index = getattr(getattr(data, "index", None), "name", None) in schema.names
-        data = pa.Table.from_pandas(data, preserve_index=keep_index)
-    elif hasattr(data, "__arrow_c_stream__") and not isinstance(data, pa.Table | pa.RecordBatch):
-        data = pa.table(data)
     for batch in as_source(data).batches(schema, 0, most_rows):
         yield from pieces(batch)
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from borealis.ingest.entry import Admitted
 from borealis.ingest.intake import Piece
 from borealis.ingest.relay import Relayed
-from borealis.tuples import CAUSE, Int64s
+from borealis.tuples import CAUSE, TIME, Int64s
 
 Passed = tuple[str, int, int]  # an input was read up to this tuple id and boundary
 
@@ -80,13 +81,16 @@ def bounds(piece: Piece, cause: Int64s) -> list[tuple[int, int]]:
     return [*piece.rows.bounds(cause[:n]), *zip(cause[n:].tolist(), piece.tail, strict=True)]
 
 
-def with_cause(pieces: list[tuple[Piece, Int64s]], schema: pa.Schema, *, late: bool) -> pa.Table:
+def with_cause(pieces: list[tuple[Piece, Int64s]], schema: pa.Schema, *, late: bool, timed: bool = False) -> pa.Table:
+    """The rows of one input that are late, or those that are not; `timed`: their times are no column of theirs yet."""
     tables = []
     for piece, causes in pieces:
         mask = piece.rows.late
         if late and not mask.any():
             continue
         rows, cause = piece.rows.rows, causes[: len(piece.rows)]
+        if timed and isinstance(piece.rows, Admitted):
+            rows = rows.append_column(TIME, pa.array(piece.rows.time))
         if late or mask.any():
             wanted = mask if late else ~mask
             rows, cause = rows.filter(pa.array(wanted)), cause[wanted]

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from borealis.diagram.durations import about
 from borealis.diagram.spec import Input
 from borealis.errors import InputError
-from borealis.tuples import FIRST_TIME, LAST_TIME, Int64s
+from borealis.ingest.times import TimeOf
+from borealis.tuples import FIRST_TIME, LAST_TIME, TIME, Int64s
 
 
 @dataclass(frozen=True)
@@ -94,25 +94,27 @@ class Admitted:
 
 
 class EntryPoint:
-    """Admits batches of one input in order. Not thread-safe: one thread admits."""
+    """Admits batches of one input in order. Not thread-safe: one thread admits.
 
-    def __init__(self, spec: Input, pace_us: int, cursor: Cursor) -> None:
+    `time` says how a row gets its time; it must be given where the input's time is an expression.
+    """
+
+    def __init__(self, spec: Input, pace_us: int, cursor: Cursor, time: TimeOf | None = None) -> None:
         self.spec, self.pace, self.cursor = spec, pace_us, cursor
+        self.time = time or TimeOf(spec.time)
         self._slack_us = spec.slack_us
         self.refused: InputError | None = None  # what is wrong with the row behind the last one admitted
 
     def admit(self, batch: pa.Table | pa.RecordBatch) -> Admitted:
         """Give a batch its times and boundaries. Only the rows before one that is `refused` are admitted."""
         cursor, spec, rows = self.cursor, self.spec, pa.table(batch)
-        column = rows[spec.time]
-        if column.null_count:
-            good = pc.index(pc.is_null(column), True).as_py()
+        time, fault = self.time.until_fault(rows)
+        if fault is not None:
             self.refused = InputError(
-                f"input '{spec.name}': row {cursor.position + good + 1} has no time (column '{spec.time}' is null)",
+                f"input '{spec.name}': row {cursor.position + len(time) + 1} has no time ({fault})",
                 hint="drop or repair such rows before they enter",
             )
-            rows, column = rows.slice(0, good), column.slice(0, good)
-        time = column.combine_chunks().view(pa.int64()).to_numpy() if len(column) else np.empty(0, np.int64)
+            rows = rows.slice(0, len(time))
         n = len(time)
         if not n:
             nothing = np.empty(0, np.int64)
@@ -139,6 +141,11 @@ class EntryPoint:
         admitted = Admitted(cursor, rows, time, newest, bound, late)
         self.cursor = admitted.cursor(n)
         return admitted
+
+    @property
+    def time_column(self) -> str:
+        """Where a train's workers find the time of a tuple: in a column of the user's, or in one that is added."""
+        return TIME if self.time.expr is not None else self.spec.time
 
     def _held(self, newest: Int64s) -> Int64s:
         """The multiples of the pace at or before `newest - slack`; where there is no such time, FIRST_TIME."""

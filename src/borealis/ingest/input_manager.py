@@ -28,8 +28,9 @@ from borealis.ingest.entry import Cursor, EntryPoint
 from borealis.ingest.intake import Admission, Intake, Piece
 from borealis.ingest.relay import Feed, Relay, Relayed, SectionSource
 from borealis.ingest.sources.base import Source
+from borealis.ingest.times import TimeOf
 from borealis.section import Section, wire_schema
-from borealis.tuples import FIRST_TIME, LAST_TIME, Int64s
+from borealis.tuples import FIRST_TIME, LAST_TIME, TIME, Int64s
 
 READ_AHEAD = 2  # batches a source may be ahead of the trains
 TRAINS_AHEAD = 2  # trains made before they are asked for
@@ -76,6 +77,7 @@ class InputManager:
         trains: int = 0,
         admission: Admission | None = None,
         clock: Clock | None = None,
+        times: Mapping[str, TimeOf] | None = None,  # by input; those that are columns may be left out
     ) -> None:
         self.depot = depot
         self.admission = admission or Admission()
@@ -83,9 +85,9 @@ class InputManager:
         self._intakes: dict[str, Intake] = {}
         for spec in inputs:
             cursor = (cursors or {}).get(spec.name, Cursor())
-            relayed = isinstance(spec, Feed)
+            relayed, time = isinstance(spec, Feed), (times or {}).get(spec.name)
             self._intakes[spec.name] = Intake(
-                Relay(spec, cursor) if isinstance(spec, Feed) else EntryPoint(spec, paces[spec.name], cursor),
+                Relay(spec, cursor) if isinstance(spec, Feed) else EntryPoint(spec, paces[spec.name], cursor, time),
                 sources[spec.name],
                 wire_schema(schemas[spec.name]) if relayed else schemas[spec.name],
                 queue.Queue(READ_AHEAD),
@@ -204,7 +206,7 @@ class InputManager:
 
     def time_columns(self) -> dict[str, str]:
         """For each input the column that holds a tuple's time."""
-        return {name: intake.entry.spec.time for name, intake in self._intakes.items()}
+        return {name: intake.entry.time_column for name, intake in self._intakes.items()}
 
     def cursors(self) -> dict[str, Cursor]:
         """Where every input stands after the newest train."""
@@ -539,10 +541,11 @@ class InputManager:
         for name, intake in self._intakes.items():
             mine = [(p, c) for p, c in zip(pieces, causes, strict=True) if p.name == name]
             stands = [b for p, c in mine for b in bounds(p, c)]
-            table = with_cause(mine, intake.schema, late=False)
-            late = with_cause(mine, intake.schema, late=True)
+            timed = intake.entry.time_column == TIME
+            table = with_cause(mine, intake.schema, late=False, timed=timed)
+            late = with_cause(mine, intake.schema, late=True, timed=timed)
             header["inputs"][name] = {
-                "time": intake.entry.spec.time,
+                "time": intake.entry.time_column,
                 "standing": standing[name],
                 "cause": [c for c, _ in stands],
                 "bound": [b for _, b in stands],

@@ -20,7 +20,6 @@ class Feed:
     """An input of a unit that is a stream: its name in the unit."""
 
     name: str
-    time: str = TIME
     idle_us: int | None = None  # only entry points write boundaries
     slack_us: int = 0
 
@@ -112,6 +111,7 @@ class Relay:
     """Takes the sections of one stream in order. Not thread-safe: one thread admits."""
 
     refused = None
+    time_column = TIME
 
     def __init__(self, spec: Feed, cursor: Cursor) -> None:
         self.spec, self.cursor = spec, cursor

@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from borealis.errors import TrainError
+from borealis.kernels import times
 from borealis.kernels.xxhash import xxhash64
 
 Values: TypeAlias = Any  # pa.Array | pa.ChunkedArray | pa.Scalar: literals stay scalars
@@ -157,6 +158,8 @@ class _FaultError(Exception):
     def told(self) -> TrainError:
         if self.what == "division by zero":
             hint = "filter out the rows with a zero divisor, or use try_divide or try_mod, which give null"
+        elif self.expr.function in TIMES:
+            hint = "mend the value, or give the format: to_timestamp(t, 'dd/MM/yyyy HH:mm')"
         else:
             hint = f"cast to a type wider than {self.expr.type} first, or use try_add, try_subtract or try_multiply"
         return TrainError(f"{self.what} in `{sql(self.expr)}`", hint=hint)
@@ -180,6 +183,8 @@ def _apply(expr: Call, values: list[Values]) -> Values:
         return FUNCTIONS[expr.function](expr, *values)
     except ZeroDivisionError:
         raise _FaultError("division by zero", expr) from None
+    except times.NotATimeError as error:
+        raise _FaultError(str(error), expr) from None
     except OverflowError:
         raise _FaultError("overflow", expr) from None
     except pa.ArrowInvalid as error:
@@ -269,6 +274,7 @@ def raises_itself(expr: Expr) -> bool:
                 return kind in INTEGRAL
             if function in ("divide", "int_divide", "remainder"):
                 return not _harmless_divisor(args[1], minus_one=function == "int_divide")
+            return function in TIMES or function == "to_long"
     return False
 
 
@@ -491,7 +497,38 @@ def _xxhash64(_: Call, *args: Values) -> Values:
     return xxhash64(list(args), rows)
 
 
+def _arrays(function: Callable[..., Values]) -> Callable[..., Values]:
+    """A function of an array, for a constant, too."""
+
+    def applied(expr: Call, value: Values, *more: pa.Scalar) -> Values:
+        if not isinstance(value, pa.Scalar):
+            return function(_one(value), *(m.as_py() for m in more))
+        return function(pa.array([value.as_py()], value.type), *(m.as_py() for m in more))[0]
+
+    return applied
+
+
+def _to_timestamp(values: pa.Array, pattern: str | None = None) -> Values:
+    if pattern is not None:
+        return times.from_format(values, pattern)
+    if pa.types.is_string(values.type):
+        return times.from_text(values)
+    if pa.types.is_date(values.type) or pa.types.is_timestamp(values.type):
+        return values.cast(ARROW_TYPES["timestamp"])
+    return times.from_number(values)
+
+
+# Numbers and text as times: the planner lets them through only where an input gets its times.
+TIMES: dict[str, Callable[..., Values]] = {
+    "to_timestamp": _arrays(_to_timestamp),
+    "timestamp_seconds": _arrays(times.from_seconds),
+    "timestamp_millis": _arrays(lambda values: times.from_units(values, 1_000)),
+    "timestamp_micros": _arrays(lambda values: times.from_units(values, 1)),
+}
+
 FUNCTIONS: dict[str, Callable[..., Values]] = {
+    **TIMES,
+    "to_long": _arrays(times.to_long),
     "eq": _eq,
     "gt": _gt,
     "ge": _ge,
@@ -552,7 +589,7 @@ def sql(expr: Expr) -> str:
             return "NULL"
         case Literal(value, kind):
             return f"'{value}'" if kind in ("string", "date", "timestamp") else str(value)
-        case Call("cast", (arg,)):
+        case Call("cast" | "to_long", (arg,)):
             return sql(arg)
         case Call("negate", (arg,)):
             return f"-{_in_brackets(arg)}"

@@ -29,6 +29,7 @@ from borealis.emit.jumps import JUMP
 from borealis.emit.queue import MovedError, OutputQueue, QueueLimits, StandbyError
 from borealis.errors import FullError, InputError, StateError, StreamError
 from borealis.ingest.entry import Admitted, Cursor, EntryPoint
+from borealis.ingest.times import TimeOf
 from borealis.node.follower import Follower
 from borealis.node.kept import Facts, Kept, Step, facts_of
 from borealis.node.mirror import Mirror, Mirrored, MirrorQueue, Send, Sides, Whole
@@ -90,6 +91,7 @@ class Entry:
         late: OutputQueue,
         clock: Clock | None = None,
         kept: Kept | None = None,
+        time: TimeOf | None = None,
         node: str = "",
     ) -> None:
         self.spec, self.queue, self.late = spec, queue, late
@@ -100,7 +102,7 @@ class Entry:
         self._idle_us, self._slack_us = spec.idle_us, spec.slack_us
         self._clock = clock or WallClock()
         self._log = kept.log if kept else None
-        self._point = EntryPoint(spec, pace_us, kept.cursor() if kept else Cursor())
+        self._point = EntryPoint(spec, pace_us, kept.cursor() if kept else Cursor(), time)
         self._publishers = kept.publishers() if kept else {}
         self._marks = kept.marks() if kept else {}
         self._lock = threading.Lock()
@@ -113,23 +115,40 @@ class Entry:
 
     @classmethod
     def open(
-        cls, spec: Input, pace_us: int, place: Place, log: Path | None = None, clock: Clock | None = None
+        cls,
+        spec: Input,
+        pace_us: int,
+        place: Place,
+        log: Path | None = None,
+        clock: Clock | None = None,
+        time: TimeOf | None = None,
     ) -> Entry:
         """An entry point; with `log` its batches are kept there, and those that are there already are served again."""
         kept = Kept.read(log, place.stream, place.schema) if log is not None else None
-        return cls(spec, pace_us, *place.queues(kept), clock, kept, place.node)
+        return cls(spec, pace_us, *place.queues(kept), clock, kept, time, place.node)
 
     @classmethod
     def standby(
-        cls, spec: Input, pace_us: int, place: Place, log: Path | None = None, clock: Clock | None = None
+        cls,
+        spec: Input,
+        pace_us: int,
+        place: Place,
+        log: Path | None = None,
+        clock: Clock | None = None,
+        time: TimeOf | None = None,
     ) -> Entry:
         """The peer of an entry point: nobody can read from it or write to it before it is opened."""
         kept = Kept.read(log, place.stream, place.schema) if log is not None else None
         queues = place.queues(kept)
-        entry = cls(spec, pace_us, *queues, clock, kept, place.node)
+        entry = cls(spec, pace_us, *queues, clock, kept, time, place.node)
         known = (entry._point.cursor, entry._publishers, entry._marks)
         entry._standby = Follower(queues, entry._log, *known, entry.stale)
         return entry
+
+    @property
+    def time(self) -> TimeOf:
+        """How its tuples get their times."""
+        return self._point.time
 
     # -- publishers
 

@@ -26,6 +26,7 @@ from borealis.emit.queue import OutputQueue, QueueLimits, StandbyError
 from borealis.errors import BorealisError, ClusterError, StreamError, WireError, did_you_mean
 from borealis.ha.steps import Step
 from borealis.ingest.relay import Feed
+from borealis.ingest.times import noted
 from borealis.node.entry import Entry, Place
 from borealis.node.entry_guard import EntryGuard
 from borealis.node.feeds import Acks, Peers, Routes, StreamFeed, Way
@@ -33,7 +34,7 @@ from borealis.node.guards import Claiming, Guards
 from borealis.node.handover import Handover
 from borealis.node.running import RunningUnit
 from borealis.node.unit import UnitOptions, UnitRun
-from borealis.plan.analyze import analyze, input_schema
+from borealis.plan.analyze import analyze, input_schema, time_of
 from borealis.plan.compile import compile_piece
 from borealis.plan.lowering import to_arrow
 from borealis.plan.train import Query
@@ -220,8 +221,10 @@ class Node:
         return status if entry is None else status.model_copy(update={"late": entry.late.next_id})
 
     def schema(self, ask: SchemaOf) -> SchemaIs:
-        """The columns of a stream."""
-        schema = self.queue(ask.stream).schema
+        """The columns of a stream; those of an input with a note of how its tuples get their times."""
+        schema, entry = self.queue(ask.stream).schema, self.entries.get(ask.stream)
+        if entry is not None:
+            schema = noted(schema, entry.time)
         return SchemaIs(arrow=base64.b64encode(schema.serialize().to_pybytes()).decode())
 
     def stream(self, ask: SchemaOf) -> QueueStatus:
@@ -279,6 +282,7 @@ class Node:
             one = spec.input(order.input)
             self._session()
             schema = to_arrow(nullable(input_schema(one)))
+            time = time_of(one, self._session())
             limits = QueueLimits(full=one.full)
             home = self._home(one.durable, "entries", order.diagram, order.input)
             guard = order.guard
@@ -286,11 +290,11 @@ class Node:
             readers = (order.readers, order.late_readers)
             place = Place(stream, schema, limits, *readers, order.epoch, incarnation, self.name)
             if guard is not None and guard.role == "backup":
-                entry = Entry.standby(one, spec.paces()[one.name], place, home)
+                entry = Entry.standby(one, spec.paces()[one.name], place, home, time=time)
                 self.kept[stream], self.kept[stream + LATE] = entry.queue, entry.late
                 self.guards.start_entry(entry, order)
                 return Done()
-            entry = Entry.open(one, spec.paces()[one.name], place, home)
+            entry = Entry.open(one, spec.paces()[one.name], place, home, time=time)
             if guard is not None:
                 self.guards.start_entry(entry, order)
             self.opened_entry(entry, incarnation)

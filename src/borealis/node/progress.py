@@ -129,4 +129,6 @@ class Progress:
             )
             last = f" (the last: {self.last_error})" if self.last_error else ""
             aside = [f"{some} aside{last}: see the output '{self.unit}.errors'"]
-        return [*late, *aside, *(warning for source in self.live.values() for warning in source.warnings())]
+        sources = [*self.live.values(), *(end for end in self.ends if end not in self.live.values())]
+        said = [one for source in sources if hasattr(source, "warnings") for one in source.warnings()]
+        return [*late, *aside, *said]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,13 @@ from borealis.diagram.model import Diagram
 from borealis.diagram.spec import Spec
 from borealis.emit.sinks import TableSink, as_sink
 from borealis.emit.sinks.base import Sink
-from borealis.errors import BorealisError, OutputError, did_you_mean
+from borealis.errors import BorealisError, BorealisWarning, OutputError, did_you_mean
 from borealis.ingest.intake import Admission
-from borealis.ingest.sources import as_source
+from borealis.ingest.sources import SortedSource, as_source
 from borealis.ingest.sources.base import LiveSource, Source
+from borealis.ingest.sources.rows import SequenceSource
+from borealis.ingest.times import TimeOf
+from borealis.node import display
 from borealis.node.progress import Progress
 from borealis.node.unit import UnitOptions, UnitRun
 from borealis.plan.compile import compile_unit
@@ -45,8 +50,38 @@ class Result:
 
     def rows(self, output: str) -> list[dict[str, Any]]:
         """An output as a list of dicts."""
-        rows: list[dict[str, Any]] = self[output].to_pylist()
+        table = self[output]
+        try:
+            rows: list[dict[str, Any]] = table.to_pylist()
+        except (OverflowError, ValueError) as error:  # a time that Python's datetime cannot hold
+            raise OutputError(
+                f"output '{output}', {_unfit(table)}, which no Python datetime can hold",
+                hint=f"take the Arrow table, result['{output}'], or its first rows by printing the result",
+            ) from error
         return rows
+
+    def pandas(self, output: str | None = None) -> Any:
+        """An output as a pandas DataFrame; without a name, the only one there is."""
+        if output is None:
+            if len(self.tables) != 1:
+                names = ", ".join(self.tables) or "none"
+                raise OutputError(f"which output? Collected are: {names}", hint="name one: result.pandas('...')")
+            [output] = self.tables
+        return self[output].to_pandas()
+
+    def __repr__(self) -> str:
+        return "\n\n".join([self._head(), *(display.text_of(name, table) for name, table in self.tables.items())])
+
+    def _repr_html_(self) -> str:
+        tables = "".join(display.html_of(name, table) for name, table in self.tables.items())
+        return f"<p>{escape(self._head())}</p>{tables}"
+
+    def _head(self) -> str:
+        said = self.to_json()
+        rows, late = said["rows_in"], sum(said["late"].values())
+        elsewhere = [f"{n:,} to {name}" for name, n in said["rows_out"].items() if name not in self.tables and n]
+        parts = [f"{rows:,} row{'' if rows == 1 else 's'} in", *([f"{late:,} late"] if late else []), *elsewhere]
+        return f"Result: {', '.join(parts)}"
 
     def dataframe(self, output: str) -> Any:
         """An output as a PySpark DataFrame."""
@@ -82,16 +117,20 @@ def run(
 ) -> Result:
     """Run a diagram until its inputs end. With `state`, a run that was killed goes on where it had committed.
 
-    Outputs that are not named are collected in memory: `run(...)["per_source"]`.
+    An input is a path, `replay(...)`, a topic, rows or a data frame (pandas, Polars, Arrow, PySpark). Outputs that are
+    not named are collected in memory: `run(...)["per_source"]`. Late tuples and records that could not be read are told
+    by a BorealisWarning at the end.
     """
     spec = diagram.validate() if isinstance(diagram, Diagram) else diagram
     sinks = _sinks(spec, outputs or {}, None if state is None else Path(state))
     spec.check_inputs(inputs, "give it: inputs={{'{name}': 'file.parquet'}}")
+    found = {name: value if is_frame(value) else as_source(value) for name, value in inputs.items()}
+    for name, source in found.items():
+        if isinstance(source, SequenceSource):
+            source.check(spec.input(name).names)
     spark = require(spark or session())
     runs: list[UnitRun] = []
     queries: list[Query] = []
-    times = {i.name: i.time for i in spec.inputs}
-    sources = {name: _source(name, times[name], value, state) for name, value in inputs.items()}
     complete = False
     try:
         for unit in spec.units():
@@ -99,7 +138,7 @@ def run(
             compiled = compile_unit(unit.spec, spark, buckets, headers=headers, errors=errors)
             home = None if state is None else Path(state) / unit.name
             options = UnitOptions(admission or Admission(), home, headers)
-            mine: dict[str, Source] = {i.name: sources[i.name] for i in unit.spec.inputs}
+            mine = {i.name: _source(i.name, compiled.times[i.name], found[i.name], state) for i in unit.spec.inputs}
             theirs = {name: sink for name, sink in sinks.items() if name in compiled.outlets}
             one = UnitRun(unit, compiled, mine, theirs, options, clock)
             one.progress.ends = (*mine.values(), *theirs.values(), one)
@@ -114,14 +153,31 @@ def run(
     finally:
         _close(runs, queries, complete)
     tables = {name: sink.table() for name, sink in sinks.items() if isinstance(sink, TableSink)}
-    return Result([r.progress for r in runs], tables, spark)
+    result = Result([r.progress for r in runs], tables, spark)
+    for warning in result.to_json()["warnings"]:
+        warnings.warn(warning, BorealisWarning, stacklevel=2)
+    return result
 
 
-def _source(name: str, time: str, value: Any, state: str | Path | None) -> Source:
+def _unfit(table: pa.Table) -> str:
+    """The first value that is no Python value."""
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        for row, value in enumerate(column):
+            try:
+                value.as_py()
+            except (OverflowError, ValueError):
+                shown = value.cast(pa.string()).as_py() if pa.types.is_timestamp(value.type) else "a time"
+                return f"row {row + 1}: column '{name}' is {shown}"
+    return "some row"
+
+
+def _source(name: str, time: TimeOf, value: Any, state: str | Path | None) -> Source:
     if is_frame(value):
-        return as_frame_source(value, name, None if state is None else Path(state) / f"{name}.frame")
-    source = as_source(value)
-    if isinstance(source, LiveSource):
+        return as_frame_source(value, name, None if state is None else Path(state) / f"{name}.frame", time)
+    source: Source = value
+    if isinstance(source, SortedSource):
+        source.time = time
+    elif isinstance(source, LiveSource):
         source.begin(name, time, None if state is None else Path(state))
     return source
 

@@ -125,6 +125,7 @@ class UnitRun:
             trains=self._committed,
             admission=options.admission,
             clock=clock,
+            times=compiled.times,
         )
         self.progress.rows_read = self.manager.rows_read
         self._header_now = header or self._header(Train(0, self.manager.cursors(), 0, 0, False), {}, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -14,10 +14,11 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from borealis.diagram.cut import Piece
 from borealis.diagram.spec import LATE, Spec
+from borealis.ingest.times import TimeOf
 from borealis.kernels.aside import BOX, ERRORS, EXPRESSION, RANK, TUPLE
 from borealis.kernels.aside import SCHEMA as ERRORS_SCHEMA
 from borealis.kernels.program import ERRORS_TAG, STEPS_MOST, Program
-from borealis.plan.analyze import analyze
+from borealis.plan.analyze import analyze, time_of
 from borealis.plan.boxes import form_of
 from borealis.plan.lowering import CatalystStep, Lowering, Outlet, to_arrow
 from borealis.plan.types import nullable
@@ -41,6 +42,7 @@ class Compiled:
     catalyst: dict[int, tuple[tuple[CatalystStep, ...], StructType]]  # by tag: steps, and the schema they start from
     where: dict[str, str]  # box to where it runs, for explain
     headers: bool = False  # outputs know their times
+    times: dict[str, TimeOf] = field(default_factory=dict)  # of the inputs of a whole diagram
 
     @property
     def first_schema(self) -> StructType:
@@ -172,8 +174,10 @@ def compile_unit(
     outputs |= {one.name + LATE: one.name + LATE for one in spec.inputs}
     hidden = (TIME, CAUSE, SUB) if buckets > 1 else (TIME,) if headers else ()
     boxes = [b.name for b in spec.boxes]
-    known = analyze(spec, spark) if schemas is None else schemas
-    return _compile(spec, inputs, boxes, outputs, hidden, spark, buckets, known, errors)
+    times: dict[str, TimeOf] = {}
+    known = analyze(spec, spark, times) if schemas is None else schemas
+    compiled = _compile(spec, inputs, boxes, outputs, hidden, spark, buckets, known, errors)
+    return replace(compiled, times=times or {one.name: time_of(one, spark) for one in spec.inputs})
 
 
 def compile_piece(

@@ -37,6 +37,7 @@ from borealis.kernels.expr import (
     evaluation_order,
     raises_itself,
 )
+from borealis.kernels.times import compiled_format
 from borealis.kernels.xxhash import SEED, can_hash
 
 _CATALYST = "org.apache.spark.sql.catalyst.expressions."
@@ -64,7 +65,14 @@ def translate(frame: DataFrame, sql: str) -> Expr | None:
     return translate_all(frame, {"x": sql})["x"]
 
 
-def translate_all(frame: DataFrame, expressions: Mapping[str, str]) -> dict[str, Expr | None]:
+def translate_time(frame: DataFrame, sql: str) -> Expr | None:
+    """As `translate`, for the time of an input's rows: there text and numbers may become times, too."""
+    return translate_all(frame, {"x": sql}, _TIME_RULES)["x"]
+
+
+def translate_all(
+    frame: DataFrame, expressions: Mapping[str, str], rules: Mapping[str, _Rule] | None = None
+) -> dict[str, Expr | None]:
     """As `translate`, for several expressions in one analysis; an error in one is raised for all."""
     if not expressions:
         return {}
@@ -76,10 +84,10 @@ def translate_all(frame: DataFrame, expressions: Mapping[str, str]) -> dict[str,
     if not exact or (not whole and len(expressions) == 1):
         return dict.fromkeys(expressions)
     if not whole:  # one of them made Spark plan something other than a projection: find out which
-        return {name: translate(frame, sql) for name, sql in expressions.items()}
+        return {name: translate_all(frame, {"x": sql}, rules)["x"] for name, sql in expressions.items()}
     columns = {_expr_id(node): str(node.fields["name"]) for node in _project_list(frame.select("*"))}
     return {
-        name: _translate(tree.children[0], columns, sql) if tree.name == "Alias" else None
+        name: _translate(tree.children[0], columns, sql, rules or _RULES) if tree.name == "Alias" else None
         for (name, sql), tree in zip(expressions.items(), trees, strict=True)
     }
 
@@ -122,9 +130,11 @@ class _DeclinedError(Exception):
     """There is no exact twin, or we are not sure that there is."""
 
 
-def _translate(tree: _Node, columns: Mapping[tuple[int, str], str], sql: str) -> Expr | None:
+def _translate(
+    tree: _Node, columns: Mapping[tuple[int, str], str], sql: str, rules: Mapping[str, _Rule]
+) -> Expr | None:
     try:
-        expr = _Translation(columns, sql).of(tree)
+        expr = _Translation(columns, sql, rules).of(tree)
         _decline_unless(arrow_type(expr.type) is not None)  # a bare NULL
         _check_constants(expr)
         _check_repeats(expr)
@@ -242,8 +252,9 @@ def _certain(expr: Expr) -> Iterator[Expr]:
 class _Translation:
     """One expression's translation; holds the columns by Spark's id, as the name in the tree is the user's spelling."""
 
-    def __init__(self, columns: Mapping[tuple[int, str], str], sql: str) -> None:
-        self.columns = columns
+    def __init__(self, columns: Mapping[tuple[int, str], str], sql: str, rules: Mapping[str, _Rule]) -> None:
+        self.columns, self.rules = columns, rules
+        self.tries = "try_cast" in sql.lower()  # nor does it tell TRY_CAST from CAST
         self.escapes = "escape" in sql.lower()  # the tree does not tell LIKE's escape character
         self.common: Expr | None = None  # what BETWEEN and NULLIF compute once
 
@@ -261,11 +272,11 @@ class _Translation:
             return self.common
         if name in _TRANSPARENT and len(children) == 1:
             return self.of(children[0])
-        if name not in _RULES:
+        if name not in self.rules:
             raise _DeclinedError
-        if name == "Like" and self.escapes:
+        if (name == "Like" and self.escapes) or (name == "Cast" and self.tries):
             raise _DeclinedError
-        expr = _RULES[name](node, [self.of(child) for child in children])
+        expr = self.rules[name](node, [self.of(child) for child in children])
         if arrow_type(expr.type) is None:
             raise _DeclinedError
         return expr
@@ -558,3 +569,50 @@ _RULES: dict[str, _Rule] = {
 
 def _decline() -> Expr:
     raise _DeclinedError
+
+
+# --- times of an input's rows ---------------------------------------------------------------------------------------
+
+
+def _time_cast(node: _Node, args: list[Expr]) -> Expr:
+    """Also casts that can fail: a row that has no time is refused, whether the time is null or an error."""
+    (arg,), kind = args, node.fields["dataType"]
+    if isinstance(arg, Literal) or arg.type == kind:
+        return _cast(node, args)
+    if kind == "timestamp":
+        return _to_timestamp(node, args)
+    if kind == "long" and arg.type in FLOATING:
+        return Call("to_long", (arg,), kind)
+    return _cast(node, args)
+
+
+def _to_timestamp(node: _Node, args: list[Expr]) -> Expr:
+    _decline_unless(node.fields["dataType"] == "timestamp" and node.fields.get("timeZoneId") == "UTC")
+    _decline_unless(node.fields.get("failOnError", True) is True)
+    value, *pattern = args
+    kinds = (*INTEGRAL, *FLOATING, "string", "date", "timestamp")
+    _decline_unless(value.type in kinds or value.type.startswith("decimal"))
+    if pattern:
+        (form,) = pattern
+        if value.type != "string" or not isinstance(form, Literal) or form.value is None:
+            raise _DeclinedError
+        _decline_unless(compiled_format(form.value) is not None)
+    return Call("to_timestamp", tuple(args), "timestamp")
+
+
+def _units(function: str, kinds: tuple[str, ...]) -> _Rule:
+    def rule(_: _Node, args: list[Expr]) -> Expr:
+        kind = _known(args)
+        _decline_unless(kind in kinds or (function == "timestamp_seconds" and kind.startswith("decimal")))
+        return Call(function, tuple(args), "timestamp")
+
+    return rule
+
+
+_TIME_RULES: dict[str, _Rule] = _RULES | {
+    "Cast": _time_cast,
+    "ParseToTimestamp": _to_timestamp,
+    "SecondsToTimestamp": _units("timestamp_seconds", (*INTEGRAL, *FLOATING)),
+    "MillisToTimestamp": _units("timestamp_millis", INTEGRAL),
+    "MicrosToTimestamp": _units("timestamp_micros", INTEGRAL),
+}

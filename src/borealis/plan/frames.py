@@ -1,4 +1,4 @@
-"""Any PySpark streaming DataFrame as a source: its rows arrive through a query of their own."""
+"""Any PySpark DataFrame as a source: the rows of a streaming one arrive through a query of their own."""
 
 from __future__ import annotations
 
@@ -12,16 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from borealis.errors import BorealisError, InputError
 from borealis.ingest.sources.base import cut
 from borealis.ingest.sources.fit import Place, fit, match_columns
+from borealis.ingest.times import TimeOf
 from borealis.state.commits import write_whole
 from borealis.state.delta import from_stream, to_stream
 
 LOOK_S = 0.1  # how often to see whether the query is still there
 SOURCE = "the streaming DataFrame"
+FINITE = "the DataFrame"
 ANEW = "restore the state directory from a copy, or delete it to start anew"
 
 
@@ -30,11 +35,59 @@ def is_frame(value: object) -> bool:
     return isinstance(value, DataFrame)
 
 
-def as_frame_source(frame: DataFrame, name: str = "frame", keep: Path | None = None) -> FrameSource:
-    """A source that reads a streaming DataFrame; `keep` is where a durable run lets it keep what is not committed."""
-    if not frame.isStreaming:
-        raise InputError("this DataFrame is not a streaming one", hint="use spark.readStream, or diagram.batch(...)")
-    return FrameSource(frame, name, keep)
+def as_frame_source(
+    frame: DataFrame, name: str = "frame", keep: Path | None = None, time: str | TimeOf | None = None
+) -> FrameSource | FiniteFrameSource:
+    """A source that reads a DataFrame; `keep` is where a durable run keeps what is not committed of a streaming one."""
+    if frame.isStreaming:
+        return FrameSource(frame, name, keep)
+    if time is None:
+        raise InputError("this DataFrame is not a streaming one", hint="use spark.readStream, or say what its time is")
+    return FiniteFrameSource(frame, TimeOf.of(time))
+
+
+class FiniteFrameSource:
+    """All rows of a finite DataFrame, collected into this process; Spark gives them no order, so they go by time."""
+
+    finite_and_ordered = True
+
+    def __init__(self, frame: DataFrame, time: TimeOf) -> None:
+        self.frame, self._time = frame, time
+
+    def batches(self, schema: pa.Schema, skip: int, most_rows: int) -> Iterator[pa.RecordBatch]:
+        """Rows from position `skip` on; rows of one time go by their values, so that each start has the same order."""
+        columns = self.frame.columns
+        wanted = [columns[i] for i in match_columns(schema.names, columns, FINITE)]
+        try:
+            table = self.frame.select(*_quoted(wanted)).toArrow()
+        except PySparkException as error:
+            raise InputError(f"the DataFrame cannot be computed: {_said(error)}", hint="try df.collect()") from error
+        parts = [fit(batch, schema, Place(FINITE, 0)) for batch in table.combine_chunks().to_batches()]
+        rows = pa.Table.from_batches(parts, schema)
+        times, fault = self._time.until_fault(rows)
+        if fault is not None:
+            raise InputError(f"a row of the DataFrame has no time ({fault})", hint="df.dropna() leaves such rows out")
+        for batch in in_order(rows, pa.array(times), rows.column_names).slice(skip).to_batches():
+            yield from cut(batch, most_rows)
+
+
+def in_order(rows: pa.Table, times: pa.ChunkedArray | pa.Array, by: list[str]) -> pa.Table:
+    """Sorted by time, then by these columns; rows without a time come first."""
+    keys = [pc.is_valid(times), times, *(_sortable(rows.column(name)) for name in by)]
+    names = [str(i) for i in range(len(keys))]
+    order = pc.sort_indices(pa.table(keys, names=names), sort_keys=[(name, "ascending") for name in names])
+    return rows.take(order).combine_chunks()
+
+
+def _sortable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Arrow does not sort what is nested; any order will do."""
+    if pt.is_nested(column.type):
+        return pa.chunked_array([pa.array([repr(value) for value in column.to_pylist()], pa.string())])
+    return column
+
+
+def _quoted(names: list[str]) -> list[str]:
+    return ["`" + name.replace("`", "``") + "`" for name in names]
 
 
 @dataclass(frozen=True)
@@ -114,7 +167,7 @@ class FrameSource:
     # -- the query
 
     def _start(self, wanted: list[str]) -> None:
-        frame = self.frame.select(*("`" + n.replace("`", "``") + "`" for n in wanted))
+        frame = self.frame.select(*_quoted(wanted))
         writer = frame.writeStream.queryName(f"borealis input {self.name}").foreachBatch(self._take)
         if self.keep is not None:
             writer = writer.option("checkpointLocation", str(self.keep / "checkpoint"))

@@ -23,8 +23,6 @@ from dataclasses import dataclass, replace
 from urllib.parse import quote
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.types as pt
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
@@ -34,6 +32,8 @@ from borealis.emit.publisher import schema_of
 from borealis.emit.retrying import RETRIES
 from borealis.errors import InputError, OutputError, StateError, did_you_mean
 from borealis.ingest.sources.fit import Place, fit, match_columns
+from borealis.ingest.times import TimeOf, note_in
+from borealis.plan.frames import in_order
 from borealis.plan.reach import WAY, Reach, Way, check_options, whole_number
 from borealis.section import empty_rows
 from borealis.state.delta import from_stream, to_stream
@@ -114,9 +114,7 @@ def publish(writing: Writing, query: str, number: int, rows: pa.Table) -> None:
     name = f"{writing.publisher}.{query}"
     try:
         schema = reach.call(schema_of)
-        time = writing.time or time_column(schema, reach)
-        if time not in schema.names:
-            raise OutputError(f"no column '{time}' in stream {reach.stream}", hint=did_you_mean(time, schema.names))
+        time = time_of(writing, schema, reach)
         parts = cut(as_stream(rows, schema), time, writing.part_bytes)
         reach.call(lambda peer, stream: _send(peer, Publish(stream=stream, publisher=name), number, parts))
     finally:
@@ -166,12 +164,13 @@ def as_stream(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_batches(fitted, schema)
 
 
-def cut(rows: pa.Table, time: str, most_bytes: int) -> list[pa.RecordBatch]:
+def cut(rows: pa.Table, time: str | TimeOf, most_bytes: int) -> list[pa.RecordBatch]:
     """The rows in the order of their times, in parts that are not too large; the same parts for the same rows."""
-    [whole] = in_order(rows, [time]).to_batches()
+    times = TimeOf.of(time).column(rows)
+    [whole] = in_order(rows, times, []).to_batches()
     if whole.nbytes <= most_bytes:
         return [whole]
-    [whole] = in_order(rows, [time, *(n for n in rows.column_names if n != time)]).to_batches()
+    [whole] = in_order(rows, times, rows.column_names).to_batches()
     return list(_halves(whole, most_bytes))
 
 
@@ -184,19 +183,14 @@ def _halves(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
         yield batch
 
 
-def in_order(rows: pa.Table, by: list[str]) -> pa.Table:
-    """Sorted; rows without a time come first, so that an entry point refuses them before it takes any."""
-    keys = [pc.is_valid(rows.column(by[0])), *(_sortable(rows.column(name)) for name in by)]
-    names = [str(i) for i in range(len(keys))]
-    order = pc.sort_indices(pa.table(keys, names=names), sort_keys=[(name, "ascending") for name in names])
-    return rows.take(order).combine_chunks()
-
-
-def _sortable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Arrow does not sort what is nested; any order will do."""
-    if pt.is_nested(column.type):
-        return pa.chunked_array([pa.array([repr(value) for value in column.to_pylist()], pa.string())])
-    return column
+def time_of(writing: Writing, schema: pa.Schema, reach: Reach) -> TimeOf:
+    """How an input's tuples get their times: as the writer says, or as the input's node does."""
+    if writing.time is None and (noted := note_in(schema)) is not None:
+        return noted
+    time = writing.time or time_column(schema, reach)
+    if time not in schema.names:
+        raise OutputError(f"no column '{time}' in stream {reach.stream}", hint=did_you_mean(time, schema.names))
+    return TimeOf(time)
 
 
 def time_column(schema: pa.Schema, reach: Reach) -> str:

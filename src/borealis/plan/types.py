@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, StructType
 
 from borealis.diagram.boxes.base import Box
+from borealis.diagram.frozen import Frozen
 from borealis.errors import ExpressionError, did_you_mean
 
 
@@ -48,7 +49,7 @@ def show(kind: DataType) -> str:
 
 
 @contextmanager
-def told(box: Box, columns: list[str], sql: str = "") -> Iterator[None]:
+def told(box: Frozen, columns: list[str], sql: str = "") -> Iterator[None]:
     """Turn Spark's complaint about an expression into one that names the box, the problem and a way out."""
     try:
         yield

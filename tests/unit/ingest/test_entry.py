@@ -8,6 +8,8 @@ import pytest
 
 from borealis.diagram.spec import Input
 from borealis.ingest.entry import Admitted, Cursor, EntryPoint
+from borealis.ingest.times import TimeOf, note_in, noted
+from borealis.kernels.expr import Call, Column
 from borealis.tuples import FIRST_TIME, LAST_TIME
 
 SECOND = 1_000_000
@@ -139,3 +141,38 @@ def test_idleness_lifts_the_boundary_to_the_pace_and_never_lowers_it() -> None:
     assert one.idle(99 * SECOND) is None
     assert one.cursor.boundary == LAST_TIME
     assert one.cursor.ended
+
+
+def made(text: str, function: str, kind: str) -> TimeOf:
+    return TimeOf(text, Call(function, (Column("t", kind),), "timestamp"))
+
+
+def test_a_time_may_be_made_of_a_number() -> None:
+    spec = Input(name="in", columns="t BIGINT, n INT", time="timestamp_seconds(t)", slack="2 seconds")
+    one = EntryPoint(spec, SECOND, Cursor(), made(spec.time, "timestamp_seconds", "long"))
+    admitted = one.admit(pa.table({"t": [10, 12, None, 13], "n": [1, 2, 3, 4]}))
+    assert admitted.time.tolist() == [10 * SECOND, 12 * SECOND]
+    assert bounds(admitted) == [8, 10]
+    assert str(one.refused).startswith("input 'in': row 3 has no time (`timestamp_seconds(t)` is null)")
+
+
+@pytest.mark.parametrize("bad", [0, 3, 7])
+def test_text_that_is_no_time_is_refused_and_what_comes_before_it_is_admitted(bad: int) -> None:
+    spec = Input(name="in", columns="t STRING", time="to_timestamp(t)")
+    one = EntryPoint(spec, SECOND, Cursor(position=100), made(spec.time, "to_timestamp", "string"))
+    texts = [f"2024-05-01 12:00:0{i}" for i in range(8)]
+    admitted = one.admit(pa.table({"t": [*texts[:bad], "noon", *texts[bad:], "never"]}))
+    assert len(admitted) == bad
+    assert str(one.refused).startswith(
+        f"input 'in': row {101 + bad} has no time ('noon' is no time in `to_timestamp(t)`)"
+    )
+
+
+def test_all_rows_without_a_time_are_found() -> None:
+    time = made("to_timestamp(t)", "to_timestamp", "string")
+    rows = pa.table({"t": ["2024", "a", None, "2025", "b"]})
+    whys = ["'a' is no time in `to_timestamp(t)`", "`to_timestamp(t)` is null", "'b' is no time in `to_timestamp(t)`"]
+    assert time.faults(rows) == list(zip([1, 2, 4], whys, strict=True))
+    assert TimeOf.from_text(time.to_text()) == time
+    assert note_in(noted(rows.schema, time)) == time
+    assert note_in(rows.schema) is None

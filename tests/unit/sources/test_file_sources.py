@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import io
+import json
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -14,10 +16,15 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
+from borealis.coordinator.lines import Line, rows_of
 from borealis.errors import InputError
-from borealis.ingest.sources import Source, as_source, replay
+from borealis.ingest.sources import SortedSource, Source, as_source, replay, rows
 from borealis.ingest.sources.formats import csv as csv_format
 from borealis.ingest.sources.formats import jsonl as jsonl_format
+from borealis.ingest.sources.records import decode, records
+from borealis.ingest.sources.salvage import pieces
+from borealis.ingest.times import TimeOf
+from borealis.kernels.expr import Call, Column
 from borealis.tuples import TIMESTAMP
 
 PACKET = pa.schema([("ts", TIMESTAMP), ("src", pa.string()), ("bytes", pa.int32())])
@@ -112,10 +119,15 @@ def test_columns_are_found_by_name_whatever_the_case(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_missing_column_is_named(tmp_path: Path, name: str) -> None:
     WRITERS[name](tmp_path / name, ROWS)
+    source, schema = replay(tmp_path / name), pa.schema([("byte", pa.int32())])
+    missing = f"no column 'byte' in {tmp_path / name} (has: ts, src, bytes)"
+    if "js" in name:  # a key that an object lacks is null
+        assert take(source, schema)["byte"].null_count == ROWS.num_rows
+        assert source.warnings() == [f"{missing}: it is null; did you mean 'bytes'?"]
+        return
     with pytest.raises(InputError) as caught:
-        take(replay(tmp_path / name), pa.schema([("byte", pa.int32())]))
-    expected = f"no column 'byte' in {tmp_path / name} (has: ts, src, bytes). Hint: did you mean 'bytes'?"
-    assert str(caught.value) == expected
+        take(source, schema)
+    assert str(caught.value) == f"{missing}. Hint: did you mean 'bytes'?"
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.arrows"])
@@ -294,9 +306,89 @@ def test_json_is_parsed(tmp_path: Path) -> None:
     assert rows[2] == (None, 3, None, None, None, None, None)
 
 
-def test_sparse_json_columns_are_null_when_asked(tmp_path: Path) -> None:
-    schema = pa.schema([("a", pa.int32()), ("b", pa.int32())])
-    assert read_text(tmp_path, "a.jsonl", '{"a":1}\n', schema, sparse=True) == [(1, None)]
+AB = pa.schema([("a", pa.int32()), ("b", pa.int32())])
+SPARSE = [b'{"a": 1}', b'{"b": 2, "c": 3}', b"{}"]
+
+
+def test_an_absent_key_is_null_wherever_the_object_comes_from(tmp_path: Path) -> None:
+    expected = [(1, None), (None, 2), (None, None)]
+    text = b"\n".join(SPARSE).decode()
+    assert read_text(tmp_path, "a.jsonl", text, AB) == expected
+    over_http = rows_of([Line(i + 1, line) for i, line in enumerate(SPARSE)], AB)
+    assert over_http.error is None
+    objects = [json.loads(line) for line in SPARSE]
+    for batches in (
+        [decode(SPARSE, records("json", AB), AB).rows],  # a topic's
+        [over_http.batch],
+        [piece.rows for piece in pieces(tmp_path / "a.jsonl", "jsonl", AB, None, None)],  # a watched directory's
+        rows(objects).batches(AB, 0, 10),
+        rows(iter(objects)).batches(AB, 0, 10),
+    ):
+        assert [tuple(row.values()) for row in pa.Table.from_batches(batches).to_pylist()] == expected
+
+
+WHOLE = {"a.csv": "n\n{}\n", "a.jsonl": '{{"n": {}}}\n', "b.jsonl": '{{"n": "{}"}}\n'}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_one_point_zero_is_a_whole_number_and_one_and_a_half_is_not(tmp_path: Path, name: str) -> None:
+    schema = pa.schema([("n", pa.int32())])
+    for text in ("1.0", "1.000"):
+        assert read_text(tmp_path, name, WHOLE[name].format(text), schema) == [(1,)]
+    for text in ("1.5", "2147483648.0"):
+        with pytest.raises(InputError, match="column 'n' is INT, but the value is"):
+            read_text(tmp_path, name, WHOLE[name].format(text), schema)
+
+
+@pytest.mark.parametrize("kind", [float, Decimal])
+def test_whole_numbers_of_any_kind_fit(tmp_path: Path, kind: type) -> None:
+    schema = pa.schema([("n", pa.int32())])
+    table = pa.table({"n": [kind(1), None, kind(-7)]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    for source in (
+        replay(tmp_path / "a.parquet"),
+        as_source(table),
+        rows(table.to_pylist()),
+        as_source(table.to_pandas()),
+    ):
+        assert take(source, schema)["n"].to_pylist() == [1, None, -7]
+
+
+def test_options_of_a_file_stand_behind_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with gzip.open("a.txt.gz", "wt") as file:
+        file.write("1 'x y'\n- z\n")
+    schema = pa.schema([("n", pa.int32()), ("s", pa.string())])
+    address = "a.txt.gz?format=csv&delimiter=%20&header=false&quote='&null=-&null=z"
+    assert take(as_source(address), schema).to_pylist() == [{"n": 1, "s": "x y"}, {"n": None, "s": None}]
+    Path("b?n=1.csv").write_text("n\n7\n")  # a file that is there is that file
+    assert take(as_source("b?n=1.csv"), pa.schema([("n", pa.int32())])).num_rows == 1
+    assert take(as_source("b?n=?.csv"), pa.schema([("n", pa.int32())])).num_rows == 1  # a pattern
+    for wrong, message in (
+        ("a.txt.gz?format=csv&delimter=;", "a csv file takes no option 'delimter' .*did you mean 'delimiter'"),
+        ("a.txt.gz?format=csv&header=no", "header=no is neither true nor false"),
+        ("a.txt.gz?format=cvs", "no format 'cvs' .*did you mean 'csv'"),
+        ("a.txt.gz?format=csv&quote=%22&quote=x", "the option 'quote' twice"),
+        ("a.txt.gz", r"cannot tell the format .*FILE\?format=csv"),
+    ):
+        with pytest.raises(InputError, match=message):
+            as_source(wrong)
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        ("-", '{"n": 1}\n\n{"n": 2}'),
+        ("-?format=csv", "n\n1\n2\n"),
+        ("-?format=jsonl&sort=true", '{"n": 2}\n{"n": 1}\n'),
+    ],
+)
+def test_a_dash_is_stdin(monkeypatch: pytest.MonkeyPatch, address: str, text: str) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    source = as_source(address)
+    if isinstance(source, SortedSource):
+        source.time = TimeOf("timestamp_seconds(n)", Call("timestamp_seconds", (Column("n", "integer"),), "timestamp"))
+    assert take(source, pa.schema([("n", pa.int32())]))["n"].to_pylist() == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from borealis.errors import InputError
 from borealis.ingest.sources import records as subject
 from borealis.ingest.sources.records import decode, records
+from borealis.ingest.times import TimeOf
 
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("src", pa.string()), ("bytes", pa.int32())])
 NOON = "2026-01-01T12:00:00Z"
@@ -27,7 +28,7 @@ def line(**more: object) -> bytes:
 
 
 def read(values: list[bytes | None], format_: str = "json", schema: pa.Schema = SCHEMA) -> subject.Decoded:
-    return decode(values, records(format_, schema), schema, "ts")
+    return decode(values, records(format_, schema), schema, TimeOf("ts"))
 
 
 def test_objects_become_rows() -> None:

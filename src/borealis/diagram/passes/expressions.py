@@ -9,6 +9,12 @@ from borealis.errors import DiagramError
 
 def check(spec: Spec) -> None:
     """Refuse expressions that could do more than compute."""
+    for one in spec.inputs:
+        if one.time_expression is not None:
+            try:
+                require_harmless(one.time_expression)
+            except DiagramError as e:
+                raise one.wrong(e.message, e.hint) from None
     for box in spec.boxes:
         for expression in box.expressions:
             try:

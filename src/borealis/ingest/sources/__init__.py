@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-import pyarrow as pa
-
 from borealis.errors import InputError, article
+from borealis.ingest.sources.addresses import file_at
 from borealis.ingest.sources.base import Source
 from borealis.ingest.sources.brokers import is_topic
 from borealis.ingest.sources.files import FileSource, replay
 from borealis.ingest.sources.rows import rows
+from borealis.ingest.sources.sorting import SortedSource
+from borealis.ingest.sources.tables import table_of
 from borealis.ingest.sources.watch import watch, watch_text
 
-__all__ = ["FileSource", "Source", "as_source", "replay", "rows", "watch"]
+__all__ = ["FileSource", "SortedSource", "Source", "as_source", "replay", "rows", "watch"]
 
 WATCH = "watch:"
 
@@ -22,7 +23,8 @@ WATCH = "watch:"
 def as_source(value: object) -> Source:
     """A source from what a user may give: a path is replayed, anything with rows in it gives its rows.
 
-    `watch:incoming/` is a directory that is watched, `watch:incoming/*.csv` certain files of it.
+    `watch:incoming/` is a directory that is watched, `watch:incoming/*.csv` certain files of it; `-` is stdin. Options
+    of files stand behind a question mark: `a.txt?format=csv&delimiter=%20&header=false`.
 
     >>> as_source([{"n": 1}]).finite_and_ordered
     True
@@ -35,13 +37,15 @@ def as_source(value: object) -> Source:
         return kafka_source(value)
     if isinstance(value, str) and value.startswith(WATCH):
         return watch_text(value.removeprefix(WATCH))
-    if isinstance(value, str | Path):
+    if isinstance(value, str):
+        return file_at(value)
+    if isinstance(value, Path):
         return replay(value)
-    if isinstance(value, pa.Table | pa.RecordBatch):
-        return rows(value)
+    if (table := table_of(value)) is not None:
+        return rows(table)
     if callable(value) or (isinstance(value, Iterable) and not isinstance(value, bytes | bytearray | dict)):
         return rows(value)
     raise InputError(
         f"{article(type(value).__name__)} cannot be an input",
-        hint="give a path, replay(...), a list or generator of rows, or an Arrow table",
+        hint="give a path, replay(...), a list or generator of rows, or a data frame (pandas, Polars, Arrow, Spark)",
     )

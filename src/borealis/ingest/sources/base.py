@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 import pyarrow as pa
 
 from borealis.ingest.sources.dead_letters import DeadLetters
+from borealis.ingest.times import TimeOf
 
 
 @runtime_checkable
@@ -28,8 +29,8 @@ class LiveSource(Source, Protocol):
 
     dead_letters: DeadLetters  # what it could not read
 
-    def begin(self, name: str, time: str, home: Path | None) -> None:
-        """Told before `batches`: the input, its time column (a record without one is dead), and the state directory.
+    def begin(self, name: str, time: str | TimeOf, home: Path | None) -> None:
+        """Told before `batches`: the input, its time (a record without one is dead), and the state directory.
 
         With None nothing is remembered: each start begins anew.
         """

@@ -6,7 +6,7 @@ import csv as csv_module
 import glob
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,9 +17,10 @@ from borealis.errors import InputError, did_you_mean
 from borealis.ingest.sources.base import cut
 from borealis.ingest.sources.fit import Place, fit
 from borealis.ingest.sources.formats import csv, ipc, jsonl, parquet
+from borealis.ingest.sources.sorting import SortedSource
 from borealis.ingest.sources.suffixes import FORMATS, KNOWN, TEXT, format_of
 
-OTHERS = f"known: {KNOWN}; in Python, name it: replay(path, format='csv')"
+OTHERS = f"known: {KNOWN}; else name it: 'FILE?format=csv', in Python replay(path, format='csv')"
 
 
 class Reader(Protocol):
@@ -34,6 +35,11 @@ class FileSource:
 
     files: tuple[tuple[Path, str, Reader], ...]
     finite_and_ordered: bool = True
+    notes: list[str] = field(default_factory=list)
+
+    def warnings(self) -> list[str]:
+        """Columns that the first lines of a JSON file lack."""
+        return self.notes
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -75,12 +81,14 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:200]
 
 
-def replay(path: str | Path | Sequence[str | Path], format: str | None = None, **options: Any) -> FileSource:
+def replay(
+    path: str | Path | Sequence[str | Path], format: str | None = None, *, sort: bool = False, **options: Any
+) -> FileSource | SortedSource:
     """Files as an input, read in order; a directory's or glob's files in the order of their names.
 
     `format` (parquet, csv, jsonl, arrow, arrows) is needed only where the suffix does not tell. Options for CSV:
-    `delimiter`, `header=False` (then the columns are those declared, in order), `quote`, `nulls`; for JSON lines:
-    `sparse=True` (a column that the first 1,000 lines lack is null, not an error).
+    `delimiter`, `header=False` (then the columns are those declared, in order), `quote`, `nulls`. With `sort`, all rows
+    are read into memory and sorted by time first.
     """
     if format is not None and format not in FORMATS:
         raise InputError(f"no format '{format}' (has: {', '.join(FORMATS)})", hint=did_you_mean(format, FORMATS))
@@ -93,7 +101,9 @@ def replay(path: str | Path | Sequence[str | Path], format: str | None = None, *
         if format_ is None:
             raise InputError(f"cannot tell the format of {one} by its suffix", hint=OTHERS)
         files.append((one, format_))
-    return FileSource(tuple((one, format_, _reader(format_, options)) for one, format_ in files))
+    notes: list[str] = []
+    source = FileSource(tuple((one, format_, _reader(format_, options, notes)) for one, format_ in files), notes=notes)
+    return SortedSource(source) if sort else source
 
 
 def _resolve(path: Path, format_: str | None) -> list[Path]:
@@ -117,10 +127,10 @@ def _resolve(path: Path, format_: str | None) -> list[Path]:
     raise InputError(f"no file '{path}'", hint=did_you_mean(path.name, near) or "check the path")
 
 
-def _reader(format_: str, options: dict[str, Any]) -> Reader:
+def _reader(format_: str, options: dict[str, Any], notes: list[str]) -> Reader:
     chosen = reader_options(format_, options)
     if format_ in TEXT:
-        return partial(csv.read if format_ == "csv" else jsonl.read, options=chosen)
+        return partial(csv.read, options=chosen) if format_ == "csv" else partial(jsonl.read, notes=notes)
     return parquet.read if format_ == "parquet" else ipc.read
 
 
@@ -128,15 +138,13 @@ def reader_options(format_: str, options: dict[str, Any]) -> Any:
     """The options of a format, checked; None for one that has none."""
     if format_ == "csv":
         return _options(csv.CsvOptions, format_, options)
-    if format_ == "jsonl":
-        return _options(jsonl.JsonOptions, format_, options)
     if options:
         raise InputError(f"a {format_} file takes no option '{next(iter(options))}'", hint="leave it out")
     return None
 
 
 def _options(kind: type[Any], format_: str, options: dict[str, Any]) -> Any:
-    known = [field.name for field in fields(kind)]
+    known = [one.name for one in fields(kind)]
     for name in options:
         if name not in known:
             raise InputError(

@@ -287,6 +287,8 @@ def parse(strings: pa.Array, wanted: pa.DataType) -> pa.Array:
         tidy = pc.utf8_trim_whitespace(strings)
         if _is_number(wanted):
             tidy = pc.replace_substring_regex(tidy, r"^\+(\d)", r"\1")
+        if pt.is_integer(wanted):
+            tidy = pc.replace_substring_regex(tidy, r"^(-?\d+)\.0*$", r"\1")  # many programs write 1.0 for 1
         parsed = cast(tidy, wanted)
     if pt.is_floating(wanted) and pc.any(pc.is_inf(parsed)).as_py():
         _no_new_infinity(parsed, pc.match_substring(strings, "inf", ignore_case=True))

@@ -17,6 +17,7 @@ from borealis.ingest.sources.dead_letters import DeadLetters
 from borealis.ingest.sources.ledger import Base, Batch, Ledger
 from borealis.ingest.sources.records import FORMATS, records
 from borealis.ingest.sources.topic import Start, Taken, TopicReader
+from borealis.ingest.times import TimeOf
 from borealis.state.lines import ANEW
 
 OPTIONS = ("format", "start", "until", "bad", "give_up")
@@ -87,15 +88,15 @@ class KafkaSource:
         self.dead_letters = DeadLetters(bad, topic)
         self._bad = bad
         self._noun = f"topic {topic}"
-        self._time: str | None = None
+        self._time: TimeOf | None = None
         self._home: Path | None = None
         self._reader: TopicReader | None = None
         self._ledger: Ledger | None = None
         self._stopped = False
 
-    def begin(self, name: str, time: str, home: Path | None) -> None:
-        """Told by the run: the input, its time column, and where to keep the ledger."""
-        self._noun, self._time, self._stopped = f"input '{name}'", time, False
+    def begin(self, name: str, time: str | TimeOf, home: Path | None) -> None:
+        """Told by the run: the input, how a row gets its time, and where to keep the ledger."""
+        self._noun, self._time, self._stopped = f"input '{name}'", TimeOf.of(time), False
         if home is None:
             return
         home.mkdir(parents=True, exist_ok=True)

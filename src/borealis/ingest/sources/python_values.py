@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
@@ -20,7 +20,7 @@ FAILURES = (pa.ArrowException, ValueError, TypeError, OverflowError, ArithmeticE
 
 
 def batch_of(rows: Sequence[object], schema: pa.Schema, place: Place) -> pa.RecordBatch:
-    """The rows as one batch of exactly `schema`; a dict may hold more than is declared, a tuple may not."""
+    """The rows as one batch of exactly `schema`; a dict may hold more or less than is declared, a tuple may not."""
     if all(type(row) is dict for row in rows):
         try:
             columns: list[list[Any]] = [[row[name] for row in rows] for name in schema.names]  # type: ignore[index]
@@ -41,7 +41,7 @@ def _slowly(rows: Sequence[object], schema: pa.Schema, place: Place) -> list[lis
 
 def _as_tuple(row: object, schema: pa.Schema, place: Place, index: int) -> Sequence[Any]:
     if isinstance(row, Mapping):
-        return [_value_in(row, name, place, index) for name in schema.names]
+        return [_value_in(row, name) for name in schema.names]
     if isinstance(row, tuple | list):
         if len(row) != len(schema):
             raise InputError(
@@ -49,23 +49,35 @@ def _as_tuple(row: object, schema: pa.Schema, place: Place, index: int) -> Seque
                 hint="give every declared column a value, in the declared order, or use dicts",
             )
         return row
-    raise InputError(
-        f"{place.row(index)} is of type {type(row).__name__}",
+    raise not_a_row(place.row(index), row)
+
+
+def not_a_row(where: str, row: object) -> InputError:
+    """The error for something else in place of a row."""
+    return InputError(
+        f"{where} is of type {type(row).__name__}",
         hint="rows are dicts, tuples in the declared order, or Arrow record batches",
     )
 
 
-def _value_in(row: Mapping[Any, Any], name: str, place: Place, index: int) -> Any:
+def _value_in(row: Mapping[Any, Any], name: str) -> Any:
+    """A key that is absent is null: by one rule in files, in rows, over HTTP and from topics."""
     if name in row:
         return row[name]
     folded = [key for key in row if isinstance(key, str) and key.casefold() == name.casefold()]
-    if len(folded) == 1:
-        return row[folded[0]]
-    names = [str(key) for key in row]
-    raise InputError(
-        f"{place.row(index)}: no column '{name}' (has: {', '.join(names) or 'none'})",
-        hint=did_you_mean(name, names) or "give every declared column a value, if only None (null in JSON)",
-    )
+    return row[folded[0]] if len(folded) == 1 else None
+
+
+def absent(wanted: Sequence[str], have: Collection[str], source: str, notes: list[str]) -> list[str]:
+    """The declared columns that none of the first rows has, in whatever case: noted, for it may be a mistake."""
+    folded = {name.casefold() for name in have}
+    found = [name for name in wanted if name.casefold() not in folded]
+    for name in found if have else ():
+        near = did_you_mean(name, have)
+        said = f"no column '{name}' in {source} (has: {', '.join(have)}): it is null" + (f"; {near}" if near else "")
+        if said not in notes:
+            notes.append(said)
+    return found
 
 
 def column_of(values: list[Any], field: pa.Field, place: Place) -> pa.Array:

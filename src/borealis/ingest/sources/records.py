@@ -20,6 +20,7 @@ from borealis.errors import InputError, did_you_mean
 from borealis.ingest.sources.fit import Place, check_type, fit, fit_column, match_columns
 from borealis.ingest.sources.formats.jsonl import parse_line, raw_type, read_block
 from borealis.ingest.sources.python_values import batch_of
+from borealis.ingest.times import TimeOf
 from borealis.tuples import Int64s
 
 FORMATS = ("json", "csv", "arrow")
@@ -58,7 +59,7 @@ def records(format_: str, schema: pa.Schema) -> Records:
     return kinds[format_](schema)
 
 
-def decode(values: Sequence[bytes | None], reader: Records, schema: pa.Schema, time: str | None = None) -> Decoded:
+def decode(values: Sequence[bytes | None], reader: Records, schema: pa.Schema, time: TimeOf | None = None) -> Decoded:
     """The rows of the records, in their order. A record without a time is bad, where one is asked for."""
     bad: list[tuple[int, str]] = []
     if None in values or max(map(len, values), default=0) > RECORD_BYTES_MOST:  # type: ignore[arg-type]
@@ -71,9 +72,10 @@ def decode(values: Sequence[bytes | None], reader: Records, schema: pa.Schema, t
     if len(pieces) > 1 and (np.diff(record) < 0).any():
         order = np.argsort(record, kind="stable")
         rows, record = rows.take(pa.array(order)), record[order]
-    if time is not None and rows.column(time).null_count:
-        missing = np.unique(record[rows.column(time).is_null().to_numpy(zero_copy_only=False)])
-        bad += [(int(i), f"it has no time: column '{time}' is null") for i in missing]
+    if time is not None and (faults := time.faults(rows)):
+        reasons = {int(record[at]): why for at, why in reversed(faults)}
+        missing = np.array(sorted(reasons), np.int64)
+        bad += [(i, f"it has no time: {why}") for i, why in reasons.items()]
         kept = ~np.isin(record, missing)
         rows, record = rows.filter(pa.array(kept)), record[kept]
     return Decoded(rows, record, sorted(bad))

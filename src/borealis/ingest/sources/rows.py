@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -13,27 +13,40 @@ from borealis.clock import Clock, WallClock
 from borealis.errors import InputError, article
 from borealis.ingest.sources.base import cut
 from borealis.ingest.sources.fit import Place, fit, match_columns
-from borealis.ingest.sources.python_values import batch_of
+from borealis.ingest.sources.python_values import absent, batch_of, not_a_row
+from borealis.ingest.sources.sorting import SortedSource
+from borealis.ingest.sources.tables import table_of
 
 HOLD_SECONDS = 0.05  # a row drawn from a generator waits at most this long for company
 SOURCE = "the rows"
+SEARCHED = 1000  # rows, for the names of their columns
 
 
-def rows(iterable: Iterable[Any] | Callable[[], Any]) -> SequenceSource | IterableSource:
-    """Rows that a Python program holds or makes: dicts, tuples in the declared order, record batches or tables.
+def rows(
+    iterable: Iterable[Any] | Callable[[], Any] | Any, *, sort: bool = False
+) -> SequenceSource | IterableSource | SortedSource:
+    """Rows that a Python program holds or makes: dicts, tuples in the declared order, record batches, tables, frames.
 
-    Lists, tuples and tables can be merged by time with files; other iterables are taken as they come. A generator can
-    be read once only: give the function that makes it if the run shall be resumed.
+    Lists, tuples, tables and data frames (pandas, Polars, whatever has `__arrow_c_stream__`) can be merged by time with
+    files; other iterables are taken as they come. A generator can be read once only: give the function that makes it
+    if the run shall be resumed. With `sort`, what has an end is sorted by time first, a copy of it in memory.
     """
-    if isinstance(iterable, pa.Table | pa.RecordBatch):
-        return SequenceSource([iterable])
+    if sort:
+        return SortedSource(rows(iterable))
+    if (table := table_of(iterable)) is not None:
+        return SequenceSource([table])
     if isinstance(iterable, list | tuple):
+        if iterable and not isinstance(iterable[0], ROWS):
+            raise not_a_row(f"{SOURCE}, row 1", iterable[0])
         return SequenceSource(iterable)
     if callable(iterable) or (isinstance(iterable, Iterable) and not isinstance(iterable, str | bytes | dict)):
         return IterableSource(iterable)
     raise InputError(
         f"{article(type(iterable).__name__)} is not a source of rows", hint="give a list, a generator or a table"
     )
+
+
+ROWS = (Mapping, tuple, list, pa.RecordBatch, pa.Table)  # what may stand in a sequence
 
 
 class SequenceSource:
@@ -43,11 +56,25 @@ class SequenceSource:
 
     def __init__(self, items: Sequence[Any]) -> None:
         self._items = items
+        self._notes: list[str] = []
+
+    def warnings(self) -> list[str]:
+        """Columns that the first rows lack."""
+        return self._notes
+
+    def check(self, names: Sequence[str]) -> None:
+        """Refuse tables that lack a declared column, before anything is read."""
+        for item in self._items if len(self._items) == 1 else ():
+            if isinstance(item, pa.RecordBatch | pa.Table):
+                match_columns(names, item.schema.names, SOURCE)
 
     def batches(self, schema: pa.Schema, skip: int, most_rows: int) -> Iterator[pa.RecordBatch]:
         """Rows from position `skip` on; a record batch in the sequence counts as its rows."""
         items = self._items
         if not any(isinstance(item, pa.RecordBatch | pa.Table) for item in items):
+            if items and isinstance(items[0], Mapping):
+                seen = dict.fromkeys(str(key) for row in items[:SEARCHED] if isinstance(row, Mapping) for key in row)
+                absent(schema.names, seen, SOURCE, self._notes)
             for start in range(skip, len(items), most_rows):
                 yield batch_of(items[start : start + most_rows], schema, Place(SOURCE, start))
             return

@@ -23,9 +23,9 @@ from borealis.errors import InputError
 from borealis.ingest.sources.fit import fit
 from borealis.ingest.sources.formats import csv, ipc, jsonl, parquet
 from borealis.ingest.sources.formats.csv import CsvOptions
-from borealis.ingest.sources.formats.jsonl import JsonOptions
 from borealis.ingest.sources.records import RECORD, Decoded, Json, decode
 from borealis.ingest.sources.suffixes import is_gzipped
+from borealis.ingest.times import TimeOf
 from borealis.tuples import Int64s
 
 RECORDS_AT_ONCE = 10_000  # of a CSV file with a bad one in it
@@ -52,13 +52,13 @@ class Piece:
 
 
 def pieces(
-    path: Path, format_: str, schema: pa.Schema, time: str | None, options: CsvOptions | JsonOptions | None
+    path: Path, format_: str, schema: pa.Schema, time: TimeOf | None, options: CsvOptions | None
 ) -> Iterator[Piece]:
     """All of a file. Raises InputError, or what the libraries raise, if the file as a whole cannot be read further."""
     if format_ == "jsonl":
         return _json_lines(path, schema, time)
     if format_ == "csv":
-        assert isinstance(options, CsvOptions)
+        assert options is not None
         return _csv(path, schema, time, options)
     return _columns(path, parquet.read if format_ == "parquet" else ipc.read, schema, time)
 
@@ -72,7 +72,7 @@ def _piece(decoded: Decoded, values: Sequence[bytes], before: int) -> Piece:
     return Piece(decoded.rows, bad)
 
 
-def _json_lines(path: Path, schema: pa.Schema, time: str | None) -> Iterator[Piece]:
+def _json_lines(path: Path, schema: pa.Schema, time: TimeOf | None) -> Iterator[Piece]:
     reader, before = Json(schema), 0
     with jsonl.open_file(path) as file:
         for block in jsonl.blocks(file):
@@ -85,7 +85,7 @@ def _json_lines(path: Path, schema: pa.Schema, time: str | None) -> Iterator[Pie
 # -- CSV
 
 
-def _csv(path: Path, schema: pa.Schema, time: str | None, options: CsvOptions) -> Iterator[Piece]:
+def _csv(path: Path, schema: pa.Schema, time: TimeOf | None, options: CsvOptions) -> Iterator[Piece]:
     if not path.stat().st_size:
         return
     done = 0
@@ -93,7 +93,7 @@ def _csv(path: Path, schema: pa.Schema, time: str | None, options: CsvOptions) -
         for batch in csv.read(path, schema, 0, 0, options):
             assert isinstance(batch, pa.RecordBatch)
             rows = fit(batch, schema, RECORD, text=True)
-            if time is not None and rows.column(time).null_count:
+            if time is not None and time.until_fault(rows)[1] is not None:
                 break
             yield Piece(rows, [])
             done += rows.num_rows
@@ -166,7 +166,7 @@ class CsvRecords:
 # -- Parquet and Arrow
 
 
-def _columns(path: Path, read: Callable[..., Any], schema: pa.Schema, time: str | None) -> Iterator[Piece]:
+def _columns(path: Path, read: Callable[..., Any], schema: pa.Schema, time: TimeOf | None) -> Iterator[Piece]:
     before = 0
     for batch in read(path, schema, 0, ROWS_AT_ONCE):
         if isinstance(batch, pa.RecordBatch) and batch.num_rows:
@@ -176,7 +176,7 @@ def _columns(path: Path, read: Callable[..., Any], schema: pa.Schema, time: str 
 
 
 def _fitting(
-    batch: pa.RecordBatch, schema: pa.Schema, time: str | None, before: int
+    batch: pa.RecordBatch, schema: pa.Schema, time: TimeOf | None, before: int
 ) -> tuple[pa.RecordBatch, list[Bad]]:
     """The rows whose values fit; halves what does not, until single rows are left."""
     good: list[pa.RecordBatch] = []
@@ -185,8 +185,8 @@ def _fitting(
     def walk(start: int, stop: int) -> None:
         try:
             rows = fit(batch.slice(start, stop - start), schema, RECORD)
-            if time is not None and rows.column(time).null_count:
-                raise InputError(f"it has no time: column '{time}' is null")
+            if time is not None and (fault := time.until_fault(rows)[1]) is not None:
+                raise InputError(f"it has no time: {fault}")
             good.append(rows)
         except InputError as error:
             if stop - start == 1:

@@ -24,6 +24,7 @@ from borealis.errors import InputError, did_you_mean
 from borealis.ingest.sources.brokers import Brokers, Presence, away, confluent, refused
 from borealis.ingest.sources.ledger import Part
 from borealis.ingest.sources.records import decode, records
+from borealis.ingest.times import TimeOf
 from borealis.tuples import FIRST_TIME, Int64s
 
 ASK_S = 2.0  # one question to a broker
@@ -176,7 +177,7 @@ class TopicReader:
     """Reads a topic from given offsets on. For one thread; `stop` may come from another."""
 
     def __init__(
-        self, brokers: Brokers, topic: str, format_: str, schema: pa.Schema, time: str | None, noun: str
+        self, brokers: Brokers, topic: str, format_: str, schema: pa.Schema, time: TimeOf | None, noun: str
     ) -> None:
         self.topic, self.what = topic, noun
         self._kafka = confluent()
@@ -526,10 +527,7 @@ class TopicReader:
             self._consumer.pause([self._kafka.TopicPartition(self.topic, one.number)])
 
     def _add_rows(self, one: _Partition, rows: pa.RecordBatch, offset: Int64s) -> None:
-        if self._time is None:
-            time = np.zeros(rows.num_rows, np.int64)
-        else:
-            time = rows.column(self._time).view(pa.int64()).to_numpy()
+        time = np.zeros(rows.num_rows, np.int64) if self._time is None else self._time.micros(rows)
         one.add(_Chunk(rows, offset, time, np.maximum(np.maximum.accumulate(time), one.reach)))
 
     def _probe(self) -> None:

@@ -26,6 +26,7 @@ from borealis.ingest.sources.files import reader_options
 from borealis.ingest.sources.salvage import Piece, pieces
 from borealis.ingest.sources.suffixes import FORMATS, format_of
 from borealis.ingest.sources.taken import FilesTaken, Taken
+from borealis.ingest.times import TimeOf
 
 Order = Literal["name", "time"]
 POLL = "1 second"
@@ -76,11 +77,14 @@ def watch(
 
 
 def watch_text(text: str) -> WatchSource:
-    """What a command line says: a directory, or a directory and a pattern (`incoming/*.csv`)."""
-    path = Path(text)
+    """What a command line says: a directory, perhaps with a pattern (`incoming/*.csv`) and options of its files."""
+    from borealis.ingest.sources.addresses import file_options
+
+    name, options = file_options(text)
+    path = Path(name)
     if glob.has_magic(path.name) and not path.is_dir():
-        return watch(path.parent, path.name)
-    return watch(path)
+        return watch(path.parent, path.name, **options)
+    return watch(path, **options)
 
 
 @dataclass(frozen=True)
@@ -141,14 +145,14 @@ class WatchSource:
         self._clock = clock or WallClock()
         self._home: Path | None = None
         self._name = ""
-        self.time: str | None = None
+        self.time: TimeOf | None = None
         self._stop = threading.Event()
         self._seen: dict[str, _Seen] = {}
         self._stuck: tuple[str, ...] = ()  # Parquet files that nobody writes any more, without a footer
 
-    def begin(self, name: str, time: str, home: Path | None) -> None:
-        """Told by the run: the input, its time column, and the state directory."""
-        self._name, self.time, self._home = name, time, home
+    def begin(self, name: str, time: str | TimeOf, home: Path | None) -> None:
+        """Told by the run: the input, how a row gets its time, and the state directory."""
+        self._name, self.time, self._home = name, TimeOf.of(time), home
         self._stop = threading.Event()  # another run than the one that was stopped
 
     @property

@@ -7,7 +7,6 @@ import io
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any
@@ -19,7 +18,7 @@ import pyarrow.types as pt
 from borealis.errors import InputError
 from borealis.ingest.sources import decimals
 from borealis.ingest.sources.fit import Place, match_columns
-from borealis.ingest.sources.python_values import batch_of
+from borealis.ingest.sources.python_values import absent, batch_of
 from borealis.ingest.sources.suffixes import is_gzipped
 
 BLOCK_BYTES = 4 * 2**20
@@ -28,17 +27,8 @@ BOM = b"\xef\xbb\xbf"
 NULL = re.compile(rb"[\n}][ \t\r]*null")
 
 
-@dataclass(frozen=True)
-class JsonOptions:
-    """With `sparse`, a column that none of the first 1,000 lines has is null there instead of an error."""
-
-    sparse: bool = False
-
-
-def read(
-    path: Path, schema: pa.Schema, skip: int, most_rows: int, options: JsonOptions
-) -> Iterator[int | pa.RecordBatch]:
-    """Blocks of whole lines; those before the position are counted, not parsed."""
+def read(path: Path, schema: pa.Schema, skip: int, most_rows: int, notes: list[str]) -> Iterator[int | pa.RecordBatch]:
+    """Blocks of whole lines; those before the position are counted, not parsed. `notes`: what a user should know."""
     row = 0
     raw: pa.Schema | None = None
     with open_file(path) as file:
@@ -47,7 +37,7 @@ def read(
             if not lines:
                 continue
             if raw is None:
-                raw = _raw_schema(lines, schema, path, options)
+                raw = _raw_schema(lines, schema, path, notes)
             if row + len(lines) <= skip:
                 yield len(lines)
             else:
@@ -76,15 +66,13 @@ def blocks(file: IO[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-def _raw_schema(lines: list[bytes], schema: pa.Schema, path: Path, options: JsonOptions) -> pa.Schema:
+def _raw_schema(lines: list[bytes], schema: pa.Schema, path: Path, notes: list[str]) -> pa.Schema:
     """The declared columns under the file's names for them, in the types to read them as."""
     seen: dict[str, None] = {}
     for index, line in enumerate(lines[:LINES_SEARCHED]):
         seen |= dict.fromkeys(parse_line(line, Place(str(path)), index))
     names = list(seen)
-    if options.sparse:
-        folded = {name.casefold() for name in names}
-        names += [name for name in schema.names if name.casefold() not in folded]
+    names += absent(schema.names, names, str(path), notes)
     chosen = match_columns(schema.names, names, str(path))
     return pa.schema([(names[index], raw_type(field.type)) for index, field in zip(chosen, schema, strict=True)])
 

@@ -1,0 +1,109 @@
+"""How an input's tuples get their times: from a column, or by an expression over the row."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from borealis.errors import TrainError
+from borealis.kernels.expr import Expr, column, from_json, to_json
+from borealis.tuples import TIMESTAMP, Int64s
+
+NOTE = b"borealis.time"  # in a schema's metadata
+
+
+@dataclass(frozen=True)
+class TimeOf:
+    """`text` as the diagram has it; `expr` is its Arrow twin, None where the text is the name of a column.
+
+    >>> ts = TimeOf("ts")
+    >>> ts.faults(pa.table({"ts": pa.array([7, None], TIMESTAMP)}))
+    [(1, "column 'ts' is null")]
+    """
+
+    text: str
+    expr: Expr | None = None
+
+    @classmethod
+    def of(cls, time: str | TimeOf) -> TimeOf:
+        """A time that may be just the name of its column."""
+        return time if isinstance(time, TimeOf) else cls(time)
+
+    def column(self, rows: pa.Table | pa.RecordBatch) -> Any:
+        """The time of every row, null where it has none. Raises TrainError where there is a value that is no time."""
+        return rows.column(self.text) if self.expr is None else column(self.expr, rows, TIMESTAMP)
+
+    def micros(self, rows: pa.Table | pa.RecordBatch) -> Int64s:
+        """The times of rows each of which has one."""
+        return _micros(self.column(rows))
+
+    def until_fault(self, rows: pa.Table | pa.RecordBatch) -> tuple[Int64s, str | None]:
+        """The times of the rows before the first that has none, and why that one has none."""
+        try:
+            times = self.column(rows)
+        except TrainError:
+            at, why = self.faults(rows)[0]
+            return self.micros(rows.slice(0, at)), why
+        if not times.null_count:
+            return _micros(times), None
+        return _micros(times.slice(0, pc.index(pc.is_null(times), True).as_py())), self._null
+
+    def faults(self, rows: pa.Table | pa.RecordBatch) -> list[tuple[int, str]]:
+        """All rows without a time, in order, and why each has none; halves what has a value that is no time."""
+        found: list[tuple[int, str]] = []
+
+        def walk(start: int, stop: int) -> None:
+            try:
+                times = self.column(rows.slice(start, stop - start))
+            except TrainError as error:
+                if stop - start == 1:
+                    found.append((start, error.message))
+                    return
+                middle = (start + stop) // 2
+                walk(start, middle)
+                walk(middle, stop)
+                return
+            if times.null_count:
+                nulls = np.flatnonzero(np.asarray(times.is_null()))
+                found.extend((start + int(at), self._null) for at in nulls)
+
+        walk(0, rows.num_rows)
+        return found
+
+    @property
+    def _null(self) -> str:
+        return f"column '{self.text}' is null" if self.expr is None else f"`{self.text}` is null"
+
+    def to_text(self) -> str:
+        """For one who has no Spark to ask."""
+        return json.dumps({"text": self.text, "expr": None if self.expr is None else to_json(self.expr)})
+
+    @classmethod
+    def from_text(cls, text: str) -> TimeOf:
+        """As `to_text` wrote it."""
+        said = json.loads(text)
+        return cls(said["text"], None if said["expr"] is None else from_json(said["expr"]))
+
+
+def noted(schema: pa.Schema, time: TimeOf) -> pa.Schema:
+    """The columns of an input, with a note for those who send to it."""
+    return schema.with_metadata({NOTE: time.to_text()})
+
+
+def note_in(schema: pa.Schema) -> TimeOf | None:
+    """What was noted, if anything was."""
+    note = (schema.metadata or {}).get(NOTE)
+    return None if note is None else TimeOf.from_text(note.decode())
+
+
+def _micros(times: pa.Array | pa.ChunkedArray) -> Int64s:
+    if not len(times):
+        return np.empty(0, np.int64)
+    one = times.combine_chunks() if isinstance(times, pa.ChunkedArray) else times
+    found: Int64s = one.view(pa.int64()).to_numpy()
+    return found
