@@ -10,7 +10,7 @@ from borealis.diagram.spec import Input, Spec
 from borealis.errors import DiagramError
 from borealis.plan.boxes import batch_arrows, form_of
 from borealis.plan.hidden import hidden, visible
-from borealis.plan.types import empty, first_line, told
+from borealis.plan.types import empty, first_line, require_carried, told
 
 
 def analyze(spec: Spec, spark: SparkSession) -> dict[str, StructType]:
@@ -22,8 +22,11 @@ def analyze(spec: Spec, spark: SparkSession) -> dict[str, StructType]:
         sources = [frames[s] for s in box.sources]
         form_of(box).check(box, sources)
         with told(box, [c for s in sources for c in s.columns]):
-            for arrow, out in batch_arrows(box, [hidden(s) for s in sources]).items():
-                frames[arrow] = empty(spark, visible(out).schema)
+            found = batch_arrows(box, [hidden(s) for s in sources])
+        for arrow, out in found.items():
+            schema = visible(out).schema
+            require_carried(box, schema)
+            frames[arrow] = empty(spark, schema)
     return {name: frame.schema for name, frame in frames.items()}
 
 
