@@ -11,10 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+from nodes import Cluster, collect_all, table_of
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from borealis.diagram import sql
@@ -25,6 +29,7 @@ from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError
 from borealis.plan.analyze import input_schema
 from borealis.plan.expressions import translate_all
+from borealis.plan.per_tuple import AGGREGATE, require_per_tuple
 from borealis.plan.types import empty, require_carried, require_nullable, type_of
 
 COLUMNS = """ts TIMESTAMP, row INT, i INT, k BIGINT, h SMALLINT, y TINYINT, v DOUBLE, w DOUBLE, f FLOAT, s STRING,
@@ -52,8 +57,8 @@ _ROWS: list[dict[str, Any]] = [
         "ts": dt.datetime(1969, 12, 31, 23, 59, 59, 1, dt.UTC), "row": 2, "i": 1, "k": 100, "h": 2, "y": 1,
         "v": -0.25, "w": 1.0, "f": -0.5, "s": "Zé ,x", "t": "", "b": False, "c": True, "d": dt.date(1969, 12, 31),
         "m": Decimal("-0.50"), "n": b"", "a": [1], "z": ["x", None], "g": [1.0, 0.0],
-        "p": [("three", None)], "r": {"x": None, "q": None}, "l": [None, {"x": None, "q": None}], "j": '{"a": null, "b": []}',
-        "x": "<a><b>3</b></a>", "u": "ftp://example.org",
+        "p": [("three", None)], "r": {"x": None, "q": None}, "l": [None, {"x": None, "q": None}],
+        "j": '{"a": null, "b": []}', "x": "<a><b>3</b></a>", "u": "ftp://example.org",
     },
     {"ts": dt.datetime(2024, 3, 1, tzinfo=dt.UTC), "row": 3},
 ]  # fmt: skip
@@ -386,6 +391,16 @@ def table(spark: SparkSession) -> pa.Table:
     return pa.Table.from_pylist([*(row | known for row in _ROWS[:-1]), _ROWS[-1]], schema)
 
 
+def everywhere(spark: SparkSession, calls: Mapping[str, str], rows: pa.Table) -> dict[str, pa.Table]:
+    """The outputs of a map of these calls: its own, through a box that keeps state, and through one behind a cut."""
+    spec = diagram(calls)
+    with Cluster(spark, 1) as cluster:
+        cluster.deploy(spec, ["there"], Random(0))
+        cluster.publish("functions/rows", rows.to_batches(), rows.schema)
+        found = collect_all(cluster, {o.name: f"functions/{o.source}" for o in spec.outputs})
+    return {name: table_of(section).sort_by("row") for name, section in found.items()}
+
+
 def findings(spark: SparkSession) -> list[Finding]:
     """What becomes of every function that Spark lists."""
     listed = sorted(row[0] for row in spark.sql("SHOW FUNCTIONS").collect())
@@ -398,11 +413,9 @@ def findings(spark: SparkSession) -> list[Finding]:
     frame = empty(spark, input_schema(diagram({}).inputs[0]))
     made: dict[str, StructType] = {}
     whys: dict[str, str] = {}
-    for name in listed:
-        with _refused(whys, name) as box:
-            require_harmless(CALLS[name])
-            made[name] = StructType().add("x", type_of(frame, CALLS[name], box))
-            require_carried(box, made[name])
+    scalar = [name for name in listed if name in SCALAR]
+    for names in (scalar, *([name] for name in listed if name not in SCALAR)):
+        _look(frame, names, made, whys)
     twins = translate_all(frame, {name: CALLS[name] for name in listed if name not in whys})
     for name, twin in twins.items():
         with _refused(whys, name) as box:
@@ -414,6 +427,27 @@ def findings(spark: SparkSession) -> list[Finding]:
         where = "kernel" if twins.get(name) is not None else where
         found.append(Finding(name, groups.get(name, "predicate_funcs"), CALLS[name], where, whys.get(name, "")))
     return found
+
+
+def _look(frame: DataFrame, names: Sequence[str], made: dict[str, StructType], whys: dict[str, str]) -> None:
+    """Find the types of calls, or why they are refused; all in one analysis, while nothing is wrong with them."""
+    if len(names) == 1:
+        with _refused(whys, names[0]) as box:
+            require_harmless(CALLS[names[0]])
+            made[names[0]] = StructType().add("x", type_of(frame, CALLS[names[0]], box))
+            require_carried(box, made[names[0]])
+        return
+    box = Map(name="made", sources=("rows",), exprs={name: CALLS[name] for name in names})
+    try:
+        for name in names:
+            require_harmless(CALLS[name])
+        many = frame.select(*(F.expr(call).alias(name) for name, call in box.exprs.items()))
+        require_per_tuple(box, many)
+        require_carried(box, many.schema)
+        made |= {field.name: StructType().add("x", field.dataType) for field in many.schema.fields}
+    except (DiagramError, PySparkException):
+        _look(frame, names[: len(names) // 2], made, whys)
+        _look(frame, names[len(names) // 2 :], made, whys)
 
 
 @contextmanager
@@ -458,12 +492,12 @@ GROUPS = {
 }
 HEAD = """# Functions
 
-Every function and operator that Spark {version} lists, and what a diagram makes of it. A test makes one call of each (the one shown)
-over rows with and without nulls, sends it to an output, through a box that keeps state and over a cut, and compares with
-Spark's own answer. This page is written by that test's tables: `python tests/laws/functions.py > docs/functions.md`.
+Every function and operator that Spark {version} lists, and what a diagram makes of it. A test makes one call of each
+(the one shown) over rows with and without nulls, sends it to an output, through a box that keeps state and over a cut,
+and compares with Spark's own answer. This page is written by `python tests/laws/functions.py > docs/functions.md`.
 
-- **kernel**: computed in Arrow, inside the Spark source; the fastest. Which calls have such a twin depends on the types of the
-  arguments too: `borealis explain` shows where a box runs.
+- **kernel**: computed in Arrow, inside the Spark source; the fastest. Which calls have such a twin depends on the types
+  of the arguments, too: `borealis explain` shows where a box runs.
 - **Catalyst**: computed by Spark itself; a unit with such a box takes a level more.
 - **aggregate box**: only in an [aggregate](boxes/aggregate.md), and in a [resample](boxes/resample.md) with `exprs`.
 - **refused**: `check`, `run` and `deploy` say so, and why, before anything runs.
@@ -486,6 +520,9 @@ def page(found: Sequence[Finding], version: str) -> str:
 
 def _where(one: Finding) -> str:
     why = one.why.replace("|", "\\|").removeprefix(f"'{one.name}' ").removeprefix(f"`{one.call}` ")
+    why = why.removeprefix("column 'x' ")
+    if why == AGGREGATE.why and not one.where:
+        return "refused: an aggregate that no kernel computes"
     if one.where in ("aggregate box", ""):
         return one.where or f"refused: {why}"
     return f"{one.where}; {UNTRIED[one.name]}" if one.name in UNTRIED else one.where

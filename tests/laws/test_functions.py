@@ -1,16 +1,14 @@
-"""The law of functions: whatever Spark lists either gives Spark's own answer wherever it goes, or is refused by name."""
+"""The law of functions: whatever Spark lists either gives Spark's answer wherever it goes, or is refused by name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from random import Random
 
 import functions
 import pyarrow as pa
 import pytest
-from functions import CALLS, UNTRIED, Finding, diagram
-from nodes import Cluster, collect_all, table_of
+from functions import CALLS, UNTRIED, Finding, everywhere
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -29,16 +27,6 @@ def found(spark: SparkSession) -> list[Finding]:
 @pytest.fixture(scope="module")
 def rows(spark: SparkSession) -> pa.Table:
     return functions.table(spark)
-
-
-def everywhere(spark: SparkSession, calls: Mapping[str, str], rows: pa.Table) -> dict[str, pa.Table]:
-    """The outputs of a map of these calls: its own, through a box that keeps state, and through one behind a cut."""
-    spec = diagram(calls)
-    with Cluster(spark, 1) as cluster:
-        cluster.deploy(spec, ["there"], Random(0))
-        cluster.publish("functions/rows", rows.to_batches(), rows.schema)
-        found = collect_all(cluster, {o.name: f"functions/{o.source}" for o in spec.outputs})
-    return {name: table_of(section).sort_by("row") for name, section in found.items()}
 
 
 def sparks(spark: SparkSession, calls: Mapping[str, str], rows: pa.Table) -> pa.Table:

@@ -27,7 +27,6 @@ from borealis.diagram.boxes.base import Box
 from borealis.errors import ExpressionError, did_you_mean
 from borealis.plan.per_tuple import per_tuple, refusal_of, refused, require_per_tuple
 
-
 # a null of these is no null to Arrow, but a struct of parts that are said never to be; of TIME Spark knows but the name
 WHOLE = (VariantType, GeometryType, GeographyType, TimeType)
 _ALIAS = "__x"  # no user's column: in a select list a later item may refer to an earlier alias
@@ -148,8 +147,8 @@ def told(box: Box, columns: list[str], sql: str = "") -> Iterator[None]:
         elif condition.startswith("UNRESOLVED_ROUTINE"):
             wrong, hint = f"no function '{name}'{about}", "see the built-in functions of Spark SQL"
         elif condition == "AMBIGUOUS_REFERENCE":
-            wrong = f"{parameters['name']}{about} may be one of {parameters['referenceNames'].strip('[]')}"
-            hint = f"say which: {' or '.join(re.findall(r'[^,]+', parameters['referenceNames'].strip('[]')))}"
+            either = parameters["referenceNames"].strip("[]").replace("`", "").replace(", ", " or ")
+            wrong, hint = f"{parameters['name']}{about} may be {either}", f"say which: {either}"
         elif isinstance(error, ParseException):
             wrong, hint = f"cannot read `{sql}`: {first_line(error)}", "it must be a Spark SQL expression"
         else:
