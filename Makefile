@@ -18,7 +18,7 @@ help:
 
 setup: $(READY)
 
-LONG := $(patsubst %,tests/laws/test_%.py,takeover nodes reach_back diagrams end_to_end) \
+LONG := $(patsubst %,tests/laws/test_%.py,takeover nodes reach_back diagrams end_to_end functions) \
         $(patsubst %,tests/unit/cli/test_%.py,send_and_tail send_watch)
 CLUSTERS := tests/cluster tests/chaos/test_failures.py  # several nodes keep two cores busy: one test at a time
 

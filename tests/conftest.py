@@ -39,7 +39,8 @@ def spark() -> Iterator[SparkSession]:
 
     one = session(master="local[2, 3]")
     one.conf.set("spark.sql.shuffle.partitions", "2")
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # errors are expected in some tests
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # errors are expected in some tests
     yield one
     one.stop()
 

@@ -13,10 +13,9 @@ def check_command(path: Path, as_json: bool) -> None:
     """Structure first, which takes no time; then types, which take Spark."""
     spec = load(path).spec
     spark = start_spark()
-    from borealis.plan.analyze import analyze
+    from borealis.plan.compile import check_plan
 
-    for unit in spec.units():
-        analyze(unit.spec, spark)
+    check_plan(spec, spark)
     boxes, units = len(spec.boxes), len(spec.units())
     if as_json:
         print(json.dumps({"ok": True, "diagram": spec.name, "boxes": boxes, "units": units}, ensure_ascii=False))

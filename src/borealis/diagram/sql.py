@@ -218,6 +218,16 @@ def arguments(pieces: Sequence[Token], opening: int) -> list[list[Token]]:
     return _split_commas(pieces[opening + 1 : _closing(pieces, opening)])
 
 
+def calls(text: str) -> list[str]:
+    """The functions that a text calls, in lower case, from left to right.
+
+    >>> calls("Upper(a) || concat('f(x)', b)")
+    ['upper', 'concat']
+    """
+    pieces = tokens(text)
+    return [name for at in range(len(pieces)) if (name := _called(pieces, at))]
+
+
 def _scan(text: str) -> Iterator[Token]:
     at = 0
     while at < len(text):

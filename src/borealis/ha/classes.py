@@ -27,11 +27,11 @@ REPEATABLE, CONVERGENT, DETERMINISTIC, ARBITRARY = CLASSES
 # Spark SQL that gives something else the next time; a seed does not help, it counts rows of a partition
 UNREPEATABLE_CALLS = frozenset(
     {"rand", "random", "randn", "randstr", "uniform", "uuid", "shuffle", "now", "curdate", "current_timestamp"}
-    | {"current_date", "current_time", "localtimestamp", "monotonically_increasing_id", "spark_partition_id"}
-    | {"input_file_name", "input_file_block_start", "input_file_block_length"}
+    | {"current_date", "current_time", "localtime", "localtimestamp", "aes_encrypt", "spark_partition_id"}
+    | {"monotonically_increasing_id", "input_file_name", "input_file_block_start", "input_file_block_length"}
 )
 UNREPEATABLE_WITHOUT_ARGUMENT = frozenset({"unix_timestamp"})
-UNREPEATABLE_WORDS = frozenset({"current_timestamp", "current_date", "current_time", "localtimestamp"})
+UNREPEATABLE_WORDS = frozenset({"current_timestamp", "current_date", "current_time", "localtime", "localtimestamp"})
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from borealis.node.handover import Handover
 from borealis.node.running import RunningUnit
 from borealis.node.unit import UnitOptions, UnitRun
 from borealis.plan.analyze import analyze, input_schema, time_of
-from borealis.plan.compile import compile_piece
+from borealis.plan.compile import check_plan, compile_piece
 from borealis.plan.lowering import to_arrow
 from borealis.plan.train import Query
 from borealis.plan.types import nullable
@@ -256,9 +256,11 @@ class Node:
         return Done()
 
     def check(self, order: CheckOrder) -> Checked:
-        """Whether a diagram's types are right, as Spark sees them."""
+        """Whether a diagram's types are right, as Spark sees them, and it could run."""
         spec = _spec(order.yaml)
-        return Checked(columns={arrow: _ddl(schema) for arrow, schema in self._analyzed(spec).items()})
+        schemas = self._analyzed(spec)
+        check_plan(spec, self._session(), schemas)
+        return Checked(columns={arrow: _ddl(schema) for arrow, schema in schemas.items()})
 
     def _analyzed(self, spec: Spec) -> dict[str, Any]:
         """The Spark schema of every arrow; a diagram that is deployed is looked at once."""

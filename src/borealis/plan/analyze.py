@@ -13,7 +13,7 @@ from borealis.ingest.times import TimeOf
 from borealis.plan.boxes import batch_arrows, form_of
 from borealis.plan.expressions import translate_time
 from borealis.plan.hidden import hidden, visible
-from borealis.plan.types import empty, first_line, show, told
+from borealis.plan.types import empty, first_line, require_carried, show, told
 
 TIMES_ARE_MADE_BY = (
     "times are made by to_timestamp (of text, also in a format such as 'dd/MM/yyyy HH:mm:ss', or of seconds), "
@@ -36,8 +36,11 @@ def analyze(spec: Spec, spark: SparkSession, times: dict[str, TimeOf] | None = N
         sources = [frames[s] for s in box.sources]
         form_of(box).check(box, sources)
         with told(box, [c for s in sources for c in s.columns]):
-            for arrow, out in batch_arrows(box, [hidden(s) for s in sources]).items():
-                frames[arrow] = empty(spark, visible(out).schema)
+            found = batch_arrows(box, [hidden(s) for s in sources])
+        for arrow, out in found.items():
+            schema = visible(out).schema
+            require_carried(box, schema)
+            frames[arrow] = empty(spark, schema)
     return {name: frame.schema for name, frame in frames.items()}
 
 

@@ -8,12 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
 
 from borealis.diagram.cut import Piece
 from borealis.diagram.spec import LATE, Spec
+from borealis.errors import ExpressionError
 from borealis.ingest.times import TimeOf
 from borealis.kernels.aside import BOX, ERRORS, EXPRESSION, RANK, TUPLE
 from borealis.kernels.aside import SCHEMA as ERRORS_SCHEMA
@@ -21,7 +23,7 @@ from borealis.kernels.program import ERRORS_TAG, STEPS_MOST, Program
 from borealis.plan.analyze import analyze, time_of
 from borealis.plan.boxes import form_of
 from borealis.plan.lowering import CatalystStep, Lowering, Outlet, to_arrow
-from borealis.plan.types import nullable
+from borealis.plan.types import empty, first_line, nullable
 from borealis.plan.worker import BUCKET, FAILED, FAILED_TAG, FILE, HIDDEN, PAYLOAD, TAG, level_runner, rows_column
 from borealis.state.delta import TableSpec
 from borealis.tuples import CAUSE, SUB, TIME
@@ -51,6 +53,14 @@ class Compiled:
 
     def frame(self, source: DataFrame) -> DataFrame:
         """The streaming plan from the source's rows to what the commit collects."""
+        try:
+            return self._frame(source)
+        except PySparkException as error:
+            hint = "simplify the expressions of these boxes, or report this: `borealis check` should have told"
+            boxes = ", ".join(box for box, where in self.where.items() if "Catalyst" in where)
+            raise ExpressionError(f"Spark cannot plan box {boxes}: {first_line(error)}", hint=hint) from error
+
+    def _frame(self, source: DataFrame) -> DataFrame:
         frame = source
         for number, level in enumerate(self.program.levels):
             if number:
@@ -95,7 +105,12 @@ def _apply(frame: DataFrame, tag: int, steps: tuple[CatalystStep, ...]) -> DataF
             fields: list[Column] = [F.col(f"`{n}`") for n in names]
         else:
             fields = [F.expr(text).alias(name) for name, text in step.exprs]
-        frame = wide.select(*others, F.when(mine, F.struct(*fields)).alias(column))
+        made = wide.select(F.struct(*fields).alias(column)).schema[column].dataType
+        assert isinstance(made, StructType)
+        rows = F.struct(*fields)
+        if made != nullable(made):  # rows of other tags are null in this column, whatever Spark knows of its own
+            rows = rows.cast(nullable(made))
+        frame = wide.select(*others, F.when(mine, rows).alias(column))
     return frame
 
 
@@ -178,6 +193,13 @@ def compile_unit(
     known = analyze(spec, spark, times) if schemas is None else schemas
     compiled = _compile(spec, inputs, boxes, outputs, hidden, spark, buckets, known, errors)
     return replace(compiled, times=times or {one.name: time_of(one, spark) for one in spec.inputs})
+
+
+def check_plan(spec: Spec, spark: SparkSession, schemas: dict[str, StructType] | None = None) -> None:
+    """Raise as `analyze` does, and also on what has types but no plan that could run."""
+    for unit in spec.units():
+        compiled = compile_unit(unit.spec, spark, schemas=schemas)
+        compiled.frame(empty(spark, compiled.first_schema))
 
 
 def compile_piece(

@@ -22,7 +22,8 @@ from borealis.kernels.expr import to_json
 from borealis.kernels.program import Level, Port, Program
 from borealis.kernels.step import Step, schema_text
 from borealis.plan.expressions import translate_all
-from borealis.plan.types import empty, nullable
+from borealis.plan.per_tuple import require_per_tuple
+from borealis.plan.types import empty, nullable, require_nullable, told
 from borealis.state.delta import TableSpec
 
 
@@ -206,16 +207,22 @@ class Lowering:
         texts = {"": step.predicate} if step.predicate is not None else dict(step.exprs)
         schema = flow.schema
         if step.predicate is None:
-            schema = nullable(frame.select(*(F.expr(text).alias(name) for name, text in step.exprs)).schema)
+            with told(box, frame.columns):
+                made = frame.select(*(F.expr(text).alias(name) for name, text in step.exprs))
+            require_per_tuple(box, made)
+            schema = nullable(made.schema)
         self._bounds.append((out, (source,)))
         step = replace(step, as_json=self._is_json(frame))
         if flow.channel is not None:
+            require_nullable(box, schema)
             channel = Channel(flow.channel.origin, (*flow.channel.steps, step))
             self._flows[out] = _Flow(schema, flow.level, True, channel)
             self._note(box, "Catalyst")
             return
         exprs = translate_all(frame, texts)
         if any(e is None for e in exprs.values()):
+            require_nullable(box, flow.schema)
+            require_nullable(box, schema)
             self._flows[out] = _Flow(schema, flow.level + 1, True, Channel(source, (step,)))
             self._note(box, "Catalyst")
             return

@@ -30,7 +30,8 @@ def quiet(settings: Mapping[str, str]) -> None:
     """Start the JVM with these Spark settings and its words going to the log; does nothing where one runs already."""
     global _log, _kept
     # PySpark prints every refused expression with a stack trace, also those that are caught and told in our words
-    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(logger).setLevel(logging.CRITICAL)
     for server in vars(accumulators).values():
         if isinstance(server, type) and issubclass(server, socketserver.BaseServer):
             server.handle_error = _cut_off  # type: ignore[assignment]

@@ -68,6 +68,8 @@ class Query:
         except BaseException as error:
             self._never = error if isinstance(error, BorealisError) else explain_failure(error)
             self.stop()
+            if isinstance(error, PySparkException):
+                raise self._never from error
             raise
 
     def _wait_asked(self) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType
+from pyspark.sql.types import DataType, NullType, NumericType
 from pyspark.sql.window import Window as Partition
 
 from borealis.diagram.boxes.aggregate import END, START, TIMED_OUT, Aggregate
+from borealis.diagram.boxes.base import Box
 from borealis.diagram.durations import CountWindow, Window
 from borealis.kernels.aggregate import AggregateKernel
 from borealis.kernels.count_windows import CountWindows
@@ -17,23 +18,31 @@ from borealis.kernels.step import schema_text
 from borealis.kernels.timed_windows import TimedWindows
 from borealis.plan.hidden import POSITION
 from borealis.plan.lowering import Lowering
-from borealis.plan.types import plain_column, type_of
+from borealis.plan.types import plain_column, show, type_of
 from borealis.tuples import TIME
 
 # types by which tuples of one time are not put in order; some Spark could sort, but not Arrow
 UNSORTED = ("array", "map", "struct", "variant", "void", "interval", "calendar interval", "geometry", "geography")
+OF_NUMBERS = ("sum", "avg", "stddev")  # the others take whatever can be compared, or anything
 NUMBER, WINDOW, FIRST, LAST, COUNT, PART = "__number", "__window", "__first", "__last", "__count", "__part"
 
 
 def check(box: Aggregate, sources: list[DataFrame]) -> None:
     for function, argument in box.calls:
         if argument != "*":
-            type_of(sources[0], argument, box)
+            require_number(box, function, argument, type_of(sources[0], argument, box))
             type_of(sources[0], f"{function}({argument})", box)
     for name in box.by:
         kind = sources[0].schema[name].dataType.typeName()
         if kind in ("array", "map", "struct", "variant"):
             raise box.wrong(f"cannot group by '{name}', a {kind.upper()}", "group by one of its fields")
+
+
+def require_number(box: Box, function: str, argument: str, kind: DataType) -> None:
+    """Refuse to add up what is no number; Spark would read text as numbers, and fail over the first that is none."""
+    if function in OF_NUMBERS and not isinstance(kind, NumericType | NullType):
+        hint = f"give it a number, such as {function}(CAST({argument} AS DOUBLE))"
+        raise box.wrong(f"'{function}' in `{function}({argument})` takes a number, not {show(kind)}", hint)
 
 
 def batch(box: Aggregate, inputs: list[DataFrame]) -> DataFrame:

@@ -8,13 +8,12 @@ from pyspark.sql import functions as F
 from borealis.diagram.boxes.map import Map
 from borealis.plan.hidden import POSITION
 from borealis.plan.lowering import Lowering
-from borealis.plan.types import type_of
+from borealis.plan.types import check_types
 from borealis.tuples import TIME
 
 
 def check(box: Map, sources: list[DataFrame]) -> None:
-    for expression in box.exprs.values():
-        type_of(sources[0], expression, box)
+    check_types(sources[0], box.exprs.values(), box)
 
 
 def batch(box: Map, inputs: list[DataFrame]) -> DataFrame:

@@ -9,6 +9,7 @@ from pyspark.sql.types import NumericType, StructType
 from borealis.diagram.boxes.resample import Resample
 from borealis.kernels.resample import VALUE, ResampleKernel
 from borealis.kernels.step import schema_text
+from borealis.plan.boxes.aggregate import require_number
 from borealis.plan.boxes.bsort import has_order
 from borealis.plan.hidden import POSITION
 from borealis.plan.lowering import Lowering
@@ -37,6 +38,7 @@ def check(box: Resample, sources: list[DataFrame]) -> None:
     for function, argument in box.calls:
         if argument != "*":
             kind = type_of(sources[1], argument, box)
+            require_number(box, function, argument, kind)
             if not has_order(kind):
                 raise box.wrong(f"`{argument}` is {show(kind)}, which has no order", "take one of its fields")
             type_of(sources[1], f"{function}({argument})", box)
