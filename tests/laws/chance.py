@@ -309,9 +309,15 @@ class Draughtsman:
         name, kind = rng.choice(list(arrow.kinds.items()))
         column = f"`{name}`"
         choices = [("count(*)", "int"), (f"count({column})", "int")]
+        if kind != "loose":
+            choices += [(f"count(DISTINCT {column})", "int"), (f"mode({column})", kind)]
+            choices += [(f"size(collect_set({column}))", "int"), (f"size(collect_list({column}))", "int")]
+        if kind == "bool":
+            choices += [(f"bool_and({column})", "bool"), (f"any({column})", "bool")]
         if kind in ("int", "float"):
             choices += [(f"sum({column})", kind), (f"avg({column})", "loose"), (f"stddev({column})", "loose")]
-            choices += [(f"sum({column}) / count(*)", "loose")]
+            choices += [(f"sum({column}) / count(*)", "loose"), (f"median({column})", "loose")]
+            choices += [(f"var_pop({column})", "loose"), (f"covar_pop({column}, {column} + 1)", "loose")]
         if kind == "int":
             choices += [(f"max({column}) - min({column})", "int"), (f"sum({column} + 1)", "int")]
         if kind == "decimal":
@@ -319,6 +325,8 @@ class Draughtsman:
         choices += [(f"min({column})", kind), (f"max({column})", kind)]
         if arrow.distinct:
             choices += [(f"first({column})", kind), (f"last({column})", kind)]
+            other = rng.choice([n for n, k in arrow.kinds.items() if k != "loose"] or [name])
+            choices += [(f"max_by({column}, `{other}`)", kind), (f"min_by({column}, `{other}`)", kind)]
         text, result = rng.choice(choices)
         return text, "loose" if result == "opaque" else result
 

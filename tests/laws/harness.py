@@ -386,13 +386,19 @@ def _rank(value: Any) -> tuple[int, Any]:
         return (1, float(f"{value:.7g}") + 0.0)
     if isinstance(value, bool | int | Decimal):
         return (1, value)
-    return (1, str(value)) if not isinstance(value, list | dict) else (1, repr(value))
+    if isinstance(value, list | dict):
+        return (1, [_rank(v) for v in (value.values() if isinstance(value, dict) else value)])
+    return (1, str(value))
 
 
 def same_value(a: Any, b: Any) -> bool:
     """Equal; floats within 1e-9."""
     if isinstance(a, float) and isinstance(b, float):
         return (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(same_value, a, b))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return list(a) == list(b) and all(map(same_value, a.values(), b.values()))
     return type(a) is type(b) and a == b
 
 

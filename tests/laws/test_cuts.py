@@ -59,6 +59,16 @@ def calls(columns: str) -> dict[str, str]:
     return found
 
 
+# functions that take two arguments, that compare, and that keep values
+MORE = {
+    "far": "max_by(s, v)", "near": "min_by(k, s)", "pairs": "count(DISTINCT s, k)", "about": "approx_count_distinct(v)",
+    "half": "median(v)", "tenths": "percentile(k, array(0.1, 0.9))", "usual": "mode(s)", "often": "mode(v)",
+    "listed": "collect_list(v)", "named": "collect_set(s)", "floats": "collect_set(v)", "every": "every(b)",
+    "some": "bool_or(b)", "var": "var_pop(k)", "vars": "variance(v)", "pop": "stddev_pop(m)", "corr": "corr(k, n)",
+    "cov": "covar_samp(k, v)", "covs": "covar_pop(n, m)", "times": "count_if(k > 0)", "texts": "collect_list(s)",
+}  # fmt: skip
+
+
 def filter_() -> Diagram:
     d = Diagram("filter")
     d.input("a", WIDE, slack="1 second", time="ts").filter("k > 0 OR v < 1").output("out")
@@ -117,6 +127,8 @@ def resample() -> Diagram:
         by=["m_right"], over=window("3 seconds", "2 seconds"), n="count(*)", last="max(n)"
     ).output("windows")
     near = {"rows": "count(*)", "mean": "avg(v)", "range": "max(n) - min(n)", "more": "sum(v + n) + k", "f": "first(d)"}
+    near |= {"best": "max_by(s, v)", "kinds": "count(DISTINCT s, b)", "half": "median(v)", "usual": "mode(s)"}
+    near |= {"listed": "collect_list(v)", "named": "collect_set(s)", "corr": "corr(n, v)", "all": "every(b)"}
     a.resample(b, window="2 seconds", by="k", exprs=near, g="last(s)").output("near")
     return d
 
@@ -133,6 +145,7 @@ def sliding() -> Diagram:
     a = d.input("a", WIDE, slack="1 second", time="ts")
     a.aggregate(by=["k"], over=window("3 seconds", "2 seconds"), exprs=calls("kvms")).output("out")
     a.aggregate(by=["v", "m"], over=window("5 seconds", "1 second"), n="count(*)", s="max(s)").output("more")
+    a.aggregate(by="b", over=window("4 seconds", "2 seconds"), exprs=MORE).output("kept")
     return d
 
 
@@ -157,6 +170,7 @@ def counted() -> Diagram:
     a.aggregate(by=["k"], over=count_window(3, 2), exprs=calls("vms")).output("out")
     a.aggregate(by=["s", "f"], over=count_window(4, timeout="2 seconds"), exprs=calls("knu")).output("timed")
     a.aggregate(by="b", over=count_window(2, 5), n="count(*)", x="first(x)", e="sum(v + k)").output("gaps")
+    a.aggregate(by="h", over=count_window(4, 3), exprs=MORE).output("kept")
     every = a.aggregate(over=count_window(5, 1, timeout="700 ms"), n="count(*)", last="last(d)", v="avg(v)")
     every.aggregate(by="timed_out", over=count_window(2), n="sum(n)").output("twice")
     return d
@@ -168,6 +182,7 @@ def timed() -> Diagram:
     a.aggregate(by=["k"], over=window("3 seconds", "2 seconds", timeout="500 ms"), exprs=calls("vms")).output("out")
     a.aggregate(by=["b"], over=window("10 seconds", timeout="1 second"), exprs=calls("hdx")).output("long")
     a.aggregate(over=window("1 second", "3 seconds", timeout="1 us"), n="count(*)", e="first(v + k)").output("gaps")
+    a.aggregate(by="h", over=window("4 seconds", "2 seconds", timeout="1 second"), exprs=MORE).output("kept")
     a.late.aggregate(by="d", over=window("20 seconds", timeout="3 seconds"), n="count(*)").output("tardy")
     return d
 
@@ -229,7 +244,7 @@ BOXES = [
     *(tumbling, sliding, gaps, keyless, counted, timed, join, chain),
     *(asked, written),
 ]
-BY_VALUE = [counted, timed]  # tuples of one time count in the order of their values, not as they come
+BY_VALUE = [counted]  # tuples of one time count in the order of their values, not as they come
 
 
 def story_of(diagram: Diagram, rng: Random, rows: int, *, distinct: bool = True) -> Story:

@@ -28,6 +28,13 @@ def left_to_catalyst() -> Diagram:
         "loud"
     )
     loud.join(b.map(k="k", w="v"), on="left.k = right.k", within="1 second").filter("loud LIKE 'A%'").output("pairs")
+    nested = {
+        "top": "max(struct(k, s, d))",
+        "low": "min(array(n, k))",
+        "set": "collect_set(struct(s, k))",
+        "sum": "sum(n)",
+    }
+    a.aggregate(by="b", over=window("3 seconds", "2 seconds"), exprs=nested).output("nested")
     return d
 
 

@@ -25,11 +25,11 @@ from borealis.diagram.boxes.join import Join
 from borealis.diagram.boxes.resample import Resample
 from borealis.diagram.cut import Piece, piece_of
 from borealis.ha import span
-from borealis.kernels.aggregate import AggregateKernel, Call
+from borealis.kernels.accumulators import Call
+from borealis.kernels.aggregate import AggregateKernel
 from borealis.kernels.flow import Bounds, Flow
 from borealis.kernels.join import JoinKernel
 from borealis.kernels.resample import VALUE, ResampleKernel
-from borealis.kernels.resample import Call as Near
 from borealis.kernels.stateless import run_union
 from borealis.kernels.timed_windows import TimedWindows
 from borealis.tuples import FIRST_TIME, LAST_TIME
@@ -91,7 +91,7 @@ class Machine:
                     box.name,
                     AggregateKernel(*known, calls)
                     if over.timeout_us is None
-                    else TimedWindows(*known, over.timeout_us, calls, ["v"]),
+                    else TimedWindows(*known, over.timeout_us, calls),
                 )
                 out, _ = kernel.step(flows[0])
                 return out.with_rows(pa.table([out.rows["k"], out.rows["__a0"]], schema=SCHEMA))
@@ -105,7 +105,7 @@ class Machine:
                 return out.with_rows(pa.table([out.rows["k"], pa.array(mixed % 1009)], schema=SCHEMA))
             case Resample():
                 given_ = pa.schema([("k", pa.int64()), (VALUE, pa.float64() if box.how == "linear" else pa.int64())])
-                calls = [] if box.how else [Near("sum", VALUE, pa.int64())]
+                calls = [] if box.how else [Call("sum", VALUE, pa.int64())]
                 kernel = self.kernels.setdefault(
                     box.name, ResampleKernel(SCHEMA, given_, ["k"], box.window_us, box.how, calls)
                 )

@@ -16,13 +16,13 @@ from harness import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from borealis.kernels.aggregate import AggregateKernel, Call
+from borealis.kernels.accumulators import Call
+from borealis.kernels.aggregate import AggregateKernel
 from borealis.kernels.bsort import BSortKernel
 from borealis.kernels.count_windows import CountWindows
 from borealis.kernels.flow import Bounds, Flow
 from borealis.kernels.join import JoinKernel
 from borealis.kernels.resample import VALUE, ResampleKernel
-from borealis.kernels.resample import Call as Near
 from borealis.kernels.timed_windows import TimedWindows
 from borealis.state import log as state_log
 from borealis.state.cache import Cache
@@ -111,7 +111,10 @@ COLUMNS = {"k": "INT", "s": "STRING", "v": "DOUBLE", "m": "DECIMAL(10,2)"}
 CALLS = [
     Call("count", None, pa.int64()), Call("sum", "v", pa.float64()), Call("sum", "m", pa.decimal128(20, 2)),
     Call("min", "s", pa.string()), Call("last", "s", pa.string()), Call("stddev", "v", pa.float64()),
-    Call("max", "v", pa.float64()),
+    Call("max", "v", pa.float64()), Call("collect_list", "s", pa.list_(pa.string())),
+    Call("max_by", "s", pa.string(), ("v",)), Call("count_distinct", "s", pa.int64(), ("m",)),
+    Call("mode", "s", pa.string()), Call("percentile", "v", pa.float64(), (), (0.5,)),
+    Call("corr", "v", pa.float64(), ("m",)),
 ]  # fmt: skip
 Kernel = AggregateKernel | CountWindows | TimedWindows | JoinKernel | BSortKernel | ResampleKernel
 
@@ -137,7 +140,7 @@ def timed_kernel(rng: Random) -> TimedWindows:
     size, slide = rng.choice([(4, 2), (2, 2), (1, 3), (3, 2), (5, 1)])
     by = rng.choice([["k"], ["k", "s"], [], ["v"]])
     timeout = rng.choice([1, SECOND // 2, 3 * SECOND])
-    return TimedWindows(schema(), by, size * SECOND, slide * SECOND, timeout, CALLS, ["v", "m", "s"])
+    return TimedWindows(schema(), by, size * SECOND, slide * SECOND, timeout, CALLS)
 
 
 def join_kernel(rng: Random) -> JoinKernel:
@@ -153,7 +156,7 @@ def bsort_kernel(rng: Random) -> BSortKernel:
 def resample_kernel(rng: Random) -> ResampleKernel:
     how, by, value = rng.choice(["previous", "nearest", "linear", None]), rng.choice([["k"], []]), schema().field("v")
     given = pa.schema([*(schema().field(name) for name in by), value.with_name(VALUE)])
-    calls = [] if how else [Near("count", None, pa.int64()), Near("sum", VALUE, pa.float64())]
+    calls = [] if how else [Call("count", None, pa.int64()), Call("sum", VALUE, pa.float64())]
     return ResampleKernel(schema(), given, by, rng.choice([1, 3]) * SECOND, how, calls)
 
 

@@ -12,9 +12,20 @@ from typing import NamedTuple
 from borealis.diagram.names import require_distinct, require_free
 from borealis.errors import DiagramError, did_you_mean
 
-AGGREGATES = {name: name for name in ("count", "sum", "avg", "min", "max", "first", "last", "stddev")}
-_OFFER = f"use one of {', '.join(AGGREGATES)}"
-AGGREGATES |= {"mean": "avg", "stddev_samp": "stddev"}
+# Every name by which an aggregate is called, to the one that the rest of the program knows it by.
+_PLAIN_AGGREGATES = (
+    *("count", "sum", "avg", "min", "max", "first", "last", "stddev", "stddev_pop", "var_samp", "var_pop"),
+    *("max_by", "min_by", "percentile", "mode", "collect_list", "collect_set", "bool_and", "bool_or"),
+    *("corr", "covar_pop", "covar_samp"),
+)
+AGGREGATES = {name: name for name in _PLAIN_AGGREGATES}
+_OFFER = f"use one of {', '.join(AGGREGATES)}, median, count_if, approx_count_distinct"
+AGGREGATES |= {"mean": "avg", "std": "stddev", "stddev_samp": "stddev", "variance": "var_samp", "median": "percentile"}
+AGGREGATES |= {"any_value": "first", "first_value": "first", "last_value": "last", "array_agg": "collect_list"}
+AGGREGATES |= {"every": "bool_and", "any": "bool_or", "some": "bool_or"}
+AGGREGATES |= {"count_if": "count", "approx_count_distinct": "count_distinct"}
+_PAIRS = frozenset(("max_by", "min_by", "corr", "covar_pop", "covar_samp"))  # of two arguments
+_SAME_WITHOUT = frozenset(("min", "max", "collect_set", "bool_and", "bool_or"))  # DISTINCT changes nothing
 
 
 def _words(text: str) -> frozenset[str]:
@@ -23,10 +34,8 @@ def _words(text: str) -> frozenset[str]:
 
 # Aggregates of Spark that no kernel computes: named here so that the error can name them, too.
 OTHER_AGGREGATES = _words(
-    """any_value approx_count_distinct approx_percentile array_agg bit_and bit_or bit_xor bool_and bool_or
-    collect_list collect_set corr count_if covar_pop covar_samp every first_value histogram_numeric kurtosis
-    last_value listagg max_by median min_by mode percentile percentile_approx percentile_cont percentile_disc
-    skewness std stddev_pop string_agg try_avg try_sum var_pop var_samp variance"""
+    """approx_percentile bit_and bit_or bit_xor histogram_numeric kurtosis listagg percentile_approx
+    percentile_cont percentile_disc skewness string_agg try_avg try_sum"""
 )
 
 DEPTH_MAX = 200  # parentheses in parentheses; nobody writes more by hand
@@ -79,6 +88,26 @@ class Token(NamedTuple):
         return self.kind in ("word", "name")
 
 
+class Call(NamedTuple):
+    """An aggregate: a function by its one name, and its arguments as texts; none is `count(*)`."""
+
+    function: str
+    arguments: tuple[str, ...] = ()
+    parameter: str = ""  # of `percentile`: a number, or `array(...)` of numbers
+
+    @property
+    def text(self) -> str:
+        """As Spark reads it.
+
+        >>> Call("count_distinct", ("a", "b")).text
+        'count(DISTINCT a, b)'
+        """
+        if self.function == "count_distinct":
+            return f"count(DISTINCT {', '.join(self.arguments)})"
+        inner = [*self.arguments, *([self.parameter] if self.parameter else [])]
+        return f"{self.function}({', '.join(inner) or '*'})"
+
+
 def tokens(text: str) -> list[Token]:
     """The pieces of a SQL text, with every quote closed and every bracket matched.
 
@@ -101,9 +130,9 @@ def tokens(text: str) -> list[Token]:
     return found
 
 
-def split_all(exprs: Mapping[str, str]) -> tuple[list[tuple[str, str]], dict[str, str]]:
+def split_all(exprs: Mapping[str, str]) -> tuple[list[Call], dict[str, str]]:
     """The distinct aggregates over several named expressions, and each expression over them."""
-    calls: list[tuple[str, str]] = []
+    calls: list[Call] = []
     finals = {}
     for name, expression in exprs.items():
         try:
@@ -113,16 +142,17 @@ def split_all(exprs: Mapping[str, str]) -> tuple[list[tuple[str, str]], dict[str
     return calls, finals
 
 
-def split_aggregates(text: str, calls: Sequence[tuple[str, str]] = ()) -> tuple[str, list[tuple[str, str]]]:
+def split_aggregates(text: str, calls: Sequence[Call] = ()) -> tuple[str, list[Call]]:
     """The expression around the aggregates, and the aggregates: `__a<i>` stands for the i-th.
 
     With `calls`, numbering goes on after them, and a call that is among them is not repeated.
 
-    >>> split_aggregates("sum(a) / COUNT(*) + sum( a )")
-    ('__a0 / __a1 + __a0', [('sum', 'a'), ('count', '*')])
+    >>> outer, found = split_aggregates("sum(a) / COUNT(*) + sum( a )")
+    >>> outer, [call.text for call in found]
+    ('__a0 / __a1 + __a0', ['sum(a)', 'count(*)'])
     """
     found = list(calls)
-    keys = [(function, _key(argument)) for function, argument in found]
+    keys = [_key(call.text) for call in found]
     outer: list[Token] = []
     pieces = tokens(text)
     for token in pieces:
@@ -140,12 +170,12 @@ def split_aggregates(text: str, calls: Sequence[tuple[str, str]] = ()) -> tuple[
             continue
         opening = _next(pieces, at + 1)
         closing = _closing(pieces, opening)
-        argument = _argument(name, pieces[opening + 1 : closing], text)
+        call = _read_call(name, pieces[opening + 1 : closing], text)
         _refuse_suffix(name, pieces, closing + 1, text)
-        key = (AGGREGATES[name], _key(argument))
+        key = _key(call.text)
         if key not in keys:
             keys.append(key)
-            found.append((AGGREGATES[name], argument))
+            found.append(call)
         outer.append(Token("word", f"{PLACEHOLDER}{keys.index(key)}"))
         seen = True
         at = closing + 1
@@ -303,8 +333,10 @@ def _called(pieces: Sequence[Token], at: int) -> str:
     if not pieces[at].nameable:
         return ""
     opening = _next(pieces, at + 1)
-    called = opening < len(pieces) and pieces[opening].text == "(" and _before(pieces, at) != "."
-    return pieces[at].plain if called else ""
+    before = _before(pieces, at).lower()
+    called = opening < len(pieces) and pieces[opening].text == "(" and before != "."
+    listed = before in ("like", "ilike") and pieces[at].plain in ("any", "some", "all")  # s LIKE ANY ('a%', 'b%')
+    return pieces[at].plain if called and not listed else ""
 
 
 def _closing(pieces: Sequence[Token], opening: int) -> int:
@@ -333,8 +365,8 @@ def _split_commas(pieces: Sequence[Token], *, angles: bool = False) -> list[list
     return parts
 
 
-def _argument(name: str, inner: Sequence[Token], text: str) -> str:
-    """The one argument of an aggregate, or an error that says why it is not one."""
+def _read_call(name: str, inner: Sequence[Token], text: str) -> Call:
+    """An aggregate that is called with this between its brackets, or an error that says why it is none."""
     where = f"in '{_short(text)}'"
     for at in range(len(inner)):
         nested = _called(inner, at)
@@ -342,17 +374,65 @@ def _argument(name: str, inner: Sequence[Token], text: str) -> str:
             hint = "aggregate twice: a second aggregate box over this one's result"
             raise DiagramError(f"aggregate '{nested}' inside aggregate '{name}' {where}", hint=hint)
     solid = _solid(inner)
+    function = AGGREGATES[name]
     if len(solid) > 1 and solid[0].plain in ("distinct", "all") and solid[0].kind == "word":
         word = solid[0].text.upper()
-        hint = "leave ALL out" if word == "ALL" else "group by the column in one aggregate, count in a second"
-        raise DiagramError(f"{word} in '{name}' {where} is not supported", hint=hint)
-    arguments = [_render(part) for part in _split_commas(inner)] if solid else []
-    if len(arguments) != 1 or not arguments[0]:
-        wanted = "* or one argument" if name == "count" else "one argument"
-        raise DiagramError(f"'{name}' takes {wanted}, not {len(arguments)}, {where}", hint=f"write {name}(column)")
-    if arguments[0] == "*" and name != "count":
-        raise DiagramError(f"'{name}(*)' {where} means nothing", hint=f"only count takes *: write {name}(column)")
-    return arguments[0]
+        if word == "ALL" or name != "count":
+            needless = word == "ALL" or function in _SAME_WITHOUT
+            hint = f"leave {word} out" if needless else "only count takes it; collect_set(x) has the distinct values"
+            raise DiagramError(f"{word} in '{name}' {where} is not supported", hint=hint)
+        function = "count_distinct"
+        inner = inner[inner.index(solid[0]) + 1 :]
+    arguments = [_render(part).strip() for part in _split_commas(inner)] if solid else []
+    if "*" in arguments and (name, function, arguments) != ("count", "count", ["*"]):
+        raise DiagramError(f"'*' in '{name}' {where} means nothing", hint="only count takes *: count(*)")
+    least, most, wanted = _takes(name, function)
+    if not least <= len(arguments) <= most or not all(arguments):
+        hint = f"write {name}({'column, other' if least == 2 else 'column'})"
+        hint = f"write {name}(column, 0.5)" if name == "percentile" else hint
+        raise DiagramError(f"'{name}' takes {wanted}, not {len(arguments)}, {where}", hint=hint)
+    if name == "percentile":
+        percentages(arguments[1])
+        return Call(function, (arguments[0],), arguments[1])
+    if name == "median":
+        return Call(function, (arguments[0],), "0.5")
+    if name == "count_if":
+        return Call(function, (f"CASE WHEN {arguments[0]} THEN 1 END",))
+    if name in ("mode", "approx_count_distinct"):  # what else they take chooses among answers; here there is one
+        arguments = arguments[:1]
+    return Call(function, () if arguments == ["*"] else tuple(arguments))
+
+
+def _takes(name: str, function: str) -> tuple[int, int, str]:
+    """How many arguments an aggregate takes, at least and at most, and this in words."""
+    if function == "count_distinct" and name == "count":
+        return 1, 100, "columns after DISTINCT"
+    if name in ("mode", "approx_count_distinct"):
+        return 1, 2, "one argument"
+    if name == "percentile":
+        return 2, 2, "a column and a percentage"
+    if function in _PAIRS:
+        return 2, 2, "two arguments"
+    return 1, 1, "* or one argument" if name == "count" else "one argument"
+
+
+def percentages(text: str) -> list[float]:
+    """What `percentile` is asked for: one number between 0 and 1, or several in `array(...)`.
+
+    >>> percentages("array(0.25, .5)")
+    [0.25, 0.5]
+    """
+    pieces = _solid(tokens(text))
+    several = len(pieces) > 1 and pieces[0].plain == "array" and pieces[1].text in ("(", "[")
+    parts = _split_commas(pieces[2:-1]) if several else [pieces]
+    try:
+        found = [float("".join(t.text for t in part).rstrip("dDfF")) for part in parts]
+    except ValueError:
+        found = []
+    if not found or not all(0 <= p <= 1 for p in found):
+        hint = "write numbers between 0 and 1: percentile(x, 0.95) or percentile(x, array(0.5, 0.95))"
+        raise DiagramError(f"'{_short(text)}' is not a percentage", hint=hint)
+    return found
 
 
 def _refuse_suffix(name: str, pieces: Sequence[Token], at: int, text: str) -> None:
@@ -363,7 +443,7 @@ def _refuse_suffix(name: str, pieces: Sequence[Token], at: int, text: str) -> No
         "over": "the window is the box's own: give it as over=window(...)",
         "ignore": "drop the nulls with a filter box first",
         "respect": "leave it out, it is the default",
-        "within": "leave it out",
+        "within": "leave it out: percentile(x, 0.5), mode(x)",
     }
     if word in hints:
         raise DiagramError(f"{word.upper()} after '{name}' in '{_short(text)}' is not supported", hint=hints[word])

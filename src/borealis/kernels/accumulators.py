@@ -6,6 +6,7 @@ Cut-invariance hangs on the fold: a row is added to what is stored, in input ord
 from __future__ import annotations
 
 import decimal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,10 +16,39 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from borealis.errors import DiagramError, TrainError
+from borealis.kernels import kept_values
 from borealis.kernels.columns import Column, Columns, numbers, to_numpy, whole
+from borealis.kernels.sorting import ranks_of
+from borealis.kernels.step import Step, schema_of
 from borealis.tuples import Int64s
 
 Floats = NDArray[np.float64]
+_HALF = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class Call:
+    """An aggregate function over columns (None for `count(*)`), and the Spark type of its result."""
+
+    function: str
+    column: str | None
+    result: pa.DataType
+    others: tuple[str, ...] = ()  # arguments after the first
+    parameters: tuple[float, ...] = ()  # constants: what `percentile` is asked for
+
+    @property
+    def columns(self) -> list[str]:
+        """All its arguments."""
+        return [] if self.column is None else [self.column, *self.others]
+
+
+def calls_of(step: Step) -> list[Call]:
+    """The calls of a step, which has them as (function, columns, parameters)."""
+    result = schema_of(step.schema)
+    return [
+        Call(f, columns[0] if columns else None, result.field(f"__a{i}").type, tuple(columns[1:]), tuple(parameters))
+        for i, (f, columns, parameters) in enumerate(step.options["calls"])
+    ]
 
 
 @dataclass(frozen=True)
@@ -29,10 +59,11 @@ class Rows:
     slot: Int64s  # which accumulator each value goes to
     time: Int64s
     slots: int
+    others: tuple[pa.Array, ...] = ()  # of functions with several arguments: those after the first
 
 
 class Accumulator(Protocol):
-    """One aggregate function. `names` are its state columns; all methods are pure on them."""
+    """One aggregate function. `start` names its state columns; all methods are pure on them."""
 
     def start(self, n: int) -> Columns: ...
 
@@ -45,27 +76,54 @@ class Accumulator(Protocol):
     def result(self, stored: Columns) -> pa.Array: ...
 
 
-def accumulator(function: str, argument: pa.DataType | None, result: pa.DataType) -> Accumulator:
+def accumulator(call: Call, schema: pa.Schema) -> Accumulator:
     """The accumulator for a call such as `sum` of an int column."""
-    if argument is None or function == "count":
-        return Count()
-    if function in ("first", "last"):
-        return Pick(function, argument)
-    if pa.types.is_null(argument):
-        return Pick("first", argument) if function in ("min", "max") else Sum(result, average=False, of=pa.float64())
-    if function in ("min", "max"):
-        if pa.types.is_floating(argument) or pa.types.is_integer(argument) or pa.types.is_temporal(argument):
-            return Extreme(function, argument)
-        return ExtremeByRank(function, argument)
-    if pa.types.is_decimal(argument):
-        if function == "stddev":
-            return StdDev()
-        return DecimalSum(argument, result, average=function == "avg")
-    if pa.types.is_integer(argument) or pa.types.is_floating(argument):
-        if function == "stddev":
-            return StdDev()
-        return Sum(result, average=function == "avg", of=argument)
-    raise DiagramError(f"{function} of {argument} is not supported", hint="cast the argument to a number")
+    function, kinds = call.function, [schema.field(name).type for name in call.columns]
+    match function, kinds:
+        case "count", _:
+            return Count()
+        case (("first" | "last"), [of]):
+            return Pick(function, of)
+        case (("min" | "max"), [of]) if pa.types.is_floating(of) or pa.types.is_integer(of) or pa.types.is_temporal(of):
+            return Extreme(function, of)
+        case (("min" | "max" | "bool_and" | "bool_or"), [of]):
+            return ExtremeByRank(function in ("min", "bool_and"), of)
+        case (("max_by" | "min_by"), [of, by]):
+            return Best(function == "min_by", of, by)
+        case (("count_distinct" | "collect_set" | "mode"), _):
+            return kept_values.Tally(function, kinds, call.result)
+        case "collect_list", [of]:
+            return kept_values.Collected(of, call.result)
+    for kind in kinds:
+        is_number = pa.types.is_decimal(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        if not is_number and not pa.types.is_null(kind):
+            raise DiagramError(f"{function} of {kind} is not supported", hint="cast the argument to a number")
+    match function, kinds:
+        case (("sum" | "avg"), [of]) if pa.types.is_decimal(of):
+            return DecimalSum(of, call.result, average=function == "avg")
+        case (("sum" | "avg"), [of]):
+            return Sum(call.result, average=function == "avg", of=of)
+        case (("stddev" | "stddev_pop" | "var_samp" | "var_pop"), [_]):
+            return Spread(function)
+        case (("corr" | "covar_samp" | "covar_pop"), [_, _]):
+            return Together(function)
+        case "percentile", [_]:
+            return kept_values.Percentile(call.parameters, call.result)
+    raise DiagramError(f"no aggregate '{function}' of {len(kinds)} arguments", hint="look into its documentation")
+
+
+def seen(acc: Accumulator, columns: Sequence[pa.Array], slot: Int64s, time: Int64s, slots: int) -> Rows:
+    """The rows that an aggregate function sees: a null is no value, but first, last, max_by and min_by may give one."""
+    if not columns:
+        return Rows(pa.nulls(0), slot, time, slots)
+    needed = columns[1:] if isinstance(acc, Pick | Best) else columns
+    if any(column.null_count for column in needed):
+        valid = pc.is_valid(needed[0])
+        for column in needed[1:]:
+            valid = pc.and_(valid, pc.is_valid(column))
+        keep = valid.to_numpy(zero_copy_only=False)
+        columns, slot, time = [column.filter(valid) for column in columns], slot[keep], time[keep]
+    return Rows(columns[0], slot, time, slots, tuple(columns[1:]))
 
 
 def _add_counts(stored: Int64s, slot: Int64s, slots: int) -> Int64s:
@@ -80,21 +138,33 @@ def _add_floats(stored: Floats, slot: Int64s, values: Floats) -> Floats:
     return out
 
 
-def _add_ints(stored: Int64s, slot: Int64s, values: Int64s) -> Int64s:
+def _sum_counts(slot: Int64s, counts: Int64s, slots: int) -> Int64s:
+    out = np.zeros(slots, np.int64)
+    np.add.at(out, slot, counts)
+    return out
+
+
+def _add_ints(low: Int64s, high: Int64s, slot: Int64s, values: Int64s) -> tuple[Int64s, Int64s]:
+    """Sums that no order of the values can overflow: each is high * 2**64 + low, low being a signed number, too.
+
+    So there is one way to write a sum, and small ones of either sign have a `high` of 0.
+    """
     if not len(values):
-        return stored
+        return low, high
     most = max(abs(int(values.max())), abs(int(values.min()))) * len(values)
-    if len(stored):
-        most += max(abs(int(stored.max())), abs(int(stored.min())))
-    out = stored.copy()
+    if len(low):
+        most += max(abs(int(low.max())), abs(int(low.min())))
     if most < 2**63:
+        out = low.copy()
         np.add.at(out, slot, values)
-        return out
-    exact = out.astype(object)
-    np.add.at(exact, slot, values.astype(object))
-    if any(not -(2**63) <= v < 2**63 for v in exact.tolist()):
-        raise TrainError("sum overflows BIGINT", hint="sum a DOUBLE or DECIMAL: sum(CAST(x AS DECIMAL(38, 0)))")
-    return exact.astype(np.int64)
+        return out, high
+    # halves of 32 bits cannot overflow a 64-bit sum of fewer than 2**31 rows
+    least, upper = low & _HALF, low >> 32
+    np.add.at(least, slot, values & _HALF)
+    np.add.at(upper, slot, values >> 32)
+    upper += least >> 32
+    out = (upper << 32) | (least & _HALF)
+    return out, high + (upper >> 32) + (out < 0)
 
 
 def _nullable(values: Column, count: Column, result: pa.DataType) -> pa.Array:
@@ -113,88 +183,99 @@ class Count:
         return {"c": _add_counts(stored["c"], rows.slot, rows.slots)}
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        return {"c": _add_ints(np.zeros(slots, np.int64), slot, numbers(panes, "c"))}
+        return {"c": _sum_counts(slot, numbers(panes, "c"), slots)}
 
     def result(self, stored: Columns) -> pa.Array:
         return pa.array(stored["c"], pa.int64())
 
 
 class Sum:
-    """sum and avg of integers (sum exact in 64 bits) and floats (folded in input order)."""
+    """sum and avg of integers (sum exact, in two words) and floats (folded in input order)."""
 
     def __init__(self, result: pa.DataType, *, average: bool, of: pa.DataType) -> None:
         self.type, self.average = result, average
         self.exact = pa.types.is_integer(of) and not average
 
     def start(self, n: int) -> Columns:
-        return {"s": np.zeros(n, np.int64 if self.exact else np.float64), "c": np.zeros(n, np.int64)}
+        if self.exact:
+            return {"s": np.zeros(n, np.int64), "h": np.zeros(n, np.int64), "c": np.zeros(n, np.int64)}
+        return {"s": np.zeros(n, np.float64), "c": np.zeros(n, np.int64)}
 
     def fold(self, stored: Columns, rows: Rows) -> Columns:
         return self._add(stored, to_numpy(rows.values), rows.slot, np.bincount(rows.slot, minlength=rows.slots))
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        count = _add_ints(np.zeros(slots, np.int64), slot, numbers(panes, "c"))
-        return self._add(self.start(slots), numbers(panes, "s"), slot, count)
+        total = self._add(self.start(slots), numbers(panes, "s"), slot, _sum_counts(slot, numbers(panes, "c"), slots))
+        if self.exact and numbers(panes, "h").any():
+            total["h"] = total["h"] + _sum_counts(slot, numbers(panes, "h"), slots)
+        return total
 
     def _add(self, stored: Columns, values: NDArray[Any], slot: Int64s, count: Int64s) -> Columns:
+        total = numbers(stored, "s")
         if self.exact:
-            total: Column = _add_ints(numbers(stored, "s"), slot, values.astype(np.int64, copy=False))
-        else:
-            total = _add_floats(numbers(stored, "s"), slot, values.astype(np.float64, copy=False))
-        return {"s": total, "c": numbers(stored, "c") + count}
+            low, high = _add_ints(total, numbers(stored, "h"), slot, values.astype(np.int64, copy=False))
+            return {"s": low, "h": high, "c": numbers(stored, "c") + count}
+        return {
+            "s": _add_floats(total, slot, values.astype(np.float64, copy=False)),
+            "c": numbers(stored, "c") + count,
+        }
 
     def result(self, stored: Columns) -> pa.Array:
         total, count = numbers(stored, "s"), numbers(stored, "c")
+        if self.exact and numbers(stored, "h").any():
+            raise TrainError("sum overflows BIGINT", hint="sum a DOUBLE or DECIMAL: sum(CAST(x AS DECIMAL(38, 0)))")
         if self.average:
             total = total / np.maximum(count, 1)
         return _nullable(total, count, self.type)
 
 
 class DecimalSum:
-    """sum and avg of decimals, exact: a 128-bit integer in two words."""
+    """sum and avg of decimals, exact: an integer in two words of 64 bits, or in three where values need two."""
 
     def __init__(self, of: pa.DataType, result: pa.DataType, *, average: bool) -> None:
         self.of, self.type, self.average = of, result, average
+        self.long = of.precision > 18
 
     def start(self, n: int) -> Columns:
-        return {"hi": np.zeros(n, np.int64), "lo": np.zeros(n, np.int64), "c": np.zeros(n, np.int64)}
+        return {name: np.zeros(n, np.int64) for name in ("s", "h", *(("x",) if self.long else ()), "c")}
 
     def fold(self, stored: Columns, rows: Rows) -> Columns:
         values = whole(rows.values).cast(pa.decimal128(38, self.of.scale))
         words = np.frombuffer(values.buffers()[1], np.int64)[2 * values.offset : 2 * (values.offset + len(values))]
-        return self._add(stored, words[1::2], words[0::2], rows.slot, np.bincount(rows.slot, minlength=rows.slots))
+        low = words[0::2]
+        high = words[1::2] + (low < 0) if self.long else None
+        return self._add(stored, low, high, rows.slot, np.bincount(rows.slot, minlength=rows.slots))
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        count = _add_ints(np.zeros(slots, np.int64), slot, numbers(panes, "c"))
-        return self._add(self.start(slots), numbers(panes, "hi"), numbers(panes, "lo"), slot, count)
+        count = _sum_counts(slot, numbers(panes, "c"), slots)
+        total = self._add(self.start(slots), numbers(panes, "s"), numbers(panes, "h"), slot, count)
+        if self.long and numbers(panes, "x").any():
+            total["x"] = total["x"] + _sum_counts(slot, numbers(panes, "x"), slots)
+        return total
 
-    def _add(self, stored: Columns, hi: Int64s, lo: Int64s, slot: Int64s, count: Int64s) -> Columns:
-        slots = len(stored["c"])
-        low, mask = lo.view(np.uint64), np.uint64(0xFFFFFFFF)
-        # 32-bit limbs cannot overflow a 64-bit sum of fewer than 2**31 rows
-        limbs = [(low & mask).view(np.int64), (low >> np.uint64(32)).view(np.int64), hi & 0xFFFFFFFF, hi >> 32]
-        sums = [np.zeros(slots, np.int64) for _ in limbs]
-        for total, limb in zip(sums, limbs, strict=True):
-            np.add.at(total, slot, limb)
-        acc_hi, acc_lo = numbers(stored, "hi"), numbers(stored, "lo").view(np.uint64)
-        for shift, total in zip((0, 32, 64, 96), sums, strict=True):
-            add_lo = total.view(np.uint64) << np.uint64(shift) if shift < 64 else np.zeros(slots, np.uint64)
-            add_hi = total << (shift - 64) if shift >= 64 else (total >> (64 - shift) if shift else total >> 63)
-            summed = acc_lo + add_lo
-            acc_hi = acc_hi + add_hi + (summed < add_lo)
-            acc_lo = summed
-        rough = numbers(stored, "hi").astype(np.float64)
-        np.add.at(rough, slot, hi)
-        if np.any(np.abs(rough) > 1.1 * (10**38 >> 64)):  # before 128 bits do not hold it any more
-            raise self._overflow()
-        return {"hi": acc_hi, "lo": acc_lo.view(np.int64), "c": numbers(stored, "c") + count}
+    def _add(self, stored: Columns, low: Int64s, high: Int64s | None, slot: Int64s, count: Int64s) -> Columns:
+        """Word by word, each with what the one below carries over."""
+        s, h, c = (numbers(stored, name) for name in ("s", "h", "c"))
+        s, carry = _add_ints(s, np.zeros(len(s), np.int64), slot, low)
+        if not self.long:
+            more = 0 if high is None else _sum_counts(slot, high, len(h))
+            return {"s": s, "h": h + carry + more, "c": c + count}
+        x = numbers(stored, "x")
+        if high is not None:
+            h, x = _add_ints(h, x, slot, high)
+        h, x = _add_ints(h, x, np.arange(len(h)), carry)
+        return {"s": s, "h": h, "x": x, "c": c + count}
 
     def result(self, stored: Columns) -> pa.Array:
-        hi, lo, count = (numbers(stored, k) for k in ("hi", "lo", "c"))
-        words = np.empty(2 * len(hi), np.int64)
-        words[0::2], words[1::2] = lo, hi
-        total = pa.Array.from_buffers(pa.decimal128(38, self.of.scale), len(hi), [None, pa.py_buffer(words)])
-        if np.any(_at_least(hi, lo, 10**38) | ~_at_least(hi, lo, 1 - 10**38)):  # Arrow itself does not look
+        low, high, count = (numbers(stored, k) for k in ("s", "h", "c"))
+        most = (10**38 >> 64) + 1
+        if (self.long and numbers(stored, "x").any()) or np.any((high > most) | (high < -most)):
+            raise self._overflow()
+        high = high - (low < 0)
+        words = np.empty(2 * len(high), np.int64)
+        words[0::2], words[1::2] = low, high
+        total = pa.Array.from_buffers(pa.decimal128(38, self.of.scale), len(high), [None, pa.py_buffer(words)])
+        if np.any(_at_least(high, low, 10**38) | ~_at_least(high, low, 1 - 10**38)):  # Arrow itself does not look
             raise self._overflow()
         total = pc.if_else(pa.array(count == 0), pa.scalar(None, total.type), total)
         if self.average:
@@ -251,7 +332,7 @@ class Extreme:
         return self._add(stored, values, rows.slot, np.bincount(rows.slot, minlength=rows.slots))
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        count = _add_ints(np.zeros(slots, np.int64), slot, numbers(panes, "c"))
+        count = _sum_counts(slot, numbers(panes, "c"), slots)
         return self._add(self.start(slots), numbers(panes, "v"), slot, count)
 
     def _add(self, stored: Columns, values: NDArray[Any], slot: Int64s, count: Int64s) -> Columns:
@@ -268,10 +349,10 @@ class Extreme:
 
 
 class ExtremeByRank:
-    """min and max of anything that can be sorted: strings, decimals, booleans."""
+    """min and max of anything that can be sorted: strings, decimals, booleans, structs, arrays."""
 
-    def __init__(self, function: str, of: pa.DataType) -> None:
-        self.least, self.of = function == "min", of
+    def __init__(self, least: bool, of: pa.DataType) -> None:
+        self.least, self.of = least, of
 
     def start(self, n: int) -> Columns:
         return {"v": pa.nulls(n, self.of)}
@@ -286,7 +367,11 @@ class ExtremeByRank:
         every = pa.concat_arrays([stored, values])
         owner = np.concatenate([np.arange(len(stored)), slot])
         order = "ascending" if self.least else "descending"
-        sorting = every.cast(pa.int8()) if pa.types.is_boolean(every.type) else every
+        if pa.types.is_nested(every.type) or pa.types.is_null(every.type):
+            ranks = pa.array(ranks_of(every))
+            sorting = pc.if_else(every.is_valid(), ranks, pa.scalar(None, pa.int64()))
+        else:
+            sorting = every.cast(pa.int8()) if pa.types.is_boolean(every.type) else every
         by_rank = pc.sort_indices(sorting, sort_keys=[("", order)]).to_numpy().astype(np.int64)
         winner = np.empty(len(stored), np.int64)
         winner[owner[by_rank[::-1]]] = by_rank[::-1]  # the best is written last
@@ -330,27 +415,72 @@ class Pick:
         winner = np.arange(len(count))
         winner[won] = len(count) + best[won]
         when[won] = time[best[won]]
-        total = _add_ints(count, slot, counts)
+        total = count + _sum_counts(slot, counts, len(count))
         return {"v": pa.concat_arrays([stored["v"], values]).take(pa.array(winner)), "t": when, "c": total}
 
     def result(self, stored: Columns) -> pa.Array:
         return stored["v"]
 
 
-class StdDev:
-    """Sample standard deviation, from sums around each accumulator's own first value (no cancellation)."""
+class Best:
+    """max_by and min_by: the value beside the greatest or least of another; of several equal ones the last for max_by
+    and the first for min_by, in the order of `first` and `last`."""
+
+    def __init__(self, least: bool, of: pa.DataType, by: pa.DataType) -> None:
+        self.least, self.of, self.by = least, of, by
+
+    def start(self, n: int) -> Columns:
+        return {"v": pa.nulls(n, self.of), "o": pa.nulls(n, self.by), "t": np.zeros(n, np.int64)}
+
+    def fold(self, stored: Columns, rows: Rows) -> Columns:
+        return self._best(stored, whole(rows.values), whole(rows.others[0]), rows.time, rows.slot)
+
+    def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
+        return self._best(self.start(slots), panes["v"], panes["o"], numbers(panes, "t"), slot)
+
+    def _best(self, stored: Columns, values: pa.Array, by: pa.Array, time: Int64s, slot: Int64s) -> Columns:
+        every = pa.concat_arrays([stored["o"], by])
+        when = np.concatenate([numbers(stored, "t"), time])
+        owner = np.concatenate([np.arange(len(stored["t"])), slot])
+        rank = ranks_of(every)
+        order = np.lexsort((when, rank))  # stable; a null stands for none, and comes first
+        if self.least:
+            some = rank[order] >= 0
+            order = np.concatenate([order[~some], order[some][::-1]])
+        winner = np.empty(len(stored["t"]), np.int64)
+        winner[owner[order]] = order  # the best is written last
+        index = pa.array(winner)
+        return {"v": pa.concat_arrays([stored["v"], values]).take(index), "o": every.take(index), "t": when[winner]}
+
+    def result(self, stored: Columns) -> pa.Array:
+        return stored["v"]
+
+
+def _floats(column: pa.Array) -> Floats:
+    wide = column.cast(pa.float64()) if pa.types.is_decimal(column.type) or pa.types.is_null(column.type) else column
+    return to_numpy(wide).astype(np.float64, copy=False)
+
+
+def _firsts(stored: Floats, count: Int64s, slot: Int64s, values: Floats) -> Floats:
+    """Each accumulator's own first value: the one it has, or the first of these."""
+    first = stored.copy()
+    first[slot[::-1]] = values[::-1]
+    return np.where(count == 0, first, stored)
+
+
+class Spread:
+    """Variances and standard deviations, from sums around each accumulator's own first value (no cancellation)."""
+
+    def __init__(self, function: str) -> None:
+        self.root, self.sample = function.startswith("stddev"), not function.endswith("_pop")
 
     def start(self, n: int) -> Columns:
         zeros = np.zeros(n, np.float64)
         return {"k": zeros, "s": zeros.copy(), "q": zeros.copy(), "c": np.zeros(n, np.int64)}
 
     def fold(self, stored: Columns, rows: Rows) -> Columns:
-        column = rows.values
-        values = to_numpy(column.cast(pa.float64()) if pa.types.is_decimal(column.type) else column).astype(np.float64)
-        centre, count = np.array(stored["k"]), numbers(stored, "c")
-        first = centre.copy()
-        first[rows.slot[::-1]] = values[::-1]
-        centre = np.where(count == 0, first, centre)
+        values, count = _floats(rows.values), numbers(stored, "c")
+        centre = _firsts(numbers(stored, "k"), count, rows.slot, values)
         with np.errstate(all="ignore"):
             off = values - centre[rows.slot]
             squares = off * off
@@ -374,11 +504,59 @@ class StdDev:
             "k": centre,
             "s": _add_floats(np.zeros(slots), slot, s),
             "q": _add_floats(np.zeros(slots), slot, q),
-            "c": _add_ints(np.zeros(slots, np.int64), slot, c),
+            "c": _sum_counts(slot, c, slots),
         }
 
     def result(self, stored: Columns) -> pa.Array:
         s, q, c = (numbers(stored, n) for n in ("s", "q", "c"))
         with np.errstate(invalid="ignore", divide="ignore"):
-            variance = (q - s * s / np.maximum(c, 1)) / np.maximum(c - 1, 1)
-            return pa.array(np.sqrt(np.maximum(variance, 0.0)), mask=c < 2)
+            variance = np.maximum(_moment(q, s, s, c) / np.maximum(c - self.sample, 1), 0.0)
+            return pa.array(np.sqrt(variance) if self.root else variance, mask=c <= self.sample)
+
+
+def _moment(products: Floats, left: Floats, right: Floats, count: Int64s) -> Floats:
+    """The sum of products around the means, from sums around any other place."""
+    out: Floats = products - left * right / np.maximum(count, 1)
+    return out
+
+
+class Together:
+    """corr and the covariances of two numbers, from sums around each accumulator's own first pair."""
+
+    def __init__(self, function: str) -> None:
+        self.function = function
+
+    def start(self, n: int) -> Columns:
+        return {name: np.zeros(n, np.float64) for name in "klsrpqw"} | {"c": np.zeros(n, np.int64)}
+
+    def fold(self, stored: Columns, rows: Rows) -> Columns:
+        x, y, count = _floats(rows.values), _floats(rows.others[0]), numbers(stored, "c")
+        k = _firsts(numbers(stored, "k"), count, rows.slot, x)
+        l_ = _firsts(numbers(stored, "l"), count, rows.slot, y)
+        with np.errstate(all="ignore"):
+            dx, dy = x - k[rows.slot], y - l_[rows.slot]
+            sums = {"s": dx, "r": dy, "p": dx * dy, "q": dx * dx, "w": dy * dy}
+        added = {name: _add_floats(numbers(stored, name), rows.slot, values) for name, values in sums.items()}
+        return {"k": k, "l": l_} | added | {"c": _add_counts(count, rows.slot, rows.slots)}
+
+    def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
+        filled = numbers(panes, "c") > 0
+        k, l_, s, r, p, q, w, c = (numbers(panes, name)[filled] for name in "klsrpqwc")
+        slot, none = slot[filled], np.zeros(slots, np.int64)
+        left, right = (_firsts(np.zeros(slots), none, slot, values) for values in (k, l_))
+        with np.errstate(all="ignore"):
+            dx, dy = k - left[slot], l_ - right[slot]
+            sums = {"s": s + c * dx, "r": r + c * dy, "p": p + dx * r + dy * s + c * dx * dy}
+            sums |= {"q": q + 2 * dx * s + c * dx * dx, "w": w + 2 * dy * r + c * dy * dy}
+        added = {name: _add_floats(np.zeros(slots), slot, values) for name, values in sums.items()}
+        return {"k": left, "l": right} | added | {"c": _sum_counts(slot, c, slots)}
+
+    def result(self, stored: Columns) -> pa.Array:
+        s, r, p, q, w, c = (numbers(stored, name) for name in "srpqwc")
+        with np.errstate(all="ignore"):
+            both = _moment(p, s, r, c)
+            if self.function != "corr":
+                sample = self.function == "covar_samp"
+                return pa.array(both / np.maximum(c - sample, 1), mask=c <= sample)
+            alone = np.sqrt(np.maximum(_moment(q, s, s, c), 0.0) * np.maximum(_moment(w, r, r, c), 0.0))
+            return pa.array(both / alone, mask=(c < 2) | (alone == 0))  # no correlation with what does not vary

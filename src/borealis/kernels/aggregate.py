@@ -8,13 +8,11 @@ instant, so that the result lies in the same window of an aggregate further down
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from borealis.kernels.accumulators import Pick, Rows, accumulator
+from borealis.kernels.accumulators import Call, accumulator, calls_of, seen
 from borealis.kernels.columns import Columns, concat, distinct_pairs, numbers, take, to_numpy, to_table, whole
 from borealis.kernels.flow import Bounds, Flow, empty_flow, rank_within
 from borealis.kernels.groups import Groups
@@ -26,15 +24,6 @@ PANE, GROUP, FIRST_CAUSE, FIRST_SUB = "pane", "group", "first_cause", "first_sub
 CHUNKS_MOST = 32  # sealed chunks held apart before they are joined into one
 
 
-@dataclass(frozen=True)
-class Call:
-    """An aggregate function over a column (None for `count(*)`), and the Spark type of its result."""
-
-    function: str
-    column: str | None
-    result: pa.DataType
-
-
 class AggregateKernel:
     """State: `groups` (number to key) and `panes` (pane and group to accumulators)."""
 
@@ -44,9 +33,7 @@ class AggregateKernel:
         self.by, self.size, self.slide = by, size, slide
         self.width = math.gcd(size, slide)
         self.calls = calls
-        self.accumulators = [
-            accumulator(c.function, None if c.column is None else schema.field(c.column).type, c.result) for c in calls
-        ]
+        self.accumulators = [accumulator(c, schema) for c in calls]
         self.key_types = [schema.field(name).type for name in by]
         self.groups = Groups(self.key_types)
         self.last_pane = np.empty(0, np.int64)  # of each group number: the newest pane that has it
@@ -87,7 +74,7 @@ class AggregateKernel:
         panes = panes * self.width
         touched = self._stored_or_new(panes, groups, flow, slot)
         for i, (call, acc) in enumerate(zip(self.calls, self.accumulators, strict=True)):
-            rows = _rows(flow, call.column, slot, len(panes), nulls=isinstance(acc, Pick))
+            rows = seen(acc, [whole(flow.rows[c]) for c in call.columns], slot, flow.time, len(panes))
             stored = {k: touched[f"{k}{i}"] for k in acc.start(0)}
             touched |= {f"{k}{i}": v for k, v in acc.fold(stored, rows).items()}
         self._put_open(touched)
@@ -263,9 +250,8 @@ class AggregateKernel:
 
 def make(step: Step) -> AggregateKernel:
     """The kernel of a step, with nothing in it."""
-    o, result = step.options, schema_of(step.schema)
-    calls = [Call(f, c, result.field(f"__a{i}").type) for i, (f, c) in enumerate(o["calls"])]
-    return AggregateKernel(schema_of(o["schema"]), o["by"], o["size"], o["slide"], calls)
+    o = step.options
+    return AggregateKernel(schema_of(o["schema"]), o["by"], o["size"], o["slide"], calls_of(step))
 
 
 def _find(entries: Columns, panes: Int64s, groups: Int64s) -> tuple[Int64s, Int64s]:
@@ -280,17 +266,6 @@ def _find(entries: Columns, panes: Int64s, groups: Int64s) -> tuple[Int64s, Int6
     want = np.searchsorted(distinct, panes) * many + groups
     at = np.minimum(np.searchsorted(have, want), len(have) - 1)
     return at, have[at] == want
-
-
-def _rows(flow: Flow, column: str | None, slot: Int64s, slots: int, *, nulls: bool) -> Rows:
-    if column is None:
-        return Rows(pa.nulls(0), slot, flow.time, slots)
-    values = whole(flow.rows[column])
-    if values.null_count and not nulls:
-        valid = pc.is_valid(values)
-        keep = valid.to_numpy(zero_copy_only=False)
-        return Rows(values.filter(valid), slot[keep], flow.time[keep], slots)
-    return Rows(values, slot, flow.time, slots)
 
 
 def _by_first(entries: Columns, index: Int64s, slot: Int64s, ends: Int64s) -> Int64s:

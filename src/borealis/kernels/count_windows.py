@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from borealis.kernels.aggregate import Call
+from borealis.kernels.accumulators import Call, calls_of
 from borealis.kernels.columns import Columns, concat, numbers, take
 from borealis.kernels.open_windows import DUE, END, GROUP, OPENED, START, TIMED_OUT, OpenWindows, find
 from borealis.kernels.step import Step, schema_of
@@ -131,6 +131,5 @@ class CountWindows(OpenWindows):
 
 def make(step: Step) -> CountWindows:
     """The kernel of a step, with nothing in it."""
-    o, result = step.options, schema_of(step.schema)
-    calls = [Call(f, c, result.field(f"__a{i}").type) for i, (f, c) in enumerate(o["calls"])]
+    o, calls = step.options, calls_of(step)
     return CountWindows(schema_of(o["schema"]), o["by"], o["size"], o["slide"], o["timeout"], calls, o["order"])

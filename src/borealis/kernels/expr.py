@@ -49,6 +49,7 @@ ARROW_TYPES = {
 }
 INTEGRAL = ("byte", "short", "integer", "long")
 FLOATING = ("float", "double")
+ANY = "any"  # a type that is only carried, never looked at: a plain column may have it
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _IN_AS_EQUALITIES_MAX = 8  # up to here a chain of comparisons beats building a hash table
 
@@ -169,7 +170,7 @@ def _eager(expr: Expr, table: Rows, seen: dict[Call, Values]) -> Values:
     match expr:
         case Column(name, kind):
             values, wanted = table.column(name), arrow_type(kind)
-            return values if values.type == wanted else values.cast(wanted)
+            return values if wanted is None or values.type == wanted else values.cast(wanted)
         case Literal():
             return scalar(expr)
         case Call():

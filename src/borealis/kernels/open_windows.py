@@ -4,8 +4,8 @@ A row waits until the boundary has passed it. Then no earlier one can come, and 
 each of which keeps an accumulator for every aggregate function and no rows. Which windows there are, and when they
 close, is the business of `count_windows` and `timed_windows`.
 
-Rows of a group are taken in order of time; those of one time in the order of the aggregates' arguments, so that it does
-not matter in which order they came.
+Rows of a group are taken in order of time; those of one time as they came, unless the box says by which arguments they
+are put in order, so that it does not matter in which order they came.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from borealis.kernels.accumulators import Pick, Rows, accumulator
-from borealis.kernels.aggregate import Call
+from borealis.kernels.accumulators import Call, accumulator, seen
 from borealis.kernels.columns import Columns, concat, numbers, take, to_numpy, to_table, whole
 from borealis.kernels.flow import Flow, empty_flow, rank_within
 from borealis.kernels.groups import Groups
@@ -45,12 +43,10 @@ class OpenWindows:
 
     def __init__(self, schema: pa.Schema, by: list[str], calls: list[Call], order: list[str], *, timed: bool) -> None:
         self.by, self.calls, self.timed = by, calls, timed
-        names = [c.column for c in calls if c.column is not None]
+        names = [name for c in calls for name in c.columns]
         self.arguments = {name: f"x{i}" for i, name in enumerate(dict.fromkeys(names))}  # to the name in a table
         self.ties = [self.arguments[name] for name in order]
-        self.accumulators = [
-            accumulator(c.function, None if c.column is None else schema.field(c.column).type, c.result) for c in calls
-        ]
+        self.accumulators = [accumulator(c, schema) for c in calls]
         key_types = [schema.field(name).type for name in by]
         self.groups = Groups(key_types)
         none = np.empty(0, np.int64)
@@ -135,10 +131,10 @@ class OpenWindows:
         time = numbers(rows, TIME)[index]
         entries = entries | {CHANGED: np.ones(len(entries[GROUP]), np.bool_)}
         for i, (call, acc) in enumerate(zip(self.calls, self.accumulators, strict=True)):
-            column = None if call.column is None else rows[self.arguments[call.column]].take(pa.array(index))
-            seen = _seen(column, slot, time, len(entries[GROUP]), nulls=isinstance(acc, Pick))
+            columns = [rows[self.arguments[name]].take(pa.array(index)) for name in call.columns]
             kept = {k: entries[f"{k}{i}"] for k in acc.start(0)}
-            entries |= {f"{k}{i}": v for k, v in acc.fold(kept, seen).items()}
+            folded = acc.fold(kept, seen(acc, columns, slot, time, len(entries[GROUP])))
+            entries |= {f"{k}{i}": v for k, v in folded.items()}
         return entries
 
     def _emit(self, closed: Columns, flow: Flow) -> Flow:
@@ -280,13 +276,3 @@ def _newest(columns: Columns, key: tuple[str, ...]) -> Columns:
         ranked = columns[k][order]
         same &= ranked[1:] == ranked[:-1]
     return take(columns, order[np.append(~same, True)[: len(order)]])
-
-
-def _seen(column: pa.Array | None, slot: Int64s, time: Int64s, slots: int, *, nulls: bool) -> Rows:
-    if column is None:
-        return Rows(pa.nulls(0), slot, time, slots)
-    if column.null_count and not nulls:
-        valid = pc.is_valid(column)
-        keep = valid.to_numpy(zero_copy_only=False)
-        return Rows(column.filter(valid), slot[keep], time[keep], slots)
-    return Rows(column, slot, time, slots)

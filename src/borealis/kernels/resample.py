@@ -7,14 +7,12 @@ and values before it is looked at. So copies that merge the two streams differen
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from borealis.kernels.accumulators import Pick, Rows, accumulator
+from borealis.kernels.accumulators import Call, accumulator, calls_of, seen
 from borealis.kernels.columns import normal_floats, to_numpy, whole
 from borealis.kernels.flow import Bounds, Flow, empty_flow, merge_bounds, rank_within
 from borealis.kernels.groups import Groups
@@ -28,15 +26,6 @@ CHUNKS_MOST = 32  # that a table lies in: then it is copied into one
 HEAD = (CAUSE, SUB, TIME)
 FIRST, SECOND = "first", "second"
 VALUE = "__v"  # what is interpolated
-
-
-@dataclass(frozen=True)
-class Call:
-    """An aggregate function over a column of the second stream (None for `count(*)`), and the type of its result."""
-
-    function: str
-    column: str | None
-    result: pa.DataType
 
 
 class ResampleKernel:
@@ -55,9 +44,7 @@ class ResampleKernel:
         self.by, self.window, self.how, self.calls = by, window, how, calls
         self.waits = 0 if how == "previous" else window - 1
         self.first, self.second = _Kept(first), _Kept(second)
-        self.accumulators = [
-            accumulator(c.function, None if c.column is None else second.field(c.column).type, c.result) for c in calls
-        ]
+        self.accumulators = [accumulator(c, second) for c in calls]
         added = [(f"__a{i}", c.result) for i, c in enumerate(calls)]
         self.schema = pa.schema([*first, *(added if how is None else [second.field(VALUE)])])
 
@@ -130,15 +117,8 @@ class ResampleKernel:
         for slots, slot, place in near.pairs():
             time = near.time[place]
             for part, call, acc in zip(parts, self.calls, self.accumulators, strict=True):
-                if call.column is None:
-                    rows = Rows(pa.nulls(0), slot, time, slots)
-                else:
-                    values = near.columns[call.column].take(pa.array(place))
-                    rows = Rows(values, slot, time, slots)
-                    if values.null_count and not isinstance(acc, Pick):
-                        valid = pc.is_valid(values).to_numpy(zero_copy_only=False)
-                        rows = Rows(values.drop_null(), slot[valid], time[valid], slots)
-                part.append(acc.result(acc.fold(acc.start(slots), rows)))
+                columns = [near.columns[name].take(pa.array(place)) for name in call.columns]
+                part.append(acc.result(acc.fold(acc.start(slots), seen(acc, columns, slot, time, slots))))
         return [pa.concat_arrays(part) for part in parts]
 
     # -- tables
@@ -261,8 +241,7 @@ class _Near:
 
 def make(step: Step) -> ResampleKernel:
     """The kernel of a step, with nothing in it."""
-    o, result = step.options, schema_of(step.schema)
-    calls = [Call(f, c, result.field(f"__a{i}").type) for i, (f, c) in enumerate(o["calls"])]
+    o, calls = step.options, calls_of(step)
     return ResampleKernel(schema_of(o["first"]), schema_of(o["second"]), o["by"], o["window"], o["how"], calls)
 
 

@@ -55,12 +55,22 @@ def stable_order(key: Int64s) -> Int64s:
 def ranks_of(column: pa.Array | pa.ChunkedArray) -> Int64s:
     """Numbers in the order of the values as Spark SQL sorts them: nulls first, NaN last, one zero.
 
+    Structs go by their fields, one after the other, and arrays by their elements, a shorter one before a longer.
+
     >>> ranks_of(pa.array([1.5, None, float("nan"), -0.0, 0.0])).tolist()
     [1, -1, 2, 0, 0]
+    >>> ranks_of(pa.array([[2], [1, None], [1], [], None])).tolist()
+    [3, 2, 1, 0, -1]
     """
     values = whole(column)
     kind = values.type
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_temporal(kind):
+    if pa.types.is_null(kind):
+        return np.full(len(values), -1)
+    if pa.types.is_struct(kind):
+        ranks = _ranks_of_structs(values)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        ranks = _ranks_of_lists(values)
+    elif pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_temporal(kind):
         _, ranks = np.unique(to_numpy(values), return_inverse=True)
     else:
         coded = values.dictionary_encode()
@@ -73,3 +83,22 @@ def ranks_of(column: pa.Array | pa.ChunkedArray) -> Int64s:
     if values.null_count:
         ranks = np.where(values.is_valid().to_numpy(zero_copy_only=False), ranks - ranks.min(), -1)
     return ranks
+
+
+def _ranks_of_structs(values: pa.StructArray) -> Int64s:
+    """A field at a time: what is equal so far is told apart by the next one."""
+    ranks = np.zeros(len(values), np.int64)
+    for field in values.flatten():
+        own = ranks_of(field) + 1
+        _, inverse = np.unique(ranks * (int(own.max(initial=0)) + 1) + own, return_inverse=True)
+        ranks = inverse.astype(np.int64, copy=False)
+    return ranks
+
+
+def _ranks_of_lists(values: pa.ListArray) -> Int64s:
+    values = values.fill_null([]) if values.null_count else values
+    elements = ranks_of(values.flatten()).tolist()
+    ends = np.cumsum(pc.list_value_length(values).to_numpy(zero_copy_only=False)).tolist()
+    lists = [tuple(elements[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+    rank = {one: i for i, one in enumerate(sorted(set(lists)))}
+    return np.array([rank[one] for one in lists], np.int64)

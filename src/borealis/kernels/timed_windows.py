@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from borealis.kernels.aggregate import Call
+from borealis.kernels.accumulators import Call, calls_of
 from borealis.kernels.columns import Columns, concat, distinct_pairs, numbers, take
 from borealis.kernels.flow import Flow
 from borealis.kernels.open_windows import DUE, END, GROUP, OPENED, START, TIMED_OUT, WINDOW, OpenWindows, find
@@ -31,9 +31,8 @@ class TimedWindows(OpenWindows):
         slide_us: int,
         timeout_us: int,
         calls: list[Call],
-        order: list[str],
     ) -> None:
-        super().__init__(schema, by, calls, order, timed=True)
+        super().__init__(schema, by, calls, [], timed=True)
         self.size, self.slide, self.timeout = size_us, slide_us, timeout_us
 
     def _wanted(self, flow: Flow) -> Flow:
@@ -127,6 +126,5 @@ class TimedWindows(OpenWindows):
 
 def make(step: Step) -> TimedWindows:
     """The kernel of a step, with nothing in it."""
-    o, result = step.options, schema_of(step.schema)
-    calls = [Call(f, c, result.field(f"__a{i}").type) for i, (f, c) in enumerate(o["calls"])]
-    return TimedWindows(schema_of(o["schema"]), o["by"], o["size"], o["slide"], o["timeout"], calls, o["order"])
+    o = step.options
+    return TimedWindows(schema_of(o["schema"]), o["by"], o["size"], o["slide"], o["timeout"], calls_of(step))

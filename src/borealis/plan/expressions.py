@@ -24,6 +24,7 @@ from pyspark.sql import functions as F
 
 from borealis.errors import TrainError
 from borealis.kernels.expr import (
+    ANY,
     FLOATING,
     INTEGRAL,
     LAZY,
@@ -133,6 +134,9 @@ class _DeclinedError(Exception):
 def _translate(
     tree: _Node, columns: Mapping[tuple[int, str], str], sql: str, rules: Mapping[str, _Rule]
 ) -> Expr | None:
+    if tree.name == "AttributeReference" and (name := columns.get(_expr_id(tree))) is not None:
+        kind = tree.fields["dataType"]
+        return Column(name, kind if isinstance(kind, str) and arrow_type(kind) is not None else ANY)
     try:
         expr = _Translation(columns, sql, rules).of(tree)
         _decline_unless(arrow_type(expr.type) is not None)  # a bare NULL

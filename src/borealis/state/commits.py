@@ -36,7 +36,7 @@ from borealis.state.delta import TableSpec, merge_deltas, pack, unpack
 from borealis.state.disk import disk, one_line
 from borealis.state.log import Key
 
-VERSION = 1
+VERSION = 2
 _FILE = b"BOREALIS-LOG-1\n"
 _RECORD = struct.Struct("<4sQI")  # mark, length, checksum
 _MARK = b"TRN1"

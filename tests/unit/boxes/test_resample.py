@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from borealis.diagram import Diagram
 from borealis.errors import DiagramError
 from borealis.kernels import resample
+from borealis.kernels.accumulators import Call
 from borealis.kernels.flow import Bounds, Flow
-from borealis.kernels.resample import VALUE, Call, ResampleKernel
+from borealis.kernels.resample import VALUE, ResampleKernel
 from borealis.tuples import FIRST_TIME, LAST_TIME
 
 ASKED = pa.schema([("k", pa.string()), ("n", pa.int64())])

@@ -11,7 +11,7 @@ from borealis.tuples import LAST_TIME
 
 
 def kernel(size: int, slide: int | None = None, timeout: int = 10) -> TimedWindows:
-    return TimedWindows(SCHEMA, ["k"], size, slide or size, timeout, CALLS, ["v"])
+    return TimedWindows(SCHEMA, ["k"], size, slide or size, timeout, CALLS)
 
 
 @pytest.mark.parametrize("entries", [1, 2, 1 << 20])
@@ -30,6 +30,14 @@ def test_a_window_is_closed_by_its_timeout_and_opened_again(entries: int, monkey
 def test_a_timeout_at_the_end_is_no_timeout() -> None:
     out, _ = kernel(100, timeout=50).step(Feed().train((50, "a", 1), (49, "b", 1), LAST_TIME))
     assert told(out) == [(2, 98, "b", 0, 100, True, 1, 1, 1), (2, 99, "a", 0, 100, False, 1, 1, 1)]
+
+
+def test_tuples_of_one_time_count_as_they_came() -> None:
+    """As in windows without a timeout: what else the box computes changes no `last`."""
+    k, feed = kernel(100), Feed()
+    first = k.step(feed.train((20, "a", 7), (20, "a", 1), 20))[0]
+    then = k.step(feed.train((20, "a", 4), (20, "a", 2), LAST_TIME))[0]
+    assert told(first) + told(then) == [(5, 30, "a", 0, 100, True, 4, 14, 2)]
 
 
 def test_windows_that_overlap_have_parts_of_their_own() -> None:

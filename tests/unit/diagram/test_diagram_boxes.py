@@ -56,7 +56,7 @@ def test_aggregate() -> None:
         10_000_000,
         4_000_000,
     )
-    assert box.calls == [("count", "*"), ("sum", "b"), ("max", "b")]
+    assert [call.text for call in box.calls] == ["count(*)", "sum(b)", "max(b)"]
     assert box.finals == {"n": "__a0", "m": "__a1 / __a0", "o": "__a2"}
     assert box.columns([AB]) == ["a", "window_start", "window_end", "n", "m", "o"]
     assert aggregate().slide == "10 seconds"

@@ -46,9 +46,9 @@ def test_tokens_joined_are_the_text(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "outer", "calls"),
     [
-        ("count(*)", "__a0", [("count", "*")]),
-        ("COUNT( * )", "__a0", [("count", "*")]),
-        ("sum(a) / count(*)", "__a0 / __a1", [("sum", "a"), ("count", "*")]),
+        ("count(*)", "__a0", [("count",)]),
+        ("COUNT( * )", "__a0", [("count",)]),
+        ("sum(a) / count(*)", "__a0 / __a1", [("sum", "a"), ("count",)]),
         ("round(max(a) - min(a), 2)", "round(__a0 - __a1, 2)", [("max", "a"), ("min", "a")]),
         ("sum(a) + SUM( A )", "__a0 + __a0", [("sum", "a")]),
         ("sum('a') + sum('A')", "__a0 + __a1", [("sum", "'a'"), ("sum", "'A'")]),
@@ -61,23 +61,54 @@ def test_tokens_joined_are_the_text(text: str) -> None:
         ("sum(CASE WHEN first THEN 1 END)", "__a0", [("sum", "CASE WHEN first THEN 1 END")]),
         ("last(s.count)", "__a0", [("last", "s.count")]),
         (r"max('it\'s (') || \"x\"".replace('\\"', '"'), '__a0 || "x"', [("max", r"'it\'s ('")]),
+        ("max_by(a, b) + max_by( A,b )", "__a0 + __a0", [("max_by", "a", "b")]),
+        ("count(DISTINCT a, f(b, c))", "__a0", [("count_distinct", "a", "f(b, c)")]),
+        ("approx_count_distinct(a, 0.1) - count(distinct a)", "__a0 - __a0", [("count_distinct", "a")]),
+        ("every(a) = any(a) OR some(b LIKE ANY ('x(', 'y'))", "__a0 = __a1 OR __a2", [
+            ("bool_and", "a"), ("bool_or", "a"), ("bool_or", "b LIKE ANY ('x(', 'y')")]),
+        ("count_if(a > 1)", "__a0", [("count", "CASE WHEN a > 1 THEN 1 END")]),
+        ("mode(a, true)", "__a0", [("mode", "a")]),
+        ("array_agg(a)[0]", "__a0[0]", [("collect_list", "a")]),
+    ],
+)  # fmt: skip
+def test_split_aggregates(text: str, outer: str, calls: list[tuple[str, ...]]) -> None:
+    assert sql.split_aggregates(text) == (outer, [sql.Call(function, tuple(args)) for function, *args in calls])
+
+
+@pytest.mark.parametrize(
+    ("text", "parameter", "numbers"),
+    [
+        ("median(a)", "0.5", [0.5]),
+        ("percentile(a, 0.95)", "0.95", [0.95]),
+        ("percentile(a, 1e-2D)", "1e-2D", [0.01]),
+        ("percentile(a, array(0, .5 , 1))", "array(0, .5 , 1)", [0, 0.5, 1]),
     ],
 )
-def test_split_aggregates(text: str, outer: str, calls: list[tuple[str, str]]) -> None:
-    assert sql.split_aggregates(text) == (outer, calls)
+def test_percentages_are_read(text: str, parameter: str, numbers: list[float]) -> None:
+    assert sql.split_aggregates(text)[1] == [sql.Call("percentile", ("a",), parameter)]
+    assert sql.percentages(parameter) == numbers
 
 
 @pytest.mark.parametrize(
     ("text", "part"),
     [
         ("sum(count(*))", "aggregate 'count' inside aggregate 'sum'"),
-        ("count(DISTINCT a)", "DISTINCT in 'count'"),
+        ("sum(DISTINCT a)", "only count takes it"),
+        ("max(DISTINCT a)", "leave DISTINCT out"),
+        ("count(DISTINCT *)", "only count takes *"),
+        ("count(ALL a)", "leave ALL out"),
+        ("max_by(a)", "takes two arguments, not 1"),
+        ("corr(a, b, c)", "takes two arguments, not 3"),
+        ("percentile(a)", "takes a column and a percentage, not 1"),
+        ("percentile(a, b)", "'b' is not a percentage"),
+        ("percentile(a, array(0.5, 2))", "is not a percentage. Hint: write numbers between 0 and 1"),
+        ("mode() WITHIN GROUP (ORDER BY a)", "takes one argument, not 0"),
         ("sum(a) FILTER (WHERE b)", "FILTER after 'sum'"),
         ("sum(a) OVER (PARTITION BY b)", "OVER after 'sum'"),
         ("first(a) IGNORE NULLS", "IGNORE after 'first'"),
         ("a + 1", "no aggregate in 'a + 1'. Hint: use one of count,"),
         ("cuont(a)", "did you mean 'count'?"),
-        ("median(a) + sum(b)", "no aggregate 'median'"),
+        ("kurtosis(a) + sum(b)", "no aggregate 'kurtosis'"),
         ("sum()", "takes one argument, not 0"),
         ("first(a, true)", "takes one argument, not 2"),
         ("count(a, b)", "takes * or one argument, not 2"),

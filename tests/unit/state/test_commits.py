@@ -248,8 +248,8 @@ def test_the_state_of_another_diagram_or_bucket_count_is_refused(tmp_path: Path,
 
 def test_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, 1, 2)
-    monkeypatch.setattr(commits, "VERSION", 2)
-    refused(tmp_path, "another version: 1, not 2")
+    monkeypatch.setattr(commits, "VERSION", 3)
+    refused(tmp_path, "another version: 2, not 3")
 
 
 def test_foreign_files_are_left_alone(tmp_path: Path) -> None:
@@ -403,7 +403,7 @@ def test_a_write_that_the_system_cuts_short(tmp_path: Path, room: int) -> None:
         finally:
             log.close()  # must not fail again
 
-    (tmp_path / "state.json").write_text('{"version": 1, "diagram": "abc", "buckets": 1}')
+    (tmp_path / "state.json").write_text('{"version": ' + str(commits.VERSION) + ', "diagram": "abc", "buckets": 1}')
     assert in_small_room(room, act) == 2
     train = recovered(tmp_path)
     assert (train > 0) == (room > 700)

@@ -58,8 +58,8 @@ class Resample(Box):
         return 0 if self.how == "previous" else self.window_us - 1
 
     @property
-    def calls(self) -> list[tuple[str, str]]:
-        """The distinct aggregates over all expressions, as (function, argument)."""
+    def calls(self) -> list[sql.Call]:
+        """The distinct aggregates over all expressions."""
         return self._split()[0]
 
     @property
@@ -67,7 +67,7 @@ class Resample(Box):
         """Each output as an expression over `__a<i>`, i counting `calls`."""
         return self._split()[1]
 
-    def _split(self) -> tuple[list[tuple[str, str]], dict[str, str]]:
+    def _split(self) -> tuple[list[sql.Call], dict[str, str]]:
         return sql.split_all(self.exprs or {})
 
     @property

@@ -9,7 +9,7 @@ from pyspark.sql.types import NumericType, StructType
 from borealis.diagram.boxes.resample import Resample
 from borealis.kernels.resample import VALUE, ResampleKernel
 from borealis.kernels.step import schema_text
-from borealis.plan.boxes.aggregate import require_number
+from borealis.plan.boxes.aggregate import batch_call, check_call, lowered
 from borealis.plan.boxes.bsort import has_order
 from borealis.plan.hidden import POSITION
 from borealis.plan.lowering import Lowering
@@ -35,27 +35,20 @@ def check(box: Resample, sources: list[DataFrame]) -> None:
             raise box.wrong(f"'{box.value}' is {show(kind)}, which has no values in between", "say how='previous'")
         if not has_order(kind):
             raise box.wrong(f"'{box.value}' is {show(kind)}, which has no order", "take one of its fields")
-    for function, argument in box.calls:
-        if argument != "*":
+    for call in box.calls:
+        for argument in call.arguments:
             kind = type_of(sources[1], argument, box)
-            require_number(box, function, argument, kind)
             if not has_order(kind):
                 raise box.wrong(f"`{argument}` is {show(kind)}, which has no order", "take one of its fields")
-            type_of(sources[1], f"{function}({argument})", box)
+        check_call(box, call, sources[1])
 
 
 def values(box: Resample) -> dict[str, str]:
     """What is taken from the second stream, beside its keys."""
     if box.value is not None:
         return {VALUE: f"CAST(`{box.value}` AS DOUBLE)" if box.how == "linear" else f"`{box.value}`"}
-    arguments = dict.fromkeys(argument for _, argument in box.calls if argument != "*") or {"1": None}  # to count
+    arguments = dict.fromkeys(argument for call in box.calls for argument in call.arguments) or {"1": None}  # to count
     return {f"__x{i}": argument for i, argument in enumerate(arguments)}
-
-
-def call_columns(box: Resample) -> list[str | None]:
-    """The column of each call's argument; None for `count(*)`."""
-    column_of = {argument: name for name, argument in values(box).items()}
-    return [column_of.get(argument) for _, argument in box.calls]
 
 
 # -- the batch form
@@ -110,14 +103,10 @@ _POINT = {
 def _calls(box: Resample) -> list[Column]:
     """The aggregates over the pairs; first and last go by time, then by the values of all arguments."""
     order = f"struct({', '.join([WHEN, *values(box)])})"
-    texts = []
-    for (function, _), column in zip(box.calls, call_columns(box), strict=True):
-        if function in ("first", "last"):
-            pick = "min_by" if function == "first" else "max_by"
-            texts.append(f"{pick}({column}, {order})")
-        else:
-            texts.append(f"{function}({column or '*'})")
-    return [F.expr(f"{text} FILTER (WHERE {WHEN} IS NOT NULL)").alias(f"__a{i}") for i, text in enumerate(texts)]
+    column_of = {argument: name for name, argument in values(box).items()}
+    calls = [call._replace(arguments=tuple(column_of[a] for a in call.arguments)) for call in box.calls]
+    near = f"FILTER (WHERE {WHEN} IS NOT NULL)"
+    return [batch_call(call, order, near).alias(f"__a{i}") for i, call in enumerate(calls)]
 
 
 # -- the steps
@@ -129,7 +118,7 @@ def lower(box: Resample, low: Lowering) -> None:
     low.map(box, second, given, [*((name, f"`{name}`") for name in box.by), *values(box).items()])
     schema = low.schema(first)
     names = schema.names
-    calls = [(function, c) for (function, _), c in zip(box.calls, call_columns(box), strict=True)]
+    calls, texts = lowered(box.calls, {argument: name for name, argument in values(box).items()})
     options = {
         "first": schema_text(low.arrow(first)),
         "second": schema_text(low.arrow(given)),
@@ -138,16 +127,15 @@ def lower(box: Resample, low: Lowering) -> None:
         "how": box.how,
         "calls": calls,
     }
-    found = StructType([*schema.fields, *_added(calls, low.empty(given)).fields])
+    found = StructType([*schema.fields, *_added(texts, low.empty(given)).fields])
     out, tables = f"{box.name}~found", ResampleKernel.tables
     low.stateful("resample", box, [first, given], out, found, by=[box.by, box.by], options=options, tables=tables)
     finals = {box.added(names)[0]: VALUE} if box.value is not None else box.finals
     low.map(box, out, box.name, [*((name, f"`{name}`") for name in names), *finals.items()])
 
 
-def _added(calls: list[tuple[str, str | None]], second: DataFrame) -> StructType:
-    """What the kernel adds to a tuple of the first stream."""
-    if not calls:
+def _added(texts: list[str], second: DataFrame) -> StructType:
+    """What the kernel adds to a tuple of the first stream: these aggregates."""
+    if not texts:
         return second.select(VALUE).schema
-    texts = [f"{function}({column or '*'})" for function, column in calls]
     return second.agg(*(F.expr(text).alias(f"__a{i}") for i, text in enumerate(texts))).schema
