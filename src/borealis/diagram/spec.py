@@ -81,6 +81,11 @@ class Input(Frozen):
         return None if self.time in self.names else self.time
 
     @property
+    def expressions(self) -> list[str]:
+        """All Spark SQL in it."""
+        return [self.time]
+
+    @property
     def slack_us(self) -> int:
         """How far the boundary stays behind the newest tuple."""
         return parse(self.slack)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 
 from borealis.diagram.boxes.base import Box
+from borealis.diagram.spec import Input
 from borealis.diagram.sql import calls
 from borealis.errors import ExpressionError
 
@@ -108,7 +109,7 @@ def _found(made: DataFrame) -> Iterator[Refusal]:
         yield PLACE
 
 
-def refused(box: Box, text: str, refusal: Refusal) -> ExpressionError:
+def refused(box: Box | Input, text: str, refusal: Refusal) -> ExpressionError:
     """An error that names the function, where it can be told which one of the text it is."""
     if not text:
         each = (one for one in box.expressions if any(kind_of(name) is refusal for name in calls(one)))

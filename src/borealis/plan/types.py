@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 )
 
 from borealis.diagram.boxes.base import Box
-from borealis.diagram.frozen import Frozen
+from borealis.diagram.spec import Input
 from borealis.errors import ExpressionError, did_you_mean
 from borealis.plan.per_tuple import per_tuple, refusal_of, refused, require_per_tuple
 
@@ -129,7 +129,7 @@ def show(kind: DataType) -> str:
 
 
 @contextmanager
-def told(box: Frozen, columns: list[str], sql: str = "") -> Iterator[None]:
+def told(box: Box | Input, columns: list[str], sql: str = "") -> Iterator[None]:
     """Turn Spark's complaint about an expression into one that names the box, the problem and a way out."""
     try:
         yield
