@@ -20,6 +20,7 @@ setup: $(READY)
 
 LONG := $(patsubst %,tests/laws/test_%.py,takeover nodes reach_back diagrams end_to_end functions) \
         $(patsubst %,tests/unit/cli/test_%.py,send_and_tail send_watch)
+EXAMPLES := brief  # how many each law takes: a profile of tests/conftest.py
 CLUSTERS := tests/cluster tests/chaos/test_failures.py  # several nodes keep two cores busy: one test at a time
 
 $(READY): pyproject.toml
@@ -41,8 +42,10 @@ check: setup
 	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/mypy
-	$(PYTEST) tests/unit tests/laws $(LONG:%=--ignore=%) -n 3 --dist worksteal --durations=15  # tests wait, too: a third lane fills two cores
+	HYPOTHESIS_PROFILE=$(or $(HYPOTHESIS_PROFILE),$(EXAMPLES)) $(PYTEST) tests/laws tests/unit $(LONG:%=--ignore=%) \
+	  -n 3 --dist loadfile --no-loadscope-reorder --durations=15  # tests wait, too: a third lane fills two cores
 
+test: EXAMPLES := quick
 test: check
 	$(PYTEST) $(CLUSTERS) --durations=10
 	$(PYTEST) tests/chaos tests/steps $(LONG) $(CLUSTERS:%=--ignore=%) -n 2 --dist loadfile --no-loadscope-reorder --durations=30

@@ -55,6 +55,7 @@ def test_the_order_and_the_times_are_the_oracles(spark: SparkSession) -> None:
     law()
 
 
+@pytest.mark.long
 def test_windows_behind_it_do_not_depend_on_the_cut(spark: SparkSession) -> None:
     """They would, if a tuple came behind the boundary that has passed its time."""
 

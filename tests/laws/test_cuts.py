@@ -244,6 +244,7 @@ BOXES = [
     *(tumbling, sliding, gaps, keyless, counted, timed, join, chain),
     *(asked, written),
 ]
+LONG = [route, resample, tumbling, keyless, asked, written]  # they take longest to compile
 BY_VALUE = [counted]  # tuples of one time count in the order of their values, not as they come
 
 
@@ -259,11 +260,20 @@ def unlucky(rng: Random) -> Luck:
     return Luck(Random(rng.random()), rng.randint(1, 3), *chances, stretches=rng.choice([2, 4, 24]))
 
 
-@pytest.mark.parametrize("box", BOXES, ids=lambda b: b.__name__)
-def test_the_cut_changes_nothing_and_neither_do_workers(spark: SparkSession, box: Callable[[], Diagram]) -> None:
+@pytest.mark.parametrize(
+    "box", [pytest.param(b, marks=[pytest.mark.long] if b in LONG else [], id=b.__name__) for b in BOXES]
+)
+def test_the_laws_hold_for_a_box(spark: SparkSession, box: Callable[[], Diagram]) -> None:
+    """All of them in one test: to compile the box takes longer than a law."""
     diagram = box()
+    the_cut_changes_nothing_and_neither_do_workers(diagram, spark, 1 if box is tumbling else 2)  # it has most columns
+    the_engine_is_the_oracle(diagram, spark, distinct=box not in BY_VALUE)
+    if box in (union_, sliding, chain):
+        batches_of_the_sources_and_sizes_of_trains_change_nothing(diagram, spark)
 
-    @examples(1 if box is tumbling else 2)  # it has most columns by far
+
+def the_cut_changes_nothing_and_neither_do_workers(diagram: Diagram, spark: SparkSession, times: int) -> None:
+    @examples(times)
     @given(SEEDS, ROWS)
     def law(seed: int, rows: int) -> None:
         rng = Random(seed)
@@ -281,15 +291,12 @@ def test_the_cut_changes_nothing_and_neither_do_workers(spark: SparkSession, box
     law()
 
 
-@pytest.mark.parametrize("box", BOXES, ids=lambda b: b.__name__)
-def test_the_engine_is_the_oracle(spark: SparkSession, box: Callable[[], Diagram]) -> None:
-    diagram = box()
-
+def the_engine_is_the_oracle(diagram: Diagram, spark: SparkSession, *, distinct: bool) -> None:
     @examples(1)
     @given(SEEDS, st.integers(10, 40))
     def law(seed: int, rows: int) -> None:
         rng = Random(seed)
-        story = story_of(diagram, rng, rows, distinct=box not in BY_VALUE)
+        story = story_of(diagram, rng, rows, distinct=distinct)
         unit = compiled(story.spec.to_yaml(), spark, 1)
         outputs = run_story(story, unit, random_places(rng, len(story.events)), unlucky(rng))
         check_truth(story, outputs, spark)
@@ -297,12 +304,7 @@ def test_the_engine_is_the_oracle(spark: SparkSession, box: Callable[[], Diagram
     law()
 
 
-@pytest.mark.parametrize("box", [union_, sliding, chain], ids=lambda b: b.__name__)
-def test_batches_of_the_sources_and_sizes_of_trains_change_nothing(
-    spark: SparkSession, box: Callable[[], Diagram]
-) -> None:
-    diagram = box()
-
+def batches_of_the_sources_and_sizes_of_trains_change_nothing(diagram: Diagram, spark: SparkSession) -> None:
     @examples(2)
     @given(SEEDS, ROWS)
     def law(seed: int, rows: int) -> None:

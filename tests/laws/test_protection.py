@@ -164,7 +164,7 @@ def _with(approach: str, policy: type[Primary]) -> Machines:
         ("passive", True, _with("passive", AcksAtOnce)),
         ("active", True, _with("active", NeverHolds)),
         ("upstream-backup", True, _with("upstream-backup", ForgetsWindows)),
-        ("upstream-backup", True, _with("upstream-backup", Hasty)),
+        pytest.param("upstream-backup", True, _with("upstream-backup", Hasty), marks=pytest.mark.long),  # many seeds
         ("passive", False, Machines(backup=NeverJumps)),
         ("upstream-backup", False, Machines(backup=NeverJumps)),
         ("passive", True, Machines(backup=TakesAnything)),

@@ -33,6 +33,7 @@ READING = {
 }
 
 
+@pytest.mark.long
 def test_what_is_refused_would_have_been_done(spark: SparkSession, tmp_path: Path) -> None:
     file = tmp_path / "secret.txt"
     file.write_text(f"{SECRET}\n", encoding="utf-8")

@@ -20,6 +20,7 @@ from history import JUMP, History, Received, check
 from matrix import BACKUPS, Case, Deployed, Strike, box_rounds, cover, pairs, rounds, straight, whole
 from shapes import ALL_GROUPS, GROUPS, SHAPES, START_US, STEP_US
 
+pytestmark = pytest.mark.long
 ROWS = 1800
 
 

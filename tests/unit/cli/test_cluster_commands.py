@@ -298,6 +298,7 @@ def test_up_refuses_a_port_that_is_taken(capfd: pytest.CaptureFixture[str]) -> N
     assert not record_path().exists()
 
 
+@pytest.mark.long
 def test_a_part_that_dies_while_starting_takes_the_others_along(clean: Path) -> None:
     environment = os.environ | {"JAVA_HOME": "/nowhere", "PATH": str(clean)}
     command = [sys.executable, "-m", "borealis.cli", "up", "--nodes", "1", "--port", "0"]
@@ -315,6 +316,7 @@ def test_a_part_that_dies_while_starting_takes_the_others_along(clean: Path) -> 
     assert str(clean) not in running
 
 
+@pytest.mark.long
 def test_a_coordinator_with_a_token_is_waited_for(clean: Path) -> None:
     (clean / "token").write_text("secret")
     environment = os.environ | {"JAVA_HOME": "/nowhere", "PATH": str(clean)}

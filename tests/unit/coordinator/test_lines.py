@@ -166,7 +166,7 @@ def objects(draw: st.DrawFn, names: list[str]) -> str:
     return draw(GAPS) + "{" + ",".join(pairs) + "}" + draw(st.sampled_from(["", "", "", "{}", "}", " x", ",", " "]))
 
 
-@settings(max_examples=500)
+@settings(max_examples=20 * settings.default.max_examples)
 @given(st.data())
 def test_the_fast_reader_agrees_with_the_slow_one_or_is_silent(data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from(list(KINDS)), min_size=1, max_size=3, unique=True))

@@ -21,6 +21,7 @@ from borealis.wire.auth import Security
 from borealis.wire.server import WireServer
 from stopwatch import Stopwatch
 
+pytestmark = pytest.mark.long
 GOES_WITHIN_SECONDS = 3.0  # it takes half a second on a machine that has nothing else to do
 
 

@@ -37,6 +37,7 @@ def test_an_unknown_query_is_named_with_the_known_ones() -> None:
         wire.run(wire.Options(only=("q9",)), print)
 
 
+@pytest.mark.long
 def test_the_processes_work_together() -> None:
     bench = wire.Bench(wire.Options(runs=1), wire.Size(bulk=20_000, small=2_000, live_s=1), print)
     places = wire.cores(False, 3)
