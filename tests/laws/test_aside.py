@@ -48,7 +48,7 @@ def story_of(diagram: Diagram, rng: Random, rows: int) -> Story:
     return random_story(rng, diagram.validate(), {"a": COLUMNS}, rows, tardy=0.1)
 
 
-@pytest.mark.parametrize("draw", [kernels, catalyst], ids=lambda draw: draw.__name__)
+@pytest.mark.parametrize("draw", [kernels, pytest.param(catalyst, marks=pytest.mark.long)], ids=lambda d: d.__name__)
 def test_the_same_tuples_go_aside_whatever_the_cut(spark: SparkSession, draw: Callable[[str], Diagram]) -> None:
     diagram = draw("aside")
 
