@@ -27,6 +27,7 @@ PAGES = [
     "docs/tour.md",
     "README.md",
     "docs/files.md",
+    "docs/errors.md",
     "docs/late.md",
     "docs/coming-from.md",
     *(f"docs/boxes/{page.name}" for page in sorted((ROOT / "docs/boxes").glob("*.md"))),

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -128,8 +129,10 @@ class Query:
             if self._query.isActive:
                 return None
             error = self._query.exception()
-        except (Py4JNetworkError, OSError) as died:
-            return spark_died(died)
+        except (Py4JError, OSError) as error:
+            if not is_dead(self.spark):
+                raise
+            return spark_died(error)
         if error is None:
             return TrainError("the unit's query was stopped from outside", hint="start the run again")
         return self._refused if isinstance(self._refused, BorealisError) else explain_failure(error, self._steps())
@@ -154,14 +157,17 @@ class Query:
 
     def wait(self, seconds: float) -> None:
         """Sleep, but not longer than the query lives."""
-        with suppress(StreamingQueryException, Py4JNetworkError, OSError):  # told by `failure`
+        with suppress(StreamingQueryException, Py4JError, OSError):  # told by `failure`
             self._query.awaitTermination(seconds)
 
     def stop(self) -> None:
         """Stop after the current train."""
         if self._query is not None:
-            with suppress(Py4JNetworkError, OSError):  # its JVM is dead, and the query with it
+            try:
                 self._query.stop()
+            except (Py4JError, OSError):
+                if not is_dead(self.spark):  # a query dies with its JVM
+                    raise
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -169,6 +175,18 @@ class Query:
             self._loan.close()
             self._loan = None
         shutil.rmtree(self.scratch / "checkpoint", ignore_errors=True)
+
+
+def is_dead(spark: SparkSession) -> bool:
+    """Whether its JVM is gone: ended, where this process has started it, or out of reach."""
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is not None and process.poll() is not None:
+        return True
+    try:
+        spark.sparkContext._jvm.System.nanoTime()
+    except (Py4JError, OSError):
+        return True
+    return False
 
 
 def spark_died(error: BaseException) -> MachineError:
