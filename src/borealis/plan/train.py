@@ -69,6 +69,9 @@ class Query:
         except BaseException as error:
             self._never = error if isinstance(error, BorealisError) else explain_failure(error)
             self.stop()
+            if isinstance(error, Py4JError | OSError) and is_dead(self.spark):
+                self._never = spark_died(error)
+                raise self._never from error
             if isinstance(error, PySparkException):
                 raise self._never from error
             raise
@@ -129,10 +132,10 @@ class Query:
             if self._query.isActive:
                 return None
             error = self._query.exception()
-        except (Py4JError, OSError) as error:
+        except (Py4JError, OSError) as gone:
             if not is_dead(self.spark):
                 raise
-            return spark_died(error)
+            return spark_died(gone)
         if error is None:
             return TrainError("the unit's query was stopped from outside", hint="start the run again")
         return self._refused if isinstance(self._refused, BorealisError) else explain_failure(error, self._steps())
