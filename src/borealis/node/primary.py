@@ -69,7 +69,7 @@ def policy_of(guard: Guard, first: Step, spec: Spec, piece: Piece) -> Primary:
             return Active(*common)
         case "amnesia":
             return Amnesia(*common)
-    clients = bool({o.source for o in spec.outputs} & set(piece.gives))
+    clients = bool({piece.errors, *(o.source for o in spec.outputs)} & set(piece.gives))
     return Upstream(*common, needed=partial(needed_after, spec, piece), clients=clients)
 
 

@@ -62,7 +62,7 @@ def test_branches_can_be_cut_apart() -> None:
     urgent.map(src="src").output("now")
     rest.filter("src > 'a'").output("later")
     first, now, later = cut(stream.diagram.validate(), cuts=["map_1", "filter_1"])
-    assert (first.boxes, first.gives) == (("route_1",), ("route_1.urgent", "route_1.rest"))
+    assert (first.boxes, first.gives) == (("route_1",), ("route_1.urgent", "route_1.rest", "u1.errors"))
     assert (now.reads, later.reads) == (("route_1.urgent",), ("route_1.rest",))
 
 
