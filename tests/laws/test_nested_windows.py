@@ -47,7 +47,7 @@ def random_flow(rng: Random, n: int) -> Flow:
 def kernel(size: int, slide: int, timeout: int | None) -> AggregateKernel | OpenWindows:
     if timeout is None:
         return AggregateKernel(SCHEMA, ["k"], size, slide, SUM)
-    return TimedWindows(SCHEMA, ["k"], size, slide, timeout, SUM, ["v"])
+    return TimedWindows(SCHEMA, ["k"], size, slide, timeout, SUM)
 
 
 def summed(made: AggregateKernel | OpenWindows, flow: Flow) -> Flow:

@@ -16,7 +16,7 @@ from borealis.diagram.protection import APPROACHES
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "chaos"))
 
-from history import JUMP, History, Received, check
+from history import HOP, History, Received, check
 from matrix import BACKUPS, Case, Deployed, Strike, box_rounds, cover, pairs, rounds, straight, whole
 from shapes import ALL_GROUPS, GROUPS, SHAPES, START_US, STEP_US
 
@@ -99,7 +99,7 @@ def test_another_order_is_found(shape: str) -> None:
 def test_behind_a_jump_rows_may_come_again_and_none_may_be_missing(shape: str) -> None:
     history = told(shape, "no-loss")
     head, tail = history.received[:50], history.received[40:]
-    history.received[:] = head + [replace(r, id=JUMP + i) for i, r in enumerate(tail)]
+    history.received[:] = head + [replace(r, id=HOP + i) for i, r in enumerate(tail)]
     assert check(history)
     history.struck = True
     assert check(history) == []
