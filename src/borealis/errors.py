@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 SHOWN_MOST = 80  # characters of a value that is wrong
@@ -127,8 +128,10 @@ def article(noun: str) -> str:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`Did you mean 'bytes'?`, or nothing when no known name is near.
 
-    >>> did_you_mean("byte", ["ts", "bytes"])
-    "did you mean 'bytes'?"
+    >>> did_you_mean("byte", ["ts", "bytes"]), did_you_mean("node9", ["node1", "node2"])
+    ("did you mean 'bytes'?", '')
     """
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    letters = re.sub(r"\d+", "", name)  # another number is another thing, not a misspelling
+    candidates = [other for other in known if re.sub(r"\d+", "", other) != letters]
+    near = difflib.get_close_matches(name, candidates, n=1, cutoff=0.6)
     return f"did you mean '{near[0]}'?" if near else ""

@@ -44,6 +44,7 @@ GAP = "  "
 STREAM_MAGIC = b"\xff\xff\xff\xff"  # how an Arrow stream, such as a journal of ours, begins
 GZIP_MAGIC = b"\x1f\x8b"
 PARQUET_MAGIC = b"PAR1"
+BEFORE = "rows before it are shown"
 DAMAGE = (pa.ArrowException, EOFError, zlib.error, csv_module.Error, OSError)
 
 T = TypeVar("T")
@@ -172,10 +173,15 @@ class Rows:
 def _all(files: Sequence[File], last: int | None = None) -> Iterator[Rows | InputError]:
     """All rows (those before the last so many may miss), and behind those of a damaged file what is wrong with it."""
     for file in files:
+        any_rows = False
         try:
             with _telling(file.path, file.format):
-                yield from _rows(file, last)
+                for rows in _rows(file, last):
+                    any_rows = any_rows or bool(len(rows.data))
+                    yield rows
         except InputError as error:
+            if not any_rows and error.hint == BEFORE:
+                error.hint = "no row of it can be read"
             yield error
 
 
@@ -186,7 +192,7 @@ def _telling(path: Path, format_: str) -> Iterator[None]:
         yield
     except DAMAGE as error:
         said = " ".join(str(error).split())[:200] or type(error).__name__
-        damaged = InputError(f"{path} is damaged, or no {format_} file ({said})", hint="rows before it are shown")
+        damaged = InputError(f"{path} is damaged, or no {format_} file ({said})", hint=BEFORE)
         raise damaged from error
 
 
@@ -277,7 +283,7 @@ def _csv(path: Path, options: CsvOptions) -> Iterator[Rows]:
             if good < len(some):
                 raise InputError(
                     f"{path}, row {number} has {len(some[good])} fields, not {len(names)}",
-                    hint="rows before it are shown",
+                    hint=BEFORE,
                 )
         if not any_rows:
             yield Rows(pa.RecordBatch.from_pylist([], schema))
@@ -296,9 +302,7 @@ def _json_lines(path: Path) -> Iterator[Rows]:
                     row = json.loads(line)
                 except (ValueError, RecursionError) as error:
                     yield Rows(rows)
-                    raise InputError(
-                        f"{path}, line {number} is not JSON ({error})", hint="rows before it are shown"
-                    ) from None
+                    raise InputError(f"{path}, line {number} is not JSON ({error})", hint=BEFORE) from None
                 rows.append(row if isinstance(row, dict) else {"value": row})
             yield Rows(rows)
 

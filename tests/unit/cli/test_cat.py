@@ -134,7 +134,8 @@ def test_what_is_readable_of_a_damaged_file_is_shown_first(capfd: pytest.Capture
     assert "a.jsonl, line 3 is not JSON" in err
     assert "b.csv, row 3 has 1 fields, not 2" in err
     Path("e.parquet").write_bytes(b"PAR1 nothing")
-    said(capfd, "e.parquet", code=1)
+    assert run_app(["cat", "e.parquet"]) == 1
+    assert "Hint: no row of it can be read" in capfd.readouterr().err
     said(capfd, "e.parquet", "--schema", code=1)
 
 

@@ -80,8 +80,8 @@ def test_a_node_that_is_not_there(members: Membership, clock: ManualClock) -> No
     members.heard(node("node1", "1").status())
     members.heard(node("node2", "22").status())
     with pytest.raises(MissingError) as missing:
-        members.living("node22")
-    assert missing.value.message == "there is no node 'node22' (nodes are node1, node2)"
+        members.living("nod2")
+    assert missing.value.message == "there is no node 'nod2' (nodes are node1, node2)"
     assert missing.value.hint == "did you mean 'node2'?"
     with pytest.raises(AbsentError, match="has not come back yet"):
         members.living("node7", known=["node7"])

@@ -131,7 +131,7 @@ def test_what_the_file_says_counts_unless_the_command_says_more(
         (["--cut", "map_1"], "add --ha passive"),
         (["--ha", "pasive"], "did you mean 'passive'?"),
         (["--ha", "active", "--guarantee", "exact"], "no guarantee 'exact'"),
-        (["--ha", "active", "--cut", "map_2"], "did you mean 'map_1'?"),
+        (["--ha", "active", "--cut", "mop_1"], "did you mean 'map_1'?"),
         (["--ha", "active", "--place", "map_1"], "is not NAME=VALUE"),
     ],
 )

@@ -116,6 +116,14 @@ def test_columns_are_found_by_name_whatever_the_case(tmp_path: Path) -> None:
         assert take(replay(tmp_path / name), PACKET) == ROWS
 
 
+def test_another_delimiter_and_another_encoding_are_guessed(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"say delimiter=';'; from a shell: FILE\?delimiter=%3B"):
+        read_text(tmp_path, "semicolons.csv", "ts;src;bytes\n2024-01-01 00:00:00;a;1\n", PACKET)
+    (tmp_path / "latin.csv").write_bytes("ts,src,bytes\n2024-01-01 00:00:00,café,1\n".encode("latin-1"))
+    with pytest.raises(InputError, match="save it as UTF-8"):
+        take(replay(tmp_path / "latin.csv"), PACKET)
+
+
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_missing_column_is_named(tmp_path: Path, name: str) -> None:
     WRITERS[name](tmp_path / name, ROWS)

@@ -11,7 +11,10 @@ def check(spec: Spec) -> None:
     if not spec.inputs:
         raise DiagramError(f"diagram '{spec.name}' has no input", hint="add one with d.input(name, columns)")
     if not spec.outputs:
-        raise DiagramError(f"diagram '{spec.name}' has no output", hint="end a stream with .output(name)")
+        raise DiagramError(
+            f"diagram '{spec.name}' has no output",
+            hint="end a stream with .output(name); in a file: 'outputs: {NAME: BOX}'",
+        )
     useful = {origin(output.source) for output in spec.outputs}
     for box in reversed(spec.topological()):
         if box.name not in useful:

@@ -6,6 +6,7 @@ import base64
 import binascii
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +18,7 @@ from borealis.ingest.sources import decimals
 SHOWN_CHARACTERS = 60  # of a bad value in an error
 ZONED = r"^[^T ]*[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
 DATE_ONLY = r"^\d{4}-\d\d-\d\d$"
+OTHER_DELIMITERS = (";", "\t", "|", " ")  # that files have which are called CSV
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,9 @@ def _match(name: str, have: Sequence[str], source: str) -> int:
             raise InputError(f"{source} has {len(found)} columns for '{name}': {names}", hint="rename all but one")
     listing = ", ".join(have) or "none"
     hint = did_you_mean(name, have) or "declare the columns the source has, or choose another source"
+    mark = next((mark for mark in OTHER_DELIMITERS if len(have) == 1 and name in have[0].split(mark)), None)
+    if mark is not None:
+        hint = f"say delimiter={mark!r}; from a shell: FILE?delimiter={quote(mark)}"
     raise InputError(f"no column '{name}' in {source} (has: {listing})", hint=hint)
 
 
@@ -91,11 +96,13 @@ def misfit(place: Place, index: int, field: pa.Field, value: object) -> InputErr
         shown = shown[:SHOWN_CHARACTERS] + "..."
     return InputError(
         f"{place.row(index)}: column '{field.name}' is {sql_name(field.type)}, but the value is {shown}",
-        hint=_hint(field.type),
+        hint=_hint(field.type, value),
     )
 
 
-def _hint(wanted: pa.DataType) -> str:
+def _hint(wanted: pa.DataType, value: object) -> str:
+    if _is_string(wanted) and isinstance(value, bytes):
+        return "save it as UTF-8, for example with `iconv -f LATIN1 -t UTF-8`, or declare the column BINARY"
     if pt.is_timestamp(wanted):
         return "write times as ISO 8601, such as 2024-05-01T12:00:00Z"
     if pt.is_date(wanted):
