@@ -71,7 +71,10 @@ WRONG = {
         f"inputs: {{p: {IN}}}\nboxes: {{f: {{filter: {{from: p, predicate: v}}}}}}\noutputs: {{o: p}}",
         "box 'f': leads to no output. Hint: end it with .output(name), or drop the box",
     ),
-    "no output": (f"inputs: {{p: {IN}}}", "diagram 'd' has no output. Hint: end a stream with .output(name)"),
+    "no output": (
+        f"inputs: {{p: {IN}}}",
+        "diagram 'd' has no output. Hint: end a stream with .output(name); in a file: 'outputs: {NAME: BOX}'",
+    ),
     "no input": ("outputs: {}", "diagram 'd' has no input. Hint: add one with d.input(name, columns)"),
 }
 
