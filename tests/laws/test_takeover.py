@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from chance import COLUMNS, DDL, random_table, random_times
 from guarded import Approach, Guarded, publish_slowly
-from harness import bag, compiled, differences, exactly, examples, run_story, tell, times, truth, without_header
+from harness import ASIDE, bag, compiled, differences, exactly, examples, run_story, tell, times, truth, without_header
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from nodes import table_of
@@ -37,6 +37,16 @@ def chain() -> Spec:
     first = stream.aggregate(by=["k"], over=window("3 seconds", "1 second"), n="count(*)", v="sum(v)", s="last(s)")
     first.output("first")
     first.filter("n > 0").aggregate(by=[], over=window("4 seconds"), m="sum(n)", v="sum(v)").output("second")
+    return d.validate()
+
+
+def poisoned() -> Spec:
+    """The same where some tuples fail in a box, before and behind the windows."""
+    d = Diagram("poisoned", errors="aside")
+    stream = d.input("a", DDL, slack="1 second").filter("10 div k < 100 OR k IS NULL")
+    first = stream.aggregate(by=["k"], over=window("3 seconds", "1 second"), n="count(*)", v="sum(v)", s="last(s)")
+    first.output("first")
+    first.map(n="6 div (n - 1)", v="v").aggregate(by=[], over=window("4 seconds"), m="sum(n)").output("second")
     return d.validate()
 
 
@@ -99,7 +109,9 @@ def run_with_deaths(
     def read(name: str, stream: str) -> None:
         found[name] = cluster.follow(stream)
 
+    aside = [p.errors for p in cluster.pieces if p.errors is not None and spec.errors == "aside"]
     readers = [work(read, o.name, f"{spec.name}/{o.source}") for o in spec.outputs]
+    readers += [work(read, errors, f"{spec.name}/{errors}") for errors in aside]
     writers = [work(publish_slowly, cluster, f"{spec.name}/{n}", batches_of(t), t.schema) for n, t in tables.items()]
     entries = {n: cluster.nodes[0].entries[f"{spec.name}/{n}"] for n in tables}
     total = sum(len(t) for t in tables.values())
@@ -129,7 +141,7 @@ def test_a_chain_whose_nodes_die_gives_the_same_tuples_with_the_same_ids(
     spark: SparkSession, approach: Approach, seed: int
 ) -> None:
     rng = Random(seed)
-    spec = chain()
+    spec = poisoned()
     table = random_table(rng, COLUMNS, random_times(rng, ROWS, 200_000, tardy=0.05))
     whole = run_story(tell(spec, {"a": table}), compiled(spec.to_yaml(), spark, 1))
     with Guarded(spark, 4) as cluster:
@@ -138,9 +150,11 @@ def test_a_chain_whose_nodes_die_gives_the_same_tuples_with_the_same_ids(
         deaths = [(rng.uniform(0.2, 0.8), rng.choice(pieces).name)]
         found, jumps = run_with_deaths(cluster, spec, {"a": table}, deaths)
     assert jumps == 0
-    assert exactly({n: table_of(joined(parts)) for n, parts in found.items()}) == exactly(
-        {n: t for n, t in whole.items() if n in found}
-    )
+    outputs = {o.name: table_of(joined(found.pop(o.name))) for o in spec.outputs}
+    assert exactly(outputs) == exactly({n: t for n, t in whole.items() if n in outputs})
+    failed = pa.concat_tables([without_header(table_of(joined(parts))) for parts in found.values() if parts])
+    assert bag(failed) == bag(without_header(whole[ASIDE]))  # each on the stream of the unit that it failed in
+    assert len(failed)
 
 
 @pytest.mark.parametrize("approach", KEPT)
