@@ -208,7 +208,8 @@ def at_fault(step: Step, error: Exception) -> BorealisError:
     """The error of a box, which it names; of the same kind, where that says what to do about it."""
     kind = type(error) if isinstance(error, TrainError) else TrainError
     hint = error.hint if isinstance(error, BorealisError) else "everything before this train is committed"
-    return kind(f"box '{step.box}': {aside.reason_of(error)}", hint=hint)
+    where, why = f"box '{step.box}': ", aside.reason_of(error)
+    return kind(why if why.startswith(where) else where + why, hint=hint)
 
 
 def _makers() -> dict[str, Callable[[Step], Kernel]]:
