@@ -43,7 +43,7 @@ check: setup
 	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/mypy
 	HYPOTHESIS_PROFILE=$(or $(HYPOTHESIS_PROFILE),$(EXAMPLES)) $(PYTEST) tests/laws tests/unit $(LONG:%=--ignore=%) \
-	  -n 3 --dist loadfile --no-loadscope-reorder --durations=15  # tests wait, too: a third lane fills two cores
+	  -n 3 --dist worksteal --durations=15  # tests wait, too: a third lane fills two cores
 
 test: EXAMPLES := quick
 test: check
