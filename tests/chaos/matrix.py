@@ -32,6 +32,7 @@ BLOWS = {
 VICTIMS = [victim for hit in BLOWS.values() for victim in hit]
 ROLES = {"entry": "node4", "u1": "node1", "u2": "node2", "u3": "node3"}
 BACKUPS = {"u1": "node3", "u2": "node1", "u3": "node4"}
+NO_UNIT = ("entry", "coordinator", "pause")  # blows
 ANOTHER_DEPLOYMENT = 2  # pairs that must be new to be worth it
 
 NEVER = -1000  # what nothing is worth
@@ -166,6 +167,12 @@ def _worth(strike: Strike, missing: frozenset[Pair], used: frozenset[tuple[Deplo
     new = len({pair for case in strike.cases for pair in pairs(case)} & missing)
     cost = 0 if strike.diagrams in used else ANOTHER_DEPLOYMENT
     return (new - cost if new else NEVER), sum(GUARANTEES.index(one.guarantee) for one in strike.diagrams)
+
+
+def brief(found: Sequence[tuple[Strike, ...]]) -> list[tuple[Strike, ...]]:
+    """The same, but blows that hit no unit only once: what protects a unit hardly matters for them."""
+    first, *others = found
+    return [first, *(tuple(s for s in one if s.blow not in NO_UNIT) for one in others)]
 
 
 def rounds(found: Iterable[Strike]) -> list[tuple[Strike, ...]]:

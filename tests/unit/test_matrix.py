@@ -17,7 +17,21 @@ from borealis.diagram.protection import APPROACHES
 sys.path.insert(0, str(Path(__file__).parents[1] / "chaos"))
 
 from history import HOP, History, Received, check
-from matrix import BACKUPS, Case, Deployed, Strike, box_rounds, cover, pairs, rounds, straight, whole
+from matrix import (
+    BACKUPS,
+    BLOWS,
+    NO_UNIT,
+    Case,
+    Deployed,
+    Strike,
+    box_rounds,
+    brief,
+    cover,
+    pairs,
+    rounds,
+    straight,
+    whole,
+)
 from shapes import ALL_GROUPS, GROUPS, SHAPES, START_US, STEP_US
 
 pytestmark = pytest.mark.long
@@ -148,6 +162,13 @@ def test_the_cover_has_every_pair_and_is_small() -> None:
     assert {p for c in everything for p in pairs(c)} == {p for s in few for c in s.cases for p in pairs(c)}
     assert len(few) <= 16 < len(everything)
     assert cover(whole()) == few
+
+
+def test_what_hits_a_unit_stays_in_the_brief_form() -> None:
+    found = rounds(cover(whole()))
+    kept = {strike for one in brief(found) for strike in one}
+    assert {s for one in found for s in one} - kept == {s for one in found[1:] for s in one if s.blow in NO_UNIT}
+    assert {s.blow for s in kept} == set(BLOWS)
 
 
 def test_the_whole_matrix_has_every_case_once() -> None:
