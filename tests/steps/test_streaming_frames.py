@@ -141,7 +141,7 @@ def test_a_failing_frame_is_told_in_one_line_and_what_came_before_is_committed(
 
 
 def test_frames_that_do_not_fit(spark: SparkSession, arrivals: Path) -> None:
-    with pytest.raises(InputError, match="is not a streaming one"):
+    with pytest.raises(InputError, match=r"no column 'ts' in the DataFrame \(has: id\)"):  # one that has an end
         run(diagram(), {"rows": spark.range(3)}, spark=spark)
     with pytest.raises(InputError, match="no column 'n' in the streaming DataFrame"):
         run(diagram(), {"rows": stream(spark, arrivals).select("ts")}, spark=spark)
