@@ -66,10 +66,11 @@ class Machine:
             flows[box.name] = self._box(box, [flows[s] for s in box.sources])
         for name in self.piece.reads:
             self.standing[name] = flows[name].bounds.final
-        self.bounds = {name: flows[name].bounds.final for name in self.piece.gives}
+        given = [name for name in self.piece.gives if name != self.piece.errors]  # nothing fails here
+        self.bounds = {self.piece.errors or "": FIRST_TIME} | {name: flows[name].bounds.final for name in given}
         return [
             (name, time, *row.values())
-            for name in self.piece.gives
+            for name in given
             for time, row in zip(flows[name].time.tolist(), flows[name].rows.to_pylist(), strict=True)
         ]
 
