@@ -79,7 +79,9 @@ def test_a_run_on_structured_streaming_is_the_oracle(
         )  # fmt: skip
         for name, table in known.items():
             assert differences(result[name], table) == []
-            assert without_header(result[name]).schema.types == table.schema.types
+            mine, theirs = without_header(result[name]).schema.types, table.schema.types
+            # on a stream any value may be null, also within a list
+            assert [str(t).replace(" not null", "") for t in mine] == [str(t).replace(" not null", "") for t in theirs]
         for name, table in late.items():
             assert len(lists[name]) == table.num_rows
         outputs = exactly({name: result[name] for name in known})
