@@ -116,7 +116,7 @@ def test_a_missing_node_is_refused_with_those_that_are_there(town: Town) -> None
     with pytest.raises(AbsentError, match="node 'node2' has been silent for") as silent:
         deploy(town.cluster, Wish(traffic(), places={"agg": "node2"}))
     assert silent.value.hint == "start it again, or choose another"
-    assert missing.value.hint == ""  # another number is no misspelling
+    assert missing.value.hint == "start it, or choose one that is there"  # another number is no misspelling
     assert all(node.orders == [] for node in town.yard.nodes.values())
 
 
