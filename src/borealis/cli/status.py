@@ -89,7 +89,7 @@ def _notes(status: Facts) -> list[Text]:
         if unit.get("error"):
             notes.append(Text(f"{unit['diagram']}/{unit['unit']}: {unit['error']}", style="red"))
         if unit.get("errors"):
-            some = f"{unit['errors']:,} {'tuple' if unit['errors'] == 1 else 'tuples'} aside in {unit['unit']}.errors"
+            some = f"{plural(unit['errors'], 'tuple')} aside in {unit['unit']}.errors"
             last = f"; the last: {unit['last_error']}" if unit.get("last_error") else ""
             notes.append(Text(f"{unit['diagram']}/{unit['unit']}: {some}{last}", style="yellow"))
         for one in unit.get("waiting", ()):

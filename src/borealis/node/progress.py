@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from borealis.diagram.durations import about
+from borealis.errors import plural
 from borealis.ingest.entry import Cursor
 from borealis.ingest.sources.base import LiveSource
 from borealis.tuples import FIRST_TIME, LAST_TIME
@@ -122,11 +123,7 @@ class Progress:
         ]
         aside = []
         if self.errors:
-            some = (
-                "1 tuple that a box cannot take is"
-                if self.errors == 1
-                else f"{self.errors:,} tuples that a box cannot take are"
-            )
+            some = f"{plural(self.errors, 'tuple')} that a box cannot take {'is' if self.errors == 1 else 'are'}"
             last = f" (the last: {self.last_error})" if self.last_error else ""
             aside = [f"{some} aside{last}: see the output '{self.unit}.errors'"]
         sources = [*self.live.values(), *(end for end in self.ends if end not in self.live.values())]
