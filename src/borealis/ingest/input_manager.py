@@ -7,7 +7,6 @@ boundary gets a *cause*: its place in the unit's order of events.
 
 from __future__ import annotations
 
-import json
 import queue
 import threading
 import time
@@ -30,9 +29,12 @@ from borealis.ingest.relay import Feed, Relay, Relayed, SectionSource
 from borealis.ingest.sources.base import Source
 from borealis.ingest.times import TimeOf
 from borealis.section import Section, wire_schema
+from borealis.state.delta import to_stream
 from borealis.tuples import FIRST_TIME, LAST_TIME, TIME, Int64s
 
 READ_AHEAD = 2  # batches a source may be ahead of the trains
+INLINE_BYTES_MOST = 256 << 10  # of an input's rows in a train that stay in memory; more go by way of a file
+PAYLOADS = ("rows", "late")  # of each input in a train's header
 TRAINS_AHEAD = 2  # trains made before they are asked for
 READER_ENDS_S = 1.0  # how long `stop` waits for sources that are read
 
@@ -97,6 +99,8 @@ class InputManager:
                 [],
                 source_ended=cursor.ended,
             )
+        self._headers: dict[int, dict[str, Any]] = {}
+        self._nudges = 0
         self.by_time = all(isinstance(s, Source) and s.finite_and_ordered for s in sources.values())
         self._next_cause = next_cause
         self._trains: dict[int, Train] = {}
@@ -130,11 +134,10 @@ class InputManager:
             self._tell()
 
     def put_back(self, train: Train, header: Mapping[str, Any]) -> None:
-        """Hand this train out first, and go on behind it; only before `start`. Its files are in the depot."""
+        """Hand this train out first, and go on behind it; only before `start`."""
         self.begin_at(train.cursors, train.next_cause, train.number - 1)
-        self.depot.mkdir(parents=True, exist_ok=True)
-        (self.depot / f"{train.number}.json").write_text(json.dumps(header))
         with self._changed:
+            self._headers[train.number] = dict(header)
             self._trains[train.number] = train
             self._made = train.number
             self._tell()
@@ -217,8 +220,9 @@ class InputManager:
         return sum(intake.entry.cursor.position for intake in self._intakes.values())
 
     def next_train(self, after: int, wait: float) -> int | None:
-        """The number of the train after `after`, waiting for it at most so many seconds."""
+        """The number of the train after `after`, waiting for it at most so many seconds, or until a nudge."""
         with self._changed:
+            nudges = self._nudges
             if self._asked <= after:
                 self._asked = after + 1
                 self._tell()
@@ -227,6 +231,7 @@ class InputManager:
                     (self._made > max(after, self._released) and not self._paused)
                     or self._stopped
                     or self._failure is not None
+                    or self._nudges != nudges
                 ),
                 wait,
             )
@@ -238,6 +243,12 @@ class InputManager:
                 return None
             self._handed = max(self._handed, after + 1)
             return after + 1
+
+    def nudge(self) -> None:
+        """Whoever waits for a train shall look around."""
+        with self._changed:
+            self._nudges += 1
+            self._changed.notify_all()
 
     def pause(self) -> int:
         """Hand out no more trains until `resume`; returns the number of the last one that was handed out."""
@@ -261,18 +272,31 @@ class InputManager:
         return self._trains[number]
 
     def header(self, number: int) -> dict[str, Any]:
-        """What workers must know of a train."""
-        header: dict[str, Any] = json.loads((self.depot / f"{number}.json").read_text())
-        return header
+        """What workers must know of a train; rows of an input are a buffer or, where they are many, a file's path."""
+        return self._headers[number]
+
+    def header_in_files(self, number: int) -> dict[str, Any]:
+        """As `header`, with all rows in files: for those who hear of them in JSON."""
+        inputs = self._headers[number]["inputs"]
+        for name, one in inputs.items():
+            for which in PAYLOADS:
+                if isinstance(one[which], pa.Buffer):
+                    path = self.depot / f"{number}.{name}.{which}.arrow"
+                    path.write_bytes(memoryview(one[which]))
+                    one[which] = str(path)
+        return self._headers[number]
 
     def release(self, number: int) -> None:
         """The train is committed: forget it, and tell sources that wait for that."""
         with self._changed:
             train = self._trains.pop(number)
+            header = self._headers.pop(number)
             self._released = number
             self._tell()
-        for path in self.depot.glob(f"{number}.*"):
-            path.unlink(missing_ok=True)
+        for one in header["inputs"].values():
+            for which in PAYLOADS:
+                if isinstance(one[which], str):
+                    Path(one[which]).unlink(missing_ok=True)
         for name, intake in self._intakes.items():
             committed = getattr(intake.source, "committed", None)
             if committed is not None:
@@ -549,27 +573,29 @@ class InputManager:
                 "standing": standing[name],
                 "cause": [c for c, _ in stands],
                 "bound": [b for _, b in stands],
-                "rows": self._file(f"{number}.{name}.arrow", table),
-                "late": self._file(f"{number}.{name}.late.arrow", late),
+                "rows": self._payload(f"{number}.{name}.rows.arrow", table),
+                "late": self._payload(f"{number}.{name}.late.arrow", late),
             }
             rows += sum(len(p.rows) for p, _ in mine)
-        (self.depot / f"{number}.json").write_text(json.dumps(header))
         final = all(i.done for i in self._intakes.values())
         leaps = any(isinstance(p.rows, Relayed) and p.rows.leaps for p in pieces)
         jumps = isinstance(pieces[0].rows, Relayed) and pieces[0].rows.jumps
         with self._changed:
             self._next_cause += events
+            self._headers[number] = header
             self._trains[number] = Train(
                 number, self.cursors(), self._next_cause, rows, final, passed(pieces), silent, free, leaps, jumps
             )
             self._made, self._final = number, final
             self._tell()
 
-    def _file(self, name: str, table: pa.Table) -> str | None:
+    def _payload(self, name: str, table: pa.Table) -> pa.Buffer | str | None:
         if not table.num_rows:
             return None
+        if table.nbytes <= INLINE_BYTES_MOST:
+            return to_stream(table)
         path = self.depot / name
-        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
             writer.write_table(table)
         return str(path)
 

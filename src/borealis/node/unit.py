@@ -147,7 +147,7 @@ class UnitRun:
         """Begin with the train that an earlier run had begun and not committed."""
         assert self._commits is not None
         begun = self._commits.begun()
-        train, header = unpack(begun, self.manager.depot) if begun is not None else (None, {})
+        train, header = unpack(begun) if begun is not None else (None, {})
         if train is not None and train.number == self._committed + 1:
             self.manager.put_back(train, header)
 
@@ -233,12 +233,12 @@ class UnitRun:
             self._handed.setdefault(number, time.perf_counter())
         return number
 
-    def plan(self, number: int) -> dict[str, Any]:
+    def plan(self, number: int, *, inline: bool = False) -> dict[str, Any]:
         if number < 0:
             header = self._nothing()
         else:
             self._handed.setdefault(number, time.perf_counter())
-            header = self.manager.header(number)
+            header = self.manager.header(number) if inline else self.manager.header_in_files(number)
             if self._repeats and self.manager.train(number).leaps:  # from here on the input may be another
                 self._repeats, self._jumps = False, True
                 self.live_anew()
@@ -259,6 +259,11 @@ class UnitRun:
     def rehearse(self) -> None:
         """Run a train of nothing as soon as possible: whoever runs trains stays, or becomes, ready for the next."""
         self._rehearsal_due = True
+        self.nudge()
+
+    def nudge(self) -> None:
+        """Whoever waits for the next train shall look around."""
+        self.manager.nudge()
 
     @property
     def rehearsed(self) -> int:
@@ -294,14 +299,14 @@ class UnitRun:
 
     # -- the commit
 
-    def commit(self, result: pa.Table) -> None:
+    def commit(self, result: pa.Table | Arrived) -> None:
         """Take what came of the next train: outputs to the sinks, deltas to the log, cursors forward; one step.
 
         A query that starts before there is anything to read begins with a micro-batch that is no train.
         """
-        if not result.num_rows:
+        if isinstance(result, pa.Table) and not result.num_rows:
             return
-        arrived = Arrived(iter(result.to_batches()))
+        arrived = result if isinstance(result, Arrived) else Arrived(iter(result.to_batches()))
         assert arrived.train is not None
         if "rehearsal" in arrived.train:
             self._end_rehearsal()  # without the lock: whoever has it may wait for just this

@@ -43,8 +43,14 @@ class Compiled:
     tables: dict[str, tuple[TableSpec, ...]]  # of every stateful box
     catalyst: dict[int, tuple[tuple[CatalystStep, ...], StructType]]  # by tag: steps, and the schema they start from
     where: dict[str, str]  # box to where it runs, for explain
+    hinders: str | None = None  # why it cannot run in a lane
     headers: bool = False  # outputs know their times
     times: dict[str, TimeOf] = field(default_factory=dict)  # of the inputs of a whole diagram
+
+    @property
+    def one_level(self) -> bool:
+        """Whether all of it is computed inside the Spark source, so that it can run in a lane."""
+        return len(self.program.levels) == 1 and not self.catalyst
 
     @property
     def first_schema(self) -> StructType:
@@ -236,4 +242,6 @@ def _compile(
     if errors is not None:
         outlets[errors] = Outlet(ERRORS_TAG, ERRORS, ERRORS_SCHEMA)
     headers = TIME in hidden
-    return Compiled(low.program(), outlets, low.inputs, schemas, low.tables, low.catalyst, low.where, headers)
+    return Compiled(
+        low.program(), outlets, low.inputs, schemas, low.tables, low.catalyst, low.where, low.hinders, headers
+    )

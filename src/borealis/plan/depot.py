@@ -10,6 +10,7 @@ import hmac
 import json
 import secrets
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,17 +22,19 @@ from pyspark.sql import SparkSession
 
 from borealis import __version__
 from borealis.errors import MachineError
-from borealis.plan.location import one_line
+from borealis.plan import message
+from borealis.plan.location import PIECE_BYTES, PIECES, got_message, one_line, put_message
 from borealis.plan.notice import NAME, put
 from borealis.plan.session import is_local
 from borealis.state.log import mapped
 
-PIECE_BYTES = 4 << 20  # of a file, in one message
 TICKET_BYTES_MOST = 4096
 TOKEN_BYTES = 24
 CLOSE_S = 2.0  # for answers that are under way when the last unit ends
 SETTING = "spark.borealis.depot."  # port, cert, key, ca
-_PIECES = pa.schema([pa.field("piece", pa.binary(), nullable=False)])
+
+
+Turn = Callable[[dict[str, Any], list[Any]], tuple[dict[str, Any], list[Any]]]
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class Depot(flight.FlightServerBase):
 
     def __init__(self, host: str, port: int = 0, bind: str | None = None, tls: Certificates | None = None) -> None:
         self._roots: dict[str, Path] = {}
+        self._lanes: dict[str, Turn] = {}  # by token
         scheme = "grpc+tls" if tls else "grpc+tcp"
         certificates = {"tls_certificates": [(tls.cert, tls.key)]} if tls else {}
         try:
@@ -71,6 +75,7 @@ class Depot(flight.FlightServerBase):
     def take_back(self, token: str) -> int:
         """Lend a directory no more; how many are still lent."""
         self._roots.pop(token, None)
+        self._lanes.pop(token, None)
         return len(self._roots)
 
     # -- what Flight calls
@@ -82,8 +87,8 @@ class Depot(flight.FlightServerBase):
             raise flight.FlightServerError(f"there is no file {path[:200]!r}")
         data = mapped(str(file))
         pieces = [_piece(data, at) for at in range(0, data.size, PIECE_BYTES)]
-        schema = _PIECES.with_metadata({"size": str(data.size)})
-        return flight.RecordBatchStream(pa.Table.from_batches(pieces, _PIECES).replace_schema_metadata(schema.metadata))
+        schema = PIECES.with_metadata({"size": str(data.size)})
+        return flight.RecordBatchStream(pa.Table.from_batches(pieces, PIECES).replace_schema_metadata(schema.metadata))
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
         if action.type not in ("there", "tell"):
@@ -96,6 +101,13 @@ class Depot(flight.FlightServerBase):
             if root.is_dir():  # else the run is over
                 put(root / path, text)
         return [b"yes"]
+
+    def do_exchange(self, context: flight.ServerCallContext, descriptor: Any, reader: Any, writer: Any) -> None:
+        self._asked(descriptor.command)
+        turn = self._lanes.get(_opened(descriptor.command)["token"])
+        if turn is None:
+            raise flight.FlightServerError("this unit has no lanes")
+        put_message(writer, message.encode(*turn(*message.decode(got_message(reader)))))
 
     def _asked(self, ticket: bytes) -> tuple[Path, str]:
         match _opened(ticket):
@@ -126,6 +138,11 @@ class Loan:
     def location(self, path: str) -> str:
         """Where executors find a file or a directory under the root."""
         return f"{self.depot.prefix}/{self.token}/{quote(path)}"
+
+    def open_lanes(self, turn: Turn) -> dict[str, Any]:
+        """Let executors take turns; says what they must know to do so."""
+        self.depot._lanes[self.token] = turn
+        return self.abroad({"lane": f"{self.root}/lane", "program": f"{self.root}/program.json"})
 
     def abroad(self, train: dict[str, Any]) -> dict[str, Any]:
         """A train's header for executors elsewhere: its files are locations, and its results come through Spark."""
@@ -209,4 +226,4 @@ def _piece(data: pa.Buffer, at: int) -> pa.RecordBatch:
     size = min(PIECE_BYTES, data.size - at)
     ends = pa.array([0, size], pa.int32()).buffers()[1]
     piece = pa.Array.from_buffers(pa.binary(), 1, [None, ends, data.slice(at, size)])
-    return pa.record_batch([piece], schema=_PIECES)
+    return pa.record_batch([piece], schema=PIECES)

@@ -18,18 +18,24 @@ import pyarrow.flight as flight
 
 from borealis import __version__
 from borealis.errors import MachineError, WireError
+from borealis.plan import message
 from borealis.state.log import mapped
 
+PIECE_BYTES = 4 << 20  # of a file or a message, in one message of Flight's
+PIECES = pa.schema([pa.field("piece", pa.binary(), nullable=False)])
 SCHEMES = {"depot": "grpc+tcp", "depots": "grpc+tls"}
 FETCH_S = 600.0  # a state of gigabytes over a slow line; who hangs longer is given up by Spark
 ANSWER_S = 5.0  # yes or no
+KEEPALIVE_MS = 10_000
 
 _clients: dict[str, flight.FlightClient] = {}
 _authorities: dict[str, bytes] = {}  # by address: whose certificates to trust
 
 
-def read(location: str) -> pa.Buffer:
-    """The bytes at a location, all of them."""
+def read(location: str | pa.Buffer) -> pa.Buffer:
+    """The bytes at a location, all of them; those that came along are there already."""
+    if isinstance(location, pa.Buffer):
+        return location
     return _fetched(Address.parse(location)) if is_remote(location) else mapped(location)
 
 
@@ -48,6 +54,34 @@ def ask(what: str, location: str, **more: Any) -> list[bytes]:
     at = Address.parse(location)
     answers = _client(at).do_action(flight.Action(what, at.ticket(**more)), _within(ANSWER_S))
     return [bytes(answer.body) for answer in answers]
+
+
+def exchange(location: str, head: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[pa.Buffer]]:
+    """What a node answers to a message of any size; it may take its time."""
+    at = Address.parse(location)
+    try:
+        writer, reader = _client(at).do_exchange(flight.FlightDescriptor.for_command(at.ticket()))
+        with writer:
+            put_message(writer, message.encode(head, buffers))
+            writer.done_writing()
+            return message.decode(got_message(reader))
+    except flight.FlightError as error:
+        where = at.where.partition("://")[2]
+        raise WireError(f"the node of this unit at {where} does not answer: {one_line(error)}") from error
+
+
+def put_message(writer: Any, whole: bytes) -> None:
+    """Send a message in pieces."""
+    writer.begin(PIECES)
+    for start in range(0, len(whole), PIECE_BYTES):
+        piece = pa.array([memoryview(whole)[start : start + PIECE_BYTES]], pa.binary())
+        writer.write_batch(pa.record_batch([piece], schema=PIECES))
+
+
+def got_message(reader: Any) -> pa.Buffer:
+    """The message that `put_message` sent, without its prefix."""
+    pieces = [bytes(chunk.data.column(0)[0].as_buffer()) for chunk in reader]
+    return message.without_prefix(b"".join(pieces))
 
 
 def is_remote(location: str) -> bool:
@@ -121,8 +155,12 @@ def _get(at: Address) -> pa.Buffer:
 def _client(at: Address) -> flight.FlightClient:
     if at.where not in _clients:
         trust = {"tls_root_certs": _authorities[at.where]} if at.where in _authorities else {}
-        direct = [("grpc.enable_http_proxy", 0)]  # executors' machines may have one, for the world outside
-        _clients[at.where] = flight.FlightClient(at.where, generic_options=direct, **trust)
+        options = [
+            ("grpc.enable_http_proxy", 0),  # executors' machines may have one, for the world outside
+            ("grpc.keepalive_time_ms", KEEPALIVE_MS),  # a turn may wait long; a node that is gone says nothing
+            ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
+        ]
+        _clients[at.where] = flight.FlightClient(at.where, generic_options=options, **trust)
     return _clients[at.where]
 
 

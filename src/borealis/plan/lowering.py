@@ -86,6 +86,7 @@ class Lowering:
         self.catalyst: dict[int, tuple[tuple[CatalystStep, ...], StructType]] = {}
         self.tables: dict[str, tuple[TableSpec, ...]] = {}
         self.where: dict[str, str] = {}
+        self.hinders: str | None = None  # what keeps the unit from a lane: the first thing that takes a second level
         self._inputs: dict[str, pa.Schema] = {}
         self._flows: dict[str, _Flow] = {}
         self._drafts: list[_Draft] = [_Draft()]
@@ -143,6 +144,8 @@ class Lowering:
         """A step of the kernel `op`, keyed by the columns `by` of each source: rows go to the bucket of their key."""
         many = self.buckets > 1
         level = max(self._flows[s].level + (many and self._flows[s].parted) for s in sources)
+        if level and not any(self._flows[s].level for s in sources):
+            self._hinder(f"box '{box.name}' needs its rows by another key, so they change buckets")
         moves = [many and (self._flows[s].parted or self._flows[s].level < level) for s in sources]
         local = tuple(
             self._at(s, level, tuple(key) if move else None) for s, key, move in zip(sources, by, moves, strict=True)
@@ -225,6 +228,8 @@ class Lowering:
             require_nullable(box, schema)
             self._flows[out] = _Flow(schema, flow.level + 1, True, Channel(source, (step,)))
             self._note(box, "Catalyst")
+            first = next(text for name, text in texts.items() if exprs[name] is None)
+            self._hinder(f"box '{box.name}' leaves `{' '.join(str(first).split())}` to Catalyst")
             return
         twins = {name: to_json(e) for name, e in exprs.items() if e is not None}
         options: dict[str, Any] = {"texts": texts}  # as the user wrote them, for errors
@@ -292,6 +297,9 @@ class Lowering:
         while len(self._drafts) <= level:
             self._drafts.append(_Draft())
         return self._drafts[level]
+
+    def _hinder(self, why: str) -> None:
+        self.hinders = self.hinders or why
 
     def _note(self, box: Box, where: str) -> None:
         known = self.where.get(box.name)

@@ -26,6 +26,7 @@ JAVA_LEAST = 17
 JVM_FLAGS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss16m -XX:MetaspaceSize=256m"
 CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
+LANES_MOST = 256  # of a local master: they sleep in a read, so they are threads beside its cores
 SCRATCH = "borealis-"
 SCRATCH_LEAST = 256 << 20  # bytes that must be free in memory
 
@@ -88,7 +89,10 @@ def session(master: str | None = None, settings: dict[str, str] | None = None) -
 
 def settings_for(master: str, settings: dict[str, str]) -> dict[str, str]:
     """All settings of a session for this master; what is given goes before what we would choose."""
-    ours = {"spark.app.name": "borealis", "spark.master": master} | SETTINGS
+    wide, cores = widened(master)
+    ours = {"spark.app.name": "borealis", "spark.master": wide} | SETTINGS
+    if cores is not None:
+        ours["spark.default.parallelism"] = str(cores)
     ours["spark.driver.extraJavaOptions"] = f"{JVM_FLAGS} {archive_flags()}"
     host = settings.get("spark.driver.host") or _driver_host(master)
     if not is_local(master):
@@ -96,6 +100,30 @@ def settings_for(master: str, settings: dict[str, str]) -> dict[str, str]:
         if host == LOOPBACK:  # executors can be on this machine only
             ours["spark.executor.extraJavaOptions"] = f"{JVM_FLAGS} {archive_flags()}"
     return ours | {"spark.driver.host": host, "spark.driver.bindAddress": host} | settings
+
+
+def widened(master: str) -> tuple[str, int | None]:
+    """A local master with threads for lanes beside those for its cores, and how many cores it was asked for.
+
+    >>> widened("local[2, 3]")
+    ('local[258, 3]', 2)
+    >>> widened("spark://there:7077")
+    ('spark://there:7077', None)
+    """
+    asked = re.fullmatch(r"local(?:\[\s*(\d+|\*)\s*(?:,\s*(\d+)\s*)?\])?", master)
+    if asked is None:
+        return master, None
+    n = os.cpu_count() or 1 if asked[1] == "*" else int(asked[1] or 1)
+    return f"local[{n + LANES_MOST}{f', {asked[2]}' if asked[2] else ''}]", n
+
+
+def cores(spark: SparkSession) -> int:
+    """How many tasks a session's executors can run at the same time."""
+    context = spark.sparkContext
+    asked = re.fullmatch(r"local(?:\[\s*(\d+|\*).*\])?", context.master)
+    if asked is None:
+        return int(context.defaultParallelism)
+    return (os.cpu_count() or 1) if asked[1] == "*" else int(asked[1] or 1)
 
 
 def is_local(master: str) -> bool:

@@ -21,10 +21,12 @@ from pyspark.sql import functions as F
 from borealis.errors import BorealisError, GivenUpError, MachineError, TrainError
 from borealis.plan.compile import Compiled
 from borealis.plan.depot import Loan, lend
+from borealis.plan.lanes import CORES, Lanes, failure_of
 from borealis.plan.lowering import CatalystStep
 from borealis.plan.quiet import keep_log
 from borealis.plan.source import FORMAT, Trains, TrainServer, TrainSource
 from borealis.plan.types import first_line
+from borealis.plan.worker import Arrived
 
 WHOLE_STAGE = "spark.sql.codegen.wholeStage"
 COMMON_PARTS = "spark.sql.subexpressionElimination.enabled"
@@ -35,18 +37,26 @@ WRAPPERS = ("STREAM_FAILED", "FAILED_EXECUTE", "FOREACH_BATCH")  # what Spark sa
 REPORT_LINES_MOST = 30
 FIRST_ASKED_S = 10.0  # Spark gives up a query whose Python process has not come by then
 LOOK_S = 0.2
+LAST_TRAIN_S = 1.0  # for a train that is under way when lanes are closed
 
 
 class Query:
     """Runs trains until stopped. `commit` gets the rows that came out of a train; if it raises, the train never was."""
 
     def __init__(
-        self, spark: SparkSession, compiled: Compiled, trains: Trains, commit: Callable[[pa.Table], None], scratch: Path
+        self,
+        spark: SparkSession,
+        compiled: Compiled,
+        trains: Trains,
+        commit: Callable[[pa.Table | Arrived], None],
+        scratch: Path,
     ) -> None:
         self.spark, self.compiled, self.trains, self.scratch = spark, compiled, trains, scratch
         self._commit = commit
         self._query: Any = None
         self._server: TrainServer | None = None
+        self._lanes: Lanes | None = None
+        self.hinders = compiled.hinders  # what keeps it from running in lanes
         self._loan: Loan | None = None
         self._refused: BaseException | None = None
         self._never: BorealisError | None = None  # why it could not be started
@@ -56,15 +66,12 @@ class Query:
         self.trains.reason = self.reason
         try:
             self._loan = lend(self.spark, self.scratch)
-            outward = None if self._loan is None else self._loan.abroad
-            self._server = TrainServer(self.scratch / "trains.sock", self.trains, outward)
+            self._serve()
             with self._settings():
-                self._query = (
-                    self.plan()
-                    .writeStream.foreachBatch(self._take)
-                    .option("checkpointLocation", f"file://{self.scratch}/checkpoint")  # not where Hadoop has its files
-                    .start()
-                )
+                writer = self.plan().writeStream
+                writer = writer.foreachBatch(self._take) if self._lanes is None else writer.format("noop")
+                writer = writer.option("checkpointLocation", f"file://{self.scratch}/checkpoint")  # not Hadoop's place
+                self._query = writer.start()
                 self._wait_asked()
         except BaseException as error:
             self._never = error if isinstance(error, BorealisError) else explain_failure(error)
@@ -75,6 +82,20 @@ class Query:
             if isinstance(error, PySparkException):
                 raise self._never from error
             raise
+
+    def _serve(self) -> None:
+        """Be there for those who ask for trains."""
+        path = self.scratch / "trains.sock"
+        outward = None if self._loan is None else self._loan.abroad
+        if self.compiled.one_level:
+            self.hinders = CORES.take(self.spark, self.compiled.program.buckets)
+        if not self.compiled.one_level or self.hinders is not None:
+            self._server = TrainServer(path, self.trains, outward)
+            return
+        self._lanes = Lanes(self.trains, self._commit, self.compiled.program.buckets, outward)
+        here = {"lane": str(path), "program": str(self.scratch / "program.json")}
+        where = here if self._loan is None else self._loan.open_lanes(self._lanes.turn)
+        self._server = TrainServer(path, self.trains, outward, self._lanes, where)
 
     def _wait_asked(self) -> None:
         """Wait for the query's Python process: many that start at once are slow, and Spark is impatient."""
@@ -90,7 +111,7 @@ class Query:
         Where no rows pass it, a row is a piece of a result, and from executors elsewhere up to 4 MB large.
         """
         ours = {} if self.compiled.catalyst else {WHOLE_STAGE: "false"}
-        if ours and self._loan is not None:
+        if ours and self._lanes is None and self._loan is not None:
             ours[ROWS_PER_BATCH] = "4"
         if self.compiled.catalyst and self.compiled.program.aside:
             ours[COMMON_PARTS] = "false"  # they would be computed outside of the attempt
@@ -113,6 +134,7 @@ class Query:
             .schema(self.compiled.first_schema)
             .option("socket", str(self.scratch / "trains.sock"))
             .option("buckets", str(self.compiled.program.buckets))
+            .option("lanes", "" if self._lanes is None else "yes")
             .load()
         )
         return self.compiled.frame(source)
@@ -128,6 +150,8 @@ class Query:
         """Why the query died, if it did."""
         if self._query is None:
             return self._never
+        if self._lanes is not None and self._lanes.failure is not None:
+            return failure_of(self._lanes.failure)
         try:
             if self._query.isActive:
                 return None
@@ -165,6 +189,11 @@ class Query:
 
     def stop(self) -> None:
         """Stop after the current train."""
+        if self._lanes is not None:
+            self._lanes.close()
+            self._lanes.wait_idle(LAST_TRAIN_S)
+            self._lanes = None
+            CORES.give_back(self.spark, self.compiled.program.buckets)
         if self._query is not None:
             try:
                 self._query.stop()

@@ -36,7 +36,7 @@ from borealis.kernels.step import Kernel, schema_of
 from borealis.plan.location import is_there, meet, read
 from borealis.plan.notice import Notice
 from borealis.state.cache import Cache
-from borealis.state.delta import to_stream
+from borealis.state.delta import from_stream, to_stream
 from borealis.tuples import CAUSE, SUB, TIME
 
 _CACHE: Cache[Kernel] = Cache(read, is_there)
@@ -98,6 +98,20 @@ def read_train(train: dict[str, Any], bucket: int, schema: pa.Schema) -> Iterato
     program = program_of(train)
     bounds = train_bounds(program, train)
     out = Sending(train, 0, bucket, schema)
+    yield from out.parcels([Parcel(TRAIN_TAG, bucket, json.dumps(train).encode())])
+    yield from _run(program, out, _inputs(program, train, bucket, bounds), bounds)
+
+
+def run_train(train: dict[str, Any], bucket: int) -> list[Parcel]:
+    """All of a train whose program has one level, in one bucket."""
+    program = program_of(train)
+    bounds = train_bounds(program, train)
+    found = _level(program, 0, train, bucket, _inputs(program, train, bucket, bounds), bounds)
+    return [one for one in found if isinstance(one, Parcel)]
+
+
+def _inputs(program: Program, train: dict[str, Any], bucket: int, bounds: dict[str, Bounds]) -> dict[str, Flow]:
+    """What a bucket reads of a train."""
     share = program.shared and program.buckets > 1
     flows = {}
     for name, one in train["inputs"].items():
@@ -105,8 +119,7 @@ def read_train(train: dict[str, Any], bucket: int, schema: pa.Schema) -> Iterato
             if flow in program.inputs:
                 rows = _read_input(file, one["time"], schema_of(program.inputs[flow]), bounds[flow])
                 flows[flow] = rows.take(_share(len(rows), bucket, program.buckets)) if share else rows
-    yield from out.parcels([Parcel(TRAIN_TAG, bucket, json.dumps(train).encode())])
-    yield from _run(program, out, flows, bounds)
+    return flows
 
 
 def level_runner(number: int, schema: pa.Schema) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -131,11 +144,17 @@ def level_runner(number: int, schema: pa.Schema) -> Callable[[Iterator[pa.Record
 class Arrived:
     """What came out of a level: parcels, and rows by their tag."""
 
-    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
-        self.parcels: list[Parcel] = []
+    def __init__(
+        self,
+        batches: Iterable[pa.RecordBatch] = (),
+        train: dict[str, Any] | None = None,
+        parcels: Iterable[Parcel] = (),
+    ) -> None:
+        """Out of what Spark gives, or what lanes gave of this train."""
+        self.parcels: list[Parcel] = list(parcels)
         self._rows: dict[int, list[pa.RecordBatch]] = {}
         self._pieces: dict[str, dict[int, pa.Buffer]] = {}
-        self.train: dict[str, Any] | None = None
+        self.train = train
         self.bucket = -1
         for batch in batches:
             self._add(batch)
@@ -200,7 +219,20 @@ def _errors(batch: pa.RecordBatch) -> Parcel:
 
 
 def _run(program: Program, out: Sending, flows: dict[str, Flow], bounds: dict[str, Bounds]) -> Iterator[pa.RecordBatch]:
-    train, bucket, root = out.train, out.bucket, out.train["state"]
+    parcels: list[Parcel] = []
+    for one in _level(program, out.level, out.train, out.bucket, flows, bounds):
+        if isinstance(one, Parcel):
+            parcels.append(one)
+        else:
+            yield from out.rows(*one)
+    yield from out.parcels(parcels)
+
+
+def _level(
+    program: Program, level: int, train: dict[str, Any], bucket: int, flows: dict[str, Flow], bounds: dict[str, Bounds]
+) -> Iterator[Parcel | tuple[Port, Flow]]:
+    """One level, with the kernels that this worker holds; they stand behind the train when all was taken."""
+    root = train["state"]
     taken: list[tuple[str, Kernel]] = []
 
     def keep(box: str, make: Callable[[], Kernel]) -> Kernel:
@@ -212,16 +244,10 @@ def _run(program: Program, out: Sending, flows: dict[str, Flow], bounds: dict[st
             begin(train, bucket, Notice(f"{train['troubles']}/{box}.{bucket}", _attempt()))
         return kernel
 
-    parcels: list[Parcel] = []
-    for one in run_level(program, out.level, bucket, flows, bounds, keep):
-        if isinstance(one, Parcel):
-            parcels.append(one)
-        else:
-            yield from out.rows(*one)
+    yield from run_level(program, level, bucket, flows, bounds, keep)
     stands = train["train"] - 1 if "rehearsal" in train else train["train"]
     for box, kernel in taken:
         _CACHE.give(root, (box, bucket), stands, kernel)
-    yield from out.parcels(parcels)
 
 
 def _attempt() -> int:
@@ -230,11 +256,10 @@ def _attempt() -> int:
     return 0 if task is None else task.attemptNumber()
 
 
-def _read_input(file: str | None, time: str, schema: pa.Schema, bounds: Bounds) -> Flow:
+def _read_input(file: str | pa.Buffer | None, time: str, schema: pa.Schema, bounds: Bounds) -> Flow:
     if file is None:
         return empty_flow(schema, bounds)
-    with pa.ipc.open_file(read(file)) as reader:
-        table = reader.read_all()
+    table = from_stream(read(file))
     cause = table[CAUSE].to_numpy()
     rows = table.drop_columns([CAUSE])
     times = rows[time].combine_chunks().view(pa.int64()).to_numpy()
@@ -281,7 +306,7 @@ class Sending:
         for parcel in parcels:
             payload, file = pa.py_buffer(parcel.payload), parcel.file
             if file is None and payload.size >= FILE_BYTES_LEAST and self.train["results"] is not None:
-                file = self._written(payload)
+                file = written(self.train["results"], payload)
             if file is not None:
                 yield self._parcel(parcel, None, file)
             elif payload.size <= PIECE_BYTES_MOST:
@@ -325,9 +350,11 @@ class Sending:
         columns = [known[f.name] if f.name in known else pa.nulls(rows, f.type) for f in self.schema]
         return pa.record_batch(columns, schema=self.schema)
 
-    def _written(self, payload: pa.Buffer) -> str:
-        directory = Path(self.train["results"])
-        directory.mkdir(parents=True, exist_ok=True)
-        file = directory / uuid.uuid4().hex
-        file.write_bytes(memoryview(payload))
-        return str(file)
+
+def written(results: str, payload: pa.Buffer) -> str:
+    """A payload in a file of its own; it belongs to the attempt that wrote it."""
+    directory = Path(results)
+    directory.mkdir(parents=True, exist_ok=True)
+    file = directory / uuid.uuid4().hex
+    file.write_bytes(memoryview(payload))
+    return str(file)
