@@ -28,15 +28,19 @@ from pyspark.sql.types import StructType
 from borealis.diagram.spec import LATE, Spec, Unit
 from borealis.emit.sinks import TableSink
 from borealis.ingest.entry import Cursor, EntryPoint
-from borealis.ingest.input_manager import Train
+from borealis.ingest.input_manager import PAYLOADS, Train
 from borealis.ingest.intake import Admission
 from borealis.node.unit import UnitOptions, UnitRun
 from borealis.plan import worker
 from borealis.plan.analyze import analyze
 from borealis.plan.batch import batch
 from borealis.plan.compile import Compiled, compile_unit
+from borealis.plan.lane import ATTEMPT, BUCKET, LEASE, NUMBER, OVER, PARCELS, TRAIN, packed, with_buffers
+from borealis.plan.lanes import Lanes
+from borealis.plan.message import decode, encode, without_prefix
 from borealis.state import log as state_log
 from borealis.state.cache import Cache
+from borealis.state.delta import to_stream
 from borealis.tuples import CAUSE, FIRST_TIME, LAST_TIME
 
 ASIDE = "u.errors"  # where tuples are put that fail in a box
@@ -108,9 +112,9 @@ class Cuts:
 
     def __init__(self, story: Story, places: Sequence[int], depot: Path) -> None:
         self.story, self.depot, self.failure = story, depot, None
+        depot.mkdir(parents=True, exist_ok=True)
         inner = sorted({p for p in places if 0 < p < len(story.events)})
         self.spans = list(zip([0, *inner], [*inner, len(story.events)], strict=True))
-        depot.mkdir(parents=True, exist_ok=True)
 
     def next_train(self, after: int, _: float) -> int | None:
         return after + 1 if after < len(self.spans) else None
@@ -120,19 +124,27 @@ class Cuts:
         rows = sum(e.row is not None for e in self.story.events[start:stop])
         return Train(number, dict.fromkeys(self.story.tables, Cursor()), stop, rows, number == len(self.spans))
 
+    def header_in_files(self, number: int) -> dict[str, Any]:
+        header = self.header(number)
+        for name, one in header["inputs"].items():
+            for which in PAYLOADS:
+                if one[which] is not None:
+                    path = self.depot / f"{number}.{name}.{which}.arrow"
+                    path.write_bytes(memoryview(one[which]))
+                    one[which] = str(path)
+        return header
+
     def header(self, number: int) -> dict[str, Any]:
         start, stop = self.spans[number - 1]
-        return {"train": number, "inputs": {name: self._input(name, number, start, stop) for name in self.story.tables}}
+        return {"train": number, "inputs": {name: self._input(name, start, stop) for name in self.story.tables}}
 
-    def _input(self, name: str, number: int, start: int, stop: int) -> dict[str, Any]:
+    def _input(self, name: str, start: int, stop: int) -> dict[str, Any]:
         mine = [(at, e) for at, e in enumerate(self.story.events) if e.name == name]
         standing = max((e.bound for at, e in mine if at < start and e.bound is not None), default=FIRST_TIME)
         here = [(at, e) for at, e in mine if start <= at < stop]
         bounds = [(at, e.bound) for at, e in here if e.bound is not None]
-        files = {
-            late: self._file(
-                name, number, late, [(at, e.row) for at, e in here if e.row is not None and e.late is late]
-            )
+        rows = {
+            late: self._rows(name, [(at, e.row) for at, e in here if e.row is not None and e.late is late])
             for late in (False, True)
         }
         return {
@@ -140,23 +152,24 @@ class Cuts:
             "standing": standing,
             "cause": [at for at, _ in bounds],
             "bound": [bound for _, bound in bounds],
-            "rows": files[False],
-            "late": files[True],
+            "rows": rows[False],
+            "late": rows[True],
         }
 
-    def _file(self, name: str, number: int, late: bool, rows: list[tuple[int, int]]) -> str | None:
+    def _rows(self, name: str, rows: list[tuple[int, int]]) -> pa.Buffer | None:
         if not rows:
             return None
         table = self.story.tables[name].take(pa.array([row for _, row in rows]))
-        table = table.append_column(CAUSE, pa.array([at for at, _ in rows], pa.int64()))
-        path = self.depot / f"{number}.{name}.{late}.arrow"
-        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-            writer.write_table(table)
-        return str(path)
+        return to_stream(table.append_column(CAUSE, pa.array([at for at, _ in rows], pa.int64())))
 
     def release(self, number: int) -> None:
         for path in self.depot.glob(f"{number}.*"):
             path.unlink(missing_ok=True)
+
+    def waiting(self) -> int:
+        return 0
+
+    def nudge(self) -> None: ...
 
     def start(self) -> None: ...
 
@@ -164,6 +177,8 @@ class Cuts:
 
 
 # -- running it
+
+LANES = 0.6  # of the runs that can be in lanes, so many are
 
 
 @dataclass
@@ -178,15 +193,23 @@ class Luck:
     stretches: int = state_log.STRETCHES_MOST  # the log merges what is more
     caches: list[Cache[Any]] = field(default_factory=list)
 
-    def task(self, work: Callable[[], Iterator[pa.RecordBatch]]) -> list[pa.RecordBatch]:
-        """Run one task of a train as often as it takes."""
+    def parcels(self, work: Callable[[], list[Any]]) -> list[Any]:
+        """Run one train of a lane."""
+        self._choose()
+        return work()
+
+    def _choose(self) -> None:
         while not self.caches or len(self.caches) < self.workers:
             self.caches.append(Cache())
+        which = self.rng.randrange(self.workers)
+        if self.rng.random() < self.forget:
+            self.caches[which] = Cache()
+        worker._CACHE = self.caches[which]
+
+    def task(self, work: Callable[[], Iterator[pa.RecordBatch]]) -> list[pa.RecordBatch]:
+        """Run one task of a train as often as it takes."""
         while True:
-            which = self.rng.randrange(self.workers)
-            if self.rng.random() < self.forget:
-                self.caches[which] = Cache()
-            worker._CACHE = self.caches[which]
+            self._choose()
             if self.rng.random() < self.abandon:
                 with closing(work()) as batches:
                     for _ in range(self.rng.randrange(3)):
@@ -253,6 +276,8 @@ def _drive(
     try:
         state_log.STRETCHES_MOST = luck.stretches
         run.start()
+        if run.compiled.one_level and luck.rng.random() < LANES:
+            _drive_lanes(run, luck, watch)
         while not run.done.is_set():
             number = run.next_train(run.committed(), 5.0)
             if number is None:
@@ -275,6 +300,50 @@ def _drive(
         run.close(True)
         worker._CACHE, state_log.STRETCHES_MOST = before, most
     return {name: sink.table() for name, sink in sinks.items()}
+
+
+def _drive_lanes(run: UnitRun, luck: Luck, watch: Callable[[UnitRun], None] | None) -> None:
+    """The same in lanes: tasks die half-way, come again, say what they have said before, and leases end."""
+    lanes = Lanes(run, run.commit, run.compiled.program.buckets, turn_s=0.0)
+    said: dict[int, tuple[dict[str, Any], list[Any]]] = {}  # by bucket: what its task says next
+    lease = 0
+    before = run.committed()
+
+    def turn(head: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
+        told = lanes.turn(*decode(without_prefix(encode(head, buffers))))
+        return decode(without_prefix(encode(*told)))
+
+    while not run.done.is_set():
+        if not said or luck.rng.random() < luck.forget:
+            lease = lanes.lease(lease) or 0
+            said = {b: ({LEASE: lease, BUCKET: b}, []) for b in range(run.compiled.program.buckets)}
+        bucket = luck.rng.choice(list(said))
+        told, buffers = turn(*said[bucket])
+        if lanes.failure is not None:
+            raise lanes.failure
+        if run.manager.failure is not None and not run.manager.waiting():
+            raise run.manager.failure
+        if watch is not None and run.committed() > before:
+            watch(run)
+        before = run.committed()
+        if OVER in told:
+            said.pop(bucket)
+            continue
+        again = {LEASE: lease, BUCKET: bucket}, []
+        said[bucket] = {**again[0], ATTEMPT: told[ATTEMPT]}, []
+        if TRAIN not in told:
+            continue
+        train = with_buffers(told[TRAIN], buffers)
+        parcels, payloads = packed(luck.parcels(lambda t=train, b=bucket: worker.run_train(t, b)), None)  # type: ignore[misc]
+        answer = said[bucket][0] | {NUMBER: told[NUMBER], PARCELS: parcels}, payloads
+        if luck.rng.random() < luck.abandon:  # it dies before it can say what it has
+            said[bucket] = again
+        elif luck.rng.random() < luck.retry:  # what is said by one that was thought dead counts no more
+            told, _ = turn(*again)
+            turn(*answer)
+            said[bucket] = again if ATTEMPT not in told else ({**again[0], ATTEMPT: told[ATTEMPT]}, [])
+        else:
+            said[bucket] = answer
 
 
 def _later_levels(unit: Compiled, table: pa.Table, luck: Luck, spark: SparkSession | None) -> pa.Table:

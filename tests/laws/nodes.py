@@ -27,6 +27,9 @@ from borealis.node.feeds import Way
 from borealis.node.node import Node
 from borealis.plan import worker
 from borealis.plan.compile import Compiled
+from borealis.plan.lane import run_lane
+from borealis.plan.lanes import Lanes, failure_of
+from borealis.plan.message import decode, encode, without_prefix
 from borealis.section import Section, joined
 from borealis.tuples import FIRST_TIME, with_header
 from borealis.wire.client import Peer
@@ -37,35 +40,59 @@ PATIENCE_S = 20.0
 
 
 class ThreadQuery:
-    """What `plan.train.Query` is to a node, without micro-batches."""
+    """What `plan.train.Query` is to a node, without Spark's tasks: threads keep the lanes, or run train after train."""
 
-    def __init__(self, spark: Any, compiled: Compiled, trains: Any, commit: Callable[[pa.Table], None], scratch: Path):
+    def __init__(self, spark: Any, compiled: Compiled, trains: Any, commit: Callable[[Any], None], scratch: Path):
         self.spark, self.compiled, self.trains = spark, compiled, trains
+        self.hinders = compiled.hinders
         self._commit = commit
         self._stopped = threading.Event()
         self._failed: BorealisError | None = None
-        self._thread = threading.Thread(target=self._run, name="thread-query", daemon=True)
+        self._lanes = Lanes(trains, commit, compiled.program.buckets) if compiled.one_level else None
+        works = [lambda: self._run()] if self._lanes is None else map(self._keeping, range(compiled.program.buckets))
+        self._threads = [threading.Thread(target=self._guarded, args=(work,), daemon=True) for work in works]
 
     def start(self) -> None:
-        self._thread.start()
+        if self._lanes is not None:
+            self._lanes.lease(0)
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
         self._stopped.set()
-        if self._thread.is_alive():
-            self._thread.join(PATIENCE_S)
+        if self._lanes is not None:
+            self._lanes.close()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(PATIENCE_S)
 
     def failure(self) -> BorealisError | None:
+        if self._lanes is not None and self._lanes.failure is not None:
+            return failure_of(self._lanes.failure)
         return self._failed
 
-    def _run(self) -> None:
+    def _guarded(self, work: Callable[[], None]) -> None:
         try:
-            while not self._stopped.is_set():
-                number = self.trains.next_train(self.trains.committed(), 0.05)
-                if number is not None:
-                    self._commit(self._train(number))
+            work()
         except BaseException as error:
             if not self._stopped.is_set():
                 self._failed = TrainError(f"{type(error).__name__}: {error}")
+
+    def _keeping(self, bucket: int) -> Callable[[], None]:
+        lanes = self._lanes
+        assert lanes is not None
+
+        def ask(head: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[pa.Buffer]]:
+            told = lanes.turn(*decode(without_prefix(encode(head, buffers))))
+            return decode(without_prefix(encode(*told)))
+
+        return lambda: run_lane(ask, 1, bucket)
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            number = self.trains.next_train(self.trains.committed(), 0.05)
+            if number is not None:
+                self._commit(self._train(number))
 
     def _train(self, number: int) -> pa.Table:
         plan = json.loads(json.dumps(self.trains.plan(number)))

@@ -17,6 +17,8 @@ from borealis.diagram.spec import Input
 from borealis.ingest.entry import Cursor
 from borealis.ingest.input_manager import InputManager
 from borealis.ingest.intake import Admission
+from borealis.plan.location import read
+from borealis.state.delta import from_stream
 from borealis.tuples import CAUSE, FIRST_TIME, LAST_TIME
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -64,8 +66,7 @@ def events_of(specs: list[Input], sources: dict[str, Any], paces: dict[str, int]
                         causes.append(cause)
                     for kind in ("rows", "late"):
                         if one[kind] is not None:
-                            with pa.ipc.open_file(one[kind]) as reader:
-                                rows = reader.read_all().to_pylist()
+                            rows = from_stream(read(one[kind])).to_pylist()
                             out[name] += [(row.pop(CAUSE), kind, repr(row)) for row in rows]
                             causes += [at for at, *_ in out[name][-len(rows) :]]
                     assert train.cursors[name].boundary == standing[name]
@@ -150,10 +151,8 @@ def test_a_manager_that_starts_at_a_train_goes_on_with_the_same_events(seed: int
                         events += [(c, name, b) for c, b in zip(one["cause"], one["bound"], strict=True)]
                         for kind in ("rows", "late"):
                             if one[kind] is not None:
-                                with pa.ipc.open_file(one[kind]) as reader:
-                                    events += [
-                                        (r.pop(CAUSE), name, kind + repr(r)) for r in reader.read_all().to_pylist()
-                                    ]
+                                found = from_stream(read(one[kind])).to_pylist()
+                                events += [(r.pop(CAUSE), name, kind + repr(r)) for r in found]
                     out.append((train, sorted(events)))
                     manager.release(number)
             finally:

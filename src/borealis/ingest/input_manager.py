@@ -332,6 +332,7 @@ class InputManager:
         return False
 
     def _make_trains(self) -> None:
+        intakes = list(self._intakes.values())
         try:
             while not self._final:
                 with self._changed:
@@ -339,7 +340,8 @@ class InputManager:
                     if self._stopped:
                         return
                     wanted = self._asked > self._made
-                    ahead = self._made - self._released < TRAINS_AHEAD
+                    # small batches wait for each other while no train is wanted; many rows are admitted ahead
+                    ahead = self._made - self._released < TRAINS_AHEAD and any(i.crowded for i in intakes)
                 if not ((wanted or ahead) and (self._fill() or self._make(wanted))):
                     with self._changed:
                         self._changed.wait_for(lambda seen=seen: self._news != seen, self._patience())  # type: ignore[misc]

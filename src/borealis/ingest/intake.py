@@ -81,6 +81,11 @@ class Intake:
         return early
 
     @property
+    def crowded(self) -> bool:
+        """Whether its source waits for room."""
+        return self.read.full() or self.source_ended
+
+    @property
     def at_jump(self) -> bool:
         """Whether ids were left out before what comes next: whatever comes of that gets ids behind a hole, too."""
         first = self.pending[0] if self.pending else None

@@ -128,6 +128,8 @@ class Lanes:
             lease, bucket, attempt = mine
             if lease != self.leases or self._holders.get(bucket) != attempt or number != self._number:
                 return
+            if bucket in self._answers:  # told twice
+                return
             self._answers[bucket] = parcels_of(index, buffers, None if self._outward else self._header["results"])
             if len(self._answers) < self._buckets:
                 return

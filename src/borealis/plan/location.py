@@ -26,7 +26,7 @@ PIECES = pa.schema([pa.field("piece", pa.binary(), nullable=False)])
 SCHEMES = {"depot": "grpc+tcp", "depots": "grpc+tls"}
 FETCH_S = 600.0  # a state of gigabytes over a slow line; who hangs longer is given up by Spark
 ANSWER_S = 5.0  # yes or no
-KEEPALIVE_MS = 10_000
+TURN_S = 30.0  # for what a node answers within seconds, unless it has to wait for others
 
 _clients: dict[str, flight.FlightClient] = {}
 _authorities: dict[str, bytes] = {}  # by address: whose certificates to trust
@@ -57,17 +57,20 @@ def ask(what: str, location: str, **more: Any) -> list[bytes]:
 
 
 def exchange(location: str, head: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[pa.Buffer]]:
-    """What a node answers to a message of any size; it may take its time."""
-    at = Address.parse(location)
-    try:
-        writer, reader = _client(at).do_exchange(flight.FlightDescriptor.for_command(at.ticket()))
-        with writer:
-            put_message(writer, message.encode(head, buffers))
-            writer.done_writing()
-            return message.decode(got_message(reader))
-    except flight.FlightError as error:
-        where = at.where.partition("://")[2]
-        raise WireError(f"the node of this unit at {where} does not answer: {one_line(error)}") from error
+    """What a node answers to a message of any size. A node that takes its time is asked the same again."""
+    at, whole = Address.parse(location), message.encode(head, buffers)
+    while True:
+        try:
+            writer, reader = _client(at).do_exchange(flight.FlightDescriptor.for_command(at.ticket()), _within(TURN_S))
+            with writer:
+                put_message(writer, whole)
+                writer.done_writing()
+                return message.decode(got_message(reader))
+        except flight.FlightTimedOutError:
+            continue
+        except flight.FlightError as error:
+            where = at.where.partition("://")[2]
+            raise WireError(f"the node of this unit at {where} does not answer: {one_line(error)}") from error
 
 
 def put_message(writer: Any, whole: bytes) -> None:
@@ -155,12 +158,8 @@ def _get(at: Address) -> pa.Buffer:
 def _client(at: Address) -> flight.FlightClient:
     if at.where not in _clients:
         trust = {"tls_root_certs": _authorities[at.where]} if at.where in _authorities else {}
-        options = [
-            ("grpc.enable_http_proxy", 0),  # executors' machines may have one, for the world outside
-            ("grpc.keepalive_time_ms", KEEPALIVE_MS),  # a turn may wait long; a node that is gone says nothing
-            ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
-        ]
-        _clients[at.where] = flight.FlightClient(at.where, generic_options=options, **trust)
+        direct = [("grpc.enable_http_proxy", 0)]  # executors' machines may have one, for the world outside
+        _clients[at.where] = flight.FlightClient(at.where, generic_options=direct, **trust)
     return _clients[at.where]
 
 

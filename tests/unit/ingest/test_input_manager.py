@@ -23,6 +23,8 @@ from borealis.ingest.input_manager import InputManager, cursors_from_json, curso
 from borealis.ingest.intake import Admission
 from borealis.ingest.sources import as_source
 from borealis.node.progress import Progress
+from borealis.plan.location import read
+from borealis.state.delta import from_stream
 from borealis.tuples import CAUSE, FIRST_TIME, LAST_TIME
 
 SECOND = 1_000_000
@@ -122,9 +124,8 @@ class Harness:
                 self.events.append((cause, name, "bound", bound))
             for what in ("rows", "late"):
                 if one[what] is not None:
-                    with pa.OSFile(one[what]) as file, pa.ipc.open_file(file) as reader:
-                        for row in reader.read_all().to_pylist():
-                            self.events.append((row[CAUSE], name, what, row["n"]))
+                    for row in from_stream(read(one[what])).to_pylist():
+                        self.events.append((row[CAUSE], name, what, row["n"]))
         self.train = self.manager.train(number)
         self.cursors = self.train.cursors
         self.sizes.append(self.train.rows)
@@ -498,7 +499,7 @@ def test_a_full_depot_is_told(harness: Make, monkeypatch: pytest.MonkeyPatch) ->
     def no_room(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(InputManager, "_file", no_room)
+    monkeypatch.setattr(InputManager, "_payload", no_room)
     error = failed(harness({"a": rows(1)}))
     assert isinstance(error, MachineError)
     assert "No space left" in str(error)

@@ -189,9 +189,9 @@ def test_only_trains_that_could_come_out_otherwise_are_kept(database: Embedded, 
         assert (state / "begun.bin").exists() is kept
 
 
-def test_a_kept_train_of_another_version_is_refused(tmp_path: Path) -> None:
+def test_a_kept_train_of_another_version_is_refused() -> None:
     with pytest.raises(StateError, match="not of this version"):
-        unpack(b"XXXX", tmp_path)
+        unpack(b"XXXX")
 
 
 def test_the_state_of_another_diagram_says_what_differs(database: Embedded, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from borealis.clock import Clock, WallClock
 from borealis.errors import InputError, article
 from borealis.ingest.sources.base import cut
 from borealis.ingest.sources.fit import Place, fit, match_columns
@@ -17,7 +16,6 @@ from borealis.ingest.sources.python_values import absent, batch_of, not_a_row
 from borealis.ingest.sources.sorting import SortedSource
 from borealis.ingest.sources.tables import table_of
 
-HOLD_SECONDS = 0.05  # a row drawn from a generator waits at most this long for company
 SOURCE = "the rows"
 SEARCHED = 1000  # rows, for the names of their columns
 
@@ -88,14 +86,13 @@ class IterableSource:
 
     finite_and_ordered = False
 
-    def __init__(self, iterable: Iterable[Any] | Callable[[], Any], clock: Clock | None = None) -> None:
+    def __init__(self, iterable: Iterable[Any] | Callable[[], Any]) -> None:
         self._iterable = iterable
-        self._clock = clock or WallClock()
         self._drawn_once = False
 
     def batches(self, schema: pa.Schema, skip: int, most_rows: int) -> Iterator[pa.RecordBatch]:
-        """Rows from position `skip` on, handed over at most about 50 ms after they were drawn."""
-        pump = _Pump(self._begin(), most_rows, self._clock)
+        """Rows from position `skip` on, handed over as they are drawn: those that came meanwhile, together."""
+        pump = _Pump(self._begin(), most_rows)
         assembler = _Assembler(schema, skip, most_rows)
         try:
             while items := pump.take():
@@ -173,13 +170,11 @@ def _weight(item: Any) -> int:
 class _Pump:
     """Draws items in a thread into a bounded buffer. What was drawn before an error is handed over before the error."""
 
-    def __init__(self, iterator: Iterator[Any], most_rows: int, clock: Clock) -> None:
+    def __init__(self, iterator: Iterator[Any], most_rows: int) -> None:
         self._iterator = iterator
         self._most_rows = most_rows
-        self._clock = clock
         self._items: deque[Any] = deque()
         self._rows = 0
-        self._first_at = 0.0
         self._ended = False
         self._stopped = False
         self._error: BaseException | None = None
@@ -191,10 +186,6 @@ class _Pump:
         with self._changed:
             while not self._items and not self._ended:
                 self._changed.wait()
-            while self._rows < self._most_rows and not self._ended:
-                left = self._first_at + HOLD_SECONDS - self._clock.now()
-                if left <= 0 or not self._changed.wait(left):
-                    break
             items = list(self._items)
             self._items.clear()
             self._rows = 0
@@ -221,8 +212,6 @@ class _Pump:
             for item in self._iterator:
                 weight = item.num_rows if isinstance(item, pa.RecordBatch | pa.Table) else 1
                 with self._changed:
-                    if not self._items:
-                        self._first_at = self._clock.now()
                     self._items.append(item)
                     self._rows += weight
                     if len(self._items) == 1 or self._rows >= self._most_rows:
