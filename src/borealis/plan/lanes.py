@@ -146,7 +146,7 @@ class Lanes:
                 self._changed.notify_all()
 
     def _next(self, mine: tuple[int, int, int]) -> Message:
-        until = self._now() + self._turn_s
+        until, looked = self._now() + self._turn_s, False
         while True:
             with self._changed:
                 if not self._holds(mine):
@@ -155,10 +155,11 @@ class Lanes:
                     assert self._message is not None
                     head, buffers = self._message
                     return head | {ATTEMPT: mine[2]}, buffers
-                if self._now() > until:
+                if looked and self._now() >= until:
                     return {WAIT: True, ATTEMPT: mine[2]}, []
                 if self._busy or self._number is not None:
-                    self._changed.wait(until - self._now())
+                    self._changed.wait(max(0.0, until - self._now()))
+                    looked = True
                     continue
                 age = self._now() - self._given
                 if age > 2 * self._lease_s:
@@ -167,6 +168,7 @@ class Lanes:
                     continue
                 self._busy = True
             self._fetch(until, may_end=age > self._lease_s)
+            looked = True
 
     def _fetch(self, until: float, *, may_end: bool) -> None:
         """Get the next train, if there is one."""
