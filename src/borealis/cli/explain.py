@@ -58,6 +58,8 @@ def _unit(unit: Unit, spark: Any) -> dict[str, Any]:
     return {
         "unit": unit.name,
         "class": classes.kind,
+        "runs": "in a lane" if compiled.one_level else "in micro-batches",
+        "hinders": compiled.hinders or "",
         "inputs": [
             {
                 "name": one.name,
@@ -114,7 +116,10 @@ def drawn(facts: dict[str, Any]) -> RenderableType:
         Text.assemble((facts["diagram"], "bold"), ", ", (facts["class"], "cyan"), " as a whole"),
     ]
     for unit in facts["units"]:
-        tree = Tree(Text.assemble("unit ", (unit["unit"], "bold")), guide_style="dim")
+        why = f": {unit['hinders']}" if unit["hinders"] else ""
+        tree = Tree(
+            Text.assemble("unit ", (unit["unit"], "bold"), " runs ", (unit["runs"], "green"), why), guide_style="dim"
+        )
         for one in unit["inputs"]:
             idle = f", idle after {one['idle']}" if one["idle"] else ""
             how = f"time {one['time']}, slack {one['slack']}{idle}, a boundary every {one['boundary_every']}"

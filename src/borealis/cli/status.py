@@ -71,11 +71,13 @@ def shown(status: Facts) -> RenderableType:
         parts.append(_nodes(nodes))
     for diagram in status.get("diagrams", ()):
         parts.append(_diagram(diagram))
-        parts.append(_units([unit for unit in units if unit.get("diagram") == diagram.get("diagram")]))
+        of = [unit for unit in units if unit.get("diagram") == diagram.get("diagram")]
+        parts.append(_units(of))
+        parts += [Text(f"{u['unit']} runs {u['runs']}: {u['hinders']}", style="dim") for u in of if u.get("hinders")]
         mine = [stream for stream in streams if stream.get("diagram") == diagram.get("diagram")]
         if mine:
             parts.append(_streams(mine))
-        parts += _protection([unit for unit in units if unit.get("diagram") == diagram.get("diagram")], mine)
+        parts += _protection(of, mine)
     orphans = [unit for unit in units if unit.get("state") == "orphan"]
     if orphans:
         parts += [Text("units that nobody knows", style="bold yellow"), _units(orphans)]
@@ -234,8 +236,11 @@ def _diagram(diagram: Facts) -> Text:
 
 
 def _units(units: list[Facts], plain: bool = False) -> FittingTable:
-    left, right = ("unit", "node", "state"), ("in", "in/s", "out/s", "trains", "train", "lag", "state size", "boundary")
-    spare = ("train", "trains", "boundary", "out/s", "state size", "in", "in/s", "lag")
+    left, right = (
+        ("unit", "node", "state"),
+        ("in", "in/s", "out/s", "trains", "train", "lag", "state size", "boundary", "runs"),
+    )
+    spare = ("runs", "train", "trains", "boundary", "out/s", "state size", "in", "in/s", "lag")
     table = FittingTable(left, right, spare, plain=plain)
     for unit in units:
         moving = f"{unit['node']} > {unit['moving_to']}" if unit.get("moving_to") else str(unit.get("node"))
@@ -252,6 +257,7 @@ def _units(units: list[Facts], plain: bool = False) -> FittingTable:
             "-" if unit.get("lag_rows") is None else f"{unit['lag_rows']:,} rows",
             "-" if unit.get("state_bytes") is None else size(int(unit["state_bytes"])),
             _boundary(unit),
+            str(unit.get("runs", "-")),
         )
     return table
 

@@ -133,6 +133,8 @@ def _measured(member: Member, diagram: str, unit: str, queues: dict[str, QueueSt
         "error": status.error,
         "errors": status.errors,
         "last_error": status.last_error,
+        "runs": "in lanes" if status.in_lanes else "in micro-batches",
+        "hinders": status.hinders,
         "waiting": [{"why": one.why, "seconds": one.seconds} for one in status.waiting],
     }
 

@@ -65,6 +65,7 @@ class Lanes:
         self._given = 0.0  # when
         self._ended = True
         self._closed = False
+        self._worn = False  # a task died: Spark counts such deaths, and begins to count anew with each lease
         self._holders: dict[int, int] = {}  # by bucket: whose answers count
         self._attempts = 0
         self._number: int | None = None  # the train that is under way
@@ -82,7 +83,7 @@ class Lanes:
             if self._closed or self.failure is not None:
                 return None
             self.leases = max(self.leases, after) + 1
-            self._given, self._ended, self._holders = self._now(), False, {}
+            self._given, self._ended, self._worn, self._holders = self._now(), False, False, {}
             self._changed.notify_all()
             return self.leases
 
@@ -105,6 +106,7 @@ class Lanes:
         with self._changed:
             self._attempts += 1
             if lease == self.leases and not self._ended and 0 <= bucket < self._buckets:
+                self._worn = self._worn or bucket in self._holders
                 self._holders[bucket] = self._attempts
                 self._changed.notify_all()
             return self._attempts
@@ -143,6 +145,7 @@ class Lanes:
         finally:
             with self._changed:
                 self._number, self._message, self._answers, self._busy = None, None, {}, False
+                self._ended = self._ended or self._worn
                 self._changed.notify_all()
 
     def _next(self, mine: tuple[int, int, int]) -> Message:

@@ -414,6 +414,8 @@ class UnitStatus(Message):
     errors: int = 0  # tuples that a box could not take, set aside
     last_error: str = ""  # where and why the last of them failed
     waiting: list[Waiting] = []
+    in_lanes: bool = True  # else in micro-batches
+    hinders: str = ""  # what keeps it from lanes
     guard: GuardStatus | None = None
 
 

@@ -1,0 +1,189 @@
+"""Lanes without Spark: who may answer, when a train is committed, and how a lease ends."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from borealis.errors import WireError
+from borealis.plan.lane import ATTEMPT, BUCKET, LEASE, NUMBER, OVER, PARCELS, TRAIN, WAIT, packed, parcels_of
+from borealis.plan.lanes import Lanes
+from borealis.plan.message import decode, encode, without_prefix
+from borealis.plan.worker import Arrived
+
+
+class Unit:
+    """Hands out so many trains, and keeps what is committed."""
+
+    def __init__(self, trains: int) -> None:
+        self.trains, self.done = trains, 0
+        self.results: list[list[bytes]] = []
+        self.refuse = False
+        self.nudged = threading.Event()
+
+    def committed(self) -> int:
+        return self.done
+
+    def next_train(self, after: int, wait: float) -> int | None:
+        if after < self.trains:
+            return after + 1
+        self.nudged.wait(wait)
+        return None
+
+    def plan(self, number: int, *, inline: bool = False) -> dict[str, Any]:
+        assert inline
+        rows = {"rows": pa.py_buffer(b"rows"), "late": None}
+        return {"train": number, "inputs": {"a": rows}, "results": "/results"}
+
+    def nudge(self) -> None:
+        self.nudged.set()
+
+    def commit(self, arrived: Arrived) -> None:
+        if self.refuse:
+            raise OSError("the disk is full")
+        self.done += 1
+        self.results.append([bytes(p.payload) for p in arrived.parcels])
+
+
+class Task:
+    """A task that keeps a lane, one turn at a time."""
+
+    def __init__(self, lanes: Lanes, lease: int, bucket: int = 0) -> None:
+        self.lanes, self.head = lanes, {LEASE: lease, BUCKET: bucket}
+
+    def turn(self, *payloads: bytes, number: int | None = None) -> dict[str, Any]:
+        head = dict(self.head)
+        if number is not None:
+            head |= {NUMBER: number, PARCELS: [[1, head[BUCKET], None] for _ in payloads]}
+        told, buffers = self.lanes.turn(head, [pa.py_buffer(p) for p in payloads])
+        if TRAIN in told:
+            assert buffers[told[TRAIN]["inputs"]["a"]["rows"]].to_pybytes() == b"rows"
+        if ATTEMPT in told:
+            self.head[ATTEMPT] = told[ATTEMPT]
+        return told
+
+
+def lanes_of(unit: Unit, buckets: int = 1, **more: Any) -> Lanes:
+    return Lanes(unit, unit.commit, buckets, **({"turn_s": 0.0} | more))
+
+
+def test_each_answer_is_met_with_the_next_train() -> None:
+    unit = Unit(3)
+    lanes = lanes_of(unit)
+    task = Task(lanes, lanes.lease(0) or 0)
+    told = task.turn()
+    for number in (1, 2, 3):
+        assert told[NUMBER] == number
+        told = task.turn(b"%d" % number, number=number)
+    assert WAIT in told
+    assert unit.results == [[b"1"], [b"2"], [b"3"]]
+
+
+def test_a_train_is_committed_when_all_buckets_have_answered() -> None:
+    unit = Unit(2)
+    lanes = lanes_of(unit, 2)
+    lease = lanes.lease(0) or 0
+    one, two = Task(lanes, lease, 0), Task(lanes, lease, 1)
+    assert two.turn()[NUMBER] == one.turn()[NUMBER] == 1
+    assert WAIT in two.turn(b"two", number=1)
+    assert not unit.results
+    assert WAIT in two.turn(b"two", number=1)  # told twice
+    assert one.turn(b"one", number=1)[NUMBER] == 2
+    assert unit.results == [[b"one", b"two"]]
+    assert two.turn()[NUMBER] == 2
+
+
+def test_whoever_comes_instead_finds_the_same_train_and_the_dead_count_no_more() -> None:
+    unit = Unit(3)
+    lanes = lanes_of(unit)
+    lease = lanes.lease(0) or 0
+    dead, instead = Task(lanes, lease), Task(lanes, lease)
+    assert dead.turn()[NUMBER] == 1
+    assert instead.turn()[NUMBER] == 1
+    assert OVER in dead.turn(b"late", number=1)
+    assert not unit.results
+    # what came instead has shown that it can: the next lease begins, in which Spark counts deaths anew
+    assert OVER in instead.turn(b"good", number=1)
+    assert unit.results == [[b"good"]]
+    next_lease = lanes.lease(lease) or 0
+    assert next_lease > lease
+    assert OVER in instead.turn(b"again", number=2)
+    assert Task(lanes, next_lease).turn()[NUMBER] == 2
+    assert len(unit.results) == 1
+
+
+def test_a_lease_ends_when_it_is_old_and_there_is_nothing_to_do() -> None:
+    now = 0.0
+    unit = Unit(2)
+    lanes = lanes_of(unit, lease_s=10.0, now=lambda: now)
+    task = Task(lanes, lanes.lease(0) or 0)
+    task.turn()
+    now = 11.0
+    assert task.turn(b"1", number=1)[NUMBER] == 2  # there is work
+    assert OVER in task.turn(b"2", number=2)
+    unit.trains = 9
+    task = Task(lanes, lanes.lease(1) or 0)
+    assert task.turn()[NUMBER] == 3
+    now += 21.0
+    assert OVER in task.turn(b"3", number=3)  # in any case
+    assert unit.done == 3
+
+
+@pytest.mark.timeout(20)
+def test_closing_wakes_who_waits_and_lets_the_last_train_in() -> None:
+    unit = Unit(0)
+    lanes = lanes_of(unit, 2, turn_s=60.0)
+    lease = lanes.lease(0) or 0
+    told: list[dict[str, Any]] = []
+    waiting = [threading.Thread(target=lambda b=b: told.append(Task(lanes, lease, b).turn())) for b in (0, 1)]
+    for thread in waiting:
+        thread.start()
+    lanes.close()
+    for thread in waiting:
+        thread.join()
+    assert told == [{OVER: True}] * 2
+    assert lanes.lease(lease) is None
+
+    unit = Unit(5)
+    lanes = lanes_of(unit)
+    task = Task(lanes, lanes.lease(0) or 0)
+    task.turn()
+    lanes.close()
+    assert not lanes.wait_idle(0.0)
+    assert OVER in task.turn(b"last", number=1)
+    assert lanes.wait_idle(0.0)
+    assert unit.done == 1
+
+
+def test_a_commit_that_is_refused_ends_all() -> None:
+    unit = Unit(2)
+    unit.refuse = True
+    lanes = lanes_of(unit)
+    task = Task(lanes, lanes.lease(0) or 0)
+    task.turn()
+    assert OVER in task.turn(b"1", number=1)
+    assert isinstance(lanes.failure, OSError)
+    assert lanes.lease(1) is None
+
+
+def test_results_are_read_from_where_they_were_to_be_put_and_nowhere_else() -> None:
+    with pytest.raises(WireError, match="not where they belong"):
+        parcels_of([[1, 0, "/etc/passwd"]], [], "/results")
+    with pytest.raises(WireError, match="not where they belong"):
+        parcels_of([[1, 0, "/results/x"]], [], None)
+    assert packed([], None) == ([], [])
+
+
+def test_messages_that_are_none_are_refused() -> None:
+    whole = encode({"a": 1}, [b"x" * 100])
+    head, buffers = decode(without_prefix(whole))
+    assert head == {"a": 1}
+    assert buffers[0].address % 64 == without_prefix(whole).address % 64
+    for wrong in (b"", whole[:-1], whole + b"x", b"\0" * 40):
+        with pytest.raises(WireError):
+            decode(without_prefix(wrong))
+    with pytest.raises(WireError):
+        decode(encode({}, [])[12:-1])
