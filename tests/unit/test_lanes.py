@@ -36,7 +36,13 @@ class Unit:
     def plan(self, number: int, *, inline: bool = False) -> dict[str, Any]:
         assert inline
         rows = {"rows": pa.py_buffer(b"rows"), "late": None}
-        return {"train": number, "inputs": {"a": rows}, "results": "/results"}
+        return {"train": number, "inputs": {"a": rows}, "results": "/results", "manifest": None}
+
+    def manifest(self) -> dict[str, list[list[int]]]:
+        return {"box.0": [[0, self.done]]}
+
+    def standing(self) -> tuple[int, int]:
+        return self.done, 0
 
     def nudge(self) -> None:
         self.nudged.set()
@@ -80,6 +86,19 @@ def test_each_answer_is_met_with_the_next_train() -> None:
         told = task.turn(b"%d" % number, number=number)
     assert WAIT in told
     assert unit.results == [[b"1"], [b"2"], [b"3"]]
+
+
+def test_who_holds_the_state_is_not_told_where_it_lies() -> None:
+    unit = Unit(9)
+    lanes = lanes_of(unit)
+    task = Task(lanes, lanes.lease(0) or 0)
+    assert task.turn()[TRAIN]["manifest"] == {"box.0": [[0, 0]]}
+    assert task.turn(b"1", number=1)[TRAIN]["manifest"] is None
+    instead = Task(lanes, 1)
+    assert instead.turn()[TRAIN]["manifest"] == {"box.0": [[0, 1]]}
+    instead.turn(b"2", number=2)
+    unit.done = 5  # a backup that got the state of another's trains
+    assert Task(lanes, lanes.lease(1) or 0).turn()[TRAIN]["manifest"] == {"box.0": [[0, 5]]}
 
 
 def test_a_train_is_committed_when_all_buckets_have_answered() -> None:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -619,7 +619,7 @@ def _no_room(depot: Path, error: OSError) -> BorealisError:
 
 def cursors_to_json(cursors: dict[str, Cursor]) -> dict[str, Any]:
     """Cursors as they stand in a commit record."""
-    return {name: asdict(c) for name, c in cursors.items()}
+    return {name: dict(vars(c)) for name, c in cursors.items()}
 
 
 def cursors_from_json(data: dict[str, Any]) -> dict[str, Cursor]:

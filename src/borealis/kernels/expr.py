@@ -21,6 +21,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -341,6 +342,7 @@ NULL_TOLERANT = frozenset({"eq_null_safe", "is_null", "is_not_null", "is_nan", "
 # --- literals -------------------------------------------------------------------------------------------------------
 
 
+@lru_cache(4_096)
 def scalar(literal: Literal) -> pa.Scalar:
     """The Arrow scalar of a literal. Spark's text of a timestamp is in the session's zone, here always UTC."""
     type, text = arrow_type(literal.type), literal.value

@@ -53,7 +53,20 @@ class Flow:
 
 def empty_flow(schema: pa.Schema, bounds: Bounds) -> Flow:
     """No rows, only boundaries."""
-    return Flow(schema.empty_table(), NOTHING, NOTHING, NOTHING, bounds)
+    return Flow(_no_rows(schema), NOTHING, NOTHING, NOTHING, bounds)
+
+
+_EMPTY: dict[int, tuple[pa.Schema, pa.Table]] = {}  # by identity: to compare schemas takes longer than a small train
+EMPTY_MOST = 1_000
+
+
+def _no_rows(schema: pa.Schema) -> pa.Table:
+    known = _EMPTY.get(id(schema))
+    if known is None:
+        if len(_EMPTY) >= EMPTY_MOST:
+            _EMPTY.clear()
+        known = _EMPTY[id(schema)] = (schema, schema.empty_table())
+    return known[1]
 
 
 def merge_bounds(inputs: list[Bounds]) -> Bounds:

@@ -22,7 +22,6 @@ from borealis import kernels
 from borealis.errors import BorealisError, TrainError
 from borealis.kernels import aside
 from borealis.kernels.columns import normal_floats, whole
-from borealis.kernels.expr import from_json
 from borealis.kernels.flow import Bounds, Flow, empty_flow, merge_bounds
 from borealis.kernels.stateless import run_filter, run_map, run_union
 from borealis.kernels.step import Kernel, Step, schema_of
@@ -172,10 +171,9 @@ def _own_rows(program: Program, step: Step, sources: list[Flow], parted: list[bo
 def _run(step: Step, sources: list[Flow], keep: Keep) -> tuple[Flow, Delta]:
     match step.op:
         case "filter":
-            return run_filter(sources[0], from_json(step.options["predicate"])), {}
+            return run_filter(sources[0], step.predicate), {}
         case "map":
-            exprs = [(name, from_json(e)) for name, e in step.options["exprs"]]
-            return run_map(sources[0], exprs, schema_of(step.schema)), {}
+            return run_map(sources[0], step.exprs, schema_of(step.schema)), {}
         case "union":
             return run_union(sources), {}
         case _:
@@ -189,10 +187,10 @@ def _sifted(step: Step, flow: Flow, keep: Keep, rank: int) -> tuple[Flow, pa.Tab
     def texts_failing(row: Flow) -> str:
         if step.op == "filter":
             return str(step.options["texts"][""])
-        for name, expr in step.options["exprs"]:
+        for name, expr in step.exprs:
             kind = pa.schema([schema_of(step.schema).field(name)])
             try:
-                run_map(row, [(name, from_json(expr))], kind)
+                run_map(row, [(name, expr)], kind)
             except Exception:
                 return str(step.options["texts"][name])
         return ""

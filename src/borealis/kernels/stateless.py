@@ -6,11 +6,13 @@ import numpy as np
 import pyarrow as pa
 
 from borealis.kernels.expr import Expr, column, mask
-from borealis.kernels.flow import Flow, merge_bounds, rank_within
+from borealis.kernels.flow import Flow, empty_flow, merge_bounds, rank_within
 
 
 def run_filter(flow: Flow, predicate: Expr) -> Flow:
     """The rows for which the predicate is true; null is not true."""
+    if not len(flow):
+        return flow
     keep = mask(predicate, flow.rows)
     index = np.flatnonzero(keep.to_numpy(zero_copy_only=False) if isinstance(keep, pa.Array) else keep.to_numpy())
     if len(index) == len(flow):
@@ -20,6 +22,8 @@ def run_filter(flow: Flow, predicate: Expr) -> Flow:
 
 def run_map(flow: Flow, exprs: list[tuple[str, Expr]], schema: pa.Schema) -> Flow:
     """Each output column from its expression."""
+    if not len(flow):
+        return empty_flow(schema, flow.bounds)
     columns = [column(expr, flow.rows, schema.field(name).type) for name, expr in exprs]
     return flow.with_rows(pa.table(columns, schema=schema) if columns else flow.rows.select([]))
 

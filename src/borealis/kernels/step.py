@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
+from borealis.kernels.expr import Expr, from_json
 from borealis.kernels.flow import Flow
 from borealis.state.delta import Delta, TableSpec
 
@@ -25,6 +26,16 @@ class Step:
     parted: bool
     schema: str  # of `out`
     options: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def predicate(self) -> Expr:
+        """Of a filter."""
+        return from_json(self.options["predicate"])
+
+    @cached_property
+    def exprs(self) -> list[tuple[str, Expr]]:
+        """Of a map: its columns."""
+        return [(name, from_json(e)) for name, e in self.options["exprs"]]
 
 
 class Kernel(Protocol):

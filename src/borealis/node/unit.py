@@ -48,6 +48,8 @@ from borealis.tuples import with_header
 
 REASONS_ALL, REASONS_EVERY = 1_000, 100  # tuples that fail in Spark of which the reason is asked: the first, then some
 UNASKED = "it fails in Spark, as others before it"
+RESULTS = "results"  # under a unit's directory
+SWEEP_TRAINS = 256  # between looks for results that nobody told of
 ROOM_S = 0.1  # how long a commit waits for room in a queue before it looks whether the run is over
 
 
@@ -84,6 +86,8 @@ class UnitRun:
         self.queues = dict(queues or {})
         # those that run a user's code first: what they refuse has not yet gone to any file
         self.sinks = dict(sorted(sinks.items(), key=lambda item: item[1].durable))
+        self._following = {name: sink for name, sink in self.sinks.items() if isinstance(sink, FollowingSink)}
+        self._places = {name: place_of(sink) for name, sink in self.sinks.items()}
         if options.headers and not compiled.headers:
             raise ValueError("outputs with headers need compile_unit(..., headers=True)")
         self.progress = Progress(unit.name, live={n: s for n, s in sources.items() if isinstance(s, LiveSource)})
@@ -137,6 +141,7 @@ class UnitRun:
         self._silent = False  # the last train was
         # a train that changes something outside must be the same when it is run again, also where that takes its rows
         outside = any(box.outside for box in unit.spec.boxes)
+        self._may_wait = any(hasattr(box, "database") for box in unit.spec.boxes)  # and tell so
         self._keeps_trains = outside and options.state is not None and not self.manager.alike
         if self.manager.finished:
             self.done.set()
@@ -249,12 +254,20 @@ class UnitRun:
         return header | {
             "program": str(self.scratch / "program.json"),
             "state": str(self._log.root),
-            "manifest": self._log.manifest(),
+            "manifest": None if inline else self._log.manifest(),
             "results": str(self._results(number)),
             "diagram": self.unit.spec.name,
             "life": self.life,
             "troubles": str(self.scratch / TROUBLES),
         }
+
+    def manifest(self) -> dict[str, list[list[int]]]:
+        """Where the state is that the train under way starts from, for workers that do not have it."""
+        return self._log.manifest()
+
+    def standing(self) -> tuple[int, int]:
+        """Which state that is: what was run from it before can go on from there."""
+        return self._log.train, self._log.loads
 
     def rehearse(self) -> None:
         """Run a train of nothing as soon as possible: whoever runs trains stays, or becomes, ready for the next."""
@@ -295,7 +308,7 @@ class UnitRun:
 
     def _results(self, number: int) -> Path:
         """Where a train's workers put what is too large to pass through the JVM."""
-        return self.scratch / "results" / str(number)
+        return self.scratch / RESULTS / str(number)
 
     # -- the commit
 
@@ -338,8 +351,9 @@ class UnitRun:
                 queue.jump_to(above(queue.next_id, HOP))
         self.progress.jumps += train.jumps
         self._explain(arrived)
-        deltas, sections = self._deltas(arrived), {} if train.silent else self._sections(arrived)
-        self._write_outputs(arrived)
+        bounds = train_bounds(self.compiled.program, arrived.train or {})
+        deltas, sections = self._deltas(arrived), {} if train.silent else self._sections(arrived, bounds)
+        self._write_outputs(arrived, bounds)
         positions = {name: sink.flush(self._commits is not None) for name, sink in self.sinks.items()}
         rows = self._rows + train.rows
         if self._commits is not None:
@@ -353,15 +367,16 @@ class UnitRun:
             self._ids[name] = piece.stop
         self._committed, self._positions, self._rows = train.number, positions, rows
         self._header_now = self._header(train, positions, rows)
-        for name, sink in self.sinks.items():
-            if isinstance(sink, FollowingSink):
-                sink.committed(positions[name])
+        for name, sink in self._following.items():
+            sink.committed(positions[name])
         self._passed, self._silent = train.order, train.silent
         if self.watch is not None:
             self.watch(self.step(), deltas)
         self.manager.release(train.number)
-        shutil.rmtree(self._results(train.number), ignore_errors=True)
-        shutil.rmtree(self.scratch / TROUBLES, ignore_errors=True)  # whoever told them may have died before they passed
+        if any(parcel.file is not None for parcel in arrived.parcels) or train.number % SWEEP_TRAINS == 0:
+            shutil.rmtree(self.scratch / RESULTS, ignore_errors=True)  # those of attempts that died among them
+        if self._may_wait:
+            shutil.rmtree(self.scratch / TROUBLES, ignore_errors=True)  # who told them may have died before they passed
         ms = (time.perf_counter() - self._handed.pop(train.number)) * 1000
         self.progress.note(train.rows, ms, train.cursors, self._log.size())
         if self._commits is not None and self._commits.wants_base():
@@ -394,17 +409,15 @@ class UnitRun:
                 deltas[(box.decode(), parcel.bucket)] = data
         return deltas
 
-    def _sections(self, arrived: Arrived) -> dict[str, Section]:
+    def _sections(self, arrived: Arrived, bounds: Mapping[str, Bounds]) -> dict[str, Section]:
         """What goes to each queue."""
-        bounds = train_bounds(self.compiled.program, arrived.train or {})
         found = {}
         for name, queue in self.queues.items():
             outlet = self.compiled.outlets[name]
             found[name] = queue_section(queue, arrived.flow(outlet.tag, outlet.schema, bounds[outlet.flow]))
         return found
 
-    def _write_outputs(self, arrived: Arrived) -> None:
-        bounds = train_bounds(self.compiled.program, arrived.train or {})
+    def _write_outputs(self, arrived: Arrived, bounds: Mapping[str, Bounds]) -> None:
         for name, sink in self.sinks.items():
             outlet = self.compiled.outlets[name]
             flow = arrived.flow(outlet.tag, outlet.schema, bounds[outlet.flow])
@@ -419,7 +432,7 @@ class UnitRun:
             "cursors": cursors_to_json(train.cursors),
             "next_cause": train.next_cause,
             "sinks": dict(positions),
-            "places": {name: place_of(sink) for name, sink in self.sinks.items()},
+            "places": self._places,
             "ids": dict(self._ids),
             "errors": self.progress.errors,
             "rows": rows,

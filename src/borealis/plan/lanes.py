@@ -41,6 +41,10 @@ class Trains(Protocol):
 
     def plan(self, number: int, *, inline: bool = False) -> dict[str, Any]: ...
 
+    def manifest(self) -> dict[str, list[list[int]]]: ...
+
+    def standing(self) -> tuple[int, int]: ...
+
     def nudge(self) -> None: ...
 
 
@@ -68,6 +72,7 @@ class Lanes:
         self._worn = False  # a task died: Spark counts such deaths, and begins to count anew with each lease
         self._holders: dict[int, int] = {}  # by bucket: whose answers count
         self._attempts = 0
+        self._stands: dict[int, tuple[int, int]] = {}  # by attempt: the state that its task holds
         self._number: int | None = None  # the train that is under way
         self._header: dict[str, Any] = {}
         self._message: Message | None = None
@@ -83,7 +88,7 @@ class Lanes:
             if self._closed or self.failure is not None:
                 return None
             self.leases = max(self.leases, after) + 1
-            self._given, self._ended, self._worn, self._holders = self._now(), False, False, {}
+            self._given, self._ended, self._worn, self._holders, self._stands = self._now(), False, False, {}, {}
             self._changed.notify_all()
             return self.leases
 
@@ -118,7 +123,13 @@ class Lanes:
         mine = (lease, bucket, attempt)
         if PARCELS in head:
             self._answer(mine, head[NUMBER], head[PARCELS], buffers)
-        return self._next(mine)
+        try:
+            return self._next(mine)
+        except BaseException as error:
+            with self._changed:
+                self.failure, self._ended = error, True
+                self._changed.notify_all()
+            return {OVER: True}, []
 
     def _holds(self, mine: tuple[int, int, int]) -> bool:
         lease, bucket, attempt = mine
@@ -132,6 +143,8 @@ class Lanes:
                 return
             if bucket in self._answers:  # told twice
                 return
+            train, loads = self._trains.standing()
+            self._stands[attempt] = (train if "rehearsal" in self._header else train + 1, loads)
             self._answers[bucket] = parcels_of(index, buffers, None if self._outward else self._header["results"])
             if len(self._answers) < self._buckets:
                 return
@@ -157,7 +170,10 @@ class Lanes:
                 if self._number is not None and mine[1] not in self._answers:
                     assert self._message is not None
                     head, buffers = self._message
-                    return head | {ATTEMPT: mine[2]}, buffers
+                    train = head[TRAIN]
+                    if self._stands.get(mine[2]) != self._trains.standing():
+                        train = self._outside(train | {"manifest": self._trains.manifest()})
+                    return head | {TRAIN: train, ATTEMPT: mine[2]}, buffers
                 if looked and self._now() >= until:
                     return {WAIT: True, ATTEMPT: mine[2]}, []
                 if self._busy or self._number is not None:
@@ -173,6 +189,9 @@ class Lanes:
             self._fetch(until, may_end=age > self._lease_s)
             looked = True
 
+    def _outside(self, header: dict[str, Any]) -> dict[str, Any]:
+        return header if self._outward is None else self._outward(header)
+
     def _fetch(self, until: float, *, may_end: bool) -> None:
         """Get the next train, if there is one."""
         number, header, message = None, {}, None
@@ -181,7 +200,7 @@ class Lanes:
             number = self._trains.next_train(self._trains.committed(), wait)
             if number is not None:
                 header = self._trains.plan(number, inline=True)
-                message = message_of(number, header if self._outward is None else self._outward(header))
+                message = message_of(number, self._outside(header))
         except BaseException as error:
             with self._changed:
                 self.failure, self._ended, number = error, True, None

@@ -236,7 +236,7 @@ def _level(
     taken: list[tuple[str, Kernel]] = []
 
     def keep(box: str, make: Callable[[], Kernel]) -> Kernel:
-        manifest = train["manifest"].get(f"{box}.{bucket}", [])
+        manifest = None if train["manifest"] is None else train["manifest"].get(f"{box}.{bucket}", [])
         kernel = _CACHE.take(root, (box, bucket), train["train"] - 1, manifest, make)
         taken.append((box, kernel))
         begin = getattr(kernel, "begin", None)

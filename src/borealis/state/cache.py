@@ -8,6 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
+from borealis.errors import StateError
 from borealis.state.delta import Delta, unpack
 from borealis.state.log import Key, mapped, stretch_name
 
@@ -37,9 +38,15 @@ class Cache(Generic[K]):
         self._held: dict[tuple[str, Key], tuple[int, K]] = {}
         self.reloads = 0
 
-    def take(self, root: Path | str, key: Key, train: int, manifest: list[list[int]], make: Callable[[], K]) -> K:
-        """The kernel as it stood after `train`, which is the log's last."""
+    def take(
+        self, root: Path | str, key: Key, train: int, manifest: list[list[int]] | None, make: Callable[[], K]
+    ) -> K:
+        """The kernel as it stood after `train`, which is the log's last. Without a manifest it must stand there."""
         stands, kernel = self._held.pop((str(root), key), (None, None))
+        if manifest is None:
+            if kernel is None or stands != train:
+                raise StateError(f"{key[0]} does not stand behind train {train} here", hint="it is tried again")
+            return kernel
         # ahead: its train was run but never committed; overtaken: what it lacks is merged into the whole, where rows
         # that it still holds are no longer mentioned
         ahead = stands is not None and stands > train

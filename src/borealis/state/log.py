@@ -1,6 +1,7 @@
 """The state log: every train's deltas, in order. It is the truth; what workers hold is a cache of it.
 
-Files in one directory, one per stateful box and bucket and stretch of trains: `<box>.<bucket>/<first>-<last>.delta`.
+Stretches of trains lie in memory until somebody wants to read them elsewhere. Then they are files in one directory, one
+per stateful box and bucket and stretch: `<box>.<bucket>/<first>-<last>.delta`.
 The stretch that starts at train 0 holds the whole state. Stretches are merged in the background, small ones first, so
 that their number stays small and their bytes stay within a few times the state's own size; where trains are faster than
 merging, they wait for it.
@@ -19,8 +20,9 @@ import pyarrow as pa
 from borealis.errors import StateError
 from borealis.state.delta import Delta, TableSpec, merge_deltas, pack, unpack
 
-STRETCHES_MOST = 24  # of one box and bucket, before neighbours are merged
+STRETCHES_MOST = 64  # of one box and bucket, before neighbours are merged
 CROWD_MOST = 4 * STRETCHES_MOST  # of one box and bucket, before a commit waits for the merging
+KEPT_BYTES_MOST = 256 << 10  # of a stretch that is kept in memory
 PIN_S = 5.0  # how long a load waits for those who still read
 Key = tuple[str, int]  # box, bucket
 
@@ -66,7 +68,9 @@ class StateLog:
         self.root = root
         self.specs = specs
         self.train = 0
+        self.loads = 0  # how often it began anew
         self._stretches: dict[Key, list[Stretch]] = {}
+        self._unwritten: dict[Path, bytes] = {}
         self._lock = threading.Condition()
         self._merging = threading.Lock()  # taken before the other one
         self._work = threading.Event()
@@ -90,12 +94,20 @@ class StateLog:
                 f"cannot merge the state: {type(self._failure).__name__}: {self._failure}",
                 hint=f"is there room in {self.root}?",
             ) from self._failure
-        for key, data in deltas.items():
-            self._write(key, Stretch(train, train, len(data)), data)
+        self._append(train, train, deltas)
+
+    def _append(self, first: int, last: int, deltas: Mapping[Key, bytes]) -> None:
+        """All of it or nothing: what can fail comes first."""
+        paths = {key: stretch_path(self.root, key, first, last) for key in deltas}
+        large = {key for key, data in deltas.items() if len(data) > KEPT_BYTES_MOST}
+        for key in large:
+            self._write(paths[key], deltas[key])
         with self._lock:
             for key, data in deltas.items():
-                self._stretches.setdefault(key, []).append(Stretch(train, train, len(data)))
-            self.train = train
+                if key not in large:
+                    self._unwritten[paths[key]] = data
+                self._stretches.setdefault(key, []).append(Stretch(first, last, len(data)))
+            self.train = last
             self._delete_doomed()
             crowded = self._longest() > STRETCHES_MOST
         if crowded:
@@ -104,7 +116,7 @@ class StateLog:
     def _delete_doomed(self) -> None:
         if not self._pins:
             for _, path in (d for d in self._doomed if d[0] < self.train):
-                path.unlink(missing_ok=True)
+                self._unlink(path)
             self._doomed = [d for d in self._doomed if d[0] >= self.train]
 
     def _longest(self) -> int:
@@ -114,14 +126,15 @@ class StateLog:
         """Start from the whole state as of a train, whatever was here before."""
         with self._merging:
             for key, data in whole.items():
-                self._write(key, Stretch(0, train, len(data)), data)
+                self._write(stretch_path(self.root, key, 0, train), data)
             with self._lock:
                 self._lock.wait_for(lambda: not self._pins, PIN_S)
                 old = {stretch_path(self.root, k, s.first, s.last) for k, v in self._stretches.items() for s in v}
                 self._stretches = {key: [Stretch(0, train, len(data))] for key, data in whole.items()}
                 self.train = train
-            for path in old - {stretch_path(self.root, key, 0, train) for key in whole}:
-                path.unlink(missing_ok=True)
+                self.loads += 1
+                for path in old - {stretch_path(self.root, key, 0, train) for key in whole}:
+                    self._unlink(path)
 
     def extend(self, train: int, deltas: Mapping[Key, bytes]) -> None:
         """Append several trains at once: their merged deltas, up to this train. Some of them may be here already."""
@@ -129,28 +142,24 @@ class StateLog:
             raise ValueError(f"train {train} is before train {self.train}")
         if train == self.train:
             return
-        new = {key: Stretch(self.train + 1, train, len(data)) for key, data in deltas.items()}
-        for key, data in deltas.items():
-            self._write(key, new[key], data)
-        with self._lock:
-            for key, stretch in new.items():
-                self._stretches.setdefault(key, []).append(stretch)
-            self.train = train
-            self._delete_doomed()
-            crowded = self._longest() > STRETCHES_MOST
-        if crowded:
-            self._work.set()
+        self._append(self.train + 1, train, deltas)
 
     def manifest(self) -> dict[str, list[list[int]]]:
-        """For each `box.bucket`, the stretches that make up its state, oldest first, as [first, last] pairs."""
+        """For each `box.bucket`, the stretches that make up its state, oldest first, as [first, last] pairs.
+
+        They are all in files then.
+        """
         with self._lock:
+            for path, data in self._unwritten.items():
+                self._write(path, data)
+            self._unwritten.clear()
             return {f"{k[0]}.{k[1]}": [[s.first, s.last] for s in v] for k, v in self._stretches.items()}
 
     def whole(self) -> Callable[[], dict[Key, bytes]]:
         """A way to the whole state as of now, one delta per box and bucket; to be called once, from any thread."""
         with self._lock:
             stretches = {k: list(v) for k, v in self._stretches.items()}
-        self.pin()
+            self._pins += 1
 
         def read() -> dict[Key, bytes]:
             try:
@@ -180,10 +189,10 @@ class StateLog:
                     raise ValueError(f"train {train} is merged with later ones in {key[0]}.{key[1]}")
             for key, parts in self._stretches.items():
                 for gone in (s for s in parts if s.last > train):
-                    stretch_path(self.root, key, gone.first, gone.last).unlink(missing_ok=True)
+                    self._unlink(stretch_path(self.root, key, gone.first, gone.last))
                 self._stretches[key] = [s for s in parts if s.last <= train]
             for _, path in self._doomed:  # trains to come may take their names
-                path.unlink(missing_ok=True)
+                self._unlink(path)
             self._doomed = []
             self.train = min(train, self.train)
 
@@ -235,8 +244,12 @@ class StateLog:
         whole = start == 0
         data = pack(self._merged(key, group, whole=whole))
         joined = Stretch(0 if whole else group[0].first, group[-1].last, len(data))
-        self._write(key, joined, data)
         with self._lock:
+            path = stretch_path(self.root, key, joined.first, joined.last)
+            if len(data) > KEPT_BYTES_MOST or joined.first == 0:
+                self._write(path, data)
+            else:
+                self._unwritten[path] = data
             now = self._stretches[key]  # it may have grown, but not changed: a cut waits until merging is over
             self._stretches[key] = [*now[:start], joined, *now[start + len(group) :]]
             gone = [stretch_path(self.root, key, s.first, s.last) for s in group]
@@ -244,11 +257,20 @@ class StateLog:
             self._lock.notify_all()
 
     def _merged(self, key: Key, parts: Sequence[Stretch], *, whole: bool) -> Delta:
-        deltas = [read_stretch(stretch_path(self.root, key, s.first, s.last)) for s in parts]
+        deltas = [self._read(stretch_path(self.root, key, s.first, s.last)) for s in parts]
         return merge_deltas(self.specs[key[0]], deltas, whole=whole)
 
-    def _write(self, key: Key, stretch: Stretch, data: bytes) -> None:
-        path = stretch_path(self.root, key, stretch.first, stretch.last)
+    def _read(self, path: Path) -> Delta:
+        with self._lock:
+            data = self._unwritten.get(path)
+        return read_stretch(path) if data is None else unpack(data)
+
+    def _unlink(self, path: Path) -> None:
+        """With the lock held: this stretch is not needed any more."""
+        if self._unwritten.pop(path, None) is None:
+            path.unlink(missing_ok=True)
+
+    def _write(self, path: Path, data: bytes) -> None:
         temporary = path.with_suffix(".tmp")
         try:
             path.parent.mkdir(exist_ok=True)

@@ -178,6 +178,7 @@ def test_a_train_without_deltas_counts(log: StateLog) -> None:
 def test_a_failed_merge_is_told_at_the_next_commit(log: StateLog) -> None:
     for train in range(1, STRETCHES_MOST + 1):
         log.commit(train, {KEY: delta(train)})
+    log.manifest()  # in files from here on
     stretch_path(log.root, KEY, 3, 3).unlink()
     log.commit(STRETCHES_MOST + 1, {KEY: delta(STRETCHES_MOST + 1)})
     log._merger.join(10)
@@ -187,6 +188,7 @@ def test_a_failed_merge_is_told_at_the_next_commit(log: StateLog) -> None:
 
 
 def test_a_full_disk_is_told(log: StateLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_log, "KEPT_BYTES_MOST", 0)
     log.commit(1, {KEY: delta(1)})
 
     def no_room(*_: object) -> None:
@@ -198,7 +200,13 @@ def test_a_full_disk_is_told(log: StateLog, monkeypatch: pytest.MonkeyPatch) -> 
             log.commit(2, {KEY: delta(2)})
     assert not list(log.root.rglob("*.tmp"))
     log.commit(2, {KEY: delta(2)})
-    assert read(log, log.manifest()) == state(2)
+    monkeypatch.undo()
+    log.commit(3, {KEY: delta(3)})
+    with monkeypatch.context() as full:
+        full.setattr(state_log.os, "replace", no_room)
+        with pytest.raises(StateError, match=r"No space left.*Hint: make room"):
+            log.manifest()  # what lay in memory is wanted elsewhere
+    assert read(log, log.manifest()) == state(3)
 
 
 # -- cutting
