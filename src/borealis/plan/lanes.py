@@ -242,24 +242,26 @@ class Cores:
     """How many cores of a session's executors lanes hold: each keeps one as long as it runs."""
 
     def __init__(self) -> None:
-        self._held: dict[str, int] = {}  # by application
+        self._held: dict[str, dict[object, int]] = {}  # by application: whose lanes, and how many
         self._lock = threading.Lock()
 
-    def take(self, spark: SparkSession, lanes: int) -> str | None:
-        """Hold cores for lanes; says why not, if there are too few."""
+    def take(self, spark: SparkSession, whose: object, lanes: int) -> str | None:
+        """Hold cores for somebody's lanes; says why not, if there are too few."""
         application, total = spark.sparkContext.applicationId, cores(spark)
         with self._lock:
-            held = self._held.get(application, 0)
+            all_held = self._held.setdefault(application, {})
+            held = sum(all_held.values())
             if held + lanes + SPARE > total:
                 others = f", and lanes of other units hold {held}" if held else ""
                 return f"it takes {lanes} of Spark's cores and leaves {SPARE} to others; there are {total}{others}"
-            self._held[application] = held + lanes
+            all_held[whose] = lanes
             return None
 
-    def give_back(self, spark: SparkSession, lanes: int) -> None:
-        """The lanes are over."""
+    def give_back(self, whose: object) -> None:
+        """These lanes are over; its Spark may be gone."""
         with self._lock:
-            self._held[spark.sparkContext.applicationId] -= lanes
+            for held in self._held.values():
+                held.pop(whose, None)
 
 
 CORES = Cores()

@@ -88,7 +88,7 @@ class Query:
         path = self.scratch / "trains.sock"
         outward = None if self._loan is None else self._loan.abroad
         if self.compiled.one_level:
-            self.hinders = CORES.take(self.spark, self.compiled.program.buckets)
+            self.hinders = CORES.take(self.spark, self, self.compiled.program.buckets)
         if not self.compiled.one_level or self.hinders is not None:
             self._server = TrainServer(path, self.trains, outward)
             return
@@ -193,7 +193,7 @@ class Query:
             self._lanes.close()
             self._lanes.wait_idle(LAST_TRAIN_S)
             self._lanes = None
-            CORES.give_back(self.spark, self.compiled.program.buckets)
+            CORES.give_back(self)
         if self._query is not None:
             try:
                 self._query.stop()
