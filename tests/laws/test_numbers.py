@@ -25,19 +25,12 @@ pytestmark = pytest.mark.spark
 ROWS_MAX = 60  # of a random choice of pairs; that there is one is what counts
 
 
-def raw(values: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """What may be compared, and shown, of any year."""
-    if pa.types.is_date(values.type):
-        values = values.cast(pa.int32())
-    return bits(values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values)
-
-
 def alone(twin: Expr, table: pa.Table, type: pa.DataType) -> list[Any]:
     """The values of the rows, each on its own; None where one raises."""
     answers = []
     for i in range(table.num_rows):
         try:
-            answers += raw(column(twin, table.slice(i, 1), type))
+            answers += bits(column(twin, table.slice(i, 1), type))
         except TrainError:
             answers.append(None)
     return answers
@@ -47,7 +40,7 @@ def ours(twin: Expr, table: pa.Table, type: pa.DataType) -> list[Any]:
     """All at once where nothing raises; then the rows alone must give the same."""
     each = alone(twin, table, type)
     try:
-        assert raw(column(twin, table, type)) == each
+        assert bits(column(twin, table, type)) == each
     except TrainError:
         pass
     return each
@@ -62,10 +55,15 @@ def check(spark: SparkSession, table: pa.Table, pairs: dict[str, str]) -> list[s
     told = []
     for (sql, twin), theirs in zip(known.items(), made.columns, strict=True):
         assert arrow_type(twin.type) == theirs.type, sql
-        for i, (mine, spark_s) in enumerate(zip(ours(twin, table, theirs.type), raw(theirs), strict=True)):
+        for i, (mine, spark_s) in enumerate(zip(ours(twin, table, theirs.type), bits(theirs), strict=True)):
             if mine != spark_s:
-                row = {name: raw(values.slice(i, 1))[0] for name, values in zip(table.column_names, table.columns, strict=True)}
-                told.append(f"{sql}: ours {mine!r}, Spark's {spark_s!r} of { {c: x for c, x in row.items() if c in sql} }")
+                row = {
+                    name: bits(values.slice(i, 1))[0]
+                    for name, values in zip(table.column_names, table.columns, strict=True)
+                }
+                told.append(
+                    f"{sql}: ours {mine!r}, Spark's {spark_s!r} of { {c: x for c, x in row.items() if c in sql} }"
+                )
     assert not told, "\n".join(told[:20]) + f"\n({len(told)} in all)"
     return [sql for sql, twin in twins.items() if twin is None]
 
@@ -113,7 +111,22 @@ TEXTS = [
     "99999999-01-01", "2024-13-01", "2024-00-01", "2024-001-01", "24-01-01", "2024 01", "2024-01 01", "2024T", "é", "1é",
     "2024-01-01 12:34:56+02:00", "2024-01-01 12:34:56.1234567", "2024-01-01 24:00:00",
 ]  # fmt: skip
-DAYS = [0, 1, -1, 19782, -719162, -719163, -719528, -719529, 2932896, 2932897, 106751991, 106751992, 2**31 - 1, -(2**31)]
+DAYS = [
+    0,
+    1,
+    -1,
+    19782,
+    -719162,
+    -719163,
+    -719528,
+    -719529,
+    2932896,
+    2932897,
+    106751991,
+    106751992,
+    2**31 - 1,
+    -(2**31),
+]
 MICROS = [0, 1, -1, 10, 120000, 1714564800000000, 1714564800100000, -62135596800000000, -62135596800000001,
           -62167219200000000, -62167219200000001, 253402300799999999, 253402300800000000, 2**63 - 1, -(2**63),
           2147483647999999, 2147483648000000, -2147483648000000, -2147483648000001]  # fmt: skip
@@ -142,7 +155,13 @@ TARGETS = [
     "decimal(38,38)",
 ]  # fmt: skip
 # Not allowed in ANSI mode, or by way of Java's digits of a double, or of a double where a DECIMAL has more digits.
-NO_CAST = {("b", "timestamp"), *((c, "date") for c in "byhikfvmnpqro"), ("b", "date"), ("d", "boolean"), ("ts", "boolean")}
+NO_CAST = {
+    ("b", "timestamp"),
+    *((c, "date") for c in "byhikfvmnpqro"),
+    ("b", "date"),
+    ("d", "boolean"),
+    ("ts", "boolean"),
+}
 
 
 def _wide(values: pa.Array, rows: int) -> pa.Array:
@@ -209,8 +228,11 @@ def test_roundings_are_sparks(spark: SparkSession) -> None:
     pairs = {}
     for function, c, n in itertools.product(("round", "bround"), columns, places):
         sql = f"{function}({c}, {n})"
-        fits = f"{function}(CAST({c} AS DECIMAL(38,0)), {n}) BETWEEN {-(2 ** (w - 1))} AND {2 ** (w - 1) - 1}" if (
-            w := INTS.get(c, 0)) else "true"
+        fits = (
+            f"{function}(CAST({c} AS DECIMAL(38,0)), {n}) BETWEEN {-(2 ** (w - 1))} AND {2 ** (w - 1) - 1}"
+            if (w := INTS.get(c, 0))
+            else "true"
+        )
         pairs[sql] = f"CASE WHEN {fits} THEN {sql} END"
     assert check(spark, table, pairs) == []
     doubles = pa.table({"v": pa.array([*FLOATS, 1.5, -1.5, -0.2], pa.float64())})

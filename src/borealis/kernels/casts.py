@@ -29,6 +29,7 @@ _TRIMMED = "".join(map(chr, range(33)))  # what Java's trim cuts off
 _TRIMMED_MORE = _TRIMMED + "\x7f"  # and Spark's
 _EXPONENT_MAX = 2**31 - 1
 _INT_MAX = 2**31 - 1
+_PLAIN_SCALE_MAX = 6  # up to here Arrow writes no exponent
 
 
 class MalformedError(Exception):
@@ -205,6 +206,8 @@ def _time_text(micros: int) -> str:
 def _plain(numbers: pa.Array) -> pa.Array:
     """A DECIMAL with all its digits, never with an exponent."""
     scale = numbers.type.scale
+    if scale <= _PLAIN_SCALE_MAX:
+        return numbers.cast(pa.string())
     ints, valid = decimals.apart(numbers)
     if ints.dtype == object:
         texts = [_digits(int(one), scale) for one in ints]
@@ -212,8 +215,6 @@ def _plain(numbers: pa.Array) -> pa.Array:
             texts = [text if there else None for text, there in zip(texts, valid, strict=True)]
         return pa.array(texts, pa.string())
     missing = None if valid is None else ~valid
-    if not scale:
-        return pa.array(ints, mask=missing).cast(pa.string())
     digits = pc.utf8_lpad(pa.array(np.abs(ints), mask=missing).cast(pa.string()), scale + 1, "0")
     sign = pc.if_else(pa.array(ints < 0), "-", "")
     before, behind = pc.utf8_slice_codeunits(digits, 0, -scale), pc.utf8_slice_codeunits(digits, -scale)
@@ -245,10 +246,25 @@ def _first(strings: pa.Array, good: Any) -> str:
     return str(strings[at].as_py())
 
 
+def _only(strings: pa.Array, signs: bytes) -> bool:
+    """Whether there is nothing but these signs in all texts."""
+    if not len(strings) or strings.buffers()[2] is None:
+        return True
+    ends = np.frombuffer(strings.buffers()[1], np.int32, len(strings) + 1, 4 * strings.offset)
+    known = np.zeros(256, bool)
+    known[np.frombuffer(signs, np.uint8)] = True
+    return bool(known[np.frombuffer(strings.buffers()[2], np.uint8)[ends[0] : ends[-1]]].all())
+
+
 _INT = r"^[+-]?[0-9]+$"
 
 
 def _ints(strings: pa.Array, type: pa.DataType) -> pa.Array:
+    if _only(strings, b"0123456789-"):
+        try:
+            return strings.cast(pa.int64()).cast(type)
+        except pa.ArrowInvalid:
+            pass
     trimmed = pc.utf8_trim(strings, _TRIMMED_MORE)
     if not _all(trimmed, _INT):
         raise MalformedError(_first(strings, pc.match_substring_regex(trimmed, _INT)), "whole number")
@@ -266,7 +282,7 @@ _SPECIAL = {"inf": np.inf, "+inf": np.inf, "infinity": np.inf, "+infinity": np.i
 
 
 def _doubles(strings: pa.Array) -> pa.Array:
-    if _all(strings, r"^-?[0-9]+(\.[0-9]+)?$"):
+    if _only(strings, b"0123456789-."):
         try:
             return strings.cast(pa.float64())
         except pa.ArrowInvalid:
@@ -329,7 +345,7 @@ def _booleans(strings: pa.Array) -> pa.Array:
     words = pc.ascii_lower(pc.utf8_trim(strings, _TRIMMED_MORE))
     true, false = pc.is_in(words, _TRUE), pc.is_in(words, _FALSE)
     known = pc.or_(pc.or_(true, false), pc.is_null(strings))
-    if not pc.all(known).as_py():
+    if pc.all(known).as_py() is False:
         raise MalformedError(_first(strings, known), "BOOLEAN")
     return pc.if_else(pc.is_valid(strings), true, pa.scalar(None, pa.bool_()))
 

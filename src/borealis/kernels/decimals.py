@@ -25,6 +25,7 @@ Ints: TypeAlias = Any  # an array of int64, or of Python's int
 DIGITS_MAX = 38  # of Spark's DECIMAL, and of Arrow's with 128 bits
 _SCALE_MIN = 6  # that a result keeps which has too many digits
 _NARROW_MAX = 2**63 - 1
+_NARROW_DIGITS = 18
 _LOW = 2**64 - 1
 
 
@@ -79,6 +80,7 @@ def apart(values: pa.Array) -> tuple[Ints, Any]:
 def together(ints: Ints, valid: Any, type: pa.Decimal128Type) -> pa.Array:
     """A DECIMAL array; OverflowError if one of the numbers has too many digits."""
     if valid is not None:
+        valid = np.broadcast_to(valid, len(ints))
         ints = np.where(valid, ints, 0)
     if _most(ints) >= 10**type.precision:
         raise OverflowError
@@ -128,23 +130,19 @@ def rescaled(ints: Ints, by: int) -> Ints:
 
 
 def arrays(function: Callable[..., pa.Array]) -> Callable[..., Values]:
-    """A function of arrays of one length, for constants, too; what is no value of Arrow's is handed on as it is."""
+    """A function of arrays, for constants, too: they come as arrays of one; what is no value of Arrow's comes as it is."""
 
     def applied(*args: Any) -> Values:
-        values = [arg for arg in args if isinstance(arg, pa.Scalar | pa.Array | pa.ChunkedArray)]
-        rows = next((len(value) for value in values if not isinstance(value, pa.Scalar)), None)
-        full = [_full(arg, 1 if rows is None else rows) for arg in args]
-        return function(*full)[0] if rows is None else function(*full)
+        found = function(*map(_array, args))
+        return found if any(isinstance(arg, pa.Array | pa.ChunkedArray) for arg in args) else found[0]
 
     return applied
 
 
-def _full(value: Any, rows: int) -> Any:
+def _array(value: Any) -> Any:
     if isinstance(value, pa.Scalar):
-        return pa.repeat(value, rows) if value.is_valid else pa.nulls(rows, value.type)
-    if isinstance(value, pa.ChunkedArray):
-        return value.combine_chunks()
-    return value
+        return pa.repeat(value, 1) if value.is_valid else pa.nulls(1, value.type)
+    return value.combine_chunks() if isinstance(value, pa.ChunkedArray) else value
 
 
 def _both(a: Any, b: Any) -> Any:
@@ -182,13 +180,14 @@ def multiply(a: pa.Array, b: pa.Array, type: pa.Decimal128Type) -> pa.Array:
 
 
 def _divisible(a: pa.Array, b: pa.Array) -> tuple[Ints, Ints, Any]:
-    """Both as whole numbers, the divisor 1 where either is null; ZeroDivisionError if it is 0 elsewhere."""
+    """Both as whole numbers, no divisor zero; ZeroDivisionError if one is, unless it or what it divides is null."""
     (x, x_valid), (y, y_valid) = apart(a), apart(b)
     valid = _both(x_valid, y_valid)
-    if valid is not None:
-        y = np.where(valid, y, 1)
-    if bool((y == 0).any()):
-        raise ZeroDivisionError
+    zero = y == 0
+    if bool(zero.any()):
+        if len(x) and bool((zero & (True if valid is None else valid)).any()):
+            raise ZeroDivisionError
+        y = np.where(zero, 1, y)
     return x, y, valid
 
 
@@ -202,16 +201,39 @@ def divide(a: pa.Array, b: pa.Array, type: pa.Decimal128Type) -> pa.Array:
 def _ratio(x: Ints, y: Ints, by: int) -> Ints:
     """x * 10**by / y, rounded half up."""
     up, down = 10 ** max(0, by), 10 ** max(0, -by)
-    if len(y) and y.dtype != object and bool((y == y[0]).all()):  # one divisor: take out what it shares with 10**by
+    if len(y) == 1:  # one divisor: take out what it shares with 10**by
         divisor = abs(int(y[0])) * down
         shared = math.gcd(up, divisor)
         ratio = _halved_up(_times(x, up // shared), divisor // shared)
         return -ratio if int(y[0]) < 0 else ratio
-    x, divisors = _times(x, up), np.abs(_times(y, down))
-    if x.dtype != divisors.dtype:
-        x, divisors = x.astype(object), divisors.astype(object)
-    ratio = _halved_up(x, divisors)
+    x, divisors = np.broadcast_to(x, y.shape) if len(y) != 1 else x, np.abs(_times(y, down))
+    if x.dtype == object or divisors.dtype == object:
+        ratio = _halved_up(x.astype(object) * up, divisors.astype(object))
+    else:
+        ratio = _divided(np.abs(x), divisors, max(0, by))
+        ratio = np.where(x < 0, -ratio, ratio)
     return np.where(y < 0, -ratio, ratio)
+
+
+def _divided(x: Any, y: Any, digits: int) -> Ints:
+    """x / y with so many more digits, rounded half up: on paper, some digits at a time; wide where the result is."""
+    step = _NARROW_DIGITS - len(str(_most(y)))
+    near = np.asarray(x / np.maximum(y, 1) * 10.0**digits)
+    if step < 1 or not bool((near < 10.0**_NARROW_DIGITS).all()):
+        wide = near >= 10.0**_NARROW_DIGITS if step >= 1 else np.full(len(x), True)
+        found = np.empty(len(x), object)
+        found[wide] = _halved_up(x[wide].astype(object) * 10**digits, y[wide].astype(object))
+        if not wide.all():
+            found[~wide] = _divided(x[~wide], y[~wide], digits)
+        return found
+    quotient = x // y
+    rest = x - quotient * y
+    for start in range(0, digits, step):
+        unit = 10 ** min(step, digits - start)
+        rest = rest * unit
+        more = rest // y
+        quotient, rest = quotient * unit + more, rest - more * y
+    return quotient + (rest >= y - rest)
 
 
 @arrays
@@ -231,9 +253,8 @@ def int_divide(a: pa.Array, b: pa.Array) -> pa.Array:
     scale = max(a.type.scale, b.type.scale)
     x, y = rescaled(x, scale - a.type.scale), rescaled(y, scale - b.type.scale)
     whole = np.abs(x) // np.abs(y)
-    return pa.array(
-        np.where((x < 0) != (y < 0), -whole, whole).astype(np.int64), mask=None if valid is None else ~valid
-    )
+    whole = np.where((x < 0) != (y < 0), -whole, whole).astype(np.int64)
+    return pa.array(whole, mask=None if valid is None else ~np.broadcast_to(valid, len(whole)))
 
 
 @arrays
