@@ -210,10 +210,8 @@ def _plain(numbers: pa.Array) -> pa.Array:
         return numbers.cast(pa.string())
     ints, valid = decimals.apart(numbers)
     if ints.dtype == object:
-        texts = [_digits(int(one), scale) for one in ints]
-        if valid is not None:
-            texts = [text if there else None for text, there in zip(texts, valid, strict=True)]
-        return pa.array(texts, pa.string())
+        texts = pa.array([_digits(int(one), scale) for one in ints], pa.string())
+        return texts if valid is None else pc.if_else(pa.array(valid), texts, None)
     missing = None if valid is None else ~valid
     digits = pc.utf8_lpad(pa.array(np.abs(ints), mask=missing).cast(pa.string()), scale + 1, "0")
     sign = pc.if_else(pa.array(ints < 0), "-", "")
@@ -334,7 +332,7 @@ def _exact(text: str, type: pa.Decimal128Type) -> int:
         return 0
     if by > 2 * decimals.DIGITS_MAX:
         raise OverflowError
-    whole = digits * 10**by if by >= 0 else (digits + 10**-by // 2) // 10**-by
+    whole: int = digits * 10**by if by >= 0 else (digits + 10**-by // 2) // 10**-by
     return -whole if found[1] == "-" else whole
 
 

@@ -4,9 +4,9 @@ A column is the whole numbers that stand for its values (12.50 is 1250), in 64 b
 always do, and as Python's own numbers where they do not. Whether they fit is seen from the values, not from the type:
 `bytes / 1024.0` of a BIGINT is DECIMAL(27,6) by type, and a division of small whole numbers in fact.
 
->>> a, b = pa.array(["10.00", "-0.05", None]).cast(pa.decimal128(10, 2)), pa.scalar(3).cast(pa.decimal128(10, 0))
->>> divide(a, b, pa.decimal128(21, 13)).to_pylist()
-[Decimal('3.3333333333333'), Decimal('-0.0166666666667'), None]
+>>> size, kilo = pa.array([1500, 40, None]).cast(pa.decimal128(20, 0)), pa.scalar(1024).cast(pa.decimal128(20, 0))
+>>> divide(size, kilo, pa.decimal128(27, 6)).cast(pa.string()).to_pylist()
+['1.464844', '0.039063', None]
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def rescaled(ints: Ints, by: int) -> Ints:
 
 
 def arrays(function: Callable[..., pa.Array]) -> Callable[..., Values]:
-    """A function of arrays, for constants, too: they come as arrays of one; what is no value of Arrow's comes as it is."""
+    """A function of arrays, for constants, too: they come as arrays of one. All else is handed on."""
 
     def applied(*args: Any) -> Values:
         found = function(*map(_array, args))

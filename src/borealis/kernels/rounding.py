@@ -1,7 +1,7 @@
 """round, bround, floor, ceil and sign, as Spark computes them.
 
-DOUBLE and FLOAT are not rounded to digits here: Spark rounds the text that Java writes for them, and that differs
-between versions of Java.
+DOUBLE and FLOAT are rounded to whole numbers only: Spark rounds the text that Java writes for them, and its last digits
+differ between versions of Java. A number that lies half way between two whole ones is always written out.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ def type_of(function: str, source: str, digits: int = 0) -> str | None:
         return source if s == 0 else f"decimal({min(p - s + 1, decimals.DIGITS_MAX)},0)"
     if function == "sign":
         return "double" if source == "double" else None
+    if source in ("float", "double"):
+        return source if digits == 0 else None
     if abs(digits) > DIGITS_MAX or (exact is None and source not in ("byte", "short", "integer", "long")):
         return None
     if exact is None:
@@ -43,7 +45,7 @@ def type_of(function: str, source: str, digits: int = 0) -> str | None:
 
 def may_fail(function: str, source: str, kind: str) -> bool:
     """Whether a result may have no place in its type."""
-    if function == "sign":
+    if function == "sign" or kind in ("float", "double"):
         return False
     if function in ("floor", "ceil"):
         return source == "double"
@@ -55,6 +57,8 @@ def may_fail(function: str, source: str, kind: str) -> bool:
 def _rounded(values: pa.Array, digits: int, type: pa.DataType, even: bool) -> pa.Array:
     if pt.is_decimal(values.type):
         return decimals.rounded(values, digits, type, even)
+    if pt.is_floating(values.type):
+        return _to_whole(values, even)
     if digits >= 0:
         return values
     ints, valid = decimals.apart(values)
@@ -63,6 +67,16 @@ def _rounded(values: pa.Array, digits: int, type: pa.DataType, even: bool) -> pa
         return pa.array(ints.astype(np.int64), mask=None if valid is None else ~valid).cast(type)
     except pa.ArrowInvalid:
         raise OverflowError from None
+
+
+def _to_whole(values: pa.Array, even: bool) -> pa.Array:
+    valid = pc.is_valid(values).to_numpy(zero_copy_only=False)
+    numbers = values.to_numpy(zero_copy_only=False)
+    size = np.abs(numbers)
+    with np.errstate(invalid="ignore"):
+        whole = np.rint(size) if even else np.trunc(size) + (size - np.trunc(size) >= 0.5)
+    whole = np.where(np.isfinite(numbers), np.where(whole == 0, 0.0, np.copysign(whole, numbers)), numbers)
+    return pa.array(whole.astype(numbers.dtype), mask=~valid)
 
 
 def _round(even: bool) -> Callable[..., Values]:

@@ -50,6 +50,7 @@ _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d{1,6})?)?", re.ASC
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _FOLDED = frozenset({"add", "subtract", "multiply", "divide", "negate", "cast", "convert"})  # as people write constants
+_COMPARISONS = frozenset({"eq", "eq_null_safe", "gt", "ge", "lt", "le", "in"})
 _SETTINGS = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
@@ -191,6 +192,7 @@ def _check_plain(expr: Expr) -> None:
         if part.function in ("add", "multiply") and part.type in INTEGRAL:
             constants = [_constant(operand) for operand in _chain(part, part.function)]
             _decline_unless(len(constants) == 2 or all(constants) or not any(constants[:-1]))
+        _decline_unless(part.function not in _COMPARISONS or numeric_rules.stays(part, _one_row))
         if part.function == "case":
             pairs, rest = divmod(len(args), 2)
             values = {*args[1 : 2 * pairs : 2], args[-1] if rest else Literal(None, part.type)}

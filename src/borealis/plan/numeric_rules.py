@@ -12,7 +12,6 @@ from borealis.kernels import casts, decimals, rounding
 from borealis.kernels.casts import decimal_of
 from borealis.kernels.expr import FLOATING, INTEGRAL, Call, Expr, Literal, arrow_type, can_raise, evaluate
 
-
 _NEGATED_MAX = 34  # digits; of more, Spark's -x and abs(x) lose the last ones
 
 
@@ -121,6 +120,33 @@ def _folded(made: Call, one_row: Callable[[], Any]) -> Expr:
     if made.type in FLOATING:
         return made
     return Literal(value.isoformat() if made.type == "date" else value.replace(tzinfo=None).isoformat(" "), made.type)
+
+
+def stays(comparison: Call, one_row: Callable[[], Any]) -> bool:
+    """Whether Spark keeps what a comparison of a cast with a constant computes.
+
+    It takes casts that widen out of comparisons: `CAST(i + 1 AS BIGINT) > 5` is `i + 1 > 5`. And where the constant is
+    no value of the narrow type, it knows the answer, and never adds.
+    """
+    for arg in comparison.args:
+        if not isinstance(arg, Call) or arg.function != "cast" or not can_raise(arg):
+            continue
+        for other in comparison.args:
+            if isinstance(other, Literal) and (
+                other.value is None or not _inside(arg.args[0].type, evaluate(other, one_row()).as_py())
+            ):
+                return False
+    return True
+
+
+def _inside(kind: str, value: Any) -> bool:
+    """Whether a constant is a value of a type, and not one of its ends."""
+    if (exact := decimal_of(kind)) is not None and isinstance(value, Decimal):
+        p, s = exact
+        return value == round(value, s) and abs(value) < 10 ** (p - s) - 1
+    if kind in INTEGRAL and isinstance(value, int | float | Decimal) and math.isfinite(value):
+        return value == int(value) and abs(value) < 2 ** (8 * 2 ** INTEGRAL.index(kind) - 1) - 1
+    return False
 
 
 # --- lists ----------------------------------------------------------------------------------------------------------
