@@ -23,7 +23,7 @@ from borealis.plan.expressions import translate_all
 
 pytestmark = pytest.mark.spark
 
-ROWS_MAX = 60  # of a random choice of pairs; that there is one is what counts
+ROWS_MAX = 50  # of a random choice of pairs; that there is one is what counts
 
 
 def alone(twin: Expr, table: pa.Table, type: pa.DataType) -> list[Any]:
@@ -199,7 +199,7 @@ def test_casts_are_sparks(spark: SparkSession) -> None:
 
 def test_decimals_are_sparks(spark: SparkSession) -> None:
     rng = Random(12)
-    columns = [*"mnpqro", "i"]
+    columns = [*"mpqro", "i"]
     table = pa.table({
         f"{c}{side}": pa.array([rng.choice(SOURCES[c].to_pylist()) for _ in range(ROWS_MAX)], SOURCES[c].type)
         for c in columns for side in "12"
@@ -213,27 +213,27 @@ def test_decimals_are_sparks(spark: SparkSession) -> None:
     constants = ("3BD", "1024.0", "-0.007", "7", "1e20BD", "99999999999999999999999999999999999999BD")
     pairs |= {
         f"{a}1 {sign} {b}": f"{trying}({a}1, {b})"
-        for (sign, trying), a, b in itertools.product(forms.items(), "mqri", constants)
+        for (sign, trying), a, b in itertools.product(forms.items(), "mri", constants)
         if (a, b) != ("i", "7")
     }
     declined = check(spark, table, pairs)
     assert {sql.split()[1] for sql in declined} <= {"%"}, declined
     assert check(spark, table, {"-q1": "q1", "abs(r1)": "r1"}) == ["-q1", "abs(r1)"]  # Spark loses digits
-    plain = [f"{f}({a}1)" for f in ("-", "abs") for a in "mnp"]
-    plain += [f"{f}({a}1)" for f in ("floor", "ceil", "sign") for a in "mnpqro"]
-    plain += [f"{f}({a}1, {b}1, {a}2)" for f in ("greatest", "least", "coalesce") for a, b in ("mn", "qp", "mm")]
-    plain += [f"{a}1 {sign} {b}2" for sign in ("<", "=", "<=>") for a, b in ("mn", "qm", "po", "ip")]
-    plain += ["m1 IN (n2, 1, i2)", "m1 BETWEEN -1 AND n2"]
+    plain = [f"{f}({a}1)" for f in ("-", "abs") for a in "mp"]
+    plain += [f"{f}({a}1)" for f in ("floor", "ceil", "sign") for a in "mpqro"]
+    plain += [f"{f}({a}1, {b}1, {a}2)" for f in ("greatest", "least", "coalesce") for a, b in ("mp", "qp", "mm")]
+    plain += [f"{a}1 {sign} {b}2" for sign in ("<", "=", "<=>") for a, b in ("mr", "qm", "po", "ip")]
+    plain += ["m1 IN (p2, 1, i2)", "m1 BETWEEN -1 AND p2"]
     assert check(spark, table, {sql: sql for sql in plain}) == []
 
 
 def test_roundings_are_sparks(spark: SparkSession) -> None:
-    columns = "yhikmnpqro"
+    columns = "yikmqro"
     rows = max(len(SOURCES[c]) for c in columns)
     table = pa.table({c: _wide(SOURCES[c], rows) for c in columns})
     small = pc.less(pc.abs(table["r"]), pa.scalar(Decimal("4e37"), pa.decimal128(38, 0)))  # more cannot be rounded up
     table = table.set_column(table.column_names.index("r"), "r", pc.if_else(small, table["r"], None))
-    places = (0, 1, 2, 5, 17, 38, -1, -2, -3, -9, -18, -19, -20, -37, -38)
+    places = (0, 1, 17, -1, -2, -10, -19, -38)
     pairs = {}
     for function, c, n in itertools.product(("round", "bround"), columns, places):
         sql = f"{function}({c}, {n})"

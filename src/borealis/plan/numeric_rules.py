@@ -105,7 +105,7 @@ def _folded(made: Call, one_row: Callable[[], Any]) -> Expr:
     """The constant that a cast of a constant is."""
     try:
         value = evaluate(made, one_row()).as_py()
-    except TrainError:
+    except (TrainError, OverflowError):  # an error, or a year that Python does not know
         raise DeclinedError from None
     if made.type in INTEGRAL:
         return Literal(str(value), made.type)
