@@ -367,7 +367,7 @@ DECLINED = [
     "CAST(v AS DECIMAL(10,2))", "CAST(q AS INT)", "CAST(z AS FLOAT)", "-q", "abs(q)", "floor(v, 1)", "power(v, 2)",
     "ln(v)",
     "round(f, 1)", "k div q", "CAST(CAST(5 AS FLOAT) AS DOUBLE)", "CAST(k AS INT) + 1 > NULL", "i + 1 > 9999999999",
-   
+
     "m % i = 0.005",
     "CASE WHEN b THEN k % l WHEN c THEN k % l END",
     "1 + k + l", "k + 1 > 5 AND false", "if(k + 1 > 5, 2, 2)", "k + 1 > NULL", "isnull(k + 1)",
