@@ -72,7 +72,7 @@ def apart(values: pa.Array) -> tuple[Ints, Any]:
     low, high = halves[0::2], halves[1::2]
     if valid is not None:
         low, high = np.where(valid, low, 0), np.where(valid, high, 0)
-    if np.array_equal(high, low >> 63):
+    if bool((high == low >> 63).all()):
         return _fitting(low), valid
     return high.astype(object) * (_LOW + 1) + low.view(np.uint64).astype(object), valid
 

@@ -21,6 +21,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -106,6 +107,7 @@ def from_json(form: list[Any]) -> Expr:
             raise TrainError(f"not an expression: {form!r}", hint="the program is from another version; start it again")
 
 
+@lru_cache(1024)
 def arrow_type(kind: str) -> pa.DataType | None:
     """The Arrow type of a Spark type name, or None for a type (or collation) that is not handled here."""
     if known := ARROW_TYPES.get(kind):
@@ -354,6 +356,7 @@ NULL_TOLERANT = frozenset({"eq_null_safe", "is_null", "is_not_null", "is_nan", "
 # --- literals -------------------------------------------------------------------------------------------------------
 
 
+@lru_cache(1024)  # small trains ask for the same few again and again
 def scalar(literal: Literal) -> pa.Scalar:
     """The Arrow scalar of a literal. Spark's text of a timestamp is in the session's zone, here always UTC."""
     type, text = arrow_type(literal.type), literal.value
