@@ -163,6 +163,8 @@ class _FaultError(Exception):
             hint = "filter out the rows with a zero divisor, or use try_divide or try_mod, which give null"
         elif self.expr.function == "convert":
             hint = "mend the value, or use try_cast, which gives null"
+        elif self.expr.function in rounding.FUNCTIONS:
+            hint = f"filter out the rows whose result does not fit into {casts.name(self.expr.type)}"
         elif self.expr.function in TIMES:
             hint = "mend the value, or give the format: to_timestamp(t, 'dd/MM/yyyy HH:mm')"
         else:

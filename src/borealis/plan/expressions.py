@@ -48,7 +48,6 @@ _ALIAS = "__borealis_expression_"  # no user's column: in a select list a later 
 _FLOAT_IN_MAX = 10  # longer lists become a hash set in Spark, where -0.0 and 0.0 may differ
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d{1,6})?)?", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _FOLDED = frozenset({"add", "subtract", "multiply", "divide", "negate", "cast", "convert"})  # as people write constants
 _COMPARISONS = frozenset({"eq", "eq_null_safe", "gt", "ge", "lt", "le", "in"})
 _SETTINGS = {
@@ -56,7 +55,6 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.decimalOperations.allowPrecisionLoss": "true",
 }
-_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 20}
 
 
 @cache
