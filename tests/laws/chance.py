@@ -127,7 +127,7 @@ ROWS_MAX = 1500  # that may flow along an arrow, roughly
 PREDICATES = {
     "int": ["{0} > 0", "{0} % 2 = 0", "{0} IS NULL OR {0} < 3", "{0} IN (0, 1, 5)"],
     "float": ["{0} > 0.5", "{0} <= 1.5", "{0} IS NOT NULL", "{0} + 1 > 2 OR {0} < 0"],
-    "decimal": ["{0} > 0.50", "{0} IS NOT NULL"],
+    "decimal": ["{0} > 0.50", "{0} IS NOT NULL", "{0} * 2 > 1.5"],
     "text": ["{0} > 'a'", "{0} IS NOT NULL", "{0} <> 'ab'", "{0} = 'a' OR {0} = 'A'"],
     "bool": ["{0}", "NOT {0}"],
     "date": ["{0} >= DATE'1970-01-01'"],
@@ -136,21 +136,25 @@ PREDICATES = {
 }
 CATALYST = {
     "text": ["upper({0}) = 'A'", "length({0}) > 1", "{0} LIKE '%a%'"],
-    "decimal": ["{0} * 2 > 1.5"],
+    "decimal": ["try_multiply({0}, 2) > 1.5"],
     "int": ["pmod({0}, 3) = 1"],
     "time": ["date_trunc('MINUTE', {0}) = {0} OR true"],
 }
 EXPRESSIONS = {
     "int": ["{0} + 1", "CASE WHEN {0} > 1 THEN {0} END", "-{0}"],
     "float": ["{0} * 2", "coalesce({0}, 0.5D)"],
-    "decimal": ["{0}"],
+    "decimal": ["{0}", "-{0}", "abs({0})"],
     "text": ["{0}", "coalesce({0}, 'none')"],
     "bool": ["NOT {0}"],
     "date": ["{0}"],
     "time": ["{0}"],
     "loose": ["{0}"],
 }
-CATALYST_EXPRESSIONS = {"text": ["upper({0})", "concat({0}, 'é')"], "decimal": ["{0} + 1.25"], "int": ["{0} * 3"]}
+CATALYST_EXPRESSIONS = {
+    "text": ["upper({0})", "concat({0}, 'é')"],
+    "decimal": ["try_add({0}, 1.25)"],
+    "int": ["{0} * 3"],
+}
 
 
 @dataclass

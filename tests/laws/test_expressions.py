@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
 
 from borealis.errors import TrainError
-from borealis.kernels.expr import column, from_json, mask, to_json
+from borealis.kernels.expr import arrow_type, column, from_json, mask, to_json
 from borealis.plan.expressions import translate, translate_all
 
 pytestmark = pytest.mark.spark
@@ -33,6 +33,7 @@ SCHEMA = pa.schema({
     "v": pa.float64(), "w": pa.float64(), "f": pa.float32(), "g": pa.float32(), "s": pa.string(), "t": pa.string(),
     "ts": pa.timestamp("us", "UTC"), "tt": pa.timestamp("us", "UTC"), "d": pa.date32(), "e": pa.date32(),
     "b": pa.bool_(), "c": pa.bool_(), "m": pa.decimal128(10, 2), "n": pa.binary(), "o": pa.binary(),
+    "q": pa.decimal128(38, 18), "r": pa.decimal128(18, 6), "z": pa.string(),
 })  # fmt: skip
 
 
@@ -96,16 +97,29 @@ VALUES: dict[pa.DataType, list[Any]] = {
     pa.date32(): [datetime.date(*x) for x in ((1970, 1, 1), (2024, 2, 29), (1, 1, 1), (9999, 12, 31))],
     pa.bool_(): [True, False],
     pa.decimal128(10, 2): [Decimal(x) for x in ("0.00", "1.00", "1.50", "-1.50", "99999999.99", "1.01")],
+    pa.decimal128(38, 18): [
+        Decimal(x) for x in ("0", "1", "-2.5", "1024", "1e-18", "99999999999999999999.999999999999999999")
+    ],
+    pa.decimal128(18, 6): [Decimal(x) for x in ("0", "3", "-0.000001", "0.5", "999999999999.999999", "1024.000001")],
     pa.binary(): [b"", b"\x00", b"\x7f", b"\x80", b"a"],
 }
+
+
+# texts of a kind, so that not every table has one that cannot be read
+NUMERALS = [
+    ["1", "-7", " 12 ", "+3", "0", "99"], ["1.5", "-0.25", "3", ".5", "1e2", "0"], ["true", "no", "1", "0", " Y "],
+    ["2024-02-29", "1970-01-01", "2024-1-1 x"], ["2024-02-29 12:30:00", "1970-01-01", "2024-05-01T00:00:00.5Z"],
+    ["", "x", "1", "1.5", "2024-02-29", "9223372036854775808", "NaN", "-inf", "1d", "200", "-0"],
+]  # fmt: skip
 
 
 def random_table(rng: Random) -> pa.Table:
     rows = rng.choice([0, 1, 4, ROWS_MAX, ROWS_MAX])
     calm = rng.random() < 0.5  # small numbers only, so that not every sum overflows
+    numerals = rng.choice(NUMERALS)
     columns = []
     for field in SCHEMA:
-        values = VALUES[field.type]
+        values = numerals if field.name == "z" else VALUES[field.type]
         values = values[:8] if calm and pa.types.is_integer(field.type) else values
         columns.append(pa.array([None if rng.random() < 0.2 else rng.choice(values) for _ in range(rows)], field.type))
     return pa.table(columns, schema=SCHEMA)
@@ -125,13 +139,29 @@ LEAVES: dict[str, list[str]] = {
                "substring(s, 1, 2)", "substring(s, 2, 1)"],
     "timestamp": ["ts", "tt", "TIMESTAMP '2024-01-01 00:00:00'", "TIMESTAMP '1969-12-31 23:59:59.999999'"],
     "date": ["d", "e", "DATE '2024-02-29'"],
-    "decimal": ["m", "1.50BD", "CAST(1 AS DECIMAL(10,2))", "0.005BD"],
+    "decimal": ["m", "q", "r", "1.50BD", "CAST(1 AS DECIMAL(10,2))", "0.005BD", "1024.0", "0.0",
+                "CAST(NULL AS DECIMAL(5,1))",
+                "CAST(i AS DECIMAL(10,0))"],
     "binary": ["n", "o"],
     "boolean": ["b", "c", "true", "false", "CAST(NULL AS BOOLEAN)", "isnan(v)", "isnan(f)", "s LIKE 'a%'",
                 "s LIKE '%b'",
                 "s LIKE '%é%'", "s LIKE 'a'", "startswith(s, 'a')", "endswith(s, '')", "contains(s, 'b')",
                 "ts > '2024-01-01'", "d <= '2024-02-29'", "m > 1", "i > 1.5", "m > 1.005", "h = i", "v = k"],
 }  # fmt: skip
+CASTS = {
+    "long": ["integer", "double", "float", "decimal", "string", "boolean", "timestamp"],
+    "integer": ["long", "short", "double", "string", "boolean", "timestamp"],
+    "short": ["long", "integer", "float", "boolean"],
+    "byte": ["short", "double", "decimal"],
+    "double": ["decimal", "float", "long", "string", "boolean", "timestamp"],
+    "float": ["double", "decimal", "integer"],
+    "string": ["long", "integer", "boolean", "decimal", "date", "timestamp"],
+    "timestamp": ["date", "string", "long"],
+    "date": ["timestamp", "string"],
+    "decimal": ["long", "integer", "decimal", "boolean", "string"],
+    "boolean": ["long", "double", "decimal", "string"],
+}
+TYPES = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}
 ARITHMETIC = ("long", "integer", "short", "byte", "double", "float")
 
 
@@ -148,7 +178,17 @@ def random_expression(rng: Random, kind: str, depth: int) -> str:
     if kind in ARITHMETIC:
         forms += ["+", "-", "*", "%", "negate", "abs"] * 2
     if kind in INTS:
-        forms += ["&", "|", "^", "~", "greatest", "least"]
+        forms += ["&", "|", "^", "~"]
+    if kind == "decimal":
+        forms += ["+", "-", "*", "/", "%", "negate", "abs", "mixed"] * 2
+    if kind in ("decimal", *INTS):
+        forms += ["round", "bround"]
+    if kind in ("decimal", "long"):
+        forms += ["floor", "ceil"]
+    if kind != "binary":
+        forms += ["greatest", "least"]
+    if kind in CASTS:
+        forms += ["cast"] * 2
     if kind == "double":
         forms += ["/", "int /", "sqrt"] * 2
     if kind == "long":
@@ -169,6 +209,17 @@ def random_expression(rng: Random, kind: str, depth: int) -> str:
             return f"{form}({part(kind)}, {part(kind)})"
         case "+" | "-" | "*" | "%" | "/" | "&" | "|" | "^" | "div":
             return f"({part(kind)} {form} {part(kind)})"
+        case "mixed":
+            return f"({part(rng.choice(ARITHMETIC[:4]))} {rng.choice('+-*/%')} {part('decimal')})"
+        case "round" | "bround":
+            return f"{form}({part(kind)}, {rng.choice([0, 1, 2, 5, -1, -2, -5, -20])})"
+        case "floor" | "ceil":
+            return f"{form}({part(rng.choice(['long', 'double']) if kind == 'long' else kind)})"
+        case "cast":
+            source = rng.choice(CASTS[kind])
+            target = rng.choice(["DECIMAL(5,2)", "DECIMAL(20,0)", "DECIMAL(38,18)"]) if kind == "decimal" else None
+            value = "z" if source == "string" and rng.random() < 0.8 else part(source)
+            return f"CAST({value} AS {target or TYPES.get(kind, kind.upper())})"
         case "int /":
             return f"({part('integer')} / {part('long')})"
         case "widen":
@@ -204,7 +255,11 @@ def random_batch(rng: Random) -> list[str]:
 
 
 def bits(values: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """What may be compared with ==: -0.0 is not 0.0, and all NaNs are one."""
+    """What may be compared with ==: -0.0 is not 0.0, all NaNs are one, and dates are of any year."""
+    if pa.types.is_date(values.type):
+        return values.cast(pa.int32()).to_pylist()
+    if pa.types.is_timestamp(values.type):
+        return values.cast(pa.int64()).to_pylist()
     if not pa.types.is_floating(values.type):
         return values.to_pylist()
     return [None if x is None else "NaN" if np.isnan(x) else float(x).hex() for x in values.to_pylist()]
@@ -237,6 +292,7 @@ def check(spark: SparkSession, table: pa.Table, expressions: list[str]) -> int:
     frame = spark.createDataFrame(table)
     twins = {sql: twin for sql, twin in translate_all(frame, {sql: sql for sql in expressions}).items() if twin}
     types = {sql: _arrow(frame, sql) for sql in twins}
+    assert {sql: arrow_type(twin.type) for sql, twin in twins.items()} == types
     mine = {sql: ours(json.dumps(to_json(twin)), table, types[sql]) for sql, twin in twins.items()}
     calm = [sql for sql, answer in mine.items() if not isinstance(answer, str)]
     theirs = dict(zip(calm, sparks(frame, calm), strict=True)) if calm else {}
@@ -283,24 +339,36 @@ TRANSLATED = [
     "v > 0.5", "v * 2", "k % 2 = 0", "k + 1", "k > 100", "s = 'x' AND v IS NOT NULL", "k IN (1, 2, 3)",
     "coalesce(v, 0.0D)", "ts > TIMESTAMP '2024-01-01 00:00:00'", "ts > '2024-01-01'", "d = DATE '2024-02-29'",
     "NOT (k > l)", "k BETWEEN 1 AND 5", "k + 1 BETWEEN 2 AND 5", "V > 1", "k", "'x'", "1", "k > 60 * 60 * 1000",
-    "k > 60 * 60 AND l < 60 * 60", "k + l + 1",
+    "k > 60 * 60 AND l < 60 * 60", "k + l + 1", "i + 1 > 5L", "i + 1 > 5.0",
     "v / 2", "k / l", "CASE WHEN l <> 0 THEN k / l END", "l <> 0 AND k / l > 1", "l = 0 OR k % l = 1",
     "if(l = 0, 0, k % l)", "k * 2 + i * 3", "nullif(k, 5)", "nvl(k, 0)", "ifnull(i, 1)", "nvl2(k, 1, 2)", "v <=> w",
     "v = w", "v >= w", "f + v", "f > 0.5", "-k", "abs(i)", "k div 2", "y + 1Y", "m > 1", "m > 1.005", "m IS NULL",
     "s LIKE 'a%'", "length(s) > 1", "s || '!'", "s < t", "n = o", "b", "NOT b", "b = c", "k & 1", "greatest(k, l)",
     "CAST(i AS BIGINT)", "CAST(k AS DOUBLE)", "CAST(b AS INT)", "isnan(v)", "sqrt(v)", "i > 1.5",
+    "CAST(CAST(i AS STRING) AS INT)", "CAST(l AS INT)", "CAST(k AS STRING)",
+    "CAST(m AS DOUBLE)", "m + 1", "m / 2", "m * m", "k / 1024.0", "CASE WHEN l <> 0 THEN 1.0 / l END", "-m", "abs(m)",
+    "m % 3",
+    "CAST(ts AS DATE)", "CAST(d AS TIMESTAMP)", "CAST(d AS STRING)", "floor(m)", "round(m, 1)", "round(k, -1)",
+    "sign(v)",
+    "greatest(v, w)", "least(s, t, 'b')", "greatest(m, 1.5)", "k IN (l, 1)", "m IN (1, 2.5)", "v > '0.5'", "z > 1",
+    "int(z)",
+    "CAST(z AS DECIMAL(10,2))", "CAST(z AS DOUBLE) > 0.5", "CAST(i AS FLOAT) + v", "m div 2.5",
     "CASE s WHEN 'ab' THEN 1 ELSE 0 END", "s NOT IN ('a', NULL)",
 ]  # fmt: skip
 
 DECLINED = [
     "try_add(k, 1)", "try_divide(k, l)", "try_mod(k, l)", "try_multiply(k, 2)", "try_subtract(k, 1)",
-    "try_cast(s AS INT)", "CAST(s AS INT)", "CAST(k AS INT)", "CAST(v AS BIGINT)", "CAST(k AS STRING)",
-    "CAST(m AS DOUBLE)", "m + 1", "m / 2", "m * m", "upper(s)", "lower(s)", "s RLIKE 'a'", "s LIKE 'a_'",
+    "try_cast(s AS INT)", "upper(s)", "lower(s)", "s RLIKE 'a'", "s LIKE 'a_'",
     "s LIKE 'a%b'", "s LIKE 'a!%' ESCAPE '!'", "s ILIKE 'a'", "s COLLATE UTF8_LCASE = 'x'", "n = X'00'", "rand()",
-    "current_timestamp()", "ts + INTERVAL 1 SECOND", "ts - tt", "year(ts)", "CAST(ts AS DATE)", "floor(v)",
-    "round(v)", "exp(v)", "pmod(k, 3)", "shiftleft(k, 1)", "1 / 0", "k + 1 / 0", "NULL", "hash(k)", "greatest(v, w)",
-    "substring(s, -1, 1)", "array(k)", "named_struct('a', k).a", "k IN (l, 1)", "monotonically_increasing_id()",
-    "sum(v)", "row_number() OVER (ORDER BY k)", "explode(array(k, l))", "exists(SELECT 1)", "v > '0.5'",
+    "current_timestamp()", "ts + INTERVAL 1 SECOND", "ts - tt", "year(ts)", "round(v, 2)", "exp(v)", "pmod(k, 3)",
+    "shiftleft(k, 1)", "1 / 0", "k + 1 / 0", "NULL", "hash(k)", "substring(s, -1, 1)", "array(k)",
+    "named_struct('a', k).a", "monotonically_increasing_id()",
+    "sum(v)", "row_number() OVER (ORDER BY k)", "explode(array(k, l))", "exists(SELECT 1)", "CAST(v AS STRING)",
+    "CAST(v AS DECIMAL(10,2))", "CAST(q AS INT)", "CAST(z AS FLOAT)", "-q", "abs(q)", "floor(v, 1)", "power(v, 2)",
+    "ln(v)",
+    "round(f, 1)", "k div q", "CAST(CAST(5 AS FLOAT) AS DOUBLE)", "CAST(k AS INT) + 1 > NULL", "i + 1 > 9999999999",
+
+    "m % i = 0.005",
     "CASE WHEN b THEN k % l WHEN c THEN k % l END",
     "1 + k + l", "k + 1 > 5 AND false", "if(k + 1 > 5, 2, 2)", "k + 1 > NULL", "isnull(k + 1)",
     "k + 1 > 5 OR k + 1 > 5", "if(b, 0.0D, -0.0D)", "v * -0.0D", "if(false, 1 / 0, 1.0D)",

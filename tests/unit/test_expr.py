@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -66,6 +67,49 @@ def test_errors_name_the_expression_and_say_what_to_do() -> None:
     ratio = Call("divide", (Call("cast", (K,), "double"), Call("cast", (L,), "double")), "double")
     with pytest.raises(TrainError, match=r"division by zero in `k / l`.*try_divide"):
         evaluate(ratio, table)
+
+
+def test_casts_that_fail_name_the_value_and_the_cast() -> None:
+    table = pa.table({"s": ["7", "seven"], "k": [1, 2**40]})
+    s = Column("s", "string")
+    for expr, told in (
+        (Call("convert", (K,), "integer"), r"overflow in `CAST\(k AS INT\)`.*try_cast"),
+        (Call("convert", (s,), "integer"), r"'seven' is no whole number in `CAST\(s AS INT\)`.*try_cast"),
+        (Call("convert", (s,), "decimal(5,2)"), r"'seven' is no number in `CAST\(s AS DECIMAL\(5,2\)\)`"),
+        (Call("convert", (s,), "boolean"), r"'7' is no BOOLEAN"),
+        (Call("convert", (s,), "date"), r"'7' is no DATE"),
+        (Call("convert", (s,), "timestamp"), r"'7' is no time"),
+        (
+            Call("floor", (Call("multiply", (V, Literal("1e300", "double")), "double"),), "long"),
+            r"overflow in `floor\(v",
+        ),
+    ):
+        rows = table.append_column("v", pa.array([0.0, 1.0]))
+        with pytest.raises(TrainError, match=told):
+            evaluate(expr, rows)
+        assert len(evaluate(expr, rows.slice(0, 0))) == 0
+
+
+def test_decimals_know_their_errors() -> None:
+    m, n = Column("m", "decimal(38,0)"), Column("n", "decimal(38,0)")
+    table = pa.table({"m": [Decimal(10**37)] * 2, "n": [Decimal(0), Decimal(10**38 - 1)]}, schema=pa.schema(
+        {"m": pa.decimal128(38, 0), "n": pa.decimal128(38, 0)}))  # fmt: skip
+    with pytest.raises(TrainError, match=r"overflow in `m \* n`.*try_multiply"):
+        evaluate(Call("multiply", (m, n), "decimal(38,0)"), table)
+    with pytest.raises(TrainError, match=r"division by zero in `m / n`.*try_divide"):
+        evaluate(Call("divide", (m, n), "decimal(38,6)"), table)
+    zero = Literal("0", "decimal(38,0)")
+    safe = Call("case", (Call("gt", (n, zero), "boolean"), Call("divide", (m, n), "decimal(38,6)")), "decimal(38,6)")
+    assert evaluate(safe, table).to_pylist() == [None, Decimal("0.100000")]
+
+
+def test_of_equals_the_first_is_greatest() -> None:
+    table = pa.table({"v": [0.0, -0.0, NAN, None], "w": [-0.0, 0.0, 1.0, 2.0]})
+    for function in ("greatest", "least"):
+        found = evaluate(Call(function, (V, W), "double"), table).to_pylist()
+        assert [str(x) for x in found[:2]] == ["0.0", "-0.0"]
+        assert found[3] == 2.0
+        assert str(found[2]) == ("nan" if function == "greatest" else "1.0")
 
 
 def test_nothing_raises_on_null_or_without_rows() -> None:

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from borealis.errors import TrainError
-from borealis.kernels import times
+from borealis.kernels import casts, decimals, rounding, times
 from borealis.kernels.xxhash import xxhash64
 
 Values: TypeAlias = Any  # pa.Array | pa.ChunkedArray | pa.Scalar: literals stay scalars
@@ -107,6 +107,7 @@ def from_json(form: list[Any]) -> Expr:
             raise TrainError(f"not an expression: {form!r}", hint="the program is from another version; start it again")
 
 
+@lru_cache(1024)
 def arrow_type(kind: str) -> pa.DataType | None:
     """The Arrow type of a Spark type name, or None for a type (or collation) that is not handled here."""
     if known := ARROW_TYPES.get(kind):
@@ -160,6 +161,10 @@ class _FaultError(Exception):
     def told(self) -> TrainError:
         if self.what == "division by zero":
             hint = "filter out the rows with a zero divisor, or use try_divide or try_mod, which give null"
+        elif self.expr.function == "convert":
+            hint = "mend the value, or use try_cast, which gives null"
+        elif self.expr.function in rounding.FUNCTIONS:
+            hint = f"filter out the rows whose result does not fit into {casts.name(self.expr.type)}"
         elif self.expr.function in TIMES:
             hint = "mend the value, or give the format: to_timestamp(t, 'dd/MM/yyyy HH:mm')"
         else:
@@ -185,7 +190,7 @@ def _apply(expr: Call, values: list[Values]) -> Values:
         return FUNCTIONS[expr.function](expr, *values)
     except ZeroDivisionError:
         raise _FaultError("division by zero", expr) from None
-    except times.NotATimeError as error:
+    except (times.NotATimeError, casts.MalformedError) as error:
         raise _FaultError(str(error), expr) from None
     except OverflowError:
         raise _FaultError("overflow", expr) from None
@@ -273,11 +278,22 @@ def raises_itself(expr: Expr) -> bool:
     match expr:
         case Call(function, args, kind):
             if function in ("add", "subtract", "multiply", "negate", "abs"):
-                return kind in INTEGRAL
+                return kind in INTEGRAL or _too_many_digits(function, args)
             if function in ("divide", "int_divide", "remainder"):
-                return not _harmless_divisor(args[1], minus_one=function == "int_divide")
-            return function in TIMES or function == "to_long"
+                minus_one = function == "int_divide" and args[0].type in INTEGRAL
+                return not _harmless_divisor(args[1], minus_one=minus_one) or _too_many_digits(function, args)
+            if function in rounding.FUNCTIONS:
+                return rounding.may_fail(function, args[0].type, kind)
+            return function in TIMES or function in ("to_long", "convert")
     return False
+
+
+def _too_many_digits(function: str, args: tuple[Expr, ...]) -> bool:
+    """Whether a result of DECIMALs may have more digits than its type."""
+    kinds = [casts.decimal_of(arg.type) for arg in args]
+    if function not in ("add", "subtract", "multiply", "divide", "remainder") or None in kinds:
+        return False
+    return decimals.result(function, *kinds)[0] > decimals.DIGITS_MAX  # type: ignore[arg-type]
 
 
 def _harmless_divisor(divisor: Expr, *, minus_one: bool) -> bool:
@@ -342,7 +358,7 @@ NULL_TOLERANT = frozenset({"eq_null_safe", "is_null", "is_not_null", "is_nan", "
 # --- literals -------------------------------------------------------------------------------------------------------
 
 
-@lru_cache(4_096)
+@lru_cache(1024)  # small trains ask for the same few again and again
 def scalar(literal: Literal) -> pa.Scalar:
     """The Arrow scalar of a literal. Spark's text of a timestamp is in the session's zone, here always UTC."""
     type, text = arrow_type(literal.type), literal.value
@@ -402,8 +418,9 @@ def _eq_null_safe(expr: Call, a: Values, b: Values) -> Values:
     return pc.or_(same, pc.and_(pc.is_null(a), pc.is_null(b)))
 
 
-def _in(expr: Call, value: Values, *items: pa.Scalar) -> Values:
-    if value.type in (pa.float32(), pa.float64()) or len(items) <= _IN_AS_EQUALITIES_MAX:
+def _in(expr: Call, value: Values, *items: Values) -> Values:
+    constant = all(isinstance(item, pa.Scalar) for item in items)
+    if pa.types.is_floating(value.type) or len(items) <= _IN_AS_EQUALITIES_MAX or not constant:
         found = _eq(expr, value, items[0])
         for item in items[1:]:
             found = pc.or_kleene(found, _eq(expr, value, item))
@@ -416,15 +433,21 @@ def _in(expr: Call, value: Values, *items: pa.Scalar) -> Values:
     return pc.if_else(pc.is_valid(value), found, null)
 
 
-def _add(_: Call, a: Values, b: Values) -> Values:
+def _add(expr: Call, a: Values, b: Values) -> Values:
+    if pa.types.is_decimal(a.type):
+        return decimals.add(a, b, arrow_type(expr.type))
     return pc.add_checked(a, b) if pa.types.is_integer(a.type) else pc.add(a, b)
 
 
-def _subtract(_: Call, a: Values, b: Values) -> Values:
+def _subtract(expr: Call, a: Values, b: Values) -> Values:
+    if pa.types.is_decimal(a.type):
+        return decimals.subtract(a, b, arrow_type(expr.type))
     return pc.subtract_checked(a, b) if pa.types.is_integer(a.type) else pc.subtract(a, b)
 
 
-def _multiply(_: Call, a: Values, b: Values) -> Values:
+def _multiply(expr: Call, a: Values, b: Values) -> Values:
+    if pa.types.is_decimal(a.type):
+        return decimals.multiply(a, b, arrow_type(expr.type))
     return pc.multiply_checked(a, b) if pa.types.is_integer(a.type) else pc.multiply(a, b)
 
 
@@ -439,12 +462,20 @@ def _refuse_zero(expr: Call, a: Values, b: Values) -> None:
 
 
 def _divide(expr: Call, a: Values, b: Values) -> Values:
+    if pa.types.is_decimal(a.type):
+        return decimals.divide(a, b, arrow_type(expr.type))
     _refuse_zero(expr, a, b)
     return pc.divide(a, b)
 
 
+def _int_divide(_: Call, a: Values, b: Values) -> Values:
+    return decimals.int_divide(a, b) if pa.types.is_decimal(a.type) else pc.divide_checked(a, b)
+
+
 def _remainder(expr: Call, a: Values, b: Values) -> Values:
     """Java's %, with the sign of the dividend; Arrow has none, numpy's fmod is it."""
+    if pa.types.is_decimal(a.type):
+        return decimals.remainder(a, b, arrow_type(expr.type))
     _refuse_zero(expr, a, b)
     if isinstance(a, pa.Scalar) and isinstance(b, pa.Scalar):
         return _remainder(expr, pa.array([a.as_py()], a.type), b)[0]
@@ -466,15 +497,32 @@ def _numpy(x: Values, instead_of_null: int) -> Any:
 
 
 def _negate(_: Call, a: Values) -> Values:
+    if pa.types.is_decimal(a.type):
+        return decimals.negate(a)
     return pc.negate_checked(a) if pa.types.is_integer(a.type) else pc.negate(a)
 
 
 def _abs(_: Call, a: Values) -> Values:
+    if pa.types.is_decimal(a.type):
+        return decimals.absolute(a)
     return pc.abs_checked(a) if pa.types.is_integer(a.type) else pc.abs(a)
 
 
 def _cast(expr: Call, a: Values) -> Values:
-    return pc.cast(a, arrow_type(expr.type), safe=False)  # the planner lets through only casts that cannot fail
+    return casts.convert(a, arrow_type(expr.type))
+
+
+def _extreme(above: bool) -> Callable[..., Values]:
+    """greatest or least: nulls do not count, NaN is above all, and of equals (0.0 and -0.0) the first is taken."""
+
+    def function(expr: Call, *args: Values) -> Values:
+        found = args[0]
+        for arg in args[1:]:
+            better = _gt(expr, arg, found) if above else _gt(expr, found, arg)
+            found = pc.if_else(pc.coalesce(better, pc.is_null(found)), arg, found)
+        return found
+
+    return function
 
 
 def _case(expr: Call, *args: Values) -> Values:
@@ -549,15 +597,17 @@ FUNCTIONS: dict[str, Callable[..., Values]] = {
     "subtract": _subtract,
     "multiply": _multiply,
     "divide": _divide,
-    "int_divide": lambda _, a, b: pc.divide_checked(a, b),
+    "int_divide": _int_divide,
     "remainder": _remainder,
     "negate": _negate,
     "abs": _abs,
-    "cast": _cast,
+    "cast": _cast,  # one that cannot fail
+    "convert": _cast,  # one that can
+    **rounding.FUNCTIONS,
     "case": _case,
     "coalesce": lambda _, *args: pc.coalesce(*args),
-    "greatest": lambda _, *args: pc.max_element_wise(*args),
-    "least": lambda _, *args: pc.min_element_wise(*args),
+    "greatest": _extreme(above=True),
+    "least": _extreme(above=False),
     "bit_and": lambda _, a, b: pc.bit_wise_and(a, b),
     "bit_or": lambda _, a, b: pc.bit_wise_or(a, b),
     "bit_xor": lambda _, a, b: pc.bit_wise_xor(a, b),
@@ -594,6 +644,8 @@ def sql(expr: Expr) -> str:
             return f"'{value}'" if kind in ("string", "date", "timestamp") else str(value)
         case Call("cast" | "to_long", (arg,)):
             return sql(arg)
+        case Call("convert", (arg,), kind):
+            return f"CAST({sql(arg)} AS {casts.name(kind)})"
         case Call("negate", (arg,)):
             return f"-{_in_brackets(arg)}"
         case Call(function, (a, b)) if function in _INFIX:

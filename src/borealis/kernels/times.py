@@ -99,20 +99,21 @@ def _micros(fraction: str) -> int:
 
 def _instant(text: str, date: tuple[int, int, int], time: tuple[int, int, int], micros: int) -> int:
     (year, month, day), (hour, minute, second) = date, time
-    if not (1 <= month <= 12 and 1 <= day <= _days_of(year, month) and hour < 24 and minute < 60 and second < 60):
+    if not (1 <= month <= 12 and 1 <= day <= days_of(year, month) and hour < 24 and minute < 60 and second < 60):
         raise NotATimeError(text)
-    days = _days_since_1970(year, month, day)
+    days = days_since_1970(year, month, day)
     return ((days * 24 + hour) * 60 + minute) * 60 * SECOND_US + second * SECOND_US + micros
 
 
-def _days_of(year: int, month: int) -> int:
+def days_of(year: int, month: int) -> int:
+    """How many days a month has."""
     if month == 2:
         return 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
     return 30 if month in (4, 6, 9, 11) else 31
 
 
-def _days_since_1970(year: int, month: int, day: int) -> int:
-    """By the calendar of today, whatever the year."""
+def days_since_1970(year: int, month: int, day: int) -> int:
+    """The days from 1970 to a date, by the calendar of today, whatever the year."""
     year, month = (year - 1, month + 9) if month < 3 else (year, month - 3)  # years begin in March: leap days end them
     era, of_era = divmod(year, 400)
     of_year = (153 * month + 2) // 5 + day - 1
@@ -288,7 +289,7 @@ def to_long(numbers: Array) -> Array:
 def _longs(values: Any, nulls: Array, *, saturated: bool) -> Array:
     valid = pc.is_valid(nulls).to_numpy(zero_copy_only=False)
     fits = (values >= -(2.0**63)) & (values < 2.0**63)
-    if not saturated and bool((valid & ~fits).any()):
+    if not saturated and bool((valid & ~fits & (values != 2.0**63)).any()):  # 2**63 itself is the largest there is
         raise OverflowError
     longs = np.where(fits, values, 0.0).astype(np.int64)
     longs = np.where(valid & (values >= 2.0**63), _LONG[1], np.where(valid & (values < -(2.0**63)), _LONG[0], longs))

@@ -14,7 +14,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import cache
 from typing import Any
 
@@ -40,15 +39,22 @@ from borealis.kernels.expr import (
 )
 from borealis.kernels.times import compiled_format
 from borealis.kernels.xxhash import SEED, can_hash
+from borealis.plan import numeric_rules
+from borealis.plan.numeric_rules import DeclinedError as _DeclinedError
+from borealis.plan.numeric_rules import decline_unless as _decline_unless
 
 _CATALYST = "org.apache.spark.sql.catalyst.expressions."
 _ALIAS = "__borealis_expression_"  # no user's column: in a select list a later item may refer to an earlier alias
 _FLOAT_IN_MAX = 10  # longer lists become a hash set in Spark, where -0.0 and 0.0 may differ
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d{1,6})?)?", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
-_FOLDED = frozenset({"add", "subtract", "multiply", "divide", "negate", "cast"})  # constants as people write them
-_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 20}
+_FOLDED = frozenset({"add", "subtract", "multiply", "divide", "negate", "cast", "convert"})  # as people write constants
+_COMPARISONS = frozenset({"eq", "eq_null_safe", "gt", "ge", "lt", "le", "in"})
+_SETTINGS = {
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.decimalOperations.allowPrecisionLoss": "true",
+}
 
 
 @cache
@@ -80,7 +86,7 @@ def translate_all(
     selected = [F.expr(sql).alias(f"{_ALIAS}{i}") for i, sql in enumerate(expressions.values())]
     trees = _project_list(frame.select(*selected))
     conf = frame.sparkSession.conf
-    exact = conf.get("spark.sql.ansi.enabled") == "true" and conf.get("spark.sql.session.timeZone") == "UTC"
+    exact = all(conf.get(setting) == value for setting, value in _SETTINGS.items())
     whole = [tree.fields.get("name") for tree in trees] == [f"{_ALIAS}{i}" for i in range(len(selected))]
     if not exact or (not whole and len(expressions) == 1):
         return dict.fromkeys(expressions)
@@ -125,10 +131,6 @@ def _expr_id(node: _Node) -> tuple[int, str]:
 
 
 # --- translating ------------------------------------------------------------------------------------------------------
-
-
-class _DeclinedError(Exception):
-    """There is no exact twin, or we are not sure that there is."""
 
 
 def _translate(
@@ -188,6 +190,7 @@ def _check_plain(expr: Expr) -> None:
         if part.function in ("add", "multiply") and part.type in INTEGRAL:
             constants = [_constant(operand) for operand in _chain(part, part.function)]
             _decline_unless(len(constants) == 2 or all(constants) or not any(constants[:-1]))
+        _decline_unless(part.function not in _COMPARISONS or numeric_rules.stays(part, _one_row))
         if part.function == "case":
             pairs, rest = divmod(len(args), 2)
             values = {*args[1 : 2 * pairs : 2], args[-1] if rest else Literal(None, part.type)}
@@ -339,12 +342,8 @@ def _timestamp(text: str) -> Literal:
 
 _Rule = Callable[[_Node, list[Expr]], Expr]
 _TRANSPARENT = frozenset({"Between", "NullIf", "Nvl", "Nvl2", "ZeroIfNull", "NullIfZero", "UnaryPositive"})
+_EXACT = frozenset({"add", "subtract", "multiply", "divide", "int_divide", "remainder", "negate", "abs"})
 _ORDERED = frozenset({*INTEGRAL, *FLOATING, "boolean", "string", "binary", "date", "timestamp"})
-
-
-def _decline_unless(sure: bool) -> None:
-    if not sure:
-        raise _DeclinedError
 
 
 def _known(args: list[Expr]) -> str:
@@ -381,69 +380,24 @@ def _test(function: str) -> _Rule:
 
 def _arithmetic(function: str, kinds: tuple[str, ...]) -> _Rule:
     def rule(node: _Node, args: list[Expr]) -> Expr:
+        _decline_unless(node.fields.get("failOnError", True) is True)
+        if function in _EXACT and (exact := numeric_rules.decimal_arithmetic(function, args)):
+            return exact
         kind = _known(args)
-        _decline_unless(kind in kinds and node.fields.get("failOnError", True) is True)
+        _decline_unless(kind in kinds)
         return Call(function, tuple(args), kind)
 
     return rule
 
 
 def _cast(node: _Node, args: list[Expr]) -> Expr:
-    """Only casts that cannot fail: the tree does not tell CAST from TRY_CAST."""
-    (arg,), kind = args, node.fields["dataType"]
-    _decline_unless(isinstance(kind, str) and arrow_type(kind) is not None)
-    if arg.type == kind:
-        return arg
-    if isinstance(arg, Literal):
-        return _cast_literal(arg, kind, node)
-    source, target = _DECIMAL.fullmatch(arg.type), _DECIMAL.fullmatch(kind)
-    if arg.type in INTEGRAL and kind in INTEGRAL:
-        _decline_unless(INTEGRAL.index(arg.type) < INTEGRAL.index(kind))
-    elif arg.type == "boolean":
-        _decline_unless(kind in INTEGRAL)
-    elif source and target:
-        (p, s), (p2, s2) = map(int, source.groups()), map(int, target.groups())
-        _decline_unless(s2 >= s and p2 - s2 >= p - s)
-    elif arg.type in INTEGRAL and target:
-        p2, s2 = map(int, target.groups())
-        _decline_unless(p2 - s2 >= _DIGITS[arg.type])
-    else:
-        _decline_unless(arg.type in (*INTEGRAL, *FLOATING) and kind in FLOATING)
-    return Call("cast", (arg,), kind)
-
-
-def _cast_literal(arg: Literal, kind: str, node: _Node) -> Expr:
-    """Fold as Spark folds: an exact or correctly rounded value, or nothing."""
-    if arg.value is None:
-        return Literal(None, kind)
-    _decline_unless(arg.type != "void")
-    if arg.type == "string":
-        _decline_unless(kind in ("date", "timestamp") and node.fields.get("timeZoneId") == "UTC")
-        return _date(arg.value) if kind == "date" else _timestamp(arg.value)
-    if arg.type in INTEGRAL and kind in INTEGRAL:
-        _decline_unless(INTEGRAL.index(arg.type) < INTEGRAL.index(kind))
-        return Literal(arg.value, kind)
-    if kind == "double" and (arg.type in INTEGRAL or arg.type.startswith("decimal")):
-        return Literal(repr(float(arg.value)), kind)
-    target = _DECIMAL.fullmatch(kind)
-    if target and (arg.type in INTEGRAL or arg.type.startswith("decimal")):
-        p, s = map(int, target.groups())
-        value = Decimal(arg.value)
-        _, digits, exponent = value.as_tuple()
-        scale = -exponent if isinstance(exponent, int) else s + 1
-        _decline_unless(scale <= s and len(digits) - scale <= p - s)
-        return Literal(str(value), kind)
-    if arg.type in (*INTEGRAL, *FLOATING) and kind in FLOATING:
-        return Call("cast", (arg,), kind)
-    raise _DeclinedError
+    return numeric_rules.cast(node, args, _one_row)
 
 
 def _in(_: _Node, args: list[Expr]) -> Expr:
-    kind, items = _known(args), args[1:]
+    kind = _known(args)
     _decline_unless(kind in _ORDERED or kind.startswith("decimal"))
-    _decline_unless(all(isinstance(item, Literal) for item in items) and len(items) > 0)
-    _decline_unless(kind not in FLOATING or len(items) <= _FLOAT_IN_MAX)
-    return Call("in", tuple(args), "boolean")
+    return numeric_rules.is_in(args, _FLOAT_IN_MAX)
 
 
 def _case(_: _Node, args: list[Expr]) -> Expr:
@@ -464,11 +418,10 @@ def _coalesce(_: _Node, args: list[Expr]) -> Expr:
     return Call("coalesce", tuple(args), _known(args))
 
 
-def _extreme(function: str) -> _Rule:
-    def rule(_: _Node, args: list[Expr]) -> Expr:
-        kind = _known(args)
-        _decline_unless(kind in (*INTEGRAL, "date", "timestamp"))
-        return Call(function, tuple(args), kind)
+def _rounded(function: str) -> _Rule:
+    def rule(node: _Node, args: list[Expr]) -> Expr:
+        _decline_unless(node.fields.get("failOnError", True) is True and node.fields.get("ansiEnabled", True) is True)
+        return numeric_rules.rounded(function, args)
 
     return rule
 
@@ -558,8 +511,13 @@ _RULES: dict[str, _Rule] = {
     "CaseWhen": _case,
     "NullIfResult": _null_if,
     "Coalesce": _coalesce,
-    "Greatest": _extreme("greatest"),
-    "Least": _extreme("least"),
+    "Greatest": lambda _, args: numeric_rules.extreme("greatest", args),
+    "Least": lambda _, args: numeric_rules.extreme("least", args),
+    "Round": _rounded("round"),
+    "BRound": _rounded("bround"),
+    "Floor": _rounded("floor"),
+    "Ceil": _rounded("ceil"),
+    "Signum": _rounded("sign"),
     "StartsWith": _text("starts_with"),
     "EndsWith": _text("ends_with"),
     "Contains": _text("contains"),
