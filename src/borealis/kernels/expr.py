@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from borealis.errors import TrainError
-from borealis.kernels import times
+from borealis.kernels import dates, strings, times
 from borealis.kernels.xxhash import xxhash64
 
 Values: TypeAlias = Any  # pa.Array | pa.ChunkedArray | pa.Scalar: literals stay scalars
@@ -160,7 +160,11 @@ class _FaultError(Exception):
     def told(self) -> TrainError:
         if self.what == "division by zero":
             hint = "filter out the rows with a zero divisor, or use try_divide or try_mod, which give null"
-        elif self.expr.function in TIMES:
+        elif self.expr.function == "split_item":
+            hint = "use split_part(text, sign, number), which gives an empty text"
+        elif self.what == "overflow" and self.expr.function in dates.RAISING:
+            hint = "filter out times so far away that Spark's type cannot hold the result"
+        elif self.expr.function in TIMES or self.expr.function in dates.RAISING:
             hint = "mend the value, or give the format: to_timestamp(t, 'dd/MM/yyyy HH:mm')"
         else:
             hint = f"cast to a type wider than {self.expr.type} first, or use try_add, try_subtract or try_multiply"
@@ -186,6 +190,8 @@ def _apply(expr: Call, values: list[Values]) -> Values:
     except ZeroDivisionError:
         raise _FaultError("division by zero", expr) from None
     except times.NotATimeError as error:
+        raise _FaultError(str(error), expr) from None
+    except strings.NoSuchPartError as error:
         raise _FaultError(str(error), expr) from None
     except OverflowError:
         raise _FaultError("overflow", expr) from None
@@ -260,7 +266,7 @@ def _null_spreads(expr: Expr) -> Iterator[str]:
     """Columns whose null makes the whole expression null; not through AND: null AND false is false."""
     if isinstance(expr, Column):
         yield expr.name
-    elif isinstance(expr, Call) and expr.function not in LAZY and expr.function not in NULL_TOLERANT:
+    elif isinstance(expr, Call) and not any(expr.function in kind for kind in (LAZY, NULL_TOLERANT, NULL_UNTOLD)):
         for arg in expr.args:
             yield from _null_spreads(arg)
 
@@ -276,7 +282,7 @@ def raises_itself(expr: Expr) -> bool:
                 return kind in INTEGRAL
             if function in ("divide", "int_divide", "remainder"):
                 return not _harmless_divisor(args[1], minus_one=function == "int_divide")
-            return function in TIMES or function == "to_long"
+            return function in TIMES or function in RAISING or function == "to_long"
     return False
 
 
@@ -336,7 +342,13 @@ LAZY: dict[str, Callable[[Call, Rows], Values]] = {
     "case": _lazy_case,
     "coalesce": _lazy_coalesce,
 }
-NULL_TOLERANT = frozenset({"eq_null_safe", "is_null", "is_not_null", "is_nan", "greatest", "least", "in", "xxhash64"})
+NULL_TOLERANT = frozenset({
+    "eq_null_safe", "is_null", "is_not_null", "is_nan", "greatest", "least", "in", "xxhash64", "concat_ws", "locate",
+})  # fmt: skip
+# Null if an argument is, but Spark does not test that first: it does not call them null-intolerant.
+NULL_UNTOLD = frozenset({
+    "concat", "trim", "ltrim", "rtrim", "right", "trunc", "date_trunc", "unix_timestamp", "to_timestamp",
+})  # fmt: skip
 
 
 # --- literals -------------------------------------------------------------------------------------------------------
@@ -490,11 +502,6 @@ def _concat(_: Call, *args: Values) -> Values:
     return pc.binary_join_element_wise(*args, pa.scalar("", pa.string()), null_handling="emit_null")
 
 
-def _substring(_: Call, text: Values, start: pa.Scalar, length: pa.Scalar) -> Values:
-    first = max(start.as_py() - 1, 0)  # Spark counts from 1, and takes 0 for 1
-    return pc.utf8_slice_codeunits(text, first, first + length.as_py())
-
-
 def _xxhash64(_: Call, *args: Values) -> Values:
     rows = next(len(arg) for arg in args if not isinstance(arg, pa.Scalar))  # the planner lets no constants through
     return xxhash64(list(args), rows)
@@ -565,12 +572,11 @@ FUNCTIONS: dict[str, Callable[..., Values]] = {
     "sqrt": lambda _, a: pc.sqrt(a),
     "length": lambda _, a: pc.utf8_length(a),
     "concat": _concat,
-    "substring": _substring,
-    "starts_with": lambda _, a, b: pc.starts_with(a, b.as_py()),
-    "ends_with": lambda _, a, b: pc.ends_with(a, b.as_py()),
-    "contains": lambda _, a, b: pc.match_substring(a, b.as_py()),
     "xxhash64": _xxhash64,
+    **strings.FUNCTIONS,
+    **dates.FUNCTIONS,
 }
+RAISING = dates.RAISING | {"split_item"}
 
 _INFIX = {
     "eq": "=", "gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq_null_safe": "<=>", "and": "AND", "or": "OR",
