@@ -340,8 +340,8 @@ def time_of_text(text: str, now: datetime) -> int:
     >>> time_of_text("T01:30", datetime(1970, 1, 2, tzinfo=UTC)) == (24 * 60 + 90) * 60 * SECOND_US
     True
     """
-    found = _CLOCK.fullmatch(text.rstrip(times.TRIMMED) if text.startswith("T") else text.strip(times.TRIMMED))
-    if found is None:
+    found = _CLOCK.fullmatch(text.strip(times.TRIMMED))
+    if found is None or (found[0].startswith("T") and not text.startswith("T")):  # no blank may come before a T
         return times.of_text(text)
     clock, zone = found.groups()
     try:

@@ -513,7 +513,7 @@ def _arrays(function: Callable[..., Values]) -> Callable[..., Values]:
     def applied(expr: Call, value: Values, *more: pa.Scalar) -> Values:
         if not isinstance(value, pa.Scalar):
             return function(_one(value), *(m.as_py() for m in more))
-        return function(pa.array([value.as_py()], value.type), *(m.as_py() for m in more))[0]
+        return function(_full(value, 1), *(m.as_py() for m in more))[0]
 
     return applied
 

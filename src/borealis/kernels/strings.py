@@ -38,8 +38,7 @@ def on_arrays(function: Callable[..., Values]) -> Callable[..., Values]:
     def applied(_: object, first: Values, *more: Values) -> Values:
         args = [_one(arg) for arg in (first, *more)]
         n = next((len(arg) for arg in args if not isinstance(arg, pa.Scalar)), None)
-        head = _repeated(args[0], n or 0) if n is not None else pa.array([args[0].as_py()], args[0].type)
-        result = function(head, *args[1:])
+        result = function(_repeated(args[0], 1 if n is None else n), *args[1:])  # Python has no value for every scalar
         return result if n is not None else result[0]
 
     return applied
@@ -109,7 +108,7 @@ def _points(ranges: str) -> list[int]:
 _STAND_INS = (
     dict.fromkeys(_points(_NEWER_CASED), "a")
     | dict.fromkeys(_points(_NEWER_IGNORED), "\u0301")
-    | dict.fromkeys(_points(_NEWER_OTHER), ".")
+    | dict.fromkeys(_points(_NEWER_OTHER), " ")
 )
 
 
