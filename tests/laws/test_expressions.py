@@ -455,7 +455,9 @@ def test_other_settings_decline(spark: SparkSession, empty: DataFrame) -> None:
         "trim(t) > '' AND k % l = 1",
         "k % l = 1 AND t || s > ''",
         "right(t, 2) > '' AND k % l = 1",
-        "date_trunc('hour', ts) > tt AND k % l = 1",
+        "date_trunc('hour', ts) > TIMESTAMP '2024-01-01' AND k % l = 1",
+        "k % l = 1 AND date_trunc('hour', ts) > TIMESTAMP '2024-01-01'",
+        "nullif(k, 5) > 0 AND k % l = 1",
         "year(ts) > 2000 AND k % l = 1",
     ],
 )

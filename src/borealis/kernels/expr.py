@@ -138,12 +138,14 @@ def mask(expr: Expr, table: Rows) -> Values:
     """The rows that pass a predicate; null counts as false.
 
     A row whose null fails the filter anyway does not raise: Spark tests those nulls first, whatever the order written.
+    Then part by part: a row for which one is false or null is out before the next is looked at.
     """
     try:
         value = _eager(expr, table, {})
     except _FaultError:
-        alive = _alive(expr, table)
-        value = _scatter(_lazy(expr, table.filter(alive)), alive, pa.bool_())
+        value = _alive(expr, table)
+        for part in _conjuncts(expr):
+            value = _one(pc.and_(value, pc.fill_null(_on(value, part, table), False)))
     if isinstance(value, pa.Scalar):
         value = _full(value, table.num_rows)
     return value.fill_null(False) if value.null_count else value
