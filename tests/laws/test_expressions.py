@@ -236,7 +236,8 @@ def random_expression(rng: Random, kind: str, depth: int) -> str:
     other = rng.choice(sorted(LEAVES))
     match form:
         case "form":
-            return re.sub(r"\{([a-z]+)\}", lambda hole: part(hole[1]), rng.choice(FORMS[kind]))
+            made = re.sub(r"\{([a-z]+)\}", lambda hole: part(hole[1]), rng.choice(FORMS[kind]))
+            return f"({made})" if kind == "boolean" else made
         case "if":
             return f"if({part('boolean')}, {part(kind)}, {part(kind)})"
         case "case":

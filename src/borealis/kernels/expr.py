@@ -602,6 +602,12 @@ def sql(expr: Expr) -> str:
             return f"'{value}'" if kind in ("string", "date", "timestamp") else str(value)
         case Call("cast" | "to_long", (arg,)):
             return sql(arg)
+        case Call("date_of" | "date_to_timestamp" | "text_to_timestamp" | "time_to_string", (arg,), kind):
+            return f"CAST({sql(arg)} AS {kind.upper()})"
+        case Call("split_item", (arg, sign, _, index)):
+            return f"split({sql(arg)}, {sql(sign)})[{sql(index)}]"
+        case Call("plus_micros" | "plus_months", (arg, count)):
+            return f"{_in_brackets(arg)} + INTERVAL {sql(count)} {expr.function[5:].upper()}"
         case Call("negate", (arg,)):
             return f"-{_in_brackets(arg)}"
         case Call(function, (a, b)) if function in _INFIX:
