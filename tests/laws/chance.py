@@ -135,10 +135,10 @@ PREDICATES = {
     "loose": ["{0} IS NOT NULL"],
 }
 CATALYST = {
-    "text": ["upper({0}) = 'A'", "length({0}) > 1", "{0} LIKE '%a%'"],
+    "text": ["initcap({0}) = 'A'", "length({0}) > 1", "{0} LIKE '%a%'"],
     "decimal": ["try_multiply({0}, 2) > 1.5"],
     "int": ["pmod({0}, 3) = 1"],
-    "time": ["date_trunc('MINUTE', {0}) = {0} OR true"],
+    "time": ["date_trunc('DECADE', {0}) = {0} OR true"],
 }
 EXPRESSIONS = {
     "int": ["{0} + 1", "CASE WHEN {0} > 1 THEN {0} END", "-{0}"],
@@ -151,7 +151,7 @@ EXPRESSIONS = {
     "loose": ["{0}"],
 }
 CATALYST_EXPRESSIONS = {
-    "text": ["upper({0})", "concat({0}, 'é')"],
+    "text": ["initcap({0})", "concat({0}, 'é')"],
     "decimal": ["try_add({0}, 1.25)"],
     "int": ["{0} * 3"],
 }

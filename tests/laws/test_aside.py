@@ -38,7 +38,7 @@ def kernels(errors: str) -> Diagram:
 def catalyst(errors: str) -> Diagram:
     """The same where Spark itself computes."""
     d = Diagram("catalyst", errors=errors)  # type: ignore[arg-type]
-    parts = d.input("a", DDL, slack="1 second").map(k="k", u="upper(s)", x="pmod(100, k)", y="100 div k")
+    parts = d.input("a", DDL, slack="1 second").map(k="k", u="initcap(s)", x="pmod(100, k)", y="100 div k")
     parts.filter("length(u) div (k - 1) >= 0 OR u IS NULL").output("out")
     parts.aggregate(by="u", over=window("2 seconds"), rows="count(*)", most="max(make_date(2020, k, 1))").output("w")
     return d

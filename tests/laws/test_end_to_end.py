@@ -23,7 +23,7 @@ def left_to_catalyst() -> Diagram:
     """Expressions that only Catalyst knows, before and behind stateful boxes."""
     d = Diagram("catalyst")
     a, b = (d.input(name, DDL, slack="1 second") for name in BOTH)
-    loud = a.map(k="k", loud="upper(s)", m="m * 2 + 1.25", minute="date_trunc('MINUTE', ts)")
+    loud = a.map(k="k", loud="initcap(s)", m="m * 2 + 1.25", minute="date_trunc('MINUTE', ts)")
     loud.aggregate(by=["loud", "minute"], over=window("4 seconds", "2 seconds"), n="count(*)", m="sum(m)").output(
         "loud"
     )

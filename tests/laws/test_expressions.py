@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from decimal import Decimal
 from random import Random
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from harness import examples
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -89,12 +91,39 @@ VALUES: dict[pa.DataType, list[Any]] = {
         -7.3,
     ],
     pa.float32(): [0.0, -0.0, 0.5, 1.0, -3.0, NAN, INF, -INF, float(np.float32(0.1)), float(np.float32(3.4e38))],
-    pa.string(): ["", "a", "ab", "b", "aé", "é", "x", "😀", "a\nb", "%", "a%", "é😀b", "￿", "ba"],
+    pa.string(): [
+        "",
+        "a",
+        "ab",
+        "b",
+        "aé",
+        "é",
+        "x",
+        "😀",
+        "a\nb",
+        "%",
+        "a%",
+        "é😀b",
+        "￿",
+        "ba",
+        " Ab ",
+        "ΑΣ",
+        "ß,İ",
+        "a,b,,",
+        "a\r\n",
+        "a_b\\c",
+        "2024-02-29",
+        "2024-2-30",
+        "2024-02-29 12:34:56.5",
+        "k=12",
+    ],
     pa.timestamp("us", "UTC"): [
         datetime.datetime(*x, tzinfo=UTC)
         for x in ((1970, 1, 1), (2024, 1, 1), (2024, 1, 1, 0, 0, 0, 1), (1, 1, 1), (1969, 12, 31, 23, 59, 59, 999999))
-    ],
-    pa.date32(): [datetime.date(*x) for x in ((1970, 1, 1), (2024, 2, 29), (1, 1, 1), (9999, 12, 31))],
+    ]
+    + [1_735_648_496_123_456, -(2**63), 2**63 - 1, -62_167_219_200_000_001],
+    pa.date32(): [datetime.date(*x) for x in ((1970, 1, 1), (2024, 2, 29), (1, 1, 1), (9999, 12, 31), (2026, 12, 31))]
+    + [-(2**31), 2**31 - 1, -719_529],
     pa.bool_(): [True, False],
     pa.decimal128(10, 2): [Decimal(x) for x in ("0.00", "1.00", "1.50", "-1.50", "99999999.99", "1.01")],
     pa.decimal128(38, 18): [
@@ -121,6 +150,7 @@ def random_table(rng: Random) -> pa.Table:
     for field in SCHEMA:
         values = numerals if field.name == "z" else VALUES[field.type]
         values = values[:8] if calm and pa.types.is_integer(field.type) else values
+        values = values[:5] if calm and pa.types.is_temporal(field.type) else values
         columns.append(pa.array([None if rng.random() < 0.2 else rng.choice(values) for _ in range(rows)], field.type))
     return pa.table(columns, schema=SCHEMA)
 
@@ -162,6 +192,51 @@ CASTS = {
     "boolean": ["long", "double", "decimal", "string"],
 }
 TYPES = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}
+# Functions of texts and times: the parts in braces are expressions of that type.
+FORMS: dict[str, list[str]] = {
+    "string": [
+        "upper({string})", "lower({string})", "trim({string})", "ltrim('a ', {string})", "btrim({string}, {string})",
+        "substring({string}, -2, 1)", "substring({string}, {integer}, {integer})", "left({string}, {integer})",
+        "right({string}, {integer})", "concat_ws({string}, {string}, {string}, s)", "replace({string}, 'a', {string})",
+        "reverse({string})", "repeat({string}, 2)", "lpad({string}, 3, 'xy')", "rpad({string}, 4, 'é')",
+        "translate({string}, 'aé,', 'b')", "split_part({string}, ',', 2)", "split({string}, ',')[1]",
+        "element_at(split({string}, ','), -1)", "substring_index({string}, ',', -2)",
+        "regexp_replace({string}, '[a-b]+', '-')", "regexp_extract({string}, '([a-z])=([0-9]+)', 2)",
+        "date_format({timestamp}, 'yyyy-MM-dd HH:mm:ss.SSS')", "from_unixtime({long})", "CAST({date} AS STRING)",
+        "CAST({timestamp} AS STRING)", "dayname({date})", "monthname({date})",
+    ],
+    "integer": [
+        "instr({string}, {string})", "locate({string}, {string})", "locate('b', {string}, {integer})",
+        "ascii({string})", "octet_length({string})", "year({date})", "quarter({date})", "month({timestamp})",
+        "day({date})", "dayofweek({date})", "weekday({date})", "dayofyear({date})", "weekofyear({date})",
+        "extract(YEAROFWEEK FROM {date})", "hour({timestamp})", "minute({timestamp})", "second({timestamp})",
+        "datediff({date}, {timestamp})", "unix_date({date})",
+    ],
+    "long": [
+        "unix_seconds({timestamp})", "unix_millis({timestamp})", "unix_micros({timestamp})",
+        "unix_timestamp({timestamp})", "unix_timestamp({date})", "timestampdiff(HOUR, {timestamp}, {timestamp})",
+        "timestampdiff(MONTH, {timestamp}, {timestamp})",
+    ],
+    "boolean": [
+        "{string} LIKE 'a_%'", "{string} LIKE '%a\\\\_b%'", "{string} ILIKE 'A%b%'", "{string} RLIKE '^a.?$'",
+        "{string} RLIKE '\\\\d{1,2}|é'", "startswith({string}, {string})", "endswith({string}, {string})",
+        "contains({string}, {string})", "equal_null({string}, {string})",
+    ],
+    "date": [
+        "date_add({date}, {integer})", "date_sub({date}, {short})", "add_months({date}, {integer})",
+        "add_months({date}, 1)", "last_day({date})", "next_day({date}, 'Mo')", "trunc({date}, 'MM')",
+        "trunc({date}, 'QUARTER')", "trunc({date}, 'WEEK')", "to_date({string})", "CAST({timestamp} AS DATE)",
+        "make_date({integer}, 2, 29)", "({date} - INTERVAL 3 DAYS)", "({date} + INTERVAL 1 YEAR)",
+        "to_date({string}, 'yyyy-MM-dd')", "date_from_unix_date({integer})",
+    ],
+    "timestamp": [
+        "date_trunc('HOUR', {timestamp})", "date_trunc('week', {timestamp})", "date_trunc('MONTH', {timestamp})",
+        "({timestamp} + INTERVAL 90 MINUTES)", "({timestamp} - INTERVAL 1 DAY)", "({timestamp} + INTERVAL 1 MONTH)",
+        "CAST({date} AS TIMESTAMP)", "CAST({string} AS TIMESTAMP)", "timestamp_seconds({long})",
+        "timestamp_millis({long})", "timestamp_micros({long})", "timestampadd(DAY, 3, {timestamp})",
+        "timestampadd(QUARTER, -1, {timestamp})", "to_timestamp({string}, 'yyyy-MM-dd')",
+    ],
+}  # fmt: skip
 ARITHMETIC = ("long", "integer", "short", "byte", "double", "float")
 
 
@@ -195,9 +270,14 @@ def random_expression(rng: Random, kind: str, depth: int) -> str:
         forms += ["div", "widen"]
     if kind == "boolean":
         forms = ["compare", "and", "or"] * 4 + ["not", "in", "not in", "between", "is null", "is not null", *forms]
+    if kind in FORMS:
+        forms += ["form"] * len(forms)
     form = rng.choice(forms)
     other = rng.choice(sorted(LEAVES))
     match form:
+        case "form":
+            made = re.sub(r"\{([a-z]+)\}", lambda hole: part(hole[1]), rng.choice(FORMS[kind]))
+            return f"({made})" if kind == "boolean" else made
         case "if":
             return f"if({part('boolean')}, {part(kind)}, {part(kind)})"
         case "case":
@@ -255,11 +335,8 @@ def random_batch(rng: Random) -> list[str]:
 
 
 def bits(values: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """What may be compared with ==: -0.0 is not 0.0, all NaNs are one, and dates are of any year."""
-    if pa.types.is_date(values.type):
-        return values.cast(pa.int32()).to_pylist()
-    if pa.types.is_timestamp(values.type):
-        return values.cast(pa.int64()).to_pylist()
+    """What may be compared with ==: -0.0 is not 0.0, all NaNs are one, and times are numbers: Python has not all."""
+    values = _plain(values)
     if not pa.types.is_floating(values.type):
         return values.to_pylist()
     return [None if x is None else "NaN" if np.isnan(x) else float(x).hex() for x in values.to_pylist()]
@@ -277,7 +354,7 @@ def sparks(frame: DataFrame, expressions: list[str]) -> list[list[Any] | str]:
     try:
         answer = frame.select(*[F.expr(sql).alias(f"x{i}") for i, sql in enumerate(expressions)]).toArrow()
         return [bits(values) for values in answer.columns]
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:  # a time that overflows is one of Java's own
         if len(expressions) == 1:
             return [f"raised {type(error).__name__}: {str(error)[:120]}"]
         return [answer for sql in expressions for answer in sparks(frame, [sql])]
@@ -300,12 +377,19 @@ def check(spark: SparkSession, table: pa.Table, expressions: list[str]) -> int:
         theirs[sql] = sparks(frame, [sql])[0]
     for sql in twins:
         if not same(mine[sql], theirs[sql]):
-            rows = f"pa.Table.from_pylist({table.to_pylist()!r}, schema=SCHEMA)"
+            numbers = {field.name: _plain(table.column(field.name)).to_pylist() for field in SCHEMA}
+            rows = f"pa.table({numbers!r}, schema=SCHEMA)"
             pytest.fail(
                 f"{sql}\n  twin  {twins[sql]}\n  ours  {mine[sql]}\n  Spark {theirs[sql]}\n"
                 f"replay: check(spark, {rows}, [{sql!r}])"
             )
     return len(twins)
+
+
+def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not pa.types.is_temporal(values.type):
+        return values
+    return values.cast(pa.int32() if pa.types.is_date(values.type) else pa.int64())
 
 
 def _arrow(frame: DataFrame, sql: str) -> pa.DataType:
@@ -354,14 +438,18 @@ TRANSLATED = [
     "int(z)",
     "CAST(z AS DECIMAL(10,2))", "CAST(z AS DOUBLE) > 0.5", "CAST(i AS FLOAT) + v", "m div 2.5",
     "CASE s WHEN 'ab' THEN 1 ELSE 0 END", "s NOT IN ('a', NULL)",
+    "upper(s)", "lower(s)", "s RLIKE 'a'", "s LIKE 'a_'", "s LIKE 'a%b'", "s ILIKE 'a'", "substring(s, -1, 1)",
+    "ts + INTERVAL 1 SECOND", "year(ts)", "CAST(ts AS DATE)", "trim(s) = 'x'", "split(s, ',')[0] = 'a'",
+    "date_trunc('hour', ts)", "unix_timestamp(ts)", "datediff(d, e) > 1", "date_add(d, 1)", "to_date(s)",
+    "hour(ts) BETWEEN 8 AND 18", "s RLIKE '^[a-z]+@[a-z]+[.]com$'", "date_format(ts, 'yyyy-MM-dd')",
 ]  # fmt: skip
 
 DECLINED = [
     "try_add(k, 1)", "try_divide(k, l)", "try_mod(k, l)", "try_multiply(k, 2)", "try_subtract(k, 1)",
-    "try_cast(s AS INT)", "upper(s)", "lower(s)", "s RLIKE 'a'", "s LIKE 'a_'",
-    "s LIKE 'a%b'", "s LIKE 'a!%' ESCAPE '!'", "s ILIKE 'a'", "s COLLATE UTF8_LCASE = 'x'", "n = X'00'", "rand()",
-    "current_timestamp()", "ts + INTERVAL 1 SECOND", "ts - tt", "year(ts)", "round(v, 2)", "exp(v)", "pmod(k, 3)",
-    "shiftleft(k, 1)", "1 / 0", "k + 1 / 0", "NULL", "hash(k)", "substring(s, -1, 1)", "array(k)",
+    "try_cast(s AS INT)",
+    "s LIKE 'a!%' ESCAPE '!'", "s COLLATE UTF8_LCASE = 'x'", "n = X'00'", "rand()",
+    "current_timestamp()", "ts - tt", "round(v, 2)", "exp(v)", "pmod(k, 3)",
+    "shiftleft(k, 1)", "1 / 0", "k + 1 / 0", "NULL", "hash(k)", "array(k)",
     "named_struct('a', k).a", "monotonically_increasing_id()",
     "sum(v)", "row_number() OVER (ORDER BY k)", "explode(array(k, l))", "exists(SELECT 1)", "CAST(v AS STRING)",
     "CAST(v AS DECIMAL(10,2))", "CAST(q AS INT)", "CAST(z AS FLOAT)", "-q", "abs(q)", "floor(v, 1)", "power(v, 2)",
@@ -371,7 +459,14 @@ DECLINED = [
     "m % i = 0.005",
     "CASE WHEN b THEN k % l WHEN c THEN k % l END",
     "1 + k + l", "k + 1 > 5 AND false", "if(k + 1 > 5, 2, 2)", "k + 1 > NULL", "isnull(k + 1)",
-    "k + 1 > 5 OR k + 1 > 5", "if(b, 0.0D, -0.0D)", "v * -0.0D", "if(false, 1 / 0, 1.0D)",
+    "k + 1 > 5 OR k + 1 > 5", "if(b, 0.0D, -0.0D)", "v * -0.0D", "INTERVAL 1 DAY",
+    "s RLIKE '(a)\\\\1'", "s RLIKE 'a(?=b)'", "s RLIKE '\\\\bx'", "s RLIKE '(?i)a'", "s RLIKE 'a++'",
+    "s RLIKE '[a&&b]'",
+    "s RLIKE '\\\\r$'", "s RLIKE t", "s LIKE t", "s LIKE ANY ('a%', 'b%')", "initcap(s)", "split(s, ',')",
+    "split(s, '[,;]')[0]", "regexp_replace(s, 'a*', 'b')", "regexp_replace(s, 'a', '$0')", "lpad(s, i)",
+    "repeat(s, 10000000)", "split_part(s, ',', 0)", "date_format(ts, 'EEE')", "months_between(ts, tt)",
+    "d > TIMESTAMP '2024-01-01 00:00:00'", "timestampdiff(MICROSECOND, ts, tt)", "try_to_date(s)",
+    "try_to_timestamp(s)", "date_trunc('decade', ts)", "ts - tt > INTERVAL 1 HOUR", "if(false, 1 / 0, 1.0D)",
 ]  # fmt: skip
 
 
@@ -421,6 +516,14 @@ def test_other_settings_decline(spark: SparkSession, empty: DataFrame) -> None:
         "v > 0 AND k % l > 0",
         "s > '' AND k % l = 1",
         "NOT (b AND k > 5)",
+        "upper(t) > '' AND k % l = 1",
+        "trim(t) > '' AND k % l = 1",
+        "k % l = 1 AND t || s > ''",
+        "right(t, 2) > '' AND k % l = 1",
+        "date_trunc('hour', ts) > TIMESTAMP '2024-01-01' AND k % l = 1",
+        "k % l = 1 AND date_trunc('hour', ts) > TIMESTAMP '2024-01-01'",
+        "nullif(k, 5) > 0 AND k % l = 1",
+        "year(ts) > 2000 AND k % l = 1",
     ],
 )
 def test_a_mask_is_sparks_filter(spark: SparkSession, sql: str) -> None:

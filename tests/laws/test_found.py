@@ -30,7 +30,7 @@ ROWS = pa.table({"ts": times([1, 2, 3]), "k": pa.array([1, 2, 3], pa.int32()), "
 def test_a_union_across_levels_has_each_row_once(spark: SparkSession, buckets: int) -> None:
     d = Diagram("levels")
     a = d.input("a", "ts TIMESTAMP, k INT, s STRING")
-    a.filter("k > 0").union(a.filter("upper(s) = 'A'")).output("out")
+    a.filter("k > 0").union(a.filter("initcap(s) = 'A'")).output("out")
     a.aggregate(by="k", over=window("1 second"), n="count(*)").output("keyed")
     story = tell(d.validate(), {"a": ROWS})
     outputs = run_story(story, compiled(story.spec.to_yaml(), spark, buckets), (), Luck(), spark)

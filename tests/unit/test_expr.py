@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from decimal import Decimal
 
@@ -9,7 +10,10 @@ import pyarrow as pa
 import pytest
 
 from borealis.errors import TrainError
+from borealis.kernels.dates import time_of_text
 from borealis.kernels.expr import Call, Column, Expr, Literal, column, evaluate, from_json, mask, sql, to_json
+from borealis.kernels.strings import java_regex
+from borealis.kernels.times import NotATimeError
 
 NAN = float("nan")
 K, L = Column("k", "long"), Column("l", "long")
@@ -184,3 +188,147 @@ def test_an_expression_reads_like_sql() -> None:
     assert (
         sql(Call("multiply", (Call("add", (K, ONE), "long"), Call("negate", (L,), "long")), "long")) == "(k + 1) * -l"
     )
+
+
+def call(function: str, kind: str, *args: Expr) -> Call:
+    return Call(function, args, kind)
+
+
+def text(value: str) -> Literal:
+    return Literal(value, "string")
+
+
+def number(value: int) -> Literal:
+    return Literal(str(value), "integer")
+
+
+S, T = Column("s", "string"), Column("t", "string")
+
+
+@pytest.mark.parametrize(
+    ("expr", "answer"),
+    [
+        (call("upper", "string", S), ["STRASSE", "ΟΔΌΣ", "\ua7dcX", None]),
+        (call("lower", "string", call("upper", "string", S)), ["strasse", "οδός", "\u019bx", None]),
+        (call("substring", "string", S, number(-3), number(2)), ["aß", "δό", "\u019b", None]),
+        (call("left", "string", S, number(-1)), ["", "", "", None]),
+        (call("right", "string", S, number(2)), ["ße", "ός", "\u019bx", None]),
+        (call("rpad", "string", S, number(8), text("-=")), ["straße-=", "οδός-=-=", "\u019bx-=-=-=", None]),
+        (call("lpad", "string", S, number(2), text("-")), ["st", "οδ", "\u019bx", None]),
+        (call("position", "integer", S, text("ό")), [0, 3, 0, None]),
+        (call("position", "integer", S, text("")), [1, 1, 1, None]),
+        (call("locate", "integer", text("r"), S, Literal(None, "integer")), [0, 0, 0, 0]),
+        (call("translate", "string", S, text("ßόx"), text("so")), ["strase", "οδoς", "\u019b", None]),
+        (call("concat_ws", "string", text("-"), T, S), ["t-straße", "οδός", "\u019bx", "t"]),
+        (call("concat_ws", "string", T, S), ["straße", None, None, ""]),
+        (call("split_part", "string", S, text("ß"), number(2)), ["e", "", "", None]),
+    ],
+)
+def test_texts_go_by_code_points(expr: Expr, answer: list[object]) -> None:
+    table = pa.table({"s": ["straße", "οδός", "\u019bx", None], "t": ["t", None, None, "t"]})
+    assert evaluate(expr, table).to_pylist() == answer
+    assert evaluate(expr, table.slice(1)).to_pylist() == answer[1:]
+    assert len(evaluate(expr, table.slice(0, 0))) == 0
+
+
+def test_sigma_at_the_end_of_a_word_beside_letters_that_python_may_not_know() -> None:
+    words = pa.table({"s": ["AΣ", "AΣ\u0897", "AΣ\u1c89", "\u1c89Σ", "AΣ\u0295B"]})
+    lower = evaluate(call("lower", "string", S), words).to_pylist()
+    assert lower == ["aς", "aς\u0897", "aσ\u1c8a", "\u1c8aς", "aς\u0295b"]
+
+
+def test_a_part_that_is_not_there_is_an_error_that_says_what_to_do() -> None:
+    second = call("split_item", "string", S, text(","), number(-1), number(1))
+    assert evaluate(second, pa.table({"s": ["a,b", None, ",,"]})).to_pylist() == ["b", None, ""]
+    with pytest.raises(TrainError, match=r"no part 1 among 1 in `split\(s, ','\)\[1\]`.*split_part"):
+        evaluate(second, pa.table({"s": ["a,b", "a"]}))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("a$", ["a", "a\n", "a\r\n", "a\u2028"]),
+        ("^a.$", ["ab", "ab\n"]),
+        ("[^,]+$", ["a", "a\n", "a\r\n", "a\u2028", "ab", "ab\n", "\r\n", "a\x0bb"]),
+        ("^$", ["\r\n"]),
+        ("\\s", ["a\n", "a\r\n", "ab\n", "\r\n", "a\x0bb"]),
+    ],
+)
+def test_a_pattern_ends_where_java_says_that_a_line_ends(pattern: str, found: list[str]) -> None:
+    texts = ["a", "a\n", "a\r\n", "a\u2028", "ab", "ab\n", "\r\n", "a\x0bb"]
+    regex = java_regex(pattern)
+    assert regex is not None
+    hits = evaluate(call("rlike", "boolean", S, text(regex.regex)), pa.table({"s": texts})).to_pylist()
+    assert [one for one, hit in zip(texts, hits, strict=True) if hit] == found
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(a)\\1",
+        "a(?=b)",
+        "\\bx",
+        "(?i)a",
+        "a++",
+        "[a&&b]",
+        "[[a]]",
+        "\\r$",
+        "a{2000}",
+        "(ab)*",
+        "\\p{L}",
+        "a{,2}",
+        "(a",
+        "$a",
+    ],
+)
+def test_a_pattern_that_java_may_read_differently_is_not_translated(pattern: str) -> None:
+    assert java_regex(pattern) is None
+
+
+TS, D, N = Column("ts", "timestamp"), Column("d", "date"), Column("n", "integer")
+DAY_US = 86_400_000_000
+
+
+@pytest.mark.parametrize(
+    ("expr", "answer"),
+    [
+        (call("year", "integer", D), [1970, 1969, 5881580, -5877641, None]),
+        (call("weekofyear", "integer", D), [1, 1, 28, 26, None]),
+        (call("date_add", "date", D, number(1)), [1, 0, -(2**31), -(2**31) + 1, None]),
+        (call("last_day", "date", D), [30, -1, -(2**31) + 19, -(2**31) + 7, None]),
+        (call("hour", "integer", TS), [0, 23, 4, 19, None]),
+        (call("unix_seconds", "long", TS), [0, -1, 9223372036854, -9223372036855, None]),
+        (call("unix_timestamp", "long", TS), [0, 0, 9223372036854, -9223372036854, None]),
+        (call("date_of", "date", TS), [0, -1, 106751991, -106751992, None]),
+    ],
+)
+def test_times_have_one_calendar_whatever_the_year(expr: Expr, answer: list[object]) -> None:
+    days = pa.array([0, -1, 2**31 - 1, -(2**31), None], pa.int32()).cast(pa.date32())
+    micros = pa.array([0, -1, 2**63 - 1, -(2**63), None], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    made = evaluate(expr, pa.table({"d": days, "ts": micros}))
+    assert (made.cast(pa.int32()) if pa.types.is_date(made.type) else made).to_pylist() == answer
+
+
+def test_times_that_overflow_raise() -> None:
+    far = pa.table({
+        "ts": pa.array([2**63 - 1], pa.int64()).cast(pa.timestamp("us", "UTC")),
+        "d": pa.array([2**31 - 1], pa.int32()).cast(pa.date32()),
+    })  # fmt: skip
+    for expr in (
+        call("plus_micros", "timestamp", TS, Literal("1", "long")),
+        call("plus_months", "timestamp", TS, number(1)),
+        call("add_months", "date", D, number(1)),
+        call("date_to_timestamp", "timestamp", D),
+    ):
+        with pytest.raises(TrainError, match=r"overflow.*filter out times"):
+            evaluate(expr, far)
+    with pytest.raises(TrainError, match="'2024-02-30' is no time"):
+        evaluate(call("to_date", "date", S), pa.table({"s": ["2024-02-29", "2024-02-30"]}))
+
+
+def test_a_time_without_a_date_is_one_of_today_in_its_zone() -> None:
+    now = datetime.datetime(1970, 1, 2, 23, 30, tzinfo=datetime.UTC)
+    assert time_of_text("1:00", now) == DAY_US + 3600 * 10**6
+    assert time_of_text("T01:00:00+01:00", now) == 2 * DAY_US  # there it is the third already
+    with pytest.raises(NotATimeError):
+        time_of_text(" T1:00", now)

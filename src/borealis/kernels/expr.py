@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from borealis.errors import TrainError
-from borealis.kernels import casts, decimals, rounding, times
+from borealis.kernels import casts, dates, decimals, rounding, strings, times
 from borealis.kernels.xxhash import xxhash64
 
 Values: TypeAlias = Any  # pa.Array | pa.ChunkedArray | pa.Scalar: literals stay scalars
@@ -139,12 +139,14 @@ def mask(expr: Expr, table: Rows) -> Values:
     """The rows that pass a predicate; null counts as false.
 
     A row whose null fails the filter anyway does not raise: Spark tests those nulls first, whatever the order written.
+    Then part by part: a row for which one is false or null is out before the next is looked at.
     """
     try:
         value = _eager(expr, table, {})
     except _FaultError:
-        alive = _alive(expr, table)
-        value = _scatter(_lazy(expr, table.filter(alive)), alive, pa.bool_())
+        value = _alive(expr, table)
+        for part in _conjuncts(expr):
+            value = _one(pc.and_(value, pc.fill_null(_on(value, part, table), False)))
     if isinstance(value, pa.Scalar):
         value = _full(value, table.num_rows)
     return value.fill_null(False) if value.null_count else value
@@ -165,7 +167,11 @@ class _FaultError(Exception):
             hint = "mend the value, or use try_cast, which gives null"
         elif self.expr.function in rounding.FUNCTIONS:
             hint = f"filter out the rows whose result does not fit into {casts.name(self.expr.type)}"
-        elif self.expr.function in TIMES:
+        elif self.expr.function == "split_item":
+            hint = "use split_part(text, sign, number), which gives an empty text"
+        elif self.what == "overflow" and self.expr.function in dates.RAISING:
+            hint = "filter out times so far away that Spark's type cannot hold the result"
+        elif self.expr.function in TIMES or self.expr.function in dates.RAISING:
             hint = "mend the value, or give the format: to_timestamp(t, 'dd/MM/yyyy HH:mm')"
         else:
             hint = f"cast to a type wider than {self.expr.type} first, or use try_add, try_subtract or try_multiply"
@@ -191,6 +197,8 @@ def _apply(expr: Call, values: list[Values]) -> Values:
     except ZeroDivisionError:
         raise _FaultError("division by zero", expr) from None
     except (times.NotATimeError, casts.MalformedError) as error:
+        raise _FaultError(str(error), expr) from None
+    except strings.NoSuchPartError as error:
         raise _FaultError(str(error), expr) from None
     except OverflowError:
         raise _FaultError("overflow", expr) from None
@@ -265,7 +273,7 @@ def _null_spreads(expr: Expr) -> Iterator[str]:
     """Columns whose null makes the whole expression null; not through AND: null AND false is false."""
     if isinstance(expr, Column):
         yield expr.name
-    elif isinstance(expr, Call) and expr.function not in LAZY and expr.function not in NULL_TOLERANT:
+    elif isinstance(expr, Call) and not any(expr.function in kind for kind in (LAZY, NULL_TOLERANT, NULL_UNTOLD)):
         for arg in expr.args:
             yield from _null_spreads(arg)
 
@@ -284,7 +292,7 @@ def raises_itself(expr: Expr) -> bool:
                 return not _harmless_divisor(args[1], minus_one=minus_one) or _too_many_digits(function, args)
             if function in rounding.FUNCTIONS:
                 return rounding.may_fail(function, args[0].type, kind)
-            return function in TIMES or function in ("to_long", "convert")
+            return function in TIMES or function in RAISING or function in ("to_long", "convert")
     return False
 
 
@@ -352,7 +360,13 @@ LAZY: dict[str, Callable[[Call, Rows], Values]] = {
     "case": _lazy_case,
     "coalesce": _lazy_coalesce,
 }
-NULL_TOLERANT = frozenset({"eq_null_safe", "is_null", "is_not_null", "is_nan", "greatest", "least", "in", "xxhash64"})
+NULL_TOLERANT = frozenset({
+    "eq_null_safe", "is_null", "is_not_null", "is_nan", "greatest", "least", "in", "xxhash64", "concat_ws", "locate",
+})  # fmt: skip
+# Null if an argument is, but Spark does not test that first: it does not call them null-intolerant.
+NULL_UNTOLD = frozenset({
+    "concat", "trim", "ltrim", "rtrim", "right", "trunc", "date_trunc", "unix_timestamp", "to_timestamp",
+})  # fmt: skip
 
 
 # --- literals -------------------------------------------------------------------------------------------------------
@@ -538,11 +552,6 @@ def _concat(_: Call, *args: Values) -> Values:
     return pc.binary_join_element_wise(*args, pa.scalar("", pa.string()), null_handling="emit_null")
 
 
-def _substring(_: Call, text: Values, start: pa.Scalar, length: pa.Scalar) -> Values:
-    first = max(start.as_py() - 1, 0)  # Spark counts from 1, and takes 0 for 1
-    return pc.utf8_slice_codeunits(text, first, first + length.as_py())
-
-
 def _xxhash64(_: Call, *args: Values) -> Values:
     rows = next(len(arg) for arg in args if not isinstance(arg, pa.Scalar))  # the planner lets no constants through
     return xxhash64(list(args), rows)
@@ -554,7 +563,7 @@ def _arrays(function: Callable[..., Values]) -> Callable[..., Values]:
     def applied(expr: Call, value: Values, *more: pa.Scalar) -> Values:
         if not isinstance(value, pa.Scalar):
             return function(_one(value), *(m.as_py() for m in more))
-        return function(pa.array([value.as_py()], value.type), *(m.as_py() for m in more))[0]
+        return function(_full(value, 1), *(m.as_py() for m in more))[0]
 
     return applied
 
@@ -615,12 +624,11 @@ FUNCTIONS: dict[str, Callable[..., Values]] = {
     "sqrt": lambda _, a: pc.sqrt(a),
     "length": lambda _, a: pc.utf8_length(a),
     "concat": _concat,
-    "substring": _substring,
-    "starts_with": lambda _, a, b: pc.starts_with(a, b.as_py()),
-    "ends_with": lambda _, a, b: pc.ends_with(a, b.as_py()),
-    "contains": lambda _, a, b: pc.match_substring(a, b.as_py()),
     "xxhash64": _xxhash64,
+    **strings.FUNCTIONS,
+    **dates.FUNCTIONS,
 }
+RAISING = dates.RAISING | {"split_item"}
 
 _INFIX = {
     "eq": "=", "gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq_null_safe": "<=>", "and": "AND", "or": "OR",
@@ -646,6 +654,12 @@ def sql(expr: Expr) -> str:
             return sql(arg)
         case Call("convert", (arg,), kind):
             return f"CAST({sql(arg)} AS {casts.name(kind)})"
+        case Call("date_of" | "date_to_timestamp" | "text_to_timestamp" | "time_to_string", (arg,), kind):
+            return f"CAST({sql(arg)} AS {kind.upper()})"
+        case Call("split_item", (arg, sign, _, index)):
+            return f"split({sql(arg)}, {sql(sign)})[{sql(index)}]"
+        case Call("plus_micros" | "plus_months", (arg, count)):
+            return f"{_in_brackets(arg)} + INTERVAL {sql(count)} {expr.function[5:].upper()}"
         case Call("negate", (arg,)):
             return f"-{_in_brackets(arg)}"
         case Call(function, (a, b)) if function in _INFIX:

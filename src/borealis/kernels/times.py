@@ -24,7 +24,7 @@ SECOND_US = 1_000_000
 DAY_US = 86_400 * SECOND_US
 _TIMESTAMP = pa.timestamp("us", "UTC")
 _LONG = (-(2**63), 2**63 - 1)
-_TRIMMED = "".join(map(chr, range(33))) + "\x7f"  # what Spark cuts off at the ends of a text
+TRIMMED = "".join(map(chr, range(33))) + "\x7f"  # what Spark cuts off at the ends of a text
 _YEAR_MOST = 9999  # that Python knows
 ERA_DAYS = 146_097  # four hundred years
 
@@ -83,14 +83,14 @@ def _each(strings: Array, parse: Any) -> Array:
 
 def of_text(text: str) -> int:
     """The microseconds since 1970 that a text stands for; the truth that the fast way is held to."""
-    found = _TEXT.fullmatch(text.strip(_TRIMMED))
+    found = _TEXT.fullmatch(text.strip(TRIMMED))
     if found is None:
         raise NotATimeError(text)
     sign, year, month, day, hour, minute, second, fraction, zone = found.groups()
     years = -int(year) if sign == "-" else int(year)
     date = (years, int(month or 1), int(day or 1))
     local = _instant(text, date, (int(hour or 0), int(minute or 0), int(second or 0)), _micros(fraction or ""))
-    return _checked(text, local if zone is None else _in_zone(text, local, years, zone.strip(_TRIMMED)))
+    return _checked(text, local if zone is None else _in_zone(text, local, years, zone.strip(TRIMMED)))
 
 
 def _micros(fraction: str) -> int:
@@ -103,6 +103,13 @@ def _instant(text: str, date: tuple[int, int, int], time: tuple[int, int, int], 
         raise NotATimeError(text)
     days = days_since_1970(year, month, day)
     return ((days * 24 + hour) * 60 + minute) * 60 * SECOND_US + second * SECOND_US + micros
+
+
+def day_number(year: int, month: int, day: int) -> int | None:
+    """The days since 1970, or None if there is no such day."""
+    if not (1 <= month <= 12 and 1 <= day <= days_of(year, month)):
+        return None
+    return days_since_1970(year, month, day)
 
 
 def days_of(year: int, month: int) -> int:

@@ -37,11 +37,12 @@ from borealis.kernels.expr import (
     evaluation_order,
     raises_itself,
 )
-from borealis.kernels.times import compiled_format
+from borealis.kernels.times import DAY_US, compiled_format
 from borealis.kernels.xxhash import SEED, can_hash
-from borealis.plan import numeric_rules
+from borealis.plan import numeric_rules, text_rules
 from borealis.plan.numeric_rules import DeclinedError as _DeclinedError
 from borealis.plan.numeric_rules import decline_unless as _decline_unless
+from borealis.plan.text_rules import TextRule
 
 _CATALYST = "org.apache.spark.sql.catalyst.expressions."
 _ALIAS = "__borealis_expression_"  # no user's column: in a select list a later item may refer to an earlier alias
@@ -191,6 +192,8 @@ def _check_plain(expr: Expr) -> None:
             constants = [_constant(operand) for operand in _chain(part, part.function)]
             _decline_unless(len(constants) == 2 or all(constants) or not any(constants[:-1]))
         _decline_unless(part.function not in _COMPARISONS or numeric_rules.stays(part, _one_row))
+        if any(isinstance(arg, Call) and arg.function == "date_to_timestamp" for arg in args):
+            _decline_unless(not any(map(_constant, args)))  # compared with a constant, Spark may leave out the cast
         if part.function == "case":
             pairs, rest = divmod(len(args), 2)
             values = {*args[1 : 2 * pairs : 2], args[-1] if rest else Literal(None, part.type)}
@@ -266,6 +269,7 @@ class _Translation:
         self.common: Expr | None = None  # what BETWEEN and NULLIF compute once
 
     def of(self, node: _Node) -> Expr:
+        node = _fused(node)
         name, children = node.name, node.children
         if name == "AttributeReference":
             return self.attribute(node)
@@ -281,7 +285,7 @@ class _Translation:
             return self.of(children[0])
         if name not in self.rules:
             raise _DeclinedError
-        if (name == "Like" and self.escapes) or (name == "Cast" and self.tries):
+        if (name in ("Like", "ILike") and self.escapes) or (name == "Cast" and self.tries):
             raise _DeclinedError
         expr = self.rules[name](node, [self.of(child) for child in children])
         if arrow_type(expr.type) is None:
@@ -307,12 +311,26 @@ class _Translation:
             self.common = None
 
 
+def _fused(node: _Node) -> _Node:
+    """What has no type here but in one place: an item of a split text, and a constant interval."""
+    match node:
+        case _Node("GetArrayItem" | "ElementAt" as name, fields, (_Node("StringSplit", _, texts), index)):
+            return _Node("SplitItem", {**fields, "counts from": int(name == "ElementAt")}, (*texts, index))
+        case _Node("UnaryMinus", _, (_Node("Literal", literal, ()),)) if literal["dataType"] in text_rules.INTERVALS:
+            return _Node("Literal", {**literal, "value": str(-int(literal["value"]))}, ())
+        case _Node("ExtractANSIIntervalDays", _, (_Node("Literal", literal, ()),)):
+            return _Node("Literal", {"value": str(int(literal["value"]) // DAY_US), "dataType": "integer"}, ())
+    return node
+
+
 def _literal(node: _Node) -> Literal:
     value, kind = node.fields["value"], node.fields["dataType"]
     if not isinstance(kind, str):
         raise _DeclinedError
     if value is None and (kind == "void" or arrow_type(kind) is not None):
         return Literal(None, kind)
+    if kind in text_rules.INTERVALS and isinstance(value, str):  # its rules take it; no other knows such a type
+        return Literal(value, kind)
     if arrow_type(kind) is None or kind == "binary" or not isinstance(value, str):  # a binary's text is its address
         raise _DeclinedError
     if kind == "date":
@@ -341,7 +359,9 @@ def _timestamp(text: str) -> Literal:
 
 
 _Rule = Callable[[_Node, list[Expr]], Expr]
-_TRANSPARENT = frozenset({"Between", "NullIf", "Nvl", "Nvl2", "ZeroIfNull", "NullIfZero", "UnaryPositive"})
+_TRANSPARENT = text_rules.TRANSPARENT | {
+    "Between", "NullIf", "Nvl", "Nvl2", "ZeroIfNull", "NullIfZero", "UnaryPositive",
+}  # fmt: skip
 _EXACT = frozenset({"add", "subtract", "multiply", "divide", "int_divide", "remainder", "negate", "abs"})
 _ORDERED = frozenset({*INTEGRAL, *FLOATING, "boolean", "string", "binary", "date", "timestamp"})
 
@@ -391,6 +411,9 @@ def _arithmetic(function: str, kinds: tuple[str, ...]) -> _Rule:
 
 
 def _cast(node: _Node, args: list[Expr]) -> Expr:
+    (arg,), kind = args, node.fields["dataType"]
+    if arg.type != kind and (made := text_rules.time_cast(node.fields, args)) is not None:
+        return made
     return numeric_rules.cast(node, args, _one_row)
 
 
@@ -426,31 +449,6 @@ def _rounded(function: str) -> _Rule:
     return rule
 
 
-def _text(function: str) -> _Rule:
-    def rule(_: _Node, args: list[Expr]) -> Expr:
-        text, pattern = args
-        _decline_unless(_known(args) == "string" and isinstance(pattern, Literal) and pattern.value is not None)
-        _decline_unless(not isinstance(text, Literal))
-        return Call(function, (text, pattern), "boolean")
-
-    return rule
-
-
-def _like(node: _Node, args: list[Expr]) -> Expr:
-    """Only % at the ends: then LIKE is equality, a prefix, a suffix or a part."""
-    text, pattern = args
-    if not isinstance(pattern, Literal) or pattern.value is None or _known(args) != "string":
-        raise _DeclinedError
-    plain = pattern.value.strip("%")
-    _decline_unless(not set(plain) & set("%_\\"))
-    part: list[Expr] = [text, Literal(plain, "string")]
-    match pattern.value.startswith("%"), pattern.value.endswith("%"):
-        case False, False:
-            return _compare("eq")(node, part)
-        case before, after:
-            return _text("contains" if before and after else "ends_with" if before else "starts_with")(node, part)
-
-
 def _length(_: _Node, args: list[Expr]) -> Expr:
     _decline_unless(_known(args) == "string")
     return Call("length", tuple(args), "integer")
@@ -459,16 +457,6 @@ def _length(_: _Node, args: list[Expr]) -> Expr:
 def _concat(_: _Node, args: list[Expr]) -> Expr:
     _decline_unless(len(args) > 0 and _known(args) == "string")
     return Call("concat", tuple(args), "string")
-
-
-def _substring(_: _Node, args: list[Expr]) -> Expr:
-    text, *bounds = args
-    _decline_unless(text.type == "string" and len(bounds) == 2)
-    for bound in bounds:
-        if not isinstance(bound, Literal) or bound.value is None or bound.type != "integer":
-            raise _DeclinedError
-        _decline_unless(0 <= int(bound.value) < 2**30)
-    return Call("substring", tuple(args), "string")
 
 
 def _xxhash64(node: _Node, args: list[Expr]) -> Expr:
@@ -518,19 +506,21 @@ _RULES: dict[str, _Rule] = {
     "Floor": _rounded("floor"),
     "Ceil": _rounded("ceil"),
     "Signum": _rounded("sign"),
-    "StartsWith": _text("starts_with"),
-    "EndsWith": _text("ends_with"),
-    "Contains": _text("contains"),
-    "Like": _like,
     "Length": _length,
     "Concat": _concat,
-    "Substring": _substring,
     "XxHash64": _xxhash64,
 }
 
 
 def _decline() -> Expr:
     raise _DeclinedError
+
+
+def _text_rule(rule: TextRule) -> _Rule:
+    return lambda node, args: rule(node.fields, args) or _decline()
+
+
+_RULES |= {name: _text_rule(rule) for name, rule in text_rules.RULES.items()}
 
 
 # --- times of an input's rows ---------------------------------------------------------------------------------------
