@@ -15,7 +15,6 @@ import json
 import math
 import os
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -28,12 +27,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .measuring import Say, part_by_part, terminable
+from .measuring import Say, end_session, part_by_part, terminable
 
 MASTER = "local[2]"
 JOB = Path(__file__).with_name("job.py")
 JOB_S_MOST = 420.0  # no job takes longer, or something is wrong
-GOODBYE_S = 8.0  # for a job to clear up after an interrupt
 ROOM_BYTES = 3 << 30  # wanted on tmpfs, for files, checkpoints and trains
 FILE_ROWS = 500_000
 LIVE_ROWS_PER_S = 1_000
@@ -277,24 +275,10 @@ def _ask(given: dict[str, Any]) -> Any:
     except subprocess.TimeoutExpired:
         raise RuntimeError(f"the job {given} took more than {JOB_S_MOST:.0f} s") from None
     finally:
-        _end(process)
+        end_session(process)
     if process.returncode:
         raise RuntimeError(f"the job {given} failed:\n{err[-4000:]}")
     return json.loads(out)
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """The job may still clear up; then its whole session goes, with its JVM and its workers."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.communicate(timeout=GOODBYE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return
 
 
 # -- queries

@@ -48,7 +48,7 @@ Windows = dict[tuple[int, int], tuple[int, float]]  # (end in seconds, key) to c
 
 def measure(rows: int = 6_000_000, runs: int = 3) -> dict[str, Any]:
     """Medians of alternating runs, in input rows per second, both held to the same results."""
-    with _broker() as broker, tempfile.TemporaryDirectory(prefix="borealis-io-", dir=_memory()) as home:
+    with running_broker() as broker, tempfile.TemporaryDirectory(prefix="borealis-io-", dir=_memory()) as home:
         come = broker.topic(f"come-{uuid4().hex[:8]}", PARTITIONS, retention_ms="-1")
         fill(broker, come, rows)
         rates: dict[str, list[float]] = {"ours": [], "native": []}
@@ -167,7 +167,8 @@ def _job(engine: str, broker: str, come: str, go: str, home: Path) -> None:
 
 
 @contextmanager
-def _broker() -> Iterator[Broker]:
+def running_broker() -> Iterator[Broker]:
+    """A broker of its own, or the one that tests run; Spark's connector is wanted, too."""
     why = missing() or ("" if connector() else "Spark's Kafka connector is not there")
     if why:
         raise BorealisError(why, hint="fetch what is missing: python benchmarks/kafka_broker.py fetch")

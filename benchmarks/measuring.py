@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+GOODBYE_S = 8.0  # for a job to clear up after an interrupt
 Say = Callable[[str], None]
 Lines = list[dict[str, Any]]
 
@@ -44,6 +46,20 @@ def terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def end_session(process: subprocess.Popen[str]) -> None:
+    """The job may still clear up; then its whole session goes, with its JVM and its workers."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(GOODBYE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
 def cpu_times(pids: list[int]) -> dict[int, float]:
     """The seconds that each of these processes and of all their descendants has used so far."""
     parents: dict[int, int] = {}
@@ -69,3 +85,9 @@ def cpu_seconds(before: Mapping[int, float], after: Mapping[int, float]) -> floa
     2.5
     """
     return sum(used - before.get(pid, 0.0) for pid, used in after.items())
+
+
+def meter(pids: list[int]) -> Callable[[], float]:
+    """Call it for the seconds that these processes and their descendants have used since now."""
+    before = cpu_times(pids)
+    return lambda: cpu_seconds(before, cpu_times(pids))

@@ -133,7 +133,7 @@ def check(diagram: Yaml, json: Json = False) -> None:
 @app.command()
 def bench(
     experiment: Annotated[
-        str, typer.Argument(help="engine, wire, chain, start, recovery, overhead or io: see above.")
+        str, typer.Argument(help="engine, latency, wire, chain, start, recovery, overhead or io: see above.")
     ] = "engine",
     json: Json = False,
     only: Annotated[list[str] | None, typer.Option(metavar="QUERY", help="Only these: q1,q3 (or repeated).")] = None,
@@ -149,12 +149,15 @@ def bench(
     interval: Annotated[
         str | None, typer.Option(metavar="TIME", help="recovery: between checkpoints, or trimming messages.")
     ] = None,
-    plot: Annotated[str | None, typer.Option(metavar="FILE", help="recovery, overhead: a picture, too.")] = None,
+    plot: Annotated[
+        str | None, typer.Option(metavar="FILE", help="latency, recovery, overhead: a picture, too.")
+    ] = None,
 ) -> None:
     """Measure on this machine, side by side with plain Structured Streaming where it can do the same.
 
     \b
     engine    one node: rows per second and time of a train
+    latency   the age of results at 100 to 100,000 rows/s, beside Spark's micro-batches and its real-time mode
     wire      one stream from process to process
     chain     three nodes in a row beside one
     start     how long 'borealis up --nodes 3' takes

@@ -1,0 +1,66 @@
+"""From a publisher to a client over one, two and three nodes: real `borealis up` nodes on loopback.
+
+A chain of as many units as nodes, each unit on its own; publisher and client are here, and the processor time is that
+of the nodes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from borealis import Diagram
+
+from .latency_feed import COLUMNS, DRAIN_S, FILTER, WINDOW, Ages, Phase, batch, feed, now_us, take_batch
+from .measuring import meter
+from .recovery_cluster import Cluster
+
+CUTS: dict[int, tuple[str, ...]] = {1: (), 2: ("last",), 3: ("mapped", "last")}
+LAST = {
+    "stateless": "filter: {from: mapped, predicate: w > 0}",
+    "windowed": f"aggregate: {{from: mapped, by: [k], size: {WINDOW}, slide: {WINDOW}, exprs: {{n: count(*)}}}}",
+}
+DIAGRAM = """\
+borealis: 1
+name: {name}
+inputs:
+  rows: {{columns: '{columns}', time: ts}}
+boxes:
+  kept: {{filter: {{from: rows, predicate: {keep}}}}}
+  mapped: {{map: {{from: kept, exprs: {{born: born, k: k, w: v * 2}}}}}}
+  last: {{{last}}}
+outputs:
+  out: last
+"""
+
+
+def chain(query: str, name: str) -> Diagram:
+    """The query in three boxes, so that it can be cut into as many units."""
+    return Diagram.from_yaml(DIAGRAM.format(name=name, columns=COLUMNS, keep=FILTER, last=LAST[query]))
+
+
+def measure(running: Cluster, nodes: int, query: str, phases: Sequence[Phase], lines: list[dict[str, Any]]) -> None:
+    """A chain at one rate after the other; adds to `lines` as it goes. The first phase only warms up."""
+    client, cuts, name = running.client, CUTS[nodes], f"{query}{nodes}"
+    ages, over = Ages(), threading.Event()
+    places = {box: f"node{number}" for number, box in enumerate(("kept", *cuts), 1)}
+    client.deploy(chain(query, name), cut=cuts, place=places)
+
+    def read() -> None:
+        for section in client.subscribe(f"{name}/out", start="oldest").sections():
+            if over.is_set():
+                return
+            take_batch(ages, now_us(), section.rows)
+
+    reader = threading.Thread(target=read, name=f"read-{name}", daemon=True)
+    try:
+        reader.start()
+        publisher, pids = client.publisher(f"{name}/rows"), running.pids()
+        for tick in feed(phases, ages, query == "windowed", lambda: meter(pids), lines.append):
+            publisher.send_batch(batch(*tick))
+        publisher.close(DRAIN_S)
+    finally:
+        over.set()
+        client.undeploy(name)
+        reader.join(DRAIN_S)
