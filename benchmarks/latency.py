@@ -124,17 +124,28 @@ class Ledger:
             self.refused[case] = str(why)
             self.say(f"{what}: not possible: {why}")
         except Exception as error:
-            self.fail(case, error)
+            self.fail(case, f"{type(error).__name__}: {error}")
+        finally:
+            self._keep(case, what, found)
+
+    def _keep(self, case: Case, what: str, found: Sequence[Line]) -> None:
         for one in found:
             self.figures.setdefault((case, one["rows_per_s"]), []).append(one)
             ages = ", ".join(f"{name} {_shown(one[f'{name}_ms'])}" for name in ("p50", "p99", "max"))
             behind = "" if one["kept_up"] else ", falls behind"
             self.say(f"{what}, {one['rows_per_s']:,} rows/s: {ages} ms, {one['cpu_s_per_s']:.2f} cores{behind}")
 
-    def fail(self, case: Case, error: BaseException) -> None:
+    def fail(self, case: Case, why: str) -> None:
         """Mark what could not be measured."""
-        self.errors.setdefault(case, []).append(f"{type(error).__name__}: {error}")
-        self.say(f"{case.path}, {case.query}, {case.engine} failed: {error}")
+        self.errors.setdefault(case, []).append(why)
+        self.say(f"{case.path}, {case.query}, {case.engine} failed: {why}")
+
+    def interrupt(self, todo: Sequence[Case]) -> None:
+        """Mark all that is not measured."""
+        there = {case for case, _ in self.figures} | self.refused.keys() | self.errors.keys()
+        for case in todo:
+            if case not in there:
+                self.errors[case] = ["interrupted before it was measured"]
 
     def lines(self) -> list[Line]:
         """A line for each figure, then for what an engine refused, then for what failed."""
@@ -206,9 +217,9 @@ def run(options: Options, say: Say) -> list[Line]:
                             ledger.enter(case, go)
             except Exception as error:  # the broker or the cluster itself
                 for case in mine:
-                    ledger.fail(case, error)
-            except (KeyboardInterrupt, SystemExit) as error:
-                ledger.fail(mine[0], error)
+                    ledger.fail(case, f"{type(error).__name__}: {error}")
+            except (KeyboardInterrupt, SystemExit):
+                ledger.interrupt(cases(options))
                 break
     lines = ledger.lines()
     say(f"took {(time.monotonic() - began) / 60:.1f} minutes")

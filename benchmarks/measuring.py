@@ -20,6 +20,8 @@ Lines = list[dict[str, Any]]
 def part_by_part(parts: Mapping[str, Callable[[], Lines]], say: Say) -> Lines:
     """The figures of all parts; for one that fails a line with its `error`, and the others are measured all the same.
 
+    Ctrl-C or a polite kill end the measuring; the figures that are there are told, and the rest is marked.
+
     >>> part_by_part({"a": lambda: [{"query": "a", "x": 1 // 1}], "b": lambda: [{"x": 1 // 0}]}, lambda text: None)
     [{'query': 'a', 'x': 1}, {'query': 'b', 'error': 'ZeroDivisionError: integer division or modulo by zero'}]
     """
@@ -30,6 +32,9 @@ def part_by_part(parts: Mapping[str, Callable[[], Lines]], say: Say) -> Lines:
         except Exception as error:
             found.append({"query": name, "error": f"{type(error).__name__}: {error}"})
             say(f"{name} failed: {error}")
+        except (KeyboardInterrupt, SystemExit):
+            left = list(parts)[list(parts).index(name) :]
+            return found + [{"query": one, "error": "interrupted before it was measured"} for one in left]
     return found
 
 

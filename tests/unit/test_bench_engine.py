@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import engine
+from benchmarks import engine, measuring
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -77,6 +77,66 @@ def test_a_line_has_what_is_promised_and_is_json() -> None:
 def test_an_unknown_query_is_named_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"no query 'q9' \(has: q1, q2"):
         engine.run(engine.Options(only=("q9",)), print)
+
+
+class Jobs(engine.Bench):
+    """Jobs that need no process: what each kind answers, run by run."""
+
+    def __init__(self, answers: dict[str, list[Any]]) -> None:
+        super().__init__(Path(), engine.Options(runs=2), engine.Size(q2_warm=0, keys_warm=0), lambda text: None)
+        self.answers = answers
+
+    def files(self, name: str, files: int, rows: int, rows_per_ms: int, **more: int) -> str:
+        return name
+
+    def first(self, of: str, files: int) -> str:
+        return of
+
+    def job(self, what: str, **given: Any) -> Any:
+        name = next(name for name in (given.get("flavour"), *given.get("inputs", ()), what) if name in self.answers)
+        answer = self.answers[name].pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return [batch(1000 * i, 1000, answer) for i in range(4)]
+
+
+def test_a_job_that_fails_costs_only_its_own_run() -> None:
+    dead = RuntimeError("no room")
+    jobs = Jobs({"JVM defaults": [100, 100], "our JVM flags": [dead], "RocksDB": [50], "ours.throughput": [dead, 600]})
+    native, rocks, ours, *failed = jobs.part(engine.q2)
+    assert (native["engine"], native["rows_per_second"], native["runs"]) == ("native", 100, 2)
+    assert (rocks["engine"], rocks["rows_per_second"]) == ("native (RocksDB)", 50)
+    assert (ours["rows_per_second"], ours["runs"], ours["ratio_to_native"], ours["met"]) == (600, 1, 6.0, True)
+    assert [(one["engine"], one["error"]) for one in failed] == [
+        ("native, our JVM flags", "RuntimeError: no room"),
+        ("borealis", "RuntimeError: no room"),
+    ]
+
+
+def test_without_native_ours_has_figures_and_no_ratio_and_the_other_way_round() -> None:
+    dead = RuntimeError("no room")
+    ways = {"JVM defaults": [dead] * 2, "our JVM flags": [dead] * 2, "RocksDB": [dead] * 2}
+    ours, *failed = Jobs(ways | {"ours.throughput": [600, 600]}).part(engine.q2)
+    assert (ours["engine"], ours["rows_per_second"], ours["ratio_to_native"], ours["met"]) == (
+        "borealis",
+        600,
+        None,
+        None,
+    )
+    assert len(failed) == 6
+    few, error, again = Jobs({"keys-1000": [600, 600], "keys-100000": [dead] * 2}).part(engine.q2_keys)
+    assert (few["engine"], few["rows_per_second"], few["runs"]) == ("borealis, 1,000 keys", 600, 2)
+    assert (error["engine"], again["error"]) == ("borealis, 100,000 keys", "RuntimeError: no room")
+
+
+def test_an_interrupt_keeps_what_was_measured_and_marks_the_rest() -> None:
+    ways = {"JVM defaults": [100, 100], "our JVM flags": [100, 100], "RocksDB": [50]}
+    jobs = Jobs(ways | {"ours.throughput": [600, KeyboardInterrupt()]})
+    parts = {"q2": lambda: jobs.part(engine.q2), "q3": lambda: jobs.part(engine.q3)}
+    *lines, stopped, left = measuring.part_by_part(parts, lambda text: None)
+    assert [one["rows_per_second"] for one in lines] == [100, 100, 50, 600]
+    assert (stopped["engine"], stopped["error"]) == ("borealis", "interrupted")
+    assert left == {"query": "q3", "error": "interrupted before it was measured"}
 
 
 def test_rows_of_the_keys_workload_touch_as_many_keys_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
