@@ -43,14 +43,14 @@ def chain(query: str, name: str) -> Diagram:
 def measure(running: Cluster, nodes: int, query: str, phases: Sequence[Phase], lines: list[dict[str, Any]]) -> None:
     """A chain at one rate after the other; adds to `lines` as it goes. The first phase only warms up."""
     client, cuts, name = running.client, CUTS[nodes], f"{query}{nodes}"
-    ages, over = Ages(), threading.Event()
+    ages = Ages()
     places = {box: f"node{number}" for number, box in enumerate(("kept", *cuts), 1)}
     client.deploy(chain(query, name), cut=cuts, place=places)
 
+    subscription = client.subscribe(f"{name}/out", start="oldest")
+
     def read() -> None:
-        for section in client.subscribe(f"{name}/out", start="oldest").sections():
-            if over.is_set():
-                return
+        for section in subscription.sections():
             take_batch(ages, now_us(), section.rows)
 
     reader = threading.Thread(target=read, name=f"read-{name}", daemon=True)
@@ -61,6 +61,6 @@ def measure(running: Cluster, nodes: int, query: str, phases: Sequence[Phase], l
             publisher.send_batch(batch(*tick))
         publisher.close(DRAIN_S)
     finally:
-        over.set()
-        client.undeploy(name)
+        subscription.stop()
         reader.join(DRAIN_S)
+        client.undeploy(name)
