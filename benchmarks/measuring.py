@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +59,10 @@ def end_session(process: subprocess.Popen[str]) -> None:
             process.wait(GOODBYE_S)
         except subprocess.TimeoutExpired:
             process.kill()
-    try:
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(GOODBYE_S)
 
 
 def cpu_times(pids: list[int]) -> dict[int, float]:
