@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -45,19 +47,49 @@ def micro_batch(query: str, ticks: Ticks, ages: feed.Ages, phases: Sequence[feed
     spark = native_session("micro-batch")
     spark.dataSource.register(ClockSource)
 
-    def take(frame: Any, _: int) -> None:
-        table = frame.toArrow()
+    rows = spark.readStream.format("clock").option("plan", str(plan)).load()
+    begun = iter(phases)
+
+    def give(tick: tuple[int, int, int]) -> None:
+        if tick[1] == 0:
+            announce(plan, next(begun), tick[0])
+
+    _query(spark_query(query, rows), ticks, give, ages, home)
+
+
+def micro_batch_socket(query: str, ticks: Ticks, ages: feed.Ages, phases: Sequence[feed.Phase], home: Path) -> None:
+    """Spark's own socket source, and `foreachBatch`."""
+    from latency_queries import native_session, of_records, spark_query
+
+    spark = native_session("micro-batch")
+    with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as open_:
+        server.settimeout(feed.FIRST_S)
+        source = spark.readStream.format("socket").option("host", "127.0.0.1")
+        lines = source.option("port", server.getsockname()[1]).load()
+        line: list[socket.socket] = []
+
+        def give(tick: tuple[int, int, int]) -> None:
+            if not line:
+                line.append(open_.enter_context(server.accept()[0]))
+                line[0].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            line[0].sendall(b"\n".join(feed.records(*tick)) + b"\n")
+
+        _query(spark_query(query, of_records(lines)), ticks, give, ages, home)
+
+
+def _query(frame: Any, ticks: Ticks, give: Callable[[tuple[int, int, int]], None], ages: feed.Ages, home: Path) -> None:
+    """Run it while there are ticks to give."""
+
+    def take(results: Any, _: int) -> None:
+        table = results.toArrow()
         feed.take_batch(ages, feed.now_us(), table)
 
-    rows = spark.readStream.format("clock").option("plan", str(plan)).load()
-    writer = spark_query(query, rows).writeStream.foreachBatch(take).outputMode("append")
+    writer = frame.writeStream.foreachBatch(take).outputMode("append")
     running = writer.option("checkpointLocation", str(home / "checkpoint")).start()
-    begun = iter(phases)
     try:
-        for born_us, first, _ in ticks:
-            if first == 0:
-                announce(plan, next(begun), born_us)
-            if born_us % feed.SECOND_US == 0 and (failure := running.exception()) is not None:
+        for tick in ticks:
+            give(tick)
+            if tick[0] % feed.SECOND_US == 0 and (failure := running.exception()) is not None:
                 raise failure
     finally:
         running.stop()

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks import engine, latency, latency_feed
-from benchmarks.latency import MICRO, OURS, REAL, UPDATES, Case, Ledger
+from benchmarks.latency import MICRO, OURS, REAL, SOCKET, UPDATES, Case, Ledger
 from benchmarks.latency_feed import SECOND_US, WINDOW_US, Ages, Phase, batch, found, records, take_batch
 from benchmarks.latency_jobs import NotPossibleError
 
@@ -90,7 +90,13 @@ def test_ratios_are_ours_to_theirs_at_the_same_rate() -> None:
     def line(engine_: str, rate: int, p50: float, path: str = "kafka") -> dict[str, Any]:
         return Case("windowed", path, engine_).names() | figure(rate, p50)
 
-    lines = [line(OURS, 100, 20.0), line(MICRO, 100, 400.0), line(UPDATES, 100, 10.0), line(MICRO, 1_000, 9.0)]
+    lines = [
+        line(OURS, 100, 20.0),
+        line(MICRO, 100, 500.0),
+        line(SOCKET, 100, 400.0),
+        line(UPDATES, 100, 10.0),
+        line(MICRO, 1_000, 9.0),
+    ]
     first, *others, far = latency.with_ratios([*lines, line(OURS, 100, 5.0, "callback")])
     assert (first["ratio_to_micro_batch"], first["ratio_to_real_time"]) == (0.05, 2.0)
     assert {one["ratio_to_micro_batch"] for one in (*others, far)} == {None}
@@ -102,8 +108,9 @@ def test_a_median_that_fell_behind_once_says_so() -> None:
 
 
 def test_only_names_paths_and_queries() -> None:
-    assert len(latency.cases(latency.Options())) == 4 + 7 + 6
+    assert len(latency.cases(latency.Options())) == 6 + 7 + 6
     assert latency.cases(latency.Options(only=("callback", "stateless"))) == [
         Case("stateless", "callback", OURS),
         Case("stateless", "callback", MICRO),
+        Case("stateless", "callback", SOCKET),
     ]
