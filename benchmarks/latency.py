@@ -172,7 +172,7 @@ def summary(runs: Sequence[Line]) -> Line:
 
 
 def with_ratios(lines: Sequence[Line]) -> list[Line]:
-    """Ours against the others of the same path, query and rate, by their medians: under 1 is younger; the best way counts."""
+    """Ours to the best of the others of the same path, query and rate, by their medians: under 1 is younger."""
     p50 = {(one["path"], one["query"], one["engine"], one["rows_per_s"]): one["p50_ms"] for one in lines}
 
     def ratio(one: Line, *engines: str) -> float | None:

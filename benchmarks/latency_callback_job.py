@@ -98,6 +98,7 @@ def _query(frame: Any, ticks: Ticks, give: Callable[[tuple[int, int, int]], None
 ENGINES: dict[str, Callable[[str, Ticks, feed.Ages, Sequence[feed.Phase], Path], None]] = {
     "borealis": borealis,
     "micro-batch": micro_batch,
+    "micro-batch, socket": micro_batch_socket,
 }
 
 
