@@ -193,23 +193,19 @@ class Luck:
     stretches: int = state_log.STRETCHES_MOST  # the log merges what is more
     caches: list[Cache[Any]] = field(default_factory=list)
 
-    def parcels(self, work: Callable[[], list[Any]]) -> list[Any]:
-        """Run one train of a lane."""
-        self._choose()
-        return work()
-
-    def _choose(self) -> None:
+    def worker(self) -> Cache[Any]:
+        """Somebody to run the next task."""
         while not self.caches or len(self.caches) < self.workers:
             self.caches.append(Cache())
         which = self.rng.randrange(self.workers)
         if self.rng.random() < self.forget:
             self.caches[which] = Cache()
-        worker._CACHE = self.caches[which]
+        return self.caches[which]
 
     def task(self, work: Callable[[], Iterator[pa.RecordBatch]]) -> list[pa.RecordBatch]:
         """Run one task of a train as often as it takes."""
         while True:
-            self._choose()
+            worker._CACHE = self.worker()
             if self.rng.random() < self.abandon:
                 with closing(work()) as batches:
                     for _ in range(self.rng.randrange(3)):
@@ -306,6 +302,7 @@ def _drive_lanes(run: UnitRun, luck: Luck, watch: Callable[[UnitRun], None] | No
     """The same in lanes: tasks die half-way, come again, say what they have said before, and leases end."""
     lanes = Lanes(run, run.commit, run.compiled.program.buckets, turn_s=0.0)
     said: dict[int, tuple[dict[str, Any], list[Any]]] = {}  # by bucket: what its task says next
+    keepers: dict[int, tuple[int, Cache[Any]]] = {}  # by bucket: the attempt that keeps its lane, and in which worker
     lease = 0
     before = run.committed()
 
@@ -334,7 +331,10 @@ def _drive_lanes(run: UnitRun, luck: Luck, watch: Callable[[UnitRun], None] | No
         if TRAIN not in told:
             continue
         train = with_buffers(told[TRAIN], buffers)
-        parcels, payloads = packed(luck.parcels(lambda t=train, b=bucket: worker.run_train(t, b)), None)  # type: ignore[misc]
+        if keepers.get(bucket, (0,))[0] != told[ATTEMPT]:
+            keepers[bucket] = told[ATTEMPT], luck.worker()
+        worker._CACHE = keepers[bucket][1]
+        parcels, payloads = packed(worker.run_train(train, bucket), None)
         answer = said[bucket][0] | {NUMBER: told[NUMBER], PARCELS: parcels}, payloads
         if luck.rng.random() < luck.abandon:  # it dies before it can say what it has
             said[bucket] = again
