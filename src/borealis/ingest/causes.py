@@ -81,20 +81,24 @@ def bounds(piece: Piece, cause: Int64s) -> list[tuple[int, int]]:
     return [*piece.rows.bounds(cause[:n]), *zip(cause[n:].tolist(), piece.tail, strict=True)]
 
 
-def with_cause(pieces: list[tuple[Piece, Int64s]], schema: pa.Schema, *, late: bool, timed: bool = False) -> pa.Table:
-    """The rows of one input that are late, or those that are not; `timed`: their times are no column of theirs yet."""
+def with_cause(pieces: Sequence[tuple[Piece, Int64s]], *, late: bool, timed: bool = False) -> pa.Table | None:
+    """The rows of one input that are late, or those that are not; None if there are none.
+
+    `timed`: their times are no column of theirs yet.
+    """
     tables = []
     for piece, causes in pieces:
-        mask = piece.rows.late
-        if late and not mask.any():
+        count, mask = len(piece.rows), piece.rows.late
+        some = bool(mask.any())
+        if not count or (late and not some):
             continue
-        rows, cause = piece.rows.rows, causes[: len(piece.rows)]
+        rows, cause = piece.rows.rows, causes[:count]
         if timed and isinstance(piece.rows, Admitted):
             rows = rows.append_column(TIME, pa.array(piece.rows.time))
-        if late or mask.any():
+        if some:
             wanted = mask if late else ~mask
+            if not wanted.any():
+                continue
             rows, cause = rows.filter(pa.array(wanted)), cause[wanted]
         tables.append(rows.append_column(CAUSE, pa.array(cause)))
-    if not tables:
-        return schema.append(pa.field(CAUSE, pa.int64())).empty_table()
-    return pa.concat_tables(tables)
+    return None if not tables else tables[0] if len(tables) == 1 else pa.concat_tables(tables)

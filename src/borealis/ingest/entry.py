@@ -9,6 +9,7 @@ stream like any other boundary.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ class Admitted:
     def __len__(self) -> int:
         return len(self.time)
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """About how much memory it takes."""
         return int(self.rows.nbytes)

@@ -568,15 +568,16 @@ class InputManager:
             mine = [(p, c) for p, c in zip(pieces, causes, strict=True) if p.name == name]
             stands = [b for p, c in mine for b in bounds(p, c)]
             timed = intake.entry.time_column == TIME
-            table = with_cause(mine, intake.schema, late=False, timed=timed)
-            late = with_cause(mine, intake.schema, late=True, timed=timed)
+            size = sum(p.rows.nbytes for p, _ in mine)
+            table = with_cause(mine, late=False, timed=timed)
+            late = with_cause(mine, late=True, timed=timed)
             header["inputs"][name] = {
                 "time": intake.entry.time_column,
                 "standing": standing[name],
                 "cause": [c for c, _ in stands],
                 "bound": [b for _, b in stands],
-                "rows": self._payload(f"{number}.{name}.rows.arrow", table),
-                "late": self._payload(f"{number}.{name}.late.arrow", late),
+                "rows": self._payload(f"{number}.{name}.rows.arrow", table, size),
+                "late": self._payload(f"{number}.{name}.late.arrow", late, size),
             }
             rows += sum(len(p.rows) for p, _ in mine)
         final = all(i.done for i in self._intakes.values())
@@ -591,10 +592,10 @@ class InputManager:
             self._made, self._final = number, final
             self._tell()
 
-    def _payload(self, name: str, table: pa.Table) -> pa.Buffer | str | None:
-        if not table.num_rows:
+    def _payload(self, name: str, table: pa.Table | None, size: int) -> pa.Buffer | str | None:
+        if table is None:
             return None
-        if table.nbytes <= INLINE_BYTES_MOST:
+        if size <= INLINE_BYTES_MOST:
             return to_stream(table)
         path = self.depot / name
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from borealis.ingest.sources.python_values import absent, batch_of, not_a_row
 from borealis.ingest.sources.sorting import SortedSource
 from borealis.ingest.sources.tables import table_of
 
+BURST_S = 0.0005  # for the rows that a generator gives right behind the first, so that they are not two trains
 SOURCE = "the rows"
 SEARCHED = 1000  # rows, for the names of their columns
 
@@ -186,6 +188,9 @@ class _Pump:
         with self._changed:
             while not self._items and not self._ended:
                 self._changed.wait()
+        if self._rows < self._most_rows and not self._ended:
+            time.sleep(BURST_S)
+        with self._changed:
             items = list(self._items)
             self._items.clear()
             self._rows = 0
