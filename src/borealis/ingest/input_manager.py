@@ -105,7 +105,6 @@ class InputManager:
         self._next_cause = next_cause
         self._trains: dict[int, Train] = {}
         self._made = trains  # number of the newest train
-        self._asked = trains
         self._handed = trains  # number of the newest train that was handed out
         self._paused = False
         self._released = trains
@@ -116,6 +115,7 @@ class InputManager:
         self._following = False  # without a script there is nothing to do
         self._news = 0  # counts what the making of trains may be waiting for
         self._changed = threading.Condition()
+        self._making = threading.Lock()  # one makes trains at a time; taken before the other
         self._maker: threading.Thread | None = None
         self._readers: list[threading.Thread] = []
 
@@ -129,7 +129,7 @@ class InputManager:
                 intake.entry.cursor = intake.cut = cursor
                 intake.source_ended = cursor.ended
             self._next_cause = next_cause
-            self._made = self._asked = self._handed = self._released = trains
+            self._made = self._handed = self._released = trains
             self._final = all(i.done for i in self._intakes.values())
             self._tell()
 
@@ -220,35 +220,34 @@ class InputManager:
         return sum(intake.entry.cursor.position for intake in self._intakes.values())
 
     def next_train(self, after: int, wait: float) -> int | None:
-        """The number of the train after `after`, waiting for it at most so many seconds, or until a nudge."""
+        """The number of the train after `after`, waiting for it at most so many seconds, or until a nudge.
+
+        Who asks makes the train himself, as soon as there is something to make it of: small ones need no other thread.
+        """
+        until = time.monotonic() + wait
         with self._changed:
             nudges = self._nudges
-            if self._asked <= after:
-                self._asked = after + 1
-                self._tell()
-            self._changed.wait_for(
-                lambda: (
-                    (self._made > max(after, self._released) and not self._paused)
-                    or self._stopped
-                    or self._failure is not None
-                    or self._nudges != nudges
-                ),
-                wait,
-            )
-            after = max(after, self._released)  # it may have begun elsewhere, even while we waited
-            if self._asked <= after:
-                self._asked = after + 1
-                self._tell()
-            if self._made <= after or self._paused:
+        while True:
+            with self._changed:
+                seen, last = self._news, max(after, self._released)  # it may have begun elsewhere, even while we waited
+                if self._made > last and not self._paused:
+                    self._handed = max(self._handed, last + 1)
+                    return last + 1
+                if self._stopped or self._failure is not None or self._nudges != nudges:
+                    return None
+            if not self._paused and self._work_on(wanted=True):
+                continue
+            left = until - time.monotonic()
+            if left <= 0:
                 return None
-            self._handed = max(self._handed, after + 1)
-            return after + 1
+            with self._changed:
+                self._changed.wait_for(lambda seen=seen: self._news != seen, min(left, self._patience()))  # type: ignore[misc]
 
     def nudge(self) -> None:
         """Whoever waits for a train shall look around."""
         with self._changed:
             self._nudges += 1
-            self._changed.notify_all()
+            self._tell()
 
     def pause(self) -> int:
         """Hand out no more trains until `resume`; returns the number of the last one that was handed out."""
@@ -332,23 +331,31 @@ class InputManager:
         return False
 
     def _make_trains(self) -> None:
+        """Make trains ahead of those who ask, of sources that have more to give than trains can take."""
         intakes = list(self._intakes.values())
-        try:
-            while not self._final:
-                with self._changed:
-                    seen = self._news
-                    if self._stopped:
-                        return
-                    wanted = self._asked > self._made
-                    # small batches wait for each other while no train is wanted; many rows are admitted ahead
-                    ahead = self._made - self._released < TRAINS_AHEAD and any(i.crowded for i in intakes)
-                if not ((wanted or ahead) and (self._fill() or self._make(wanted))):
-                    with self._changed:
-                        self._changed.wait_for(lambda seen=seen: self._news != seen, self._patience())  # type: ignore[misc]
-        except BaseException as error:
+        while not self._final:
             with self._changed:
-                self._failure = _no_room(self.depot, error) if isinstance(error, OSError) else error
-                self._tell()
+                seen = self._news
+                if self._stopped or self._failure is not None:
+                    return
+                # small batches wait for each other until a train is wanted
+                ahead = self._made - self._released < TRAINS_AHEAD and any(i.crowded for i in intakes)
+            if not (ahead and self._work_on(wanted=False)):
+                with self._changed:
+                    self._changed.wait_for(lambda seen=seen: self._news != seen)  # type: ignore[misc]
+
+    def _work_on(self, *, wanted: bool) -> bool:
+        """Admit what was read and make a train of it, if there is one to make; whether that changed anything."""
+        if self._maker is None:  # nothing is read yet
+            return False
+        with self._making:
+            try:
+                return not self._final and (self._fill() or self._make(wanted))
+            except BaseException as error:
+                with self._changed:
+                    self._failure = _no_room(self.depot, error) if isinstance(error, OSError) else error
+                    self._tell()
+                return False
 
     def _tell(self) -> None:
         """Wake whoever waits; called with the lock held."""
