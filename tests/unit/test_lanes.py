@@ -152,6 +152,20 @@ def test_a_lease_ends_when_it_is_old_and_there_is_nothing_to_do() -> None:
 
 
 @pytest.mark.timeout(20)
+def test_an_input_that_has_failed_is_not_asked_all_the_time() -> None:
+    asked: list[float] = []
+
+    class Failed(Unit):
+        def next_train(self, after: int, wait: float) -> int | None:
+            asked.append(wait)
+            return None
+
+    lanes = lanes_of(Failed(0), turn_s=0.2)
+    assert WAIT in Task(lanes, lanes.lease(0) or 0).turn()
+    assert 1 <= len(asked) <= 11  # every 20 ms
+
+
+@pytest.mark.timeout(20)
 def test_closing_wakes_who_waits_and_lets_the_last_train_in() -> None:
     unit = Unit(0)
     lanes = lanes_of(unit, 2, turn_s=60.0)

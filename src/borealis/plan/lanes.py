@@ -27,6 +27,7 @@ from borealis.plan.worker import Arrived
 
 LEASE_S = 600.0  # a lease ends when it is this old and there is nothing to do; at twice that age in any case
 TURN_S = 10.0  # a turn is answered after this time, even if there is no train
+PAUSE_S = 0.02  # before the next question, where there was nothing
 SPARE = 1  # cores that lanes leave to everything else
 
 Message = tuple[dict[str, Any], list[Any]]
@@ -75,6 +76,7 @@ class Lanes:
         self._stands: dict[int, tuple[int, int]] = {}  # by attempt: the state that its task holds
         self._number: int | None = None  # the train that is under way
         self._header: dict[str, Any] = {}
+        self._from = (0, 0)  # the state that it starts from
         self._message: Message | None = None
         self._answers: dict[int, list[Parcel]] = {}
         self._busy = False  # somebody fetches the next train, or commits the last
@@ -143,7 +145,7 @@ class Lanes:
                 return
             if bucket in self._answers:  # told twice
                 return
-            train, loads = self._trains.standing()
+            train, loads = self._from
             self._stands[attempt] = (train if "rehearsal" in self._header else train + 1, loads)
             self._answers[bucket] = parcels_of(index, buffers, None if self._outward else self._header["results"])
             if len(self._answers) < self._buckets:
@@ -171,7 +173,7 @@ class Lanes:
                     assert self._message is not None
                     head, buffers = self._message
                     train = head[TRAIN]
-                    if self._stands.get(mine[2]) != self._trains.standing():
+                    if train["manifest"] is None and self._stands.get(mine[2]) != self._from:
                         train = self._outside(train | {"manifest": self._trains.manifest()})
                     return head | {TRAIN: train, ATTEMPT: mine[2]}, buffers
                 if looked and self._now() >= until:
@@ -186,20 +188,27 @@ class Lanes:
                     self._changed.notify_all()
                     continue
                 self._busy = True
-            self._fetch(until, may_end=age > self._lease_s)
+            if not self._fetch(until, may_end=age > self._lease_s):
+                with (
+                    self._changed
+                ):  # an input that has failed says at once that there is nothing: do not ask all the time
+                    self._changed.wait_for(lambda: not self._holds(mine), min(PAUSE_S, self._turn_s))
             looked = True
 
     def _outside(self, header: dict[str, Any]) -> dict[str, Any]:
         return header if self._outward is None else self._outward(header)
 
-    def _fetch(self, until: float, *, may_end: bool) -> None:
-        """Get the next train, if there is one."""
-        number, header, message = None, {}, None
+    def _fetch(self, until: float, *, may_end: bool) -> bool:
+        """Get the next train; whether there is one."""
+        number, header, message, stands = None, {}, None, (0, 0)
         try:
             wait = 0.0 if may_end else max(0.0, min(until, self._given + self._lease_s) - self._now())
             number = self._trains.next_train(self._trains.committed(), wait)
             if number is not None:
+                stands = self._trains.standing()
                 header = self._trains.plan(number, inline=True)
+                if number < 0:  # a rehearsal: what it starts from may change meanwhile
+                    header["manifest"] = self._trains.manifest()
                 message = message_of(number, self._outside(header))
         except BaseException as error:
             with self._changed:
@@ -207,10 +216,11 @@ class Lanes:
         finally:
             with self._changed:
                 self._busy = False
-                self._number, self._header, self._message = number, header, message
+                self._number, self._header, self._message, self._from = number, header, message, stands
                 if number is None and may_end:
                     self._ended = True
                 self._changed.notify_all()
+        return number is not None
 
 
 def message_of(number: int, header: dict[str, Any]) -> Message:
