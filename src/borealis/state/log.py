@@ -159,7 +159,7 @@ class StateLog:
         """A way to the whole state as of now, one delta per box and bucket; to be called once, from any thread."""
         with self._lock:
             stretches = {k: list(v) for k, v in self._stretches.items()}
-            self._pins += 1
+            self.pin()
 
         def read() -> dict[Key, bytes]:
             try:
@@ -244,11 +244,11 @@ class StateLog:
         whole = start == 0
         data = pack(self._merged(key, group, whole=whole))
         joined = Stretch(0 if whole else group[0].first, group[-1].last, len(data))
+        path, kept = stretch_path(self.root, key, joined.first, joined.last), not whole and len(data) <= KEPT_BYTES_MOST
+        if not kept:  # without the lock: commits do not wait for it
+            self._write(path, data)
         with self._lock:
-            path = stretch_path(self.root, key, joined.first, joined.last)
-            if len(data) > KEPT_BYTES_MOST or joined.first == 0:
-                self._write(path, data)
-            else:
+            if kept:
                 self._unwritten[path] = data
             now = self._stretches[key]  # it may have grown, but not changed: a cut waits until merging is over
             self._stretches[key] = [*now[:start], joined, *now[start + len(group) :]]
