@@ -145,7 +145,7 @@ class EntryGuard:
             partner, incarnation = self.guard.partner, self.guard.incarnation
             message = MirrorMessage(self.order.diagram, self.order.input, incarnation, data)
             try:
-                answer = self._host.peers.at(partner).act("mirror", message, GuardAnswer, within=SEND_S)
+                answer = self._host.peers.at(partner).say("mirror", message, GuardAnswer, within=SEND_S)
             except (WireError, ClusterError):
                 time.sleep(RETRY_S)  # the watch says when it is enough
                 continue

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from borealis.emit.queue import MovedError, OutputQueue
 from borealis.errors import BorealisError, GoneError, StreamError, WireError
@@ -23,7 +23,7 @@ from borealis.wire.messages import Ack, Done, QueueStatus, SchemaOf, Subscribe
 
 LOOK_S = 0.2  # how often a feed looks whether it was stopped
 RETRY_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # between attempts to reach an upstream
-ACK_S = 0.02  # acknowledgements that came meanwhile go together
+ACK_S = 0.1  # acknowledgements that came meanwhile go together: nobody waits for one
 ACK_AGAIN_S = 0.5  # until one that could not be delivered is tried again
 ACK_TRIES = 20
 ACK_S_MOST = 2.0  # for an acknowledgement to arrive: a node that is frozen must not keep the others waiting
@@ -127,18 +127,26 @@ class Peers:
             self._peers.clear()
 
 
+class _Acked(NamedTuple):
+    """What is acknowledged, and by whom."""
+
+    stream: str
+    reader: str
+    level: int
+
+
 class Acks:
     """Sends acknowledgements upstream, the newest of each kind, a few times a second at most. Thread-safe.
 
-    One that cannot be delivered is tried again for a while: on a quiet stream there may be no later one. A feed that
-    reconnects says it again, too.
+    Those for one node go in one message. One that cannot be delivered is tried again for a while: on a quiet stream
+    there may be no later one. A feed that reconnects says it again, too.
     """
 
     def __init__(self, routes: Routes, peers: Peers) -> None:
         self._routes, self._peers = routes, peers
-        self._waiting: dict[tuple[str, str, int], int] = {}
-        self._changed = threading.Condition()
-        self._stopped = False
+        self._waiting: dict[_Acked, int] = {}
+        self._lock = threading.Lock()
+        self._some, self._stopped = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._send_forever, name="acks", daemon=True)
         self._thread.start()
 
@@ -149,44 +157,51 @@ class Acks:
             with suppress(StreamError):  # it was closed or began anew just now
                 queue.ack(reader, level, upto)
             return
-        with self._changed:
-            key = (stream, reader, level)
+        self._wait_for_company(_Acked(stream, reader, level), upto)
+
+    def _wait_for_company(self, key: _Acked, upto: int) -> None:
+        with self._lock:
+            first = not self._waiting
             self._waiting[key] = max(upto, self._waiting.get(key, 0))
-            self._changed.notify_all()
+        if first:
+            self._some.set()
 
     def stop(self) -> None:
         """Send no more."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
+        self._stopped.set()
+        self._some.set()
         self._thread.join()
 
     def _send_forever(self) -> None:
-        tries: dict[tuple[str, str, int], int] = {}
+        tries: dict[_Acked, int] = {}
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._stopped)
-                if self._stopped:
-                    return
-                self._changed.wait_for(lambda: self._stopped, ACK_AGAIN_S if tries else ACK_S)
+            self._some.wait()
+            if self._stopped.wait(ACK_AGAIN_S if tries else ACK_S):
+                return
+            with self._lock:
                 waiting, self._waiting = self._waiting, {}
-            failed = {key: upto for key, upto in waiting.items() if not self._send(*key, upto)}
+                self._some.clear()
+            failed = self._send(waiting)
             tries = {key: tries.get(key, 0) + 1 for key in failed if tries.get(key, 0) < ACK_TRIES}
             for key in tries:
                 self.put(*key, failed[key])
 
-    def _send(self, stream: str, reader: str, level: int, upto: int) -> bool:
-        """Whether nothing more is to be done about it."""
-        address = self._routes.address(stream)
-        try:
-            if address is not None:
-                ack = Ack(stream=stream, reader=reader, level=1 if level else 0, upto=upto)
-                self._peers.at(address).ack(ack, within=ACK_S_MOST)
-        except WireError:
-            return level == 0  # nobody waits for those
-        except BorealisError as error:
-            log.info("an acknowledgement of %s was refused: %s", stream, error)
-        return True
+    def _send(self, waiting: Mapping[_Acked, int]) -> dict[_Acked, int]:
+        """Sends all of them; those that have to be sent again."""
+        there: dict[str, dict[_Acked, int]] = {}
+        for key, upto in waiting.items():
+            if (address := self._routes.address(key.stream)) is not None:
+                there.setdefault(address, {})[key] = upto
+        failed: dict[_Acked, int] = {}
+        for address, keys in there.items():
+            acks = [Ack(stream=k.stream, reader=k.reader, level=1 if k.level else 0, upto=u) for k, u in keys.items()]
+            try:
+                self._peers.at(address).ack(*acks, within=ACK_S_MOST)
+            except WireError:
+                failed |= {key: upto for key, upto in keys.items() if key.level}  # for the others nobody waits
+            except BorealisError as error:
+                log.info("an acknowledgement was refused: %s", error)
+        return failed
 
 
 def keep_from(routes: Routes, peers: Peers, stream: str, reader: str, position: int) -> None:

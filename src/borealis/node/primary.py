@@ -264,7 +264,7 @@ class PrimaryGuard:
             parcel = compose()
             data = parcel.encode()
             peer = self._host.peers.at(self.guard.partner)
-            answer = peer.act("guard", _Encoded(data), GuardAnswer, within=ANSWER_S)
+            answer = peer.say("guard", _Encoded(data), GuardAnswer, within=ANSWER_S)
         except BorealisError as error:
             with self._lock:
                 self.policy.failed()

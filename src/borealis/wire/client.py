@@ -21,7 +21,9 @@ from borealis.tuples import LAST_TIME, TIME, Int64s
 from borealis.wire.auth import OPEN, Security
 from borealis.wire.messages import (
     Ack,
+    Acks,
     BatchHead,
+    Done,
     Export,
     Message,
     Ping,
@@ -40,7 +42,7 @@ A = TypeVar("A", bound=Message)
 WINDOW_BYTES = 4 << 20  # so much may be under way to a subscriber that does not read
 FRAME_BYTES = 1 << 20  # large ones save work; gRPC's own choice is 16 KB
 NEVER_MS = 24 * 3600 * 1000  # gRPC's own pings are not wanted: servers take them for an attack
-WATCH_S = 0.5  # so often subscriptions are looked at
+WATCH_S = 0.1  # so often subscriptions and conversations are looked at
 
 
 @dataclass(frozen=True)
@@ -81,10 +83,11 @@ class Peer:
         tls = {"tls_root_certs": self._security.roots()} if address.startswith("grpc+tls://") else {}
         self._client = flight.FlightClient(address, generic_options=options, **tls)
         self._open: weakref.WeakSet[Subscription] = weakref.WeakSet()
+        self._talks: list[_Talk] = []  # those that are free
 
     def ping(self, within: float | None = None) -> Pong:
         """Who is there?"""
-        return self.act("ping", Ping(), Pong, within=within or self.patience.connect_s)
+        return self.say("ping", Ping(), Pong, within=within or self.patience.connect_s)
 
     def act(self, name: str, message: Sendable, answer: type[A], *, within: float | None = None) -> A:
         """Give an order and wait for its answer."""
@@ -93,9 +96,39 @@ class Peer:
             raise WireError(f"{self.address} answered '{name}' with {len(got)} messages", hint="one is expected")
         return answer.decode(got[0])
 
-    def ack(self, ack: Ack, within: float | None = None) -> None:
-        """Tell a queue how far a reader is."""
-        self._act("ack", ack, within)
+    def say(self, name: str, message: Sendable, answer: type[A], *, within: float | None = None) -> A:
+        """Give an order that is given often, and may arrive twice: over a line that stays, for half the price."""
+        body, limit = message.encode(), self.patience.answer_s if within is None else within
+        with suppress(IndexError):  # none is free
+            talk = self._talks.pop()
+            try:
+                return answer.decode(self._ask(talk, name, body, limit))
+            except WireError:
+                if talk.late:
+                    raise
+                self._hang_up()  # the node was started anew, perhaps: the lines are old
+        return answer.decode(self._ask(self._talk(), name, body, limit))
+
+    def _ask(self, talk: _Talk, name: str, body: bytes, within: float) -> bytes:
+        got = talk.ask(name, body, within)
+        self._talks.append(talk)
+        return got
+
+    def _talk(self) -> _Talk:
+        try:
+            descriptor = flight.FlightDescriptor.for_command(b"talk")
+            return _Talk(self.address, *self._client.do_exchange(descriptor, self._options()))
+        except BROKEN as error:
+            raise told(error, self.address) from None
+
+    def _hang_up(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._talks.pop().cancel()
+
+    def ack(self, *acks: Ack, within: float | None = None) -> None:
+        """Tell queues how far readers are. Raises the first refusal; the others are done all the same."""
+        self.say("ack", Acks(acks=list(acks)), Done, within=within)
 
     def subscribe(self, wanted: Subscribe) -> Subscription:
         """Be pushed a stream from a place on."""
@@ -128,6 +161,7 @@ class Peer:
         """Give the connection back. Subscriptions are cancelled; publications are theirs to close who have them."""
         for subscription in list(self._open):
             subscription.cancel()
+        self._hang_up()
         self._client.close()
 
     def __enter__(self) -> Peer:
@@ -245,15 +279,60 @@ class _Pushed:
             self._reader.cancel()
 
 
+class _Talk:
+    """A conversation: orders and answers, by turns. For one thread at a time."""
+
+    def __init__(
+        self, address: str, writer: flight.FlightStreamWriter, reader: flight.MetadataRecordBatchReader
+    ) -> None:
+        self.address, self._writer, self._reader = address, writer, reader
+        self.late = False  # the last answer was
+        self._until: float | None = None
+        _WATCH.add(self)
+
+    def ask(self, name: str, body: bytes, within: float) -> bytes:
+        """The answer to an order; after an error there is no other."""
+        self._until = time.monotonic() + within
+        try:
+            self._writer.write_metadata(name.encode() + b"\n" + body)
+            words = self._reader.read_chunk().app_metadata
+        except StopIteration:
+            self.cancel()
+            raise WireError(f"{self.address} has ended the conversation") from None
+        except BROKEN as error:
+            self.cancel()
+            if self.late:
+                text = f"{self.address} did not answer '{name}' within {within:g} s"
+                raise WireError(text, hint="is it overloaded, or frozen?") from None
+            raise told(error, self.address) from None
+        finally:
+            self._until = None
+        if words is None:
+            raise WireError(f"{self.address} answered '{name}' without words")
+        return bytes(words)
+
+    def cancel(self) -> None:
+        """End it."""
+        self._reader.cancel()
+        with suppress(*BROKEN):  # left to Arrow, it would print that
+            self._writer.close()
+
+    def check(self, now: float) -> None:
+        """End it if the answer is late."""
+        if self._until is not None and now > self._until:
+            self.late = True
+            self._reader.cancel()
+
+
 class _Watch:
-    """Looks at all that is pushed to this process now and then: gRPC waits forever for a machine that is gone."""
+    """Looks at all that this process waits for now and then: gRPC waits forever for a machine that is gone."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._watched: weakref.WeakSet[_Pushed] = weakref.WeakSet()
+        self._watched: weakref.WeakSet[_Pushed | _Talk] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
 
-    def add(self, pushed: _Pushed) -> None:
+    def add(self, pushed: _Pushed | _Talk) -> None:
         """From now on."""
         with self._lock:
             self._watched.add(pushed)

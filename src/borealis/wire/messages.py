@@ -105,6 +105,12 @@ class Ack(Message):
     upto: Id
 
 
+class Acks(Message):
+    """Acknowledgements that go together."""
+
+    acks: list[Ack]
+
+
 class Forget(Message):
     """A reader will not come back: keep nothing for it any more."""
 

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -26,7 +26,18 @@ from borealis.errors import MachineError, StreamError, WireError
 from borealis.hosts import is_flight
 from borealis.section import NOTHING, Section, empty_rows, wire_schema
 from borealis.wire.auth import OPEN, Security, TokenCheck, host_of, require_security
-from borealis.wire.messages import Ack, BatchHead, Export, Publish, Receipt, SectionHead, StreamFacts, Subscribe
+from borealis.wire.messages import (
+    Ack,
+    Acks,
+    BatchHead,
+    Done,
+    Export,
+    Publish,
+    Receipt,
+    SectionHead,
+    StreamFacts,
+    Subscribe,
+)
 from borealis.wire.problems import ReplacedError, arriving, log, refusal
 
 FACTS = b"borealis"  # key of StreamFacts in a subscription's schema
@@ -38,6 +49,7 @@ BATCH_BYTES_MOST = 64 << 20  # of one published batch
 MESSAGE_BYTES_MOST = 8 << 20  # of an order
 PARCEL_BYTES_MOST = 1 << 30  # of what primaries send to their backups: whole states, at times
 PARCELS = ("guard", "mirror")
+NAME_BYTES_MOST = 64  # of an order
 PIECE_BYTES_MOST = 1 << 20  # of an export
 PIECES = pa.schema([pa.field("data", pa.binary(), nullable=False)])
 GRACE_S = 2.0  # for calls under way when the server closes
@@ -254,18 +266,52 @@ class _Flight(flight.FlightServerBase):  # type: ignore[misc]
                     receipt = entry.take(publish.publisher, head, batch)
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
-        """An acknowledgement, or an order for the host."""
+        """An order."""
         with _answering("an action"), self.calls.busy():
             with arriving("an action"):
                 name, body = action.type, action.body
-            _check_size("an order", body.size, PARCEL_BYTES_MOST if name in PARCELS else MESSAGE_BYTES_MOST)
-            if name == "reach":
-                return []
-            if name != "ack":
-                return [self.host.act(name, body.to_pybytes())]
-            ack = Ack.decode(body)
-            self.host.queue(ack.stream).ack(ack.reader, ack.level, ack.upto)
-            return []
+            return [] if name == "reach" else [self._act(name, body)]
+
+    def do_exchange(
+        self,
+        context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.MetadataRecordBatchWriter,
+    ) -> None:
+        """A conversation: orders one after the other, each answered before the next; half the price of actions."""
+        doing = "a conversation"
+        with _answering(doing):
+            while True:
+                with arriving(doing):
+                    try:
+                        name, body = _said(reader.read_chunk())
+                    except StopIteration:
+                        return
+                self.calls.check()
+                with self.calls.busy():
+                    answer = self._act(name, body)
+                with arriving(doing):
+                    writer.write_metadata(answer)
+
+    def _act(self, name: str, body: pa.Buffer) -> bytes:
+        """An acknowledgement, or an order for the host."""
+        _check_size("an order", body.size, PARCEL_BYTES_MOST if name in PARCELS else MESSAGE_BYTES_MOST)
+        if name != "ack":
+            return self.host.act(name, body.to_pybytes())
+        self._acknowledge(Acks.decode(body).acks)
+        return Done().encode()
+
+    def _acknowledge(self, acks: Sequence[Ack]) -> None:
+        """All of them; raises the first refusal behind the last."""
+        refused: StreamError | None = None
+        for ack in acks:
+            try:
+                self.host.queue(ack.stream).ack(ack.reader, ack.level, ack.upto)
+            except StreamError as error:
+                refused = refused or error
+        if refused is not None:
+            raise refused
 
     def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
         """Those that the wire itself knows; a node knows more."""
@@ -286,10 +332,6 @@ class _Flight(flight.FlightServerBase):  # type: ignore[misc]
     def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> None:
         """Refused."""
         raise _not_served("GetSchema")
-
-    def do_exchange(self, context: flight.ServerCallContext, *streams: Any) -> None:
-        """Refused."""
-        raise _not_served("DoExchange")
 
     def _pieces(self, wanted: Export) -> Iterator[pa.RecordBatch]:
         with _answering(f"export of {wanted.export}"):
@@ -424,7 +466,7 @@ class _Feed:
 
 
 def _not_served(call: str) -> flight.FlightError:
-    hint = "DoGet subscribes, DoPut publishes, DoAction gives orders; the coordinator knows the streams"
+    hint = "DoGet subscribes, DoPut publishes, DoAction and DoExchange give orders; the coordinator knows the streams"
     return refusal(WireError(f"{call} is not served here", hint=hint), call)
 
 
@@ -437,6 +479,15 @@ def _answering(doing: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise refusal(error, doing) from None
+
+
+def _said(chunk: flight.FlightStreamChunk) -> tuple[str, pa.Buffer]:
+    """The name of an order in a conversation, and its body."""
+    words = chunk.app_metadata
+    end = -1 if words is None else bytes(words[:NAME_BYTES_MOST]).find(b"\n")
+    if end < 0:
+        raise WireError("words that are no order", hint="write its name, a line's end, and its body")
+    return bytes(words[:end]).decode(), words.slice(end + 1)
 
 
 def _is_export(ticket: bytes) -> bool:

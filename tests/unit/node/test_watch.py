@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -99,6 +100,30 @@ def test_behind_a_refusal_pings_come_faster(watch: Watch, host: Someone, server:
     cut_off(server)
     _, dead = deaths.told.get(timeout=LONG_S)
     assert dead.detection_s() < 3 * 2.0, "five misses at the usual pace take at least eight seconds"
+
+
+def test_a_line_that_is_cut_is_looked_at_before_a_ping_is_due(watch: Watch, host: Someone, server: WireServer) -> None:
+    deaths, pace = Deaths(), Pace(every_s=4.0, misses=2, patience_s=60.0)
+    watch.add(server.address, pace, deaths)
+    watched = watch._watched[server.address]
+    deadline = time.monotonic() + LONG_S
+    while watched._line._line is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    cut_off(server)
+    deaths.told.get(timeout=0.75 * pace.every_s)
+
+
+def test_lines_that_are_cut_all_the_time_cost_no_pings(watch: Watch, host: Someone, server: WireServer) -> None:
+    pings = []
+    host.act, act = lambda action, body: (pings.append(action), act(action, body))[1], host.act  # type: ignore[method-assign]
+    watch.add(server.address, Pace(every_s=0.1), Deaths())
+    watched, until = watch._watched[server.address], time.monotonic() + 1.0
+    while time.monotonic() < until:
+        if (line := watched._line._line) is not None:
+            with suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+        time.sleep(0.005)
+    assert 3 < len(pings) < 20
 
 
 def test_who_listens_and_does_not_answer_is_slow_before_it_is_dead(watch: Watch) -> None:

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from hosting import SCHEMA, Facts, Order, TinyHost
+from hosting import SCHEMA, Facts, Order, TinyHost, next_section
 from pyarrow import flight
 
 from borealis.emit.queue import MovedError
 from borealis.errors import BorealisError, ClusterError, MachineError, StreamError, WireError
 from borealis.hosts import free_ports
 from borealis.wire.client import Patience, Peer
-from borealis.wire.messages import Ping, Pong, Problem, Publish, Subscribe
+from borealis.wire.messages import Ack, Ping, Pong, Problem, Publish, Subscribe
 from borealis.wire.problems import KINDS, MESSAGE_BYTES_MOST, ReplacedError, clip, error_of, problem_of
 from borealis.wire.server import PIECE_BYTES_MOST, WireServer
 from stopwatch import Stopwatch
@@ -59,6 +59,80 @@ def test_an_order_that_takes_too_long(host: TinyHost, peer: Peer) -> None:
         peer.act("echo", Ping(), Ping, within=0.3)
     assert started.seconds < 2
     slow.set()
+
+
+# -- conversations
+
+
+def test_a_conversation_has_many_orders(peer: Peer) -> None:
+    for number in range(20):
+        assert peer.say("echo", Order(rows=number), Order).rows == number
+    assert len(peer._talks) == 1
+    threads = [threading.Thread(target=peer.say, args=("echo", Order(rows=i), Order)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert 1 <= len(peer._talks) <= 8
+
+
+def test_a_refusal_in_a_conversation_is_the_hosts_and_the_next_order_goes(peer: Peer) -> None:
+    peer.say("echo", Order(), Order)
+    with pytest.raises(WireError, match=r"no action 'dance'"):
+        peer.say("dance", Ping(), Pong)
+    with pytest.raises(StreamError, match="no stream"):
+        peer.ack(Ack(stream="d/none", reader="r", level=1, upto=0))
+    assert peer.ping()
+
+
+def test_acknowledgements_that_go_together_do_not_hinder_one_another(host: TinyHost, peer: Peer) -> None:
+    queue = host.queue("d/a")
+    queue.append(next_section(queue, 5))
+    queue.register("r", 0)
+    one, other = (Ack(stream=stream, reader="r", level=1, upto=3) for stream in ("d/none", "d/a"))
+    with pytest.raises(StreamError):
+        peer.ack(one, other)
+    assert queue.status().readers["r"] == 3
+
+
+def test_an_answer_in_a_conversation_that_is_late(host: TinyHost, peer: Peer) -> None:
+    slow, act = threading.Event(), host.act
+    host.act = lambda action, body: slow.wait(5) and act(action, body)  # type: ignore[method-assign,return-value,assignment]
+    started = Stopwatch()
+    for _ in range(2):
+        with pytest.raises(WireError, match=r"did not answer 'echo' within 0\.3 s"):
+            peer.say("echo", Order(), Order, within=0.3)
+    assert started.seconds < 3
+    slow.set()
+    host.act = act  # type: ignore[method-assign]
+    assert peer.say("echo", Order(rows=1), Order).rows == 1
+
+
+def test_a_conversation_goes_on_with_the_next_server(host: TinyHost, capfd: pytest.CaptureFixture[str]) -> None:
+    (port,) = free_ports(1)
+    address = f"grpc://127.0.0.1:{port}"
+    with Peer(address, patience=Patience(connect_s=2.0)) as peer:
+        with WireServer(host, address):
+            assert peer.say("echo", Order(rows=1), Order).rows == 1
+        with pytest.raises(WireError):
+            peer.say("echo", Order(rows=2), Order)
+        with WireServer(host, address):
+            until = time.monotonic() + 30
+            while True:
+                try:
+                    assert peer.say("echo", Order(rows=3), Order).rows == 3
+                    break
+                except WireError:
+                    assert time.monotonic() < until
+    assert "Close() failed" not in capfd.readouterr().err
+
+
+def test_words_that_are_no_order(server: WireServer) -> None:
+    for words in (b"echo", b"x" * 100 + b"\n"):
+        writer, reader = flight.FlightClient(server.address).do_exchange(flight.FlightDescriptor.for_command(b"talk"))
+        writer.write_metadata(words)
+        with pytest.raises((flight.FlightError, pa.ArrowException), match="no order"):
+            reader.read_chunk()
 
 
 # -- exports
@@ -221,7 +295,6 @@ def test_other_flight_calls_are_refused(server: WireServer) -> None:
         lambda: list(client.list_flights()),
         lambda: client.get_flight_info(descriptor),
         lambda: client.get_schema(descriptor),
-        lambda: client.do_exchange(descriptor)[1].read_chunk(),
     ):
         with pytest.raises((flight.FlightError, pa.ArrowException), match="not served here"):
             call()
