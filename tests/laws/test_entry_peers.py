@@ -122,13 +122,29 @@ class Town:
 
     def publish(self, publisher: str, seconds: list[int], heartbeat: int | None) -> None:
         number = self.numbers[publisher] = self.numbers.get(publisher, -1) + 1
-        times = pa.array([s * SECOND // 2 for s in seconds], SCHEMA.field(0).type)
-        batch = pa.record_batch([times, pa.array(range(self.count, self.count + len(seconds)), pa.int32())], SCHEMA)
-        self.count += len(seconds)
+        batch = self.batch(seconds)
         head = BatchHead(number=number, heartbeat=None if heartbeat is None else heartbeat * SECOND)
         self.sure(lambda: self.entry.take(publisher, head, batch))
         self.alone.take(publisher, head, batch)
         assert self.entry.known(publisher).number == number
+
+    def publish_together(self, publisher: str, parts: list[list[int]], seen: int) -> None:
+        """Batches as one; a moment ago the first few of them arrived as one, and the publisher does not know."""
+        first = self.numbers.get(publisher, -1) + 1
+        batches = [self.batch(seconds) for seconds in parts]
+        for count in (seen, len(parts)):
+            head = BatchHead(number=first + count - 1, parts=[len(p) for p in parts[:count]])
+            rows = pa.concat_batches(batches[:count])
+            self.sure(lambda head=head, rows=rows: self.entry.take(publisher, head, rows))  # type: ignore[misc]
+        for number, batch in enumerate(batches, first):
+            self.alone.take(publisher, BatchHead(number=number), batch)
+        self.numbers[publisher] = first + len(parts) - 1
+        assert self.entry.known(publisher).number == self.numbers[publisher]
+
+    def batch(self, seconds: list[int]) -> pa.RecordBatch:
+        times = pa.array([s * SECOND // 2 for s in seconds], SCHEMA.field(0).type)
+        self.count += len(seconds)
+        return pa.record_batch([times, pa.array(range(self.count - len(seconds), self.count), pa.int32())], SCHEMA)
 
     def tick(self, seconds: int) -> None:
         self.clock.advance(seconds)
@@ -141,6 +157,8 @@ class Town:
         match step:
             case ("publish", publisher, seconds, heartbeat):
                 self.publish(publisher, seconds, heartbeat)
+            case ("together", publisher, parts, seen):
+                self.publish_together(publisher, parts, 1 + seen % len(parts))
             case ("tick", seconds):
                 self.tick(seconds)
             case ("read", name, most_bytes):
@@ -160,6 +178,9 @@ TROUBLE = st.sampled_from(["lost", "no answer", "damaged", "twice", "died before
 STEP = st.one_of(
     st.tuples(st.just("publish"), st.sampled_from("pqx"), SECONDS, st.none() | st.integers(0, 40)),
     st.tuples(st.just("publish"), st.sampled_from("pqx"), SECONDS, st.none()),
+    st.tuples(
+        st.just("together"), st.sampled_from("pqx"), st.lists(SECONDS, min_size=1, max_size=4), st.integers(0, 3)
+    ),
     st.tuples(st.just("tick"), st.integers(0, 8)),
     st.tuples(st.just("read"), st.sampled_from(READERS), st.sampled_from([1, 1 << 20])),
     st.tuples(st.just("ack"), st.sampled_from(READERS), st.sampled_from([0, 1]), st.floats(0, 1)),

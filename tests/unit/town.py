@@ -81,9 +81,9 @@ class Counter:
             last = self.last.get(publisher, -1)
             if head.number <= last:
                 return self.known(publisher)
-            if head.number != last + 1:
-                raise InputError(f"batch {head.number} after {last}")
-            first = self.queue.next_id
+            if head.first > last + 1:
+                raise InputError(f"batch {head.first} after {last}")
+            first, batch = self.queue.next_id, batch.slice(head.rows_until(last))
             if batch.num_rows:
                 time_of = np.arange(first, first + batch.num_rows)
                 self.queue.append(section(first, batch, time_of, NONE, NONE, self.queue.boundary))

@@ -2,7 +2,8 @@
 
 1. A batch gets the number behind the last one and is kept. There is a bound on what is kept; there `send` waits.
 2. A thread of the connection sends what is kept, in order; another one takes away what the entry point has
-   acknowledged, and makes the next connection when this one breaks.
+   acknowledged, and makes the next connection when this one breaks. Few messages are under way at a time; what waits
+   meanwhile is sent as one.
 3. When the connection breaks or the entry point moves, it connects to the entry point's backup, or where the
    coordinator says. The first receipt of the new connection says which number the entry point has last. What it has is
    taken away, the rest is sent again. So nothing is lost or repeated.
@@ -20,9 +21,10 @@ import logging
 import threading
 import uuid
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import islice
 from types import TracebackType
 from typing import Any
 
@@ -44,6 +46,8 @@ BATCH_ROWS = 65_536
 BATCH_BYTES = 4 << 20  # well below what the wire takes at most
 KEPT_BYTES = 32 << 20
 KEPT_BATCHES = 1024
+TOGETHER_MOST = 1024  # batches in one message
+UNDER_WAY = 4  # messages; an entry point that has more to do gets larger ones
 CLOSE_S = 2.0  # for hanging up politely
 
 log = logging.getLogger("borealis.client")
@@ -84,6 +88,8 @@ class Publisher:
         self._kept: deque[_Kept] = deque()
         self._bytes = 0
         self._to_send = 0  # the number to send next on this connection; those kept before it are under way
+        self._sent: deque[BatchHead] = deque()  # those of the messages under way
+        self._alone_until = -1  # up to this number batches go one by one: something among them was refused
         self._closing = self._ended = False
         self._failed: BaseException | None = None
         self._broken: BorealisError | None = None  # why there is no connection
@@ -232,6 +238,8 @@ class Publisher:
     def _taken(self, receipt: Receipt) -> None:
         """Under the lock: let go of what the entry point has."""
         self.receipt = receipt
+        while self._sent and self._sent[0].number <= receipt.number:
+            self._sent.popleft()
         if receipt.number >= self._next:
             self._failed = self._failed or InputError(
                 f"somebody else publishes to {self.stream} as '{self.name}'", hint="give each publisher its own name"
@@ -263,17 +271,21 @@ class Publisher:
             publication.__exit__(WireError, None, None)  # the node shall not wait for more
 
     def _take(self, publication: wire.Publication) -> _Kept | None:
-        """The next batch to send; waits for one. None: this connection is not wanted any more."""
+        """What to send next; waits for it. None: this connection is not wanted any more."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._is_over() or self._publication is not publication or self._to_send < self._next
-            )
+            self._changed.wait_for(lambda: self._is_over() or self._publication is not publication or self._may_send())
             if self._is_over() or self._publication is not publication:
                 return None
-            item = self._kept[self._to_send - self._kept[0].head.number]
-            self._to_send += 1
+            waiting = islice(self._kept, self._to_send - self._kept[0].head.number, None)
+            most = 1 if self._to_send <= self._alone_until else TOGETHER_MOST
+            item = _as_one(list(_company(islice(waiting, most), self.schema)))
+            self._to_send = item.head.number + 1
+            self._sent.append(item.head)
             self._changed.notify_all()
             return item
+
+    def _may_send(self) -> bool:
+        return self._to_send < self._next and len(self._sent) < UNDER_WAY
 
     # -- the thread that listens, and connects again
 
@@ -316,9 +328,11 @@ class Publisher:
             if isinstance(error, FullError) and not self._told_full:
                 self._told_full = True
                 log.warning("%s; trying again for %.0f s", error.message, self.publishing.retries.give_up_s)
-            if error is self._broken or not self._may_try_again(error, publication is not None):
+            connected = publication is not None
+            if error is self._broken or not (self._may_try_again(error, connected) or self._goes_one_by_one()):
                 self._failed = self._failed or error
             self._publication, self._broken = None, error
+            self._sent.clear()
             self._places.lost(error)
             self._changed.notify_all()
 
@@ -332,6 +346,12 @@ class Publisher:
         refused = (self._kept[0].head.number if self._kept else -1, error.message)
         again, self._refused = refused == self._refused, refused
         return not again
+
+    def _goes_one_by_one(self) -> bool:
+        """Whether batches that went together, and were refused together, can be sent each by itself."""
+        together = [head.number for head in self._sent if head.parts]
+        self._alone_until = max([self._alone_until, *together])
+        return bool(together)
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:
@@ -388,6 +408,29 @@ class Publisher:
 
     def _connect(self) -> wire.Publication:
         return self._peer.publish(Publish(stream=self.stream, publisher=self.name), self.schema)
+
+
+def _company(waiting: Iterable[_Kept], schema: pa.Schema) -> Iterator[_Kept]:
+    """Of those that wait, the first and all that can go along with it, in order."""
+    rows = size = 0
+    for number, item in enumerate(waiting):
+        rows, size = rows + item.batch.num_rows, size + item.batch.nbytes
+        fits = rows <= BATCH_ROWS and size <= BATCH_BYTES
+        if number and not (fits and item.batch.schema.equals(schema)):
+            return
+        yield item
+        if item.head.heartbeat is not None or item.head.end or not item.batch.schema.equals(schema):
+            return  # it is about what comes behind it; or it will be refused
+
+
+def _as_one(items: Sequence[_Kept]) -> _Kept:
+    """Several batches as one, under the number of the last."""
+    last = items[-1]
+    if len(items) == 1:
+        return last
+    mark = next((item.head.mark for item in reversed(items) if item.head.mark is not None), None)
+    head = last.head.model_copy(update={"mark": mark, "parts": [item.batch.num_rows for item in items]})
+    return _Kept(head, pa.concat_batches([item.batch for item in items]))
 
 
 def schema_of(peer: wire.Peer, stream: str) -> pa.Schema:

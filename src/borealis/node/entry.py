@@ -2,7 +2,8 @@
 
 What it promises to a publisher:
 
-1. Batches are taken in the order of their numbers, each once: one that comes again is answered, not taken again.
+1. Batches are taken in the order of their numbers, each once: one that comes again is answered, not taken again. Of
+   several that come as one, only those are taken that are not there yet.
 2. A batch is taken whole or not at all; its tuples get consecutive ids, and boundaries are written among them.
 3. If it has a peer (see mirror.py), the batch is there before it is acknowledged, and before anybody sees it; if the
    input is durable, it is on disk, too.
@@ -169,11 +170,12 @@ class Entry:
         while True:
             with self._lock:
                 self._check_serves()
-                if head.number <= self._publishers.get(publisher, -1):
+                last = self._publishers.get(publisher, -1)
+                if head.number <= last:
                     return self._receipt(publisher)
-                self._check_turn(publisher, head.number)
+                self._check_turn(publisher, head, last)
                 if self._wait_for_room(0):
-                    return self._take(publisher, head, batch)
+                    return self._take(publisher, head, batch.slice(head.rows_until(last)))
                 self._waiting += 1
             try:
                 self._wait_for_room(1.0)
@@ -188,12 +190,11 @@ class Entry:
         if self._standby is not None:
             raise StandbyError(f"stream {self.queue.stream} is on standby here", hint="publish to the other node")
 
-    def _check_turn(self, publisher: str, number: int) -> None:
-        last = self._publishers.get(publisher, -1)
+    def _check_turn(self, publisher: str, head: BatchHead, last: int) -> None:
         unknown = self._met is not None and publisher not in self._met
-        if number != last + 1 and not unknown:
+        if head.first > last + 1 and not unknown:
             raise InputError(
-                f"publisher '{publisher}' sent batch {number} to {self.queue.stream} after batch {last}",
+                f"publisher '{publisher}' sent batch {head.first} to {self.queue.stream} after batch {last}",
                 hint=f"send batch {last + 1}",
             )
         if self._point.cursor.ended:

@@ -126,12 +126,30 @@ class Publish(Message):
 
 
 class BatchHead(Message):
-    """Beside each published batch: its number, rising by one; the end of the stream or a heartbeat may come along."""
+    """Beside each published batch: its number, rising by one; the end of the stream or a heartbeat may come along.
+
+    Several that waited may be sent as one, under the number of the last; `parts` has the rows of each.
+    """
 
     number: Id
+    parts: list[Id] = Field(default=[], max_length=4096)  # none: it is one
     heartbeat: Time | None = None  # no tuple before this time follows
     end: bool = False
     mark: Mark | None = None  # where the publisher is in its own source; kept with the number, as safe as the batch
+
+    @property
+    def first(self) -> int:
+        """The number of the first in it."""
+        return self.number - max(0, len(self.parts) - 1)
+
+    def rows_until(self, last: int) -> int:
+        """How many of its rows are of batches up to this number.
+
+        >>> head = BatchHead(number=7, parts=[2, 0, 3])
+        >>> head.first, [head.rows_until(n) for n in (4, 5, 6)]
+        (5, [0, 2, 2])
+        """
+        return sum(self.parts[: max(0, last - self.first + 1)])
 
 
 class Receipt(Message):

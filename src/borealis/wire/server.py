@@ -517,6 +517,9 @@ def _published(stream: str, chunk: Any, schema: pa.Schema) -> tuple[BatchHead, p
     if chunk.app_metadata is None:
         raise WireError("a published batch without a BatchHead", hint="put one into its app_metadata")
     head, batch = BatchHead.decode(chunk.app_metadata), chunk.data
+    rows = 0 if batch is None else batch.num_rows
+    if head.parts and (sum(head.parts) != rows or head.first < 0):
+        raise WireError(f"a batch of {rows} rows as {len(head.parts)} parts of {sum(head.parts)}, up to {head.number}")
     if batch is None:
         return head, empty_rows(schema)
     batch.validate(full=True)  # offsets from the wire may point anywhere: before anything follows them
