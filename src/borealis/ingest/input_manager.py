@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -32,9 +32,12 @@ from borealis.section import Section, wire_schema
 from borealis.state.delta import to_stream
 from borealis.tuples import FIRST_TIME, LAST_TIME, TIME, Int64s
 
+GivesNothing = Callable[[Mapping[str, int], Mapping[str, int]], bool]  # of inputs' boundaries: as they stand, and then
 READ_AHEAD = 2  # batches a source may be ahead of the trains
 INLINE_BYTES_MOST = 256 << 10  # of an input's rows in a train that stay in memory; more go by way of a file
 PAYLOADS = ("rows", "late")  # of each input in a train's header
+COMPANY_S = 0.1  # so long tuples wait for others if nothing can come of them yet
+COMPANY_ROWS, COMPANY_BYTES = 4096, 1 << 20  # so many wait for no others: it is time to work on them
 TRAINS_AHEAD = 2  # trains made before they are asked for
 READER_ENDS_S = 1.0  # how long `stop` waits for sources that are read
 
@@ -80,6 +83,7 @@ class InputManager:
         admission: Admission | None = None,
         clock: Clock | None = None,
         times: Mapping[str, TimeOf] | None = None,  # by input; those that are columns may be left out
+        gives_nothing: GivesNothing | None = None,  # whether a train can wait: nothing comes of it yet
     ) -> None:
         self.depot = depot
         self.admission = admission or Admission()
@@ -99,6 +103,8 @@ class InputManager:
                 [],
                 source_ended=cursor.ended,
             )
+        self._gives_nothing = gives_nothing
+        self._waits_since: float | None = None  # what is pending does, for company
         self._headers: dict[int, dict[str, Any]] = {}
         self._nudges = 0
         self.by_time = all(isinstance(s, Source) and s.finite_and_ordered for s in sources.values())
@@ -114,7 +120,8 @@ class InputManager:
         self._script: deque[Script] = deque()
         self._following = False  # without a script there is nothing to do
         self._news = 0  # counts what the making of trains may be waiting for
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed, self._crowded = threading.Condition(lock), threading.Condition(lock)  # the latter for the maker
         self._making = threading.Lock()  # one makes trains at a time; taken before the other
         self._maker: threading.Thread | None = None
         self._readers: list[threading.Thread] = []
@@ -341,8 +348,8 @@ class InputManager:
                 # small batches wait for each other until a train is wanted
                 ahead = self._made - self._released < TRAINS_AHEAD and any(i.crowded for i in intakes)
             if not (ahead and self._work_on(wanted=False)):
-                with self._changed:
-                    self._changed.wait_for(lambda seen=seen: self._news != seen)  # type: ignore[misc]
+                with self._crowded:
+                    self._crowded.wait_for(lambda seen=seen: self._news != seen)  # type: ignore[misc]
 
     def _work_on(self, *, wanted: bool) -> bool:
         """Admit what was read and make a train of it, if there is one to make; whether that changed anything."""
@@ -361,10 +368,15 @@ class InputManager:
         """Wake whoever waits; called with the lock held."""
         self._news += 1
         self._changed.notify_all()
+        over = self._stopped or self._final or self._failure is not None
+        if over or any(i.crowded for i in self._intakes.values()):
+            self._crowded.notify_all()
 
     def _patience(self) -> float:
-        """How long to wait before idleness is to be looked at again, in seconds."""
-        return 0.05 if any(i.entry.spec.idle_us for i in self._intakes.values()) else 5.0
+        """How long to wait before idleness, or what waits for company, is to be looked at again, in seconds."""
+        patience = 0.05 if any(i.entry.spec.idle_us for i in self._intakes.values()) else 5.0
+        since = self._waits_since
+        return patience if since is None else min(patience, max(0.0, since + COMPANY_S - time.monotonic()))
 
     def _fill(self) -> bool:
         """Admit what the sources have read, up to a train's worth of each input; whether more may be had at once."""
@@ -408,6 +420,8 @@ class InputManager:
             pieces, silent = self._by_script()
         elif self.by_time:
             pieces, order = self._by_time()
+        elif self._can_wait():
+            return False
         else:
             pieces = self._by_arrival()
         if pieces:
@@ -417,6 +431,19 @@ class InputManager:
             if intake.failure is not None and not intake.pending:
                 raise _told(name, intake.failure)
         return False
+
+    def _can_wait(self) -> bool:
+        """Whether nothing comes of what is pending yet: then it waits a moment for company."""
+        intakes = self._intakes.values()
+        if self._gives_nothing is None or not any(i.pending for i in intakes) or any(i.urgent for i in intakes):
+            return False
+        if sum(i.rows for i in intakes) >= COMPANY_ROWS or sum(i.size for i in intakes) >= COMPANY_BYTES:
+            return False
+        standing = {name: intake.cut.boundary for name, intake in self._intakes.items()}
+        if not self._gives_nothing(standing, {name: i.entry.cursor.boundary for name, i in self._intakes.items()}):
+            return False
+        self._waits_since = time.monotonic() if self._waits_since is None else self._waits_since
+        return time.monotonic() < self._waits_since + COMPANY_S
 
     def _by_arrival(self) -> list[Piece]:
         """What is pending, each input its share: a fast one must not keep the others waiting.
@@ -565,6 +592,7 @@ class InputManager:
 
     def _write(self, pieces: list[Piece], order: Int64s | None, *, silent: bool, free: bool) -> None:
         number = self._made + 1
+        self._waits_since = None
         standing = {name: intake.cut.boundary for name, intake in self._intakes.items()}
         for piece in reversed(pieces):
             standing[piece.name] = piece.rows.start.boundary

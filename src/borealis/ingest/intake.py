@@ -91,6 +91,13 @@ class Intake:
         first = self.pending[0] if self.pending else None
         return isinstance(first, Relayed) and first.jumps
 
+    @property
+    def urgent(self) -> bool:
+        """Whether something is pending beside tuples that came in time, and boundaries among them."""
+        if self.failure is not None or self.idle_tail or self.at_jump or (self.source_ended and not self.done):
+            return True
+        return any(isinstance(part, Admitted) and part.late.any() for part in self.pending)
+
     def is_beyond(self, position: int) -> bool:
         """Whether what comes next lies behind this place: ids were left out, or tuples dropped, in between."""
         first = self.pending[0] if self.pending else None

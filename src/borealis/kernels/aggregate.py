@@ -157,10 +157,7 @@ class AggregateKernel:
     # -- what is kept
 
     def _floor(self, boundary: int) -> int:
-        """The oldest pane that a window still open at this boundary may need."""
-        if boundary <= FIRST_TIME + self.size + self.slide or boundary == LAST_TIME:
-            return boundary
-        return ((boundary - self.size) // self.slide + 1) * self.slide
+        return oldest_needed(boundary, self.size, self.slide)
 
     def _seal(self, boundary: int) -> None:
         pane = numbers(self.open, PANE)
@@ -246,6 +243,17 @@ class AggregateKernel:
 
     def _from_table(self, table: pa.Table) -> Columns:
         return {k: to_numpy(table[k]) if isinstance(v, np.ndarray) else whole(table[k]) for k, v in self.open.items()}
+
+
+def oldest_needed(boundary: int, size: int, slide: int) -> int:
+    """The time before which no window needs anything that is still open at this boundary; rises as windows close.
+
+    >>> oldest_needed(1_999, 1_000, 500), oldest_needed(2_000, 1_000, 500)
+    (1000, 1500)
+    """
+    if boundary <= FIRST_TIME + size + slide or boundary == LAST_TIME:
+        return boundary
+    return ((boundary - size) // slide + 1) * slide
 
 
 def make(step: Step) -> AggregateKernel:

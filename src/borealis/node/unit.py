@@ -37,6 +37,7 @@ from borealis.kernels.flow import Bounds, Flow
 from borealis.kernels.program import DELTA_TAG, ERRORS_TAG, flow_from_parcels
 from borealis.node.handover import Handover
 from borealis.node.progress import Progress
+from borealis.plan.company import gives_nothing
 from borealis.plan.compile import Compiled
 from borealis.plan.notice import TROUBLES, notices
 from borealis.plan.session import scratch
@@ -130,6 +131,7 @@ class UnitRun:
             admission=options.admission,
             clock=clock,
             times=compiled.times,
+            gives_nothing=gives_nothing(compiled.program),
         )
         self.progress.rows_read = self.manager.rows_read
         self._header_now = header or self._header(Train(0, self.manager.cursors(), 0, 0, False), {}, 0)
