@@ -1,4 +1,4 @@
-"""What Spark itself says of a query's micro-batches, read in the same way for both engines."""
+"""Batches as both engines tell of them: Spark's micro-batches, and our trains."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ KEPT = {"spark.sql.streaming.numRecentProgressUpdates": "20000"}  # all of a mea
 
 
 class Batch(TypedDict):
-    """A micro-batch: when its trigger fired, how long all of it took, and how many rows it was fed."""
+    """When its trigger fired (a train: was handed out), how long all of it took, and how many rows it was fed."""
 
     number: int
     start_ms: float
     took_ms: float
     rows: int
-    parts: dict[str, int]
+    parts: dict[str, float]
 
 
 def batches_of(query: Any) -> list[Batch]:

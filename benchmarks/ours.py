@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pyarrow as pa
 import workload
-from batches import KEPT, Batch, batches_of
+from batches import Batch
 
 from borealis import Diagram, replay, rows, run, window
 from borealis.ingest.intake import Admission
@@ -53,80 +53,48 @@ QUERIES = {"q1": q1, "q2": q2, "q3": q3}
 
 
 class Trace:
-    """What a run's trains were fed, to stand beside what Spark says of its micro-batches."""
+    """Every commit of a run with one unit: when it was, how many rows the train had, how long it took."""
 
-    def __init__(self, spark: Any) -> None:
-        self.spark = spark
-        self.commits: list[int] = []  # rows taken in, after each train
-        self.when: list[float] = []
-        self._query: Any = None
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        note = Progress.note
 
-    def __call__(self, units: list[Progress]) -> None:
-        """Called by the run every few hundredths of a second, and remembers the commits since then."""
-        if self._query is None:
-            self._query = next(iter(self.spark.streams.active), None)
-        for when, taken in list(units[0].recent):
-            if not self.when or when > self.when[-1]:
-                self.when.append(when)
-                self.commits.append(taken)
+        def noted(progress: Progress, rows_in: int, ms: float, *others: Any) -> None:
+            note(progress, rows_in, ms, *others)
+            start, number = time.time() * 1000 - ms, len(self.batches)
+            parts = {"triggerExecution": ms}
+            self.batches.append(Batch(number=number, start_ms=start, took_ms=ms, rows=rows_in, parts=parts))
 
-    def batches(self, trains: int) -> list[Batch]:
-        """Spark's micro-batches with the rows of the trains they were: batch 0 is train 1."""
-        if len(self.commits) != trains:
-            raise RuntimeError(f"saw {len(self.commits)} of {trains} commits")
-        fed = [after - before for before, after in zip([0, *self.commits], self.commits, strict=False)]
-        done = batches_of(self._query)
-        for batch in done:
-            batch["rows"] = fed[batch["number"]]
-        return done
+        Progress.note = noted  # type: ignore[method-assign]
 
 
 def throughput(query: str, inputs: list[str], home: str, master: str, rows_most: int) -> list[Batch]:
     """Files replayed as fast as it goes, in trains of at most so many rows."""
     _scratch_in(home)
-    spark = session(master=master, settings=KEPT)
-    diagram, trace = QUERIES[query](query), Trace(spark)
+    diagram, trace = QUERIES[query](query), Trace()
     given = {i.name: replay(path) for i, path in zip(diagram.spec.inputs, inputs, strict=True)}
-    done = run(diagram, given, OUT, spark=spark, watch=trace, admission=Admission(rows_most=rows_most))
-    return trace.batches(done.units[0].trains)
+    run(diagram, given, OUT, spark=session(master=master), admission=Admission(rows_most=rows_most))
+    return trace.batches
 
 
 def live(rows_per_s: int, seconds: float, cold: int, home: str, master: str) -> list[Batch]:
-    """Q2 over a generator that gives its rows in real time. The time a train waits for rows to come is taken off.
+    """Q2 over a generator that gives its rows in real time; a train's time begins when it is handed out.
 
     Ends so many seconds after the first `cold` trains.
     """
     _scratch_in(home)
-    waited: dict[int, float] = {}
-    _time_the_waiting(waited)
-    spark = session(master=master, settings=KEPT)
-    stop, trace = threading.Event(), Trace(spark)
+    stop, trace, until = threading.Event(), Trace(), float("inf")
 
-    def watch(units: list[Progress]) -> None:
-        trace(units)
-        if len(trace.when) >= cold and time.monotonic() > trace.when[cold - 1] + seconds:
+    def watch(_: list[Progress]) -> None:
+        nonlocal until
+        if len(trace.batches) >= cold:
+            until = min(until, time.monotonic() + seconds)
+        if time.monotonic() > until:
             stop.set()
 
     source = rows(lambda: workload.live(rows_per_s, stop))
-    done = run(q2("live"), {"in": source}, OUT, spark=spark, watch=watch)
-    batches = trace.batches(done.units[0].trains)
-    for batch in batches:
-        batch["took_ms"] -= waited[batch["number"]]
-    return batches
-
-
-def _time_the_waiting(waited: dict[int, float]) -> None:
-    """Note how long the question that brought each train had to wait for it: Spark counts that as the batch's own."""
-    ask = node_unit.UnitRun.next_train
-
-    def timed(self: node_unit.UnitRun, after: int, wait: float) -> int | None:
-        asked = time.perf_counter()
-        number = ask(self, after, wait)
-        if number is not None:
-            waited[after] = (time.perf_counter() - asked) * 1000
-        return number
-
-    node_unit.UnitRun.next_train = timed  # type: ignore[method-assign]
+    run(q2("live"), {"in": source}, OUT, spark=session(master=master), watch=watch)
+    return trace.batches
 
 
 def _scratch_in(home: str) -> None:
