@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from borealis.diagram.durations import count_window, window
 from borealis.diagram.model import Diagram
-from borealis.kernels.aggregate import AggregateKernel, Call
+from borealis.kernels.aggregate import AggregateKernel, Call, oldest_needed
 from borealis.kernels.flow import Bounds, Flow
 from borealis.kernels.open_windows import OpenWindows
 from borealis.kernels.timed_windows import TimedWindows
@@ -127,3 +127,25 @@ def test_windows_nest_and_match(spark: SparkSession) -> None:
     assert differences(outputs["stepwise"], without_header(shares)) == []
     assert sum(shares["n"].to_pylist()) == len(seconds)
     assert sorted(zip(second(shares, "window_start"), shares["total"].to_pylist(), strict=True))[0] == (0, 3)
+
+
+@given(
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.lists(st.tuples(st.integers(0, 30), st.lists(st.integers(0, 60), max_size=4)), max_size=25),
+)
+def test_nothing_comes_of_windows_while_the_oldest_they_need_stays(
+    size: int, slide: int, trains: list[tuple[int, list[int]]]
+) -> None:
+    kernel, boundary, cause = AggregateKernel(SCHEMA, ["k"], size, slide, SUM), FIRST_TIME, 0
+    for step, ahead in trains:
+        reached = 0 if boundary == FIRST_TIME else boundary + step
+        times = np.array([max(boundary, 0) + n for n in ahead], np.int64)
+        ones = pa.array(np.ones(len(times), np.int64))
+        news = reached > boundary
+        bounds = Bounds(boundary, np.array([cause + len(times)] * news, np.int64), np.array([reached] * news, np.int64))
+        causes = np.arange(cause, cause + len(times))
+        out, _ = kernel.step(Flow(pa.table([ones, ones], schema=SCHEMA), times, causes, 0 * causes, bounds))
+        if oldest_needed(boundary, size, slide) == oldest_needed(reached, size, slide):
+            assert not len(out)
+        boundary, cause = reached, cause + len(times) + 1

@@ -572,3 +572,55 @@ def test_trains_are_forgotten_when_they_are_committed(harness: Make) -> None:
     one = harness({"a": rows(*range(100))}, admission=small(7))
     one.take_all()
     assert not list(one.manager.depot.iterdir())
+
+
+# -- waiting for company
+
+
+def _second(boundary: int) -> int:
+    return boundary // SECOND
+
+
+def test_rows_of_which_nothing_comes_wait_for_company_until_something_does(
+    harness: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(input_manager, "COMPANY_S", 3600.0)
+    source = Live()
+    one = harness({"a": source}, gives_nothing=lambda now, then: _second(now["a"]) == _second(then["a"]))
+    source.give(1.0)
+    assert one.take()  # the first boundary of all
+    source.give(1.1, 1.2, 1.3)
+    assert not one.take(0.2)
+    assert one.manager.waiting() == 3
+    source.give(2.5)
+    assert one.take()
+    assert one.sizes == [1, 4]
+
+
+def test_rows_wait_for_company_only_a_moment(harness: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(input_manager, "COMPANY_S", 0.05)
+    source = Live()
+    one = harness({"a": source}, gives_nothing=lambda now, then: True)
+    source.give(1.0)
+    assert one.take()
+    assert one.sizes == [1]
+
+
+@pytest.mark.parametrize("news", ["late", "end", "failure", "many"])
+def test_what_must_not_wait_does_not(harness: Make, monkeypatch: pytest.MonkeyPatch, news: str) -> None:
+    monkeypatch.setattr(input_manager, "COMPANY_S", 3600.0)
+    monkeypatch.setattr(input_manager, "COMPANY_ROWS", 10)
+    source = Live()
+    one = harness({"a": source}, gives_nothing=lambda now, then: True)
+    source.give(5.0)
+    assert not one.take(0.1)
+    match news:
+        case "late":
+            source.give(1.0)
+        case "end":
+            source.end()
+        case "failure":
+            source.fail(InputError("torn"))
+        case "many":
+            source.give(*[5.0] * 12)
+    one.take_until(lambda: bool(one.sizes))

@@ -21,6 +21,8 @@ COMMIT_S = 60.0  # one attempt to end a transaction; a broker that dies in its m
 ROOM_S = 0.1  # for room in the library's own queue
 SILENT_MS = 10_000  # a request without an answer; calls within a transaction come back no sooner
 PAUSE_S = 0.2  # between two attempts
+RETRY_MS = 5  # the library's own: a broker that is not done with the last transaction takes the next in a moment
+MET_S = 0.25  # a broker that committed so lately is not asked whether it is there
 REFUSALS_MOST = 5  # of a transaction, by brokers that are there
 ARROW_BYTES_MOST = 512 << 10  # of one record: brokers take a megabyte, unless told otherwise
 QUEUED_MOST = 1_000_000  # messages in the library's own queue
@@ -100,6 +102,7 @@ class TopicWriter:
         self._producer: Any = None
         self._group: Any = None
         self._last: Position | None = None
+        self._met = float("-inf")  # when a broker last committed something
         self._anew = False  # the producer may be in any state: make another before the next transaction
         self._trouble = ""
 
@@ -119,7 +122,8 @@ class TopicWriter:
                 self._brokers.conf(
                     transactional_id=self.name,
                     socket_timeout_ms=SILENT_MS,
-                    linger_ms=5,
+                    linger_ms=0,  # a commit waits for all of them
+                    retry_backoff_ms=RETRY_MS,
                     queue_buffering_max_messages=QUEUED_MOST,
                 )
                 | {"error_cb": self._heard}
@@ -168,15 +172,14 @@ class TopicWriter:
         """Write records and the position behind them, both or none. When this returns, the broker has them."""
         refusals = 0
         while True:
-            self._call(
-                lambda: self._group.list_topics(self.topic, timeout=ASK_S)
-            )  # a transaction would wait in silence
+            if time.monotonic() > self._met + MET_S:  # a transaction would wait in silence
+                self._call(lambda: self._group.list_topics(self.topic, timeout=ASK_S))
             self._listen()
             if self._anew and self._open_again(position):
                 return
             try:
                 self._transaction(values, keys, position)
-                self._last = position
+                self._last, self._met = position, time.monotonic()
                 return
             except self._kafka.KafkaException as error:
                 self._anew = True
