@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from borealis import Diagram, kafka, kafka_sink, run, window
+from borealis.emit.sinks import kafka as sinks
 from borealis.emit.sinks.topic import Position, TopicWriter
 from borealis.ingest.intake import Admission
 from programs import kill_session
@@ -60,6 +61,7 @@ def strike(blow: str, count: int) -> None:
 def main() -> None:
     """Run until the end of what the topic held at the first start, or until struck."""
     broker, come, go, state, blow, count = sys.argv[1:]
+    sinks.ROWS_AT_ONCE = 150  # many transactions, however fast trains are
     strike(blow, int(count))
     run(
         diagram(),
