@@ -133,7 +133,7 @@ def check(diagram: Yaml, json: Json = False) -> None:
 @app.command()
 def bench(
     experiment: Annotated[
-        str, typer.Argument(help="engine, latency, wire, chain, start, recovery, overhead or io: see above.")
+        str, typer.Argument(help="engine, latency, wire, chain, start, recovery, overhead, protected or io: see above.")
     ] = "engine",
     json: Json = False,
     only: Annotated[list[str] | None, typer.Option(metavar="QUERY", help="Only these: q1,q3 (or repeated).")] = None,
@@ -163,6 +163,7 @@ def bench(
     start     how long 'borealis up --nodes 3' takes
     recovery  how long readers hear nothing when a node is killed
     overhead  what protection costs while all is well
+    protected three protected diagrams side by side for twelve minutes, with a kill in the middle
     io        from Kafka to Kafka, and into PostgreSQL
     """
     from borealis.cli.bench import bench_command, names
