@@ -683,7 +683,7 @@ def test_chance_cuts_connections_and_nothing_is_lost_or_repeated(place: Place, c
     entry, total = place.entries[STREAM], 200
 
     def fault(head: BatchHead) -> None:
-        if other_chance.random() < 0.1:
+        if other_chance.random() < 0.3:
             raise WireError("by chance")
 
     subscription = client.subscribe("packets", "oldest")
@@ -705,7 +705,7 @@ def test_chance_cuts_connections_and_nothing_is_lost_or_repeated(place: Place, c
         out.end()
     reader.join(WAIT_S)
     assert got == list(range(total))
-    assert out.reconnects > 3
+    assert out.reconnects > 2
     assert subscription.reconnects > 0
 
 
