@@ -427,6 +427,9 @@ def wrong_calls(
     def exchanged() -> None:
         writer, reader = client.do_exchange(odd, options)
         try:
+            writer.write_metadata(
+                chance.choice([b"ack", b"nothing\n{}", b"ack\n" + noise(chance), b"x" * 500, b"\xff\n"])
+            )
             reader.read_chunk()
         finally:
             writer.close()

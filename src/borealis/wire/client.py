@@ -99,8 +99,8 @@ class Peer:
     def say(self, name: str, message: Sendable, answer: type[A], *, within: float | None = None) -> A:
         """Give an order that is given often, and may arrive twice: over a line that stays, for half the price."""
         body, limit = message.encode(), self.patience.answer_s if within is None else within
-        with suppress(IndexError):  # none is free
-            talk = self._talks.pop()
+        talk = self._free()
+        if talk is not None:
             try:
                 return answer.decode(self._ask(talk, name, body, limit))
             except WireError:
@@ -108,6 +108,13 @@ class Peer:
                     raise
                 self._hang_up()  # the node was started anew, perhaps: the lines are old
         return answer.decode(self._ask(self._talk(), name, body, limit))
+
+    def _free(self) -> _Talk | None:
+        """A line on which nobody speaks."""
+        try:
+            return self._talks.pop()
+        except IndexError:
+            return None
 
     def _ask(self, talk: _Talk, name: str, body: bytes, within: float) -> bytes:
         got = talk.ask(name, body, within)
@@ -122,9 +129,8 @@ class Peer:
             raise told(error, self.address) from None
 
     def _hang_up(self) -> None:
-        with suppress(IndexError):
-            while True:
-                self._talks.pop().cancel()
+        while (talk := self._free()) is not None:
+            talk.cancel()
 
     def ack(self, *acks: Ack, within: float | None = None) -> None:
         """Tell queues how far readers are. Raises the first refusal; the others are done all the same."""
