@@ -44,12 +44,12 @@ from borealis.state.delta import to_stream
 from borealis.tuples import CAUSE, FIRST_TIME, LAST_TIME
 
 ASIDE = "u.errors"  # where tuples are put that fail in a box
-QUICK = 25  # examples of the quick profile
+USUAL = 25  # examples of a law that does not say how many it needs
 
 
 def examples(n: int) -> settings:
-    """So many examples in the quick profile, and as many times more in a longer one as it is longer."""
-    return settings(max_examples=max(1, n * settings.default.max_examples // QUICK))
+    """So many examples where a usual law has 25, and in each profile as many times more or fewer as it says."""
+    return settings(max_examples=max(1, n * settings.default.max_examples // USUAL))
 
 
 # -- a story: what happened at the inputs
