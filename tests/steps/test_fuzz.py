@@ -32,7 +32,7 @@ from hosting import SCHEMA, Facts, Order, rows
 from borealis.errors import BorealisError
 from borealis.wire.auth import Security
 from borealis.wire.client import Patience, Peer
-from borealis.wire.messages import Ack, Acks, BatchHead, Export, Problem, Publish, Subscribe
+from borealis.wire.messages import Ack, Acknowledgements, BatchHead, Export, Problem, Publish, Subscribe
 
 HOST = Path(__file__).parents[1] / "unit" / "wire" / "hosting.py"
 SEED = int(os.environ.get("BOREALIS_FUZZ_SEED", "20261115"))
@@ -311,7 +311,7 @@ def valid_messages(chance: random.Random, call: str) -> list[bytes]:
             ticket = chance.choice([subscribe.encode(), Export(export="bytes", body="[5, 3000000]").encode()])
             return [field(1, ticket)]
         case "DoAction":
-            ack = Acks(acks=[Ack(stream=stream, reader="wild", level=1, upto=0)]).encode()
+            ack = Acknowledgements(acks=[Ack(stream=stream, reader="wild", level=1, upto=0)]).encode()
             name = chance.choice([b"ack", b"ping", b"echo", b"facts", b"\xff\xfe", b""])
             return [field(1, name) + field(2, chance.choice([ack, Order(rows=3).encode(), noise(chance)]))]
         case "DoPut" | "DoExchange":

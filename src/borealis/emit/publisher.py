@@ -276,9 +276,9 @@ class Publisher:
             self._changed.wait_for(lambda: self._is_over() or self._publication is not publication or self._may_send())
             if self._is_over() or self._publication is not publication:
                 return None
-            waiting = islice(self._kept, self._to_send - self._kept[0].head.number, None)
+            start = self._to_send - self._kept[0].head.number
             most = 1 if self._to_send <= self._alone_until else TOGETHER_MOST
-            item = _as_one(list(_company(islice(waiting, most), self.schema)))
+            item = _as_one(list(_company(islice(self._kept, start, start + most), self.schema)))
             self._to_send = item.head.number + 1
             self._sent.append(item.head)
             self._changed.notify_all()

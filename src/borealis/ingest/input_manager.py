@@ -405,9 +405,12 @@ class InputManager:
 
     def _enough(self) -> bool:
         """Whether what is pending makes a full train."""
-        rows = sum(i.rows for i in self._intakes.values())
-        size = sum(i.size for i in self._intakes.values())
-        return rows >= self.admission.rows_most or size >= self.admission.bytes_most
+        return self._has_pending(self.admission.rows_most, self.admission.bytes_most)
+
+    def _has_pending(self, rows: int, size: int) -> bool:
+        """Whether so many rows are pending, or so many bytes."""
+        intakes = self._intakes.values()
+        return sum(i.rows for i in intakes) >= rows or sum(i.size for i in intakes) >= size
 
     # -- the order of events
 
@@ -437,7 +440,7 @@ class InputManager:
         intakes = self._intakes.values()
         if self._gives_nothing is None or not any(i.pending for i in intakes) or any(i.urgent for i in intakes):
             return False
-        if sum(i.rows for i in intakes) >= COMPANY_ROWS or sum(i.size for i in intakes) >= COMPANY_BYTES:
+        if self._has_pending(COMPANY_ROWS, COMPANY_BYTES):
             return False
         standing = {name: intake.cut.boundary for name, intake in self._intakes.items()}
         if not self._gives_nothing(standing, {name: i.entry.cursor.boundary for name, i in self._intakes.items()}):

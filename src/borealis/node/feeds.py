@@ -157,9 +157,7 @@ class Acks:
             with suppress(StreamError):  # it was closed or began anew just now
                 queue.ack(reader, level, upto)
             return
-        self._wait_for_company(_Acked(stream, reader, level), upto)
-
-    def _wait_for_company(self, key: _Acked, upto: int) -> None:
+        key = _Acked(stream, reader, level)
         with self._lock:
             first = not self._waiting
             self._waiting[key] = max(upto, self._waiting.get(key, 0))

@@ -69,12 +69,16 @@ class Watch:
             self._watched.clear()
 
 
+def _connected(address: str, within: float) -> socket.socket:
+    place = urlsplit(address)
+    return socket.create_connection((place.hostname or "", place.port or 0), within)
+
+
 class _HangUp:
     """Waits, and ends waiting when a node's process is gone: there is an open line to it on which nothing is said."""
 
     def __init__(self, address: str, within: float) -> None:
-        place = urlsplit(address)
-        self._place, self._within = (place.hostname or "", place.port or 0), within
+        self._address, self._within = address, within
         self._line: socket.socket | None = None
         self._again = 0.0  # when another line may be opened
         self._bell, self._button = socket.socketpair()
@@ -84,7 +88,7 @@ class _HangUp:
         if self._line is None and time.monotonic() >= self._again:
             self._again = time.monotonic() + AGAIN_S
             with suppress(OSError):
-                self._line = socket.create_connection(self._place, self._within)
+                self._line = _connected(self._address, self._within)
                 self._line.setblocking(False)
 
     def wait(self, seconds: float) -> None:
@@ -186,9 +190,8 @@ class _Watched:
 
     def _listens(self) -> bool:
         """Whether the machine still takes connections for it: then it is there, and slow."""
-        place = urlsplit(self.address)
         try:
-            with socket.create_connection((place.hostname or "", place.port or 0), self._pace.every_s):
+            with _connected(self.address, self._pace.every_s):
                 return True
         except ConnectionRefusedError:
             self._refuses = True

@@ -21,7 +21,7 @@ from borealis.tuples import LAST_TIME, TIME, Int64s
 from borealis.wire.auth import OPEN, Security
 from borealis.wire.messages import (
     Ack,
-    Acks,
+    Acknowledgements,
     BatchHead,
     Done,
     Export,
@@ -134,7 +134,7 @@ class Peer:
 
     def ack(self, *acks: Ack, within: float | None = None) -> None:
         """Tell queues how far readers are. Raises the first refusal; the others are done all the same."""
-        self.say("ack", Acks(acks=list(acks)), Done, within=within)
+        self.say("ack", Acknowledgements(acks=list(acks)), Done, within=within)
 
     def subscribe(self, wanted: Subscribe) -> Subscription:
         """Be pushed a stream from a place on."""

@@ -105,8 +105,8 @@ class Ack(Message):
     upto: Id
 
 
-class Acks(Message):
-    """Acknowledgements that go together."""
+class Acknowledgements(Message):
+    """Those that go together."""
 
     acks: list[Ack]
 

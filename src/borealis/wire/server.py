@@ -28,7 +28,7 @@ from borealis.section import NOTHING, Section, empty_rows, wire_schema
 from borealis.wire.auth import OPEN, Security, TokenCheck, host_of, require_security
 from borealis.wire.messages import (
     Ack,
-    Acks,
+    Acknowledgements,
     BatchHead,
     Done,
     Export,
@@ -270,7 +270,7 @@ class _Flight(flight.FlightServerBase):  # type: ignore[misc]
         with _answering("an action"), self.calls.busy():
             with arriving("an action"):
                 name, body = action.type, action.body
-            return [] if name == "reach" else [self._act(name, body)]
+            return [self._act(name, body)]
 
     def do_exchange(
         self,
@@ -295,11 +295,12 @@ class _Flight(flight.FlightServerBase):  # type: ignore[misc]
                     writer.write_metadata(answer)
 
     def _act(self, name: str, body: pa.Buffer) -> bytes:
-        """An acknowledgement, or an order for the host."""
+        """What the wire itself knows, or an order for the host."""
         _check_size("an order", body.size, PARCEL_BYTES_MOST if name in PARCELS else MESSAGE_BYTES_MOST)
-        if name != "ack":
+        if name not in ("ack", "reach"):
             return self.host.act(name, body.to_pybytes())
-        self._acknowledge(Acks.decode(body).acks)
+        if name == "ack":
+            self._acknowledge(Acknowledgements.decode(body).acks)
         return Done().encode()
 
     def _acknowledge(self, acks: Sequence[Ack]) -> None:
