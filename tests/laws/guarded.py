@@ -18,7 +18,6 @@ from borealis.errors import BorealisError
 from borealis.node.feeds import Way
 from borealis.section import Section
 from borealis.tuples import FIRST_TIME
-from borealis.wire import server as wire_server
 from borealis.wire.client import Patience, Peer
 from borealis.wire.messages import Claim, Claimed, Done, EntryOrder, Guard, Protect, Subscribe, UnitOrder
 
@@ -152,17 +151,14 @@ class Guarded(Cluster):
         """Nobody hears of this node again."""
         self.dead.add(i)
         server, node = self._servers[i], self.nodes[i]
-        port = server.port
-        flight, server._flight = server._flight, None
         node._stopped.set()
         for guard in list(node.guards.primaries.values()):
             guard._stopped = True
         node.guards.watch.close()
-        node.acks._stopped = True
+        node.acks._stopped.set()
         for unit in list(node.units.values()):
             unit.run._closed = True
-        threading.Thread(target=flight.shutdown, daemon=True).start()  # type: ignore[union-attr]
-        wire_server._cut_connections(port)
+        threading.Thread(target=server.abort, daemon=True).start()
         node.peers.close()
 
     def takeovers(self, unit: str, where: int | None = None) -> list[Any]:

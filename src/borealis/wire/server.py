@@ -55,6 +55,7 @@ PIECES = pa.schema([pa.field("data", pa.binary(), nullable=False)])
 GRACE_S = 2.0  # for calls under way when the server closes
 FLUSH_S = 0.5  # for what calls that have ended left to gRPC; publishers that are silent make it wait as long
 STUCK_S = 5.0  # after that, and then it is left alone
+CUT_S = 0.05  # between two looks whether somebody is connected still
 GIVE_BACK_S = 0.5  # after a message was refused for its size, when nothing holds it any more
 
 
@@ -143,12 +144,23 @@ class WireServer:
         busy = server.calls.close(GRACE_S)
         if busy:
             log.info("closing with %d calls under way", busy)
+        self._end(server, 0.0 if busy else FLUSH_S)
+
+    def abort(self) -> None:
+        """End as if the process were killed: calls under way are cut off, and nobody hears why."""
+        if self._flight is not None:
+            server, self._flight = self._flight, None
+            self._end(server, 0.0)
+
+    def _end(self, server: _Flight, moment: float) -> None:
+        """Take no more calls; those that do not end are cut, and so is who gets in before the door shuts."""
         ending = threading.Thread(target=server.shutdown, name="wire-close", daemon=True)
         ending.start()
-        ending.join(0.0 if busy else FLUSH_S)
-        if ending.is_alive():
+        ending.join(moment)
+        until = time.monotonic() + STUCK_S
+        while ending.is_alive() and time.monotonic() < until:
             _cut_connections(server.port)
-            ending.join(STUCK_S)
+            ending.join(CUT_S)
         if ending.is_alive():
             log.warning("the Flight server does not end: a call is still inside the node")
 

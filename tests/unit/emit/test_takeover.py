@@ -38,8 +38,7 @@ class Node(Place):
 
     def die(self) -> None:
         """As after kill -9: connections break, and nobody listens any more."""
-        _cut_connections(self.server.port)
-        threading.Thread(target=self.server.close, daemon=True).start()
+        threading.Thread(target=self.server.abort, daemon=True).start()
 
 
 class Pair:

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pyarrow as pa
 import pytest
@@ -125,6 +126,25 @@ def test_a_conversation_goes_on_with_the_next_server(host: TinyHost, capfd: pyte
                 except WireError:
                     assert time.monotonic() < until
     assert "Close() failed" not in capfd.readouterr().err
+
+
+def test_a_server_that_is_cut_off_answers_nobody_who_comes_back(
+    host: TinyHost, peer: Peer, server: WireServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flight_server = server._flight
+    assert flight_server is not None
+    shut, again = flight_server.shutdown, threading.Event()
+    monkeypatch.setattr(flight_server, "shutdown", lambda: again.wait(5) and shut())  # the door stays open a while
+    peer.say("echo", Order(), Order)
+    cut = threading.Thread(target=server.abort)
+    cut.start()
+    while not again.is_set():
+        with suppress(WireError):
+            peer.say("echo", Order(), Order)
+            again.set()  # on another line, which is there when the door shuts
+    cut.join(30)
+    with pytest.raises(WireError):
+        peer.say("echo", Order(), Order)
 
 
 def test_words_that_are_no_order(server: WireServer) -> None:
