@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from benchmarks.kafka_broker import Broker
 
-from borealis.emit.sinks.kafka import KafkaSink, kafka_sink
+from borealis.emit.sinks.kafka import KafkaSink, kafka_sink, kafka_sink_at
 from borealis.emit.sinks.topic import Position, TopicWriter
 from borealis.errors import BorealisError, OutputError
 from borealis.ingest.sources.brokers import Brokers
@@ -235,6 +235,36 @@ def test_a_second_writer_of_the_same_name_puts_the_first_one_out(broker: Broker)
     assert [value for *_, value in broker.get(topic)] == [b"a", b"b"]
 
 
+def test_without_transactions_rows_may_come_twice_and_none_is_missing(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, home, there = made(broker), tmp_path / "out", threading.Event()
+    one = sink(broker, topic, home, transactions=False)
+    one.open(SCHEMA, None)
+    one.write(table(0, 10))
+    one.committed(one.flush(True))
+    eventually(lambda: not one._ready)
+    assert numbers(broker, topic) == list(range(10))
+
+    def die(self: TopicWriter, send: Callable[[], object]) -> None:
+        there.set()
+        self._stopped.wait(WAIT_S)
+        self._check_stopped()
+
+    monkeypatch.setattr(TopicWriter, "_within_bounds", die)  # the broker has the rows, not the position behind them
+    one.write(table(10, 5))
+    one.committed(one.flush(True))
+    assert there.wait(WAIT_S)
+    abandon(one)
+    monkeypatch.undo()
+    again = sink(broker, topic, home)  # in transactions from now on
+    again.open(SCHEMA, 15)
+    again.write(table(15, 5))
+    again.committed(again.flush(True))
+    again.close(True)
+    assert numbers(broker, topic) == [*range(15), *range(10, 20)]
+
+
 def test_a_topic_that_is_not_there_and_wrong_options(broker: Broker, tmp_path: Path) -> None:
     topic = made(broker)
     with pytest.raises(OutputError, match=rf"there is no topic '{topic}x'.*did you mean '{topic}'"):
@@ -243,6 +273,9 @@ def test_a_topic_that_is_not_there_and_wrong_options(broker: Broker, tmp_path: P
         sink(broker, topic, tmp_path / "y", key="scr").open(SCHEMA, None)
     with pytest.raises(OutputError, match="no record format 'xml'"):
         sink(broker, topic, tmp_path / "z", format="xml")
+    with pytest.raises(OutputError, match="transactions=maybe"):
+        kafka_sink_at(f"kafka://{broker.address}/{topic}?transactions=maybe")
+    assert not kafka_sink_at(f"kafka://{broker.address}/{topic}?transactions=no").transactions
     with pytest.raises(OutputError, match="the setting 'acsk' is unknown"):
         sink(broker, topic, tmp_path / "v", settings={"acsk": "all"}).open(SCHEMA, None)
 
@@ -258,11 +291,12 @@ def test_a_record_that_is_too_large_stops_the_run_with_a_word(broker: Broker, tm
     assert one.failure is not None
 
 
-def test_a_broker_that_goes_away_and_comes_back(broker: Broker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("transactions", [True, False])
+def test_a_broker_that_goes_away_and_comes_back(broker: Broker, tmp_path: Path, transactions: bool) -> None:
     own = Broker(tmp_path / "kafka").start()
     try:
         topic = made(own)
-        one = kafka_sink(topic, own.address, give_up="2 minutes").keep(tmp_path / "out")
+        one = kafka_sink(topic, own.address, transactions=transactions, give_up="2 minutes").keep(tmp_path / "out")
         one.open(SCHEMA, None)
         one.write(table(0, 10))
         one.committed(one.flush(True))

@@ -47,7 +47,7 @@ def forward(stream: str, url: str, options: ForwardOptions, reach: Reach) -> Non
     err = console(stderr=True)
     with reach.client() as client, STOP.deferred():
         full = client.locate(stream).stream
-        writer = TopicWriter(sink.brokers, sink.topic, f"borealis.{full}.{reader}", f"topic {sink.topic}")
+        writer = sink.writer(f"borealis.{full}.{reader}")
         try:
             known = writer.open()
             start: Start = options.start if options.start is not None else "oldest"

@@ -9,7 +9,8 @@ in another order. So nothing goes to the broker before its train is committed.
    consumer group of the sink's own, the position behind them. Then the files are deleted.
 4. A restart asks the broker for that position: files before it are there already, those behind it are written now.
 
-Without a state directory the rows wait in memory, and a restart begins anew.
+Without a state directory the rows wait in memory, and a restart begins anew. Without transactions the position is sent
+behind the records, so that a restart may write some of them again.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ from borealis.state.commits import write_whole
 from borealis.state.delta import from_stream, to_stream
 from borealis.state.disk import disk
 
-OPTIONS = ("format", "key", "give_up")
+OPTIONS = ("format", "key", "transactions", "give_up")
 WAITING_BYTES = 256 << 20  # of rows that are committed and not in the topic; then the run waits
 ROWS_AT_ONCE = 200_000  # of one transaction, unless a single train has more
+YES_OR_NO = {"yes": True, "no": False}
 LOOK_S = 0.5  # how often a run that waits for brokers looks whether they are given up
 ANEW = "restore the state directory from a copy, or delete it to start anew"
 
@@ -45,15 +47,18 @@ def kafka_sink(
     *,
     format: str = "json",
     key: str | None = None,
+    transactions: bool = True,
     settings: Mapping[str, Any] | None = None,
     give_up: str = GIVE_UP,
 ) -> KafkaSink:
     """A topic as an output, written in transactions: its readers must read only what is committed.
 
+    Without `transactions` rows are there some milliseconds sooner, for all readers; after a crash some may come twice.
+
     `key` names the column whose values are the records' keys, and so choose the partition. `format` is json (an object
     a row), csv (a line a row, no header) or arrow (one stream for many rows). `settings` and `give_up` as for `kafka`.
     """
-    return KafkaSink(topic, Brokers(brokers, settings or {}, give_up), format, key)
+    return KafkaSink(topic, Brokers(brokers, settings or {}, give_up), format, key, transactions)
 
 
 def kafka_sink_at(url: str) -> KafkaSink:
@@ -61,6 +66,10 @@ def kafka_sink_at(url: str) -> KafkaSink:
     address = Address.parse(url)
     address.check_options(OPTIONS)
     options: dict[str, Any] = dict(address.options)
+    if (said := options.get("transactions")) is not None:
+        if said not in YES_OR_NO:
+            raise OutputError(f"transactions={said} in the address of a topic", hint="write yes or no")
+        options["transactions"] = YES_OR_NO[said]
     return kafka_sink(address.topic, address.brokers, settings=address.settings, **options)
 
 
@@ -95,10 +104,12 @@ class _Rows:
 class KafkaSink:
     """Writes a run's rows to a topic. `keep` says where rows wait; without it a crash loses what the topic lacks."""
 
-    def __init__(self, topic: str, brokers: Brokers, format_: str = "json", key: str | None = None) -> None:
+    def __init__(
+        self, topic: str, brokers: Brokers, format_: str = "json", key: str | None = None, transactions: bool = True
+    ) -> None:
         confluent()
         Rendering(format_, None, pa.schema([pa.field("any", pa.int64())]))
-        self.topic, self.brokers, self.format, self.key = topic, brokers, format_, key
+        self.topic, self.brokers, self.format, self.key, self.transactions = topic, brokers, format_, key, transactions
         self.durable = False
         self._home: Path | None = None
         self._schema: pa.Schema = pa.schema([])
@@ -113,6 +124,11 @@ class KafkaSink:
         self._closing = False
         self._failure: BorealisError | None = None
         self._changed = threading.Condition()
+
+    def writer(self, name: str) -> TopicWriter:
+        """Whoever writes to the topic, under a name."""
+        noun = f"topic {self.topic}"
+        return TopicWriter(self.brokers, self.topic, name, noun, transactions=self.transactions)
 
     def keep(self, home: Path | None) -> KafkaSink:
         """Told by the run, before `open`: a directory for rows that are not in the topic yet."""
@@ -129,7 +145,7 @@ class KafkaSink:
         self._schema, self._rendering = schema, Rendering(self.format, self.key, schema)
         self._position, self._written, self._flushed = resume or 0, [], deque()
         found = self._look_up() if self._home is not None else []
-        writer = TopicWriter(self.brokers, self.topic, self._name(), f"topic {self.topic}")
+        writer = self.writer(self._name())
         try:
             known = writer.open()
             self._check(found, known, resume or 0)

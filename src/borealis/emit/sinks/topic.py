@@ -1,11 +1,14 @@
-"""Writing to a topic in transactions, each with the position behind it: a broker has both or none."""
+"""Writing to a topic in transactions, each with the position behind it, of which a broker has both or none; or without
+them, sooner: then it may have records twice, because it did not get the position behind them.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -91,10 +94,12 @@ class TopicWriter:
     `open` ends what an earlier life of this name has left unfinished, and learns how far it had come. `publish` is one
     transaction: the records, and the position behind them. If it is not known whether the broker had committed it, the
     position is asked for, and the records are written again only if they are not there.
+
+    Without transactions the position is sent when the broker has the records, and nobody is put out.
     """
 
-    def __init__(self, brokers: Brokers, topic: str, name: str, noun: str) -> None:
-        self.topic, self.name, self.what = topic, name, noun
+    def __init__(self, brokers: Brokers, topic: str, name: str, noun: str, *, transactions: bool = True) -> None:
+        self.topic, self.name, self.what, self.transactions = topic, name, noun, transactions
         self._kafka = confluent()
         self._brokers = brokers
         self.presence = Presence(noun, brokers, OutputError)
@@ -112,15 +117,18 @@ class TopicWriter:
         """Wait for a broker; what an earlier life had committed, or None."""
         self._make()
         self._check_topic()
-        self._call(lambda: self._producer.init_transactions(ASK_S))
+        if self.transactions:
+            self._call(lambda: self._producer.init_transactions(ASK_S))
         self._last, self._anew = self._position(), False
         return self._last
 
     def _make(self) -> None:
+        once = {"transactional_id": self.name} if self.transactions else {"message_timeout_ms": SILENT_MS}
         try:
             self._producer = self._kafka.Producer(
                 self._brokers.conf(
-                    transactional_id=self.name,
+                    **once,
+                    enable_idempotence=True,
                     socket_timeout_ms=SILENT_MS,
                     linger_ms=0,  # a commit waits for all of them
                     retry_backoff_ms=RETRY_MS,
@@ -169,7 +177,7 @@ class TopicWriter:
     # -- transactions
 
     def publish(self, values: Sequence[bytes], keys: Sequence[bytes | None] | None, position: Position) -> None:
-        """Write records and the position behind them, both or none. When this returns, the broker has them."""
+        """Write records and the position behind them. When this returns, the broker has both."""
         refusals = 0
         while True:
             if time.monotonic() > self._met + MET_S:  # a transaction would wait in silence
@@ -178,7 +186,7 @@ class TopicWriter:
             if self._anew and self._open_again(position):
                 return
             try:
-                self._transaction(values, keys, position)
+                (self._transaction if self.transactions else self._plainly)(values, keys, position)
                 self._last, self._met = position, time.monotonic()
                 return
             except self._kafka.KafkaException as error:
@@ -187,7 +195,7 @@ class TopicWriter:
                 refusals += not self._is_away(error.args[0])
             if refusals == REFUSALS_MOST:
                 raise OutputError(
-                    f"{self.what}: the broker refused a transaction {refusals} times ({self._trouble})",
+                    f"{self.what}: the broker refused rows {refusals} times ({self._trouble})",
                     hint="look into the broker's log",
                 )
             self._check_stopped()
@@ -205,13 +213,33 @@ class TopicWriter:
         return found == position
 
     def _transaction(self, values: Sequence[bytes], keys: Sequence[bytes | None] | None, position: Position) -> None:
-        self._producer.begin_transaction()
+        producer, group, offset = self._producer, self._group, self._offset(position)
+        producer.begin_transaction()
         self._produce(values, keys)
-        offset = self._kafka.TopicPartition(self.topic, 0, position.upto, position.note)
-        self._send_position(self._producer, offset)
-        self._producer.commit_transaction(COMMIT_S)
+        self._within_bounds(
+            lambda: producer.send_offsets_to_transaction([offset], group.consumer_group_metadata(), OFFSETS_S)
+        )
+        producer.commit_transaction(COMMIT_S)
 
-    def _send_position(self, producer: Any, offset: Any) -> None:
+    def _plainly(self, values: Sequence[bytes], keys: Sequence[bytes | None] | None, position: Position) -> None:
+        failed: list[Any] = []
+
+        def delivered(error: Any, _: Any) -> None:
+            if error is not None:
+                failed.append(error)
+
+        self._produce(values, keys, delivered)
+        while self._producer.flush(PAUSE_S):  # for as long as the library itself allows
+            self._check_stopped()
+        if failed:
+            raise self._kafka.KafkaException(failed[0])
+        group, offset = self._group, self._offset(position)
+        self._within_bounds(lambda: group.commit(offsets=[offset], asynchronous=False))
+
+    def _offset(self, position: Position) -> Any:
+        return self._kafka.TopicPartition(self.topic, 0, position.upto, position.note)
+
+    def _within_bounds(self, send_position: Callable[[], object]) -> None:
         """In a thread that is left behind if it hangs: the library forgets the time limit (librdkafka, issue 5456) and,
         if its coordinator has died meanwhile, itself (5511). The next producer puts this one out.
         """
@@ -219,7 +247,7 @@ class TopicWriter:
 
         def send() -> None:
             try:
-                producer.send_offsets_to_transaction([offset], self._group.consumer_group_metadata(), OFFSETS_S)
+                send_position()
             except Exception as error:
                 failed.append(error)
 
@@ -235,20 +263,23 @@ class TopicWriter:
             code = self._kafka.KafkaError
             raise self._kafka.KafkaException(code(code._TIMED_OUT, "the position was not taken in time"))
 
-    def _produce(self, values: Sequence[bytes], keys: Sequence[bytes | None] | None) -> None:
+    def _produce(
+        self, values: Sequence[bytes], keys: Sequence[bytes | None] | None, told: Callable[..., None] | None = None
+    ) -> None:
         topic, produce = self.topic, self._producer.produce
         for i, value in enumerate(values):
+            key = None if keys is None else keys[i]
             try:
-                produce(topic, value, None if keys is None else keys[i])
+                produce(topic, value, key, on_delivery=told)
             except BufferError:
-                self._wait_for_room(topic, value, None if keys is None else keys[i])
+                self._wait_for_room(partial(produce, topic, value, key, on_delivery=told))
 
-    def _wait_for_room(self, topic: str, value: bytes, key: bytes | None) -> None:
+    def _wait_for_room(self, produce: Callable[[], None]) -> None:
         while True:
             self._producer.poll(ROOM_S)
             self._check_stopped()
             try:
-                self._producer.produce(topic, value, key)
+                produce()
                 return
             except BufferError:
                 continue
