@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest -q
+LONG_PYTEST := $(PYTEST)  # CI's own repeats what failed
 export PYTHONDONTWRITEBYTECODE :=  # every process of ours would compile all it imports
 
 .PHONY: help setup demo test check bench chaos clean
@@ -48,8 +49,8 @@ check: setup
 
 test: EXAMPLES := quick
 test: check
-	$(PYTEST) $(CLUSTERS) --durations=10
-	$(PYTEST) tests/chaos tests/steps $(LONG) $(CLUSTERS:%=--ignore=%) -n 2 --dist loadfile --no-loadscope-reorder --durations=30
+	$(LONG_PYTEST) $(CLUSTERS) --durations=10
+	$(LONG_PYTEST) tests/chaos tests/steps $(LONG) $(CLUSTERS:%=--ignore=%) -n 2 --dist loadfile --no-loadscope-reorder --durations=30
 
 bench: setup
 	$(BIN)/borealis bench engine

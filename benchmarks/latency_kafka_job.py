@@ -14,13 +14,35 @@ TRIGGER = "5 minutes"  # a batch of the real-time mode: longer than a job
 REFUSED = "STREAMING_REAL_TIME_MODE"
 
 
-def borealis(query: str, broker: str, come: str, go: str, home: str) -> None:
-    """As a user has it: a durable run, its results in transactions."""
-    from latency_queries import diagram
+def borealis(transactions: bool) -> Callable[..., None]:
+    """As a user has it: a durable run, its results in transactions or not."""
 
-    from borealis import kafka, kafka_sink, run
+    def job(query: str, broker: str, come: str, go: str, home: str) -> None:
+        from latency_queries import diagram
 
-    run(diagram(query), {"rows": kafka(come, broker)}, {"out": kafka_sink(go, broker)}, state=home)
+        from borealis import kafka, kafka_sink, run
+
+        sink = kafka_sink(go, broker, transactions=transactions)
+        run(diagram(query), {"rows": kafka(come, broker)}, {"out": sink}, state=home)
+
+    return job
+
+
+def copy(query: str, broker: str, come: str, go: str, home: str) -> None:
+    """What Kafka's clients take in a Python process that does nothing else: records as they come, each decoded once."""
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": broker, "group.id": "copy", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(come, 0, OFFSET_BEGINNING)])
+    producer = Producer({"bootstrap.servers": broker, "linger.ms": 0})
+    while True:
+        first = consumer.poll(0.1)
+        some = [] if first is None else [first, *consumer.consume(10_000, 0)]
+        for record in some:
+            if not record.error():
+                producer.produce(go, json.dumps(json.loads(record.value())))
+                producer.poll(0)
+        producer.flush()
 
 
 def spark(engine: str, mode: str) -> Callable[..., None]:
@@ -45,7 +67,9 @@ def spark(engine: str, mode: str) -> Callable[..., None]:
 
 
 ENGINES: dict[str, Callable[..., Any]] = {
-    "borealis": borealis,
+    "borealis": borealis(transactions=True),
+    "borealis, at least once": borealis(transactions=False),
+    "copying, no engine": copy,
     "micro-batch": spark("micro-batch", "append"),
     "real-time": spark("real-time", "append"),
     "real-time, updates": spark("real-time", "update"),
