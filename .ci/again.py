@@ -1,6 +1,6 @@
 """pytest, and the tests that failed once more, alone: one that passes then is flaky, listed by `.ci/run`, and a defect.
 
-`again.py LIST ARGUMENTS...`: names of flaky tests are added to the file LIST. Many failures at once are no accident, and
+`again.py LIST ARGUMENTS...`: names of flaky tests are added to the file LIST. Many failures are no accident, and
 nothing is repeated.
 """
 
