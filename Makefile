@@ -34,7 +34,7 @@ $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
-	$(BIN)/python -m borealis.plan.archive
+	$(BIN)/python -m borealis.spark.archive
 	@touch $(READY)
 
 demo: setup

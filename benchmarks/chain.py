@@ -32,7 +32,7 @@ import numpy as np
 import pyarrow as pa
 
 import borealis
-from borealis.emit.client import Client
+from borealis.client.client import Client
 
 from .measuring import Say, cpu_seconds, cpu_times
 

@@ -84,7 +84,7 @@ def measure(rows: int = 6_000_000, runs: int = 3) -> dict[str, Any]:
 
 def fill(broker: Broker, topic: str, rows: int) -> None:
     """The workload's rows as JSON records, in the partitions by turns."""
-    from borealis.emit.sinks.text import JsonLines, render
+    from borealis.connectors.files.text import JsonLines, render
 
     for first in range(0, rows, workload.FILE_ROWS):
         batch = workload.rows_at(first, min(workload.FILE_ROWS, rows - first))

@@ -14,8 +14,8 @@ def ours(broker: str, come: str, go: str, home: str) -> None:
     import ours as queries
 
     from borealis import kafka, kafka_sink, run
-    from borealis.ingest.intake import Admission
-    from borealis.plan.session import session
+    from borealis.spark.session import session
+    from borealis.trains.intake import Admission
 
     spark = session(master=MASTER)
     source, sink = kafka(come, broker, until="now"), kafka_sink(go, broker, key="k")

@@ -26,7 +26,7 @@ from borealis.databases.database import Database
 from borealis.errors import MachineError
 from borealis.kernels.flow import Bounds, Flow
 from borealis.kernels.sql_write import SqlWriteKernel
-from borealis.plan.notice import Notice
+from borealis.trains.notices import Notice
 
 from .postgres_server import Server, binaries
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from workload import drop_files
 
-from borealis.plan.session import JVM_FLAGS
+from borealis.spark.session import JVM_FLAGS
 
 COLUMNS = "k INT, v DOUBLE, ts TIMESTAMP"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

@@ -15,10 +15,10 @@ import workload
 from batches import Batch
 
 from borealis import Diagram, replay, rows, run, window
-from borealis.ingest.intake import Admission
-from borealis.node import unit as node_unit
-from borealis.node.progress import Progress
-from borealis.plan.session import session
+from borealis.spark.session import session
+from borealis.trains import unit as node_unit
+from borealis.trains.intake import Admission
+from borealis.trains.progress import Progress
 
 COLUMNS = "k INT, v DOUBLE, ts TIMESTAMP"
 OUT = {"out": "discard:"}

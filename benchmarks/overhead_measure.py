@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from borealis.emit.client import Client
+from borealis.client.client import Client
 
 from .measuring import cpu_seconds, cpu_times
 from .overhead_cases import LAST, NONE, Case

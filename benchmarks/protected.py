@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from borealis import Diagram, window
-from borealis.emit.client import Client
-from borealis.emit.whereabouts import read_record
-from borealis.section import Section
+from borealis.client.client import Client
+from borealis.client.cluster_config import read_record
+from borealis.streams.section import Section
 
 from .measuring import Say, meter, terminable
 from .recovery_cluster import Cluster, cluster

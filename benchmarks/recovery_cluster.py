@@ -15,8 +15,8 @@ from typing import Any
 
 import borealis
 from borealis.cli import processes
-from borealis.emit.client import Client
-from borealis.emit.whereabouts import HOME, Part, read_record, write_record
+from borealis.client.client import Client
+from borealis.client.cluster_config import HOME, Part, read_record, write_record
 from borealis.errors import BorealisError, did_you_mean
 
 from .measuring import Say

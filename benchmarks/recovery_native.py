@@ -25,7 +25,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from borealis.plan.session import JVM_FLAGS
+from borealis.spark.session import JVM_FLAGS
 
 from .measuring import Say
 from .recovery_packets import Feed, Packets, counted

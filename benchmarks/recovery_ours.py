@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 
 from borealis import Diagram, window
-from borealis.emit.client import Client
-from borealis.emit.publisher import Publisher
+from borealis.client.client import Client
+from borealis.client.publisher import Publisher
 from borealis.errors import BorealisError
-from borealis.section import Section
+from borealis.streams.section import Section
 
 from .measuring import Say
 from .recovery_cluster import Cluster, Facts

@@ -93,8 +93,8 @@ def write(total: int, count: int, per_s: float) -> dict[str, Any]:
     """Serve a stream, and append sections as soon as somebody reads: as fast as it goes, or so many tuples a second."""
     import numpy as np
 
-    from borealis.emit.queue import OutputQueue
-    from borealis.section import NOTHING, Section, boundary_only
+    from borealis.streams.queue import OutputQueue
+    from borealis.streams.section import NOTHING, Section, boundary_only
     from borealis.tuples import LAST_TIME
     from borealis.wire.server import WireServer
 
@@ -121,7 +121,7 @@ def write(total: int, count: int, per_s: float) -> dict[str, Any]:
 def node(total: int) -> dict[str, Any]:
     """Serve an entry point of the node, until its stream has ended and its reader is gone."""
     from borealis.diagram.spec import Input
-    from borealis.node.entry import Entry, Place
+    from borealis.entry.point import Entry, Place
     from borealis.wire.server import WireServer
 
     spec = Input(name="rows", columns="ts TIMESTAMP, k BIGINT, v DOUBLE, s STRING", time="ts")

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from borealis import Diagram, replay, run, window
-from borealis.ingest.input_manager import Admission
+from borealis.trains.input_manager import Admission
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ROWS = 20_000

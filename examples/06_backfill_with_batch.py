@@ -1,6 +1,6 @@
 """Backfill: the same diagram over last year's data, in one batch of plain Spark SQL.
 
-`diagram.batch` takes ordinary DataFrames and gives ordinary DataFrames. It shares no code with the streaming kernels,
+`batch` takes ordinary DataFrames and gives ordinary DataFrames. It shares no code with the streaming kernels,
 so it is also what the tests hold the engine to: here both get the same rows and must agree.
 
     python examples/06_backfill_with_batch.py
@@ -8,7 +8,7 @@ so it is also what the tests hold the engine to: here both get the same rows and
 
 from datetime import UTC, datetime, timedelta
 
-from borealis import Diagram, run, window
+from borealis import Diagram, batch, run, window
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -25,12 +25,12 @@ def main() -> None:
     streamed = {tuple(row.values()) for row in result.rows("gaps")}
 
     frame = result.spark.createDataFrame(rows, "ts TIMESTAMP, k STRING, v INT")
-    gaps = d.batch(result.spark, {"values": frame})["gaps"]
+    gaps = batch(d, result.spark, {"values": frame})["gaps"]
     gaps.orderBy("window_end", "k").show(4, truncate=False)
-    batch = {tuple(row.values()) for row in gaps.toArrow().to_pylist()}
+    plain = {tuple(row.values()) for row in gaps.toArrow().to_pylist()}
 
-    print(f"stream and batch agree on all {len(batch)} rows: {streamed == batch}")
-    assert streamed == batch
+    print(f"stream and batch agree on all {len(plain)} rows: {streamed == plain}")
+    assert streamed == plain
 
 
 if __name__ == "__main__":

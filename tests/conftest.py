@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for what several folders share
 
 from benchmarks.kafka_broker import Broker, missing
 
-from borealis.plan.archive import archive_flags
+from borealis.spark.archive import archive_flags
 from postgres import Embedded, Server, server
 
 # JVMs of tests live for seconds or minutes: what Java's second compiler does for them costs more than it saves.
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One session for all tests: two tasks at a time, and a failed one is tried three times."""
-    from borealis.plan.session import session
+    from borealis.spark.session import session
 
     one = session(master="local[2, 3]")
     one.conf.set("spark.sql.shuffle.partitions", "2")

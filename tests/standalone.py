@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pyspark
 
-from borealis.plan.archive import archive_flags
+from borealis.spark.archive import archive_flags
 
 SPARK_HOME = Path(pyspark.__file__).parent
 START_S_MOST = 120  # a slow machine that starts a JVM

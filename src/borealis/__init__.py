@@ -23,18 +23,20 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from borealis.diagram import Diagram, count_window, window
-    from borealis.emit.client import Client, connect, connect_async
-    from borealis.emit.sinks.directory import directory
-    from borealis.emit.sinks.kafka import kafka_sink
-    from borealis.errors import BorealisError, BorealisWarning
-    from borealis.ingest.sources import replay, rows
-    from borealis.ingest.sources.kafka import kafka
-    from borealis.ingest.sources.watch import watch
-    from borealis.node.run import Result, run
+from borealis.version import __version__
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from borealis.client.client import Client, connect, connect_async
+    from borealis.compile.batch import batch
+    from borealis.connectors.files.directory import directory
+    from borealis.connectors.files.watch import watch
+    from borealis.connectors.kafka.sink import kafka_sink
+    from borealis.connectors.kafka.source import kafka
+    from borealis.connectors.sources import replay, rows
+    from borealis.diagram import Diagram, count_window, window
+    from borealis.errors import BorealisError, BorealisWarning
+    from borealis.local.run import Result, run
+
 __all__ = [
     "BorealisError",
     "BorealisWarning",
@@ -42,6 +44,7 @@ __all__ = [
     "Diagram",
     "Result",
     "__version__",
+    "batch",
     "connect",
     "connect_async",
     "count_window",
@@ -60,19 +63,20 @@ __all__ = [
 _HOMES = {
     "BorealisError": "borealis.errors",
     "BorealisWarning": "borealis.errors",
-    "Client": "borealis.emit.client",
+    "Client": "borealis.client.client",
     "Diagram": "borealis.diagram",
-    "Result": "borealis.node.run",
-    "connect": "borealis.emit.client",
-    "connect_async": "borealis.emit.client",
+    "Result": "borealis.local.run",
+    "batch": "borealis.compile.batch",
+    "connect": "borealis.client.client",
+    "connect_async": "borealis.client.client",
     "count_window": "borealis.diagram",
-    "directory": "borealis.emit.sinks.directory",
-    "kafka": "borealis.ingest.sources.kafka",
-    "kafka_sink": "borealis.emit.sinks.kafka",
-    "replay": "borealis.ingest.sources",
-    "rows": "borealis.ingest.sources",
-    "run": "borealis.node.run",
-    "watch": "borealis.ingest.sources.watch",
+    "directory": "borealis.connectors.files.directory",
+    "kafka": "borealis.connectors.kafka.source",
+    "kafka_sink": "borealis.connectors.kafka.sink",
+    "replay": "borealis.connectors.sources",
+    "rows": "borealis.connectors.sources",
+    "run": "borealis.local.run",
+    "watch": "borealis.connectors.files.watch",
     "window": "borealis.diagram",
 }
 

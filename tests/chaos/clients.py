@@ -13,8 +13,8 @@ from history import History, Received
 from matrix import Deployed
 from shapes import ALL_GROUPS, SHAPES, START_US, STEP_US, rows
 
-from borealis.emit.client import Client
-from borealis.section import Section
+from borealis.client.client import Client
+from borealis.streams.section import Section
 
 BATCH_ROWS = 200
 TICK_S = 1.0  # a dozen units whose trains follow each other closely are more than two cores can bear

@@ -74,11 +74,11 @@ def write_file(place: Path, number: int) -> None:
 
 def main(home: Path, to: Path, rows_most: int) -> None:
     from borealis import run
-    from borealis.emit.sinks import directory
-    from borealis.ingest.intake import Admission
-    from borealis.ingest.sources import watch
-    from borealis.node import unit
-    from borealis.plan.session import session
+    from borealis.connectors.sinks import directory
+    from borealis.connectors.sources import watch
+    from borealis.spark.session import session
+    from borealis.trains import unit
+    from borealis.trains.intake import Admission
 
     # a run that is killed cannot clear it away; here it goes with the test's directory
     unit.scratch = lambda prefix: Path(tempfile.mkdtemp(prefix=prefix, dir=to))

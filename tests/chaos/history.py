@@ -12,7 +12,7 @@ from typing import Any
 
 from shapes import SHAPES, START_US, STEP_US, Row
 
-from borealis.emit.jumps import HOP
+from borealis.streams.id_gaps import HOP
 
 SHOWN = 5  # examples of each fault
 

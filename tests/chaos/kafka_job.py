@@ -12,9 +12,9 @@ import sys
 from collections.abc import Sequence
 
 from borealis import Diagram, kafka, kafka_sink, run, window
-from borealis.emit.sinks import kafka as sinks
-from borealis.emit.sinks.topic import Position, TopicWriter
-from borealis.ingest.intake import Admission
+from borealis.connectors.kafka import sink as sinks
+from borealis.connectors.kafka.writer import Position, TopicWriter
+from borealis.trains.intake import Admission
 from programs import kill_session
 
 COLUMNS = "ts TIMESTAMP, src STRING, bytes INT"

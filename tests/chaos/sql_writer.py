@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from borealis import Diagram, run
-from borealis.ingest.intake import Admission
-from borealis.node.unit import UnitRun
+from borealis.trains.intake import Admission
+from borealis.trains.unit import UnitRun
 
 ROWS = 300
 ROWS_MOST = 50  # in a train

@@ -20,7 +20,7 @@ from matrix import Deployed, Strike
 from shapes import ALL_GROUPS, SHAPES
 
 from borealis.cli import processes
-from borealis.emit.whereabouts import Part, read_record
+from borealis.client.cluster_config import Part, read_record
 from borealis.errors import BorealisError
 
 FIRST_S = 60.0  # for first results

@@ -22,15 +22,17 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from borealis.emit.sinks import as_sink, files
+from borealis.compile.unit import Compiled, compile_unit
+from borealis.connectors.files import sink as files
+from borealis.connectors.sinks import as_sink
+from borealis.connectors.sources import as_source
 from borealis.errors import BorealisError
-from borealis.ingest.intake import Admission
-from borealis.ingest.sources import as_source
-from borealis.node import unit as node_unit
-from borealis.node.unit import UnitOptions, UnitRun
-from borealis.plan.compile import Compiled, compile_unit
-from borealis.plan.worker import read_train
+from borealis.spark.plan import level_schema
+from borealis.spark.worker import read_train
 from borealis.state import commits
+from borealis.trains import unit as node_unit
+from borealis.trains.intake import Admission
+from borealis.trains.unit import UnitOptions, UnitRun
 
 ROWS = 400
 ROWS_MOST = 90
@@ -61,7 +63,7 @@ def drive(
     monkeypatch.setattr(node_unit, "scratch", scratch)
     monkeypatch.setattr(commits, "BASE_BYTES_LEAST", 30_000)  # a base every few trains
     [unit] = workload.diagram().validate().units()
-    schema = to_arrow_schema(compiled.first_schema, timezone="UTC")
+    schema = to_arrow_schema(level_schema(compiled, 0), timezone="UTC")
 
     def run(to: Path) -> UnitRun:
         state = to / "state"

@@ -21,9 +21,9 @@ from test_crash_points import Steps, chosen, crash, steps_of
 from test_kill import SEED, Victim
 
 from borealis import directory, run, watch
-from borealis.ingest.sources import dead_letters
-from borealis.ingest.sources import taken as taken_module
-from borealis.ingest.sources.taken import FilesTaken
+from borealis.connectors import dead_letters
+from borealis.connectors.files import ledger as taken_module
+from borealis.connectors.files.ledger import FilesTaken
 from borealis.state import commits
 
 ROWS_MOST = 25

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from shapes import ALL_GROUPS, DATABASES, SHAPES, make_database, rows
 
 from borealis import Diagram
-from borealis.plan.batch import batch
+from borealis.compile.batch import batch
 
 pytestmark = pytest.mark.spark
 

@@ -71,9 +71,9 @@ def contents(to: Path) -> dict[str, Any]:
 
 def main(home: Path, to: Path, rows_most: int) -> None:
     from borealis import run
-    from borealis.ingest.intake import Admission
-    from borealis.node import unit
-    from borealis.plan.session import session
+    from borealis.spark.session import session
+    from borealis.trains import unit
+    from borealis.trains.intake import Admission
 
     # a run that is killed cannot clear it away; here it goes with the test's directory
     unit.scratch = lambda prefix: Path(tempfile.mkdtemp(prefix=prefix, dir=to))

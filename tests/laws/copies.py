@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from borealis.emit.jumps import JUMP, above, is_jump
-from borealis.emit.queue import OutputQueue, QueueLimits
-from borealis.ha.steps import Place, Step
-from borealis.ingest.causes import Passed
-from borealis.ingest.entry import Cursor
-from borealis.ingest.input_manager import Script
-from borealis.section import Section, section
+from borealis.entry.admission import Cursor
+from borealis.streams.id_gaps import JUMP, above, is_jump
+from borealis.streams.queue import OutputQueue, QueueLimits
+from borealis.streams.section import Section, section
+from borealis.trains.commit_point import CommitPoint, Place
+from borealis.trains.input_manager import Script
+from borealis.trains.merge_order import Passed
 from borealis.tuples import FIRST_TIME, LAST_TIME
 
 if TYPE_CHECKING:
@@ -88,16 +88,16 @@ class Unit:
     following: bool = False
     scripts: deque[Script] = field(default_factory=deque)
     acknowledged: dict[str, int] = field(default_factory=dict)
-    watch: Callable[[Step, State], None] | None = None
+    watch: Callable[[CommitPoint, State], None] | None = None
 
     def __post_init__(self) -> None:
         self.cursors = {name: Cursor() for name in self.world.inputs}
         limits, readers = QueueLimits(keep_bytes=0), [r.name for r in self.world.readers]
         self.queues = {n: OutputQueue(n, SCHEMA, limits, readers=readers, epoch="e1") for n in (EACH, SUMS)}
 
-    def step(self) -> Step:
+    def step(self) -> CommitPoint:
         places = {name: (queue.next_id, queue.boundary) for name, queue in self.queues.items()}
-        return Step(self.train, 0, dict(self.cursors), places, self.passed, self.world.now, self.silent)
+        return CommitPoint(self.train, 0, dict(self.cursors), places, self.passed, self.world.now, self.silent)
 
     def start(self) -> None:
         """The feeds subscribe: StreamFeed.sections, _from_queue."""
@@ -112,13 +112,13 @@ class Unit:
         self.acknowledged[name] = max(position, self.acknowledged.get(name, 0))
         self.world.acks.append((name, self.reader, self.acknowledged[name]))
 
-    def resume(self, begin: Step, scripts: Sequence[Script] = (), *, jump: bool = False) -> None:
+    def resume(self, begin: CommitPoint, scripts: Sequence[Script] = (), *, jump: bool = False) -> None:
         self.jumps = jump
         self.cursors, self.train = dict(begin.inputs), begin.train
         self.scripts.extend(scripts)
         self.following = False
 
-    def load(self, step: Step, state: State) -> None:
+    def load(self, step: CommitPoint, state: State) -> None:
         self.state, self.cursors, self.train = dict(state), dict(step.inputs), step.train
 
     def run_train(self, rng: Random) -> bool:

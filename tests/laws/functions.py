@@ -21,16 +21,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from borealis.compile.analyze import input_schema
+from borealis.compile.expressions import translate_all
+from borealis.compile.per_tuple import AGGREGATE, require_per_tuple
+from borealis.compile.types import empty, require_carried, require_nullable, type_of
 from borealis.diagram import sql
 from borealis.diagram.boxes.map import Map
 from borealis.diagram.harmless import require_harmless
 from borealis.diagram.model import Diagram, Stream
 from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError
-from borealis.plan.analyze import input_schema
-from borealis.plan.expressions import translate_all
-from borealis.plan.per_tuple import AGGREGATE, require_per_tuple
-from borealis.plan.types import empty, require_carried, require_nullable, type_of
 
 COLUMNS = """ts TIMESTAMP, row INT, i INT, k BIGINT, h SMALLINT, y TINYINT, v DOUBLE, w DOUBLE, f FLOAT, s STRING,
     t STRING, b BOOLEAN, c BOOLEAN, d DATE, m DECIMAL(10,2), n BINARY, a ARRAY<INT>, z ARRAY<STRING>, g ARRAY<FLOAT>,
@@ -533,7 +533,7 @@ def _code(text: str) -> str:
 
 
 if __name__ == "__main__":
-    from borealis.plan.session import session
+    from borealis.spark.session import session
 
     one = session(master="local[2]")
     print(page(findings(one), one.version), end="")

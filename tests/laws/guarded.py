@@ -13,10 +13,10 @@ from nodes import PATIENCE_S, Cluster
 
 from borealis.diagram.cut import Piece, cut
 from borealis.diagram.spec import LATE, Spec
-from borealis.emit.queue import StandbyError
 from borealis.errors import BorealisError
 from borealis.node.feeds import Way
-from borealis.section import Section
+from borealis.streams.queue import StandbyError
+from borealis.streams.section import Section
 from borealis.tuples import FIRST_TIME
 from borealis.wire.client import Patience, Peer
 from borealis.wire.messages import Claim, Claimed, Done, EntryOrder, Guard, Protect, Subscribe, UnitOrder

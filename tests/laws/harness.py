@@ -25,22 +25,23 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from borealis.compile.analyze import analyze
+from borealis.compile.batch import batch
+from borealis.compile.unit import Compiled, compile_unit
+from borealis.connectors.sinks import TableSink
 from borealis.diagram.spec import LATE, Spec, Unit
-from borealis.emit.sinks import TableSink
-from borealis.ingest.entry import Cursor, EntryPoint
-from borealis.ingest.input_manager import PAYLOADS, Train
-from borealis.ingest.intake import Admission
-from borealis.node.unit import UnitOptions, UnitRun
-from borealis.plan import worker
-from borealis.plan.analyze import analyze
-from borealis.plan.batch import batch
-from borealis.plan.compile import Compiled, compile_unit
-from borealis.plan.lane import ATTEMPT, BUCKET, LEASE, NUMBER, OVER, PARCELS, TRAIN, packed, with_buffers
-from borealis.plan.lanes import Lanes
-from borealis.plan.message import decode, encode, without_prefix
+from borealis.entry.admission import Cursor, EntryPoint
+from borealis.spark import worker
+from borealis.spark.lane import ATTEMPT, BUCKET, LEASE, NUMBER, OVER, PARCELS, TRAIN, packed, with_buffers
+from borealis.spark.lanes import Lanes
+from borealis.spark.plan import frame_of, level_schema
 from borealis.state import log as state_log
 from borealis.state.cache import Cache
 from borealis.state.delta import to_stream
+from borealis.trains.input_manager import PAYLOADS, Train
+from borealis.trains.intake import Admission
+from borealis.trains.message import decode, encode, without_prefix
+from borealis.trains.unit import UnitOptions, UnitRun
 from borealis.tuples import CAUSE, FIRST_TIME, LAST_TIME
 
 ASIDE = "u.errors"  # where tuples are put that fail in a box
@@ -268,7 +269,7 @@ def _drive(
     watch: Callable[[UnitRun], None] | None,
 ) -> dict[str, pa.Table]:
     before, most = worker._CACHE, state_log.STRETCHES_MOST
-    schema = to_arrow_schema(run.compiled.first_schema, timezone="UTC")
+    schema = to_arrow_schema(level_schema(run.compiled, 0), timezone="UTC")
     try:
         state_log.STRETCHES_MOST = luck.stretches
         run.start()
@@ -352,9 +353,9 @@ def _later_levels(unit: Compiled, table: pa.Table, luck: Luck, spark: SparkSessi
     if any(p.as_rows for level in levels for p in level.leave):
         assert spark is not None
         frame = spark.createDataFrame(table)
-        return unit.frame(frame.coalesce(1) if unit.program.buckets == 1 else frame).toArrow()
+        return frame_of(unit, frame.coalesce(1) if unit.program.buckets == 1 else frame).toArrow()
     for number in range(1, len(levels)):
-        schema = to_arrow_schema(unit._between(number), timezone="UTC")
+        schema = to_arrow_schema(level_schema(unit, number), timezone="UTC")
         buckets = table[worker.BUCKET].to_numpy()
         out = []
         for bucket in range(unit.program.buckets):

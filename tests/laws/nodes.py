@@ -19,18 +19,19 @@ from harness import Luck, _later_levels
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from borealis.compile.unit import Compiled
 from borealis.diagram.cut import Piece, cut
 from borealis.diagram.spec import LATE, Spec
-from borealis.emit.queue import MovedError
 from borealis.errors import BorealisError, TrainError
 from borealis.node.feeds import Way
 from borealis.node.node import Node
-from borealis.plan import worker
-from borealis.plan.compile import Compiled
-from borealis.plan.lane import run_lane
-from borealis.plan.lanes import Lanes, failure_of
-from borealis.plan.message import decode, encode, without_prefix
-from borealis.section import Section, joined
+from borealis.spark import worker
+from borealis.spark.lane import run_lane
+from borealis.spark.lanes import Lanes, failure_of
+from borealis.spark.plan import level_schema
+from borealis.streams.queue import MovedError
+from borealis.streams.section import Section, joined
+from borealis.trains.message import decode, encode, without_prefix
 from borealis.tuples import FIRST_TIME, with_header
 from borealis.wire.client import Peer
 from borealis.wire.messages import BatchHead, Done, EntryOrder, Publish, Subscribe, UnitOrder
@@ -96,7 +97,7 @@ class ThreadQuery:
 
     def _train(self, number: int) -> pa.Table:
         plan = json.loads(json.dumps(self.trains.plan(number)))
-        schema = to_arrow_schema(self.compiled.first_schema, timezone="UTC")
+        schema = to_arrow_schema(level_schema(self.compiled, 0), timezone="UTC")
         buckets = self.compiled.program.buckets
         batches = [b for bucket in range(buckets) for b in worker.read_train(plan, bucket, schema)]
         table = pa.Table.from_batches(batches, schema)

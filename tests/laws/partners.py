@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from copies import EACH, SUMS, Item, State, Unit, beyond, items_of, twin_of
 
-from borealis.emit.snapshot import QueueSnapshot
+from borealis.entry.admission import Cursor
 from borealis.errors import StateError
 from borealis.ha.backup import Resume
+from borealis.ha.effects import Effects
 from borealis.ha.primary import Want
-from borealis.ha.steps import Effects, Place, Step
-from borealis.ingest.entry import Cursor
-from borealis.section import Section
+from borealis.streams.section import Section
+from borealis.streams.snapshot import QueueSnapshot
+from borealis.trains.commit_point import CommitPoint, Place
 from borealis.tuples import FIRST_TIME, LAST_TIME
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Leader:
         if self.world.approach == "active":
             self.world.forget(twin_of(self.unit.reader))
 
-    def committed(self, step: Step, changed: State) -> None:
+    def committed(self, step: CommitPoint, changed: State) -> None:
         """_committed"""
         if self.world.approach == "passive" and self.policy.joined:
             self.deltas.append((step.train, changed))
@@ -230,10 +231,10 @@ class Standby:
                     queue.begin_at(place)
         self.unit.resume(begin, resume.scripts, jump=resume.jump and self.world.approach != "amnesia")
 
-    def _present(self, resume: Resume) -> Step:
+    def _present(self, resume: Resume) -> CommitPoint:
         ends = {name: (q.next_id, q.boundary) for name, q in self.world.upstream.items()}
         inputs = {n: Cursor(position=at, boundary=b, ended=b == LAST_TIME) for n, (at, b) in ends.items()}
-        return Step(0, 0, inputs, resume.outputs)
+        return CommitPoint(0, 0, inputs, resume.outputs)
 
 
 # -- whoever reads the unit's outputs

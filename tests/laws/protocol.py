@@ -18,12 +18,12 @@ from partners import Leader, Message, Reader, Standby
 
 from borealis.coordinator import claims
 from borealis.coordinator.layout import Shield, UnitPlace
-from borealis.emit.jumps import HOP, above
-from borealis.emit.queue import OutputQueue, QueueLimits
 from borealis.errors import GoneError
 from borealis.ha.backup import Approach, Backup
 from borealis.ha.primary import Active, Amnesia, Passive, Primary, Upstream
-from borealis.ha.steps import Step
+from borealis.streams.id_gaps import HOP, above
+from borealis.streams.queue import OutputQueue, QueueLimits
+from borealis.trains.commit_point import CommitPoint
 from borealis.tuples import LAST_TIME
 from borealis.wire.messages import Claim, Claimed
 
@@ -73,7 +73,7 @@ class World:
 
     # -- the machines
 
-    def policy(self, first: Step) -> Primary:
+    def policy(self, first: CommitPoint) -> Primary:
         """node.primary.policy_of"""
         kind = self.machines.policies[self.approach]
         policy = kind(0.5, self.several, self.several, self.precise, first)

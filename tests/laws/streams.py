@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from borealis.section import Section
+from borealis.streams.section import Section
 from borealis.tuples import FIRST_TIME
 
 SCHEMA = pa.schema([("v", pa.int64()), ("s", pa.string())])

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from borealis.compile.boxes.bsort import batch
+from borealis.compile.hidden_columns import POSITION, hidden, visible
 from borealis.diagram import Diagram, Stream, window
-from borealis.plan.boxes.bsort import batch
-from borealis.plan.hidden import POSITION, hidden, visible
 from borealis.tuples import TIME
 
 pytestmark = pytest.mark.spark

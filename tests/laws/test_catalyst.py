@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from borealis import BorealisError, Diagram, run, window
 from borealis.diagram.model import Stream
 from borealis.errors import DiagramError
-from borealis.plan.compile import check_plan
+from borealis.spark.plan import check_plan
 
 pytestmark = pytest.mark.spark
 

@@ -31,7 +31,7 @@ from pyspark.sql import SparkSession
 
 from borealis.diagram.durations import count_window, window
 from borealis.diagram.model import Diagram
-from borealis.ingest.intake import Admission
+from borealis.trains.intake import Admission
 from postgres import Embedded
 
 pytestmark = pytest.mark.spark

@@ -14,7 +14,7 @@ from borealis import run
 from borealis.diagram.durations import window
 from borealis.diagram.model import Diagram
 from borealis.diagram.spec import LATE, Spec
-from borealis.ingest.intake import Admission
+from borealis.trains.intake import Admission
 
 pytestmark = pytest.mark.spark
 

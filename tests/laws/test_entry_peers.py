@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from borealis.clock import ManualClock
 from borealis.diagram.spec import Input
-from borealis.emit.queue import OutputQueue, QueueLimits
+from borealis.entry.point import Entry, Place
 from borealis.errors import StateError, UnreachableError
-from borealis.node.entry import Entry, Place
+from borealis.streams.queue import OutputQueue, QueueLimits
 from borealis.tuples import FIRST_TIME
 from borealis.wire.messages import BatchHead
 

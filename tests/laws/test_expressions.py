@@ -21,9 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
 
+from borealis.compile.expressions import translate, translate_all
 from borealis.errors import TrainError
 from borealis.kernels.expr import arrow_type, column, from_json, mask, to_json
-from borealis.plan.expressions import translate, translate_all
 
 pytestmark = pytest.mark.spark
 

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from borealis.diagram.spec import Input
-from borealis.ingest.entry import Cursor
-from borealis.ingest.input_manager import InputManager
-from borealis.ingest.intake import Admission
-from borealis.plan.location import read
+from borealis.entry.admission import Cursor
 from borealis.state.delta import from_stream
+from borealis.trains.input_manager import InputManager
+from borealis.trains.intake import Admission
+from borealis.trains.location import read
 from borealis.tuples import CAUSE, FIRST_TIME, LAST_TIME
 
 SEEDS = st.integers(0, 2**32 - 1)

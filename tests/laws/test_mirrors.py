@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from streams import SCHEMA, Events, events, events_of, section_of
 
-from borealis.emit.jumps import above
-from borealis.emit.queue import OutputQueue, QueueLimits
-from borealis.emit.snapshot import QueueSnapshot
 from borealis.errors import StateError
+from borealis.streams.id_gaps import above
+from borealis.streams.queue import OutputQueue, QueueLimits
+from borealis.streams.snapshot import QueueSnapshot
 from borealis.tuples import FIRST_TIME
 
 LEAST = 2000  # bytes: about what a small section takes

@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from test_expressions import bits
 
+from borealis.compile.expressions import translate_all
 from borealis.errors import TrainError
 from borealis.kernels.casts import name
 from borealis.kernels.expr import Expr, arrow_type, column
-from borealis.plan.expressions import translate_all
 
 pytestmark = pytest.mark.spark
 

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from borealis.diagram.spec import Input
-from borealis.ingest.entry import Cursor, EntryPoint
+from borealis.entry.admission import Cursor, EntryPoint
 from borealis.kernels.columns import compact
 from borealis.kernels.flow import Bounds, Flow, merge_bounds, rank_within
 from borealis.kernels.groups import Groups

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from borealis.coordinator.http_errors import AbsentError, MissingError
 from borealis.coordinator.placement import Load, place
-from borealis.coordinator.refusals import AbsentError, MissingError
 from borealis.diagram.cut import Piece
 
 NODES = st.lists(st.sampled_from([f"node{i}" for i in range(1, 9)]), min_size=1, max_size=8, unique=True)

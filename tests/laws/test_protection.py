@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from protocol import POLICIES, Machines, World
 
-from borealis.emit.jumps import above
-from borealis.emit.queue import OutputQueue
 from borealis.ha.backup import Approach, Backup, Resume
+from borealis.ha.effects import Effects
 from borealis.ha.primary import Active, Passive, Primary, Upstream
-from borealis.ha.steps import Effects, Step
+from borealis.streams.id_gaps import above
+from borealis.streams.queue import OutputQueue
+from borealis.trains.commit_point import CommitPoint
 
 SEEDS = st.integers(0, 2**32)
 STEPS = st.integers(1, 150)
@@ -111,7 +112,7 @@ def test_alone_nothing_is_held_and_upstream_is_trimmed(approach: Approach, input
 class AcksAtOnce(Passive):
     """Acknowledges inputs before the backup has what came of them."""
 
-    def _on_commit(self, step: Step) -> Effects:
+    def _on_commit(self, step: CommitPoint) -> Effects:
         return Effects(step.positions())
 
 
@@ -126,7 +127,7 @@ class NeverHolds(Active):
 class ForgetsWindows(Upstream):
     """Lets a backup begin where readers have everything, as if there were no state."""
 
-    def _beginning(self, done: Step) -> Step:
+    def _beginning(self, done: CommitPoint) -> CommitPoint:
         return done
 
 

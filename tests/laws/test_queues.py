@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from streams import SCHEMA, Boundary, Events, events, events_of, section_of, since, standing_at
 
-from borealis.emit.queue import OutputQueue, QueueLimits
-from borealis.emit.snapshot import QueueSnapshot
 from borealis.errors import StateError, StreamError
-from borealis.section import Section
+from borealis.streams.queue import OutputQueue, QueueLimits
+from borealis.streams.section import Section
+from borealis.streams.snapshot import QueueSnapshot
 from borealis.tuples import FIRST_TIME
 
 LEAST = 2000  # bytes: about what a small section takes

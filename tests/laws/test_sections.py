@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from streams import SCHEMA, Boundary, events, events_of, section_of, since, standing_at
 
-from borealis.section import Section, joined, section
+from borealis.streams.section import Section, joined, section
 from borealis.tuples import FIRST_TIME
 
 SHAPES = st.lists(st.integers(0, 3), max_size=12)

@@ -14,8 +14,8 @@ from harness import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from borealis.emit.segments import SegmentLog
 from borealis.errors import StateError
+from borealis.streams.segments import SegmentLog
 
 OWNER = {"stream": "d/x"}
 SEEDS = st.integers(0, 2**32 - 1)

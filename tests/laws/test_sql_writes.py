@@ -20,13 +20,14 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from borealis.compile.unit import Compiled
+from borealis.connectors.sinks import as_sink
 from borealis.diagram.model import Diagram
 from borealis.diagram.spec import Unit
-from borealis.emit.sinks import as_sink
-from borealis.ingest.intake import Admission
-from borealis.node.unit import UnitOptions, UnitRun
-from borealis.plan.compile import Compiled
-from borealis.plan.worker import read_train
+from borealis.spark.plan import level_schema
+from borealis.spark.worker import read_train
+from borealis.trains.intake import Admission
+from borealis.trains.unit import UnitOptions, UnitRun
 from postgres import Embedded, Server
 
 pytestmark = pytest.mark.spark
@@ -102,7 +103,7 @@ class AsTheyCome(Pieces):
 
 def live(home: Path, unit: Unit, made: Compiled, sources: dict[str, Pieces], rng: Random) -> bool:
     """One life of a run; whether it came to the end, or died between the database's commit and its own."""
-    schema = to_arrow_schema(made.first_schema, timezone="UTC")
+    schema = to_arrow_schema(level_schema(made, 0), timezone="UTC")
     sinks = {name: as_sink(home / f"{name}.arrow", home / f"{name}.journal") for name in ("kept", "bad")}
     options = UnitOptions(Admission(rows_most=rng.choice([1, 3, 10])), home / "u", headers=True)
     run = UnitRun(unit, made, sources, sinks, options)

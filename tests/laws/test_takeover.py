@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from borealis.diagram.durations import window
 from borealis.diagram.model import Diagram
 from borealis.diagram.spec import Spec
-from borealis.section import Section, joined
+from borealis.streams.section import Section, joined
 from postgres import Embedded
 
 pytestmark = pytest.mark.spark

@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from borealis.compile.expressions import translate_time
 from borealis.errors import TrainError
 from borealis.kernels.expr import column, from_json, to_json
 from borealis.kernels.times import NotATimeError, compiled_format, from_format, from_text, of_text
-from borealis.plan.expressions import translate_time
 
 pytestmark = pytest.mark.spark
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from borealis.compile.expressions import translate_all
 from borealis.kernels.expr import column, from_json, to_json
-from borealis.plan.expressions import translate_all
 
 pytestmark = pytest.mark.spark
 

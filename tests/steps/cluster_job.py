@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from borealis import Diagram, window
-from borealis.node.progress import Progress
+from borealis.trains.progress import Progress
 from standalone import executors
 
 EVERY = 6  # trains between kills
@@ -166,8 +166,8 @@ class Killer:
 
 def main(master: str, home: Path, kills: int, workers: list[int]) -> None:
     from borealis import run
-    from borealis.ingest.intake import Admission
-    from borealis.plan.session import session
+    from borealis.spark.session import session
+    from borealis.trains.intake import Admission
 
     begun = time.monotonic()
     spark = session(master, LIMITS)

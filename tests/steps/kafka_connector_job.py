@@ -9,7 +9,7 @@ import sys
 import threading
 
 from borealis import Diagram, run, window
-from borealis.plan.session import session
+from borealis.spark.session import session
 
 
 def main() -> None:

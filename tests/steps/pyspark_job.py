@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 import borealis.spark
-from borealis.plan.session import session
+from borealis.spark.session import session
 
 PART_BYTES = 1500  # so that a micro-batch is some parts
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from borealis import BorealisError, BorealisWarning, Diagram, replay, rows, run, watch, window
+from borealis import BorealisError, BorealisWarning, Diagram, batch, replay, rows, run, watch, window
 from borealis.errors import DiagramError, InputError
 
 pytestmark = pytest.mark.spark
@@ -95,8 +95,8 @@ def test_whatever_it_is_and_however_its_times_are_written(
     first = kept[0].map(name="'dicts'")
     others = [s.map(name=f"'{s.source}'") for s in kept[1:]]
     first.union(*others).aggregate(by="name", over=window("1 second"), n="count(*)").output("counts")
-    batch = finite.batch(spark, inputs)["counts"]
-    got = batch.selectExpr("name", "unix_seconds(window_end)", "n").collect()
+    whole = batch(finite, spark, inputs)["counts"]
+    got = whole.selectExpr("name", "unix_seconds(window_end)", "n").collect()
     assert sorted(map(tuple, got)) == [e for e in expected if e[0] != "watched"]
 
 
@@ -162,7 +162,7 @@ def test_a_wrong_value_is_refused_before_spark_starts(monkeypatch: pytest.Monkey
     def no_spark() -> None:
         raise AssertionError("Spark was started")
 
-    monkeypatch.setattr("borealis.node.run.session", no_spark)
+    monkeypatch.setattr("borealis.local.run.session", no_spark)
     d = Diagram("wrong")
     d.input("rows", "ts TIMESTAMP").output("all")
     value, message = NOT_INPUTS[name]

@@ -19,9 +19,9 @@ from benchmarks.kafka_broker import Broker
 
 from borealis.cli.ending import run_app
 from borealis.diagram.spec import Input
-from borealis.emit.queue import OutputQueue, QueueLimits
-from borealis.node.entry import Entry
-from borealis.node.entry import Place as Stream
+from borealis.entry.point import Entry
+from borealis.entry.point import Place as Stream
+from borealis.streams.queue import OutputQueue, QueueLimits
 from borealis.tuples import FIRST_TIME
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
@@ -108,8 +108,8 @@ def test_a_batch_that_is_too_large_for_the_wire_goes_on_in_its_midst(
     topic = broker.topic(f"t-{uuid4().hex[:8]}", 1)
     broker.put(topic, [record(n) for n in range(1000)])
     from borealis.cli.send_topic import Follower
-    from borealis.emit import publisher as publishing
-    from borealis.emit.client import connect
+    from borealis.client import publisher as publishing
+    from borealis.client.client import connect
 
     monkeypatch.setattr(publishing, "BATCH_BYTES", 2000)
     url = f"kafka://{broker.address}/{topic}?until=now"
@@ -132,8 +132,8 @@ def test_a_mark_that_goes_beyond_the_end_is_followed_up_to_the_end(broker: Broke
     topic = broker.topic(f"t-{uuid4().hex[:8]}", 1)
     broker.put(topic, [record(n) for n in range(20)])
     from borealis.cli.send_topic import Mark
-    from borealis.emit.client import connect
-    from borealis.ingest.sources.ledger import Part
+    from borealis.client.client import connect
+    from borealis.connectors.kafka.ledger import Part
 
     rows = [{"ts": datetime(2026, 1, 1, 0, 0, n, tzinfo=UTC), "n": n} for n in range(3)]
     with connect() as client:

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 from benchmarks.kafka_broker import Broker
 
-from borealis.emit.sinks.kafka import KafkaSink, kafka_sink, kafka_sink_at
-from borealis.emit.sinks.topic import Position, TopicWriter
+from borealis.connectors.kafka.brokers import Brokers
+from borealis.connectors.kafka.sink import KafkaSink, kafka_sink, kafka_sink_at
+from borealis.connectors.kafka.writer import Position, TopicWriter
 from borealis.errors import BorealisError, OutputError
-from borealis.ingest.sources.brokers import Brokers
 from kafka_login import login
 
 SCHEMA = pa.schema([("src", pa.string()), ("n", pa.int64())])

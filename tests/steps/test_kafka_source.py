@@ -16,10 +16,10 @@ import pyarrow as pa
 import pytest
 from benchmarks.kafka_broker import Broker
 
+from borealis.connectors.kafka import reader as reading
+from borealis.connectors.kafka.ledger import Base, Batch, Ledger, Part
+from borealis.connectors.kafka.source import KafkaSource, kafka
 from borealis.errors import InputError
-from borealis.ingest.sources import topic as reading
-from borealis.ingest.sources.kafka import KafkaSource, kafka
-from borealis.ingest.sources.ledger import Base, Batch, Ledger, Part
 from kafka_login import login
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")

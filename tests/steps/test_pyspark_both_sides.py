@@ -24,12 +24,12 @@ from pyspark.sql import SparkSession
 
 import borealis
 from borealis import Diagram
-from borealis.emit.coordinator import Coordinator
-from borealis.emit.queue import OutputQueue
-from borealis.emit.whereabouts import find
+from borealis.client.cluster_config import find
+from borealis.client.coordinator import Coordinator
+from borealis.entry.point import Entry
 from borealis.errors import InputError
-from borealis.node.entry import Entry
 from borealis.node.node import Node
+from borealis.streams.queue import OutputQueue
 from borealis.tuples import TIMESTAMP
 from borealis.wire.messages import BatchHead, Receipt
 from borealis.wire.server import WireServer

@@ -17,7 +17,7 @@ import pytest
 from benchmarks.postgres_server import binaries
 from pyspark.sql import SparkSession
 
-from borealis import run
+from borealis import batch, run
 from postgres import Embedded, Server, server
 from programs import load
 from standalone import Cluster, end
@@ -107,7 +107,7 @@ def test_executors_elsewhere_die_and_nothing_is_lost_or_repeated(
     for name, make in job.DIAGRAMS.items():
         run(make(), job.inputs(home, name), job.outputs(truth, name), spark=spark, buckets=job.BUCKETS)
         frames = {i: spark.read.parquet(path) for i, path in job.inputs(home, name).items()}
-        oracle = make().batch(spark, frames)
+        oracle = batch(make(), spark, frames)
         for output, path in job.outputs(home, name).items():
             found = pq.read_table(path)
             assert found.num_rows > 10

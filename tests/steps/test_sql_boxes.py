@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from borealis import Diagram, run
+from borealis import Diagram, batch, run
 from borealis.errors import DiagramError, TrainError
-from borealis.node.progress import Progress
+from borealis.trains.progress import Progress
 from postgres import Embedded, Server
 
 pytestmark = pytest.mark.spark
@@ -60,7 +60,7 @@ def test_the_batch_form_reads_and_does_not_write(spark: SparkSession, database: 
     frame = spark.createDataFrame(calls(20), "ts STRING, customer INT, seconds INT").selectExpr(
         "CAST(ts AS TIMESTAMP) ts", "customer", "seconds"
     )
-    found = bills(database).batch(spark, {"calls": frame})
+    found = batch(bills(database), spark, {"calls": frame})
     names = sorted((r.name, r.seconds) for r in found["billed"].collect())
     assert names == sorted((("Ada", "Bob")[c - 1], s) for _, c, s in calls(20) if c in (1, 2))
     assert found["refused"].count() == 0

@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from borealis import Diagram, run, window
 from borealis.errors import InputError
-from borealis.node.progress import Progress
-from borealis.plan.frames import FrameSource, as_frame_source
+from borealis.spark.frames import FrameSource, as_frame_source
+from borealis.trains.progress import Progress
 
 pytestmark = pytest.mark.spark
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int64())])
@@ -233,6 +233,6 @@ def test_no_room_to_keep_rows_is_told(
     def no_room(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("borealis.plan.frames.write_whole", no_room)
+    monkeypatch.setattr("borealis.spark.frames.write_whole", no_room)
     with pytest.raises(InputError, match=r"cannot keep rows of input 'rows'.*No space left.*make room"):
         run(diagram(), {"rows": stream(spark, arrivals)}, state=tmp_path / "state", spark=spark)

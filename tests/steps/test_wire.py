@@ -21,9 +21,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "wire"))
 from hosting import SCHEMA, Facts, Order, rows
 
 from borealis.errors import BorealisError, GoneError, WireError
+from borealis.streams.status import QueueStatus
 from borealis.tuples import LAST_TIME
 from borealis.wire.client import Patience, Peer
-from borealis.wire.messages import BatchHead, Publish, QueueStatus, Subscribe
+from borealis.wire.messages import BatchHead, Publish, Subscribe
 from stopwatch import Stopwatch
 
 HOST = Path(__file__).parents[1] / "unit" / "wire" / "hosting.py"
@@ -282,8 +283,8 @@ import sys; sys.path.insert(0, {str(HOST.parent)!r})
 import time
 import numpy as np
 from hosting import SCHEMA, TinyHost, next_section
-from borealis.emit.queue import OutputQueue, QueueLimits
-from borealis.section import boundary_only
+from borealis.streams.queue import OutputQueue, QueueLimits
+from borealis.streams.section import boundary_only
 from borealis.wire.server import WireServer
 queue = OutputQueue("d/a", SCHEMA, QueueLimits(keep_bytes=64 << 20))
 while queue.next_id < 40_000:

@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from borealis import Diagram, run, window
-from borealis.ingest.intake import Admission
-from borealis.node.progress import Progress
+from borealis.trains.intake import Admission
+from borealis.trains.progress import Progress
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 ROWS = [(START + timedelta(milliseconds=40 * i), i % 7, float(i)) for i in range(6_000)]

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from borealis.kernels.flow import Bounds, Flow
-from borealis.plan.notice import Notice
+from borealis.trains.notices import Notice
 
 TRAIN = {"diagram": "d", "life": "first"}
 NOWHERE = Notice("/no/such/directory/w.0", 0)  # to tell a trouble that nobody reads

@@ -108,7 +108,7 @@ def test_a_median_that_fell_behind_once_says_so() -> None:
 
 
 def test_only_names_paths_and_queries() -> None:
-    assert len(latency.cases(latency.Options())) == 6 + 7 + 6
+    assert len(latency.cases(latency.Options())) == 6 + 10 + 6
     assert latency.cases(latency.Options(only=("callback", "stateless"))) == [
         Case("stateless", "callback", OURS),
         Case("stateless", "callback", MICRO),

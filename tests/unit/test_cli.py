@@ -20,9 +20,9 @@ from borealis.cli import bench, demo, watching
 from borealis.cli.ending import Stop, Stopped, run_app, told
 from borealis.cli.run import FirstRows, given_outputs
 from borealis.diagram import Diagram
+from borealis.entry.admission import Cursor
 from borealis.errors import BorealisError
-from borealis.ingest.entry import Cursor
-from borealis.node.progress import Progress
+from borealis.trains.progress import Progress
 
 ROOT = Path(__file__).parents[2]
 YAML = ROOT / "examples" / "traffic.yaml"

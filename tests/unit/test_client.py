@@ -17,15 +17,15 @@ import pytest
 from town import NONE, SCHEMA, SOON, STREAM, WAIT_S, Counter, Place, Town, add, eventually, finish, rows
 
 import borealis
+from borealis.client.client import Client
+from borealis.client.cluster_config import Whereabouts
+from borealis.client.publisher import UNDER_WAY, Publisher, Publishing, batches_of
+from borealis.client.retrying import Backoff, Retries
+from borealis.client.subscriber import Buffer, Came, Reading, Subscription
 from borealis.clock import ManualClock
-from borealis.emit.client import Client
-from borealis.emit.publisher import UNDER_WAY, Publisher, Publishing, batches_of
-from borealis.emit.queue import OutputQueue, QueueLimits
-from borealis.emit.retrying import Backoff, Retries
-from borealis.emit.subscriber import Buffer, Came, Reading, Subscription
-from borealis.emit.whereabouts import Whereabouts
 from borealis.errors import BorealisError, DiagramError, FullError, GoneError, InputError, StreamError, WireError
-from borealis.section import Section, section
+from borealis.streams.queue import OutputQueue, QueueLimits
+from borealis.streams.section import Section, section
 from borealis.wire.auth import Security
 from borealis.wire.messages import BatchHead
 from borealis.wire.problems import ReplacedError

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from borealis.compile.company import gives_nothing
 from borealis.kernels.program import Level, Port, Program
 from borealis.kernels.step import Step
-from borealis.plan.company import gives_nothing
 
 
 def program(

@@ -18,15 +18,16 @@ import pytest
 from borealis import __version__
 from borealis.errors import MachineError, WireError
 from borealis.kernels.program import TRAIN_TAG, Parcel
-from borealis.plan import depot as depots
-from borealis.plan import worker
-from borealis.plan.depot import PIECE_BYTES, Certificates, Depot, Loan
-from borealis.plan.location import Address, ask, is_there, meet, read
-from borealis.plan.notice import Notice, notices
-from borealis.plan.worker import BUCKET, FILE, PAYLOAD, TAG, Arrived, Sending
+from borealis.spark import depot as depots
+from borealis.spark import worker
+from borealis.spark.depot import PIECE_BYTES, Certificates, Depot, Loan
+from borealis.spark.worker import Sending
 from borealis.state.cache import HELD_MOST, Cache
 from borealis.state.delta import Change, Delta, TableSpec, pack
 from borealis.state.log import StateLog
+from borealis.trains.location import Address, ask, is_there, meet, read
+from borealis.trains.notices import Notice, notices
+from borealis.trains.results import BUCKET, FILE, PAYLOAD, TAG, Arrived
 
 LOOPBACK = "127.0.0.1"
 SCHEMA = pa.schema([(TAG, pa.int32()), (BUCKET, pa.int32()), (PAYLOAD, pa.binary()), (FILE, pa.string())])

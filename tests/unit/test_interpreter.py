@@ -11,7 +11,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from borealis.plan.interpreter import names_another, worker_python
+from borealis.spark.interpreter import names_another, worker_python
 
 TELL = "import json, os, pyspark, sys; print(json.dumps([sys.executable, os.environ['PYTHONPATH'], pyspark.__file__]))"
 

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from borealis.errors import WireError
-from borealis.plan.lane import ATTEMPT, BUCKET, LEASE, NUMBER, OVER, PARCELS, TRAIN, WAIT, packed, parcels_of
-from borealis.plan.lanes import Lanes
-from borealis.plan.message import decode, encode, without_prefix
-from borealis.plan.worker import Arrived
+from borealis.spark.lane import ATTEMPT, BUCKET, LEASE, NUMBER, OVER, PARCELS, TRAIN, WAIT, packed, parcels_of
+from borealis.spark.lanes import Lanes
+from borealis.trains.message import decode, encode, without_prefix
+from borealis.trains.results import Arrived
 
 
 class Unit:

@@ -15,17 +15,18 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from borealis.diagram.spec import Input
-from borealis.emit.queue import OutputQueue, QueueLimits
+from borealis.entry.point import Entry
 from borealis.errors import GoneError, InputError, OutputError, StateError, StreamError, WireError
-from borealis.node.entry import Entry
 from borealis.node.node import Node
-from borealis.plan import public_writer, reach
-from borealis.plan.interpreter import VARIABLE as PYTHON
-from borealis.plan.interpreter import worker_python
-from borealis.plan.public import BorealisSource, register
-from borealis.plan.public_reader import HeldReader, Offset, Reading, StreamReader
-from borealis.plan.public_writer import Rows, StreamWriter, Writing
+from borealis.spark import public_writer
+from borealis.spark import stream_client as reach
+from borealis.spark.interpreter import VARIABLE as PYTHON
+from borealis.spark.interpreter import worker_python
+from borealis.spark.public import BorealisSource, register
+from borealis.spark.public_reader import HeldReader, Offset, Reading, StreamReader
+from borealis.spark.public_writer import Rows, StreamWriter, Writing
 from borealis.state.delta import to_stream
+from borealis.streams.queue import OutputQueue, QueueLimits
 from borealis.tuples import TIMESTAMP
 from borealis.wire.auth import Security
 from borealis.wire.messages import BatchHead, Receipt
@@ -350,7 +351,7 @@ class Fragile:
     def __init__(self, entry: Entry, at: int, after: bool) -> None:
         self._entry, self._at, self._after = entry, at, after
         self.schema, self.known, self.takes = entry.schema, entry.known, 0
-        self.tick, self.trim, self.time = entry.tick, entry.trim, entry.time
+        self.tick, self.trim, self.time, self.find_room = entry.tick, entry.trim, entry.time, entry.find_room
 
     def take(self, publisher: str, head: BatchHead, batch: pa.RecordBatch) -> Receipt:
         self.takes += 1

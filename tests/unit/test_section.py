@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from borealis.section import NOTHING, Section, boundary_only, empty_rows, joined, section, wire_schema
+from borealis.streams.section import NOTHING, Section, boundary_only, empty_rows, joined, section, wire_schema
 from borealis.tuples import FIRST_TIME, LAST_TIME, Int64s
 
 SCHEMA = pa.schema([("v", pa.int64())])

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from borealis.errors import MachineError
-from borealis.plan import quiet
-from borealis.plan.archive import archive_flags
-from borealis.plan.session import DRIVER_HOST, JVM_FLAGS, is_local, settings_for
+from borealis.spark import quiet
+from borealis.spark.archive import archive_flags
+from borealis.spark.session import DRIVER_HOST, JVM_FLAGS, is_local, settings_for
 
 
 @pytest.fixture(autouse=True)

@@ -17,10 +17,10 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 import pyarrow as pa
 
-from borealis.emit.queue import OutputQueue
-from borealis.emit.retrying import Retries
+from borealis.client.retrying import Retries
 from borealis.errors import ClusterError, InputError, StreamError
-from borealis.section import boundary_only, section
+from borealis.streams.queue import OutputQueue
+from borealis.streams.section import boundary_only, section
 from borealis.tuples import LAST_TIME
 from borealis.wire.auth import Security
 from borealis.wire.messages import BatchHead, Problem, Receipt, SchemaIs, SchemaOf

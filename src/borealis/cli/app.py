@@ -42,7 +42,7 @@ Master = Annotated[
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from borealis import __version__
+        from borealis.version import __version__
 
         print(f"borealis {__version__}")
         raise typer.Exit
@@ -56,7 +56,7 @@ def _borealis(
     ] = False,
 ) -> None:
     if debug:
-        from borealis.plan.quiet import keep_log
+        from borealis.spark.quiet import keep_log
 
         keep_log()
 

@@ -27,14 +27,14 @@ from borealis.cli.cells import cell, cells, strings, text, to_stdout
 from borealis.cli.ending import told
 from borealis.cli.watching import console
 from borealis.cli.words import plural, size
-from borealis.emit.sinks.text import JsonLines, render
+from borealis.connectors.files.addresses import STDIN, file_options
+from borealis.connectors.files.formats.csv import CsvOptions
+from borealis.connectors.files.formats.ipc import FILE_MAGIC
+from borealis.connectors.files.source import reader_options
+from borealis.connectors.files.suffixes import FORMATS, KNOWN, TEXT, format_of
+from borealis.connectors.files.text import JsonLines, render
 from borealis.errors import BorealisError, InputError, did_you_mean
-from borealis.ingest.sources.addresses import STDIN, file_options
-from borealis.ingest.sources.files import reader_options
-from borealis.ingest.sources.fit import sql_name
-from borealis.ingest.sources.formats.csv import CsvOptions
-from borealis.ingest.sources.formats.ipc import FILE_MAGIC
-from borealis.ingest.sources.suffixes import FORMATS, KNOWN, TEXT, format_of
+from borealis.values.fit import sql_name
 
 DAMAGED = 1  # the exit code when a file could be read in part only
 ROWS_AT_ONCE = 1_000  # read, and shown in columns of the same widths

@@ -13,7 +13,7 @@ def check_command(path: Path, as_json: bool) -> None:
     """Structure first, which takes no time; then types, which take Spark."""
     spec = load(path).spec
     spark = start_spark()
-    from borealis.plan.compile import check_plan
+    from borealis.spark.plan import check_plan
 
     check_plan(spec, spark)
     boxes, units = len(spec.boxes), len(spec.units())

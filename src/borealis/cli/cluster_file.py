@@ -20,8 +20,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from borealis.client.cluster_config import HOST, PORT, PORT_MOST
 from borealis.diagram.notation import PlainLoader
-from borealis.emit.whereabouts import HOST, PORT, PORT_MOST
 from borealis.errors import ClusterError, MachineError, did_you_mean
 from borealis.hosts import is_loopback
 from borealis.wire.messages import NAME_RULE, Name

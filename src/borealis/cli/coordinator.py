@@ -8,7 +8,7 @@ from pathlib import Path
 from borealis.cli import processes
 from borealis.cli.node import Protection, join
 from borealis.cli.starting import COORDINATOR
-from borealis.emit.whereabouts import TOKEN, home
+from borealis.client.cluster_config import TOKEN, home
 
 
 def coordinator_command(host: str, port: int, catalog: Path | None, protection: Protection) -> None:
@@ -18,5 +18,6 @@ def coordinator_command(host: str, port: int, catalog: Path | None, protection: 
     where = ["--host", host, "--port", str(port), "--catalog", str(catalog.absolute())]
     join(host, port, processes.this_one(COORDINATOR, ["coordinator", *where, *protection.arguments()]))
     from borealis.coordinator.process import Options, run
+    from borealis.gateway.stream_api import gateway
 
-    run(Options(catalog, host, port, security))
+    run(Options(catalog, host, port, security, parts=[gateway]))

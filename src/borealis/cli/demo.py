@@ -19,10 +19,10 @@ from borealis.cli.ending import STOP, Stopped
 from borealis.cli.opening import start_spark
 from borealis.cli.watching import console, summary, watcher
 from borealis.cli.words import span
+from borealis.connectors.sources import rows
 from borealis.diagram import Diagram, window
 from borealis.errors import TrainError
-from borealis.ingest.sources import rows
-from borealis.node.progress import Progress
+from borealis.trains.progress import Progress
 
 SEED = 20_050_104
 SPEED = 20  # seconds of the stream in one second of the demo: 30 s show ten minutes
@@ -140,7 +140,7 @@ def demo_command(seconds: float, fast: bool) -> None:
     with watcher(console(stderr=True), talkers.show) as watch:
         watch.say("starting Spark ...")
         spark = start_spark()
-        from borealis.node.run import run
+        from borealis.local.run import run
 
         warm = threading.Event()
         source = rows(lambda: paced(table, 0 if fast else seconds, warm))
@@ -166,19 +166,21 @@ def demo_command(seconds: float, fast: bool) -> None:
 def _check(diagram: Diagram, spark: Any, table: pa.Table, streamed: pa.Table, out: Console) -> None:
     """Compute the same once more in one batch, with plain Spark SQL and none of our kernels."""
     out.print(Text("and now the same in one batch, with plain Spark SQL ...", style="dim"))
+    from borealis.compile.batch import batch
+
     began = time.monotonic()
     spark.conf.set("spark.sql.shuffle.partitions", "2")
-    batch = diagram.batch(spark, {"packets": spark.createDataFrame(table)})["per_source"].toArrow()
+    plain = batch(diagram, spark, {"packets": spark.createDataFrame(table)})["per_source"].toArrow()
     took = span((time.monotonic() - began) * 1e6)
-    if not same_rows(streamed, batch):
+    if not same_rows(streamed, plain):
         raise TrainError(
-            f"the stream gave {streamed.num_rows:,} rows that are not the {batch.num_rows:,} of plain Spark SQL",
+            f"the stream gave {streamed.num_rows:,} rows that are not the {plain.num_rows:,} of plain Spark SQL",
             hint="this is a defect of Borealis: please report it",
         )
     out.print(
         Text.assemble(
             ("identical", "bold green"),
-            f": plain Spark SQL over all packets at once gives the same {batch.num_rows:,} rows (it took {took})",
+            f": plain Spark SQL over all packets at once gives the same {plain.num_rows:,} rows (it took {took})",
         )
     )
 

@@ -7,7 +7,7 @@ import json
 from borealis.cli import processes
 from borealis.cli.watching import console
 from borealis.cli.words import plural
-from borealis.emit.whereabouts import Record, find, home, read_record, record_path
+from borealis.client.cluster_config import Record, find, home, read_record, record_path
 from borealis.errors import BorealisError
 
 
@@ -40,7 +40,7 @@ def down_command(as_json: bool) -> None:
 
 def _others(record: Record) -> list[str]:
     """What else belongs to the cluster, started from elsewhere; that is to be stopped there."""
-    from borealis.emit.coordinator import Coordinator  # here, so that a home without a cluster is told at once
+    from borealis.client.coordinator import Coordinator  # here, so that a home without a cluster is told at once
 
     try:
         with Coordinator(find(record.coordinator)) as coordinator:

@@ -148,5 +148,5 @@ def _wants_log(error: BorealisError) -> bool:
 
 def _kept_log() -> Any:
     """Spark's log if there is one, but without importing Spark for that."""
-    quiet = sys.modules.get("borealis.plan.quiet")
+    quiet = sys.modules.get("borealis.spark.quiet")
     return None if quiet is None else quiet.keep_log()

@@ -50,7 +50,7 @@ def classified(unit: Unit) -> Classified:
 
 
 def _unit(unit: Unit, spark: Any) -> dict[str, Any]:
-    from borealis.plan.compile import compile_unit
+    from borealis.compile.unit import compile_unit
 
     spec, classes = unit.spec, classified(unit)
     compiled = compile_unit(spec, spark)
@@ -93,14 +93,14 @@ def _box(box: Box, compiled: Any, kind: str, why: str) -> dict[str, Any]:
 
 
 def _types(schema: Any) -> dict[str, str]:
-    from borealis.plan.types import show as show_type
+    from borealis.compile.types import show as show_type
 
     return {f.name: show_type(f.dataType) for f in schema.fields}
 
 
 def _plan(compiled: Any, spark: Any) -> str:
     """The physical plan of a unit, as Spark prints it."""
-    from borealis.plan.train import Query
+    from borealis.spark.query import Query
 
     nobody: Any = None  # the query is not started, so that no one is asked for trains
     frame = Query(spark, compiled, nobody, nobody, Path("unit")).plan()

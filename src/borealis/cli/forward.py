@@ -17,11 +17,11 @@ from borealis.cli.ending import STOP
 from borealis.cli.reaching import Reach
 from borealis.cli.watching import console
 from borealis.cli.words import plural
-from borealis.emit.sinks.kafka import kafka_sink_at
-from borealis.emit.sinks.topic import Position, Rendering, TopicWriter
-from borealis.emit.subscriber import Start, Subscription
+from borealis.client.subscriber import Start, Subscription
+from borealis.connectors.kafka.brokers import shown
+from borealis.connectors.kafka.sink import kafka_sink_at
+from borealis.connectors.kafka.writer import Position, Rendering, TopicWriter
 from borealis.errors import StreamError, WireError
-from borealis.ingest.sources.brokers import shown
 from borealis.tuples import HEADER, ID
 
 LOOK_EVERY_S = 0.5  # whether someone wants us to stop

@@ -13,7 +13,7 @@ from borealis.cli import processes
 from borealis.cli.cluster_file import is_here
 from borealis.cli.reaching import Reach
 from borealis.cli.watching import console
-from borealis.emit.whereabouts import Part, read_record
+from borealis.client.cluster_config import Part, read_record
 from borealis.errors import ClusterError, did_you_mean
 
 END_S = 10.0

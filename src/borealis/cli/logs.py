@@ -11,7 +11,7 @@ from borealis.cli import processes
 from borealis.cli.ending import STOP
 from borealis.cli.restart import part_of
 from borealis.cli.starting import log_of
-from borealis.emit.whereabouts import read_record
+from borealis.client.cluster_config import read_record
 from borealis.errors import ClusterError, MachineError
 
 LOOK_EVERY_S = 0.1

@@ -13,7 +13,7 @@ import typer
 
 from borealis.cli import processes
 from borealis.cli.reaching import pairs
-from borealis.emit.whereabouts import (
+from borealis.client.cluster_config import (
     HOST,
     Part,
     Whereabouts,

@@ -23,8 +23,8 @@ def load(path: Path) -> Diagram:
 
 def start_spark(master: str | None = None) -> Any:
     """A Spark session, started without a word on the terminal."""
-    from borealis.plan.quiet import log_file
-    from borealis.plan.session import session
+    from borealis.spark.quiet import log_file
+    from borealis.spark.session import session
 
     try:
         spark = session(master)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from borealis.emit.whereabouts import CA, COORDINATOR, TOKEN, Part
+from borealis.client.cluster_config import CA, COORDINATOR, TOKEN, Part
 from borealis.errors import MachineError
 
 GRACE_S = 10.0  # between asking a process to end and ending it
@@ -25,7 +25,7 @@ LEFT_BEHIND_GRACE_S = 2.0  # for the children of a process that has ended
 LOG_SHOWN_LINES = 12
 LOG_READ_BYTES = 1 << 16
 PROC = Path("/proc")
-SPARK_LOG = "BOREALIS_SPARK_LOG"  # see plan/quiet.py
+SPARK_LOG = "BOREALIS_SPARK_LOG"  # see spark/quiet.py
 OURS = (COORDINATOR, TOKEN, CA)  # a part is told these by its arguments
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from borealis.emit.client import Client, connect
-from borealis.emit.whereabouts import read_token
+from borealis.client.client import Client, connect
+from borealis.client.cluster_config import read_token
 from borealis.errors import BorealisError
 
 

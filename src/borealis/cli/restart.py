@@ -7,7 +7,7 @@ import time
 
 from borealis.cli import processes
 from borealis.cli.starting import COORDINATOR, Patience, only_one, start_again
-from borealis.emit.whereabouts import Part, Record, home, read_record
+from borealis.client.cluster_config import Part, Record, home, read_record
 from borealis.errors import ClusterError, did_you_mean
 
 

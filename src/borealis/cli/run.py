@@ -20,13 +20,13 @@ from borealis.cli.cells import cell
 from borealis.cli.ending import STOP, PipeClosedError, Stopped
 from borealis.cli.opening import load, start_spark
 from borealis.cli.watching import Silent, Watcher, console, summary, watcher
+from borealis.connectors.files.text import JsonLines, render
+from borealis.connectors.kafka.brokers import is_topic, shown
+from borealis.connectors.kafka.sink import kafka_sink_at
+from borealis.connectors.sinks import DISCARD, DiscardSink, file_sink, is_directory
+from borealis.connectors.sources import as_source
 from borealis.diagram.spec import Spec
-from borealis.emit.sinks import DISCARD, DiscardSink, file_sink, is_directory
-from borealis.emit.sinks.kafka import kafka_sink_at
-from borealis.emit.sinks.text import JsonLines, render
 from borealis.errors import BorealisError, BorealisWarning, OutputError, did_you_mean
-from borealis.ingest.sources import as_source
-from borealis.ingest.sources.brokers import is_topic, shown
 
 STDOUT = "-"
 ROWS_SHOWN = 10  # of an output that goes nowhere
@@ -75,8 +75,8 @@ def _run(
 ) -> Any:
     watch.say("Spark is starting ...")
     spark = start_spark(options.master)
-    from borealis.ingest.intake import Admission
-    from borealis.node.run import run
+    from borealis.local.run import run
+    from borealis.trains.intake import Admission
 
     admission = Admission() if options.rows_per_train is None else Admission(rows_most=options.rows_per_train)
     warnings.simplefilter("ignore", BorealisWarning)  # the summary has them

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from borealis.cli.demo import SOURCES, packets, traffic
 from borealis.cli.words import span
-from borealis.emit.sinks import Sink, file_sink
+from borealis.connectors.sinks import Sink, file_sink
 from borealis.errors import OutputError
 
 DIAGRAMS = (".yaml", ".yml")

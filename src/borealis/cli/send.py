@@ -18,10 +18,10 @@ from borealis.cli.send_topic import Follower, publisher_of
 from borealis.cli.send_watch import DirectoryFollower, is_watch, watcher_name
 from borealis.cli.watching import LIVE_EVERY_S, PLAIN_EVERY_S, console
 from borealis.cli.words import plural, span
-from borealis.emit.publisher import Publisher
+from borealis.client.publisher import Publisher
+from borealis.connectors.kafka.brokers import is_topic, shown
+from borealis.connectors.sources import Source, as_source
 from borealis.errors import InputError
-from borealis.ingest.sources import Source, as_source
-from borealis.ingest.sources.brokers import is_topic, shown
 
 BATCHES_PER_SECOND = 20  # at a given rate
 BATCH_ROWS = 16_384  # at none

@@ -15,12 +15,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from borealis.emit.publisher import Publisher, pieces
+from borealis.client.publisher import Publisher, pieces
+from borealis.connectors.kafka.ledger import Part
+from borealis.connectors.kafka.reader import Taken, TopicReader
+from borealis.connectors.kafka.source import KafkaSource, kafka_source
 from borealis.errors import InputError, StreamError
-from borealis.ingest.sources.kafka import KafkaSource, kafka_source
-from borealis.ingest.sources.ledger import Part
-from borealis.ingest.sources.topic import Taken, TopicReader
-from borealis.ingest.times import TimeOf, note_in
+from borealis.kernels.time_of import TimeOf, note_in
 from borealis.tuples import TIMESTAMP
 
 ROWS_MOST = 16_384  # of a batch

@@ -19,10 +19,10 @@ from typing import Any
 import pyarrow as pa
 
 from borealis.cli.send_topic import time_of
-from borealis.emit.publisher import Publisher, pieces
+from borealis.client.publisher import Publisher, pieces
+from borealis.connectors.files.watch import WatchSource, watch_text
+from borealis.connectors.sources import WATCH
 from borealis.errors import InputError
-from borealis.ingest.sources import WATCH
-from borealis.ingest.sources.watch import WatchSource, watch_text
 from borealis.state.claim import Claim, Kind
 from borealis.state.commits import make_directory, write_whole
 

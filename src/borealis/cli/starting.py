@@ -17,11 +17,11 @@ from rich.text import Text
 
 from borealis.cli import processes
 from borealis.cli.watching import console
-from borealis.emit.whereabouts import Part, Record, Whereabouts, find, home, make_folder, register
+from borealis.client.cluster_config import Part, Record, Whereabouts, find, home, make_folder, register
 from borealis.errors import BorealisError, ClusterError, MachineError, WireError
 
 if TYPE_CHECKING:
-    from borealis.emit.coordinator import Coordinator
+    from borealis.client.coordinator import Coordinator
 
 LOOK_EVERY_S = 0.1  # at processes and coordinator while they start
 WAIT_S = 180.0
@@ -80,7 +80,7 @@ def wait_ready(
     where: Whereabouts, parts: Sequence[Part], running: Mapping[str, subprocess.Popen[bytes]], patience: Patience
 ) -> list[dict[str, Any]]:
     """Wait until all parts are; what the coordinator says of the nodes among them."""
-    from borealis.emit.coordinator import Coordinator  # here, while the parts are starting: it takes a moment, too
+    from borealis.client.coordinator import Coordinator  # here, while the parts are starting: it takes a moment, too
 
     deadline = time.monotonic() + patience.seconds
     with _show(patience.quiet) as show, Coordinator(where) as coordinator:

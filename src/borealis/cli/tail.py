@@ -11,9 +11,9 @@ from borealis.cli.ending import STOP
 from borealis.cli.reaching import Reach
 from borealis.cli.watching import console
 from borealis.cli.words import plural
-from borealis.emit.client import Client
-from borealis.emit.sinks.text import JsonLines, render
-from borealis.emit.subscriber import Start, Subscription
+from borealis.client.client import Client
+from borealis.client.subscriber import Start, Subscription
+from borealis.connectors.files.text import JsonLines, render
 from borealis.errors import BorealisError, StreamError
 
 LOOK_EVERY_S = 0.5  # whether someone wants us to stop

@@ -20,17 +20,11 @@ from rich.table import Table
 from rich.text import Text
 
 from borealis.cli import processes
-from borealis.cli.cluster_file import (
-    ClusterFile,
-    CoordinatorPart,
-    NodePart,
-    is_here,
-    load_cluster_file,
-)
+from borealis.cli.cluster_file import ClusterFile, CoordinatorPart, NodePart, is_here, load_cluster_file
 from borealis.cli.starting import COORDINATOR, LOOK_EVERY_S, WAIT_S, Patience, log_of, only_one, start_again, wait_ready
 from borealis.cli.watching import console
 from borealis.cli.words import plural
-from borealis.emit.whereabouts import (
+from borealis.client.cluster_config import (
     Record,
     Whereabouts,
     changing_record,
@@ -119,7 +113,7 @@ def _heal(record: Record, running: Sequence[str], options: UpOptions) -> tuple[l
 
 def _ours(record: Record, names: Set[str]) -> list[dict[str, Any]]:
     """The living nodes of these names; those that ran while there was no coordinator are given time to come back."""
-    from borealis.emit.coordinator import Coordinator
+    from borealis.client.coordinator import Coordinator
 
     deadline = time.monotonic() + COME_BACK_S
     with Coordinator(find(record.coordinator)) as coordinator:

@@ -17,7 +17,7 @@ from borealis.cli.ending import STOP
 from borealis.cli.words import size, span
 
 if TYPE_CHECKING:
-    from borealis.node.progress import Progress
+    from borealis.trains.progress import Progress
 
 PLAIN_EVERY_S = 5.0
 LIVE_EVERY_S = 0.1

@@ -8,34 +8,34 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from borealis import __version__
-from borealis.coordinator import curl, rest
+from borealis.coordinator import rest
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.deployment import take_up
 from borealis.coordinator.docs_page import add_docs_page
 from borealis.coordinator.front_page import add_front_page
-from borealis.coordinator.guard import Guard
+from borealis.coordinator.http_auth import Guard
+from borealis.coordinator.http_errors import MalformedError, status_of
 from borealis.coordinator.parameters import known_parameters
-from borealis.coordinator.publishing import Ways
 from borealis.coordinator.reconcile import Reconciler
-from borealis.coordinator.refusals import MalformedError, status_of
 from borealis.coordinator.threads import spawn
 from borealis.errors import BorealisError
+from borealis.version import __version__
 from borealis.wire.problems import problem_of
 
 log = logging.getLogger("borealis.coordinator")
 BROKE_OFF = 400  # for nobody
+Part = Callable[[Cluster, asyncio.Event], tuple[APIRouter, Callable[[], None]]]  # ends at the event; to be closed then
 LOOK_SECONDS = 1.0  # between two looks at what is and what shall be
 
 
@@ -47,23 +47,25 @@ class AppOptions:
     hosts: Collection[str] = ()  # names by which it may be asked, beside those of loopback
     address: str = ""
     look_seconds: float = LOOK_SECONDS
+    parts: Sequence[Part] = ()  # that are served beside what is the coordinator's own
 
 
 def create_app(cluster: Cluster, options: AppOptions, end: Callable[[], None] = lambda: None) -> FastAPI:
     """The application. `end` is called when someone asks it to stop."""
     reconciler = Reconciler(cluster)
     ending = asyncio.Event()
-    ways = Ways(cluster)
+    parts = [part(cluster, ending) for part in options.parts]
     facts = _facts(cluster, options)
 
     @asynccontextmanager
-    async def life(_: FastAPI) -> AsyncIterator[None]:
+    async def life(app: FastAPI) -> AsyncIterator[None]:
         take_up(cluster)
         stopped = threading.Event()
         spawn("reconcile", lambda: _keep(reconciler, options.look_seconds, stopped))
         yield
         stopped.set()
-        ways.close()
+        for _, end_part in parts:
+            end_part()
         cluster.nodes.close()
 
     app = FastAPI(
@@ -79,7 +81,8 @@ def create_app(cluster: Cluster, options: AppOptions, end: Callable[[], None] = 
     add_docs_page(app)
     app.state.ending, app.state.reconciler = ending, reconciler
     app.include_router(rest.router(cluster, reconciler, facts, end, has_token=options.token is not None))
-    app.include_router(curl.router(cluster, ways, ending))
+    for routes, _ in parts:
+        app.include_router(routes)
     app.include_router(rest.metrics_router(cluster))
     app.add_exception_handler(BorealisError, _problem)
     app.add_exception_handler(RequestValidationError, _invalid)

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from borealis.coordinator.http_errors import MissingError
 from borealis.coordinator.layout import EntryPlace, Place, Shield, UnitPlace
 from borealis.coordinator.placement import Load, no_node, rank
-from borealis.coordinator.refusals import MissingError
 from borealis.diagram.spec import LATE
 from borealis.errors import ClusterError, did_you_mean
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from borealis.coordinator import claims, rows
+from borealis.coordinator.http_errors import CatalogError, there_already
 from borealis.coordinator.layout import EntryPlace, Layout, Place, State, UnitPlace
-from borealis.coordinator.refusals import CatalogError, there_already
 from borealis.coordinator.rows import VERSION
 from borealis.errors import ClusterError
 from borealis.wire.messages import Claim

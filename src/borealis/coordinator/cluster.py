@@ -12,12 +12,13 @@ from typing import TypeVar
 
 from borealis.clock import Clock, WallClock
 from borealis.coordinator.catalog import Catalog, KnownNode
+from borealis.coordinator.http_errors import CatalogError, MissingError, TakenError
 from borealis.coordinator.layout import Layout
 from borealis.coordinator.membership import DEAD_AFTER_SECONDS, Member, Membership
 from borealis.coordinator.nodes import Nodes
-from borealis.coordinator.refusals import CatalogError, MissingError, TakenError
 from borealis.errors import BorealisError, did_you_mean
-from borealis.wire.messages import DiagramName, Done, Message, NodeStatus, Ping, Pong
+from borealis.message import Message
+from borealis.wire.messages import DiagramName, Done, NodeStatus, Ping, Pong
 
 log = logging.getLogger("borealis.coordinator")
 M = TypeVar("M", bound=Message)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from borealis.coordinator.http_errors import AbsentError
 from borealis.coordinator.layout import Mirroring, Shield, UnitPlace
-from borealis.coordinator.refusals import AbsentError
 from borealis.diagram.cut import Piece
 from borealis.diagram.protection import INTERVALS, Protection, chosen, protection_of
 from borealis.diagram.spec import Spec

@@ -19,11 +19,11 @@ from functools import partial
 from borealis.coordinator import backups
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.demands import Demand, mirroring, protections, refuse_lonely, shield
+from borealis.coordinator.http_errors import AbsentError, TakenError, there_already
 from borealis.coordinator.layout import EntryPlace, Layout, Place, UnitPlace
 from borealis.coordinator.orders import Role, entry_order, feeds, unit_order
 from borealis.coordinator.placement import Load, place
 from borealis.coordinator.rates import busy
-from borealis.coordinator.refusals import AbsentError, TakenError, there_already
 from borealis.coordinator.threads import side_by_side
 from borealis.diagram import passes
 from borealis.diagram.cut import Piece, cut, even_cuts

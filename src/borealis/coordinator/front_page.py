@@ -8,9 +8,9 @@ from html import escape
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, Response
 
-from borealis import __version__
 from borealis.coordinator.docs_page import CLOSED, STYLE
-from borealis.wire.messages import PROTOCOL
+from borealis.message import PROTOCOL
+from borealis.version import __version__
 
 WHERE = {
     "/docs": "the whole REST interface, to read and to try",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from borealis.diagram.spec import LATE
-from borealis.ha.steps import active_reader
+from borealis.ha.effects import active_reader
 
 State = Literal["deploying", "running", "undeploying"]
 Approach = Literal["amnesia", "passive", "active", "upstream-backup"]

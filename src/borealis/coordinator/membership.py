@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from borealis import __version__
 from borealis.clock import Clock, WallClock
+from borealis.coordinator.http_errors import AbsentError, TakenError
 from borealis.coordinator.placement import no_node
-from borealis.coordinator.refusals import AbsentError, TakenError
-from borealis.wire.messages import GuardStatus, NodeStatus, QueueStatus, UnitStatus
+from borealis.streams.status import QueueStatus
+from borealis.version import __version__
+from borealis.wire.messages import GuardStatus, NodeStatus, UnitStatus
 
 HEARTBEAT_SECONDS = 1.0
 DEAD_AFTER_SECONDS = 3.0

@@ -17,9 +17,9 @@ import logging
 
 from borealis.coordinator import protecting
 from borealis.coordinator.cluster import Cluster
+from borealis.coordinator.http_errors import FIRST, MissingError, TakenError
 from borealis.coordinator.layout import Layout, UnitPlace, stream_name
 from borealis.coordinator.orders import feeds, unit_order
-from borealis.coordinator.refusals import FIRST, MissingError, TakenError
 from borealis.errors import BorealisError, ClusterError, did_you_mean
 from borealis.wire.messages import NodeStatus, Ping, Reroute, UnitName
 

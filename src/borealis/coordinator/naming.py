@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from borealis.coordinator.cluster import Cluster
+from borealis.coordinator.http_errors import FIRST, AmbiguousError, UnservedError
 from borealis.coordinator.layout import Layout, stream_name
-from borealis.coordinator.refusals import FIRST, AmbiguousError, UnservedError
 from borealis.errors import BorealisError, StreamError, did_you_mean
 
 

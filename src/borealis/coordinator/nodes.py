@@ -10,8 +10,9 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from borealis.errors import WireError
-from borealis.section import Section
-from borealis.wire.messages import BatchHead, Message, Publish, Receipt, Subscribe
+from borealis.message import Message
+from borealis.streams.section import Section
+from borealis.wire.messages import BatchHead, Publish, Receipt, Subscribe
 
 M = TypeVar("M", bound=Message)
 ORDER_SECONDS = 30.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI, Request
 
-from borealis.coordinator.refusals import MalformedError
+from borealis.coordinator.http_errors import MalformedError
 from borealis.errors import did_you_mean
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from borealis.coordinator.refusals import AbsentError, MissingError
+from borealis.coordinator.http_errors import AbsentError, MissingError
 from borealis.diagram.cut import Piece
 from borealis.diagram.spec import origin
 from borealis.errors import ClusterError, did_you_mean

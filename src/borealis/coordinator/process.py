@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import uvicorn
 
-from borealis.coordinator.app import AppOptions, create_app
+from borealis.coordinator.app import AppOptions, Part, create_app
 from borealis.coordinator.catalog import Catalog
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.membership import DEAD_AFTER_SECONDS
@@ -40,6 +40,7 @@ class Options:
     security: Security | None = None
     dead_after: float = DEAD_AFTER_SECONDS  # seconds without a heartbeat
     pid_file: Path | None = None
+    parts: Sequence[Part] = ()  # beside its own, say the gateway
 
 
 def serve(options: Options, announce: Callable[[str], None] | None = None) -> int:
@@ -73,7 +74,7 @@ def _run(
 ) -> None:
     security = options.security
     cluster = Cluster(catalog, WireNodes(security), dead_after=options.dead_after)
-    told = AppOptions(security.token if security else None, [options.host], address)
+    told = AppOptions(security.token if security else None, [options.host], address, parts=options.parts)
     app = create_app(cluster, told, end=lambda: server.stop())
     config = uvicorn.Config(
         app,

@@ -14,10 +14,10 @@ from functools import partial
 from borealis.coordinator.backups import candidates
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.deployment import loads, order_place
+from borealis.coordinator.http_errors import AbsentError
 from borealis.coordinator.layout import EntryPlace, Layout, Place, UnitPlace, stream_name
 from borealis.coordinator.orders import protect_order
 from borealis.coordinator.placement import Load
-from borealis.coordinator.refusals import AbsentError
 from borealis.coordinator.standbys import entry_copies, unit_copies
 from borealis.coordinator.threads import spawn
 from borealis.diagram.spec import LATE, Spec

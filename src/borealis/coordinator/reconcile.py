@@ -17,8 +17,8 @@ from borealis.coordinator import deployment, moving, protecting
 from borealis.coordinator import kinds as d
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.differences import differences
+from borealis.coordinator.http_errors import TakenError
 from borealis.coordinator.layout import stream_name
-from borealis.coordinator.refusals import TakenError
 from borealis.coordinator.threads import side_by_side, spawn
 from borealis.errors import BorealisError
 from borealis.wire.messages import EntryName, UnitName

@@ -13,11 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from borealis.coordinator import deployment, moving, protecting
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.demands import Demand
-from borealis.coordinator.guard import body_of, decoded
+from borealis.coordinator.http_auth import body_of, decoded
+from borealis.coordinator.http_errors import ForbiddenError, MalformedError, TakenError
 from borealis.coordinator.membership import check_version
 from borealis.coordinator.naming import locate
 from borealis.coordinator.reconcile import Reconciler
-from borealis.coordinator.refusals import ForbiddenError, MalformedError, TakenError
 from borealis.coordinator.status import (
     Facts,
     diagram_view,
@@ -29,7 +29,8 @@ from borealis.coordinator.status import (
 )
 from borealis.coordinator.threads import in_thread
 from borealis.hosts import is_loopback
-from borealis.wire.messages import PROTOCOL, Claim, NodeStatus, Ping
+from borealis.message import PROTOCOL
+from borealis.wire.messages import Claim, NodeStatus, Ping
 
 B = TypeVar("B", bound=BaseModel)
 

@@ -10,8 +10,8 @@ from borealis.coordinator.membership import Member
 from borealis.coordinator.naming import Found, streams
 from borealis.coordinator.protection_view import guard_view, unprotected
 from borealis.coordinator.rates import busy, queue_rate, unit_rates
+from borealis.streams.status import QueueStatus
 from borealis.tuples import FIRST_TIME, LAST_TIME
-from borealis.wire.messages import QueueStatus
 
 Facts = dict[str, Any]
 

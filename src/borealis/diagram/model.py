@@ -176,12 +176,6 @@ class Diagram:
         except DiagramError as e:
             raise DiagramError(f"{path}: {e.message}", hint=e.hint) from None
 
-    def batch(self, spark: Any, inputs: Mapping[str, Any], **options: Any) -> Any:
-        """The same diagram over finite DataFrames with ordinary Spark SQL: the truth that the engine is held to."""
-        from borealis.plan.batch import batch
-
-        return batch(self.spec, spark, inputs, **options)
-
     def _grow(self, **parts: Any) -> None:
         s = self.spec
         spec = Spec(**({field: getattr(s, field) for field in Spec.model_fields} | parts))

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from borealis.ha.primary import Want
-from borealis.ha.steps import Place, Step
-from borealis.ingest.causes import Passed
-from borealis.ingest.input_manager import Script
+from borealis.trains.commit_point import CommitPoint, Place
+from borealis.trains.input_manager import Script
+from borealis.trains.merge_order import Passed
 
 Answer = Literal["take", "known", "whole", "deposed"]
 Approach = Literal["amnesia", "passive", "active", "upstream-backup"]
@@ -22,7 +22,7 @@ Approach = Literal["amnesia", "passive", "active", "upstream-backup"]
 class Resume:
     """How to go on after the primary."""
 
-    begin: Step | None  # inputs are read from here; None: from the present
+    begin: CommitPoint | None  # inputs are read from here; None: from the present
     outputs: Mapping[str, Place]  # outputs stand here then
     scripts: tuple[Script, ...] = ()  # what to read first, in this order
     jump: bool = False  # what is merged freely gets ids behind a hole
@@ -38,9 +38,9 @@ class Backup:
     arbitrary: bool  # so that the order in which they arrive, or chance, matters for what comes out
     precise: bool
     incarnation: int  # of the primary it stands by
-    step: Step | None = None  # the last train it knows of
-    start: Step | None = None
-    done: Step | None = None
+    step: CommitPoint | None = None  # the last train it knows of
+    start: CommitPoint | None = None
+    done: CommitPoint | None = None
     orders: dict[int, tuple[Passed, ...]] = field(default_factory=dict)
     taken_over: bool = False
 
@@ -96,7 +96,7 @@ class Backup:
         until = self.step if self.several and self.precise else self.done
         return Resume(self.start, self.done.outputs, self._scripts(self.start, self.done), jump, _places(until))
 
-    def _scripts(self, start: Step, done: Step) -> tuple[Script, ...]:
+    def _scripts(self, start: CommitPoint, done: CommitPoint) -> tuple[Script, ...]:
         """Read again in silence what made the state, then what readers may lack."""
         known = sorted(self.orders.items())
         if self.several and self.precise:
@@ -106,5 +106,5 @@ class Backup:
         return (Script(to, silent=True),) if done.train > start.train else ()
 
 
-def _places(step: Step) -> dict[str, Place]:
+def _places(step: CommitPoint) -> dict[str, Place]:
     return {name: (cursor.position, cursor.boundary) for name, cursor in step.inputs.items()}

@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from borealis.ha.steps import NONE, Effects, Place, Step
-from borealis.ingest.causes import Passed
+from borealis.ha.effects import NONE, Effects
+from borealis.trains.commit_point import CommitPoint, Place
+from borealis.trains.merge_order import Passed
 
 CLIENT_S = 1.0  # what a client was pushed may be under way for so long; it acknowledges nothing
 Kind = Literal["whole", "delta", "facts"]
@@ -31,9 +32,9 @@ class Want:
     kind: Kind
     number: int  # of the message; the answer carries it
     since: int  # the last train the backup has
-    step: Step  # up to here
-    start: Step | None = None  # where an empty backup begins to read (upstream backup)
-    done: Step | None = None  # up to where readers have everything (upstream backup)
+    step: CommitPoint  # up to here
+    start: CommitPoint | None = None  # where an empty backup begins to read (upstream backup)
+    done: CommitPoint | None = None  # up to where readers have everything (upstream backup)
     orders: Orders = ()  # how the trains were merged that the backup does not know yet
 
 
@@ -45,16 +46,16 @@ class Primary:
     several: bool  # it reads more than one stream, merged as they arrive
     arbitrary: bool  # so that it, or chance, matters for what comes out
     precise: bool
-    first: Step  # where the unit stood when this began
+    first: CommitPoint  # where the unit stood when this began
     until: Mapping[str, Place] = field(default_factory=dict, kw_only=True)  # it does again what another did, up to here
     joined: bool = False  # there is a backup
     known: bool = False  # it has had the whole
-    last: Step = field(init=False)
+    last: CommitPoint = field(init=False)
     _acked: int = field(init=False)  # the last train the backup has
     _number: int = 0
     _under_way: Want | None = None
     _sent_at: float = float("-inf")
-    _steps: deque[Step] = field(default_factory=deque)  # behind `_acked`, or as far back as may be needed
+    _steps: deque[CommitPoint] = field(default_factory=deque)  # behind `_acked`, or as far back as may be needed
 
     holds: ClassVar[bool] = False  # whether some output may have to wait
     needs_state: ClassVar[bool] = False
@@ -83,7 +84,7 @@ class Primary:
         self._acked = self.last.train
         return Effects(self.last.positions(), open=True)
 
-    def committed(self, step: Step) -> Effects:
+    def committed(self, step: CommitPoint) -> Effects:
         """A train was committed."""
         self.last = step
         if not self.joined:
@@ -133,7 +134,7 @@ class Primary:
 
     # -- what differs
 
-    def _on_commit(self, step: Step) -> Effects:
+    def _on_commit(self, step: CommitPoint) -> Effects:
         return NONE
 
     def _on_ack(self, sent: Want) -> Effects:
@@ -154,7 +155,7 @@ class Primary:
     def _orders(self, since: int) -> Orders:
         return tuple((s.train, s.order) for s in self._steps if s.train > since) if self.several else ()
 
-    def _released(self, step: Step) -> Mapping[str, Place] | None:
+    def _released(self, step: CommitPoint) -> Mapping[str, Place] | None:
         return step.outputs if self.holding else None
 
 
@@ -162,7 +163,7 @@ class Primary:
 class Amnesia(Primary):
     """Nothing is kept: the backup learns only how far ids have come, so that its own go on behind a hole."""
 
-    def _on_commit(self, step: Step) -> Effects:
+    def _on_commit(self, step: CommitPoint) -> Effects:
         return Effects(step.positions())
 
 
@@ -193,7 +194,7 @@ class Active(Primary):
         since = self._acked if self.known or not self._steps else self._steps[0].train - 1
         return Want(kind, self._number, since, self.last, orders=self._orders(since))
 
-    def _on_commit(self, step: Step) -> Effects:
+    def _on_commit(self, step: CommitPoint) -> Effects:
         return Effects(step.positions()) if self.known else NONE
 
 
@@ -207,14 +208,14 @@ class Upstream(Primary):
     needed: Needed = lambda outputs: {}
     clients: bool = False  # somebody who acknowledges nothing may read an output
     holds: ClassVar[bool] = True
-    _start: Step = field(init=False)  # inputs are acknowledged up to here
-    _floor: Step = field(init=False)  # all output up to here was delivered, by whomever
+    _start: CommitPoint = field(init=False)  # inputs are acknowledged up to here
+    _floor: CommitPoint = field(init=False)  # all output up to here was delivered, by whomever
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._start = self._floor = self.first
 
-    def committed(self, step: Step) -> Effects:
+    def committed(self, step: CommitPoint) -> Effects:
         """A train was committed."""
         self.last = step
         self._steps.append(step)
@@ -228,11 +229,11 @@ class Upstream(Primary):
         self._under_way = None
         return Effects(open=True)
 
-    def kept(self) -> list[Step]:
+    def kept(self) -> list[CommitPoint]:
         """Where an empty unit would begin, and every train since: all of it goes along when the unit moves."""
         return [self._start, *self._steps]
 
-    def adopt(self, kept: Sequence[Step]) -> None:
+    def adopt(self, kept: Sequence[CommitPoint]) -> None:
         """Go on with what another node's policy kept; the last of it is where the unit stands now."""
         self._start, self._floor = kept[0], kept[-1]
         self._steps = deque(kept[1:])
@@ -260,12 +261,12 @@ class Upstream(Primary):
         assert sent.start is not None
         self._begin_at(sent.start)
 
-    def _begin_at(self, start: Step) -> None:
+    def _begin_at(self, start: CommitPoint) -> None:
         self._start = start
         while self._steps and self._steps[0].train <= start.train:
             self._steps.popleft()
 
-    def _done(self, now: float, received: Mapping[str, int]) -> Step:
+    def _done(self, now: float, received: Mapping[str, int]) -> CommitPoint:
         """The last train all of whose output has arrived."""
         found = self._floor if self._floor.train > self._start.train else self._start
         for step in self._steps:
@@ -278,7 +279,7 @@ class Upstream(Primary):
             found = step
         return found
 
-    def _beginning(self, done: Step) -> Step:
+    def _beginning(self, done: CommitPoint) -> CommitPoint:
         """The last train before everything that state after `done` can hold."""
         needed = self.needed({name: place[1] for name, place in done.outputs.items()})
         found = self._start

@@ -165,7 +165,7 @@ class SqlReadKernel:
 
 def _fit(values: list[Any], field: pa.Field) -> tuple[pa.Array, dict[int, str]]:
     """Values as their declared type, and why some cannot be; SQLite has no truth values, no times and no decimals."""
-    from borealis.ingest.sources.python_values import FAILURES, normal
+    from borealis.values.python import FAILURES, normal
 
     def fitted(value: Any) -> Any:
         if pa.types.is_boolean(field.type) and type(value) is int and value in (0, 1):

@@ -8,11 +8,11 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from borealis.emit.queue import MovedError
+from borealis.entry.point import Entry
 from borealis.errors import BorealisError, ClusterError, FullError, StateError, WireError
 from borealis.ha.detector import Detector
-from borealis.node.entry import Entry
 from borealis.node.primary import pace_of, successor_of
+from borealis.streams.queue import MovedError
 from borealis.wire.messages import Claim, EntryOrder, Guard, GuardAnswer, GuardStatus, Takeover
 
 if TYPE_CHECKING:

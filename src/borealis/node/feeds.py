@@ -13,13 +13,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from borealis.emit.queue import MovedError, OutputQueue
 from borealis.errors import BorealisError, GoneError, StreamError, WireError
-from borealis.section import Section
+from borealis.streams.queue import MovedError, OutputQueue
+from borealis.streams.section import Section
+from borealis.streams.status import QueueStatus
 from borealis.tuples import FIRST_TIME, LAST_TIME
 from borealis.wire.auth import Security
 from borealis.wire.client import Peer, Subscription
-from borealis.wire.messages import Ack, Done, QueueStatus, SchemaOf, Subscribe
+from borealis.wire.messages import Ack, Done, SchemaOf, Subscribe
 
 LOOK_S = 0.2  # how often a feed looks whether it was stopped
 RETRY_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # between attempts to reach an upstream

@@ -9,15 +9,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from borealis.diagram.spec import LATE
+from borealis.entry.point import Entry
 from borealis.errors import BorealisError, ClusterError
 from borealis.ha.detector import Detector
-from borealis.ha.steps import Place
-from borealis.node.entry import Entry
 from borealis.node.entry_guard import EntryGuard, MirrorMessage
 from borealis.node.parcel import DamagedError, Parcel
 from borealis.node.primary import PrimaryGuard, pace_of
 from borealis.node.standby import Standby
 from borealis.node.watch import Watch
+from borealis.trains.commit_point import Place
 from borealis.wire.auth import Security
 from borealis.wire.messages import Claim, Claimed, Done, EntryOrder, Forget, Guard, GuardAnswer, Protect
 

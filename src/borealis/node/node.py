@@ -18,27 +18,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from borealis import __version__
+from borealis.compile.analyze import analyze, input_schema, time_of
+from borealis.compile.lowering import to_arrow
+from borealis.compile.types import nullable
+from borealis.compile.unit import compile_piece
 from borealis.diagram import passes
 from borealis.diagram.cut import Piece, piece_of
 from borealis.diagram.spec import LATE, Spec, Unit
-from borealis.emit.queue import OutputQueue, QueueLimits, StandbyError
+from borealis.entry.point import Entry, Place
 from borealis.errors import BorealisError, ClusterError, StreamError, WireError, did_you_mean
-from borealis.ha.steps import Step
-from borealis.ingest.relay import Feed
-from borealis.ingest.times import noted
-from borealis.node.entry import Entry, Place
+from borealis.kernels.time_of import noted
+from borealis.message import Message
 from borealis.node.entry_guard import EntryGuard
 from borealis.node.feeds import Acks, Peers, Routes, StreamFeed, Way
 from borealis.node.guards import Claiming, Guards
-from borealis.node.handover import Handover
 from borealis.node.running import RunningUnit
-from borealis.node.unit import UnitOptions, UnitRun
-from borealis.plan.analyze import analyze, input_schema, time_of
-from borealis.plan.compile import check_plan, compile_piece
-from borealis.plan.lowering import to_arrow
-from borealis.plan.train import Query
-from borealis.plan.types import nullable
+from borealis.spark.plan import check_plan
+from borealis.spark.query import Query
+from borealis.streams.queue import OutputQueue, QueueLimits, StandbyError
+from borealis.streams.status import QueueStatus
+from borealis.trains.commit_point import CommitPoint
+from borealis.trains.handover import Handover
+from borealis.trains.relay import Feed
+from borealis.trains.unit import UnitOptions, UnitRun
+from borealis.version import __version__
 from borealis.wire.auth import Security
 from borealis.wire.messages import (
     Ack,
@@ -49,13 +52,11 @@ from borealis.wire.messages import (
     EntryName,
     EntryOrder,
     Forget,
-    Message,
     Moved,
     NodeStatus,
     Ping,
     Pong,
     Protect,
-    QueueStatus,
     Reroute,
     SchemaIs,
     SchemaOf,
@@ -477,7 +478,7 @@ class Node:
             resume=handover,
         )
         query = self._query(self._spark, compiled, run, run.commit, run.scratch)
-        kept = [Step.from_json(step) for step in handover.header.get("kept", ())] if handover else []
+        kept = [CommitPoint.from_json(step) for step in handover.header.get("kept", ())] if handover else []
         return RunningUnit(order, piece, run, query, feeds, queues, kept_steps=kept)
 
     def _take_down(self, key: tuple[str, str], source: str | None) -> None:

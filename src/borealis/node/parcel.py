@@ -15,8 +15,8 @@ from typing import Any
 
 from borealis.errors import WireError
 from borealis.ha.primary import Want
-from borealis.ha.steps import Step
 from borealis.state.log import Key
+from borealis.trains.commit_point import CommitPoint
 
 _MAGIC = b"BGP1"
 _HEAD = struct.Struct("<4sIII")  # mark, checksum of the head, of the blobs, size of the head
@@ -105,9 +105,9 @@ class Parcel:
             head["kind"],
             int(head["number"]),
             int(head["since"]),
-            Step.from_json(head["step"]),
-            Step.from_json(head["start"]) if head["start"] else None,
-            Step.from_json(head["done"]) if head["done"] else None,
+            CommitPoint.from_json(head["step"]),
+            CommitPoint.from_json(head["start"]) if head["start"] else None,
+            CommitPoint.from_json(head["done"]) if head["done"] else None,
             tuple((int(t), tuple((str(n), int(a), int(b)) for n, a, b in order)) for t, order in head["orders"]),
         )
         return cls(

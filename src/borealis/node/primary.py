@@ -14,12 +14,13 @@ from borealis.diagram.spec import Spec
 from borealis.errors import BorealisError
 from borealis.ha.classes import classify
 from borealis.ha.detector import Detector, Pace
+from borealis.ha.effects import Effects, active_reader
 from borealis.ha.primary import Active, Amnesia, Passive, Primary, Upstream, Want
 from borealis.ha.span import needed_after
-from borealis.ha.steps import Effects, Place, Step, active_reader
 from borealis.node.parcel import Parcel
 from borealis.state.delta import merge_deltas, pack, unpack
 from borealis.state.log import Key
+from borealis.trains.commit_point import CommitPoint, Place
 from borealis.wire.messages import Claim, Claimed, Guard, GuardAnswer, GuardStatus, Takeover
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Host(Protocol):
         ...
 
 
-def policy_of(guard: Guard, first: Step, spec: Spec, piece: Piece) -> Primary:
+def policy_of(guard: Guard, first: CommitPoint, spec: Spec, piece: Piece) -> Primary:
     """The state machine of an approach, for a unit."""
     arbitrary = classify(spec, piece).arbitrary
     common = (guard.interval_ms / 1000, len(piece.reads) > 1, arbitrary, guard.guarantee == "precise", first)
@@ -200,7 +201,7 @@ class PrimaryGuard:
 
     # -- trains
 
-    def _committed(self, step: Step, deltas: Mapping[Key, bytes]) -> None:
+    def _committed(self, step: CommitPoint, deltas: Mapping[Key, bytes]) -> None:
         with self._lock:
             if self.guard.approach == "passive" and self.policy.joined:
                 self._deltas.append((step.train, deltas))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from borealis.errors import BorealisError, UnreachableError
 from borealis.hosts import is_loopback
-from borealis.plan.session import is_local, session
+from borealis.spark.session import is_local, session
 
 if TYPE_CHECKING:
     from borealis.node.node import Node
@@ -156,7 +156,7 @@ def _serve(options: NodeOptions, name: str, master: str, spark: _Spark) -> int:
 
 
 def _warm(node: Node, spark: Any, beats: _Heartbeats) -> None:
-    from borealis.node.warm import warm_up
+    from borealis.local.warm import warm_up
 
     warm_up(spark, node.stop_asked.is_set)
     node.warm = True

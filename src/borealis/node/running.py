@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from borealis.diagram.cut import Piece
-from borealis.emit.queue import OutputQueue
 from borealis.errors import BorealisError, GivenUpError, TrainError
-from borealis.ha.steps import Step
 from borealis.node.feeds import StreamFeed
-from borealis.node.unit import UnitRun, beyond
-from borealis.plan.train import Query
+from borealis.spark.query import Query
+from borealis.streams.queue import OutputQueue
+from borealis.trains.commit_point import CommitPoint
+from borealis.trains.unit import UnitRun, beyond
 from borealis.wire.messages import UnitOrder, UnitStatus, Waiting
 
 RESTARTS_MOST = 5  # of a query that dies over and over, before its unit counts as failed
@@ -44,7 +44,7 @@ class RunningUnit:
     last_failure: BorealisError | None = None  # of its query, since the last train that was committed
     standby: bool = False  # it waits for the death of another
     rehearsed_at: float = 0.0
-    kept_steps: list[Step] = field(default_factory=list)  # what its protection had noted on the node it came from
+    kept_steps: list[CommitPoint] = field(default_factory=list)  # noted by its protection on the node it came from
 
     @property
     def reader(self) -> str:

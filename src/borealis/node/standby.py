@@ -10,19 +10,20 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from borealis.emit.snapshot import QueueSnapshot
+from borealis.entry.admission import Cursor
 from borealis.errors import BorealisError, StateError, StreamError
 from borealis.ha.backup import Backup, Resume
 from borealis.ha.classes import classify
 from borealis.ha.detector import Detector
 from borealis.ha.primary import Want
-from borealis.ha.steps import Place, Step
-from borealis.ingest.entry import Cursor
 from borealis.node.feeds import keep_from
 from borealis.node.parcel import Parcel
-from borealis.node.unit import beyond
+from borealis.streams.snapshot import QueueSnapshot
+from borealis.streams.status import QueueStatus
+from borealis.trains.commit_point import CommitPoint, Place
+from borealis.trains.unit import beyond
 from borealis.tuples import LAST_TIME
-from borealis.wire.messages import Guard, GuardAnswer, GuardStatus, QueueStatus, SchemaOf, Takeover
+from borealis.wire.messages import Guard, GuardAnswer, GuardStatus, SchemaOf, Takeover
 
 if TYPE_CHECKING:
     from borealis.node.feeds import Peers, Routes, StreamFeed
@@ -170,7 +171,7 @@ class Standby:
         begin = resume.begin or self._present(resume)
         if self.guard.approach in ("amnesia", "upstream-backup"):
             at = (begin.train, begin.next_cause, begin.inputs, resume.outputs)
-            run.load(Step(*at, life=begin.life, rows=begin.rows), {})
+            run.load(CommitPoint(*at, life=begin.life, rows=begin.rows), {})
             for name, place in resume.outputs.items():
                 queue = self.unit.queues[name]
                 if self.guard.approach == "amnesia":  # whoever lacks something before the hole goes on behind it, too
@@ -180,7 +181,7 @@ class Standby:
                     queue.begin_at(place)
         run.resume(begin, resume.scripts, jump=resume.jump and self.guard.approach != "amnesia", repeats=True)
 
-    def _present(self, resume: Resume) -> Step:
+    def _present(self, resume: Resume) -> CommitPoint:
         """Inputs as they stand now: what came before is forgotten."""
         assert self.backup.step is not None
         inputs = {}
@@ -191,7 +192,7 @@ class Standby:
             if boundary == LAST_TIME:  # the end itself is to be read
                 boundary = self.backup.step.inputs[name].boundary
             inputs[name] = Cursor(position=status.next_id, boundary=boundary)
-        return Step(0, 0, inputs, resume.outputs, rows=self.backup.step.rows)
+        return CommitPoint(0, 0, inputs, resume.outputs, rows=self.backup.step.rows)
 
     def _end_of(self, feed: StreamFeed) -> QueueStatus:
         routes = self._host.routes

@@ -16,7 +16,8 @@ from pyarrow import flight
 
 from borealis.errors import BorealisError, WireError
 from borealis.hosts import is_flight
-from borealis.section import NOTHING, Section
+from borealis.message import Message
+from borealis.streams.section import NOTHING, Section
 from borealis.tuples import LAST_TIME, TIME, Int64s
 from borealis.wire.auth import OPEN, Security
 from borealis.wire.messages import (
@@ -25,7 +26,6 @@ from borealis.wire.messages import (
     BatchHead,
     Done,
     Export,
-    Message,
     Ping,
     Pong,
     Publish,

@@ -7,14 +7,13 @@ with a sentence that says what it got.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field
 
-from borealis.errors import WireError
 from borealis.hosts import is_flight
-
-PROTOCOL = 1  # of all messages; raised when one of them changes its meaning
+from borealis.message import Message
+from borealis.streams.status import QueueStatus
 
 
 def _address(text: str) -> str:
@@ -31,7 +30,6 @@ Address = Annotated[str, AfterValidator(_address)]  # of a node; empty: of none
 Id = Annotated[int, Field(ge=0, lt=2**63)]
 Time = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Mark = Annotated[str, Field(max_length=65_536)]  # room for the offsets of thousands of partitions
-M = TypeVar("M", bound="Message")
 
 
 def is_name(text: str) -> bool:
@@ -41,33 +39,6 @@ def is_name(text: str) -> bool:
     (True, False, False)
     """
     return re.fullmatch(NAME, text) is not None
-
-
-class Message(BaseModel):
-    """The root of all messages."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    v: Literal[1] = 1
-
-    def encode(self) -> bytes:
-        """As bytes for the wire."""
-        return self.model_dump_json().encode()
-
-    @classmethod
-    def decode(cls: type[M], data: bytes | str | Any) -> M:
-        """From bytes of the wire; a WireError says what is wrong with them."""
-        raw = data if isinstance(data, bytes | str) else bytes(data)
-        try:
-            return cls.model_validate_json(raw)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(p) for p in first["loc"]) or "the message"
-            seen = str(first.get("input"))[:80]
-            if where == "v":
-                hint = f"this side speaks version {PROTOCOL}: use the same version of Borealis on both sides"
-                raise WireError(f"a {cls.__name__} of version {seen}", hint=hint) from None
-            raise WireError(f"bad {cls.__name__}: {where}: {first['msg']} (got {seen})") from None
 
 
 # -- streams
@@ -380,23 +351,6 @@ class GuardStatus(Message):
     bytes: int = 0  # of those
     discarded: int = 0  # checkpoints that failed their checksum or did not fit
     takeovers: list[Takeover] = []  # here, the newest last
-
-
-class QueueStatus(Message):
-    """How one stream stands on its node."""
-
-    stream: str
-    epoch: str
-    first_id: int  # the oldest held
-    next_id: int
-    boundary: int
-    held_rows: int
-    held_bytes: int
-    dropped: int
-    readers: dict[str, int] = {}  # acknowledged (level 1) up to
-    late: int = 0
-    held: bool = False  # readers get nothing yet, or nothing behind what was released
-    incarnation: int = 0  # of the unit that writes it; 0: nothing protects it
 
 
 class LogStatus(Message):

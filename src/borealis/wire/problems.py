@@ -11,8 +11,8 @@ import pyarrow as pa
 from pyarrow import flight
 
 from borealis import errors
-from borealis.emit.queue import MovedError, StandbyError
 from borealis.errors import BorealisError, ClusterError, StreamError, WireError
+from borealis.streams.queue import MovedError, StandbyError
 from borealis.wire.messages import Problem
 
 MESSAGE_BYTES_MOST = 4000  # gRPC carries errors in trailers, and drops the call when these grow above 8 KB

@@ -21,10 +21,10 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
-from borealis.emit.queue import MovedError, OutputQueue, StandbyError
 from borealis.errors import MachineError, StreamError, WireError
 from borealis.hosts import is_flight
-from borealis.section import NOTHING, Section, empty_rows, wire_schema
+from borealis.streams.queue import MovedError, OutputQueue, StandbyError
+from borealis.streams.section import NOTHING, Section, empty_rows, wire_schema
 from borealis.wire.auth import OPEN, Security, TokenCheck, host_of, require_security
 from borealis.wire.messages import (
     Ack,

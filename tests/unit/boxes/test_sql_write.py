@@ -23,7 +23,7 @@ from borealis.diagram.statements import check_database, parameters
 from borealis.errors import DiagramError, GivenUpError, TrainError
 from borealis.kernels.flow import Flow
 from borealis.kernels.sql_write import REASON, SqlWriteKernel
-from borealis.plan.notice import Notice, notices
+from borealis.trains.notices import Notice, notices
 from postgres import Embedded, Server
 
 INSERT = "INSERT INTO t (id, n) VALUES (:id, :n)"

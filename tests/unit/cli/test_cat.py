@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from borealis.cli import cat
 from borealis.cli.cells import cell, cells
 from borealis.cli.ending import run_app
-from borealis.emit.sinks import as_sink, directory
+from borealis.connectors.sinks import as_sink, directory
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string()), ("at", pa.timestamp("us", "UTC"))])

@@ -23,7 +23,15 @@ from borealis.cli import deploy, processes, status, tail, up
 from borealis.cli.ending import run_app
 from borealis.cli.node import join
 from borealis.cli.send import SendOptions, whole_batches
-from borealis.emit.whereabouts import Part, Record, Whereabouts, how_to_start, read_record, record_path, write_record
+from borealis.client.cluster_config import (
+    Part,
+    Record,
+    Whereabouts,
+    how_to_start,
+    read_record,
+    record_path,
+    write_record,
+)
 from borealis.errors import BorealisError
 from borealis.hosts import free_ports
 

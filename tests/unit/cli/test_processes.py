@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from borealis.cli import processes
-from borealis.emit.whereabouts import Part
+from borealis.client.cluster_config import Part
 
 WAIT_S = 20.0
 READY = "print('ready', flush=True)\n"

@@ -17,8 +17,8 @@ import pytest
 from town import NONE, SCHEMA, STREAM, WAIT_S, Counter, Place, Town, add, eventually, finish
 
 from borealis.cli.ending import run_app
-from borealis.emit.queue import OutputQueue, QueueLimits
-from borealis.section import section
+from borealis.streams.queue import OutputQueue, QueueLimits
+from borealis.streams.section import section
 
 WIDE, SLOW_ROWS = 100_000, 400  # together more than any buffer between a queue and its reader
 

@@ -15,7 +15,7 @@ import pytest
 from town import STREAM, WAIT_S, Counter, Place, Town, eventually
 
 from borealis.cli.ending import run_app
-from borealis.emit.queue import OutputQueue
+from borealis.streams.queue import OutputQueue
 from borealis.tuples import FIRST_TIME
 
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int64())])

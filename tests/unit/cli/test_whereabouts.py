@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from borealis.emit.whereabouts import (
+from borealis.client.cluster_config import (
     Part,
     Record,
     find,

@@ -11,6 +11,7 @@ import httpx
 from stand_ins import StandInNode, traffic
 
 from borealis.coordinator.process import Options, serve
+from borealis.gateway.stream_api import gateway
 from borealis.wire.auth import Security
 from borealis.wire.server import WireServer
 
@@ -29,7 +30,7 @@ class Served:
             self.address = address
             there.set()
 
-        options = Options(path, port=0, security=security, dead_after=3.0)
+        options = Options(path, port=0, security=security, dead_after=3.0, parts=[gateway])
         self._coordinator = threading.Thread(target=serve, args=(options, announce), daemon=True)
         self._coordinator.start()
         assert there.wait(30)

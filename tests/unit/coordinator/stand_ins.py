@@ -22,9 +22,9 @@ from borealis.coordinator.catalog import Catalog
 from borealis.coordinator.cluster import Cluster
 from borealis.diagram.cut import piece_of
 from borealis.diagram.spec import LATE, Spec
-from borealis.emit.queue import OutputQueue
 from borealis.errors import BorealisError, ClusterError, StreamError, WireError
-from borealis.section import Section
+from borealis.streams.queue import OutputQueue
+from borealis.streams.section import Section
 from borealis.wire import messages as m
 from borealis.wire.problems import error_of, problem_of
 

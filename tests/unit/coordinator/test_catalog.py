@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from borealis.coordinator.catalog import APPLICATION, Catalog, KnownNode
+from borealis.coordinator.http_errors import TakenError
 from borealis.coordinator.layout import EntryPlace, Layout, Shield, UnitPlace
-from borealis.coordinator.refusals import TakenError
 from borealis.coordinator.rows import STEPS, VERSION
 from borealis.errors import ClusterError
 

@@ -14,10 +14,10 @@ import pytest
 from served import Served, rows
 from stand_ins import give, packets, traffic
 
-from borealis.coordinator import curl
-from borealis.coordinator.events import HEARTBEAT_SECONDS
-from borealis.coordinator.lines import rows_of
 from borealis.errors import WireError
+from borealis.gateway import stream_api as curl
+from borealis.gateway.events import HEARTBEAT_SECONDS
+from borealis.gateway.ndjson import rows_of
 from borealis.tuples import LAST_TIME
 from borealis.wire.auth import Security
 from borealis.wire.messages import Problem
@@ -402,7 +402,7 @@ def test_a_listener_of_a_diagram_that_is_undeployed_is_told_so(served: Served) -
 
 def test_a_listener_hears_something_even_when_nothing_comes(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     assert HEARTBEAT_SECONDS <= 15
-    monkeypatch.setattr("borealis.coordinator.events.HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr("borealis.gateway.events.HEARTBEAT_SECONDS", 0.05)
     with Ear(served, "per_source") as ear:
         assert "still there" in str(list(itertools.islice(ear.events(), 3)))
 
@@ -432,7 +432,7 @@ def test_a_listener_that_goes_leaves_nothing_behind(served: Served) -> None:
 
 
 def test_listeners_are_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("borealis.coordinator.curl.LISTENERS_MOST", 1)
+    monkeypatch.setattr("borealis.gateway.stream_api.LISTENERS_MOST", 1)
     few = Served(tmp_path / "few.sqlite", nodes=1)
     try:
         few.deploy()

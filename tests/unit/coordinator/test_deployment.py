@@ -9,8 +9,8 @@ import pytest
 from stand_ins import Town, Yard, traffic, two_sides
 
 from borealis.coordinator.deployment import Wish, deploy, take_up, undeploy
+from borealis.coordinator.http_errors import AbsentError, MissingError, TakenError
 from borealis.coordinator.reconcile import Reconciler
-from borealis.coordinator.refusals import AbsentError, MissingError, TakenError
 from borealis.errors import BorealisError, ClusterError, DiagramError, ExpressionError, WireError
 
 

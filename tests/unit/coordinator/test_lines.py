@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stand_ins import PACKETS
 
-from borealis.coordinator.lines import LINE_BYTES_MOST, Cutter, Line, quickly, rows_of, slowly
-from borealis.coordinator.refusals import TooLargeError
-from borealis.ingest.sources.fit import first_misfit
+from borealis.coordinator.http_errors import TooLargeError
+from borealis.gateway.ndjson import LINE_BYTES_MOST, Cutter, Line, quickly, rows_of, slowly
+from borealis.values.fit import first_misfit
 
 
 def lines(text: str) -> list[Line]:

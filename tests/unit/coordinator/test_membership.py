@@ -6,10 +6,11 @@ import pytest
 from stand_ins import StandInNode, Yard
 
 from borealis.clock import ManualClock
+from borealis.coordinator.http_errors import AbsentError, MissingError, TakenError
 from borealis.coordinator.membership import Membership, check_version
 from borealis.coordinator.rates import busy, queue_rate, unit_rates
-from borealis.coordinator.refusals import AbsentError, MissingError, TakenError
-from borealis.wire.messages import NodeStatus, QueueStatus, UnitStatus
+from borealis.streams.status import QueueStatus
+from borealis.wire.messages import NodeStatus, UnitStatus
 
 
 @pytest.fixture

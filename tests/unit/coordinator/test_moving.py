@@ -8,9 +8,9 @@ import pytest
 from stand_ins import Town, give, packets, traffic
 
 from borealis.coordinator.deployment import Wish, deploy
+from borealis.coordinator.http_errors import AbsentError, MissingError, TakenError
 from borealis.coordinator.moving import move
 from borealis.coordinator.reconcile import Reconciler
-from borealis.coordinator.refusals import AbsentError, MissingError, TakenError
 from borealis.errors import ClusterError, TrainError, WireError
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from borealis.coordinator.http_errors import AmbiguousError
 from borealis.coordinator.layout import EntryPlace, Layout, UnitPlace
 from borealis.coordinator.naming import find
-from borealis.coordinator.refusals import AmbiguousError
 from borealis.errors import StreamError
 
 

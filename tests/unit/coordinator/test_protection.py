@@ -11,9 +11,9 @@ from stand_ins import Town, Yard, traffic, two_sides
 from borealis.coordinator.backups import candidates, with_backups, with_peer
 from borealis.coordinator.demands import Demand
 from borealis.coordinator.deployment import Wish, deploy, undeploy, warnings
+from borealis.coordinator.http_errors import AbsentError, MissingError
 from borealis.coordinator.layout import EntryPlace, Layout, Shield, UnitPlace
 from borealis.coordinator.placement import Load
-from borealis.coordinator.refusals import AbsentError, MissingError
 from borealis.errors import BorealisError, ClusterError, DiagramError
 
 PASSIVE, ACTIVE = Shield("passive", "precise"), Shield("active", "precise")

@@ -15,10 +15,12 @@ from stand_ins import Town, traffic, two_sides
 
 from borealis import __version__
 from borealis.coordinator.app import AppOptions, create_app
-from borealis.coordinator.guard import BODY_BYTES_MOST
+from borealis.coordinator.http_auth import BODY_BYTES_MOST
 from borealis.coordinator.membership import DEAD_AFTER_SECONDS
 from borealis.errors import ExpressionError, WireError
-from borealis.wire.messages import LogStatus, Problem, QueueStatus, UnitStatus, Waiting
+from borealis.gateway.stream_api import gateway
+from borealis.streams.status import QueueStatus
+from borealis.wire.messages import LogStatus, Problem, UnitStatus, Waiting
 
 
 class Http:
@@ -50,7 +52,7 @@ class Rest(Town):
     def __init__(self, path: Path, **options: Any) -> None:
         super().__init__(path)
         self.ended = 0
-        self.app = create_app(self.cluster, AppOptions(**options), end=self._end)
+        self.app = create_app(self.cluster, AppOptions(**options, parts=[gateway]), end=self._end)
         self.http = Http(self.app)
 
     def _end(self) -> None:

@@ -9,11 +9,11 @@ from stand_ins import Town, Yard, traffic
 
 from borealis.coordinator.demands import Demand
 from borealis.coordinator.deployment import Wish, deploy
+from borealis.coordinator.http_errors import TakenError
 from borealis.coordinator.layout import EntryPlace, UnitPlace
 from borealis.coordinator.moving import move
 from borealis.coordinator.protecting import claim
 from borealis.coordinator.reconcile import Reconciler
-from borealis.coordinator.refusals import TakenError
 from borealis.coordinator.status import status_view
 from borealis.errors import WireError
 from borealis.wire.messages import Claim, Takeover

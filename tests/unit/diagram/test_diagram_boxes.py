@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from borealis import plan
+from borealis import compile as compiling
 from borealis.diagram import boxes as folder
 from borealis.diagram.boxes import BOXES
 from borealis.diagram.boxes.aggregate import Aggregate
@@ -32,7 +32,7 @@ def join(on: str = "left.a = right.a", within: str = "10 ms") -> Join:
 def test_every_file_is_a_box() -> None:
     files = {path.stem for path in Path(folder.__file__).parent.glob("*.py")} - {"__init__", "base"}
     assert set(BOXES) == files
-    assert {path.stem for path in (Path(plan.__file__).parent / "boxes").glob("*.py")} - {"__init__"} == files
+    assert {path.stem for path in (Path(compiling.__file__).parent / "boxes").glob("*.py")} - {"__init__"} == files
 
 
 def test_classes_are_hwangs() -> None:

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from borealis.emit import queue as queues
-from borealis.emit.queue import MovedError, OutputQueue, QueueLimits
-from borealis.emit.snapshot import QueueSnapshot
 from borealis.errors import GoneError, StateError, StreamError
-from borealis.section import NOTHING, Section
+from borealis.streams import queue as queues
+from borealis.streams.queue import MovedError, OutputQueue, QueueLimits
+from borealis.streams.section import NOTHING, Section
+from borealis.streams.snapshot import QueueSnapshot
 from borealis.tuples import FIRST_TIME, LAST_TIME
 
 SCHEMA = pa.schema([("v", pa.int64())])

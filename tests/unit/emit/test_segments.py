@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from borealis.emit import segments
-from borealis.emit.segments import SegmentLog
 from borealis.errors import StateError
 from borealis.state import commits
+from borealis.streams import segments
+from borealis.streams.segments import SegmentLog
 
 OWNER = {"stream": "d/x", "columns": ["v"]}
 Found = list[tuple[dict[str, Any], bytes]]
@@ -453,7 +453,7 @@ def test_threads_share_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 KILLED = """
 import itertools, sys
 from pathlib import Path
-from borealis.emit.segments import SegmentLog
+from borealis.streams.segments import SegmentLog
 log = SegmentLog(Path(sys.argv[1]), {"stream": "d/x", "columns": ["v"]}, segment_bytes=2000)
 found = list(log.open())
 for i in itertools.count(log.next_id // 2):

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from borealis.emit.jumps import JUMP, Jumps, above
-from borealis.emit.queue import OutputQueue, QueueLimits
-from borealis.emit.snapshot import QueueSnapshot
 from borealis.errors import GoneError, StateError, StreamError
-from borealis.section import Section
+from borealis.streams.id_gaps import JUMP, Jumps, above
+from borealis.streams.queue import OutputQueue, QueueLimits
+from borealis.streams.section import Section
+from borealis.streams.snapshot import QueueSnapshot
 from borealis.tuples import FIRST_TIME, LAST_TIME
 
 SCHEMA = pa.schema([("v", pa.int64())])

@@ -10,14 +10,14 @@ from contextlib import ExitStack
 import pytest
 from town import SCHEMA, SOON, STREAM, WAIT_S, Counter, Place, add, eventually, finish
 
-from borealis.emit.coordinator import Location
-from borealis.emit.jumps import JUMP
-from borealis.emit.places import STANDBY_S, Places
-from borealis.emit.publisher import Publisher, Publishing
-from borealis.emit.queue import MovedError, OutputQueue, StandbyError
-from borealis.emit.retrying import Backoff, Retries
-from borealis.emit.subscriber import Reading, Subscription
+from borealis.client.coordinator import Location
+from borealis.client.endpoints import STANDBY_S, Places
+from borealis.client.publisher import Publisher, Publishing
+from borealis.client.retrying import Backoff, Retries
+from borealis.client.subscriber import Reading, Subscription
 from borealis.errors import GoneError, StreamError, WireError
+from borealis.streams.id_gaps import JUMP
+from borealis.streams.queue import MovedError, OutputQueue, StandbyError
 from borealis.wire.client import Peer
 from borealis.wire.server import HOLD_S, _cut_connections
 from stopwatch import Stopwatch

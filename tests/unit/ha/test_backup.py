@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
+from borealis.entry.admission import Cursor
 from borealis.ha.backup import Approach, Backup
 from borealis.ha.primary import Want
-from borealis.ha.steps import Step
-from borealis.ingest.entry import Cursor
-from borealis.ingest.input_manager import Script
+from borealis.trains.commit_point import CommitPoint
+from borealis.trains.input_manager import Script
 
 
-def step(train: int) -> Step:
-    return Step(train, 0, {"a": Cursor(10 * train), "b": Cursor(10 * train)}, {"o": (train, train)})
+def step(train: int) -> CommitPoint:
+    return CommitPoint(train, 0, {"a": Cursor(10 * train), "b": Cursor(10 * train)}, {"o": (train, train)})
 
 
 def want(kind: Any, train: int, *, since: int = 0, start: int | None = None, done: int | None = None) -> Want:

@@ -6,19 +6,22 @@ from collections.abc import Mapping
 
 import pytest
 
+from borealis.entry.admission import Cursor
+from borealis.ha.effects import NONE, Effects
 from borealis.ha.primary import CLIENT_S, Active, Amnesia, Passive, Primary, Upstream
-from borealis.ha.steps import NONE, Effects, Step
-from borealis.ingest.entry import Cursor
+from borealis.trains.commit_point import CommitPoint
 
 INTERVAL_S = 0.5
 
 
-def step(train: int, *, read: int | None = None, out: int | None = None, newest: int = 0, silent: bool = False) -> Step:
+def step(
+    train: int, *, read: int | None = None, out: int | None = None, newest: int = 0, silent: bool = False
+) -> CommitPoint:
     """A train after which so much was read and written."""
     read, out = 10 * train if read is None else read, train if out is None else out
     order = (("a", read, train), ("b", read, train))
     inputs = {name: Cursor(read, newest or train, train) for name in "ab"}
-    return Step(train, 0, inputs, {"o": (out, train)}, order, float(train), silent)
+    return CommitPoint(train, 0, inputs, {"o": (out, train)}, order, float(train), silent)
 
 
 def passive(*, precise: bool = True) -> Passive:

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from borealis.diagram.spec import Input
-from borealis.ingest.entry import Admitted, Cursor, EntryPoint
-from borealis.ingest.times import TimeOf, note_in, noted
+from borealis.entry.admission import Admitted, Cursor, EntryPoint
 from borealis.kernels.expr import Call, Column
+from borealis.kernels.time_of import TimeOf, note_in, noted
 from borealis.tuples import FIRST_TIME, LAST_TIME
 
 SECOND = 1_000_000

@@ -15,16 +15,16 @@ import pyarrow as pa
 import pytest
 
 from borealis.clock import ManualClock
+from borealis.connectors.sources import as_source
 from borealis.diagram.spec import Input
+from borealis.entry.admission import Cursor
 from borealis.errors import InputError, MachineError
-from borealis.ingest import input_manager
-from borealis.ingest.entry import Cursor
-from borealis.ingest.input_manager import InputManager, cursors_from_json, cursors_to_json
-from borealis.ingest.intake import Admission
-from borealis.ingest.sources import as_source
-from borealis.node.progress import Progress
-from borealis.plan.location import read
 from borealis.state.delta import from_stream
+from borealis.trains import input_manager
+from borealis.trains.input_manager import InputManager, cursors_from_json, cursors_to_json
+from borealis.trains.intake import Admission
+from borealis.trains.location import read
+from borealis.trains.progress import Progress
 from borealis.tuples import CAUSE, FIRST_TIME, LAST_TIME
 
 SECOND = 1_000_000

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from borealis.emit.jumps import HOP
-from borealis.ingest.entry import Cursor
-from borealis.ingest.input_manager import InputManager, Script, Train
-from borealis.ingest.intake import Admission
-from borealis.ingest.relay import Feed, Relay, Relayed
-from borealis.section import Section, section
+from borealis.entry.admission import Cursor
+from borealis.streams.id_gaps import HOP
+from borealis.streams.section import Section, section
+from borealis.trains.input_manager import InputManager, Script, Train
+from borealis.trains.intake import Admission
+from borealis.trains.relay import Feed, Relay, Relayed
 from borealis.tuples import FIRST_TIME, LAST_TIME
 
 

@@ -9,9 +9,9 @@ import pytest
 from pydantic import ValidationError
 
 from borealis.diagram.spec import Input
-from borealis.emit.queue import QueueLimits
+from borealis.entry.point import Entry, Place
 from borealis.errors import UnreachableError
-from borealis.node.entry import Entry, Place
+from borealis.streams.queue import QueueLimits
 from borealis.wire.messages import BatchHead
 
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC"))])

@@ -12,10 +12,10 @@ import pytest
 
 from borealis.clock import ManualClock
 from borealis.diagram.spec import Input
-from borealis.emit.queue import MovedError, OutputQueue, QueueLimits, StandbyError
+from borealis.entry.mirror import Mirror
+from borealis.entry.point import Entry, Place
 from borealis.errors import InputError, StateError, UnreachableError
-from borealis.node.entry import Entry, Place
-from borealis.node.mirror import Mirror
+from borealis.streams.queue import MovedError, OutputQueue, QueueLimits, StandbyError
 from borealis.tuples import FIRST_TIME
 from borealis.wire.messages import BatchHead
 
@@ -459,7 +459,7 @@ def test_a_log_that_cannot_be_written_anew_is_no_peer(tmp_path: Path, monkeypatc
     line = Line(two.absorb)
     one.set_mirror(line)
     whole = line.sent[0]
-    monkeypatch.setattr("borealis.node.follower.written_anew", _full)
+    monkeypatch.setattr("borealis.entry.follower.written_anew", _full)
     other = primary()
     other.take("p", BatchHead(number=0), batch(10))
     with pytest.raises(StateError, match="disk is full"):

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from borealis.emit.queue import OutputQueue
 from borealis.errors import GoneError, StreamError
 from borealis.node.feeds import Acks, Peers, Routes, StreamFeed, Way, keep_from
 from borealis.node.node import Node
-from borealis.section import section
+from borealis.streams.queue import OutputQueue
+from borealis.streams.section import section
 from borealis.tuples import FIRST_TIME
 from borealis.wire.server import WireServer
 

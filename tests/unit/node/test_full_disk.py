@@ -12,14 +12,14 @@ import pytest
 
 from borealis.clock import ManualClock
 from borealis.diagram.spec import Input
-from borealis.emit import segments
-from borealis.emit.queue import QueueLimits
+from borealis.entry.point import Entry, Place
 from borealis.errors import FullError
-from borealis.node.entry import Entry, Place
 from borealis.node.metrics import NodeFigures
 from borealis.node.node import Node
 from borealis.state import commits
 from borealis.state.disk import has_room
+from borealis.streams import segments
+from borealis.streams.queue import QueueLimits
 from borealis.wire.messages import BatchHead, EntryOrder, Guard
 from borealis.wire.server import WireServer
 
@@ -37,8 +37,8 @@ class Disks:
         self.full: set[Path] = set()
         monkeypatch.setattr(segments, "open", self.open, raising=False)
         monkeypatch.setattr(segments, "write_whole", self.write_whole)
-        monkeypatch.setattr("borealis.node.entry.has_room", self.has_room)
-        monkeypatch.setattr("borealis.node.follower.has_room", self.has_room)
+        monkeypatch.setattr("borealis.entry.point.has_room", self.has_room)
+        monkeypatch.setattr("borealis.entry.follower.has_room", self.has_room)
 
     def has_room(self, root: Path, count: int) -> bool:
         return not any(full in (root, *root.parents) for full in self.full)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from borealis.entry.admission import Cursor
 from borealis.ha.primary import Want
-from borealis.ha.steps import Step
-from borealis.ingest.entry import Cursor
 from borealis.node.node import Node
 from borealis.node.parcel import Parcel
+from borealis.trains.commit_point import CommitPoint
 from borealis.wire.messages import GuardAnswer
 
 KEY = ("d", "u1")
@@ -48,7 +48,7 @@ def test_a_backup_begins_anew_once_however_often_it_is_asked_to(monkeypatch: pyt
 
     monkeypatch.setattr(node, "drop_unit", drop)
     monkeypatch.setattr(node, "start_unit", start)
-    whole = Parcel(*KEY, 1, Want("whole", 1, 0, Step(0, 0, {"a": Cursor()}, {}, ()))).encode()
+    whole = Parcel(*KEY, 1, Want("whole", 1, 0, CommitPoint(0, 0, {"a": Cursor()}, {}, ()))).encode()
     assert {node.guards.receive(whole).said for _ in range(20)} == {"busy"}
     slow.set()
     assert over.wait(LONG_S)

@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from borealis.emit.queue import OutputQueue
 from borealis.errors import WireError
-from borealis.node.handover import Handover
-from borealis.section import section
+from borealis.streams.queue import OutputQueue
+from borealis.streams.section import section
+from borealis.trains.handover import Handover
 
 SCHEMA = pa.schema([("n", pa.int64())])
 

@@ -11,21 +11,22 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from borealis.compile.lowering import Outlet
+from borealis.compile.unit import Compiled
+from borealis.connectors.sinks import DiscardSink, Sink, file_sink
 from borealis.diagram.model import Diagram
 from borealis.diagram.spec import Unit
-from borealis.emit.sinks import DiscardSink, Sink, file_sink
+from borealis.entry.admission import Cursor
 from borealis.errors import OutputError, StateError
-from borealis.ha.steps import Step as Done
-from borealis.ingest.entry import Cursor
-from borealis.ingest.planned import unpack
 from borealis.kernels.program import Level, Port, Program
 from borealis.kernels.step import Step, schema_text
-from borealis.node.handover import Handover
-from borealis.node.unit import UnitOptions, UnitRun
-from borealis.plan.compile import Compiled
-from borealis.plan.lowering import Outlet
-from borealis.plan.notice import Notice
-from borealis.plan.worker import read_train
+from borealis.spark.plan import level_schema
+from borealis.spark.worker import read_train
+from borealis.trains.commit_point import CommitPoint as Done
+from borealis.trains.handover import Handover
+from borealis.trains.notices import Notice
+from borealis.trains.saved import unpack
+from borealis.trains.unit import UnitOptions, UnitRun
 from postgres import Embedded
 
 ROWS = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int64())])
@@ -88,7 +89,7 @@ def next_train(run: UnitRun) -> tuple[dict[str, Any], pa.Table]:
     """Run the next train, without committing it: its header, and what came of it."""
     number = run.next_train(run.committed(), 10.0)
     assert number is not None
-    plan, schema = run.plan(number), to_arrow_schema(run.compiled.first_schema, timezone="UTC")
+    plan, schema = run.plan(number), to_arrow_schema(level_schema(run.compiled, 0), timezone="UTC")
     return plan, pa.Table.from_batches(list(read_train(plan, 0, schema)))
 
 
@@ -147,7 +148,7 @@ def test_figures_go_along_with_a_unit_and_count_on(database: Embedded) -> None:
 
 def test_a_rehearsal_writes_nothing(database: Embedded) -> None:
     run = begin(database, {"a": Turns(0, 3)}, None)
-    schema = to_arrow_schema(run.compiled.first_schema, timezone="UTC")
+    schema = to_arrow_schema(level_schema(run.compiled, 0), timezone="UTC")
     run.commit(pa.Table.from_batches(list(read_train(run.plan(-1), 0, schema))))
     assert run.rehearsed == 1
     run.close(False)

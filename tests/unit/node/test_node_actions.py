@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from borealis.emit.queue import OutputQueue
 from borealis.errors import BorealisError, ClusterError, StreamError, WireError
 from borealis.node.node import ACTIONS, Node
+from borealis.streams.queue import OutputQueue
 from borealis.wire.messages import Forget, Ping, Reroute, UnitName, UnitOrder
 
 YAML = """\

@@ -10,10 +10,10 @@ import pytest
 
 from borealis.clock import ManualClock
 from borealis.diagram.spec import Input
-from borealis.emit.queue import QueueLimits
+from borealis.entry.point import Entry, Place
 from borealis.errors import InputError, StateError
-from borealis.node.entry import Entry, Place
-from borealis.section import Section
+from borealis.streams.queue import QueueLimits
+from borealis.streams.section import Section
 from borealis.tuples import FIRST_TIME, LAST_TIME
 from borealis.wire.messages import BatchHead
 

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from borealis.entry.admission import Cursor
 from borealis.errors import WireError
 from borealis.ha.primary import Want
-from borealis.ha.steps import Step
-from borealis.ingest.entry import Cursor
 from borealis.node.parcel import DamagedError, Parcel
+from borealis.trains.commit_point import CommitPoint
 
 HEAD_BYTES = 16  # mark, two checksums, size
 
 
-def step(train: int) -> Step:
+def step(train: int) -> CommitPoint:
     inputs = {"a": Cursor(10 * train, train, train), "b": Cursor(ended=True)}
-    return Step(train, 7, inputs, {"o": (train, -(2**63))}, (("a", 10 * train, train), ("b", 3, 2)))
+    return CommitPoint(train, 7, inputs, {"o": (train, -(2**63))}, (("a", 10 * train, train), ("b", 3, 2)))
 
 
 def parcel(*, blobs: tuple[bytes, bytes] = (b"state", b"queue")) -> Parcel:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from borealis.errors import TrainError, UnreachableError
-from borealis.node import warm
+from borealis.local import warm
 from borealis.node.process import forgiving
 from borealis.node.reporting import Coordinator
 

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from borealis.clock import ManualClock
-from borealis.emit.sinks import DirectorySink, as_sink, directory
-from borealis.emit.sinks.base import FollowingSink
+from borealis.connectors.sink import FollowingSink
+from borealis.connectors.sinks import DirectorySink, as_sink, directory
+from borealis.connectors.sources import replay
 from borealis.errors import OutputError
-from borealis.ingest.sources import replay
 
 SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string())])
 NEVER_S = 1e9

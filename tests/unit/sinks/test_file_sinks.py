@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from borealis.emit.sinks import Sink, as_sink
-from borealis.emit.sinks import files as files_module
+from borealis.connectors.files import sink as files_module
+from borealis.connectors.sinks import Sink, as_sink
+from borealis.connectors.sources import replay
 from borealis.errors import OutputError
-from borealis.ingest.sources import replay
 from borealis.tuples import TIMESTAMP
 
 PLAIN = pa.schema(

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from borealis.emit.sinks import CallbackSink, DiscardSink, ListSink, Sink, TableSink, as_sink
+from borealis.connectors.sinks import CallbackSink, DiscardSink, ListSink, Sink, TableSink, as_sink
 from borealis.errors import OutputError
 
 SCHEMA = pa.schema([("n", pa.int32())])

@@ -16,15 +16,15 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from borealis.coordinator.lines import Line, rows_of
+from borealis.connectors.files.formats import csv as csv_format
+from borealis.connectors.files.formats import jsonl as jsonl_format
+from borealis.connectors.files.rejects import pieces
+from borealis.connectors.records import decode, records
+from borealis.connectors.sources import SortedSource, Source, as_source, replay, rows
 from borealis.errors import InputError
-from borealis.ingest.sources import SortedSource, Source, as_source, replay, rows
-from borealis.ingest.sources.formats import csv as csv_format
-from borealis.ingest.sources.formats import jsonl as jsonl_format
-from borealis.ingest.sources.records import decode, records
-from borealis.ingest.sources.salvage import pieces
-from borealis.ingest.times import TimeOf
+from borealis.gateway.ndjson import Line, rows_of
 from borealis.kernels.expr import Call, Column
+from borealis.kernels.time_of import TimeOf
 from borealis.tuples import TIMESTAMP
 
 PACKET = pa.schema([("ts", TIMESTAMP), ("src", pa.string()), ("bytes", pa.int32())])
@@ -39,7 +39,7 @@ ROWS = pa.table(
 
 
 def write_text(path: Path, rows: pa.Table) -> None:
-    from borealis.emit.sinks import as_sink
+    from borealis.connectors.sinks import as_sink
 
     sink = as_sink(path)
     sink.open(rows.schema, None)

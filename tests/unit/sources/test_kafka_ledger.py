@@ -9,11 +9,11 @@ import pytest
 from confluent_kafka import KafkaError
 
 from borealis.clock import ManualClock
+from borealis.connectors.kafka import ledger as subject
+from borealis.connectors.kafka.brokers import Address, Brokers, Presence, shown
+from borealis.connectors.kafka.ledger import Base, Batch, Ledger, Part
+from borealis.connectors.kafka.source import KafkaSource, kafka, kafka_source
 from borealis.errors import InputError
-from borealis.ingest.sources import ledger as subject
-from borealis.ingest.sources.brokers import Address, Brokers, Presence, shown
-from borealis.ingest.sources.kafka import KafkaSource, kafka, kafka_source
-from borealis.ingest.sources.ledger import Base, Batch, Ledger, Part
 
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int64())])
 BASE = Base("packets", 0, {0: 10, 1: 20}, None)

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from borealis.connectors import records as subject
+from borealis.connectors.records import decode, records
 from borealis.errors import InputError
-from borealis.ingest.sources import records as subject
-from borealis.ingest.sources.records import decode, records
-from borealis.ingest.times import TimeOf
+from borealis.kernels.time_of import TimeOf
 
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("src", pa.string()), ("bytes", pa.int32())])
 NOON = "2026-01-01T12:00:00Z"

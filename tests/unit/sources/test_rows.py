@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from borealis.connectors.sources import Source, as_source, rows
 from borealis.errors import InputError
-from borealis.ingest.sources import Source, as_source, rows
 from borealis.tuples import TIMESTAMP
 
 N = pa.schema([("n", pa.int32())])

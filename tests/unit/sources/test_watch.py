@@ -16,13 +16,13 @@ import pytest
 from rich.console import Console
 
 from borealis.cli.watching import summary
+from borealis.connectors.dead_letters import DeadLetters
+from borealis.connectors.files.formats import csv as csv_format
+from borealis.connectors.files.watch import WatchSource
+from borealis.connectors.source import LiveSource
+from borealis.connectors.sources import as_source, watch
 from borealis.errors import DiagramError, InputError
-from borealis.ingest.sources import as_source, watch
-from borealis.ingest.sources.base import LiveSource
-from borealis.ingest.sources.dead_letters import DeadLetters
-from borealis.ingest.sources.formats import csv as csv_format
-from borealis.ingest.sources.watch import WatchSource
-from borealis.node.progress import Progress
+from borealis.trains.progress import Progress
 
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int32()), ("word", pa.string())])
 END = "_END"

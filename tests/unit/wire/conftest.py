@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from hosting import SCHEMA, TinyHost
 
-from borealis.emit.queue import OutputQueue, QueueLimits
+from borealis.streams.queue import OutputQueue, QueueLimits
 from borealis.wire.client import Patience, Peer
 from borealis.wire.server import WireServer
 

@@ -16,12 +16,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from borealis.emit.queue import OutputQueue, QueueLimits
 from borealis.errors import StreamError, WireError, did_you_mean
-from borealis.section import Section
+from borealis.message import Message
+from borealis.streams.queue import OutputQueue, QueueLimits
+from borealis.streams.section import Section
+from borealis.streams.status import QueueStatus
 from borealis.tuples import LAST_TIME
 from borealis.wire.auth import Security
-from borealis.wire.messages import BatchHead, Message, Pong, QueueStatus, Receipt
+from borealis.wire.messages import BatchHead, Pong, Receipt
 from borealis.wire.server import WireServer
 
 SCHEMA = pa.schema([pa.field("x", pa.int64(), nullable=False), pa.field("s", pa.string())])

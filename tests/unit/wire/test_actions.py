@@ -14,9 +14,9 @@ import pytest
 from hosting import SCHEMA, Facts, Order, TinyHost, next_section
 from pyarrow import flight
 
-from borealis.emit.queue import MovedError
 from borealis.errors import BorealisError, ClusterError, MachineError, StreamError, WireError
 from borealis.hosts import free_ports
+from borealis.streams.queue import MovedError
 from borealis.wire.client import Patience, Peer
 from borealis.wire.messages import Ack, Ping, Pong, Problem, Publish, Subscribe
 from borealis.wire.problems import KINDS, MESSAGE_BYTES_MOST, ReplacedError, clip, error_of, problem_of

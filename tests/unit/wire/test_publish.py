@@ -14,8 +14,8 @@ import pytest
 from hosting import SCHEMA, TinyEntry, TinyHost, next_section, rows
 from pyarrow import flight
 
-from borealis.emit.queue import OutputQueue
 from borealis.errors import ClusterError, StreamError, WireError
+from borealis.streams.queue import OutputQueue
 from borealis.tuples import LAST_TIME
 from borealis.wire.client import Patience, Peer, Publication
 from borealis.wire.messages import BatchHead, Publish, Receipt, Subscribe

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from hosting import SCHEMA, TinyHost, next_section
 
-from borealis.emit.jumps import JUMP
-from borealis.emit.queue import MovedError, OutputQueue, QueueLimits, StandbyError
 from borealis.errors import StreamError, WireError
-from borealis.section import Section
+from borealis.streams.id_gaps import JUMP
+from borealis.streams.queue import MovedError, OutputQueue, QueueLimits, StandbyError
+from borealis.streams.section import Section
 from borealis.tuples import FIRST_TIME
 from borealis.wire.client import Patience, Peer, Subscription
 from borealis.wire.messages import SectionHead, Subscribe

@@ -13,9 +13,9 @@ import pytest
 from hosting import SCHEMA, Facts, Order, TinyHost, next_section, rows
 from pyarrow import flight
 
-from borealis.emit.queue import MovedError, OutputQueue
 from borealis.errors import GoneError, StreamError, WireError
-from borealis.section import Section, boundary_only, wire_schema
+from borealis.streams.queue import MovedError, OutputQueue
+from borealis.streams.section import Section, boundary_only, wire_schema
 from borealis.tuples import FIRST_TIME, LAST_TIME
 from borealis.wire.client import Patience, Peer
 from borealis.wire.messages import Ack, SectionHead, StreamFacts, Subscribe

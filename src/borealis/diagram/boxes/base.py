@@ -15,7 +15,7 @@ CLASSES = ("repeatable", "convergent-capable", "deterministic", "arbitrary")
 
 
 class Box(Frozen):
-    """An operator with its parameters; inert. `kernels/` and `plan/` know how to run it."""
+    """An operator with its parameters; inert. `kernels/` and `compile/` know how to run it."""
 
     noun: ClassVar[str] = "box"
     kind: ClassVar[str] = ""

@@ -1,0 +1,1 @@
+"""The client library: publish, subscribe, deploy; finds streams again wherever they go."""

@@ -1,0 +1,250 @@
+"""The client library: publish to a running cluster's streams, subscribe to them, deploy and watch.
+
+with borealis.connect() as cluster:
+    cluster.publish("packets", [{"ts": now, "src": "10.0.0.1", "bytes": 40}])
+    for row in cluster.subscribe("per_source"):
+        print(row)
+
+async with borealis.connect_async() as cluster:
+    async for row in cluster.stream("per_source"):
+        print(row)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from borealis.client.cluster_config import Whereabouts, find
+from borealis.client.coordinator import Coordinator, Location
+from borealis.client.publisher import Publisher, Publishing
+from borealis.client.retrying import RETRIES, Retries
+from borealis.client.subscriber import Reading, Start, Subscription
+from borealis.diagram.model import Diagram
+from borealis.diagram.spec import Spec
+from borealis.errors import DiagramError, InputError
+from borealis.wire.auth import Security
+from borealis.wire.client import Peer
+from borealis.wire.messages import Done, Forget, Receipt
+
+if TYPE_CHECKING:
+    from borealis.client.aio import AsyncClient
+
+
+def connect(
+    address: str | None = None,
+    token: str | None = None,
+    *,
+    ca: str | Path | None = None,
+    retries: Retries = RETRIES,
+) -> Client:
+    """A client of the cluster whose coordinator is at `address` (`host:port`).
+
+    Left out, they come from BOREALIS_COORDINATOR, BOREALIS_TOKEN and BOREALIS_CA, or from what `borealis up` wrote
+    down. Nothing is sent yet. `ca` is the file of the authority that signed the cluster's certificates.
+    """
+    return Client(find(address, token, ca), retries)
+
+
+def connect_async(
+    address: str | None = None,
+    token: str | None = None,
+    *,
+    ca: str | Path | None = None,
+    retries: Retries = RETRIES,
+) -> AsyncClient:
+    """The same for asyncio: `async with connect_async() as cluster`."""
+    return connect(address, token, ca=ca, retries=retries).aio
+
+
+class Client:
+    """A cluster, as a program uses it. Blocking; threads may share it. Close it, or use it as a context manager."""
+
+    def __init__(self, whereabouts: Whereabouts, retries: Retries = RETRIES) -> None:
+        self._coordinator = Coordinator(whereabouts)
+        self._security = Security(token=whereabouts.token, ca=Path(whereabouts.ca) if whereabouts.ca else None)
+        self._retries = retries
+        self._publishers: dict[str, Publisher] = {}
+        self._subscriptions: list[Subscription] = []
+        self._lock = threading.Lock()
+
+    # -- streams
+
+    def publish(self, stream: str, data: Any, *, timeout: float | None = None) -> Receipt:
+        """Send rows to an input and wait until they are taken over: a record batch, a table, a data frame, dicts."""
+        with self._lock:
+            publisher = self._publishers.get(stream)
+            if publisher is None:
+                publisher = self._publishers[stream] = self.publisher(stream)
+        try:
+            publisher.send(data)
+            return publisher.flush(timeout)
+        except InputError:
+            if publisher.failed:  # else the rows were wrong, and nothing of them was sent
+                self._drop(stream, publisher)
+            raise
+        except BaseException:
+            self._drop(stream, publisher)
+            raise
+
+    def _drop(self, stream: str, publisher: Publisher) -> None:
+        with self._lock:
+            if self._publishers.get(stream) is publisher:
+                del self._publishers[stream]
+        publisher.abandon()
+
+    def publisher(self, stream: str, name: str | None = None) -> Publisher:
+        """A way into an input for many batches. Under a `name` a later program can go on where this one ended."""
+        return Publisher(self, stream, Publishing(name=name, retries=self._retries))
+
+    def subscribe(
+        self,
+        stream: str,
+        start: Start | None = None,
+        *,
+        reader: str | None = None,
+        headers: bool = False,
+        on_gap: Literal["raise", "continue"] = "raise",
+        auto_ack: bool = True,
+        timeout: float | None = None,
+    ) -> Subscription:
+        """A stream from a place on: `newest` (what comes from now on), `oldest`, or a tuple id.
+
+        With a `reader` name the stream keeps tuples until they are acknowledged under it, and a later program goes on
+        where this one ended; `start` matters only the first time then. `timeout`: how many seconds may pass without a
+        tuple before iteration raises TimeoutError.
+        """
+        reading = Reading(start, reader, headers, on_gap, auto_ack, timeout, self._retries)
+        made = Subscription(self, stream, reading)
+        with self._lock:
+            self._subscriptions = [s for s in self._subscriptions if s.running]
+            self._subscriptions.append(made)
+        return made
+
+    def forget(self, stream: str, reader: str) -> None:
+        """A named reader will not come back: the stream keeps nothing for it any more."""
+        found = self.locate(stream)
+        with self.peer(found.address) as peer:
+            peer.act("forget", Forget(stream=found.stream, reader=reader), Done)
+
+    # -- the cluster
+
+    def deploy(
+        self,
+        diagram: Diagram | Spec | str | Path,
+        *,
+        cut: Collection[str] = (),
+        place: Mapping[str, str] | None = None,
+        units: int | None = None,
+        buckets: int = 1,
+        ha: str | None = None,
+        guarantee: str | None = None,
+        interval: str | None = None,
+        ping: str | None = None,
+        misses: int | None = None,
+        without_backup: str | None = None,
+        backup: Mapping[str, str] | None = None,
+        replace: bool = False,
+    ) -> dict[str, Any]:
+        """Run a diagram: a Diagram or the path of its YAML file.
+
+        `cut` names boxes before which to cut, `place` says on which node an input, box or output shall be, `units`
+        into how many units to cut where nothing else is said.
+
+        `ha` (amnesia, passive, active, upstream-backup; none) and `guarantee` (gap, no-loss, precise) say how all
+        units are protected, over what the diagram says; `interval` between checkpoints or trimming messages ("500
+        ms"), `ping` and `misses` when a node is held to be dead, `backup` where a unit's backup shall be;
+        `without_backup` (refuse, degrade) what happens where no node is left for one. The answer has `warnings`:
+        where `no-loss` leaves state behind a unit that may count tuples twice, for one.
+
+        `replace` ends what runs under the diagram's name, once the new one is known to be sound. State and streams of
+        the old one are gone then: the new one begins from empty, and readers of the old streams are told so.
+        """
+        if isinstance(diagram, str) and "\n" in diagram:
+            hint = "give Diagram.from_yaml(text), or the path of a file"
+            raise DiagramError("deploy takes a diagram or a path, not the text of a diagram", hint=hint)
+        loaded = Diagram.load(diagram) if isinstance(diagram, str | Path) else diagram
+        if isinstance(loaded, Diagram):
+            loaded.validate()
+            loaded = loaded.spec
+        body = {
+            "yaml": loaded.to_yaml(),
+            "cuts": list(cut),
+            "places": dict(place or {}),
+            "pieces": units or 1,
+            "buckets": buckets,
+            "replace": replace,
+        }
+        demand: dict[str, Any] = {
+            "ha": ha,
+            "guarantee": guarantee,
+            "interval": interval,
+            "ping": ping,
+            "misses": misses,
+        }
+        demand |= {"without_backup": without_backup, "backups": dict(backup or {}) or None}
+        body |= {key: value for key, value in demand.items() if value is not None}
+        return self._coordinator.deploy(body)
+
+    def undeploy(self, diagram: str) -> None:
+        """Stop a diagram; its state and streams are gone then."""
+        self._coordinator.undeploy(diagram)
+
+    def move(self, unit: str, node: str, *, diagram: str | None = None) -> dict[str, Any]:
+        """Move a running unit, with its state, to another node."""
+        return self._coordinator.move(unit, node, diagram)
+
+    def status(self) -> dict[str, Any]:
+        """Everything: nodes, diagrams, units, streams."""
+        return self._coordinator.status()
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """The nodes, alive or not."""
+        return self._coordinator.nodes()
+
+    def forget_node(self, name: str) -> None:
+        """A dead node will not come back; one that is alive is not forgotten."""
+        self._coordinator.forget_node(name)
+
+    def streams(self) -> list[dict[str, Any]]:
+        """The streams, and where they are."""
+        return self._coordinator.streams()
+
+    @property
+    def aio(self) -> AsyncClient:
+        """The same cluster for asyncio."""
+        from borealis.client.aio import AsyncClient
+
+        return AsyncClient(self)
+
+    def close(self) -> None:
+        """End everything that runs over this client."""
+        with self._lock:
+            publishers, self._publishers = self._publishers, {}
+            subscriptions, self._subscriptions = self._subscriptions, []
+        for publisher in publishers.values():
+            publisher.abandon()  # each `publish` waited for its rows
+        for subscription in subscriptions:
+            subscription.stop()
+        self._coordinator.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- the way to streams
+
+    def locate(self, stream: str) -> Location:
+        """Where a stream is served now."""
+        return self._coordinator.locate(stream)
+
+    def peer(self, address: str) -> Peer:
+        """A new connection to a node."""
+        return Peer(address, self._security)

@@ -1,0 +1,476 @@
+"""A client's way into a stream: numbered batches, kept until the entry point has taken them over.
+
+1. A batch gets the number behind the last one and is kept. There is a bound on what is kept; there `send` waits.
+2. A thread of the connection sends what is kept, in order; another one takes away what the entry point has
+   acknowledged, and makes the next connection when this one breaks. Few messages are under way at a time; what waits
+   meanwhile is sent as one.
+3. When the connection breaks or the entry point moves, it connects to the entry point's backup, or where the
+   coordinator says. The first receipt of the new connection says which number the entry point has last. What it has is
+   taken away, the rest is sent again. So nothing is lost or repeated.
+4. An entry point whose disk is full takes nothing; the batch is sent again, until there is room or patience ends.
+5. An entry point that was not durable and died knows nothing of us any more. What it had acknowledged is lost with it;
+   what is kept is numbered anew, and `forgotten` counts that.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import logging
+import threading
+import uuid
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import islice
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from borealis.client.coordinator import Location
+from borealis.client.endpoints import Places
+from borealis.client.retrying import RETRIES, Backoff, Retries, is_temporary
+from borealis.client.subscriber import Route, check_name, located
+from borealis.clock import Clock, WallClock
+from borealis.connectors.sources import as_source
+from borealis.errors import BorealisError, FullError, GoneError, InputError, StreamError, WireError
+from borealis.streams.queue import MovedError, StandbyError
+from borealis.streams.section import empty_rows
+from borealis.wire import client as wire
+from borealis.wire.messages import BatchHead, Publish, Receipt, SchemaIs, SchemaOf
+
+BATCH_ROWS = 65_536
+BATCH_BYTES = 4 << 20  # well below what the wire takes at most
+KEPT_BYTES = 32 << 20
+KEPT_BATCHES = 1024
+TOGETHER_MOST = 1024  # batches in one message
+UNDER_WAY = 4  # messages; an entry point that has more to do gets larger ones
+CLOSE_S = 2.0  # for hanging up politely
+
+log = logging.getLogger("borealis.client")
+
+
+@dataclass(frozen=True)
+class Publishing:
+    """How to publish."""
+
+    name: str | None = None  # under which the entry point counts batches; two publishers of one name lose each other's
+    retries: Retries = RETRIES
+    kept_bytes: int = KEPT_BYTES
+    kept_batches: int = KEPT_BATCHES
+
+    def __post_init__(self) -> None:
+        if self.name is not None:
+            check_name("publisher", self.name)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    head: BatchHead
+    batch: pa.RecordBatch
+
+
+class Publisher:
+    """Sends rows to a stream. A context manager: leaving it waits until all of them are taken over."""
+
+    def __init__(
+        self, route: Route, stream: str, publishing: Publishing | None = None, clock: Clock | None = None
+    ) -> None:
+        self.publishing = publishing or Publishing()
+        self.name = self.publishing.name or f"client-{uuid.uuid4().hex[:12]}"
+        self.reconnects = 0
+        self.forgotten = 0  # how often the entry point had lost what it knew of us
+        self._route = route
+        self._clock = clock or WallClock()
+        self._kept: deque[_Kept] = deque()
+        self._bytes = 0
+        self._to_send = 0  # the number to send next on this connection; those kept before it are under way
+        self._sent: deque[BatchHead] = deque()  # those of the messages under way
+        self._alone_until = -1  # up to this number batches go one by one: something among them was refused
+        self._closing = self._ended = False
+        self._failed: BaseException | None = None
+        self._broken: BorealisError | None = None  # why there is no connection
+        self._told_full = False  # that a disk is full where batches go
+        self._refused: tuple[int, str] | None = None  # the batch and the words of the last refusal
+        self._changed = threading.Condition()
+        found = _entry(located(route, stream))
+        self.stream = found.stream
+        self._places = Places(found, self._locate)
+        self._peer: wire.Peer
+        self._publication: wire.Publication | None = None
+        known = self._connect_first()
+        self.receipt: Receipt = known.known
+        self.mark = known.known.mark  # what was sent with the last batch under this name, before now
+        self._next = self._to_send = self.receipt.number + 1
+        self._backoff = Backoff(self.publishing.retries, self._clock)
+        threading.Thread(target=self._listen_on, name=f"borealis-publisher {self.stream}", daemon=True).start()
+        self._start_sending(known)
+
+    # -- for the program
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next batch. Under a name that was used before it is not 0: so many are taken over."""
+        return self._next
+
+    @property
+    def pending(self) -> int:
+        """Batches that are not acknowledged yet."""
+        return len(self._kept)
+
+    @property
+    def connected(self) -> bool:
+        """Whether batches are on their way, not waiting for a connection."""
+        return self._publication is not None
+
+    @property
+    def failed(self) -> bool:
+        """Whether it can do no more: something was refused for good."""
+        return self._failed is not None
+
+    def has_room(self, seconds: float = 0.0) -> bool:
+        """Whether `send` would not have to wait; waits itself for at most so long."""
+        with self._changed:
+            return self._changed.wait_for(self._has_room, seconds)
+
+    def idle(self, seconds: float | None = 0.0) -> bool:
+        """Whether everything is acknowledged; waits for that for at most so long."""
+        with self._changed:
+            idle = self._changed.wait_for(lambda: not self._kept or self._is_over(), seconds)
+            self._check()
+            if self._closing and self._kept:
+                raise InputError(f"{len(self._kept)} batches for {self.stream} were abandoned", hint="send them again")
+            return idle
+
+    def send(self, data: Any) -> int:
+        """Send rows: a record batch, a table, a data frame, dicts or tuples. Returns the number of rows.
+
+        They are safe when `flush` returns, not before. Waits while too much is not acknowledged.
+        """
+        rows = 0
+        for batch in batches_of(data, self.schema):
+            self._keep(batch)
+            rows += batch.num_rows
+        return rows
+
+    def send_batch(self, batch: pa.RecordBatch, mark: str | None = None) -> None:
+        """Send a batch under one number, whatever its size; it must have the stream's columns already.
+
+        The entry point keeps the `mark` with the batch: a later publisher of this name is told the last one.
+        """
+        if batch.num_rows:
+            self._keep(batch, mark=mark)
+
+    def heartbeat(self, time: int | datetime) -> None:
+        """Promise that no tuple before this time (microseconds since 1970, or a datetime) follows."""
+        self._keep(empty_rows(self.schema), heartbeat=_microseconds(time))
+
+    def end(self) -> None:
+        """Say that nothing follows, ever, from anybody; the stream has ended then."""
+        self._keep(empty_rows(self.schema), end=True)
+        self._ended = True
+
+    def flush(self, timeout: float | None = None) -> Receipt:
+        """Wait until everything is taken over. Raises TimeoutError if it is not by then."""
+        if not self.idle(timeout):
+            raise TimeoutError(f"{len(self._kept)} batches for {self.stream} are not taken over after {timeout} s")
+        return self.receipt
+
+    def close(self, timeout: float | None = None) -> Receipt:
+        """Wait until everything is taken over, and hang up."""
+        try:
+            receipt = self.flush(timeout)
+            if (publication := self._publication) is not None:
+                with contextlib.suppress(BorealisError):  # it has all of them
+                    publication.close(CLOSE_S)
+            return receipt
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Hang up now. What is not acknowledged may have arrived or not."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._peer.close()
+
+    def __enter__(self) -> Publisher:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
+    # -- what is kept
+
+    def _keep(
+        self, batch: pa.RecordBatch, heartbeat: int | None = None, end: bool = False, mark: str | None = None
+    ) -> None:
+        with self._changed:
+            if self._ended:
+                raise InputError(f"the end of {self.stream} was sent already", hint="send before the end")
+            self._changed.wait_for(self._has_room)
+            self._check()
+            if self._closing:
+                raise InputError(f"this publisher of {self.stream} is closed", hint="make another one")
+            head = BatchHead(number=self._next, heartbeat=heartbeat, end=end, mark=mark)
+            self._kept.append(_Kept(head, batch))
+            self._next += 1
+            self._bytes += batch.nbytes
+            self._changed.notify_all()
+
+    def _has_room(self) -> bool:
+        if self._is_over() or not self._kept:
+            return True
+        return self._bytes < self.publishing.kept_bytes and len(self._kept) < self.publishing.kept_batches
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+
+    def _taken(self, receipt: Receipt) -> None:
+        """Under the lock: let go of what the entry point has."""
+        self.receipt = receipt
+        while self._sent and self._sent[0].number <= receipt.number:
+            self._sent.popleft()
+        if receipt.number >= self._next:
+            self._failed = self._failed or InputError(
+                f"somebody else publishes to {self.stream} as '{self.name}'", hint="give each publisher its own name"
+            )
+        while self._kept and self._kept[0].head.number <= receipt.number:
+            self._bytes -= self._kept.popleft().batch.nbytes
+            self._backoff.found()
+            self._told_full = False
+        self._changed.notify_all()
+
+    def _is_over(self) -> bool:
+        return self._closing or self._failed is not None
+
+    # -- the thread that sends, one for each connection: a dead machine may hold it up for long
+
+    def _start_sending(self, publication: wire.Publication) -> None:
+        name = f"borealis-publisher {self.stream} sends"
+        threading.Thread(target=self._send_on, args=(publication,), name=name, daemon=True).start()
+
+    def _send_on(self, publication: wire.Publication) -> None:
+        try:
+            while (item := self._take(publication)) is not None:
+                publication.send(item.batch, item.head)
+        except BorealisError as error:
+            self._lost(error, publication)
+        except BaseException as error:  # a defect: whoever waits for us has to know
+            self._fail(error)
+        finally:
+            publication.__exit__(WireError, None, None)  # the node shall not wait for more
+
+    def _take(self, publication: wire.Publication) -> _Kept | None:
+        """What to send next; waits for it. None: this connection is not wanted any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over() or self._publication is not publication or self._may_send())
+            if self._is_over() or self._publication is not publication:
+                return None
+            start = self._to_send - self._kept[0].head.number
+            most = 1 if self._to_send <= self._alone_until else TOGETHER_MOST
+            item = _as_one(list(_company(islice(self._kept, start, start + most), self.schema)))
+            self._to_send = item.head.number + 1
+            self._sent.append(item.head)
+            self._changed.notify_all()
+            return item
+
+    def _may_send(self) -> bool:
+        return self._to_send < self._next and len(self._sent) < UNDER_WAY
+
+    # -- the thread that listens, and connects again
+
+    def _listen_on(self) -> None:
+        while not self._is_over():
+            publication = self._publication
+            try:
+                if publication is None:
+                    if self._places.exhausted:
+                        self._wait(self._places.pause(self._backoff))
+                    self._reconnect()
+                elif (awaited := self._await_sent(publication)) is not None:
+                    receipt = publication.wait(awaited)
+                    with self._changed:
+                        if self._publication is publication:
+                            self._taken(receipt)
+            except BorealisError as error:
+                self._lost(error, publication)
+            except BaseException as error:
+                self._fail(error)
+
+    def _await_sent(self, publication: wire.Publication) -> int | None:
+        """Wait until something is under way; the number of the oldest of it."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over() or self._publication is not publication or self._under_way())
+            return self._kept[0].head.number if self._publication is publication and self._under_way() else None
+
+    def _under_way(self) -> bool:
+        return bool(self._kept) and self._kept[0].head.number < self._to_send
+
+    def _wait(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing, seconds)
+
+    def _lost(self, error: BorealisError, publication: wire.Publication | None) -> None:
+        """The connection broke, or could not be made: prepare to try again, or fail where that would be in vain."""
+        with self._changed:
+            if publication is not self._publication:
+                return  # of an earlier connection
+            if isinstance(error, FullError) and not self._told_full:
+                self._told_full = True
+                log.warning("%s; trying again for %.0f s", error.message, self.publishing.retries.give_up_s)
+            connected = publication is not None
+            if error is self._broken or not (self._may_try_again(error, connected) or self._goes_one_by_one()):
+                self._failed = self._failed or error
+            self._publication, self._broken = None, error
+            self._sent.clear()
+            self._places.lost(error)
+            self._changed.notify_all()
+
+    def _may_try_again(self, error: BorealisError, connected: bool) -> bool:
+        if is_temporary(error) or isinstance(error, MovedError | StandbyError | FullError):
+            return True
+        if not isinstance(error, StreamError) or isinstance(error, GoneError) or hasattr(error, "status"):
+            return False  # what we send is wrong, or the coordinator knows of no such stream
+        if not connected:
+            return True  # its node has not got it yet, or no longer
+        refused = (self._kept[0].head.number if self._kept else -1, error.message)
+        again, self._refused = refused == self._refused, refused
+        return not again
+
+    def _goes_one_by_one(self) -> bool:
+        """Whether batches that went together, and were refused together, can be sent each by itself."""
+        together = [head.number for head in self._sent if head.parts]
+        self._alone_until = max([self._alone_until, *together])
+        return bool(together)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            self._failed = self._failed or error
+            self._changed.notify_all()
+
+    def _reconnect(self) -> None:
+        if self._is_over() or (address := self._places.next()) is None:
+            return
+        self._peer.close()
+        self._peer = self._route.peer(address)
+        publication = self._connect()
+        self.reconnects += 1
+        with self._changed:
+            self._taken(publication.known)
+            first = publication.known.number + 1
+            if (self._kept[0].head.number if self._kept else self._next) > first:
+                self.forgotten += 1
+                self._renumber(first)
+            if not self._kept:
+                self._backoff.found()
+            self._to_send = first
+            self._places.found()
+            self._publication, self._broken = publication, None
+            self._changed.notify_all()
+        self._start_sending(publication)
+
+    def _renumber(self, first: int) -> None:
+        renumbered = [
+            replace(k, head=k.head.model_copy(update={"number": first + i})) for i, k in enumerate(self._kept)
+        ]
+        self._kept = deque(renumbered)
+        self._next = first + len(renumbered)
+
+    def _locate(self) -> Location:
+        return _entry(self._route.locate(self.stream))
+
+    def _connect_first(self) -> wire.Publication:
+        """To the entry point, or to its backup if that has taken over just now."""
+        while True:
+            self._peer = self._route.peer(self._places.next() or "")
+            try:
+                self.schema = schema_of(self._peer, self.stream)
+                self._publication = self._connect()
+                self._places.found()
+                return self._publication
+            except BaseException as error:
+                self._peer.close()
+                if not isinstance(error, WireError):
+                    raise
+                self._places.lost(error)
+                if not self._places.more:
+                    raise
+
+    def _connect(self) -> wire.Publication:
+        return self._peer.publish(Publish(stream=self.stream, publisher=self.name), self.schema)
+
+
+def _company(waiting: Iterable[_Kept], schema: pa.Schema) -> Iterator[_Kept]:
+    """Of those that wait, the first and all that can go along with it, in order."""
+    rows = size = 0
+    for number, item in enumerate(waiting):
+        rows, size = rows + item.batch.num_rows, size + item.batch.nbytes
+        fits = rows <= BATCH_ROWS and size <= BATCH_BYTES
+        if number and not (fits and item.batch.schema.equals(schema)):
+            return
+        yield item
+        if item.head.heartbeat is not None or item.head.end or not item.batch.schema.equals(schema):
+            return  # it is about what comes behind it; or it will be refused
+
+
+def _as_one(items: Sequence[_Kept]) -> _Kept:
+    """Several batches as one, under the number of the last."""
+    last = items[-1]
+    if len(items) == 1:
+        return last
+    mark = next((item.head.mark for item in reversed(items) if item.head.mark is not None), None)
+    head = last.head.model_copy(update={"mark": mark, "parts": [item.batch.num_rows for item in items]})
+    return _Kept(head, pa.concat_batches([item.batch for item in items]))
+
+
+def schema_of(peer: wire.Peer, stream: str) -> pa.Schema:
+    """The columns of a stream."""
+    answer = peer.act("schema", SchemaOf(stream=stream), SchemaIs)
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(answer.arrow, validate=True)))
+    except (binascii.Error, ValueError, pa.ArrowException, OSError) as error:
+        raise WireError(f"{peer.address} sent no schema of {stream} ({error})") from None
+
+
+def batches_of(data: Any, schema: pa.Schema, most_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+    """Whatever holds rows, as batches of a stream's columns."""
+    if isinstance(data, Mapping):
+        data = [data]  # one row
+    for batch in as_source(data).batches(schema, 0, most_rows):
+        yield from pieces(batch)
+
+
+def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch in parts that are not too large for the wire."""
+    if batch.num_rows > 1 and batch.nbytes > BATCH_BYTES:
+        half = batch.num_rows // 2
+        yield from pieces(batch.slice(0, half))
+        yield from pieces(batch.slice(half))
+    elif batch.num_rows:
+        yield batch
+
+
+def _entry(found: Location) -> Location:
+    if not found.entry:
+        raise StreamError(f"{found.stream} cannot be published to", hint="only inputs of a diagram can")
+    return found
+
+
+def _microseconds(time: int | datetime) -> int:
+    if isinstance(time, datetime):
+        at = time if time.tzinfo else time.replace(tzinfo=UTC)
+        since = at - datetime(1970, 1, 1, tzinfo=UTC)
+        return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    if isinstance(time, bool) or not isinstance(time, int):
+        raise InputError(f"a heartbeat at {time!r}", hint="give microseconds since 1970, or a datetime")
+    return time

@@ -1,0 +1,468 @@
+"""A client's subscription: a stream from a tuple id on, taken up again where it was whatever happens in between.
+
+1. A thread reads the stream into a bounded buffer and knows the place behind what it has read: epoch, id, boundary.
+2. When the connection breaks, the stream moves or its node restarts, it subscribes from that place at the stream's
+   backup, if there is one, or asks the coordinator where the stream is now. What was buffered stays, and nothing comes
+   twice.
+3. If the stream is there but cannot go on from that place (another epoch, or tuples that are gone), there is a gap:
+   an error, or with `on_gap="continue"` counted, and reading goes on at the oldest tuple held. Where a recovery left
+   ids out, that is counted, too, and reading goes on in any case: the unit was deployed with that guarantee.
+4. Under a reader's name, what was handed out is acknowledged when more is asked for, so what a crashed program had not
+   finished comes again under the same name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Protocol
+
+import pyarrow as pa
+
+from borealis.client.coordinator import Location
+from borealis.client.endpoints import Places
+from borealis.client.retrying import RETRIES, TEMPORARY_STATUS, Backoff, Retries, is_temporary
+from borealis.clock import Clock, WallClock
+from borealis.errors import BorealisError, GoneError, InputError, StreamError, WireError
+from borealis.streams.id_gaps import is_jump
+from borealis.streams.queue import MovedError, StandbyError
+from borealis.streams.section import Section
+from borealis.tuples import FIRST_TIME, with_header
+from borealis.wire import client as wire
+from borealis.wire.messages import Ack, Subscribe
+from borealis.wire.problems import ReplacedError
+
+BUFFER_BYTES = 16 << 20  # read ahead of the program
+ACK_EVERY_S = 0.2  # acknowledgements are calls of their own: not one for every section
+OPEN_S = 5.0  # for a stream that the coordinator says will be served soon
+FIRST_S = 3.0  # for the first connection to a node, where waiting longer only hides a mistake
+
+Start = int | Literal["oldest", "newest"]
+
+
+class Route(Protocol):
+    """How to get to streams."""
+
+    def locate(self, stream: str) -> Location:
+        """Which node serves a stream now."""
+        ...
+
+    def peer(self, address: str) -> wire.Peer:
+        """A new connection to a node."""
+        ...
+
+
+def located(route: Route, stream: str, clock: Clock | None = None) -> Location:
+    """Where a stream is; waits a little where the coordinator says that it will be somewhere soon."""
+    backoff = Backoff(Retries(give_up_s=OPEN_S), clock)
+    while True:
+        try:
+            return route.locate(stream)
+        except BorealisError as error:
+            if getattr(error, "status", None) != TEMPORARY_STATUS:
+                raise
+            time.sleep(backoff.lost(error))
+
+
+@dataclass(frozen=True)
+class Came:
+    """A section, and in which life of the stream it came: each gap begins another, and ids mean nothing across it."""
+
+    section: Section
+    life: int
+
+
+@dataclass(frozen=True)
+class Link:
+    """A connection to the node that serves the stream, and the life of the stream there."""
+
+    peer: wire.Peer
+    life: int
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How to read a stream."""
+
+    start: Start | None = None  # None: the newest; for a named reader where it was, or the oldest
+    reader: str | None = None
+    headers: bool = False
+    on_gap: Literal["raise", "continue"] = "raise"
+    auto_ack: bool = True
+    timeout: float | None = None  # seconds without a tuple after which iteration raises TimeoutError
+    retries: Retries = RETRIES
+    buffer_bytes: int = BUFFER_BYTES
+
+    def __post_init__(self) -> None:
+        is_id = isinstance(self.start, int) and not isinstance(self.start, bool) and self.start >= 0
+        if not is_id and self.start not in (None, "oldest", "newest"):
+            raise InputError(f"start={self.start!r} is no place", hint="give 'oldest', 'newest' or a tuple id")
+        if self.reader is not None:
+            check_name("reader", self.reader)
+        if self.on_gap not in ("raise", "continue"):
+            raise InputError(f"on_gap={self.on_gap!r}", hint="give 'raise' or 'continue'")
+
+
+def check_name(what: str, name: str) -> None:
+    """Refuse a name that cannot travel."""
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,200}", name):
+        raise InputError(f"'{name}' cannot name a {what}", hint="letters, digits, _, . and - can, up to 200 of them")
+
+
+class Buffer:
+    """Sections between the thread that reads them and the program that wants them: bounded, then the thread waits."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._held: deque[Came] = deque()
+        self._bytes = 0
+        self._closed = False
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+        self.on_news: Callable[[], None] | None = None  # called when there may be something to take
+
+    @property
+    def closed(self) -> bool:
+        """Whether no more will come."""
+        return self._closed
+
+    def put(self, came: Came) -> bool:
+        """Add one, when there is room; False if nobody wants it any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or not self._held or self._bytes < self._most)
+            if self._closed:
+                return False
+            self._held.append(came)
+            self._bytes += came.section.nbytes
+            self._changed.notify_all()
+        self._news()
+        return True
+
+    def close(self, error: BaseException | None = None, drop: bool = False) -> None:
+        """No more will come, because of this; what is held can still be taken, unless it is to be dropped."""
+        with self._changed:
+            if not self._closed:
+                self._closed, self._error = True, error
+            if drop:
+                self._held.clear()
+                self._error = None
+            self._changed.notify_all()
+        self._news()
+
+    def take(self, seconds: float | None) -> Came | None:
+        """The next one; None at the end. Raises TimeoutError if none came in that time, and why it ended badly."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: bool(self._held) or self._closed, seconds):
+                raise TimeoutError
+            if self._held:
+                came = self._held.popleft()
+                self._bytes -= came.section.nbytes
+                self._changed.notify_all()
+                return came
+            if self._error is not None:
+                raise self._error
+            return None
+
+    def _news(self) -> None:
+        if (tell := self.on_news) is not None:
+            tell()
+
+
+class Subscription:
+    """A stream that comes in. Iterate for rows, or `batches()`, `pandas()`, `sections()`; they share one position.
+
+    One thread iterates; any thread may `stop()`.
+    """
+
+    def __init__(self, route: Route, stream: str, reading: Reading | None = None, clock: Clock | None = None) -> None:
+        self.reading = reading or Reading()
+        found = located(route, stream, clock)
+        self.stream = found.stream
+        self.schema: pa.Schema = pa.schema([])
+        self.gaps = 0  # how often the stream did not go on where it was
+        self.lost = 0  # tuples that never came, as far as that is known
+        self.jumps = 0  # how often a recovery left ids out: tuples are missing, or came again
+        self.reconnects = 0
+        self.ended = False  # whether the stream itself has ended, and its last section was taken
+        self._route = route
+        self._clock = clock or WallClock()
+        self._buffer = Buffer(self.reading.buffer_bytes)
+        self._link: Link | None = None
+        self._feed: wire.Subscription | None = None
+        self._places = Places(found, self._locate)
+        self._incarnation = 0  # the highest seen
+        self._stopped = threading.Event()
+        self._opened = threading.Event()
+        start = self.reading.start
+        self._start: Start = ("oldest" if self.reading.reader else "newest") if start is None else start
+        self._epoch: str | None = None
+        self._anew = True  # whether to subscribe at `_start`, not at the place behind what was read
+        self._next = 0  # that place, once there is an epoch
+        self._boundary = FIRST_TIME
+        self._current: Section | None = None
+        self._position = 0  # the id behind what was handed out
+        self._had = 0  # the id behind what the program has done with, as it came back for more
+        self._life = 0  # of what was handed out; `gaps` is that of what is being read
+        self._acked = -1
+        self._next_ack = 0.0
+        self._thread = threading.Thread(target=self._read, name=f"borealis-subscription {self.stream}", daemon=True)
+        self._thread.start()
+        self._opened.wait()
+        if self._epoch is None:
+            self._buffer.take(0)  # raises why
+
+    # -- for the program
+
+    @property
+    def position(self) -> int:
+        """The id of the tuple that will be handed out next: start here to go on."""
+        return self._position
+
+    @property
+    def epoch(self) -> str:
+        """Which life of the stream the ids are of."""
+        return self._epoch or ""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self.rows()
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Row by row, as dicts."""
+        while (section := self.take()) is not None:
+            yield from self.hand_out(section)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """As Arrow record batches, as they come."""
+        while (section := self.take()) is not None:
+            yield self.whole(section)
+
+    def pandas(self) -> Iterator[Any]:
+        """As pandas data frames, as they come."""
+        for batch in self.batches():
+            yield batch.to_pandas()
+
+    def sections(self) -> Iterator[Section]:
+        """As sections: tuples with their ids and times, and the boundaries among them."""
+        while (section := self.take(boundaries=True)) is not None:
+            self.whole(section)
+            yield section
+
+    def read(self, timeout: float | None = None) -> pa.RecordBatch | None:
+        """The next batch; None if none came within so many seconds, or the stream has ended (see `ended`)."""
+        try:
+            section = self.take(timeout)
+        except TimeoutError:
+            return None
+        return None if section is None else self.whole(section)
+
+    def ack(self, upto: int | None = None) -> None:
+        """This named reader needs nothing before `upto` (by default all that was handed out), whatever happens."""
+        if self.reading.reader is None:
+            raise StreamError(
+                f"a reader without a name of {self.stream} has nothing to acknowledge", hint="give reader="
+            )
+        upto = self.position if upto is None else upto
+        if upto <= self._acked:
+            return
+        link = self._link
+        if link is None:
+            raise WireError(f"not connected to {self.stream} now", hint="acknowledge again later; nothing is lost")
+        if link.life != self._life:
+            raise GoneError(f"{self.stream} has begun anew: what came before cannot be acknowledged any more")
+        link.peer.ack(Ack(stream=self.stream, reader=self.reading.reader, level=1, upto=upto))
+        self._acked = upto
+
+    def stop(self) -> None:
+        """End it; iterations end. What was read ahead and not handed out is dropped."""
+        self.ack_what_was_had(now=True)
+        self._stopped.set()
+        self._buffer.close(drop=True)
+        if (feed := self._feed) is not None:
+            feed.cancel()
+        if not self._thread.is_alive():
+            self._hang_up()
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # -- what other forms of iteration are made of
+
+    @property
+    def running(self) -> bool:
+        """Whether more may come."""
+        return not self._buffer.closed
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection now; if not, another one is being tried."""
+        return self._feed is not None
+
+    def on_news(self, tell: Callable[[], None]) -> None:
+        """Call this from the reading thread when there may be something to take."""
+        self._buffer.on_news = tell
+        tell()
+
+    def take(self, timeout: float | None = None, *, boundaries: bool = False, ack: bool = True) -> Section | None:
+        """What is left of the section that was begun, or the next; None at the end. Asking means: I am done so far."""
+        while True:
+            current, self._had = self._current, self._position
+            if current is not None and self._position < current.stop:
+                return current.since(self._position)
+            if ack:
+                self.ack_what_was_had()
+            seconds = self.reading.timeout if timeout is None else timeout
+            try:
+                came = self._buffer.take(seconds)
+            except TimeoutError:
+                raise TimeoutError(f"nothing came on {self.stream} for {seconds} s") from None
+            if came is None:
+                if ack:
+                    self.ack_what_was_had(now=True)
+                return None
+            section = came.section
+            if came.life != self._life:
+                self._life, self._acked, self._had = came.life, -1, section.first
+            self._current, self._position = section, section.first
+            self.ended = section.ended
+            if boundaries or len(section):
+                return section
+
+    def whole(self, section: Section) -> pa.RecordBatch:
+        """All of a section at once."""
+        self._position = section.stop
+        return self.dressed(section)
+
+    def hand_out(self, section: Section) -> Iterator[dict[str, Any]]:
+        """A section's rows, counted as they go."""
+        for row in self.dressed(section).to_pylist():
+            self._had, self._position = self._position, self._position + 1
+            yield row
+
+    def dressed(self, section: Section) -> pa.RecordBatch:
+        """A section's tuples as the program wants them, with or without header."""
+        if not self.reading.headers:
+            return section.rows
+        table = with_header(pa.table(section.rows), section.first, section.time)
+        return table.combine_chunks().to_batches()[0]
+
+    @property
+    def wants_to_ack(self) -> bool:
+        """Whether it is time for an acknowledgement."""
+        named = self.reading.reader is not None and self.reading.auto_ack
+        return named and self._had > self._acked and self._clock.now() >= self._next_ack
+
+    def ack_what_was_had(self, now: bool = False) -> None:
+        """Acknowledge under the reader's name, now and then. A lost acknowledgement is made good by the next."""
+        if now:
+            self._next_ack = self._clock.now()
+        if not self.wants_to_ack:
+            return
+        self._next_ack = self._clock.now() + ACK_EVERY_S
+        with contextlib.suppress(WireError, StreamError):
+            self.ack(self._had)
+
+    # -- the thread that reads
+
+    def _read(self) -> None:
+        error: BaseException | None = None
+        try:
+            self._read_on()
+        except BaseException as failure:
+            error = failure
+        finally:
+            if not self._ending_well(error):
+                self._hang_up()
+        self._buffer.close(error)
+        self._opened.set()
+
+    def _ending_well(self, error: BaseException | None) -> bool:
+        """A named reader still needs the connection for its last acknowledgements."""
+        return error is None and self.reading.reader is not None and not self._stopped.is_set()
+
+    def _read_on(self) -> None:
+        patience, places = self.reading.retries, self._places
+        backoff = Backoff(Retries(patience.first_s, patience.most_s, min(FIRST_S, patience.give_up_s)), self._clock)
+        while not self._stopped.is_set():
+            try:
+                if (place := places.next()) is not None:
+                    with self._open(place) as feed:
+                        self._opened.set()
+                        backoff = Backoff(patience, self._clock)
+                        self._follow(feed)
+                        return
+            except BorealisError as error:
+                if self._stopped.is_set():
+                    return
+                self._prepare(error)
+                places.lost(error)
+                self._hang_up()
+            if places.exhausted:
+                self._stopped.wait(places.pause(backoff))
+
+    def _open(self, address: str) -> wire.Subscription:
+        wanted = Subscribe(
+            stream=self.stream,
+            start=self._start if self._anew else self._next,
+            boundary=self._boundary,
+            epoch=None if self._anew else self._epoch,
+            incarnation=self._incarnation,
+            reader=self.reading.reader,
+        )
+        peer = self._route.peer(address)
+        self._link = Link(peer, self.gaps)
+        feed = self._feed = peer.subscribe(wanted)
+        if self._stopped.is_set():  # `stop` may have come when there was nothing to cancel
+            feed.cancel()
+        self._places.found()
+        self._incarnation = max(self._incarnation, feed.incarnation)
+        self.reconnects += self._epoch is not None
+        if self._anew:
+            if feed.epoch == self._epoch and not is_jump(self._next, feed.next_id):
+                self.lost += max(0, feed.next_id - self._next)
+            if self._epoch is None:
+                self._position = self._had = feed.next_id
+            self._epoch, self._next, self._anew = feed.epoch, feed.next_id, False
+            self.schema = feed.schema
+        return feed
+
+    def _locate(self) -> Location:
+        return self._route.locate(self.stream)
+
+    def _follow(self, feed: wire.Subscription) -> None:
+        """Take what comes, until the stream ends or nobody wants more of it."""
+        lost, jumps = self.lost, self.jumps
+        for section in feed:
+            self.lost, self.jumps = lost + feed.lost, jumps + feed.jumps
+            self._next, self._boundary = section.stop, section.final
+            if not self._buffer.put(Came(section, self.gaps)):
+                return
+
+    def _prepare(self, error: BorealisError) -> None:
+        """Get ready to try again after this error; raises it where that would be in vain, or wrong."""
+        if isinstance(error, GoneError):
+            if self.reading.on_gap == "raise" or self._epoch is None:
+                raise error
+            self.gaps += 1
+            self._anew, self._start, self._boundary = True, "oldest", FIRST_TIME
+            return
+        said_by_coordinator = getattr(error, "status", None) is not None
+        not_there_yet = isinstance(error, StreamError) and self._epoch is not None and not said_by_coordinator
+        again = is_temporary(error) or isinstance(error, MovedError | StandbyError) or not_there_yet
+        if isinstance(error, ReplacedError) or not again:
+            raise error
+
+    def _hang_up(self) -> None:
+        link, self._link, self._feed = self._link, None, None
+        if link is not None:
+            link.peer.close()

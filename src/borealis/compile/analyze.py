@@ -1,0 +1,79 @@
+"""The types of all arrows of a diagram."""
+
+from __future__ import annotations
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, IntegralType, NumericType, StructType, TimestampType
+
+from borealis.compile.boxes import batch_arrows, form_of
+from borealis.compile.expressions import translate_time
+from borealis.compile.hidden_columns import hidden, visible
+from borealis.compile.types import empty, first_line, require_carried, show, told
+from borealis.diagram.spec import Input, Spec
+from borealis.errors import DiagramError
+from borealis.kernels.time_of import TimeOf
+
+TIMES_ARE_MADE_BY = (
+    "times are made by to_timestamp (of text, also in a format such as 'dd/MM/yyyy HH:mm:ss', or of seconds), "
+    "timestamp_seconds, timestamp_millis, timestamp_micros, CAST, CASE, coalesce, concat, substring and arithmetic"
+)
+
+
+def analyze(spec: Spec, spark: SparkSession, times: dict[str, TimeOf] | None = None) -> dict[str, StructType]:
+    """The Spark schema of every arrow, by the input or box it comes from; raises on the first that does not type.
+
+    `times` is filled with how each input's rows get their times.
+    """
+    frames: dict[str, DataFrame] = {}
+    for one in spec.inputs:
+        frames[one.name] = frames[f"{one.name}.late"] = empty(spark, input_schema(one))
+        time = time_of(one, spark)
+        if times is not None:
+            times[one.name] = time
+    for box in spec.topological():
+        sources = [frames[s] for s in box.sources]
+        form_of(box).check(box, sources)
+        with told(box, [c for s in sources for c in s.columns]):
+            found = batch_arrows(box, [hidden(s) for s in sources])
+        for arrow, out in found.items():
+            schema = visible(out).schema
+            require_carried(box, schema)
+            frames[arrow] = empty(spark, schema)
+    return {name: frame.schema for name, frame in frames.items()}
+
+
+def input_schema(one: Input) -> StructType:
+    """The declared columns as Spark types."""
+    try:
+        schema = StructType.fromDDL(one.columns)
+    except PySparkException as error:
+        raise DiagramError(
+            f"input '{one.name}': {first_line(error)}", hint="columns are Spark SQL: 'ts TIMESTAMP, n INT'"
+        ) from error
+    if one.time_expression is None and not isinstance(schema[one.time].dataType, TimestampType):
+        raise DiagramError(f"input '{one.name}': time column '{one.time}' is not a TIMESTAMP", hint="declare it so")
+    return schema
+
+
+def time_of(one: Input, spark: SparkSession) -> TimeOf:
+    """How an input's rows get their times; an expression is typed by Spark, and must have an Arrow twin."""
+    sql = one.time_expression
+    if sql is None:
+        return TimeOf(one.time)
+    frame = empty(spark, input_schema(one))
+    with told(one, frame.columns, sql):
+        kind = frame.select(F.expr(sql).alias("x")).schema["x"].dataType
+    if not isinstance(kind, TimestampType):
+        raise one.wrong(f"its time `{sql}` is {show(kind)}, not TIMESTAMP", f"make it one: {_makers(kind, sql)}")
+    twin = translate_time(frame, sql)
+    if twin is None:
+        raise one.wrong(f"its time `{sql}` cannot be computed where rows come in", TIMES_ARE_MADE_BY)
+    return TimeOf(sql, twin)
+
+
+def _makers(kind: DataType, sql: str) -> str:
+    if isinstance(kind, IntegralType):
+        return f"timestamp_seconds({sql}), timestamp_millis({sql}) or timestamp_micros({sql})"
+    return f"timestamp_seconds({sql})" if isinstance(kind, NumericType) else f"to_timestamp({sql})"

@@ -1,0 +1,22 @@
+"""Filter: a predicate, in Arrow where it has a twin there, else in Catalyst."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from borealis.compile.lowering import Lowering
+from borealis.compile.types import require_boolean, type_of
+from borealis.diagram.boxes.filter import Filter
+
+
+def check(box: Filter, sources: list[DataFrame]) -> None:
+    require_boolean(box, type_of(sources[0], box.predicate, box), box.predicate)
+
+
+def batch(box: Filter, inputs: list[DataFrame]) -> DataFrame:
+    return inputs[0].where(F.expr(box.predicate))
+
+
+def lower(box: Filter, low: Lowering) -> None:
+    low.filter(box, box.sources[0], box.name, box.predicate)

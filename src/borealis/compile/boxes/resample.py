@@ -1,0 +1,141 @@
+"""Resample: what the second stream gives as a map, waiting and looking up as a kernel, results as a map behind it."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import NumericType, StructType
+
+from borealis.compile.boxes.aggregate import batch_call, check_call, lowered
+from borealis.compile.boxes.bsort import has_order
+from borealis.compile.hidden_columns import POSITION
+from borealis.compile.lowering import Lowering
+from borealis.compile.types import show, type_of
+from borealis.diagram.boxes.resample import Resample
+from borealis.kernels.resample import VALUE, ResampleKernel
+from borealis.kernels.step import schema_text
+from borealis.tuples import TIME
+
+ROW = "__row"  # tells the tuples of the first stream apart
+WHEN = "__when"  # the time of a tuple of the second
+
+
+def check(box: Resample, sources: list[DataFrame]) -> None:
+    first, second = (source.schema for source in sources)
+    for name in box.by:
+        kinds = [schema[name].dataType for schema in (first, second)]
+        if kinds[0] != kinds[1]:
+            seen = f"'{name}' is {show(kinds[0])} in '{box.sources[0]}' and {show(kinds[1])} in '{box.sources[1]}'"
+            raise box.wrong(seen, "cast one of them with a map before the resample")
+        if kinds[0].typeName() in ("array", "map", "struct", "variant"):
+            raise box.wrong(f"cannot group by '{name}', {show(kinds[0])}", "group by one of its fields")
+    if box.value is not None:
+        kind = second[box.value].dataType
+        if box.how == "linear" and not isinstance(kind, NumericType):
+            raise box.wrong(f"'{box.value}' is {show(kind)}, which has no values in between", "say how='previous'")
+        if not has_order(kind):
+            raise box.wrong(f"'{box.value}' is {show(kind)}, which has no order", "take one of its fields")
+    for call in box.calls:
+        for argument in call.arguments:
+            kind = type_of(sources[1], argument, box)
+            if not has_order(kind):
+                raise box.wrong(f"`{argument}` is {show(kind)}, which has no order", "take one of its fields")
+        check_call(box, call, sources[1])
+
+
+def values(box: Resample) -> dict[str, str]:
+    """What is taken from the second stream, beside its keys."""
+    if box.value is not None:
+        return {VALUE: f"CAST(`{box.value}` AS DOUBLE)" if box.how == "linear" else f"`{box.value}`"}
+    arguments = dict.fromkeys(argument for call in box.calls for argument in call.arguments) or {"1": None}  # to count
+    return {f"__x{i}": argument for i, argument in enumerate(arguments)}
+
+
+# -- the batch form
+
+
+def batch(box: Resample, inputs: list[DataFrame]) -> DataFrame:
+    """A join by the window, then one group for each tuple of the first stream."""
+    names = [c for c in inputs[0].columns if c not in (TIME, POSITION)]
+    taken = values(box)
+    keys = [F.col(f"`{name}`").alias(f"__k{i}") for i, name in enumerate(box.by)]
+    second = inputs[1].select(
+        *keys, *(F.expr(text).alias(name) for name, text in taken.items()), F.col(TIME).alias(WHEN)
+    )
+    near = F.expr(f"{WHEN} > {TIME} - {box.window_us}L AND {WHEN} < {TIME} + {box.window_us}L")
+    for i, name in enumerate(box.by):
+        near = near & (F.col(f"`{name}`") == F.col(f"__k{i}"))
+    if box.value is not None:
+        near = near & F.col(VALUE).isNotNull()
+    pairs = inputs[0].withColumn(ROW, F.monotonically_increasing_id()).join(second, near, "left")
+    own = [F.first(F.col(f"`{name}`")).alias(f"__c{i}") for i, name in enumerate(names)]
+    hidden = [F.first(name).alias(name) for name in (TIME, POSITION)]
+    found = pairs.groupBy(ROW).agg(*own, *hidden, *(_picks() if box.value is not None else _calls(box)))
+    first = [F.col(f"__c{i}").alias(name) for i, name in enumerate(names)]
+    if box.value is not None:
+        added = [F.expr(_POINT[str(box.how)]).alias(box.added(names)[0])]
+        return found.select(*first, *added, F.expr(f"{TIME} + {box.waits_us}L").alias(TIME), POSITION)
+    visible = found.select(*first, *(f"__a{i}" for i in range(len(box.calls))), TIME, POSITION)
+    added = [F.expr(text).alias(name) for name, text in box.finals.items()]
+    own = [F.col(f"`{name}`") for name in names]
+    return visible.select(*own, *added, F.expr(f"{TIME} + {box.waits_us}L").alias(TIME), POSITION)
+
+
+def _picks() -> list[Column]:
+    """The last before and the first after, of several at one time the greatest."""
+    before, after = f"FILTER (WHERE {WHEN} <= {TIME})", f"FILTER (WHERE {WHEN} >= {TIME})"
+    return [
+        F.expr(f"max({WHEN}) {before}").alias("__t0"),
+        F.expr(f"max_by({VALUE}, struct({WHEN}, {VALUE})) {before}").alias("__v0"),
+        F.expr(f"min({WHEN}) {after}").alias("__t1"),
+        F.expr(f"max_by({VALUE}, struct(-{WHEN}, {VALUE})) {after}").alias("__v1"),
+    ]
+
+
+_POINT = {
+    "previous": "__v0",
+    "nearest": f"CASE WHEN __t1 IS NULL OR {TIME} - __t0 <= __t1 - {TIME} THEN __v0 ELSE __v1 END",
+    "linear": f"CASE WHEN __t0 = __t1 THEN __v0 ELSE __v0 + (__v1 - __v0) "
+    f"* (CAST({TIME} - __t0 AS DOUBLE) / CAST(__t1 - __t0 AS DOUBLE)) END",
+}
+
+
+def _calls(box: Resample) -> list[Column]:
+    """The aggregates over the pairs; first and last go by time, then by the values of all arguments."""
+    order = f"struct({', '.join([WHEN, *values(box)])})"
+    column_of = {argument: name for name, argument in values(box).items()}
+    calls = [call._replace(arguments=tuple(column_of[a] for a in call.arguments)) for call in box.calls]
+    near = f"FILTER (WHERE {WHEN} IS NOT NULL)"
+    return [batch_call(call, order, near).alias(f"__a{i}") for i, call in enumerate(calls)]
+
+
+# -- the steps
+
+
+def lower(box: Resample, low: Lowering) -> None:
+    first, second = box.sources
+    given = f"{box.name}~values"
+    low.map(box, second, given, [*((name, f"`{name}`") for name in box.by), *values(box).items()])
+    schema = low.schema(first)
+    names = schema.names
+    calls, texts = lowered(box.calls, {argument: name for name, argument in values(box).items()})
+    options = {
+        "first": schema_text(low.arrow(first)),
+        "second": schema_text(low.arrow(given)),
+        "by": list(box.by),
+        "window": box.window_us,
+        "how": box.how,
+        "calls": calls,
+    }
+    found = StructType([*schema.fields, *_added(texts, low.empty(given)).fields])
+    out, tables = f"{box.name}~found", ResampleKernel.tables
+    low.stateful("resample", box, [first, given], out, found, by=[box.by, box.by], options=options, tables=tables)
+    finals = {box.added(names)[0]: VALUE} if box.value is not None else box.finals
+    low.map(box, out, box.name, [*((name, f"`{name}`") for name in names), *finals.items()])
+
+
+def _added(texts: list[str], second: DataFrame) -> StructType:
+    """What the kernel adds to a tuple of the first stream: these aggregates."""
+    if not texts:
+        return second.select(VALUE).schema
+    return second.agg(*(F.expr(text).alias(f"__a{i}") for i, text in enumerate(texts))).schema

@@ -1,0 +1,72 @@
+"""SQL-write: a kernel that writes, then a filter for what was written and one for what was refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructType
+
+from borealis.compile.hidden_columns import POSITION
+from borealis.compile.lowering import Lowering
+from borealis.compile.types import show
+from borealis.diagram.boxes.sql_read import SqlRead
+from borealis.diagram.boxes.sql_write import BAD, REASON, SqlWrite
+from borealis.diagram.statements import anchored, parameters
+from borealis.kernels.sql_write import REASON as WHY
+from borealis.tuples import TIME
+
+PLAIN = (
+    *("tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "string", "binary", "boolean", "date"),
+    *("timestamp", "timestamp_ntz"),
+)
+
+
+def check(box: SqlWrite, sources: list[DataFrame]) -> None:
+    require_plain(box, sources[0].schema)
+
+
+def require_plain(box: SqlWrite | SqlRead, schema: StructType) -> None:
+    """Refuse parameters that no database has a type for."""
+    for name in parameters(box.statement):
+        kind = schema[name].dataType
+        if kind.simpleString().split("(")[0] not in PLAIN:
+            hint = f'make it text before: map({name}="to_json({name})", ...)'
+            raise box.wrong(f"parameter ':{name}' is {show(kind)}, and a database takes plain values", hint)
+
+
+def batch(box: SqlWrite, inputs: list[DataFrame]) -> dict[str, DataFrame]:
+    """It passes rows on and writes nothing: a backfill must not repeat what the stream has written."""
+    columns = [F.col(f"`{c}`") for c in inputs[0].columns if c not in (TIME, POSITION)]
+    nobody = inputs[0].where(F.lit(False)).select(*columns, F.lit(None).cast("string").alias(REASON), TIME, POSITION)
+    return {box.name: inputs[0], box.name + BAD: nobody}
+
+
+def lower(box: SqlWrite, low: Lowering) -> None:
+    source, judged = box.sources[0], f"{box.name}~judged"
+    schema = low.schema(source)
+    options = asking(box)
+    out = StructType([*schema.fields]).add(WHY, StringType())
+    # one bucket writes all rows, so that they come into the database in the order of the stream
+    low.stateful("sql_write", box, [source], judged, out, by=[()], options=options, tables=())
+    part(box, low, judged, schema.names, schema.names)
+
+
+def asking(box: SqlWrite | SqlRead) -> dict[str, Any]:
+    """What both kernels must know; a file is where the node says it is, wherever its workers run."""
+    return {
+        "statement": box.statement,
+        "database": anchored(box.database, Path.cwd()),
+        "give_up": box.give_up_us,
+    }
+
+
+def part(box: SqlWrite | SqlRead, low: Lowering, judged: str, good: list[str], bad: list[str]) -> None:
+    """What went well to the box's own arrow, the rest to the other one with the reason."""
+    low.filter(box, judged, f"{box.name}~good", f"{WHY} IS NULL")
+    low.map(box, f"{box.name}~good", box.name, [(name, f"`{name}`") for name in good])
+    low.filter(box, judged, f"{box.name}~bad", f"{WHY} IS NOT NULL")
+    columns = [(name, f"`{name}`") for name in bad]
+    low.map(box, f"{box.name}~bad", box.name + BAD, [*columns, (REASON, WHY)])

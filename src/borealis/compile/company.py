@@ -1,0 +1,52 @@
+"""Which trains can wait for company: those of which nothing can come yet, whatever is in their rows.
+
+A window's result comes when the boundary reaches the window's end. Where every way through a unit leads through such
+windows, rows that arrive before that change state and no more; it is all the same for its readers whether they are
+taken in one by one or together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from borealis.diagram.spec import LATE
+from borealis.kernels.aggregate import oldest_needed
+from borealis.kernels.program import Program
+
+STATELESS = ("filter", "map", "union")
+GivesNothing = Callable[[Mapping[str, int], Mapping[str, int]], bool]  # of inputs' boundaries: as they stand, and then
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """An aggregate: the inputs whose boundaries reach it, and its windows."""
+
+    inputs: frozenset[str]
+    size: int
+    slide: int
+
+    def oldest(self, boundaries: Mapping[str, int]) -> int:
+        return oldest_needed(min(boundaries[name] for name in self.inputs), self.size, self.slide)
+
+
+def gives_nothing(program: Program) -> GivesNothing | None:
+    """Tells whether nothing comes of a train that is known by its inputs' boundaries; None: of any train may.
+
+    Late tuples are the asker's business: whatever they pass through, they are not asked about.
+    """
+    if len(program.levels) != 1:
+        return None
+    inputs = {name: frozenset((name.removesuffix(LATE),)) for name in program.inputs}
+    behind = {name: name.endswith(LATE) for name in program.inputs}  # flows that have nothing before a window ends
+    windows: list[_Windows] = []
+    for step in program.levels[0].steps:
+        inputs[step.out] = frozenset().union(*(inputs[source] for source in step.sources))
+        if step.op == "aggregate":
+            windows.append(_Windows(inputs[step.out], step.options["size"], step.options["slide"]))
+        elif step.op not in STATELESS:
+            return None
+        behind[step.out] = step.op == "aggregate" or all(behind[source] for source in step.sources)
+    if not windows or not all(behind[port.flow] for port in program.levels[0].leave):
+        return None
+    return lambda before, after: all(one.oldest(before) == one.oldest(after) for one in windows)

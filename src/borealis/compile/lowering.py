@@ -1,0 +1,311 @@
+"""What boxes are lowered to: flows, kernel steps and Catalyst steps, on as few levels as they can do with.
+
+A stateless step with an exact Arrow twin runs among the kernels; any other is left to Catalyst, and what follows it
+waits for the next level. Files in `compile/boxes` say for each box which steps it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from borealis.compile.expressions import translate_all
+from borealis.compile.per_tuple import require_per_tuple
+from borealis.compile.types import empty, nullable, require_nullable, told
+from borealis.diagram.boxes.base import Box
+from borealis.kernels.expr import to_json
+from borealis.kernels.program import Level, Port, Program
+from borealis.kernels.step import Step, schema_text
+from borealis.state.delta import TableSpec
+
+
+@dataclass(frozen=True)
+class CatalystStep:
+    """A stateless step that Spark runs: a filter (`predicate`) or a map (`exprs`)."""
+
+    box: str
+    schema: StructType  # of what it reads
+    predicate: str | None = None
+    exprs: tuple[tuple[str, str], ...] = ()
+    as_json: bool = True  # Spark can write what it reads as JSON
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Its expressions, as the user wrote them."""
+        return tuple(text for _, text in self.exprs) if self.predicate is None else (self.predicate,)
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A flow that comes out of Catalyst: where it started, and what Catalyst does to it on the way."""
+
+    origin: str
+    steps: tuple[CatalystStep, ...]
+
+
+@dataclass(frozen=True)
+class Outlet:
+    """Where the commit finds an output: the tag of its parcels or rows."""
+
+    tag: int
+    flow: str
+    schema: pa.Schema
+
+
+@dataclass
+class _Flow:
+    schema: StructType
+    level: int
+    parted: bool
+    channel: Channel | None = None
+
+
+@dataclass
+class _Draft:
+    arrive: list[tuple[int, str, str]] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    leave: list[Port] = field(default_factory=list)
+
+
+class Lowering:
+    """The program of a unit while its boxes are added to it, upstream first.
+
+    Without a keyed box (`shared`) each bucket takes its share of the rows; with one, each reads all and keeps its keys.
+    """
+
+    def __init__(self, spark: SparkSession, buckets: int, *, shared: bool, aside: bool) -> None:
+        self.spark, self.buckets, self.shared, self.aside = spark, buckets, shared, aside
+        self.catalyst: dict[int, tuple[tuple[CatalystStep, ...], StructType]] = {}
+        self.tables: dict[str, tuple[TableSpec, ...]] = {}
+        self.where: dict[str, str] = {}
+        self.hinders: str | None = None  # what keeps the unit from a lane: the first thing that takes a second level
+        self._inputs: dict[str, pa.Schema] = {}
+        self._flows: dict[str, _Flow] = {}
+        self._drafts: list[_Draft] = [_Draft()]
+        self._bounds: list[tuple[str, tuple[str, ...]]] = []
+        self._tags = 0
+        self._arrived: dict[tuple[str, int, tuple[str, ...] | None], str] = {}
+
+    def add_input(self, name: str, schema: StructType) -> None:
+        """A flow that the unit reads."""
+        self._flows[name] = _Flow(nullable(schema), 0, self.shared)
+        self._inputs[name] = self.arrow(name)
+
+    # -- for boxes
+
+    def schema(self, flow: str) -> StructType:
+        """The columns of a flow, as Spark has them."""
+        return self._flows[flow].schema
+
+    def arrow(self, flow: str) -> pa.Schema:
+        """The columns of a flow, as Arrow has them."""
+        return to_arrow(self._flows[flow].schema)
+
+    def empty(self, flow: str) -> DataFrame:
+        """A frame with a flow's columns and no rows, to ask Spark about expressions."""
+        return empty(self.spark, self._flows[flow].schema)
+
+    def filter(self, box: Box, source: str, out: str, predicate: str) -> None:
+        """A stateless step: the rows for which the predicate is true."""
+        self._stateless(box, source, out, CatalystStep(box.name, self.schema(source), predicate=predicate))
+
+    def map(self, box: Box, source: str, out: str, exprs: Iterable[tuple[str, str]]) -> None:
+        """A stateless step: new columns."""
+        self._stateless(box, source, out, CatalystStep(box.name, self.schema(source), exprs=tuple(exprs)))
+
+    def union(self, box: Box, sources: Sequence[str], out: str) -> None:
+        """All rows of flows that have the same columns."""
+        level = max(self._flows[s].level for s in sources)
+        parted = any(self._flows[s].parted for s in sources)
+        local = tuple(self._at(s, level, None) for s in sources)
+        self._bounds.append((out, tuple(sources)))
+        self._step("union", box, out, local, self._flows[sources[0]].schema, level, parted, {})
+
+    def stateful(
+        self,
+        op: str,
+        box: Box,
+        sources: Sequence[str],
+        out: str,
+        schema: StructType,
+        *,
+        by: Sequence[Sequence[str]],
+        options: dict[str, Any],
+        tables: tuple[TableSpec, ...],
+    ) -> None:
+        """A step of the kernel `op`, keyed by the columns `by` of each source: rows go to the bucket of their key."""
+        many = self.buckets > 1
+        level = max(self._flows[s].level + (many and self._flows[s].parted) for s in sources)
+        if level and not any(self._flows[s].level for s in sources):
+            self._hinder(f"box '{box.name}' needs its rows by another key, so they change buckets")
+        moves = [many and (self._flows[s].parted or self._flows[s].level < level) for s in sources]
+        local = tuple(
+            self._at(s, level, tuple(key) if move else None) for s, key, move in zip(sources, by, moves, strict=True)
+        )
+        self._bounds.append((out, tuple(sources)))
+        keys = [list(key) for key in by]
+        self._step(op, box, out, local, nullable(schema), level, True, options | {"buckets_by": keys})
+        self.tables[box.name] = tables
+
+    def alone(self, op: str, box: Box, source: str, out: str, schema: StructType, *, options: dict[str, Any]) -> None:
+        """A step of the kernel `op` that looks at each row alone and keeps nothing: any bucket may have any row."""
+        flow = self._flows[source]
+        local = self._at(source, flow.level, None)
+        self._bounds.append((out, (source,)))
+        self._step(op, box, out, (local,), nullable(schema), flow.level, True, options)
+        self.tables[box.name] = ()
+
+    # -- the whole
+
+    def program(self) -> Program:
+        """All of it."""
+        return Program(
+            self.buckets,
+            self.shared,
+            {name: schema_text(schema) for name, schema in self._inputs.items()},
+            tuple(self._bounds),
+            tuple(Level(tuple(d.arrive), tuple(d.steps), tuple(d.leave)) for d in self._drafts),
+            self.aside,
+        )
+
+    @property
+    def inputs(self) -> dict[str, pa.Schema]:
+        """The columns of what it reads."""
+        return self._inputs
+
+    def add_outlets(self, outputs: dict[str, str], hidden: tuple[str, ...]) -> dict[str, Outlet]:
+        """Where each output, given with its flow, will be found; `hidden` is what its parcels carry beside the rows."""
+        last = max((i for i, d in enumerate(self._drafts) if d.steps or d.arrive), default=0)
+        made: dict[str, int] = {}
+        outlets = {}
+        for output, name in outputs.items():
+            flow = self._flows[name]
+            if name not in made:
+                if flow.channel is not None and flow.level > last and (name, flow.level, None) not in self._arrived:
+                    self._send_rows(flow.channel, flow.level)  # straight from Catalyst to the commit
+                else:
+                    self._at(name, flow.level, None)
+                    self._tags += 1
+                    whole = not flow.parted and self.buckets > 1
+                    text = schema_text(to_arrow(flow.schema))
+                    port = Port(self._tags, name, text, slice_=whole, hidden=hidden)
+                    self._draft(flow.level).leave.append(port)
+                made[name] = self._tags
+            outlets[output] = Outlet(made[name], name, to_arrow(flow.schema))
+        return outlets
+
+    # -- steps and levels
+
+    def _stateless(self, box: Box, source: str, out: str, step: CatalystStep) -> None:
+        flow = self._flows[source]
+        frame = empty(self.spark, flow.schema)
+        texts = {"": step.predicate} if step.predicate is not None else dict(step.exprs)
+        schema = flow.schema
+        if step.predicate is None:
+            with told(box, frame.columns):
+                made = frame.select(*(F.expr(text).alias(name) for name, text in step.exprs))
+            require_per_tuple(box, made)
+            schema = nullable(made.schema)
+        self._bounds.append((out, (source,)))
+        step = replace(step, as_json=self._is_json(frame))
+        if flow.channel is not None:
+            require_nullable(box, schema)
+            channel = Channel(flow.channel.origin, (*flow.channel.steps, step))
+            self._flows[out] = _Flow(schema, flow.level, True, channel)
+            self._note(box, "Catalyst")
+            return
+        exprs = translate_all(frame, texts)
+        if any(e is None for e in exprs.values()):
+            require_nullable(box, flow.schema)
+            require_nullable(box, schema)
+            self._flows[out] = _Flow(schema, flow.level + 1, True, Channel(source, (step,)))
+            self._note(box, "Catalyst")
+            first = next(text for name, text in texts.items() if exprs[name] is None)
+            self._hinder(f"box '{box.name}' leaves `{' '.join(str(first).split())}` to Catalyst")
+            return
+        twins = {name: to_json(e) for name, e in exprs.items() if e is not None}
+        options: dict[str, Any] = {"texts": texts}  # as the user wrote them, for errors
+        if step.predicate is not None:
+            op, options["predicate"] = "filter", twins[""]
+        else:
+            op, options["exprs"] = "map", list(twins.items())
+        self._step(op, box, out, (source,), schema, flow.level, flow.parted, options)
+
+    def _is_json(self, frame: DataFrame) -> bool:
+        """Whether Spark can write a frame's rows as JSON, for those that fail."""
+        try:
+            return not self.aside or bool(frame.select(F.to_json(F.struct("*"))).columns)
+        except AnalysisException:
+            return False
+
+    def _step(
+        self,
+        op: str,
+        box: Box,
+        out: str,
+        sources: tuple[str, ...],
+        schema: StructType,
+        level: int,
+        parted: bool,
+        options: dict[str, Any],
+    ) -> None:
+        step = Step(op, out, sources, box.name, parted, schema_text(to_arrow(schema)), options)
+        self._draft(level).steps.append(step)
+        self._flows[out] = _Flow(schema, level, parted)
+        self._note(box, "kernel in the source" if level == 0 else f"kernel in level {level}")
+
+    def _at(self, name: str, level: int, key: tuple[str, ...] | None) -> str:
+        """The flow's name at a level, making it arrive there if it does not start there."""
+        flow = self._flows[name]
+        if flow.channel is not None and (name, flow.level, None) not in self._arrived:
+            self._send_rows(flow.channel, flow.level)
+            self._draft(flow.level).arrive.append((self._tags, name, schema_text(to_arrow(flow.schema))))
+            self._arrived[name, flow.level, None] = name
+        if level == flow.level and key is None:
+            return name
+        if (name, level, key) not in self._arrived:
+            alias = name if key is None else f"{name}@{level}/{','.join(key)}"
+            self._tags += 1
+            text = schema_text(to_arrow(flow.schema))
+            # a whole flow is sent by every bucket: each sends its share, and it arrives parted
+            share = not flow.parted and self.buckets > 1
+            self._draft(flow.level).leave.append(Port(self._tags, name, text, level, slice_=share, key=key))
+            self._draft(level).arrive.append((self._tags, alias, text))
+            if alias != name:
+                self._bounds.append((alias, (name,)))
+            self._arrived[name, level, key] = alias
+        return self._arrived[name, level, key]
+
+    def _send_rows(self, channel: Channel, level: int) -> None:
+        self._tags += 1
+        origin = self._flows[channel.origin]
+        whole = not origin.parted and self.buckets > 1
+        text = schema_text(to_arrow(origin.schema))
+        port = Port(self._tags, channel.origin, text, level, as_rows=True, slice_=whole)
+        self._draft(level - 1).leave.append(port)
+        self.catalyst[self._tags] = (channel.steps, origin.schema)
+
+    def _draft(self, level: int) -> _Draft:
+        while len(self._drafts) <= level:
+            self._drafts.append(_Draft())
+        return self._drafts[level]
+
+    def _hinder(self, why: str) -> None:
+        self.hinders = self.hinders or why
+
+    def _note(self, box: Box, where: str) -> None:
+        known = self.where.get(box.name)
+        self.where[box.name] = where if known in (None, where) else f"{known}, {where}"
+
+
+def to_arrow(schema: StructType) -> pa.Schema:
+    """The columns as Arrow has them; times are in UTC."""
+    return to_arrow_schema(schema, timezone="UTC")

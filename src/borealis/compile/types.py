@@ -1,0 +1,180 @@
+"""Types, as Spark itself resolves them; its complaints, told in terms of the box."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    GeographyType,
+    GeometryType,
+    MapType,
+    StructField,
+    StructType,
+    TimeType,
+    VariantType,
+)
+
+from borealis.compile.per_tuple import per_tuple, refusal_of, refused, require_per_tuple
+from borealis.diagram.boxes.base import Box
+from borealis.diagram.spec import Input
+from borealis.errors import ExpressionError, did_you_mean
+
+# a null of these is no null to Arrow, but a struct of parts that are said never to be; of TIME Spark knows but the name
+WHOLE = (VariantType, GeometryType, GeographyType, TimeType)
+_ALIAS = "__x"  # no user's column: in a select list a later item may refer to an earlier alias
+
+
+def empty(spark: SparkSession, schema: StructType) -> DataFrame:
+    """A frame with these columns, all nullable, and no rows."""
+    return spark.createDataFrame([], nullable(schema))
+
+
+def nullable(schema: StructType) -> StructType:
+    """The same columns, each of which may be null, and so may whatever is in them.
+
+    Arrow keeps a null struct as a null in each of its fields, and refuses one that is said to have none.
+    """
+    return StructType([StructField(f.name, _with_nulls(f.dataType), True, f.metadata) for f in schema.fields])
+
+
+def _with_nulls(kind: DataType) -> DataType:
+    match kind:
+        case StructType():
+            return nullable(kind)
+        case ArrayType():
+            return ArrayType(_with_nulls(kind.elementType), True)
+        case MapType():
+            return MapType(_with_nulls(kind.keyType), _with_nulls(kind.valueType), True)
+        case _:
+            return kind
+
+
+def type_of(frame: DataFrame, sql: str, box: Box) -> DataType:
+    """The type of an expression over a frame's columns; one that needs more than one tuple is refused."""
+    with told(box, frame.columns, sql):
+        made = frame.select(F.expr(sql).alias(_ALIAS))
+    require_per_tuple(box, made, sql)
+    try:
+        return made.schema[0].dataType
+    except PySparkException as error:  # a type that Spark has in the JVM, and not in Python
+        raise not_carried(box, f"`{sql}`", made._jdf.schema().fields()[0].dataType().sql()) from error
+
+
+def check_types(frame: DataFrame, texts: Collection[str], box: Box) -> None:
+    """As `type_of`, for many expressions in one analysis; one by one only if something is wrong with one of them."""
+    try:
+        made = frame.select(*(F.expr(sql).alias(f"{_ALIAS}{i}") for i, sql in enumerate(texts)))
+        if per_tuple(made) and len(made.schema) == len(texts):
+            return
+    except PySparkException:
+        pass  # the one that is to blame says it below
+    for sql in texts:
+        type_of(frame, sql, box)
+
+
+def require_carried(box: Box, schema: StructType) -> None:
+    """Refuse columns of a type that no stream can carry."""
+    for field in schema.fields:
+        try:
+            to_arrow_type(field.dataType, timezone="UTC")
+        except PySparkException as error:
+            raise not_carried(box, f"column '{field.name}'", show(field.dataType)) from error
+
+
+def require_nullable(box: Box, schema: StructType) -> None:
+    """Refuse columns that Catalyst cannot hand over: those whose type has parts that Arrow may never see as null."""
+    for field in schema.fields:
+        if any(isinstance(kind, WHOLE) for kind in _kinds(field.dataType)):
+            raise not_carried(box, f"column '{field.name}'", show(field.dataType))
+
+
+def _kinds(kind: DataType) -> Iterator[DataType]:
+    yield kind
+    match kind:
+        case StructType():
+            for field in kind.fields:
+                yield from _kinds(field.dataType)
+        case ArrayType():
+            yield from _kinds(kind.elementType)
+        case MapType():
+            yield from (*_kinds(kind.keyType), *_kinds(kind.valueType))
+
+
+def not_carried(box: Box, what: str, kind: str) -> ExpressionError:
+    """An error for values that no stream can carry."""
+    error = box.wrong(f"{what} is {kind}, which no stream carries", "compute another type from it, such as STRING")
+    return ExpressionError(error.message, hint=error.hint)
+
+
+def require_boolean(box: Box, kind: DataType, sql: str) -> None:
+    """Refuse a condition that is none."""
+    if not isinstance(kind, BooleanType):
+        raise box.wrong(
+            f"`{sql}` is {show(kind)}, not BOOLEAN", "a condition compares: write for example `bytes > 100`"
+        )
+
+
+def show(kind: DataType) -> str:
+    """A type as SQL writes it."""
+    return str(kind.simpleString()).upper()
+
+
+@contextmanager
+def told(box: Box | Input, columns: list[str], sql: str = "") -> Iterator[None]:
+    """Turn Spark's complaint about an expression into one that names the box, the problem and a way out."""
+    try:
+        yield
+    except (AnalysisException, ParseException) as error:
+        condition = error.getCondition() or ""
+        refusal = refusal_of(condition)
+        if refusal is not None:
+            raise refused(box, sql, refusal) from error
+        if isinstance(error, ParseException):
+            sql = sql or next((text for text in box.expressions if not _parses(text)), "")
+        about = f" in `{sql}`" if sql else ""
+        parameters = error.getMessageParameters() or {}
+        name = re.sub(r".*`([^`]*)`$", r"\1", parameters.get("objectName", parameters.get("routineName", "")))
+        if condition.startswith("UNRESOLVED_COLUMN"):
+            wrong, hint = f"no column '{name}'{about} (has: {', '.join(columns)})", did_you_mean(name, columns)
+        elif condition.startswith("UNRESOLVED_ROUTINE"):
+            wrong, hint = f"no function '{name}'{about}", "see the built-in functions of Spark SQL"
+        elif condition == "AMBIGUOUS_REFERENCE":
+            either = parameters["referenceNames"].strip("[]").replace("`", "").replace(", ", " or ")
+            wrong, hint = f"{parameters['name']}{about} may be {either}", f"say which: {either}"
+        elif isinstance(error, ParseException):
+            wrong, hint = f"cannot read `{sql}`: {first_line(error)}", "it must be a Spark SQL expression"
+        else:
+            wrong, hint = first_line(error) + about, "check the types of its columns"
+        told_error = box.wrong(wrong, hint)
+        raise ExpressionError(told_error.message, hint=told_error.hint) from error
+
+
+def _parses(text: str) -> bool:
+    try:
+        SparkSession.active()._jsparkSession.sessionState().sqlParser().parseExpression(text)
+    except ParseException:
+        return False
+    return True
+
+
+def first_line(error: BaseException) -> str:
+    """The first sentence of Spark's message, without its codes."""
+    text = str(error).strip().split("\n")[0]
+    text = re.sub(r"^\[[A-Z0-9_.]+\]\s*", "", text)
+    return re.sub(r"\s*SQLSTATE:.*$", "", text).rstrip(".")
+
+
+def plain_column(text: str, columns: list[str]) -> str | None:
+    """The column that an expression merely names, if it does no more."""
+    name = text.strip()
+    bare = name[1:-1] if len(name) > 2 and name[0] == name[-1] == "`" else name
+    return next((c for c in columns if c.lower() == bare.lower()), None)

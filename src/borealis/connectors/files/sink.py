@@ -1,0 +1,351 @@
+"""Files as sinks: text that grows in place, and Parquet or Arrow files that appear when they are whole."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from borealis.connectors.files.suffixes import KNOWN, TEXT, format_of, is_gzipped
+from borealis.connectors.files.text import Csv, JsonLines, Rendering, render
+from borealis.errors import OutputError
+from borealis.state.commits import sync_directory
+
+GROUP_ROWS = 131_072  # of a Parquet row group or an Arrow file's batch, however small the writes
+GROUP_BYTES = 128 * 2**20  # or so many bytes, where rows are large
+JOURNAL_VERSION = {b"borealis.journal": b"1"}
+
+
+def file_sink(path: str | Path, journal: Path | None = None) -> TextSink | JournalSink | WholeFileSink:
+    """A sink for a file, by its suffix; `journal` makes Parquet and Arrow files survive a crash of the run."""
+    target = Path(path)
+    format_ = format_of(target)
+    if format_ is None:
+        hint = f"known: {KNOWN}; a directory ends in a slash"
+        raise OutputError(f"cannot tell the format of '{target}' by its suffix", hint=hint)
+    if target.is_dir():
+        raise OutputError(f"'{target}' is a directory", hint="name a file in it")
+    if format_ in TEXT:
+        return TextSink(target, Csv() if format_ == "csv" else JsonLines())
+    return WholeFileSink(target, format_) if journal is None else JournalSink(target, format_, journal)
+
+
+@contextmanager
+def told(path: Path) -> Iterator[None]:
+    """What the system says about a file, in our words."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise OutputError(f"cannot write {path} ({' '.join(str(error).split())})", hint=_hint(path, error)) from error
+
+
+def _hint(path: Path, error: BaseException) -> str:
+    number = getattr(error, "errno", None)
+    if number in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
+        return "the disk is full: make room and start again"
+    if not path.parent.is_dir():
+        return f"make the directory first: mkdir -p {path.parent}"
+    return "check that the place exists and may be written"
+
+
+class AppendFile:
+    """A file that only grows, and can be cut back to a length it had.
+
+    1. `open` cuts it to the committed length, or to nothing; a file shorter than that is an error.
+    2. `append` hands bytes to the operating system; `length` counts only appends that were whole.
+    3. `sync` makes them survive a power cut; the first one makes the file's name survive as well.
+    4. `close` cuts off what a failed append left.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.length = 0
+        self._file: BinaryIO | None = None
+        self._name_synced = False
+
+    def open(self, resume: int | None) -> None:
+        """Keep the first `resume` bytes, or none of them."""
+        with told(self.path):
+            size = self.path.stat().st_size if self.path.exists() else None
+            if resume and (size is None or size < resume):
+                seen = f"has {size:,} bytes" if size is not None else "is gone"
+                raise OutputError(
+                    f"{self.path} {seen}, but {resume:,} bytes were committed: it was changed since",
+                    hint="restore the file, or delete the state directory to start afresh",
+                )
+            self._file = open(self.path, "r+b" if resume else "w+b", buffering=0)  # noqa: SIM115
+            if resume:
+                self._file.truncate(resume)
+                self._file.seek(resume)
+            self.length = resume or 0
+
+    def append(self, data: Any) -> None:
+        """Write all of the bytes, or raise with `length` unchanged."""
+        file = self._opened()
+        with told(self.path):
+            view = memoryview(data).cast("B")
+            size = len(view)
+            while len(view):
+                view = view[file.write(view) or 0 :]
+        self.length += size
+
+    def sync(self) -> None:
+        """Have what was appended survive a power cut."""
+        with told(self.path):
+            os.fsync(self._opened().fileno())
+            if not self._name_synced:
+                sync_directory(self.path.parent)
+                self._name_synced = True
+
+    def close(self) -> None:
+        """Leave whole appends only."""
+        if self._file is None:
+            return
+        with told(self.path):
+            if self._file.seek(0, os.SEEK_END) > self.length:
+                self._file.truncate(self.length)
+            self._file.close()
+            self._file = None
+
+    def _opened(self) -> BinaryIO:
+        if self._file is None:
+            raise OutputError(f"{self.path} is not open", hint="open the sink before writing to it")
+        return self._file
+
+
+class TextSink:
+    """CSV or JSON lines, appended to the target itself: whoever reads it meanwhile may see part of a train.
+
+    With `.gz` every write is a gzip member of its own, so the file can be cut between them (the text is the same
+    however it was cut into writes, the compressed bytes are not).
+    """
+
+    durable = True
+
+    def __init__(self, target: Path, rendering: Rendering) -> None:
+        self.target = target
+        self._file = AppendFile(target)
+        self._rendering = rendering
+        self._schema: pa.Schema = pa.schema([])
+
+    def open(self, schema: pa.Schema, resume: int | None) -> None:
+        """Begin with the header, or go on after the committed bytes."""
+        self._rendering.check(schema)
+        self._schema = schema
+        self._file.open(resume)
+        if not self._file.length:
+            self._append([self._rendering.head(schema)])
+
+    def write(self, rows: pa.Table) -> None:
+        """Append the rows as text."""
+        self._append(render(as_schema(rows, self._schema), self._rendering))
+
+    def flush(self, sync: bool) -> int:
+        """The length of the file, all of it handed to the operating system."""
+        if sync:
+            self._file.sync()
+        return self._file.length
+
+    def close(self, complete: bool) -> None:
+        """Leave a file of whole writes."""
+        self._file.close()
+
+    def _append(self, pieces: list[Any]) -> None:
+        data = b"".join(pieces)
+        if data:
+            self._file.append(gzip.compress(data, compresslevel=6, mtime=0) if is_gzipped(self.target) else data)
+
+
+def as_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows with exactly these columns."""
+    return rows if rows.schema == schema else rows.select(schema.names).cast(schema)
+
+
+class Writer(Protocol):
+    """What pyarrow's file writers have in common."""
+
+    def write_table(self, table: pa.Table) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class WholeFile:
+    """A file under a temporary, hidden name beside its target, until it is whole. Small writes are gathered."""
+
+    def __init__(self, target: Path, format_: str) -> None:
+        self._target = target
+        self._format = format_
+        self._part = target.with_name(f".{target.name}.part")
+        self._writer: Writer | None = None
+        self._waiting: list[pa.Table] = []
+        self._waiting_rows = 0
+        self._waiting_bytes = 0
+
+    def open(self, schema: pa.Schema) -> None:
+        """Begin it."""
+        with told(self._target):
+            if self._format == "parquet":
+                self._writer = pq.ParquetWriter(self._part, schema)
+            elif self._format == "arrow":
+                self._writer = pa.ipc.new_file(str(self._part), schema)
+            else:
+                self._writer = pa.ipc.new_stream(str(self._part), schema)
+        self._schema = schema
+
+    def write(self, rows: pa.Table) -> None:
+        """Take rows of the schema."""
+        if not rows.num_rows:
+            return
+        self._waiting.append(rows)
+        self._waiting_rows += rows.num_rows
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_rows >= GROUP_ROWS or self._waiting_bytes >= GROUP_BYTES:
+            self._write_groups(all_rows=self._waiting_rows < GROUP_ROWS)
+
+    def publish(self) -> None:
+        """Finish the file, make it durable, and let it take the target's place in one step."""
+        try:
+            self._write_groups(all_rows=True)
+            with told(self._target):
+                if self._writer is not None:
+                    self._writer.close()
+                with open(self._part, "rb") as file:
+                    os.fsync(file.fileno())
+                os.replace(self._part, self._target)
+                sync_directory(self._target.parent)
+        except BaseException:
+            self._part.unlink(missing_ok=True)
+            raise
+        finally:
+            self._writer = None
+
+    def _write_groups(self, all_rows: bool) -> None:
+        if not self._waiting_rows or self._writer is None:
+            return
+        table = pa.concat_tables(self._waiting)
+        whole = table.num_rows if all_rows else table.num_rows - table.num_rows % GROUP_ROWS
+        rest = table.slice(whole)
+        self._waiting, self._waiting_rows, self._waiting_bytes = [rest], rest.num_rows, rest.nbytes
+        with told(self._target):
+            for start in range(0, whole, GROUP_ROWS):
+                self._writer.write_table(table.slice(start, min(GROUP_ROWS, whole - start)).combine_chunks())
+
+
+class WholeFileSink:
+    """A Parquet or Arrow file written straight; it is not durable, and not visible before `close`."""
+
+    durable = False
+
+    def __init__(self, target: Path, format_: str) -> None:
+        self.target = target
+        self._format = format_
+        self._file: WholeFile | None = None
+        self._schema: pa.Schema = pa.schema([])
+        self._rows = 0
+
+    def open(self, schema: pa.Schema, resume: int | None) -> None:
+        """Start afresh; such a file cannot be continued."""
+        if resume is not None:
+            raise OutputError(
+                f"{self.target} cannot be continued: its run kept no journal", hint="start the run afresh"
+            )
+        self._schema = schema
+        self._rows = 0
+        self._file = WholeFile(self.target, self._format)
+        self._file.open(schema)
+
+    def write(self, rows: pa.Table) -> None:
+        """Gather the rows into groups."""
+        if self._file is None:
+            raise OutputError(f"{self.target} is not open", hint="open the sink before writing to it")
+        self._file.write(as_schema(rows, self._schema))
+        self._rows += rows.num_rows
+
+    def flush(self, sync: bool) -> int:
+        """How many rows were written; they stay in memory until a group is full."""
+        return self._rows
+
+    def close(self, complete: bool) -> None:
+        """Put the file in the target's place, after an error with the rows it got until then."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.publish()
+
+
+class JournalSink:
+    """A Parquet or Arrow file of a durable run.
+
+    1. Rows are appended to the journal, an Arrow IPC stream without an end: one schema message, then one message a
+       batch, so that after any of them more can follow. Its length is the position.
+    2. After a crash the journal is cut to the committed length.
+    3. `close` copies the journal to the target, whole or not at all. The journal stays: a run that is started again
+       after its end, or goes on after an error, makes the target anew from all of it.
+    """
+
+    durable = True
+
+    def __init__(self, target: Path, format_: str, journal: Path) -> None:
+        self.target = target
+        self.journal = journal
+        self._format = format_
+        self._file = AppendFile(journal)
+        self._schema: pa.Schema = pa.schema([])
+        self._open = False
+
+    def open(self, schema: pa.Schema, resume: int | None) -> None:
+        """Begin the journal with the schema, or go on after the committed bytes."""
+        if not self.target.parent.is_dir():
+            raise OutputError(f"no directory '{self.target.parent}'", hint=f"make it: mkdir -p {self.target.parent}")
+        if not os.access(self.target.parent, os.W_OK):
+            raise OutputError(f"'{self.target.parent}' may not be written", hint="choose another place for the output")
+        self._schema = schema
+        self._file.open(resume)
+        self._open = True
+        if not self._file.length:
+            self._file.append(schema.with_metadata(JOURNAL_VERSION).serialize())
+            return
+        kept = self._read_schema()
+        if kept is None or kept.metadata != JOURNAL_VERSION or not kept.equals(schema):
+            raise OutputError(
+                f"the journal {self.journal} of {self.target} holds other columns",
+                hint="delete the state directory to start afresh",
+            )
+
+    def write(self, rows: pa.Table) -> None:
+        """Append the rows to the journal, as one message per batch."""
+        for batch in as_schema(rows, self._schema).combine_chunks().to_batches():
+            if batch.num_rows:
+                self._file.append(batch.serialize())
+
+    def flush(self, sync: bool) -> int:
+        """The length of the journal, all of it handed to the operating system."""
+        if sync:
+            self._file.sync()
+        return self._file.length
+
+    def close(self, complete: bool) -> None:
+        """Copy the journal to the target."""
+        if not self._open:
+            return
+        self._open = False
+        self._file.close()
+        file = WholeFile(self.target, self._format)
+        file.open(self._schema)
+        with told(self.journal), pa.OSFile(str(self.journal)) as source:
+            for batch in pa.ipc.open_stream(source):
+                file.write(pa.Table.from_batches([batch]).cast(self._schema))
+        file.publish()
+
+    def _read_schema(self) -> pa.Schema | None:
+        try:
+            with pa.OSFile(str(self.journal)) as source:
+                return pa.ipc.open_stream(source).schema
+        except (pa.ArrowException, OSError):
+            return None

@@ -1,0 +1,348 @@
+"""A directory watched for new files: each is read once, whole, when it is complete."""
+
+from __future__ import annotations
+
+import csv as csv_module
+import errno
+import glob
+import os
+import threading
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from borealis.clock import Clock, WallClock
+from borealis.connectors.dead_letters import DeadLetters
+from borealis.connectors.files.ledger import FilesTaken, Taken
+from borealis.connectors.files.rejects import Piece, pieces
+from borealis.connectors.files.source import reader_options
+from borealis.connectors.files.suffixes import FORMATS, format_of
+from borealis.connectors.source import cut
+from borealis.diagram.durations import parse
+from borealis.errors import BorealisError, InputError, did_you_mean
+from borealis.kernels.time_of import TimeOf
+
+Order = Literal["name", "time"]
+POLL = "1 second"
+SETTLE = "1 second"
+POLL_S_LEAST = 0.001  # whoever asks for less would only keep a core busy
+HIDDEN = (".", "_")  # how names begin that are nobody's business yet
+UNFINISHED = (".tmp", ".part")  # how they end while someone writes
+DAMAGE = (pa.ArrowException, EOFError, zlib.error, csv_module.Error)  # what libraries say of a broken file
+# an entry that went while we looked, or a link that leads to nothing
+NOWHERE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG)
+COMMITTED_OR_NOT = "its rows are not all committed"
+
+
+def watch(
+    path: str | Path,
+    pattern: str = "*",
+    order: Order = "name",
+    poll: str = POLL,
+    settle: str = SETTLE,
+    until: str | None = None,
+    format: str | None = None,
+    bad: Path | str | Any = None,
+    **options: Any,
+) -> WatchSource:
+    """The files of a directory as an input without an end: those that are there, then those that come.
+
+    Files that are found together go by `name`, or by the `time` they were last changed. A Parquet file is taken when
+    its footer can be read, any other when its size and time of change have been the same for `settle`. Names that begin
+    with `.` or `_`, or end in `.tmp` or `.part`, are left alone. A name is taken once: change nothing that was taken.
+    When a file named `until` appears, the input ends behind the files found with it. What cannot be read goes to `bad`
+    (a file, a topic or a function); by default to a file in the state directory. `format` and options: see `replay`.
+
+    >>> watch(".", pattern="*.parquet", order="time").finite_and_ordered
+    False
+    """
+    if order not in get_args(Order):
+        raise InputError(f"no order '{order}' (has: {', '.join(get_args(Order))})", hint="files go by name or by time")
+    if format is not None and format not in FORMATS:
+        raise InputError(f"no format '{format}' (has: {', '.join(FORMATS)})", hint=did_you_mean(format, FORMATS))
+    if Path(path).exists() and not Path(path).is_dir():
+        raise InputError(f"'{path}' is a file, not a directory", hint=f"read it with replay('{path}')")
+    if not Path(path).is_dir():
+        near = [one.name for one in Path(path).parent.iterdir()] if Path(path).parent.is_dir() else []
+        raise InputError(f"no directory '{path}'", hint=did_you_mean(Path(path).name, near) or f"mkdir -p {path}")
+    reader_options(format or "csv", options)  # only these files have any
+    rules = Rules(pattern, order, max(parse(poll) / 1e6, POLL_S_LEAST), parse(settle) / 1e6, until, format, options)
+    return WatchSource(Path(path), rules, bad)
+
+
+def watch_text(text: str) -> WatchSource:
+    """What a command line says: a directory, perhaps with a pattern (`incoming/*.csv`) and options of its files."""
+    from borealis.connectors.files.addresses import file_options
+
+    name, options = file_options(text)
+    path = Path(name)
+    if glob.has_magic(path.name) and not path.is_dir():
+        return watch(path.parent, path.name, **options)
+    return watch(path, **options)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Which files are taken, when, and how they are read."""
+
+    pattern: str = "*"
+    order: Order = "name"
+    poll_s: float = 1.0
+    settle_s: float = 1.0
+    until: str | None = None
+    format: str | None = None
+    options: dict[str, Any] | None = None
+
+    def takes(self, name: str) -> bool:
+        """Whether a file of this name is ever taken."""
+        if name.startswith(HIDDEN) or name.lower().endswith(UNFINISHED) or name == self.until:
+            return False
+        return fnmatchcase(name, self.pattern) and self.format_of(name) is not None
+
+    def format_of(self, name: str) -> str | None:
+        """How a file of this name is read."""
+        return self.format or format_of(Path(name))
+
+    def options_for(self, format_: str) -> Any:
+        """The options that this format takes."""
+        return reader_options(format_, self.options or {} if format_ in (self.format, "csv") else {})
+
+
+@dataclass
+class _Seen:
+    """A file that is not taken yet: how it looked when it was last different, and since when."""
+
+    size: int
+    mtime_ns: int
+    since: float
+
+
+class WatchSource:
+    """Rows of a directory's files, in the order in which the files were taken.
+
+    In a durable run no row is lost or repeated:
+
+    1. A complete file is noted in the ledger, `<input>.files` in the state directory, and synced.
+    2. Its rows are handed on. Records that cannot be read become dead letters first, synced; they have no position.
+    3. A restart goes on in the midst of the file that holds the committed position, then with the files that were taken
+       after it, in the same order, then with those that are new.
+    4. A file that has changed or is gone before all of its rows are committed is an error. After that it may go.
+    """
+
+    finite_and_ordered = False
+
+    def __init__(self, directory: Path, rules: Rules, bad: Any = None, clock: Clock | None = None) -> None:
+        self.directory, self.rules = directory, rules
+        self._origin = str(directory.absolute())  # the same from wherever the next start is made
+        self.dead_letters = DeadLetters(bad, self._origin)
+        self._bad = bad
+        self._clock = clock or WallClock()
+        self._home: Path | None = None
+        self._name = ""
+        self.time: TimeOf | None = None
+        self._stop = threading.Event()
+        self._seen: dict[str, _Seen] = {}
+        self._stuck: tuple[str, ...] = ()  # Parquet files that nobody writes any more, without a footer
+
+    def begin(self, name: str, time: str | TimeOf, home: Path | None) -> None:
+        """Told by the run: the input, how a row gets its time, and the state directory."""
+        self._name, self.time, self._home = name, TimeOf.of(time), home
+        self._stop = threading.Event()  # another run than the one that was stopped
+
+    @property
+    def note(self) -> str:
+        """What is wrong just now and may pass; empty if nothing is."""
+        return self.dead_letters.note
+
+    def stop(self) -> None:
+        """Read no more; wakes whoever waits for a file."""
+        self._stop.set()
+
+    def warnings(self) -> list[str]:
+        """Records that could not be read, and files that are never complete."""
+        said = []
+        if letters := self.dead_letters.count:
+            place = self.dead_letters.where
+            where = f"see {place}" if place else "give a state directory, or bad=, to keep them"
+            records = "1 record" if letters == 1 else f"{letters:,} records"
+            said.append(f"{records} in {self.directory} could not be read: {where}")
+        if stuck := self._stuck:
+            more = f" and {len(stuck) - 1:,} more" if len(stuck) > 1 else ""
+            said.append(f"{self.directory / stuck[0]}{more} is no whole Parquet file: waiting for the rest of it")
+        return said
+
+    def batches(self, schema: pa.Schema, skip: int, most_rows: int) -> Iterator[pa.RecordBatch]:
+        """Rows from position `skip` on, of the files in the ledger, then of new ones as they come."""
+        if self._home is not None and self._bad is None:
+            self.dead_letters = DeadLetters(self._home / f"{self._name}.dead.jsonl", self._origin)
+        ledger = FilesTaken(self.directory, None if self._home is None else self._home / f"{self._name}.files")
+        try:
+            ledger.check(skip)
+            reading = _Reading(self, ledger, schema, skip, most_rows)
+            for one in ledger.behind(skip):
+                yield from reading.read(one)
+            while not self._stop.is_set():
+                last = self.rules.until is not None and (self.directory / self.rules.until).exists()
+                names = self._complete(ledger)
+                for name, seen in names:
+                    if not self._is_still(name, seen):
+                        continue
+                    yield from reading.read(ledger.take(name, seen.size, seen.mtime_ns, reading.position))
+                    if self._stop.is_set():
+                        return
+                if last and not names and not self._growing():
+                    return
+                if not names:
+                    self._stop.wait(self.rules.poll_s)
+        finally:
+            ledger.close()
+            self.dead_letters.close()
+
+    # -- which files
+
+    def _complete(self, ledger: FilesTaken) -> list[tuple[str, _Seen]]:
+        """The new files that can be taken, in their order."""
+        now = self._clock.now()
+        looked: dict[str, _Seen] = {}
+        complete, stuck = [], []
+        for name, status in self._listed(ledger):
+            before = self._seen.get(name)
+            same = before is not None and (before.size, before.mtime_ns) == (status.st_size, status.st_mtime_ns)
+            seen = before if before is not None and same else _Seen(status.st_size, status.st_mtime_ns, now)
+            looked[name] = seen
+            settled = same and now - seen.since >= self.rules.settle_s
+            if self.rules.format_of(name) == "parquet":
+                if _has_footer(self.directory / name):
+                    complete.append((name, seen))
+                elif settled:
+                    stuck.append(name)
+            elif settled or not self.rules.settle_s:
+                complete.append((name, seen))
+        self._seen, self._stuck = looked, tuple(sorted(stuck))
+        by_time = self.rules.order == "time"
+        return sorted(complete, key=lambda found: (found[1].mtime_ns if by_time else 0, found[0]))
+
+    def _listed(self, ledger: FilesTaken) -> Iterator[tuple[str, os.stat_result]]:
+        try:
+            with os.scandir(self.directory) as entries:
+                for entry in entries:
+                    if self.rules.takes(entry.name) and entry.name not in ledger:
+                        try:
+                            if not entry.is_file():
+                                continue
+                            status = os.stat(entry.path)
+                        except OSError as error:
+                            if error.errno in NOWHERE:
+                                continue
+                            raise
+                        yield entry.name, status
+        except OSError as error:
+            said = error.strerror or str(error)
+            raise InputError(
+                f"cannot look into the directory {self.directory}: {said}", hint="make it again, then start again"
+            ) from error
+
+    def _is_still(self, name: str, seen: _Seen) -> bool:
+        """Whether a file is as it was when we looked, which may be long ago if there were many."""
+        try:
+            status = os.stat(self.directory / name)
+        except OSError:
+            return False
+        return (status.st_size, status.st_mtime_ns) == (seen.size, seen.mtime_ns)
+
+    def _growing(self) -> bool:
+        """Whether some file may yet become complete."""
+        return any(name not in self._stuck for name in self._seen)
+
+
+class _Reading:
+    """Reads files one after the other, and knows the position of the next row."""
+
+    def __init__(self, source: WatchSource, ledger: FilesTaken, schema: pa.Schema, skip: int, most_rows: int) -> None:
+        self._source, self._ledger, self._schema = source, ledger, schema
+        self._skip, self._most_rows = skip, most_rows
+        self.position = skip
+
+    def read(self, one: Taken) -> Iterator[pa.RecordBatch]:
+        """The rows of a file that was taken, from the committed position on."""
+        self._check_unchanged(one)
+        at = one.first
+        try:
+            for rows in self._good(one):
+                known = min(max(self._skip - at, 0), rows.num_rows)
+                at += rows.num_rows
+                yield from cut(rows.slice(known), self._most_rows)
+        finally:
+            self.position = max(self._skip, at)
+        self._check_unchanged(one)
+        count = at - one.first
+        if one.rows not in (None, count) or at < self._skip:
+            known = f"{one.rows:,}" if one.rows is not None else f"at least {self._skip - one.first:,}"
+            raise InputError(
+                f"{self._path(one)} has {count:,} readable rows, but had {known} when it was taken",
+                hint="give the same options and columns as before, or start anew with another state directory",
+            )
+        self._ledger.done(one, count)
+
+    def _good(self, one: Taken) -> Iterator[pa.RecordBatch]:
+        """The rows that can be read; what cannot is kept as dead letters before the rows behind it are given out."""
+        letters, at, records = self._source.dead_letters, one.first, 0
+        for piece in self._pieces(one):
+            if isinstance(piece, str):
+                letters.add(one.name, b"", f"behind record {records:,}: {piece}" if records else piece)
+                letters.sync()
+                return
+            for bad in piece.bad:
+                if at + bad.rows_before >= self._skip:
+                    letters.add(f"{one.name}, record {bad.record}", bad.raw, bad.reason)
+            if piece.bad:
+                letters.sync()
+            at += piece.rows.num_rows
+            records += piece.rows.num_rows + len(piece.bad)
+            yield piece.rows
+
+    def _pieces(self, one: Taken) -> Iterator[Piece | str]:
+        """The pieces of a file, and why there are no more if it cannot be read to its end."""
+        rules, path = self._source.rules, self._path(one)
+        format_ = rules.format_of(one.name) or "parquet"
+        try:
+            yield from pieces(path, format_, self._schema, self._source.time, rules.options_for(format_))
+        except (InputError, OSError, *DAMAGE) as error:
+            self._check_unchanged(one)
+            if isinstance(error, OSError) and error.errno is not None:  # the disk's fault, not the file's
+                said = f"cannot read {path}: {error.strerror}"
+                raise InputError(said, hint="check the disk, then start again") from error
+            yield error.message if isinstance(error, BorealisError) else " ".join(str(error).split())[:200]
+
+    def _check_unchanged(self, one: Taken) -> None:
+        path = self._path(one)
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            raise InputError(
+                f"{path} is gone, but {COMMITTED_OR_NOT}", hint="put it back as it was, or start anew"
+            ) from None
+        except OSError as error:
+            raise InputError(f"cannot read {path}: {error.strerror}", hint="check its permissions") from error
+        if (status.st_size, status.st_mtime_ns) != (one.size, one.mtime_ns):
+            raise InputError(
+                f"{path} has changed since it was taken, but {COMMITTED_OR_NOT}",
+                hint="put it back as it was, with its time of change, or start anew; write new rows to new files",
+            )
+
+    def _path(self, one: Taken) -> Path:
+        return self._source.directory / one.name
+
+
+def _has_footer(path: Path) -> bool:
+    try:
+        pq.read_metadata(path)
+    except (pa.ArrowException, OSError):
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Topics of Kafka, exactly once in both directions."""

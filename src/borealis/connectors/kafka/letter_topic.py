@@ -1,0 +1,68 @@
+"""A topic for dead letters: whoever reads it learns of every record that could not be read, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from borealis.connectors.kafka.brokers import Address, Brokers, Presence, confluent, refused, shown
+from borealis.errors import InputError
+
+OPTIONS = ("give_up",)
+FLUSH_S = 0.5  # between looks at what is still under way
+
+
+class LetterTopic:
+    """Sends each letter as JSON, its source and place as key. After a crash one may come twice, under the same key."""
+
+    def __init__(self, url: str) -> None:
+        address = Address.parse(url)
+        address.check_options(OPTIONS)
+        self.url = shown(url)
+        self._brokers, self._topic = Brokers(address.brokers, address.settings, **address.options), address.topic
+        self._noun = f"dead letters for {self.url}"
+        self._presence = Presence(self._noun, self._brokers, InputError)
+        self._kafka = confluent()
+        self._producer: Any = None
+        self._taken = 0  # letters that the brokers have
+        self._failed = ""
+
+    @property
+    def note(self) -> str:
+        """Whether its brokers are away now, and since when; empty if not."""
+        return self._presence.note
+
+    def send(self, key: str, letter: bytes) -> None:
+        """Put a letter on its way."""
+        if self._producer is None:
+            conf = self._brokers.conf(enable_idempotence=True, message_timeout_ms=0)  # 0: we say how long
+            try:
+                self._producer = self._kafka.Producer(conf | {"error_cb": self._presence.heard})
+            except self._kafka.KafkaException as error:
+                raise refused(error, self._noun, InputError) from None
+        while True:
+            try:
+                self._producer.produce(self._topic, letter, key.encode(), on_delivery=self._told)
+                return
+            except BufferError:  # very many at once
+                self.sync()
+
+    def sync(self) -> None:
+        """Wait until the brokers have all letters: what stands behind them is handed on only then."""
+        taken = self._taken
+        while self._producer is not None and self._producer.flush(FLUSH_S) and not self._failed:
+            if self._taken == taken:
+                self._presence.lost("no answer")
+            taken = self._taken
+        if self._failed:
+            why, self._failed = self._failed, ""
+            raise InputError(
+                f"cannot keep a record that could not be read, in {self.url}: {why}",
+                hint="check the brokers and the topic, then start again: nothing is lost",
+            )
+
+    def _told(self, error: Any, _: Any) -> None:
+        if error is not None:
+            self._failed = self._failed or error.str()
+        else:
+            self._taken += 1
+            self._presence.found()

@@ -1,0 +1,610 @@
+"""Reading a topic: all its partitions at once, merged by time while there is a backlog, as they arrive otherwise.
+
+A partition that has not been read to its end holds the others back at its newest time, so that a backlog of partitions
+that are each in order gives tuples in order, and none of them late. At the end of a partition nothing is waited for.
+"""
+
+from __future__ import annotations
+
+import gc
+import time as clock_time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from borealis.connectors.kafka.brokers import Brokers, Presence, away, confluent, refused
+from borealis.connectors.kafka.ledger import Part
+from borealis.connectors.records import decode, records
+from borealis.errors import InputError, did_you_mean
+from borealis.kernels.time_of import TimeOf
+from borealis.tuples import FIRST_TIME, Int64s
+
+ASK_S = 2.0  # one question to a broker
+PAUSE_S = 0.2  # between two questions to brokers that do not answer
+PROBE_S = 1.0  # between two looks whether brokers are back
+WAIT_S = 0.1  # for the first record of a batch; also how soon a wish to stop is heard
+HOLD_S = 5.0  # how long a partition that does not deliver may hold the others back
+TAKE_MOST = 50_000  # records at a time
+PIECE = 10_000  # of them that are objects at the same time
+MANY = 5_000  # records that are worth another thread
+PARTITION_BYTES = 64 << 20  # read ahead of the others; then the partition waits
+LOOK_FOR_PARTITIONS_S = 30.0
+FULL_MS = 10  # how soon the library fetches again when its queue was full; its own choice is a second
+FETCH_BYTES = 4 << 20  # of a partition at a time
+GROUP = "borealis"  # the library asks for one; nothing is ever committed under it
+
+Start = str | datetime | Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A record that cannot be read."""
+
+    partition: int
+    offset: int
+    value: bytes
+    reason: str
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Rows that go on together, and the records they came from."""
+
+    rows: pa.RecordBatch
+    parts: tuple[Part, ...]
+    bad: tuple[Bad, ...]
+
+
+@dataclass
+class _Chunk:
+    """Rows of one partition that were read together."""
+
+    rows: pa.RecordBatch
+    offset: Int64s
+    time: Int64s
+    reach: Int64s  # the largest time of the partition up to and including each row
+
+    def part(self, start: int, stop: int) -> _Chunk:
+        """Some of its rows."""
+        arrays = (array[start:stop] for array in (self.offset, self.time, self.reach))
+        return _Chunk(self.rows.slice(start, stop - start), *arrays)
+
+
+@dataclass(frozen=True)
+class _Fetched:
+    """Records of any partitions, as the library gave them."""
+
+    partition: Int64s
+    offset: Int64s
+    values: list[bytes | None]
+
+
+@dataclass(frozen=True)
+class _Arrived:
+    """Records of one partition that came together, as rows."""
+
+    partition: int
+    stop: int  # behind the last record
+    rows: pa.RecordBatch
+    offset: Int64s  # of each row
+    bad: list[Bad]
+
+
+@dataclass
+class _Partition:
+    """One partition: where it stands, and what was read of it and not handed on."""
+
+    number: int
+    next: int  # the first record that was not handed on
+    stop: int  # behind the last record read
+    end: int | None = None  # read no further than this
+    wanted: int = 0  # it does not wait for the others before it is read up to here
+    chunks: deque[_Chunk] = field(default_factory=deque)
+    bad: deque[Bad] = field(default_factory=deque)
+    reach: int = FIRST_TIME
+    rows: int = 0
+    size: int = 0
+    at_end: bool = False
+    paused: bool = False
+    given_up: bool = False  # it did not deliver: until it does, others do not wait for it
+
+    def done(self) -> bool:
+        """Whether nothing more is to be read of it."""
+        return self.end is not None and self.stop >= self.end
+
+    def read_to(self, offset: int) -> None:
+        """All before this offset was read. What is behind the end is not ours, though it came along."""
+        self.stop = max(self.stop, offset if self.end is None else min(offset, self.end))
+
+    def may_pause(self) -> bool:
+        """Whether enough was read ahead of the others."""
+        return self.size > PARTITION_BYTES and self.stop >= self.wanted
+
+    def add(self, chunk: _Chunk) -> None:
+        """More was read."""
+        if len(chunk.offset):
+            self.reach = int(chunk.reach[-1])
+            self.chunks.append(chunk)
+            self.rows += len(chunk.offset)
+            self.size += chunk.rows.nbytes
+
+    def up_to(self, time: int | None) -> int:
+        """How many rows do not go beyond a time; all of them if there is none."""
+        if time is None:
+            return self.rows
+        count = 0
+        for chunk in self.chunks:
+            fit = int(np.searchsorted(chunk.reach, time, "right"))
+            count += fit
+            if fit < len(chunk.reach):
+                break
+        return count
+
+    def before(self, offset: int) -> int:
+        """How many rows are of records before an offset."""
+        return sum(int(np.searchsorted(chunk.offset, offset)) for chunk in self.chunks)
+
+    def take(self, count: int) -> list[_Chunk]:
+        """The next rows; whole records only, so it may be some more."""
+        taken: list[_Chunk] = []
+        while count > 0 and self.chunks:
+            chunk = self.chunks.popleft()
+            if count < len(chunk.offset):
+                stop = int(np.searchsorted(chunk.offset, chunk.offset[count - 1], "right"))
+                if stop < len(chunk.offset):
+                    self.chunks.appendleft(chunk.part(stop, len(chunk.offset)))
+                    chunk = chunk.part(0, stop)
+            taken.append(chunk)
+            count -= len(chunk.offset)
+            self.rows -= len(chunk.offset)
+            self.size = max(0, self.size - chunk.rows.nbytes) if self.chunks else 0
+        return taken
+
+    def first_waiting(self) -> int:
+        """The offset of the first row that is left, or behind all that was read."""
+        return int(self.chunks[0].offset[0]) if self.chunks else self.stop
+
+
+class TopicReader:
+    """Reads a topic from given offsets on. For one thread; `stop` may come from another."""
+
+    def __init__(
+        self, brokers: Brokers, topic: str, format_: str, schema: pa.Schema, time: TimeOf | None, noun: str
+    ) -> None:
+        self.topic, self.what = topic, noun
+        self._kafka = confluent()
+        self._schema, self._time = schema, time
+        self._records = records(format_, schema)
+        self.presence = Presence(noun, brokers, InputError)
+        self._partitions: dict[int, _Partition] = {}
+        self._stopped = False
+        self._held_since: float | None = None
+        self._other = ThreadPoolExecutor(1, f"decode {topic}")
+        self._decoding: Future[list[_Arrived | Any]] | None = None
+        self._next_probe = self._next_look = 0.0
+        conf = brokers.conf(
+            group_id=GROUP,
+            enable_auto_commit=False,
+            auto_offset_reset="error",
+            enable_partition_eof=True,
+            isolation_level="read_committed",
+            fetch_wait_max_ms=100,
+            fetch_queue_backoff_ms=FULL_MS,
+            max_partition_fetch_bytes=FETCH_BYTES,
+        )
+        try:
+            self._consumer = self._kafka.Consumer(conf | {"error_cb": self._heard})
+        except self._kafka.KafkaException as error:
+            raise refused(error, noun, InputError) from None
+
+    # -- questions to the brokers
+
+    def partitions(self) -> list[int]:
+        """The topic's partitions; waits for a broker."""
+        said = self._ask(lambda: self._consumer.list_topics(self.topic, timeout=ASK_S))
+        found = said.topics[self.topic]
+        if found.error is not None:
+            if found.error.code() == self._kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                known = [
+                    t for t in self._ask(lambda: self._consumer.list_topics(timeout=ASK_S)).topics if t[:2] != "__"
+                ]
+                hint = did_you_mean(self.topic, known) or f"make the topic first; there are: {', '.join(sorted(known))}"
+                raise InputError(f"{self.what}: there is no topic '{self.topic}'", hint=hint)
+            raise InputError(f"{self.what}: topic '{self.topic}': {found.error.str()}", hint="check the access rights")
+        return sorted(found.partitions)
+
+    def range(self, partition: int) -> tuple[int, int]:
+        """The oldest offset that a partition holds, and the one behind its newest record."""
+        place = self._kafka.TopicPartition(self.topic, partition)
+        low, high = self._ask(lambda: self._consumer.get_watermark_offsets(place, timeout=ASK_S))
+        return int(low), int(high)
+
+    def offsets_of(self, start: Start) -> dict[int, int]:
+        """Where to begin in each partition."""
+        numbers = self.partitions()
+        if isinstance(start, Mapping):
+            for number in start:
+                if number not in numbers:
+                    raise InputError(
+                        f"{self.what}: topic '{self.topic}' has no partition {number}",
+                        hint=f"it has {len(numbers)}, from 0 on",
+                    )
+            return {n: start[n] if n in start else self.range(n)[0] for n in numbers}
+        if isinstance(start, datetime):
+            return self._offsets_at(numbers, start)
+        return {n: self.range(n)[start == "latest"] for n in numbers}
+
+    def _offsets_at(self, numbers: Sequence[int], start: datetime) -> dict[int, int]:
+        at = start if start.tzinfo else start.replace(tzinfo=UTC)
+        wanted = [self._kafka.TopicPartition(self.topic, n, int(at.timestamp() * 1000)) for n in numbers]
+        found = self._ask(lambda: self._consumer.offsets_for_times(wanted, timeout=ASK_S))
+        return {p.partition: p.offset if p.offset >= 0 else self.range(p.partition)[1] for p in found}
+
+    def _ask(self, question: Any) -> Any:
+        """Ask until a broker answers."""
+        while True:
+            try:
+                answer = question()
+                self.presence.found()
+                return answer
+            except self._kafka.KafkaException as error:
+                code = error.args[0]
+                if not (code.retriable() or code.code() in away(self._kafka)):
+                    raise InputError(
+                        f"{self.what}: {code.str()}", hint="check the settings and access rights"
+                    ) from None
+                if not self._partitions:  # the library says why only to who takes records, and there are none yet
+                    self._consumer.poll(0)
+                self.presence.lost(code.str())
+            if self._stopped:
+                raise InputError(f"{self.what}: stopped while waiting for a broker")
+            clock_time.sleep(PAUSE_S)
+
+    def _heard(self, error: Any) -> None:
+        """What the library says of its connections."""
+        if self.presence.heard(error) and error.code() == self._kafka.KafkaError._ALL_BROKERS_DOWN:
+            self._next_probe = 0.0
+            self._suspect = True
+
+    _suspect = False  # all connections are down, as far as we heard
+
+    # -- reading
+
+    def begin(self, offsets: Mapping[int, int], ends: Mapping[int, int] | None = None) -> None:
+        """Read on from these offsets, up to those ends. What the topic does not hold any more is an error."""
+        for number, offset in offsets.items():
+            low, high = self.range(number)
+            self._check_holds(number, offset, low, high)
+        self._decoding = None  # whatever it is, it is not of these offsets, or it is read again
+        self._partitions = {n: _Partition(n, at, at, ends.get(n, 0) if ends else None) for n, at in offsets.items()}
+        for one in self._partitions.values():
+            one.at_end = one.done()
+        open_ = [p for p in self._partitions.values() if not p.done()]
+        self._consumer.assign([self._kafka.TopicPartition(self.topic, p.number, p.next) for p in open_])
+        self._next_look = clock_time.monotonic() + LOOK_FOR_PARTITIONS_S
+
+    def _check_holds(self, number: int, offset: int, low: int, high: int) -> None:
+        if offset < low:
+            raise InputError(
+                f"{self.what}: topic '{self.topic}' no longer has offset {offset} of partition {number} "
+                f"(its oldest is {low}): the broker deleted records that were not read",
+                hint="keep records longer (retention.ms), and delete the state directory to start anew at what is left",
+            )
+        if offset > high:
+            raise InputError(
+                f"{self.what}: topic '{self.topic}' ends at offset {high} of partition {number}, before {offset}",
+                hint="it was made anew, or this is another cluster: delete the state directory to start anew",
+            )
+
+    @property
+    def offsets(self) -> dict[int, int]:
+        """The first record of each partition that was not handed on."""
+        return {number: one.next for number, one in self._partitions.items()}
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all was handed on, up to the ends."""
+        return all(p.done() and not p.rows and not p.bad for p in self._partitions.values())
+
+    def take(self, most_rows: int) -> Taken | None:
+        """What can go on now, waiting a little for it; None if there is nothing yet."""
+        ready = self._held_since is None and any(p.rows for p in self._partitions.values())
+        self._poll(0.0 if ready else WAIT_S)
+        behind = [p for p in self._partitions.values() if not p.at_end and not p.given_up]
+        if self._is_held([p for p in behind if not p.rows]):
+            return None
+        limit = min((p.reach for p in behind if p.rows), default=None) if self._time is not None else None
+        counts = {p.number: p.up_to(limit) for p in self._partitions.values()}
+        if sum(counts.values()) > most_rows:
+            counts = self._cut(counts, most_rows)
+        return self._hand_on(counts)
+
+    def _is_held(self, empty: Sequence[_Partition]) -> bool:
+        """Whether to wait for partitions that have more, as far as is known; not for ever."""
+        now = clock_time.monotonic()
+        if not empty or self._time is None or len(self._partitions) == 1:
+            self._held_since = None
+            return False
+        self._held_since = now if self._held_since is None else self._held_since
+        if now - self._held_since < HOLD_S:
+            return True
+        for one in empty:
+            one.given_up = True
+        return False
+
+    def _cut(self, counts: Mapping[int, int], most_rows: int) -> dict[int, int]:
+        """Fewer of each partition, as they come in the order of their times."""
+        owners, keys = [], []
+        for number, count in counts.items():
+            time = _joined_times(self._partitions[number].chunks, count)
+            owners.append(np.full(count, number))
+            keys.append(np.maximum.accumulate(time) if count else time)
+        first = np.argsort(np.concatenate(keys), kind="stable")[:most_rows]
+        owner = np.concatenate(owners)[first]
+        return {number: int((owner == number).sum()) for number in counts}
+
+    def _hand_on(self, counts: Mapping[int, int]) -> Taken | None:
+        parts: list[Part] = []
+        chunks: list[list[_Chunk]] = []
+        bad: list[Bad] = []
+        for number, count in counts.items():
+            one = self._partitions[number]
+            mine = one.take(count)
+            next_ = one.first_waiting()
+            before = len(bad)
+            while one.bad and one.bad[0].offset < next_:
+                bad.append(one.bad.popleft())
+            if mine or len(bad) > before:  # else there are only marks of transactions, which go with the next record
+                parts.append(Part(number, one.next, next_, sum(len(c.offset) for c in mine)))
+                chunks.append(mine)
+                one.next = next_
+            self._resume(one)
+        if not parts:
+            return None
+        return Taken(merged(chunks, self._schema), tuple(parts), tuple(bad))
+
+    def read_again(self, batches: Sequence[Sequence[Part]], ends: Mapping[int, int] | None) -> Iterator[pa.RecordBatch]:
+        """The records of these batches, which followed each other, in the order in which they were handed on.
+
+        `ends` are those that the batches were read with: earlier versions noted parts that go beyond them.
+        """
+        batches = [[_up_to(ends, part) for part in parts] for parts in batches]
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for part in (part for parts in batches for part in parts):
+            first.setdefault(part.partition, part.first)
+            last[part.partition] = part.next
+        self.begin(first, last)
+        for number, end in last.items():
+            self._check_holds(number, end, *self.range(number))
+        for parts in batches:
+            for part in parts:  # a batch has so many rows at most, but any number of bytes
+                one = self._partitions[part.partition]
+                one.wanted = part.next
+                self._resume(one)
+            while any(self._partitions[p.partition].stop < p.next for p in parts):
+                self._poll()
+                if self._stopped:
+                    raise InputError(f"{self.what}: stopped while reading again")
+            yield merged([self._take_again(part) for part in parts], self._schema)
+
+    def _take_again(self, part: Part) -> list[_Chunk]:
+        one = self._partitions[part.partition]
+        mine = one.take(one.before(part.next))
+        if sum(len(c.offset) for c in mine) != part.rows:
+            raise InputError(
+                f"{self.what}: topic '{self.topic}' has other records than before in partition {part.partition}, "
+                f"offsets {part.first} to {part.next}",
+                hint="was it compacted? Then a run cannot go on from its state: delete the state directory",
+            )
+        self._resume(one)
+        return mine
+
+    def _resume(self, one: _Partition) -> None:
+        if one.paused and (one.size < PARTITION_BYTES // 2 or one.stop < one.wanted):
+            one.paused = False
+            self._consumer.resume([self._kafka.TopicPartition(self.topic, one.number)])
+
+    def _poll(self, wait_s: float = WAIT_S) -> None:
+        """Take what has arrived; waits a little if that is nothing.
+
+        Many records are decoded by another thread while this one fetches the next; what is added is in their order.
+        """
+        fetched, count = self._fetch(0.0 if self._decoding else wait_s)
+        before, self._decoding = self._decoding, None
+        if count >= MANY:
+            self._decoding = self._other.submit(self._decoded, fetched)
+        if before is not None:
+            self._settle(before.result())
+        if fetched and self._decoding is None:
+            self._settle(self._decoded(fetched))
+        if fetched and not self._suspect:
+            self.presence.found()
+        else:
+            self._probe()
+        self._look_for_partitions()
+
+    def _settle(self, arrived: Sequence[_Arrived | Any]) -> None:
+        """Add records, and heed what the library says between them."""
+        for one in arrived:
+            if isinstance(one, _Arrived):
+                self._suspect = False
+                self._add(one)
+            else:
+                self._event(one)
+
+    def _event(self, message: Any) -> None:
+        error, codes = message.error(), self._kafka.KafkaError
+        one = self._partitions.get(message.partition())
+        if error.code() == codes._PARTITION_EOF and one is not None:
+            one.at_end = True
+            one.read_to(message.offset())
+            return
+        if error.code() in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE) and one is not None:
+            low, high = self.range(one.number)
+            self._check_holds(one.number, one.stop, low, high)
+            self._consumer.seek(self._kafka.TopicPartition(self.topic, one.number, one.stop))
+            return
+        if not error.retriable() and error.code() not in away(self._kafka):
+            raise InputError(f"{self.what}: {error.str()}", hint="check the topic, the settings and the access rights")
+        self._suspect = True
+
+    def _fetch(self, wait_s: float) -> tuple[list[_Fetched | Any], int]:
+        """Records, what the library says between them, and how many of all that there are.
+
+        The library makes an object of each record, and Python's garbage collector would go through them all, again and
+        again: that took longer than all the rest. So it waits meanwhile, and the objects go at once.
+        """
+        found: list[_Fetched | Any] = []
+        count = 0
+        with _uncollected():
+            while count < TAKE_MOST:
+                messages = self._consumer.consume(PIECE, 0) if count else self._consumer.consume(1, wait_s)
+                if not messages:
+                    break
+                count += len(messages)
+                found += self._picked(messages)
+        return found, count
+
+    def _picked(self, messages: list[Any]) -> Iterator[_Fetched | Any]:
+        """Nothing is done here for each record that the library's own code can do."""
+        kind = self._kafka.Message
+        events = [i for i, error in enumerate(map(kind.error, messages)) if error is not None]
+        for start, stop in zip([0, *(i + 1 for i in events)], [*events, len(messages)], strict=True):
+            some = messages[start:stop] if events else messages
+            if some:
+                numbers = np.array(list(map(kind.partition, some)), np.int64)
+                yield _Fetched(numbers, np.array(list(map(kind.offset, some)), np.int64), list(map(kind.value, some)))
+            if stop < len(messages):
+                yield messages[stop]
+
+    def _decoded(self, fetched: Sequence[_Fetched | Any]) -> list[_Arrived | Any]:
+        """Records by partition, decoded, and what the library says between them. Changes nothing here."""
+        found: list[_Arrived | Any] = []
+        for is_records, run in groupby(fetched, lambda one: isinstance(one, _Fetched)):
+            some = list(run)
+            found += self._by_partition(some) if is_records else some
+        return found
+
+    def _by_partition(self, fetched: Sequence[_Fetched]) -> Iterator[_Arrived]:
+        for number in np.unique(np.concatenate([one.partition for one in fetched])).tolist():
+            mine = [np.flatnonzero(one.partition == number) for one in fetched]
+            values: list[bytes | None] = []
+            for one, at in zip(fetched, mine, strict=True):
+                values += one.values if len(at) == len(one.values) else [one.values[i] for i in at.tolist()]
+            offsets = np.concatenate([one.offset[at] for one, at in zip(fetched, mine, strict=True)])
+            yield self._arrived(number, values, offsets)
+
+    def _arrived(self, number: int, values: list[bytes | None], offsets: Int64s) -> _Arrived:
+        found = decode(values, self._records, self._schema, self._time)
+        bad = [Bad(number, int(offsets[i]), values[i] or b"", reason) for i, reason in found.bad]
+        return _Arrived(number, int(offsets[-1]) + 1, found.rows, offsets[found.record], bad)
+
+    def _add(self, arrived: _Arrived) -> None:
+        one = self._partitions.get(arrived.partition)
+        if one is None or one.done():
+            return
+        first, end = one.stop, arrived.stop if one.end is None else one.end
+        one.at_end = one.given_up = False
+        one.bad.extend(bad for bad in arrived.bad if first <= bad.offset < end)
+        # what is before `first` was handed out before a partition was paused
+        start, stop = np.searchsorted(arrived.offset, [first, end]).tolist()
+        if stop > start:
+            self._add_rows(one, arrived.rows.slice(start, stop - start), arrived.offset[start:stop])
+        one.read_to(arrived.stop)
+        if one.done():
+            one.at_end = True
+        elif one.may_pause() and not one.paused:
+            one.paused = True
+            self._consumer.pause([self._kafka.TopicPartition(self.topic, one.number)])
+
+    def _add_rows(self, one: _Partition, rows: pa.RecordBatch, offset: Int64s) -> None:
+        time = np.zeros(rows.num_rows, np.int64) if self._time is None else self._time.micros(rows)
+        one.add(_Chunk(rows, offset, time, np.maximum(np.maximum.accumulate(time), one.reach)))
+
+    def _probe(self) -> None:
+        """Nothing came: is anybody there?"""
+        now = clock_time.monotonic()
+        if not (self._suspect or self.presence.is_lost) or now < self._next_probe:
+            return
+        self._next_probe = now + PROBE_S
+        try:
+            self._consumer.list_topics(self.topic, timeout=PROBE_S)
+            self._suspect = False
+            self.presence.found()
+        except self._kafka.KafkaException as error:
+            self.presence.lost(error.args[0].str())
+
+    def _look_for_partitions(self) -> None:
+        """A topic may get more partitions; they are read from their first record on."""
+        now = clock_time.monotonic()
+        if now < self._next_look or any(p.end is not None for p in self._partitions.values()):
+            return
+        self._next_look = now + LOOK_FOR_PARTITIONS_S
+        try:
+            said = self._consumer.list_topics(self.topic, timeout=ASK_S)
+        except self._kafka.KafkaException:
+            return
+        for number in sorted(set(said.topics[self.topic].partitions) - set(self._partitions)):
+            self._partitions[number] = _Partition(number, 0, 0)
+            self._consumer.incremental_assign([self._kafka.TopicPartition(self.topic, number, 0)])
+
+    def stop(self) -> None:
+        """Wait no more."""
+        self._stopped = True
+
+    def close(self) -> None:
+        """Let go of the brokers."""
+        self._other.shutdown(cancel_futures=True)
+        self._consumer.close()
+
+
+def merged(chunks: Sequence[Sequence[_Chunk]], schema: pa.Schema) -> pa.RecordBatch:
+    """The rows of some partitions in one order, which depends on nothing but these rows: by the largest time so far."""
+    flat = [chunk for some in chunks for chunk in some if len(chunk.offset)]
+    if not flat:
+        return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+    rows = flat[0].rows if len(flat) == 1 else pa.Table.from_batches([c.rows for c in flat]).combine_chunks()
+    times = [np.concatenate([c.time for c in some]) for some in chunks if some]
+    times = [np.maximum.accumulate(time) for time in times if len(time)]
+    if len(times) > 1:
+        order = np.argsort(np.concatenate(times), kind="stable")
+        rows = rows.take(pa.array(order))
+    return rows if isinstance(rows, pa.RecordBatch) else rows.combine_chunks().to_batches()[0]
+
+
+def _up_to(ends: Mapping[int, int] | None, part: Part) -> Part:
+    """A part without what is behind the end of its partition, if it has one."""
+    end = ends.get(part.partition) if ends is not None else None
+    return part if end is None or part.next <= end else replace(part, next=end)
+
+
+def _joined_times(chunks: Iterable[_Chunk], count: int) -> Int64s:
+    found: list[Int64s] = []
+    for chunk in chunks:
+        if count <= 0:
+            break
+        found.append(chunk.time[:count])
+        count -= len(chunk.time)
+    return np.concatenate(found) if found else np.empty(0, np.int64)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the garbage collector, if it is on; for a moment only, since it is so for all threads."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

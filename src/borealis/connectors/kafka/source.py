@@ -1,0 +1,225 @@
+"""A topic of Kafka as a source: exactly once across restarts, whatever the order in which partitions delivered."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from borealis.connectors.dead_letters import DeadLetters
+from borealis.connectors.kafka.brokers import GIVE_UP, Address, Brokers, confluent
+from borealis.connectors.kafka.ledger import Base, Batch, Ledger
+from borealis.connectors.kafka.reader import Start, Taken, TopicReader
+from borealis.connectors.records import FORMATS, records
+from borealis.connectors.source import cut
+from borealis.errors import InputError
+from borealis.kernels.time_of import TimeOf
+from borealis.state.lines import ANEW
+
+OPTIONS = ("format", "start", "until", "bad", "give_up")
+NOW = "now"
+PLACES = re.compile(r"\d+:\d+(,\d+:\d+)*")
+
+Bad = str | Path | Callable[[dict[str, Any]], object]
+
+
+def kafka(
+    topic: str,
+    brokers: str,
+    *,
+    format: str = "json",
+    start: Start = "earliest",
+    until: str | None = None,
+    bad: Bad | None = None,
+    settings: Mapping[str, Any] | None = None,
+    give_up: str = GIVE_UP,
+) -> KafkaSource:
+    """A topic as an input; it never ends, unless `until="now"`: then it ends with what the topic holds at the start.
+
+    `start` matters only the first time: `earliest`, `latest`, a datetime (by the records' own timestamps), or offsets
+    as `{partition: offset}`. `bad` is where records go that cannot be read: a file of JSON lines, another topic by its
+    address (kafka://...), or a function; if left out, `<input>.dead.jsonl` in the state directory. `settings` go to
+    librdkafka (`security.protocol`, `sasl.*`, `ssl.*`); `${NAME}` in a value is taken from the environment. `give_up`:
+    how long brokers may be away.
+    """
+    return KafkaSource(topic, Brokers(brokers, settings or {}, give_up), format, start, until, bad)
+
+
+def kafka_source(url: str) -> KafkaSource:
+    """A topic as an input, by its address: kafka://localhost:9092/packets?format=csv&start=latest."""
+    address = Address.parse(url)
+    address.check_options(OPTIONS)
+    options: dict[str, Any] = dict(address.options)
+    return kafka(address.topic, address.brokers, settings=address.settings, **options)
+
+
+class KafkaSource:
+    """Reads all partitions of a topic. With a state directory, position `n` is the same record at every start.
+
+    1. A batch is decoded; its bad records become dead letters, synced.
+    2. Which offsets it consists of is written to the ledger, synced. Only then it is handed on.
+    3. A restart reads the batches behind the committed position again, by their offsets, and hands them on under the
+       same positions; then it goes on behind the last one.
+
+    So tuples are exactly once. A dead letter in a file is, too: a record that is read again is known by its place.
+    """
+
+    finite_and_ordered = False
+
+    def __init__(
+        self,
+        topic: str,
+        brokers: Brokers,
+        format_: str = "json",
+        start: Start = "earliest",
+        until: str | None = None,
+        bad: Bad | None = None,
+    ) -> None:
+        confluent()
+        records(format_, pa.schema([]))
+        if until not in (None, NOW):
+            raise InputError(f"until={until!r} is no end for a topic", hint="give until='now', or leave it out")
+        self.topic, self.brokers, self.format, self.until = topic, brokers, format_, until
+        self.start = _start(start)
+        self.dead_letters = DeadLetters(bad, topic)
+        self._bad = bad
+        self._noun = f"topic {topic}"
+        self._time: TimeOf | None = None
+        self._home: Path | None = None
+        self._reader: TopicReader | None = None
+        self._ledger: Ledger | None = None
+        self._stopped = False
+
+    def begin(self, name: str, time: str | TimeOf, home: Path | None) -> None:
+        """Told by the run: the input, how a row gets its time, and where to keep the ledger."""
+        self._noun, self._time, self._stopped = f"input '{name}'", TimeOf.of(time), False
+        if home is None:
+            return
+        home.mkdir(parents=True, exist_ok=True)
+        self._home = home / f"{name}.kafka"
+        if self._bad is None:
+            self.dead_letters = DeadLetters(home / f"{name}.dead.jsonl", self.topic)
+
+    def warnings(self) -> list[str]:
+        """Records that could not be read."""
+        if not (letters := self.dead_letters.count):
+            return []
+        place = f": see {self.dead_letters.where}" if self.dead_letters.where else ""
+        return [f"{letters:,} records of topic '{self.topic}' could not be read{place}"]
+
+    @property
+    def note(self) -> str:
+        """Whether brokers are away now, and since when; empty if not."""
+        mine = self._reader.presence.note if self._reader is not None else ""
+        return mine or self.dead_letters.note
+
+    def batches(self, schema: pa.Schema, skip: int, most_rows: int) -> Iterator[pa.RecordBatch]:
+        """Rows from position `skip` on, as the ledger says, then as they arrive."""
+        reader = self._reader = self.reader(schema)
+        ledger = self._ledger = Ledger(self._home / "ledger") if self._home is not None else None
+        try:
+            if ledger is not None:
+                self._check(ledger, skip)
+            position = skip
+            if ledger is None or ledger.base is None:
+                base = self.base(reader)
+                if ledger is not None:
+                    ledger.begin(base)
+            else:
+                base = ledger.base
+                again = [b for b in ledger.batches if b.stop > skip]
+                parts = [b.parts for b in again]
+                for batch, known in zip(again, reader.read_again(parts, base.ends), strict=True):
+                    yield from cut(known.slice(position - batch.first), most_rows)
+                    position = batch.stop
+            reader.begin(ledger.offsets() if ledger is not None else base.offsets, base.ends)
+            while not self._stopped and not reader.is_done:
+                taken = reader.take(most_rows)
+                if taken is not None:
+                    self._note(taken, position)
+                    yield from cut(taken.rows, most_rows)
+                    position += taken.rows.num_rows
+        except InputError:
+            if not self._stopped:
+                raise
+        finally:
+            reader.close()
+            if ledger is not None:
+                ledger.close()
+            self.dead_letters.close()
+
+    def reader(self, schema: pa.Schema) -> TopicReader:
+        """A reader of the topic, at no offset yet."""
+        return TopicReader(self.brokers, self.topic, self.format, schema, self._time, self._noun)
+
+    def bury(self, taken: Taken) -> None:
+        """Keep the records that could not be read, before anything behind them is handed on."""
+        for one in taken.bad:
+            place = f"topic {self.topic}, partition {one.partition}, offset {one.offset}"
+            self.dead_letters.add(place, one.value, one.reason)
+        if taken.bad:
+            self.dead_letters.sync()
+
+    def committed(self, position: int) -> None:
+        """Tuples before this position are in committed trains."""
+        if self._ledger is not None:
+            self._ledger.committed(position)
+
+    def stop(self) -> None:
+        """Read no more."""
+        self._stopped = True
+        if self._reader is not None:
+            self._reader.stop()
+
+    def _note(self, taken: Taken, position: int) -> None:
+        self.bury(taken)
+        if self._ledger is not None:
+            self._ledger.add(Batch(position, taken.parts))
+
+    def base(self, reader: TopicReader) -> Base:
+        """Where to begin, the first time."""
+        offsets = reader.offsets_of(self.start)
+        ends = {number: reader.range(number)[1] for number in offsets} if self.until == NOW else None
+        return Base(self.topic, 0, offsets, ends)
+
+    def _check(self, ledger: Ledger, skip: int) -> None:
+        """Whether the ledger knows the way from the committed position on."""
+        if ledger.base is None:
+            if skip:
+                raise InputError(f"{self._noun}: {ledger.path} is gone, which knows row {skip} of the topic", hint=ANEW)
+            return
+        if ledger.base.topic != self.topic:
+            raise InputError(
+                f"{self._noun}: the state directory is of topic '{ledger.base.topic}', not '{self.topic}'",
+                hint="give another state directory, or delete this one to start anew",
+            )
+        if not ledger.base.position <= skip <= ledger.position:
+            known = f"rows {ledger.base.position} to {ledger.position}"
+            raise InputError(f"{self._noun}: {ledger.path} knows {known}, but row {skip} is needed", hint=ANEW)
+
+
+def _start(start: Start) -> Start:
+    if isinstance(start, datetime) or start in ("earliest", "latest"):
+        return start
+    if isinstance(start, Mapping):
+        if all(type(k) is int and type(v) is int and k >= 0 and v >= 0 for k, v in start.items()):
+            return dict(start)
+    elif isinstance(start, str) and PLACES.fullmatch(start):
+        pairs = (place.split(":") for place in start.split(","))
+        return {int(partition): int(offset) for partition, offset in pairs}
+    elif isinstance(start, str):
+        try:
+            return datetime.fromisoformat(start)
+        except ValueError:
+            pass
+    raise InputError(
+        f"start={start!r} is no place in a topic",
+        hint="give earliest, latest, a time such as 2026-01-01T12:00:00Z, or offsets: {0: 17}, in a URL 0:17,1:4",
+    )
+
+
+__all__ = ["FORMATS", "KafkaSource", "kafka", "kafka_source"]

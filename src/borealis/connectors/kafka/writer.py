@@ -1,0 +1,337 @@
+"""Writing to a topic in transactions, each with the position behind it, of which a broker has both or none; or without
+them, sooner: then it may have records twice, because it did not get the position behind them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from borealis.connectors.files.text import Csv, JsonLines, plain, render
+from borealis.connectors.kafka.brokers import Brokers, Presence, away, confluent, refused
+from borealis.connectors.records import FORMATS
+from borealis.errors import OutputError, did_you_mean
+
+ASK_S = 2.0  # one question to a broker
+OFFSETS_S = 20.0  # to send the position; the library itself may wait for ever
+COMMIT_S = 60.0  # one attempt to end a transaction; a broker that dies in its midst is noticed only then
+ROOM_S = 0.1  # for room in the library's own queue
+SILENT_MS = 10_000  # a request without an answer; calls within a transaction come back no sooner
+PAUSE_S = 0.2  # between two attempts
+RETRY_MS = 5  # the library's own: a broker that is not done with the last transaction takes the next in a moment
+MET_S = 0.25  # a broker that committed so lately is not asked whether it is there
+REFUSALS_MOST = 5  # of a transaction, by brokers that are there
+ARROW_BYTES_MOST = 512 << 10  # of one record: brokers take a megabyte, unless told otherwise
+QUEUED_MOST = 1_000_000  # messages in the library's own queue
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a writer stands, as the broker has it: how far, and a word of the writer's own."""
+
+    upto: int
+    note: str = ""
+
+
+class Rendering:
+    """How rows become records."""
+
+    def __init__(self, format_: str, key: str | None, schema: pa.Schema) -> None:
+        if format_ not in FORMATS:
+            hint = did_you_mean(format_, FORMATS)
+            raise OutputError(f"no record format '{format_}' (has: {', '.join(FORMATS)})", hint=hint)
+        if key is not None and key not in schema.names:
+            hint = did_you_mean(key, schema.names)
+            raise OutputError(f"no column '{key}' for the key (has: {', '.join(schema.names)})", hint=hint)
+        if format_ == "arrow" and key is not None:
+            raise OutputError("records of Arrow hold many rows and have no key", hint="leave out key, or write json")
+        self._format, self._key = format_, key
+        if format_ != "arrow":
+            (JsonLines() if format_ == "json" else Csv()).check(schema)
+
+    def records(self, rows: pa.Table) -> tuple[list[bytes], list[bytes | None] | None]:
+        """Values, and keys if there are any."""
+        if self._format == "arrow":
+            return [_stream(part) for part in _small(rows)], None
+        if self._format == "json":
+            values = [value for piece in render(rows, JsonLines()) for value in bytes(piece).split(b"\n")[:-1]]
+        else:
+            values = [
+                line[:-1]
+                for batch in rows.combine_chunks().to_batches()
+                for line in Csv().lines(batch).cast(pa.binary()).to_pylist()
+            ]
+        if self._key is None:
+            return values, None
+        column = rows[self._key].combine_chunks()
+        return values, plain(column).cast(pa.binary()).to_pylist()
+
+
+def _small(rows: pa.Table) -> list[pa.Table]:
+    """The rows in parts that brokers take as one record."""
+    if rows.num_rows < 2 or rows.nbytes <= ARROW_BYTES_MOST:
+        return [rows]
+    half = rows.num_rows // 2
+    return _small(rows.slice(0, half)) + _small(rows.slice(half))
+
+
+def _stream(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+class TopicWriter:
+    """Writes under a name; a second writer of the same name puts the first one out. For one thread.
+
+    `open` ends what an earlier life of this name has left unfinished, and learns how far it had come. `publish` is one
+    transaction: the records, and the position behind them. If it is not known whether the broker had committed it, the
+    position is asked for, and the records are written again only if they are not there.
+
+    Without transactions the position is sent when the broker has the records, and nobody is put out.
+    """
+
+    def __init__(self, brokers: Brokers, topic: str, name: str, noun: str, *, transactions: bool = True) -> None:
+        self.topic, self.name, self.what, self.transactions = topic, name, noun, transactions
+        self._kafka = confluent()
+        self._brokers = brokers
+        self.presence = Presence(noun, brokers, OutputError)
+        self._stopped = threading.Event()
+        self._producer: Any = None
+        self._group: Any = None
+        self._last: Position | None = None
+        self._met = float("-inf")  # when a broker last committed something
+        self._anew = False  # the producer may be in any state: make another before the next transaction
+        self._trouble = ""
+
+    # -- coming and going
+
+    def open(self) -> Position | None:
+        """Wait for a broker; what an earlier life had committed, or None."""
+        self._make()
+        self._check_topic()
+        if self.transactions:
+            self._call(lambda: self._producer.init_transactions(ASK_S))
+        self._last, self._anew = self._position(), False
+        return self._last
+
+    def _make(self) -> None:
+        once = {"transactional_id": self.name} if self.transactions else {"message_timeout_ms": SILENT_MS}
+        try:
+            self._producer = self._kafka.Producer(
+                self._brokers.conf(
+                    **once,
+                    enable_idempotence=True,
+                    socket_timeout_ms=SILENT_MS,
+                    linger_ms=0,  # a commit waits for all of them
+                    retry_backoff_ms=RETRY_MS,
+                    queue_buffering_max_messages=QUEUED_MOST,
+                )
+                | {"error_cb": self._heard}
+            )
+            if self._group is None:
+                self._group = self._kafka.Consumer(
+                    self._brokers.conf(group_id=self.name, enable_auto_commit=False, isolation_level="read_committed")
+                    | {"error_cb": self._heard}
+                )
+        except self._kafka.KafkaException as error:
+            raise refused(error, self.what, OutputError) from None
+
+    def _check_topic(self) -> None:
+        said = self._call(lambda: self._group.list_topics(self.topic, timeout=ASK_S))
+        found = said.topics[self.topic]
+        if found.error is None:
+            return
+        if found.error.code() == self._kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
+            everything = self._call(lambda: self._group.list_topics(timeout=ASK_S)).topics
+            known = [name for name in everything if not name.startswith("__") and name != self.topic]
+            hint = did_you_mean(self.topic, known) or f"make the topic first; there are: {', '.join(sorted(known))}"
+            raise OutputError(f"{self.what}: there is no topic '{self.topic}'", hint=hint)
+        raise OutputError(f"{self.what}: topic '{self.topic}': {found.error.str()}", hint="check the access rights")
+
+    def _position(self) -> Position | None:
+        place = self._kafka.TopicPartition(self.topic, 0)
+        (found,) = self._call(lambda: self._group.committed([place], timeout=ASK_S))
+        if found.error is not None:
+            raise OutputError(f"{self.what}: {found.error.str()}", hint="check the access rights to consumer groups")
+        return Position(found.offset, found.metadata or "") if found.offset >= 0 else None
+
+    def stop(self) -> None:
+        """Wait no more; from any thread."""
+        self._stopped.set()
+
+    def close(self) -> None:
+        """Let go of the brokers."""
+        if self._group is not None:
+            self._group.close()
+            self._group = None
+        self._producer = None
+
+    # -- transactions
+
+    def publish(self, values: Sequence[bytes], keys: Sequence[bytes | None] | None, position: Position) -> None:
+        """Write records and the position behind them. When this returns, the broker has both."""
+        refusals = 0
+        while True:
+            if time.monotonic() > self._met + MET_S:  # a transaction would wait in silence
+                self._call(lambda: self._group.list_topics(self.topic, timeout=ASK_S))
+            self._listen()
+            if self._anew and self._open_again(position):
+                return
+            try:
+                (self._transaction if self.transactions else self._plainly)(values, keys, position)
+                self._last, self._met = position, time.monotonic()
+                return
+            except self._kafka.KafkaException as error:
+                self._anew = True
+                self._explain(error.args[0])
+                refusals += not self._is_away(error.args[0])
+            if refusals == REFUSALS_MOST:
+                raise OutputError(
+                    f"{self.what}: the broker refused rows {refusals} times ({self._trouble})",
+                    hint="look into the broker's log",
+                )
+            self._check_stopped()
+            self._stopped.wait(PAUSE_S)
+
+    def _open_again(self, position: Position) -> bool:
+        """After anything went wrong: another producer, which ends what this one began. Whether all is there already."""
+        before = self._last
+        found = self.open()
+        if found not in (before, position):
+            raise OutputError(
+                f"{self.what}: somebody else writes to topic '{self.topic}' as '{self.name}'",
+                hint="stop one of the two, or give one of them another name",
+            )
+        return found == position
+
+    def _transaction(self, values: Sequence[bytes], keys: Sequence[bytes | None] | None, position: Position) -> None:
+        producer, group, offset = self._producer, self._group, self._offset(position)
+        producer.begin_transaction()
+        self._produce(values, keys)
+        self._within_bounds(
+            lambda: producer.send_offsets_to_transaction([offset], group.consumer_group_metadata(), OFFSETS_S)
+        )
+        producer.commit_transaction(COMMIT_S)
+
+    def _plainly(self, values: Sequence[bytes], keys: Sequence[bytes | None] | None, position: Position) -> None:
+        failed: list[Any] = []
+
+        def delivered(error: Any, _: Any) -> None:
+            if error is not None:
+                failed.append(error)
+
+        self._produce(values, keys, delivered)
+        while self._producer.flush(PAUSE_S):  # for as long as the library itself allows
+            self._check_stopped()
+        if failed:
+            raise self._kafka.KafkaException(failed[0])
+        group, offset = self._group, self._offset(position)
+        self._within_bounds(lambda: group.commit(offsets=[offset], asynchronous=False))
+
+    def _offset(self, position: Position) -> Any:
+        return self._kafka.TopicPartition(self.topic, 0, position.upto, position.note)
+
+    def _within_bounds(self, send_position: Callable[[], object]) -> None:
+        """In a thread that is left behind if it hangs: the library forgets the time limit (librdkafka, issue 5456) and,
+        if its coordinator has died meanwhile, itself (5511). The next producer puts this one out.
+        """
+        failed: list[Exception] = []
+
+        def send() -> None:
+            try:
+                send_position()
+            except Exception as error:
+                failed.append(error)
+
+        sending = threading.Thread(target=send, name=f"position-{self.topic}", daemon=True)
+        sending.start()
+        until = time.monotonic() + OFFSETS_S + PAUSE_S
+        while sending.is_alive() and time.monotonic() < until:
+            sending.join(PAUSE_S)
+            self._check_stopped()
+        if failed:
+            raise failed[0]
+        if sending.is_alive():
+            code = self._kafka.KafkaError
+            raise self._kafka.KafkaException(code(code._TIMED_OUT, "the position was not taken in time"))
+
+    def _produce(
+        self, values: Sequence[bytes], keys: Sequence[bytes | None] | None, told: Callable[..., None] | None = None
+    ) -> None:
+        topic, produce = self.topic, self._producer.produce
+        for i, value in enumerate(values):
+            key = None if keys is None else keys[i]
+            try:
+                produce(topic, value, key, on_delivery=told)
+            except BufferError:
+                self._wait_for_room(partial(produce, topic, value, key, on_delivery=told))
+
+    def _wait_for_room(self, produce: Callable[[], None]) -> None:
+        while True:
+            self._producer.poll(ROOM_S)
+            self._check_stopped()
+            try:
+                produce()
+                return
+            except BufferError:
+                continue
+
+    def _call(self, question: Any) -> Any:
+        """Ask until a broker answers; what it refuses is raised as the library has it."""
+        while True:
+            try:
+                answer = question()
+                self.presence.found()
+                return answer
+            except self._kafka.KafkaException as error:
+                code = error.args[0]
+                if code.fatal() or code.txn_requires_abort() or not self._is_temporary(code):
+                    raise
+                if self._is_away(code):
+                    self._anew = True
+                    self._listen()
+                    self.presence.lost(code.str())
+            self._check_stopped()
+            time.sleep(PAUSE_S)
+
+    def _is_away(self, code: Any) -> bool:
+        return code.code() in away(self._kafka)
+
+    def _is_temporary(self, code: Any) -> bool:
+        return bool(code.retriable()) or self._is_away(code)
+
+    def _check_stopped(self) -> None:
+        if self._stopped.is_set():
+            raise OutputError(f"{self.what}: stopped while waiting for a broker", hint="start again to go on")
+
+    def _explain(self, code: Any) -> None:
+        """Raise what no second attempt can mend."""
+        codes = self._kafka.KafkaError
+        self._trouble = code.str()
+        if code.code() in (codes.MSG_SIZE_TOO_LARGE, codes.INVALID_RECORD, codes.RECORD_LIST_TOO_LARGE):
+            raise OutputError(
+                f"{self.what}: topic '{self.topic}' refuses a record ({code.str()})",
+                hint="raise max.message.bytes of the topic and settings={'message.max.bytes': ...}",
+            )
+        if code.code() in (codes.TOPIC_AUTHORIZATION_FAILED, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED):
+            raise OutputError(f"{self.what}: {code.str()}", hint="check the access rights: topic, transactions, group")
+
+    def _listen(self) -> None:
+        """Have the library say what it knows of its connections: it does so only when asked for news."""
+        try:
+            self._producer.poll(0)
+        except self._kafka.KafkaException:  # it can do nothing any more; why, the next one will be told
+            self._anew = True
+        self._group.poll(0)
+
+    def _heard(self, error: Any) -> None:
+        if self.presence.heard(error):
+            self._anew = True  # a producer whose coordinator was away may wait for it for ever

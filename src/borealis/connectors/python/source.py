@@ -1,0 +1,233 @@
+"""Python rows as a source: lists and tables, or generators that may be endless and slow."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from borealis.connectors.python.tables import table_of
+from borealis.connectors.sorting import SortedSource
+from borealis.connectors.source import cut
+from borealis.errors import InputError, article
+from borealis.values.fit import Place, fit, match_columns
+from borealis.values.python import absent, batch_of, not_a_row
+
+BURST_S = 0.0005  # for the rows that a generator gives right behind the first, so that they are not two trains
+SOURCE = "the rows"
+SEARCHED = 1000  # rows, for the names of their columns
+
+
+def rows(
+    iterable: Iterable[Any] | Callable[[], Any] | Any, *, sort: bool = False
+) -> SequenceSource | IterableSource | SortedSource:
+    """Rows that a Python program holds or makes: dicts, tuples in the declared order, record batches, tables, frames.
+
+    Lists, tuples, tables and data frames (pandas, Polars, whatever has `__arrow_c_stream__`) can be merged by time with
+    files; other iterables are taken as they come. A generator can be read once only: give the function that makes it
+    if the run shall be resumed. With `sort`, what has an end is sorted by time first, a copy of it in memory.
+    """
+    if sort:
+        return SortedSource(rows(iterable))
+    if (table := table_of(iterable)) is not None:
+        return SequenceSource([table])
+    if isinstance(iterable, list | tuple):
+        if iterable and not isinstance(iterable[0], ROWS):
+            raise not_a_row(f"{SOURCE}, row 1", iterable[0])
+        return SequenceSource(iterable)
+    if callable(iterable) or (isinstance(iterable, Iterable) and not isinstance(iterable, str | bytes | dict)):
+        return IterableSource(iterable)
+    raise InputError(
+        f"{article(type(iterable).__name__)} is not a source of rows", hint="give a list, a generator or a table"
+    )
+
+
+ROWS = (Mapping, tuple, list, pa.RecordBatch, pa.Table)  # what may stand in a sequence
+
+
+class SequenceSource:
+    """Rows in memory. The sequence must not change while it is read."""
+
+    finite_and_ordered = True
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        self._items = items
+        self._notes: list[str] = []
+
+    def warnings(self) -> list[str]:
+        """Columns that the first rows lack."""
+        return self._notes
+
+    def check(self, names: Sequence[str]) -> None:
+        """Refuse tables that lack a declared column, before anything is read."""
+        for item in self._items if len(self._items) == 1 else ():
+            if isinstance(item, pa.RecordBatch | pa.Table):
+                match_columns(names, item.schema.names, SOURCE)
+
+    def batches(self, schema: pa.Schema, skip: int, most_rows: int) -> Iterator[pa.RecordBatch]:
+        """Rows from position `skip` on; a record batch in the sequence counts as its rows."""
+        items = self._items
+        if not any(isinstance(item, pa.RecordBatch | pa.Table) for item in items):
+            if items and isinstance(items[0], Mapping):
+                seen = dict.fromkeys(str(key) for row in items[:SEARCHED] if isinstance(row, Mapping) for key in row)
+                absent(schema.names, seen, SOURCE, self._notes)
+            for start in range(skip, len(items), most_rows):
+                yield batch_of(items[start : start + most_rows], schema, Place(SOURCE, start))
+            return
+        assembler = _Assembler(schema, skip, most_rows)
+        for start in range(0, len(items), most_rows):
+            yield from assembler.batches(items[start : start + most_rows])
+
+
+class IterableSource:
+    """Rows drawn one by one in a thread of their own, so that a slow iterable never holds back what it has given."""
+
+    finite_and_ordered = False
+
+    def __init__(self, iterable: Iterable[Any] | Callable[[], Any]) -> None:
+        self._iterable = iterable
+        self._drawn_once = False
+
+    def batches(self, schema: pa.Schema, skip: int, most_rows: int) -> Iterator[pa.RecordBatch]:
+        """Rows from position `skip` on, handed over as they are drawn: those that came meanwhile, together."""
+        pump = _Pump(self._begin(), most_rows)
+        assembler = _Assembler(schema, skip, most_rows)
+        try:
+            while items := pump.take():
+                yield from assembler.batches(items)
+            pump.reraise()
+        finally:
+            pump.stop()
+
+    def _begin(self) -> Iterator[Any]:
+        if callable(self._iterable):
+            made = self._iterable()
+            return iter([made] if isinstance(made, pa.Table | pa.RecordBatch) else made)
+        iterator = iter(self._iterable)
+        if iterator is self._iterable:
+            if self._drawn_once:
+                raise InputError(
+                    "a generator can be read only once", hint="give the function that makes it, without calling it"
+                )
+            self._drawn_once = True
+        return iterator
+
+
+class _Assembler:
+    """Makes batches of drawn items and knows how many rows came before."""
+
+    def __init__(self, schema: pa.Schema, skip: int, most_rows: int) -> None:
+        self._schema = schema
+        self._left = skip
+        self._most_rows = most_rows
+        self._row = 0
+
+    def batches(self, items: Sequence[Any]) -> Iterator[pa.RecordBatch]:
+        for run in _runs(items):
+            size = _weight(run)
+            drop = min(self._left, size)
+            self._left -= drop
+            self._row += drop
+            if drop == size:
+                continue
+            rest = run[drop:] if isinstance(run, list) else run.slice(drop)
+            for part in self._parts(rest):
+                yield part
+                self._row += part.num_rows
+
+    def _parts(self, run: Any) -> Iterator[pa.RecordBatch]:
+        if isinstance(run, list):
+            for start in range(0, len(run), self._most_rows):
+                yield batch_of(run[start : start + self._most_rows], self._schema, Place(SOURCE, self._row))
+            return
+        chosen = match_columns(self._schema.names, run.schema.names, SOURCE)
+        for batch in run.to_batches() if isinstance(run, pa.Table) else [run]:
+            for part in cut(batch.select(chosen), self._most_rows):
+                yield fit(part, self._schema, Place(SOURCE, self._row))
+
+
+def _runs(items: Sequence[Any]) -> Iterator[Any]:
+    """Python rows that follow each other as a list; batches and tables each by itself."""
+    run: list[Any] = []
+    for item in items:
+        if isinstance(item, pa.RecordBatch | pa.Table):
+            if run:
+                yield run
+                run = []
+            yield item
+        else:
+            run.append(item)
+    if run:
+        yield run
+
+
+def _weight(item: Any) -> int:
+    return int(item.num_rows) if isinstance(item, pa.RecordBatch | pa.Table) else len(item)
+
+
+class _Pump:
+    """Draws items in a thread into a bounded buffer. What was drawn before an error is handed over before the error."""
+
+    def __init__(self, iterator: Iterator[Any], most_rows: int) -> None:
+        self._iterator = iterator
+        self._most_rows = most_rows
+        self._items: deque[Any] = deque()
+        self._rows = 0
+        self._ended = False
+        self._stopped = False
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+        threading.Thread(target=self._draw, name="borealis-rows", daemon=True).start()
+
+    def take(self) -> list[Any]:
+        """The items drawn so far, at most most_rows rows or one item; empty only at the end."""
+        with self._changed:
+            while not self._items and not self._ended:
+                self._changed.wait()
+        if self._rows < self._most_rows and not self._ended:
+            time.sleep(BURST_S)
+        with self._changed:
+            items = list(self._items)
+            self._items.clear()
+            self._rows = 0
+            self._changed.notify_all()
+            return items
+
+    def reraise(self) -> None:
+        """Tell why the iterable ended, if it did not end well."""
+        if isinstance(self._error, Exception):
+            raise InputError(
+                f"the rows ended with {type(self._error).__name__}: {self._error}", hint="mend the generator"
+            ) from self._error
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """Draw no more; a draw that is under way is left to itself."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def _draw(self) -> None:
+        try:
+            for item in self._iterator:
+                weight = item.num_rows if isinstance(item, pa.RecordBatch | pa.Table) else 1
+                with self._changed:
+                    self._items.append(item)
+                    self._rows += weight
+                    if len(self._items) == 1 or self._rows >= self._most_rows:
+                        self._changed.notify_all()
+                    while self._rows >= self._most_rows and not self._stopped:
+                        self._changed.wait()
+                    if self._stopped:
+                        return
+        except BaseException as error:
+            self._error = error
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()

@@ -1,0 +1,1 @@
+"""Where rows become a stream: ids, times, boundaries, late marks, and the durable log of all that."""

@@ -1,0 +1,169 @@
+"""An entry point: where tuples get their ids, times and boundaries, once and for all.
+
+Everything downstream (lateness, window closing, eviction) depends on where boundaries stand among the tuples, so they
+are a function of the tuples alone: before the tuple that lifts `newest time - slack` over the next multiple of the
+input's pace stands a boundary with that multiple. Only idleness looks at a clock, and what it writes is part of the
+stream like any other boundary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from borealis.diagram.durations import about
+from borealis.diagram.spec import Input
+from borealis.errors import InputError
+from borealis.kernels.time_of import TimeOf
+from borealis.tuples import FIRST_TIME, LAST_TIME, TIME, Int64s
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """How far an input has come: what a restart needs to go on at the same tuple with the same boundaries."""
+
+    position: int = 0  # tuples taken from the source
+    newest: int = FIRST_TIME  # the largest time seen
+    boundary: int = FIRST_TIME
+    late: int = 0
+    lateness: int = 0  # the largest distance of a late tuple behind the boundary, microseconds
+    ended: bool = False
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A batch with its times; `bound[i]` is the boundary that stands just before row i, or FIRST_TIME for none."""
+
+    start: Cursor  # before the first row
+    rows: pa.Table
+    time: Int64s
+    newest: Int64s  # the largest time up to and including each row
+    bound: Int64s
+    late: np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    @cached_property
+    def nbytes(self) -> int:
+        """About how much memory it takes."""
+        return int(self.rows.nbytes)
+
+    def weights(self) -> Int64s:
+        """For each row how many events it stands for: itself, and the boundary before it if there is one."""
+        counted: Int64s = np.where(self.bound > FIRST_TIME, 2, 1)
+        return counted
+
+    def bounds(self, cause: Int64s) -> list[tuple[int, int]]:
+        """The boundaries and their causes, given the causes of the rows."""
+        at = np.flatnonzero(self.bound > FIRST_TIME)
+        return list(zip((cause[at] - 1).tolist(), self.bound[at].tolist(), strict=True))
+
+    def tail(self) -> tuple[int, ...]:
+        """The boundaries behind the last row: none is known before the next row comes."""
+        return ()
+
+    def cursor(self, stop: int) -> Cursor:
+        """How far the input has come after the first `stop` rows."""
+        if not stop:
+            return self.start
+        late = np.flatnonzero(self.late[:stop])
+        boundary = np.maximum(np.maximum.accumulate(self.bound[:stop]), self.start.boundary)
+        behind = int((boundary[late].view(np.uint64) - self.time[late].view(np.uint64)).max()) if len(late) else 0
+        return Cursor(
+            self.start.position + stop,
+            int(self.newest[stop - 1]),
+            int(boundary[-1]),
+            self.start.late + len(late),
+            max(self.start.lateness, min(behind, LAST_TIME)),
+        )
+
+    def split(self, stop: int) -> tuple[Admitted, Admitted]:
+        """The first `stop` rows, and the rest."""
+        head, tail = slice(None, stop), slice(stop, None)
+        return (
+            Admitted(self.start, self.rows.slice(0, stop), *(a[head] for a in self._arrays())),
+            Admitted(self.cursor(stop), self.rows.slice(stop), *(a[tail] for a in self._arrays())),
+        )
+
+    def _arrays(self) -> tuple[Any, ...]:
+        return self.time, self.newest, self.bound, self.late
+
+
+class EntryPoint:
+    """Admits batches of one input in order. Not thread-safe: one thread admits.
+
+    `time` says how a row gets its time; it must be given where the input's time is an expression.
+    """
+
+    def __init__(self, spec: Input, pace_us: int, cursor: Cursor, time: TimeOf | None = None) -> None:
+        self.spec, self.pace, self.cursor = spec, pace_us, cursor
+        self.time = time or TimeOf(spec.time)
+        self._slack_us = spec.slack_us
+        self.refused: InputError | None = None  # what is wrong with the row behind the last one admitted
+
+    def admit(self, batch: pa.Table | pa.RecordBatch) -> Admitted:
+        """Give a batch its times and boundaries. Only the rows before one that is `refused` are admitted."""
+        cursor, spec, rows = self.cursor, self.spec, pa.table(batch)
+        time, fault = self.time.until_fault(rows)
+        if fault is not None:
+            self.refused = InputError(
+                f"input '{spec.name}': row {cursor.position + len(time) + 1} has no time ({fault})",
+                hint="drop or repair such rows before they enter",
+            )
+            rows = rows.slice(0, len(time))
+        n = len(time)
+        if not n:
+            nothing = np.empty(0, np.int64)
+            return Admitted(cursor, rows, nothing, nothing, nothing, np.empty(0, np.bool_))
+        newest = np.maximum.accumulate(time)
+        if newest[0] < cursor.newest:
+            newest = np.maximum(newest, cursor.newest)
+        boundary = np.maximum(self._held(newest), cursor.boundary)
+        bound = np.full(n, FIRST_TIME)
+        rises = np.flatnonzero(boundary[1:] > boundary[:-1]) + 1
+        bound[rises] = boundary[rises]
+        if boundary[0] > cursor.boundary:
+            bound[0] = boundary[0]
+        late = time < boundary
+        if spec.late == "fail" and late.any():
+            first = int(np.flatnonzero(late)[0])
+            behind = about(int(boundary[first]) - int(time[first]))
+            self.refused = InputError(
+                f"input '{spec.name}': row {cursor.position + first + 1} is late by {behind}",
+                hint="raise slack, or set late: keep to have late tuples set aside",
+            )
+            n = first
+            rows, time, newest, bound, late = rows.slice(0, n), time[:n], newest[:n], bound[:n], late[:n]
+        admitted = Admitted(cursor, rows, time, newest, bound, late)
+        self.cursor = admitted.cursor(n)
+        return admitted
+
+    @property
+    def time_column(self) -> str:
+        """Where a train's workers find the time of a tuple: in a column of the user's, or in one that is added."""
+        return TIME if self.time.expr is not None else self.spec.time
+
+    def _held(self, newest: Int64s) -> Int64s:
+        """The multiples of the pace at or before `newest - slack`; where there is no such time, FIRST_TIME."""
+        first = FIRST_TIME + -FIRST_TIME % self.pace + self._slack_us
+        if first > LAST_TIME:
+            return np.full(len(newest), FIRST_TIME)
+        held = np.maximum(newest, first) - self._slack_us
+        return np.where(newest < first, FIRST_TIME, held - np.mod(held, self.pace))
+
+    def idle(self, boundary: int) -> int | None:
+        """Write a boundary although nothing arrived; returns it rounded to the pace, or None when it would not rise."""
+        rounded = boundary - boundary % self.pace
+        if self.cursor.ended or rounded <= self.cursor.boundary:
+            return None
+        self.cursor = replace(self.cursor, boundary=rounded)
+        return rounded
+
+    def end(self) -> None:
+        """Nothing comes any more: the boundary goes to the end of time."""
+        self.cursor = replace(self.cursor, boundary=LAST_TIME, ended=True)

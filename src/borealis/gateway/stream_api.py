@@ -1,0 +1,226 @@
+"""Streams for people with nothing but curl: rows in as newline-delimited JSON, rows out as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import astuple, dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Annotated
+
+import pyarrow as pa
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from borealis.coordinator.cluster import Cluster
+from borealis.coordinator.http_auth import body_of
+from borealis.coordinator.http_errors import MalformedError, TooManyError, status_of
+from borealis.coordinator.naming import locate
+from borealis.coordinator.threads import in_thread
+from borealis.errors import BorealisError, InputError
+from borealis.gateway.events import Listener, Start, events
+from borealis.gateway.inflow import Inflow
+from borealis.gateway.ndjson import Cutter, Line, Rows, rows_of
+from borealis.gateway.publishing import Way, Ways, entry_of, schema_of, send_numbered
+from borealis.message import PROTOCOL
+from borealis.streams.section import empty_rows
+from borealis.wire.messages import NAME_RULE, BatchHead, is_name
+from borealis.wire.problems import problem_of
+
+NUMBERED_BYTES_MOST = 16 << 20  # a body that has a number is one batch
+LISTENERS_MOST = 200  # each has a thread and a subscription
+TAKEN = "Borealis-Taken"
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+WORDS: dict[str, Start] = {"oldest": "oldest", "newest": "newest"}
+DEFAULT = "newest"  # as for `borealis tail` and for clients
+
+
+@dataclass(frozen=True)
+class Tail:
+    """What comes behind the rows."""
+
+    heartbeat: int | None = None
+    end: bool = False
+
+
+@dataclass
+class Counts:
+    """How far a body was taken."""
+
+    rows: int = 0
+    next_id: int | None = None  # None: nothing was sent on, so the stream was not asked
+
+
+def gateway(cluster: Cluster, ending: asyncio.Event) -> tuple[APIRouter, Callable[[], None]]:
+    """The routes, as a part of a coordinator's application. At `ending` all listeners are sent away."""
+    ways = Ways(cluster)
+    api = APIRouter(prefix="/v1/streams", tags=["streams"])
+    listeners = asyncio.Semaphore(LISTENERS_MOST)
+
+    @api.post("/{name:path}", openapi_extra=NDJSON)
+    async def send(
+        name: str,
+        request: Request,
+        heartbeat: Annotated[datetime | None, Query(description="no row before this time follows")] = None,
+        end: Annotated[bool, Query(description="nothing follows at all")] = False,
+        borealis_publisher: Annotated[str | None, Header()] = None,
+        borealis_number: Annotated[int | None, Header(ge=0, lt=2**63)] = None,
+    ) -> Response:
+        """Send rows, one JSON object a line. Lines before a bad one are taken.
+
+        With `Borealis-Publisher` and `Borealis-Number` (rising by one from 0) the body is taken whole or not at all,
+        and once only, however often it is sent.
+        """
+        tail = Tail(None if heartbeat is None else _microseconds(heartbeat), end)
+        location = await in_thread(lambda: entry_of(cluster, name))
+        schema = await in_thread(lambda: schema_of(cluster, location))
+        if borealis_publisher is not None or borealis_number is not None:
+            given = _numbered(borealis_publisher, borealis_number)
+            return await _send_whole(cluster, request, location.stream, schema, given, tail)
+        way, counts = ways.way(location.stream), Counts()
+        async with Inflow(request) as inflow:
+            try:
+                async for lines in inflow.lines():
+                    await in_thread(partial(_take, way, lines, schema, counts))
+                if not inflow.broken and tail != Tail():
+                    counts.next_id = (await in_thread(lambda: way.send(empty_rows(schema), *astuple(tail)))).next_id
+            except BorealisError as error:
+                await inflow.drain()
+                return _refused(error, counts.rows)
+        return JSONResponse(
+            {"v": PROTOCOL, "stream": location.stream, "taken": counts.rows, "next_id": counts.next_id},
+            headers={TAKEN: str(counts.rows)},
+        )
+
+    @api.get("/{name:path}", response_class=StreamingResponse, responses=SSE)
+    async def listen(
+        name: str,
+        start: Annotated[
+            str | None, Query(description=f"`oldest`, `newest` or a tuple's id; {DEFAULT} if left out")
+        ] = None,
+        same: Annotated[str | None, Query(alias="from", description="the same as `start`")] = None,
+        limit: Annotated[int | None, Query(ge=1, description="end after so many rows")] = None,
+        headers: Annotated[bool, Query(description="with _id, _time, _kind and _stable")] = False,
+        last_event_id: Annotated[str | None, Header()] = None,
+    ) -> Response:
+        """Listen to a stream: server-sent events with the tuple's id and its row as JSON, until it ends."""
+        if listeners.locked():
+            hint = "listen by Arrow Flight instead: /v1/locate tells where"
+            raise TooManyError(f"{LISTENERS_MOST} listeners are the most", hint=hint)
+        begin = _begin(start, same) if last_event_id is None else _after(last_event_id)
+        location = await in_thread(lambda: locate(cluster, name))
+        listener = Listener(cluster, location.stream, begin, headers, limit)
+        await in_thread(listener.begin)
+        return StreamingResponse(
+            _counted(events(listener, ending), listeners),
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        )
+
+    return api, ways.close
+
+
+async def _counted(pieces: AsyncIterator[bytes], listeners: asyncio.Semaphore) -> AsyncIterator[bytes]:
+    async with listeners:
+        async for piece in pieces:
+            yield piece
+
+
+def _take(way: Way, lines: list[Line], schema: pa.Schema, counts: Counts) -> None:
+    rows = rows_of(lines, schema)
+    if rows.batch.num_rows:
+        receipt = way.send(rows.batch)
+        counts.rows += rows.batch.num_rows
+        counts.next_id = receipt.next_id
+    if rows.error is not None:
+        raise rows.error
+
+
+def _whole(data: bytes, schema: pa.Schema) -> Rows:
+    cutter = Cutter()
+    return rows_of([*cutter.feed(data), *cutter.rest()], schema)
+
+
+async def _send_whole(
+    cluster: Cluster, request: Request, stream: str, schema: pa.Schema, given: tuple[str, int], tail: Tail
+) -> Response:
+    publisher, number = given
+    data = await body_of(request, NUMBERED_BYTES_MOST)
+    rows = await in_thread(partial(_whole, data, schema))
+    if rows.error is not None:
+        return _refused(rows.error, 0)
+    head = BatchHead(number=number, heartbeat=tail.heartbeat, end=tail.end)
+    receipt, repeated = await in_thread(lambda: send_numbered(cluster, stream, rows.batch, publisher, head))
+    taken = 0 if repeated else rows.batch.num_rows
+    return JSONResponse(
+        {
+            "v": PROTOCOL,
+            "stream": stream,
+            "taken": taken,
+            "repeated": repeated,
+            "number": receipt.number,
+            "next_id": receipt.next_id,
+        },
+        headers={TAKEN: str(taken)},
+    )
+
+
+def _numbered(publisher: str | None, number: int | None) -> tuple[str, int]:
+    if publisher is None or number is None:
+        raise MalformedError(
+            "Borealis-Publisher and Borealis-Number go together",
+            hint="give both, or none: the number rises by one from 0",
+        )
+    if not is_name(publisher):
+        raise MalformedError(f"'{publisher[:80]}' cannot be a publisher", hint=NAME_RULE)
+    return publisher, number
+
+
+def _microseconds(time: datetime) -> int:
+    """Since 1970; without a zone it is UTC."""
+    aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return (aware - EPOCH) // timedelta(microseconds=1)
+
+
+def _refused(error: BorealisError, taken: int) -> Response:
+    """A problem that says how much was taken before it."""
+    if isinstance(error, InputError):
+        said = (
+            "the line before it is" if taken == 1 else f"the {taken:,} lines before it are" if taken else "nothing is"
+        )
+        error = InputError(f"{error.message}; {said} taken", hint=error.hint)
+    headers = {TAKEN: str(taken)}
+    return Response(problem_of(error).encode(), status_of(error), headers, media_type="application/json")
+
+
+def _begin(start: str | None, same: str | None) -> Start:
+    if start is not None and same is not None and start != same:
+        raise MalformedError(f"start={start[:80]} and from={same[:80]} contradict", hint="they are the same: give one")
+    return _start(next((given for given in (start, same) if given is not None), DEFAULT))
+
+
+def _start(given: str) -> Start:
+    if given in WORDS:
+        return WORDS[given]
+    if given.isascii() and given.isdigit() and int(given) < 2**63:
+        return int(given)
+    raise MalformedError(f"a stream cannot be read from '{given[:80]}'", hint="say oldest, newest or a tuple's id")
+
+
+def _after(last: str) -> Start:
+    found = _start(last)
+    if isinstance(found, str):
+        raise MalformedError(f"'{last}' is no tuple's id", hint="Last-Event-ID is the id of the last event that came")
+    return found + 1
+
+
+NDJSON = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/x-ndjson": {"schema": {"type": "string", "example": '{"ts": "2024-05-01T12:00:00Z"}'}}
+        },
+    }
+}
+SSE: dict[int | str, dict[str, object]] = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}

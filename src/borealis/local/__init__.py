@@ -1,0 +1,1 @@
+"""A diagram in this process: `run`, and what it shows of itself."""

@@ -1,0 +1,39 @@
+"""What every message between processes is: versioned, and checked on arrival."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from borealis.errors import WireError
+
+PROTOCOL = 1  # of all messages; raised when one of them changes its meaning
+M = TypeVar("M", bound="Message")
+
+
+class Message(BaseModel):
+    """The root of all messages."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    v: Literal[1] = 1
+
+    def encode(self) -> bytes:
+        """As bytes for the wire."""
+        return self.model_dump_json().encode()
+
+    @classmethod
+    def decode(cls: type[M], data: bytes | str | Any) -> M:
+        """From bytes of the wire; a WireError says what is wrong with them."""
+        raw = data if isinstance(data, bytes | str) else bytes(data)
+        try:
+            return cls.model_validate_json(raw)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(p) for p in first["loc"]) or "the message"
+            seen = str(first.get("input"))[:80]
+            if where == "v":
+                hint = f"this side speaks version {PROTOCOL}: use the same version of Borealis on both sides"
+                raise WireError(f"a {cls.__name__} of version {seen}", hint=hint) from None
+            raise WireError(f"bad {cls.__name__}: {where}: {first['msg']} (got {seen})") from None

@@ -1,0 +1,85 @@
+"""A lane, seen from the task that keeps it: takes trains from the node and hands back what comes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from borealis.errors import WireError
+from borealis.kernels.program import Parcel
+from borealis.spark.worker import run_train, settle, written
+from borealis.trains.location import exchange, is_remote, meet, read
+from borealis.trains.message import Line
+
+FILE_BYTES_LEAST = 1 << 20  # from here on a payload goes by way of a file, where node and task share files
+
+# what stands in the heads of messages
+ASK, LEASE, BUCKET, ATTEMPT = "ask", "lease", "bucket", "attempt"
+NUMBER, TRAIN, PARCELS, OVER, WAIT = "number", "train", "parcels", "over", "wait"
+
+Ask = Callable[[dict[str, Any], list[Any]], tuple[dict[str, Any], list[pa.Buffer]]]
+
+
+def keep_lane(where: dict[str, Any], lease: int, bucket: int) -> None:
+    """Run train after train, until the lease is over."""
+    settle()
+    if is_remote(where["program"]):
+        meet(where)
+        run_lane(lambda head, buffers: exchange(where["lane"], head, buffers), lease, bucket)
+        return
+    line = Line.to(where["lane"])
+    try:
+        run_lane(line.ask, lease, bucket)
+    finally:
+        line.close()
+
+
+def run_lane(ask: Ask, lease: int, bucket: int) -> None:
+    """The same, over whatever way there is to the node."""
+    head: dict[str, Any] = {ASK: "turn", LEASE: lease, BUCKET: bucket}
+    answer: list[Any] = []
+    while True:
+        told, buffers = ask(head, answer)
+        if OVER in told:
+            return
+        head, answer = {ASK: "turn", LEASE: lease, BUCKET: bucket, ATTEMPT: told[ATTEMPT]}, []
+        if TRAIN in told:
+            train = with_buffers(told[TRAIN], buffers)
+            parcels, answer = packed(run_train(train, bucket), train["results"])
+            head |= {NUMBER: told[NUMBER], PARCELS: parcels}
+
+
+def with_buffers(train: dict[str, Any], buffers: Sequence[pa.Buffer]) -> dict[str, Any]:
+    """A train's header, with the rows that came behind it."""
+    for one in train["inputs"].values():
+        for which in ("rows", "late"):
+            if isinstance(one[which], int):
+                one[which] = buffers[one[which]]
+    return train
+
+
+def packed(parcels: Sequence[Parcel], results: str | None) -> tuple[list[list[Any]], list[Any]]:
+    """Parcels as a part of a head, and the buffers behind it; large ones are in files."""
+    index: list[list[Any]] = []
+    buffers = []
+    for parcel in parcels:
+        payload, file = pa.py_buffer(parcel.payload), parcel.file
+        if file is None and results is not None and payload.size >= FILE_BYTES_LEAST:
+            file = written(results, payload)
+        index.append([parcel.tag, parcel.bucket, file])
+        if file is None:
+            buffers.append(payload)
+    return index, buffers
+
+
+def parcels_of(index: list[list[Any]], buffers: list[pa.Buffer], results: str | None) -> list[Parcel]:
+    """The parcels that `packed` packed; files are where the task was told to put them."""
+    found, left = [], iter(buffers)
+    for tag, bucket, file in index:
+        if file is not None and (results is None or Path(file).parent != Path(results)):
+            raise WireError(f"a task says that its results are in {file}, which is not where they belong")
+        found.append(Parcel(tag, bucket, next(left) if file is None else read(file), file))
+    return found

@@ -1,0 +1,277 @@
+"""Lanes: a micro-batch is a lease, during which its tasks run train after train.
+
+A unit whose program has one level needs nothing of Spark but a process on some executor. So the task of a micro-batch
+stays in the source's `read`: it takes *turns* with the node, each of which hands over what came of the last train and
+is answered with the next one. There is one lane for each bucket; a train is committed when all of them have answered.
+
+A turn is taken in the thread of whoever asks, and so is the commit: between a result and the next train there is no
+hand-over from thread to thread. A result counts only if it comes from the holder of the present lease, in the attempt
+that was last to begin; whoever comes instead of a task that died finds the same train waiting.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from borealis.errors import BorealisError, TrainError
+from borealis.kernels.program import Parcel
+from borealis.spark.lane import ATTEMPT, BUCKET, LEASE, NUMBER, OVER, PARCELS, TRAIN, WAIT, parcels_of
+from borealis.spark.session import cores
+from borealis.trains.results import Arrived
+
+LEASE_S = 600.0  # a lease ends when it is this old and there is nothing to do; at twice that age in any case
+TURN_S = 10.0  # a turn is answered after this time, even if there is no train
+PAUSE_S = 0.02  # before the next question, where there was nothing
+SPARE = 1  # cores that lanes leave to everything else
+
+Message = tuple[dict[str, Any], list[Any]]
+
+
+class Trains(Protocol):
+    """What lanes ask of a unit."""
+
+    def committed(self) -> int: ...
+
+    def next_train(self, after: int, wait: float) -> int | None: ...
+
+    def plan(self, number: int, *, inline: bool = False) -> dict[str, Any]: ...
+
+    def manifest(self) -> dict[str, list[list[int]]]: ...
+
+    def standing(self) -> tuple[int, int]: ...
+
+    def nudge(self) -> None: ...
+
+
+class Lanes:
+    """Hands trains to tasks and takes what comes of them. Safe to use from threads."""
+
+    def __init__(
+        self,
+        trains: Trains,
+        commit: Callable[[Arrived], None],
+        buckets: int,
+        outward: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        *,
+        lease_s: float = LEASE_S,
+        turn_s: float = TURN_S,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._trains, self._commit, self._buckets, self._outward = trains, commit, buckets, outward
+        self._lease_s, self._turn_s, self._now = lease_s, turn_s, now
+        self.failure: BaseException | None = None  # why a commit was refused
+        self.leases = 0  # the number of the present one, or of the last
+        self._given = 0.0  # when
+        self._ended = True
+        self._closed = False
+        self._worn = False  # a task died: Spark counts such deaths, and begins to count anew with each lease
+        self._holders: dict[int, int] = {}  # by bucket: whose answers count
+        self._attempts = 0
+        self._stands: dict[int, tuple[int, int]] = {}  # by attempt: the state that its task holds
+        self._number: int | None = None  # the train that is under way
+        self._header: dict[str, Any] = {}
+        self._from = (0, 0)  # the state that it starts from
+        self._message: Message | None = None
+        self._answers: dict[int, list[Parcel]] = {}
+        self._busy = False  # somebody fetches the next train, or commits the last
+        self._changed = threading.Condition()
+
+    # -- leases
+
+    def lease(self, after: int) -> int | None:
+        """Begin a new lease, behind one of this number, if there may be one; says its number."""
+        with self._changed:
+            if self._closed or self.failure is not None:
+                return None
+            self.leases = max(self.leases, after) + 1
+            self._given, self._ended, self._worn, self._holders, self._stands = self._now(), False, False, {}, {}
+            self._changed.notify_all()
+            return self.leases
+
+    def close(self) -> None:
+        """No train is handed out any more; whoever holds the lease is told so."""
+        with self._changed:
+            self._closed = self._ended = True
+            self._changed.notify_all()
+        self._trains.nudge()
+
+    def wait_idle(self, seconds: float) -> bool:
+        """Wait until no train is under way; says whether that is so."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._number is None and not self._busy, seconds)
+
+    # -- turns
+
+    def enter(self, lease: int, bucket: int) -> int:
+        """Somebody begins to work for a lease: from now on this one's answers count, and no other's."""
+        with self._changed:
+            self._attempts += 1
+            if lease == self.leases and not self._ended and 0 <= bucket < self._buckets:
+                self._worn = self._worn or bucket in self._holders
+                self._holders[bucket] = self._attempts
+                self._changed.notify_all()
+            return self._attempts
+
+    def turn(self, head: dict[str, Any], buffers: list[pa.Buffer]) -> Message:
+        """What a task says, and what it is to do next."""
+        lease, bucket = head[LEASE], head[BUCKET]
+        attempt = head.get(ATTEMPT) or self.enter(lease, bucket)
+        mine = (lease, bucket, attempt)
+        if PARCELS in head:
+            self._answer(mine, head[NUMBER], head[PARCELS], buffers)
+        try:
+            return self._next(mine)
+        except BaseException as error:
+            with self._changed:
+                self.failure, self._ended = error, True
+                self._changed.notify_all()
+            return {OVER: True}, []
+
+    def _holds(self, mine: tuple[int, int, int]) -> bool:
+        lease, bucket, attempt = mine
+        return lease == self.leases and not self._ended and self._holders.get(bucket) == attempt
+
+    def _answer(self, mine: tuple[int, int, int], number: int, index: list[Any], buffers: list[Any]) -> None:
+        with self._changed:
+            # a lease that was just closed may still bring in its last train: it was handed out before
+            lease, bucket, attempt = mine
+            if lease != self.leases or self._holders.get(bucket) != attempt or number != self._number:
+                return
+            if bucket in self._answers:  # told twice
+                return
+            train, loads = self._from
+            self._stands[attempt] = (train if "rehearsal" in self._header else train + 1, loads)
+            self._answers[bucket] = parcels_of(index, buffers, None if self._outward else self._header["results"])
+            if len(self._answers) < self._buckets:
+                return
+            header, answers = self._header, [p for b in sorted(self._answers) for p in self._answers[b]]
+            self._busy = True
+        try:
+            self._commit(Arrived(train=header, parcels=answers))
+        except BaseException as error:
+            with self._changed:
+                self.failure, self._ended = error, True
+        finally:
+            with self._changed:
+                self._number, self._message, self._answers, self._busy = None, None, {}, False
+                self._ended = self._ended or self._worn
+                self._changed.notify_all()
+
+    def _next(self, mine: tuple[int, int, int]) -> Message:
+        until, looked = self._now() + self._turn_s, False
+        while True:
+            with self._changed:
+                if not self._holds(mine):
+                    return {OVER: True}, []
+                if self._number is not None and mine[1] not in self._answers:
+                    assert self._message is not None
+                    head, buffers = self._message
+                    train = head[TRAIN]
+                    if train["manifest"] is None and self._stands.get(mine[2]) != self._from:
+                        train = self._outside(train | {"manifest": self._trains.manifest()})
+                    return head | {TRAIN: train, ATTEMPT: mine[2]}, buffers
+                if looked and self._now() >= until:
+                    return {WAIT: True, ATTEMPT: mine[2]}, []
+                if self._busy or self._number is not None:
+                    self._changed.wait(max(0.0, until - self._now()))
+                    looked = True
+                    continue
+                age = self._now() - self._given
+                if age > 2 * self._lease_s:
+                    self._ended = True
+                    self._changed.notify_all()
+                    continue
+                self._busy = True
+            if not self._fetch(until, may_end=age > self._lease_s):
+                with (
+                    self._changed
+                ):  # an input that has failed says at once that there is nothing: do not ask all the time
+                    self._changed.wait_for(lambda: not self._holds(mine), min(PAUSE_S, self._turn_s))
+            looked = True
+
+    def _outside(self, header: dict[str, Any]) -> dict[str, Any]:
+        return header if self._outward is None else self._outward(header)
+
+    def _fetch(self, until: float, *, may_end: bool) -> bool:
+        """Get the next train; whether there is one."""
+        number, header, message, stands = None, {}, None, (0, 0)
+        try:
+            wait = 0.0 if may_end else max(0.0, min(until, self._given + self._lease_s) - self._now())
+            number = self._trains.next_train(self._trains.committed(), wait)
+            if number is not None:
+                stands = self._trains.standing()
+                header = self._trains.plan(number, inline=True)
+                if number < 0:  # a rehearsal: what it starts from may change meanwhile
+                    header["manifest"] = self._trains.manifest()
+                message = message_of(number, self._outside(header))
+        except BaseException as error:
+            with self._changed:
+                self.failure, self._ended, number = error, True, None
+        finally:
+            with self._changed:
+                self._busy = False
+                self._number, self._header, self._message, self._from = number, header, message, stands
+                if number is None and may_end:
+                    self._ended = True
+                self._changed.notify_all()
+        return number is not None
+
+
+def message_of(number: int, header: dict[str, Any]) -> Message:
+    """A train's header as a message: rows that are buffers go behind it."""
+    buffers: list[Any] = []
+    inputs = {}
+    for name, one in header["inputs"].items():
+        inputs[name] = one = dict(one)
+        for which in ("rows", "late"):
+            if isinstance(one[which], pa.Buffer):
+                buffers.append(one[which])
+                one[which] = len(buffers) - 1
+    return {NUMBER: number, TRAIN: header | {"inputs": inputs}}, buffers
+
+
+def failure_of(error: BaseException) -> BorealisError:
+    """What a commit was refused for, as an error of ours."""
+    if isinstance(error, BorealisError):
+        return error
+    told = TrainError(f"a train failed: {type(error).__name__}: {error}", hint="everything before it is committed")
+    told.__cause__ = error
+    return told
+
+
+# -- cores
+
+
+class Cores:
+    """How many cores of a session's executors lanes hold: each keeps one as long as it runs."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, dict[object, int]] = {}  # by application: whose lanes, and how many
+        self._lock = threading.Lock()
+
+    def take(self, spark: SparkSession, whose: object, lanes: int) -> str | None:
+        """Hold cores for somebody's lanes; says why not, if there are too few."""
+        application, total = spark.sparkContext.applicationId, cores(spark)
+        with self._lock:
+            all_held = self._held.setdefault(application, {})
+            held = sum(all_held.values())
+            if held + lanes + SPARE > total:
+                others = f", and lanes of other units hold {held}" if held else ""
+                return f"it takes {lanes} of Spark's cores and leaves {SPARE} to others; there are {total}{others}"
+            all_held[whose] = lanes
+            return None
+
+    def give_back(self, whose: object) -> None:
+        """These lanes are over; its Spark may be gone."""
+        with self._lock:
+            for held in self._held.values():
+                held.pop(whose, None)
+
+
+CORES = Cores()

@@ -1,0 +1,315 @@
+"""A stream as a Spark source: each micro-batch is a range of tuple ids, read by the executors from the stream's node.
+
+An offset is `{"id": n, "epoch": e, "from": m}`: the micro-batch that ends here has the tuples from m up to n.
+
+1. A named reader is registered at the first offset; from then on the stream keeps for it what it has not acknowledged.
+2. Spark notes the offset of a micro-batch in its checkpoint before it runs it, and that it is done afterwards. A
+   micro-batch that has to be repeated has the range that was noted: also the first one, although Spark asks anew where
+   to begin then. That is what `from` is for.
+3. Whatever Spark takes as the start of a new micro-batch is done with: only then it is acknowledged (level 1). Spark's
+   own `commit` comes a micro-batch later; a full stream that waits for it would wait forever.
+4. Ids of another epoch, or tuples that the stream does not hold any more, are an error; with `onGap=continue` the job
+   goes on behind them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from borealis.errors import BorealisError, GoneError, InputError, StateError
+from borealis.spark.stream_client import WAY, Reach, Way, check_options, whole_number
+from borealis.streams.section import Section, empty_rows
+from borealis.streams.status import QueueStatus
+from borealis.tuples import with_header
+from borealis.values.fit import Place, fit, match_columns
+from borealis.wire.client import Subscription
+from borealis.wire.messages import Ack, Subscribe
+
+OPTIONS = (*WAY, "reader", "from", "headers", "maxTuplesPerTrigger", "partitions", "onGap")
+Offset = dict[str, Any]
+
+log = logging.getLogger("borealis.spark")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a job wants of a stream."""
+
+    way: Way
+    reader: str | None = None  # None: the stream keeps nothing for this job, and tells it when something is gone
+    start: int | Literal["oldest", "newest"] = "oldest"
+    headers: bool = False
+    most: int | None = None  # tuples in a micro-batch
+    partitions: int = 1
+    goes_on: bool = False  # over gaps
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Reading:
+        """From a job's options."""
+        check_options(options, OPTIONS)
+        return cls(
+            way=Way.of(options),
+            reader=options.get("reader"),
+            start=_start(options.get("from", "oldest")),
+            headers=_choice(options, "headers", ("false", "true")) == "true",
+            most=whole_number(options, "maxTuplesPerTrigger", 1),
+            partitions=whole_number(options, "partitions", 1) or 1,
+            goes_on=_choice(options, "onGap", ("raise", "continue")) == "continue",
+        )
+
+
+def _start(text: str) -> int | Literal["oldest", "newest"]:
+    match text.casefold():
+        case "oldest":
+            return "oldest"
+        case "newest":
+            return "newest"
+        case number if number.isascii() and number.isdigit():
+            return int(number)
+    raise InputError(f"option from cannot be {text!r}", hint="give oldest, newest or a tuple id")
+
+
+def _choice(options: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    given = options.get(name, choices[0]).casefold()
+    if given not in choices:
+        raise InputError(f"option {name} cannot be {given!r}", hint=f"give {' or '.join(choices)}")
+    return given
+
+
+class Range(InputPartition):
+    """Tuples of one epoch, for one task; `start` None: from the oldest that is held."""
+
+    def __init__(self, epoch: str, start: int | None, stop: int) -> None:
+        super().__init__(None)
+        self.epoch, self.start, self.stop = epoch, start, stop
+
+
+class _Reader:
+    """What both readers do."""
+
+    def __init__(self, reading: Reading, schema: StructType) -> None:
+        self.reading, self.schema = reading, schema
+        self._reach: Reach | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_reach": None}  # connections stay where they are
+
+    @property
+    def reach(self) -> Reach:
+        """The way to the stream from this process."""
+        if self._reach is None:
+            self._reach = Reach(self.reading.way)
+        return self._reach
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, Range):  # Spark's own, where there is nothing to read
+            return
+        wanted = to_arrow_schema(self.schema, timezone="UTC")
+        reach = Reach(self.reading.way)
+        try:
+            for section in sections(reach, partition, self.reading.goes_on):
+                if len(section):
+                    yield shaped(section, wanted, self.reading.headers)
+        finally:
+            reach.close()
+
+
+class HeldReader(_Reader, DataSourceReader):
+    """`spark.read`: what the stream holds now, from `from` on."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        now, start = self.reach.status(), self.reading.start
+        self.reach.close()
+        if start == "newest":
+            return []
+        ranges = _ranges(now.epoch, now.first_id if start == "oldest" else start, now.next_id, self.reading.partitions)
+        if ranges and start == "oldest":
+            ranges[0].start = None  # what is let go of until it is read is not held any more
+        return ranges
+
+
+class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """`spark.readStream`: see the head of this file."""
+
+    def __init__(self, reading: Reading, schema: StructType) -> None:
+        super().__init__(reading, schema)
+        self._first: Offset | None = None
+        self._last: tuple[str, int] | None = None  # the end for `availableNow`: epoch and id
+        self._seen: Offset | None = None
+
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
+        if self._first is None:  # Spark asks again and again until the first micro-batch is made
+            self._first = self._begin()
+        return self._first
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        return ReadAllAvailable() if self.reading.most is None else ReadMaxRows(self.reading.most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        now = self.reach.status()
+        self._last = (now.epoch, now.next_id)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
+        now = self.reach.status()
+        self._seen = {"id": now.next_id, "epoch": now.epoch}
+        first = self._place(start, now)
+        self._acknowledge(start, now)
+        stop = now.next_id
+        if isinstance(limit, ReadMaxRows):
+            stop = min(stop, first + limit.max_rows)
+        if self._last is not None:
+            stop = min(stop, self._last[1]) if self._last[0] == now.epoch else first
+        return start if stop <= first else {"id": stop, "epoch": now.epoch, "from": first}
+
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802 - Spark's name
+        return self._seen
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        if start == end or "from" not in end:  # nothing came, or this only notes where to begin
+            return []
+        if "from" in start and start["epoch"] == end["epoch"] and start["id"] > end["from"]:
+            raise StateError(
+                f"a micro-batch of stream {self.reading.way.stream} is to begin at tuple {start['id']}, but was noted "
+                f"as {end['from']} to {end['id']}",
+                hint="restore the checkpoint from a copy, or delete it to start anew",
+            )
+        return _ranges(end["epoch"], end["from"], end["id"], self.reading.partitions)
+
+    def commit(self, end: Offset) -> None:
+        try:
+            self._acknowledge(end, self.reach.status())
+        except BorealisError as error:  # the next question for an offset acknowledges as well
+            log.warning("%s", error)
+
+    def stop(self) -> None:
+        if self._reach is not None:
+            self._reach.close()
+
+    def _begin(self) -> Offset:
+        now, reader, start = self.reach.status(), self.reading.reader, self.reading.start
+        if reader is None:
+            at = now.first_id if start == "oldest" else now.next_id if start == "newest" else start
+            return self._offset(at, now)
+        if reader in now.readers:  # of an earlier start: what it has not acknowledged is still to come
+            return self._offset(now.readers[reader], now)
+        wanted = Subscribe(stream=now.stream, start=start, reader=reader, stop=0)  # no tuples, only to be known
+        with self.reach.call(lambda peer, _: peer.subscribe(wanted)) as registered:
+            return {"id": registered.next_id, "epoch": registered.epoch}
+
+    def _offset(self, at: int, now: QueueStatus) -> Offset:
+        if not now.first_id <= at <= now.next_id and not self.reading.goes_on:
+            raise GoneError(
+                f"stream {now.stream} holds tuples {now.first_id} to {now.next_id}, and is to be read from {at}",
+                hint="read from oldest or newest",
+            )
+        return {"id": min(max(at, now.first_id), now.next_id), "epoch": now.epoch}
+
+    def _place(self, start: Offset, now: QueueStatus) -> int:
+        """The id behind `start`; where that is gone and gaps are allowed, the next there is."""
+        if start["epoch"] == now.epoch and now.first_id <= start["id"] <= now.next_id:
+            return int(start["id"])
+        if not self.reading.goes_on:
+            raise _gone(now, start["epoch"], start["id"])
+        if start["epoch"] == now.epoch:
+            log.warning("tuples %d to %d of %s are lost", start["id"], now.first_id, now.stream)
+            return now.first_id
+        log.warning("stream %s begins anew, in epoch %s", now.stream, now.epoch)
+        return now.first_id
+
+    def _acknowledge(self, done: Offset, now: QueueStatus) -> None:
+        reader = self.reading.reader
+        if reader is None or done["epoch"] != now.epoch or now.readers.get(reader, -1) >= done["id"]:
+            return
+        ack = Ack(stream=now.stream, reader=reader, level=1, upto=done["id"])
+        self.reach.call(lambda peer, _: peer.ack(ack))
+
+
+def _gone(now: QueueStatus, epoch: str, at: int) -> GoneError:
+    if epoch != now.epoch:
+        return GoneError(
+            f"stream {now.stream} was restarted from nothing: it is in epoch {now.epoch}, the checkpoint in {epoch}",
+            hint='start with a new checkpoint, or with option("onGap", "continue")',
+        )
+    return GoneError(
+        f"stream {now.stream} is held from id {now.first_id} on: {at}, where this job is, is gone",
+        hint='give the job a name with option("reader", ...), or let it go on with option("onGap", "continue")',
+    )
+
+
+def _ranges(epoch: str, start: int, stop: int, most: int) -> list[Range]:
+    """So many parts of about one size."""
+    count = min(most, max(stop - start, 0))
+    cuts = [start + (stop - start) * i // count for i in range(count + 1)] if count else []
+    return [Range(epoch, a, b) for a, b in pairwise(cuts)]
+
+
+def sections(reach: Reach, wanted: Range, goes_on: bool) -> Iterator[Section]:
+    """The tuples of a range, in order. A connection that breaks is made anew, where it was."""
+    at = wanted.start
+    patience = reach.patience()
+    while at is None or at < wanted.stop:
+        try:
+            with _subscribe(reach, wanted, at) as feed:
+                at = feed.next_id
+                for section in feed:
+                    if section.first > at:
+                        _tell_lost(reach.stream, at, section.first, goes_on)
+                    at = section.stop
+                    patience.found()
+                    yield section
+            return
+        except GoneError:
+            if not goes_on:
+                raise
+            now = reach.status()
+            if now.epoch != wanted.epoch or at is None:
+                log.warning("tuples up to %d of %s are lost: it was restarted", wanted.stop, reach.stream)
+                return
+            log.warning("tuples %d to %d of %s are lost", at, min(now.first_id, wanted.stop), reach.stream)
+            at = max(at, now.first_id)
+        except BorealisError as error:
+            reach.lost(error, patience)
+
+
+def _subscribe(reach: Reach, wanted: Range, at: int | None) -> Subscription:
+    start: Any = "oldest" if at is None else at
+    return reach.call(
+        lambda peer, stream: peer.subscribe(Subscribe(stream=stream, start=start, stop=wanted.stop, epoch=wanted.epoch))
+    )
+
+
+def _tell_lost(stream: str, at: int, first: int, goes_on: bool) -> None:
+    """Tuples were dropped, because that is what the stream does when it is full."""
+    if not goes_on:
+        raise GoneError(
+            f"tuples {at} to {first} of {stream} were dropped: this job is too slow for a stream with full=drop",
+            hint='let it go on with option("onGap", "continue")',
+        )
+    log.warning("tuples %d to %d of %s were dropped", at, first, stream)
+
+
+def shaped(section: Section, wanted: pa.Schema, headers: bool) -> pa.RecordBatch:
+    """A section as the columns that Spark expects."""
+    table = pa.table(section.rows)
+    if headers:
+        table = with_header(table, section.first, section.time)
+    [batch] = table.select(match_columns(wanted.names, table.column_names, "the stream")).to_batches()
+    return fit(batch, wanted, Place("the stream", section.first))
+
+
+def outward(schema: pa.Schema, headers: bool) -> pa.Schema:
+    """A stream's columns as a job sees them."""
+    if not headers:
+        return schema
+    nothing = with_header(pa.table(empty_rows(schema)), 0, pa.array([], pa.int64()).to_numpy())
+    return nothing.schema

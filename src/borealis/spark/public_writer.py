@@ -1,0 +1,209 @@
+"""A stream as a Spark sink: each micro-batch enters the stream once, however often Spark repeats it.
+
+1. Executors hand their rows to the driver, as Arrow, when their tasks are done. A micro-batch that fails before all of
+   them are has no effect.
+2. The driver orders the rows by the input's time: neither rows nor partitions of a DataFrame have an order, and what
+   is too far behind would be late.
+3. It publishes them as one batch, with the number of the micro-batch, under a name that the checkpoint has in it (the
+   query's id). The entry point takes a number once, and the batch whole or not at all. So a repeated micro-batch is
+   known by its number, and a new checkpoint, which counts from 0 again, by its name.
+4. Micro-batches without rows are not published; the next one sends empty batches for the numbers in between.
+5. What is too large for one batch is cut into parts. All but the last go first, under a name of their own for this
+   micro-batch, numbered from 0; then the last, with the number of the micro-batch. If that is there, all is; if not,
+   the count of the parts that are there tells where to go on. For this the parts must be the same every time: rows are
+   put in order by all their columns.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from urllib.parse import quote
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from borealis.client.coordinator import Coordinator
+from borealis.client.publisher import schema_of
+from borealis.client.retrying import RETRIES
+from borealis.diagram.spec import Spec
+from borealis.errors import InputError, OutputError, StateError, did_you_mean
+from borealis.kernels.time_of import TimeOf, note_in
+from borealis.spark.frames import in_order
+from borealis.spark.stream_client import WAY, Reach, Way, check_options, whole_number
+from borealis.state.delta import from_stream, to_stream
+from borealis.streams.section import empty_rows
+from borealis.tuples import TIMESTAMP
+from borealis.values.fit import Place, fit, match_columns
+from borealis.wire.client import Peer
+from borealis.wire.messages import BatchHead, Publish
+from borealis.wire.server import BATCH_BYTES_MOST
+
+OPTIONS = (*WAY, "publisher", "time", "partBytes", "checkpointLocation")
+PART_BYTES = 32 << 20  # well below what the wire takes at most
+PATIENT = replace(RETRIES, give_up_s=300.0)  # a full stream keeps its publishers waiting
+QUERY_ID = "sql.streaming.queryId"  # Spark's name for a property of its tasks
+SOURCE = "the DataFrame"
+
+log = logging.getLogger("borealis.spark")
+
+
+@dataclass(frozen=True)
+class Writing:
+    """What a job wants to write, and how."""
+
+    way: Way
+    publisher: str = "spark"  # the first part of the name that it publishes under
+    time: str | None = None  # the column that the input takes for a tuple's time; None: the only TIMESTAMP
+    part_bytes: int = PART_BYTES
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Writing:
+        """From a job's options."""
+        check_options(options, OPTIONS)
+        publisher = options.get("publisher", "spark")
+        if not re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", publisher):
+            raise OutputError(
+                f"option publisher cannot be {publisher!r}",
+                hint="letters, digits and _.- are good, 100 of them at most",
+            )
+        part_bytes = whole_number(options, "partBytes", 1) or PART_BYTES
+        if part_bytes > BATCH_BYTES_MOST:
+            raise OutputError(f"option partBytes cannot be {part_bytes}", hint=f"{BATCH_BYTES_MOST} at most")
+        return cls(Way.of(options), publisher, options.get("time"), part_bytes)
+
+
+@dataclass(frozen=True)
+class Rows(WriterCommitMessage):
+    """What one task hands to the driver."""
+
+    query: str  # the query's id, which its checkpoint keeps
+    data: bytes  # an Arrow stream
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """`writeStream`: see the head of this file."""
+
+    def __init__(self, writing: Writing) -> None:
+        self.writing = writing
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Rows:
+        context = TaskContext.get()
+        query = context.getLocalProperty(QUERY_ID) if context is not None else None
+        if query is None:
+            raise OutputError("this is no streaming query", hint="write with df.writeStream")
+        batches = [batch for batch in iterator if batch.num_rows]
+        return Rows(query, to_stream(pa.Table.from_batches(batches)).to_pybytes() if batches else b"")
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        rows = [m for m in messages if isinstance(m, Rows) and m.data]
+        if rows:
+            tables = [from_stream(m.data) for m in rows]
+            publish(self.writing, rows[0].query, batchId, pa.concat_tables(tables))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        log.info("micro-batch %d is not published: a task failed", batchId)
+
+
+def publish(writing: Writing, query: str, number: int, rows: pa.Table) -> None:
+    """Publish a micro-batch, if it is not in the stream yet."""
+    reach = Reach(writing.way, PATIENT, entry=True)
+    name = f"{writing.publisher}.{query}"
+    try:
+        schema = reach.call(schema_of)
+        time = time_of(writing, schema, reach)
+        parts = cut(as_stream(rows, schema), time, writing.part_bytes)
+        reach.call(lambda peer, stream: _send(peer, Publish(stream=stream, publisher=name), number, parts))
+    finally:
+        reach.close()
+
+
+def _send(peer: Peer, to: Publish, number: int, parts: list[pa.RecordBatch]) -> None:
+    """May be done again, whatever it has done before."""
+    schema = parts[0].schema
+    with peer.publish(to, schema) as publication:
+        last = publication.known.number
+        if last == number:
+            log.info("micro-batch %d is in %s already", number, to.stream)
+            return
+        if last > number:
+            raise StateError(
+                f"micro-batch {number} for {to.stream} comes after micro-batch {last} of the same query",
+                hint="this checkpoint is an old copy: start with a new one",
+            )
+        if parts[:-1]:
+            own = to.model_copy(update={"publisher": f"{to.publisher}.{number}"})
+            _send_parts(peer, own, parts[:-1])
+        nothing = empty_rows(schema)
+        for i in range(last + 1, number):
+            publication.send(nothing, BatchHead(number=i))
+        publication.send(parts[-1], BatchHead(number=number))
+
+
+def _send_parts(peer: Peer, to: Publish, parts: list[pa.RecordBatch]) -> None:
+    with peer.publish(to, parts[0].schema) as publication:
+        for i in range(publication.known.number + 1, len(parts)):
+            publication.send(parts[i], BatchHead(number=i))
+
+
+def as_stream(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows with the stream's columns, by name and of its types."""
+    try:
+        found = match_columns(schema.names, rows.column_names, SOURCE)
+    except InputError as error:
+        hint = f"give it all columns of the stream: {', '.join(schema.names)}"
+        raise OutputError(error.message, hint=hint) from None
+    rows = rows.select(found)
+    at, fitted = 0, []
+    for batch in rows.to_batches():
+        fitted.append(fit(batch, schema, Place(SOURCE, at)))
+        at += batch.num_rows
+    return pa.Table.from_batches(fitted, schema)
+
+
+def cut(rows: pa.Table, time: str | TimeOf, most_bytes: int) -> list[pa.RecordBatch]:
+    """The rows in the order of their times, in parts that are not too large; the same parts for the same rows."""
+    times = TimeOf.of(time).column(rows)
+    [whole] = in_order(rows, times, []).to_batches()
+    if whole.nbytes <= most_bytes:
+        return [whole]
+    [whole] = in_order(rows, times, rows.column_names).to_batches()
+    return list(_halves(whole, most_bytes))
+
+
+def _halves(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    if batch.num_rows > 1 and batch.nbytes > most_bytes:
+        half = batch.num_rows // 2
+        yield from _halves(batch.slice(0, half), most_bytes)
+        yield from _halves(batch.slice(half), most_bytes)
+    else:
+        yield batch
+
+
+def time_of(writing: Writing, schema: pa.Schema, reach: Reach) -> TimeOf:
+    """How an input's tuples get their times: as the writer says, or as the input's node does."""
+    if writing.time is None and (noted := note_in(schema)) is not None:
+        return noted
+    time = writing.time or time_column(schema, reach)
+    if time not in schema.names:
+        raise OutputError(f"no column '{time}' in stream {reach.stream}", hint=did_you_mean(time, schema.names))
+    return TimeOf(time)
+
+
+def time_column(schema: pa.Schema, reach: Reach) -> str:
+    """The column that an input takes for a tuple's time."""
+    times: list[str] = [field.name for field in schema if field.type == TIMESTAMP]
+    if len(times) == 1:
+        return times[0]
+    if reach.way.whereabouts is not None:
+        diagram, _, arrow = reach.stream.partition("/")
+        with Coordinator(reach.way.whereabouts) as coordinator:
+            found = coordinator.ask("GET", f"/v1/diagrams/{quote(diagram, safe='')}")
+        time: str = Spec.from_yaml(found["yaml"]).input(arrow).time
+        return time
+    raise InputError(
+        f"stream {reach.stream} has {len(times)} TIMESTAMP columns", hint='say which is its time: .option("time", ...)'
+    )

@@ -1,0 +1,195 @@
+"""The Spark source of a unit: each micro-batch is the train that the input manager hands out next, or a lease of lanes.
+
+The stream reader lives in a process of its own and asks the node over a Unix socket; an idle unit waits there, so that
+it costs nothing and wakes at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socketserver
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from borealis.spark.lane import ASK, keep_lane
+from borealis.spark.lanes import Lanes
+from borealis.spark.lanes import Trains as LaneTrains
+from borealis.spark.worker import read_train
+from borealis.trains.message import Line
+
+FORMAT = "borealis_train"
+POLL_S = 0.1  # how long a question for the next train may wait; Spark asks again
+
+
+class Trains(LaneTrains, Protocol):
+    """What the source asks of a unit."""
+
+    reason: Callable[[str, str, str], str] | None  # may be asked why a tuple fails in a box's expression
+
+    def committed(self) -> int: ...
+
+    def next_train(self, after: int, wait: float) -> int | None:
+        """The next train, or a rehearsal as a negative number; None if there is nothing to do."""
+        ...
+
+
+class TrainPartition(InputPartition):
+    """One bucket of one train."""
+
+    def __init__(self, train: dict[str, Any], bucket: int) -> None:
+        super().__init__(None)
+        self.train, self.bucket = train, bucket
+
+
+class LanePartition(InputPartition):
+    """The lane of one bucket, for one lease."""
+
+    def __init__(self, where: dict[str, Any], lease: int, bucket: int) -> None:
+        super().__init__(None)
+        self.where, self.lease, self.bucket = where, lease, bucket
+
+
+class _Reader(DataSourceStreamReader):
+    """What asks the node."""
+
+    def __init__(self, options: dict[str, str], schema: StructType) -> None:
+        self.socket, self.buckets, self.schema = options["socket"], int(options["buckets"]), schema
+        self._node: Line | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_node": None}
+
+    def _ask(self, what: str, **arguments: int) -> Any:
+        if self._node is None:
+            self._node = Line.to(self.socket)
+        return self._node.ask({ASK: what, **arguments})[0]["answer"]
+
+
+class LaneReader(_Reader):
+    """An offset is the number of the last lease."""
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        return {"lease": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: N802 - Spark's name
+        number = self._ask("lease", after=start["lease"])
+        return start if number is None else {"lease": number}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        where = self._ask("where")
+        return [LanePartition(where, end["lease"], bucket) for bucket in range(self.buckets)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, LanePartition)
+        keep_lane(partition.where, partition.lease, partition.bucket)
+        return iter(())
+
+
+class TrainReader(_Reader):
+    """An offset is the number of the last train, and of the last rehearsal if there was one.
+
+    A rehearsal is a train of nothing: it keeps JVM and workers of a unit warm that has nothing to do yet.
+    """
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        return {"train": self._ask("committed")}
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: N802 - Spark's name
+        number = self._ask("next", after=start["train"])
+        if number is not None and number < 0:
+            return {"train": start["train"], "rehearsal": -number}
+        return start if number is None else {"train": number}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        rehearsal = end.get("rehearsal", 0)
+        if rehearsal > start.get("rehearsal", 0):
+            train = self._ask("plan", number=-rehearsal)
+            return [TrainPartition(train, bucket) for bucket in range(self.buckets)]
+        if end["train"] == start["train"]:  # a query that starts with nothing to do: its workers get ready meanwhile
+            return [TrainPartition({}, bucket) for bucket in range(self.buckets)]
+        train = self._ask("plan", number=end["train"])
+        return [TrainPartition(train, bucket) for bucket in range(self.buckets)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, TrainPartition)
+        if not partition.train:
+            return iter(())
+        return read_train(partition.train, partition.bucket, to_arrow_schema(self.schema, timezone="UTC"))
+
+
+class TrainSource(DataSource):
+    """`readStream.format("borealis_train")`: for units only, a user reads streams with other means."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        return LaneReader(self.options, schema) if self.options.get("lanes") else TrainReader(self.options, schema)
+
+
+class TrainServer:
+    """Answers the source's questions for one unit, and takes turns with its lanes if it has any.
+
+    `outward` makes a train's header fit for executors elsewhere; `where` is what tasks must know to find their lane.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        trains: Trains,
+        outward: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        lanes: Lanes | None = None,
+        where: dict[str, Any] | None = None,
+    ) -> None:
+        self.asked = asked = threading.Event()  # the query's Python process is there
+        self._trains, self._outward, self._lanes, self._where = trains, outward, lanes, where
+        answer = self._answer
+
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                asked.set()
+                line = Line(self.request)
+                with contextlib.suppress(ConnectionError):  # Spark ends the reader when its query stops
+                    while (question := line.receive()) is not None:
+                        line.send(*answer(*question))
+
+        class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+            daemon_threads = True
+
+        path.unlink(missing_ok=True)  # of a query of this unit that died
+        self._server = Server(str(path), Handler)
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), name="train-server", daemon=True).start()
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _answer(self, head: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
+        if head[ASK] == "turn":
+            assert self._lanes is not None
+            return self._lanes.turn(head, buffers)
+        return {"answer": self._small(head)}, []
+
+    def _small(self, question: dict[str, Any]) -> Any:
+        match question[ASK]:
+            case "committed":
+                return self._trains.committed()
+            case "next":
+                return self._trains.next_train(question["after"], POLL_S)
+            case "plan":
+                train = self._trains.plan(question["number"])
+                return train if self._outward is None else self._outward(train)
+            case "lease":
+                assert self._lanes is not None
+                return self._lanes.lease(question["after"])
+            case "where":
+                return self._where

@@ -1,0 +1,235 @@
+"""What runs in Spark's Python workers: one level of a unit's program over one bucket of a train."""
+
+from __future__ import annotations
+
+import gc
+import json
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, lru_cache
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+
+from borealis.kernels.flow import Bounds, Flow, empty_flow
+from borealis.kernels.program import (
+    TRAIN_TAG,
+    Parcel,
+    Port,
+    Program,
+    run_level,
+)
+from borealis.kernels.step import Kernel, schema_of
+from borealis.state.cache import Cache
+from borealis.state.delta import from_stream
+from borealis.trains.location import is_there, meet, read
+from borealis.trains.notices import Notice
+from borealis.trains.results import BUCKET, FILE, HIDDEN, PAYLOAD, TAG, Arrived, rows_column, train_bounds
+from borealis.tuples import CAUSE, SUB, TIME
+
+_CACHE: Cache[Kernel] = Cache(read, is_there)
+
+FILE_BYTES_LEAST = 32 << 10  # from here on a payload goes by way of a file: the JVM copies bytes many times over
+PIECE_BYTES_MOST = 4 << 20  # of a payload that no file can take, in one row: an executor's heap may be small
+PIECE = "piece"  # `piece <number> <of how many> <of which payload>` stands in the place of a file's name
+
+
+@lru_cache(64)
+def program_at(location: str) -> Program:
+    """The unit's program; it never changes while the unit runs."""
+    return Program.from_json(json.loads(read(location).to_pybytes()))
+
+
+def program_of(train: dict[str, Any]) -> Program:
+    """The program that a train is for."""
+    meet(train)
+    return program_at(train["program"])
+
+
+@cache
+def settle() -> None:
+    """Once per worker: what is loaded by now stays, so take it out of the garbage collector's rounds.
+
+    Spark's daemon collects garbage after every task; with all our modules in sight that took ten times as long as a
+    small train's kernels.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def read_train(train: dict[str, Any], bucket: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Level 0, inside the Spark source: read the train's tuples and run the first kernels over them."""
+    settle()
+    program = program_of(train)
+    bounds = train_bounds(program, train)
+    out = Sending(train, 0, bucket, schema)
+    yield from out.parcels([Parcel(TRAIN_TAG, bucket, json.dumps(train).encode())])
+    yield from _run(program, out, _inputs(program, train, bucket, bounds), bounds)
+
+
+def run_train(train: dict[str, Any], bucket: int) -> list[Parcel]:
+    """All of a train whose program has one level, in one bucket."""
+    program = program_of(train)
+    bounds = train_bounds(program, train)
+    found = _level(program, 0, train, bucket, _inputs(program, train, bucket, bounds), bounds)
+    return [one for one in found if isinstance(one, Parcel)]
+
+
+def _inputs(program: Program, train: dict[str, Any], bucket: int, bounds: dict[str, Bounds]) -> dict[str, Flow]:
+    """What a bucket reads of a train."""
+    share = program.shared and program.buckets > 1
+    flows = {}
+    for name, one in train["inputs"].items():
+        for flow, file in ((name, one["rows"]), (f"{name}.late", one["late"])):
+            if flow in program.inputs:
+                rows = _read_input(file, one["time"], schema_of(program.inputs[flow]), bounds[flow])
+                flows[flow] = rows.take(_share(len(rows), bucket, program.buckets)) if share else rows
+    return flows
+
+
+def level_runner(number: int, schema: pa.Schema) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A later level, for `mapInArrow`: takes what the level before sent to this bucket."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
+        arrived = Arrived(batches)
+        if arrived.train is None:
+            return
+        program = program_of(arrived.train)
+        bounds = train_bounds(program, arrived.train)
+        out = Sending(arrived.train, number, arrived.bucket, schema)
+        flows = {flow: arrived.flow(tag, schema_of(s), bounds[flow]) for tag, flow, s in program.levels[number].arrive}
+        mine = {tag for tag, _, _ in program.levels[number].arrive}
+        yield from out.parcels(p for p in arrived.parcels if p.tag not in mine)
+        yield from _run(program, out, flows, bounds)
+
+    return run
+
+
+def _run(program: Program, out: Sending, flows: dict[str, Flow], bounds: dict[str, Bounds]) -> Iterator[pa.RecordBatch]:
+    parcels: list[Parcel] = []
+    for one in _level(program, out.level, out.train, out.bucket, flows, bounds):
+        if isinstance(one, Parcel):
+            parcels.append(one)
+        else:
+            yield from out.rows(*one)
+    yield from out.parcels(parcels)
+
+
+def _level(
+    program: Program, level: int, train: dict[str, Any], bucket: int, flows: dict[str, Flow], bounds: dict[str, Bounds]
+) -> Iterator[Parcel | tuple[Port, Flow]]:
+    """One level, with the kernels that this worker holds; they stand behind the train when all was taken."""
+    root = train["state"]
+    taken: list[tuple[str, Kernel]] = []
+
+    def keep(box: str, make: Callable[[], Kernel]) -> Kernel:
+        manifest = None if train["manifest"] is None else train["manifest"].get(f"{box}.{bucket}", [])
+        kernel = _CACHE.take(root, (box, bucket), train["train"] - 1, manifest, make)
+        taken.append((box, kernel))
+        begin = getattr(kernel, "begin", None)
+        if begin is not None:
+            begin(train, bucket, Notice(f"{train['troubles']}/{box}.{bucket}", _attempt()))
+        return kernel
+
+    yield from run_level(program, level, bucket, flows, bounds, keep)
+    stands = train["train"] - 1 if "rehearsal" in train else train["train"]
+    for box, kernel in taken:
+        _CACHE.give(root, (box, bucket), stands, kernel)
+
+
+def _attempt() -> int:
+    """How often Spark has tried this task before."""
+    task = TaskContext.get()
+    return 0 if task is None else task.attemptNumber()
+
+
+def _read_input(file: str | pa.Buffer | None, time: str, schema: pa.Schema, bounds: Bounds) -> Flow:
+    if file is None:
+        return empty_flow(schema, bounds)
+    table = from_stream(read(file))
+    cause = table[CAUSE].to_numpy()
+    rows = table.drop_columns([CAUSE])
+    times = rows[time].combine_chunks().view(pa.int64()).to_numpy()
+    if time == TIME:  # a stream from another unit: its times are no column of the user's
+        rows = rows.drop_columns([TIME])
+    return Flow(rows, times, cause, np.zeros(len(cause), np.int64), bounds)
+
+
+def _share(rows: int, bucket: int, buckets: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.arange(rows * bucket // buckets, rows * (bucket + 1) // buckets)
+
+
+class Sending:
+    """What one level in one bucket sends on, as batches of the schema that Spark was told."""
+
+    def __init__(self, train: dict[str, Any], level: int, bucket: int, schema: pa.Schema) -> None:
+        self.train, self.level, self.bucket, self.schema = train, level, bucket, schema
+        self._numbers = count()
+
+    def parcels(self, parcels: Iterable[Parcel]) -> Iterator[pa.RecordBatch]:
+        """One row per parcel, in a batch of its own: its bytes are not copied, and large ones do not pass the JVM.
+
+        A file belongs to the attempt that wrote it; only what a successful task names is ever read, and all of a
+        train's files are removed with it. Where node and worker share no files, large ones pass in pieces, called the
+        same by every attempt.
+        """
+        for parcel in parcels:
+            payload, file = pa.py_buffer(parcel.payload), parcel.file
+            if file is None and payload.size >= FILE_BYTES_LEAST and self.train["results"] is not None:
+                file = written(self.train["results"], payload)
+            if file is not None:
+                yield self._parcel(parcel, None, file)
+            elif payload.size <= PIECE_BYTES_MOST:
+                yield self._parcel(parcel, payload, None)
+            else:
+                whose = f"{self.level}.{self.bucket}.{next(self._numbers)}"
+                starts = range(0, payload.size, PIECE_BYTES_MOST)
+                for number, start in enumerate(starts):
+                    name = f"{PIECE} {number} {len(starts)} {whose}"
+                    yield self._parcel(parcel, payload.slice(start, min(PIECE_BYTES_MOST, payload.size - start)), name)
+
+    def rows(self, port: Port, flow: Flow) -> Iterator[pa.RecordBatch]:
+        """A flow's rows for Catalyst."""
+        mine = rows_column(port.tag)
+        for batch in flow.rows.combine_chunks().to_batches():
+            n = len(batch)
+            known: dict[str, Any] = {
+                TAG: pa.array(np.full(n, port.tag, np.int32)),
+                BUCKET: pa.array(np.full(n, self.bucket, np.int32)),
+                HIDDEN[TIME]: pa.array(flow.time),
+                HIDDEN[CAUSE]: pa.array(flow.cause),
+                HIDDEN[SUB]: pa.array(flow.sub),
+            }
+            kind = self.schema.field(mine).type
+            known[mine] = pa.StructArray.from_arrays(batch.columns, fields=list(kind))
+            yield self._batch(known, n)
+
+    def _parcel(self, parcel: Parcel, payload: pa.Buffer | None, file: str | None) -> pa.RecordBatch:
+        known = {
+            TAG: pa.array([parcel.tag], pa.int32()),
+            BUCKET: pa.array([parcel.bucket], pa.int32()),
+            PAYLOAD: pa.nulls(1, pa.binary()),
+            FILE: pa.array([file], pa.string()),
+        }
+        if payload is not None:
+            ends = pa.py_buffer(np.array([0, payload.size], np.int32))
+            known[PAYLOAD] = pa.Array.from_buffers(pa.binary(), 1, [None, ends, payload])
+        return self._batch(known, 1)
+
+    def _batch(self, known: dict[str, Any], rows: int) -> pa.RecordBatch:
+        columns = [known[f.name] if f.name in known else pa.nulls(rows, f.type) for f in self.schema]
+        return pa.record_batch(columns, schema=self.schema)
+
+
+def written(results: str, payload: pa.Buffer) -> str:
+    """A payload in a file of its own; it belongs to the attempt that wrote it."""
+    directory = Path(results)
+    directory.mkdir(parents=True, exist_ok=True)
+    file = directory / uuid.uuid4().hex
+    file.write_bytes(memoryview(payload))
+    return str(file)

@@ -1,0 +1,136 @@
+"""A queue at one moment, or what is new in it since another: as an object, and as bytes for another node or a disk."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from borealis.errors import StateError
+from borealis.streams.id_gaps import Interval, Jumps
+from borealis.streams.pieces import check_inside
+from borealis.streams.section import Section, wire_schema
+
+_MAGIC = b"BQS2"
+_HEAD = struct.Struct("<4sII")  # mark, checksum of what follows, size of the JSON head
+_BOUNDARIES = pa.schema([pa.field("at", pa.int64(), nullable=False), pa.field("bound", pa.int64(), nullable=False)])
+
+
+@dataclass(frozen=True)
+class QueueSnapshot:
+    """A queue at one moment: what it held (or, as an increment, what of that is new), and how far its readers were.
+
+    As bytes: a mark with the version, a checksum, the size of a JSON head, the head, then two Arrow streams: one batch
+    of tuples per section, and one of boundaries per section.
+    """
+
+    stream: str
+    schema: pa.Schema
+    epoch: str
+    first_id: int
+    next_id: int
+    boundary: int
+    dropped: int
+    readers: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)  # level 0, level 1, lost
+    sections: tuple[Section, ...] = ()
+    jumps: tuple[Interval, ...] = ()  # ids that were left out
+
+    def to_bytes(self) -> bytes:
+        """All of it, for another node or for a disk."""
+        tuples, boundaries = pa.BufferOutputStream(), pa.BufferOutputStream()
+        schema = wire_schema(self.schema)
+        with pa.ipc.new_stream(tuples, schema) as rows, pa.ipc.new_stream(boundaries, _BOUNDARIES) as bounds:
+            for s in self.sections:
+                columns = [*s.rows.columns, pa.array(s.time, pa.int64())]
+                rows.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+                pair = [pa.array(s.at, pa.int64()), pa.array(s.bound, pa.int64())]
+                bounds.write_batch(pa.RecordBatch.from_arrays(pair, schema=_BOUNDARIES))
+        blobs = [tuples.getvalue(), boundaries.getvalue()]
+        head = {
+            "stream": self.stream,
+            "epoch": self.epoch,
+            "first_id": self.first_id,
+            "next_id": self.next_id,
+            "boundary": self.boundary,
+            "dropped": self.dropped,
+            "readers": self.readers,
+            "jumps": self.jumps,
+            "firsts": [s.first for s in self.sections],
+            "standing": [s.standing for s in self.sections],
+            "sizes": [b.size for b in blobs],
+        }
+        text = json.dumps(head).encode()
+        body = b"".join([text, *blobs])
+        return _HEAD.pack(_MAGIC, zlib.crc32(body), len(text)) + body
+
+    @classmethod
+    def from_bytes(cls, data: bytes | pa.Buffer) -> QueueSnapshot:
+        """The queue in these bytes, checked; a StateError if they are something else or damaged."""
+        try:
+            return cls._parse(pa.py_buffer(data))
+        except (ValueError, KeyError, TypeError, struct.error, pa.ArrowException, OSError) as error:
+            what = " ".join(str(error).split())
+            raise StateError(f"these bytes are not a queue of this version, or damaged: {what}") from error
+
+    @classmethod
+    def _parse(cls, buffer: pa.Buffer) -> QueueSnapshot:
+        mark, checksum, size = _HEAD.unpack_from(buffer)
+        if mark != _MAGIC:
+            raise ValueError(f"they begin with {mark!r}")
+        if zlib.crc32(buffer.slice(_HEAD.size)) != checksum:
+            raise ValueError("wrong checksum")
+        head = json.loads(bytes(buffer.slice(_HEAD.size, size)))
+        streams = []
+        at = _HEAD.size + size
+        for length in head["sizes"]:
+            with pa.ipc.open_stream(buffer.slice(at, length)) as reader:
+                streams.append((reader.schema, list(reader)))
+            at += length
+        (schema, tuples), (_, boundaries) = streams
+        user = pa.schema(list(schema)[:-1], schema.metadata)
+        jumps = tuple((int(a), int(b)) for a, b in head["jumps"])
+        sections = _sections(head, user, tuples, boundaries)
+        _check_row(sections, head["next_id"], Jumps(jumps))
+        return cls(
+            head["stream"],
+            user,
+            head["epoch"],
+            head["first_id"],
+            head["next_id"],
+            head["boundary"],
+            head["dropped"],
+            {name: (int(a), int(b), int(lost)) for name, (a, b, lost) in head["readers"].items()},
+            tuple(sections),
+            jumps,
+        )
+
+
+def _sections(
+    head: dict[str, Any], user: pa.Schema, tuples: list[pa.RecordBatch], boundaries: list[pa.RecordBatch]
+) -> list[Section]:
+    found = []
+    for rows, bounds, first, standing in zip(tuples, boundaries, head["firsts"], head["standing"], strict=True):
+        one = Section(
+            int(first),
+            pa.RecordBatch.from_arrays(rows.columns[:-1], schema=user),
+            rows.columns[-1].to_numpy(),
+            bounds.column("at").to_numpy(),
+            bounds.column("bound").to_numpy(),
+            standing,
+        )
+        check_inside(one)
+        found.append(one)
+    return found
+
+
+def _check_row(sections: list[Section], next_id: int, jumps: Jumps) -> None:
+    """Each follows the one before it, and the queue's end the last, but for ids that were left out."""
+    for at, one in enumerate(sections, 1):
+        first = sections[at].first if at < len(sections) else next_id
+        if first < one.stop or jumps.tuples(one.stop, first):
+            raise ValueError(f"tuples up to {one.stop}, then {first}")

@@ -1,0 +1,666 @@
+"""The input manager of a unit: reads its sources, puts their tuples in one order, and cuts that order into trains.
+
+Several finite, replayable inputs (files) are merged by time: the tuple whose input had come less far goes first, so
+that a replay gives the same order every time. Live inputs are merged as they arrive. Either way each tuple and each
+boundary gets a *cause*: its place in the unit's order of events.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from borealis.clock import Clock, WallClock
+from borealis.compile.company import GivesNothing
+from borealis.connectors.source import Source
+from borealis.diagram.spec import Input
+from borealis.entry.admission import Cursor, EntryPoint
+from borealis.errors import BorealisError, InputError, MachineError
+from borealis.kernels.time_of import TimeOf
+from borealis.state.delta import to_stream
+from borealis.streams.section import Section, wire_schema
+from borealis.trains.intake import Admission, Intake, Piece
+from borealis.trains.merge_order import Passed, bounds, dense, numbered, passed, with_cause
+from borealis.trains.relay import Feed, Relay, Relayed, SectionSource
+from borealis.tuples import FIRST_TIME, LAST_TIME, TIME, Int64s
+
+READ_AHEAD = 2  # batches a source may be ahead of the trains
+INLINE_BYTES_MOST = 256 << 10  # of an input's rows in a train that stay in memory; more go by way of a file
+PAYLOADS = ("rows", "late")  # of each input in a train's header
+COMPANY_S = 0.1  # so long tuples wait for others if nothing can come of them yet
+COMPANY_ROWS, COMPANY_BYTES = 4096, 1 << 20  # so many wait for no others: it is time to work on them
+TRAINS_AHEAD = 2  # trains made before they are asked for
+READER_ENDS_S = 1.0  # how long `stop` waits for sources that are read
+
+
+@dataclass(frozen=True)
+class Train:
+    """A train as it was cut: where every input stands after it, and whether it is the last."""
+
+    number: int
+    cursors: dict[str, Cursor]
+    next_cause: int
+    rows: int
+    final: bool
+    order: tuple[Passed, ...] = ()  # the order in which its inputs were merged
+    silent: bool = False  # what comes of it is known downstream already
+    free: bool = True  # merged as tuples arrived, not as a script says
+    leaps: bool = False  # ids of an input were left out in it, or tuples lost
+    jumps: bool = False  # it begins where ids of an input were left out, in a recovery
+
+
+@dataclass(frozen=True)
+class Script:
+    """What to read next, in this order, whatever arrives first."""
+
+    order: tuple[Passed, ...]
+    silent: bool = False
+
+
+class InputManager:
+    """Ask `next_train` for trains, one after the other; `release` what is committed. Safe to use from threads."""
+
+    def __init__(
+        self,
+        inputs: Sequence[Input | Feed],
+        sources: Mapping[str, Source | SectionSource],
+        schemas: Mapping[str, pa.Schema],
+        paces: Mapping[str, int],
+        depot: Path,
+        *,
+        cursors: dict[str, Cursor] | None = None,
+        next_cause: int = 0,
+        trains: int = 0,
+        admission: Admission | None = None,
+        clock: Clock | None = None,
+        times: Mapping[str, TimeOf] | None = None,  # by input; those that are columns may be left out
+        gives_nothing: GivesNothing | None = None,  # whether a train can wait: nothing comes of it yet
+    ) -> None:
+        self.depot = depot
+        self.admission = admission or Admission()
+        self.clock = clock or WallClock()
+        self._intakes: dict[str, Intake] = {}
+        for spec in inputs:
+            cursor = (cursors or {}).get(spec.name, Cursor())
+            relayed, time = isinstance(spec, Feed), (times or {}).get(spec.name)
+            self._intakes[spec.name] = Intake(
+                Relay(spec, cursor) if isinstance(spec, Feed) else EntryPoint(spec, paces[spec.name], cursor, time),
+                sources[spec.name],
+                wire_schema(schemas[spec.name]) if relayed else schemas[spec.name],
+                queue.Queue(READ_AHEAD),
+                deque(),
+                cursor,
+                self.clock.now(),
+                [],
+                source_ended=cursor.ended,
+            )
+        self._gives_nothing = gives_nothing
+        self._waits_since: float | None = None  # what is pending does, for company
+        self._headers: dict[int, dict[str, Any]] = {}
+        self._nudges = 0
+        self.by_time = all(isinstance(s, Source) and s.finite_and_ordered for s in sources.values())
+        self._next_cause = next_cause
+        self._trains: dict[int, Train] = {}
+        self._made = trains  # number of the newest train
+        self._handed = trains  # number of the newest train that was handed out
+        self._paused = False
+        self._released = trains
+        self._final = all(i.done for i in self._intakes.values())
+        self._failure: BaseException | None = None
+        self._stopped = False
+        self._script: deque[Script] = deque()
+        self._following = False  # without a script there is nothing to do
+        self._news = 0  # counts what the making of trains may be waiting for
+        lock = threading.RLock()
+        self._changed, self._crowded = threading.Condition(lock), threading.Condition(lock)  # the latter for the maker
+        self._making = threading.Lock()  # one makes trains at a time; taken before the other
+        self._maker: threading.Thread | None = None
+        self._readers: list[threading.Thread] = []
+
+    # -- standing by
+
+    def begin_at(self, cursors: Mapping[str, Cursor], next_cause: int, trains: int) -> None:
+        """Start elsewhere than was said when this was made; only before `start`."""
+        with self._changed:
+            for name, cursor in cursors.items():
+                intake = self._intakes[name]
+                intake.entry.cursor = intake.cut = cursor
+                intake.source_ended = cursor.ended
+            self._next_cause = next_cause
+            self._made = self._handed = self._released = trains
+            self._final = all(i.done for i in self._intakes.values())
+            self._tell()
+
+    def put_back(self, train: Train, header: Mapping[str, Any]) -> None:
+        """Hand this train out first, and go on behind it; only before `start`."""
+        self.begin_at(train.cursors, train.next_cause, train.number - 1)
+        with self._changed:
+            self._headers[train.number] = dict(header)
+            self._trains[train.number] = train
+            self._made = train.number
+            self._tell()
+
+    def follow(self, scripts: Iterable[Script]) -> None:
+        """Read as the scripts say, and nothing else, until `lead`."""
+        with self._changed:
+            self._following = True
+            self._script.extend(scripts)
+            self._tell()
+
+    @property
+    def follows(self) -> bool:
+        """Whether there is a script that is not done."""
+        with self._changed:
+            cuts = {name: (intake.cut.position, intake.cut.boundary) for name, intake in self._intakes.items()}
+            return self._following or any(cuts[n] < (at, bound) for s in self._script for n, at, bound in s.order)
+
+    def lead(self) -> None:
+        """When the scripts that are there are done, read whatever arrives."""
+        with self._changed:
+            self._following = False
+            self._tell()
+
+    def start(self) -> None:
+        """Begin to read."""
+        self.depot.mkdir(parents=True, exist_ok=True)
+        for name, intake in self._intakes.items():
+            if not intake.source_ended:
+                reader = threading.Thread(target=self._read, args=(intake,), name=f"read-{name}", daemon=True)
+                self._readers.append(reader)
+                reader.start()
+        self._maker = threading.Thread(target=self._make_trains, name="trains", daemon=True)
+        self._maker.start()
+
+    def stop(self) -> None:
+        """Stop reading; trains already made stay. A source that waits for its next row is soon left to itself.
+
+        The others have ended then: a reader still inside Arrow when Python is taken apart would abort the process.
+        """
+        with self._changed:
+            self._stopped = True
+            self._tell()
+        for intake in self._intakes.values():
+            stop = getattr(intake.source, "stop", None)
+            if stop is not None:
+                stop()
+        if self._maker is not None:
+            self._maker.join()
+        until = time.monotonic() + READER_ENDS_S
+        for reader in self._readers:
+            reader.join(max(0.0, until - time.monotonic()))
+
+    @property
+    def alike(self) -> bool:
+        """Whether the same causes will stand for the same tuples if this is read again: nothing depends on arrival."""
+        idle = any(i.entry.spec.idle_us for i in self._intakes.values())
+        return self.by_time or (len(self._intakes) == 1 and not idle)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every input had ended when the newest train was made."""
+        return self._final
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What went wrong while reading, once all trains before it are made."""
+        return self._failure
+
+    def time_columns(self) -> dict[str, str]:
+        """For each input the column that holds a tuple's time."""
+        return {name: intake.entry.time_column for name, intake in self._intakes.items()}
+
+    def cursors(self) -> dict[str, Cursor]:
+        """Where every input stands after the newest train."""
+        return {name: intake.cut for name, intake in self._intakes.items()}
+
+    def rows_read(self) -> int:
+        """How many rows all inputs have given so far, whether they are in a train or not; earlier starts included."""
+        return sum(intake.entry.cursor.position for intake in self._intakes.values())
+
+    def next_train(self, after: int, wait: float) -> int | None:
+        """The number of the train after `after`, waiting for it at most so many seconds, or until a nudge.
+
+        Who asks makes the train himself, as soon as there is something to make it of: small ones need no other thread.
+        """
+        until = time.monotonic() + wait
+        with self._changed:
+            nudges = self._nudges
+        while True:
+            with self._changed:
+                seen, last = self._news, max(after, self._released)  # it may have begun elsewhere, even while we waited
+                if self._made > last and not self._paused:
+                    self._handed = max(self._handed, last + 1)
+                    return last + 1
+                if self._stopped or self._failure is not None or self._nudges != nudges:
+                    return None
+            if not self._paused and self._work_on(wanted=True):
+                continue
+            left = until - time.monotonic()
+            if left <= 0:
+                return None
+            with self._changed:
+                self._changed.wait_for(lambda seen=seen: self._news != seen, min(left, self._patience()))  # type: ignore[misc]
+
+    def nudge(self) -> None:
+        """Whoever waits for a train shall look around."""
+        with self._changed:
+            self._nudges += 1
+            self._tell()
+
+    def pause(self) -> int:
+        """Hand out no more trains until `resume`; returns the number of the last one that was handed out."""
+        with self._changed:
+            self._paused = True
+            return self._handed
+
+    def resume(self) -> None:
+        """Hand out trains again."""
+        with self._changed:
+            self._paused = False
+            self._tell()
+
+    def waiting(self) -> int:
+        """How many rows have arrived and are in no committed train."""
+        with self._changed:
+            return sum(i.rows for i in self._intakes.values()) + sum(t.rows for t in self._trains.values())
+
+    def train(self, number: int) -> Train:
+        """A train that was made and not yet released."""
+        return self._trains[number]
+
+    def header(self, number: int) -> dict[str, Any]:
+        """What workers must know of a train; rows of an input are a buffer or, where they are many, a file's path."""
+        return self._headers[number]
+
+    def header_in_files(self, number: int) -> dict[str, Any]:
+        """As `header`, with all rows in files: for those who hear of them in JSON."""
+        inputs = self._headers[number]["inputs"]
+        for name, one in inputs.items():
+            for which in PAYLOADS:
+                if isinstance(one[which], pa.Buffer):
+                    path = self.depot / f"{number}.{name}.{which}.arrow"
+                    path.write_bytes(memoryview(one[which]))
+                    one[which] = str(path)
+        return self._headers[number]
+
+    def release(self, number: int) -> None:
+        """The train is committed: forget it, and tell sources that wait for that."""
+        with self._changed:
+            train = self._trains.pop(number)
+            header = self._headers.pop(number)
+            self._released = number
+            self._tell()
+        for one in header["inputs"].values():
+            for which in PAYLOADS:
+                if isinstance(one[which], str):
+                    Path(one[which]).unlink(missing_ok=True)
+        for name, intake in self._intakes.items():
+            committed = getattr(intake.source, "committed", None)
+            if committed is not None:
+                committed(train.cursors[name].position)
+
+    # -- threads
+
+    def _read(self, intake: Intake) -> None:
+        item: pa.RecordBatch | BaseException | None = None
+        try:
+            for batch in self._batches(intake):
+                if not self._hand_over(intake, batch):
+                    return
+        except BaseException as error:
+            item = error
+        self._hand_over(intake, item)
+
+    def _batches(self, intake: Intake) -> Iterator[pa.RecordBatch | Section]:
+        cursor = intake.entry.cursor
+        if isinstance(intake.source, SectionSource):
+            return intake.source.sections(cursor.position, cursor.boundary)
+        return intake.source.batches(intake.schema, cursor.position, self.admission.rows_most)
+
+    def _hand_over(self, intake: Intake, item: pa.RecordBatch | Section | BaseException | None) -> bool:
+        while not self._stopped:
+            try:
+                intake.read.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+            with self._changed:
+                self._tell()
+            return True
+        return False
+
+    def _make_trains(self) -> None:
+        """Make trains ahead of those who ask, of sources that have more to give than trains can take."""
+        intakes = list(self._intakes.values())
+        while not self._final:
+            with self._changed:
+                seen = self._news
+                if self._stopped or self._failure is not None:
+                    return
+                # small batches wait for each other until a train is wanted
+                ahead = self._made - self._released < TRAINS_AHEAD and any(i.crowded for i in intakes)
+            if not (ahead and self._work_on(wanted=False)):
+                with self._crowded:
+                    self._crowded.wait_for(lambda seen=seen: self._news != seen)  # type: ignore[misc]
+
+    def _work_on(self, *, wanted: bool) -> bool:
+        """Admit what was read and make a train of it, if there is one to make; whether that changed anything."""
+        if self._maker is None:  # nothing is read yet
+            return False
+        with self._making:
+            try:
+                return not self._final and (self._fill() or self._make(wanted))
+            except BaseException as error:
+                with self._changed:
+                    self._failure = _no_room(self.depot, error) if isinstance(error, OSError) else error
+                    self._tell()
+                return False
+
+    def _tell(self) -> None:
+        """Wake whoever waits; called with the lock held."""
+        self._news += 1
+        self._changed.notify_all()
+        over = self._stopped or self._final or self._failure is not None
+        if over or any(i.crowded for i in self._intakes.values()):
+            self._crowded.notify_all()
+
+    def _patience(self) -> float:
+        """How long to wait before idleness, or what waits for company, is to be looked at again, in seconds."""
+        patience = 0.05 if any(i.entry.spec.idle_us for i in self._intakes.values()) else 5.0
+        since = self._waits_since
+        return patience if since is None else min(patience, max(0.0, since + COMPANY_S - time.monotonic()))
+
+    def _fill(self) -> bool:
+        """Admit what the sources have read, up to a train's worth of each input; whether more may be had at once."""
+        if not self.by_time and any(i.failure is not None for i in self._intakes.values()):
+            return False  # what is pending goes into trains, then the failure is told; live inputs might never pause
+        news = False
+        for intake in self._intakes.values():
+            while not intake.source_ended and intake.failure is None and not intake.full(self.admission):
+                try:
+                    item = intake.read.get_nowait()
+                except queue.Empty:
+                    break
+                if isinstance(item, BaseException):
+                    intake.failure = item
+                elif item is None:
+                    intake.source_ended = True
+                    intake.entry.end()
+                    news = True
+                elif isinstance(item, Section) or len(item):
+                    intake.last_arrival = self.clock.now()
+                    intake.add(intake.entry.admit(item))
+                    intake.failure = intake.entry.refused
+                    intake.source_ended = intake.entry.cursor.ended
+                    news = news or not self._enough()
+        return news
+
+    def _enough(self) -> bool:
+        """Whether what is pending makes a full train."""
+        return self._has_pending(self.admission.rows_most, self.admission.bytes_most)
+
+    def _has_pending(self, rows: int, size: int) -> bool:
+        """Whether so many rows are pending, or so many bytes."""
+        intakes = self._intakes.values()
+        return sum(i.rows for i in intakes) >= rows or sum(i.size for i in intakes) >= size
+
+    # -- the order of events
+
+    def _make(self, wanted: bool) -> bool:
+        """Make a train if there is one to make: any, when one is wanted, otherwise only a full one."""
+        if not (wanted or self._enough()):
+            return False
+        order, silent, free = None, False, not (self._script or self._following)
+        if not free:
+            pieces, silent = self._by_script()
+        elif self.by_time:
+            pieces, order = self._by_time()
+        elif self._can_wait():
+            return False
+        else:
+            pieces = self._by_arrival()
+        if pieces:
+            self._write(pieces, order, silent=silent, free=free)
+            return True
+        for name, intake in self._intakes.items():
+            if intake.failure is not None and not intake.pending:
+                raise _told(name, intake.failure)
+        return False
+
+    def _can_wait(self) -> bool:
+        """Whether nothing comes of what is pending yet: then it waits a moment for company."""
+        intakes = self._intakes.values()
+        if self._gives_nothing is None or not any(i.pending for i in intakes) or any(i.urgent for i in intakes):
+            return False
+        if self._has_pending(COMPANY_ROWS, COMPANY_BYTES):
+            return False
+        standing = {name: intake.cut.boundary for name, intake in self._intakes.items()}
+        if not self._gives_nothing(standing, {name: i.entry.cursor.boundary for name, i in self._intakes.items()}):
+            return False
+        self._waits_since = time.monotonic() if self._waits_since is None else self._waits_since
+        return time.monotonic() < self._waits_since + COMPANY_S
+
+    def _by_arrival(self) -> list[Piece]:
+        """What is pending, each input its share: a fast one must not keep the others waiting.
+
+        Where ids jumped a train begins, whatever the others have: so it is the same place for all copies of the unit.
+        """
+        self._write_idle_boundaries()
+        rows, size = self.admission.rows_most, self.admission.bytes_most
+        pieces: list[Piece] = []
+        waiting = sorted((not i.at_jump, i.rows, name) for name, i in self._intakes.items() if i.pending)
+        for n, (_, _, name) in enumerate(waiting):
+            intake, shares = self._intakes[name], len(waiting) - n
+            rows_mine, size_mine = max(1, rows // shares), size // shares
+            while intake.pending and rows_mine > 0 and not (pieces and intake.at_jump):
+                first = intake.pending[0]
+                fit = size_mine // max(1, first.nbytes // max(1, len(first)))
+                if fit < 1 and pieces and pieces[-1].name == name:
+                    break
+                piece = self._take(name, intake, min(len(first), max(1, min(rows_mine, fit))))
+                pieces.append(piece)
+                rows_mine, rows = rows_mine - len(piece.rows), rows - len(piece.rows)
+                size_mine, size = size_mine - piece.rows.nbytes, size - piece.rows.nbytes
+        for name, intake in self._intakes.items():
+            ends = intake.idle_tail or intake.source_ended
+            if ends and not intake.pending and not intake.done:
+                pieces.append(self._take(name, intake, 0))
+        return pieces
+
+    def _by_script(self) -> tuple[list[Piece], bool]:
+        """What is there of the first script that is not done, in its order; a train does not go beyond a script."""
+        pieces: list[Piece] = []
+        room = self.admission.rows_most
+        while self._script and not pieces:
+            script = self._script[0]
+            left = deque(script.order)
+            while left and room > 0:
+                name, position, boundary = left[0]
+                intake = self._intakes[name]
+                while (intake.cut.position, intake.cut.boundary) < (position, boundary) and room > 0:
+                    if pieces and intake.at_jump and not intake.is_beyond(position):
+                        room = 0
+                        break
+                    taken = intake.take_until(position, boundary)
+                    if taken is None:
+                        break
+                    pieces.append(self._taken(name, intake, taken))
+                    room -= len(taken)
+                behind = (intake.cut.position, intake.cut.boundary) < (position, boundary)
+                if behind and not intake.is_beyond(position):
+                    break
+                left.popleft()
+            with self._changed:
+                self._script.popleft()
+                if left:
+                    self._script.appendleft(Script(tuple(left), script.silent))
+            if left:
+                break
+        return pieces, script.silent if pieces else False
+
+    def _taken(self, name: str, intake: Intake, rows: Relayed) -> Piece:
+        tail = rows.tail()
+        cut = rows.cursor(len(rows))
+        intake.cut = replace(cut, boundary=tail[-1], ended=tail[-1] == LAST_TIME) if tail else cut
+        return Piece(name, rows, tail)
+
+    def _write_idle_boundaries(self) -> None:
+        now = self.clock.now()
+        for name, intake in self._intakes.items():
+            spec, cursor = intake.entry.spec, intake.entry.cursor
+            if spec.idle_us is None or intake.pending or intake.source_ended or not intake.read.empty():
+                continue
+            if intake.failure is not None or getattr(intake.source, "finite_and_ordered", False):
+                continue  # a file is never silent, only slow: its boundaries must not depend on the clock
+            silent_us = int((now - intake.last_arrival) * 1e6)
+            if silent_us < spec.idle_us:
+                continue
+            others = [i.entry.cursor.boundary for n, i in self._intakes.items() if n != name and not i.source_ended]
+            reach = max(others, default=FIRST_TIME)
+            if cursor.newest > FIRST_TIME:
+                reach = max(reach, cursor.newest + silent_us - spec.slack_us)
+            if reach > FIRST_TIME and (bound := intake.entry.idle(reach)) is not None:
+                intake.idle_tail.append(bound)
+
+    def _by_time(self) -> tuple[list[Piece], Int64s | None]:
+        """All rows that no row still to be read can come before, by (newest time of their input, input, position)."""
+        if len(self._intakes) == 1:
+            return self._by_arrival(), None
+        if not all(i.pending or i.source_ended for i in self._intakes.values()):
+            return [], None
+        free = {}
+        weights = []
+        for number, (name, intake) in enumerate(self._intakes.items()):
+            whole = intake.joined()
+            intake.pending = deque([whole] if whole is not None else [])
+            newest = whole.newest if whole is not None else np.empty(0, np.int64)
+            free[name] = newest[: self._free(number, intake, newest)]
+            weights.append(intake.size / max(1, intake.rows))
+        which = np.repeat(np.arange(len(free)), [len(f) for f in free.values()])
+        order = np.lexsort((which, np.concatenate(list(free.values()))))[: self.admission.rows_most]
+        room = np.searchsorted(np.cumsum(np.array(weights)[which[order]]), self.admission.bytes_most, "right")
+        order = order[: max(1, int(room))]
+        counts = np.bincount(which[order], minlength=len(free))
+        pieces, places, start = [], [], 0
+        for (name, intake), mine, count in zip(self._intakes.items(), free.values(), counts.tolist(), strict=True):
+            if count or (intake.source_ended and not intake.rows and not intake.done and self._may_end(intake)):
+                pieces.append(self._take(name, intake, count))
+            places.append((start, start + count))
+            start += len(mine)
+        return pieces, dense(order, places)
+
+    def _free(self, number: int, intake: Intake, newest: Int64s) -> int:
+        """How many of an input's rows no row still to be read can come before.
+
+        Its last row waits until the next one is there, or the end, which stands right behind the last row.
+        """
+        free = len(newest)
+        if free and not intake.source_ended and intake.failure is None:
+            free -= 1
+        for other, theirs in enumerate(self._intakes.values()):
+            if other != number and not theirs.source_ended:
+                side: Literal["left", "right"] = "right" if number < other else "left"
+                free = min(free, int(np.searchsorted(newest, theirs.entry.cursor.newest, side)))
+        return free
+
+    def _may_end(self, intake: Intake) -> bool:
+        """Whether no row still to come goes before the end of an input whose rows are all in trains."""
+        mine = intake.entry.cursor.newest
+        others = [i for i in self._intakes.values() if i is not intake]
+        return all(i.source_ended or i.entry.cursor.newest > mine for i in others)
+
+    def _take(self, name: str, intake: Intake, count: int) -> Piece:
+        """The next rows of one input, with what stands behind them if they are its last for now."""
+        first = intake.take(count) if intake.pending else intake.nothing()
+        cut, tail = first.cursor(len(first)), first.tail()
+        if not intake.pending:
+            tail, intake.idle_tail = (*tail, *intake.idle_tail), []
+        if tail:
+            cut = replace(cut, boundary=tail[-1], ended=tail[-1] == LAST_TIME)
+        if not intake.pending and intake.source_ended and not cut.ended:
+            tail += (LAST_TIME,)
+            cut = replace(cut, boundary=LAST_TIME, ended=True)
+        intake.cut = cut
+        return Piece(name, first, tail)
+
+    # -- writing a train
+
+    def _write(self, pieces: list[Piece], order: Int64s | None, *, silent: bool, free: bool) -> None:
+        number = self._made + 1
+        self._waits_since = None
+        standing = {name: intake.cut.boundary for name, intake in self._intakes.items()}
+        for piece in reversed(pieces):
+            standing[piece.name] = piece.rows.start.boundary
+        events, causes = numbered(pieces, order, self._next_cause)
+        header: dict[str, Any] = {"train": number, "inputs": {}}
+        rows = 0
+        for name, intake in self._intakes.items():
+            mine = [(p, c) for p, c in zip(pieces, causes, strict=True) if p.name == name]
+            stands = [b for p, c in mine for b in bounds(p, c)]
+            timed = intake.entry.time_column == TIME
+            size = sum(p.rows.nbytes for p, _ in mine)
+            table = with_cause(mine, late=False, timed=timed)
+            late = with_cause(mine, late=True, timed=timed)
+            header["inputs"][name] = {
+                "time": intake.entry.time_column,
+                "standing": standing[name],
+                "cause": [c for c, _ in stands],
+                "bound": [b for _, b in stands],
+                "rows": self._payload(f"{number}.{name}.rows.arrow", table, size),
+                "late": self._payload(f"{number}.{name}.late.arrow", late, size),
+            }
+            rows += sum(len(p.rows) for p, _ in mine)
+        final = all(i.done for i in self._intakes.values())
+        leaps = any(isinstance(p.rows, Relayed) and p.rows.leaps for p in pieces)
+        jumps = isinstance(pieces[0].rows, Relayed) and pieces[0].rows.jumps
+        with self._changed:
+            self._next_cause += events
+            self._headers[number] = header
+            self._trains[number] = Train(
+                number, self.cursors(), self._next_cause, rows, final, passed(pieces), silent, free, leaps, jumps
+            )
+            self._made, self._final = number, final
+            self._tell()
+
+    def _payload(self, name: str, table: pa.Table | None, size: int) -> pa.Buffer | str | None:
+        if table is None:
+            return None
+        if size <= INLINE_BYTES_MOST:
+            return to_stream(table)
+        path = self.depot / name
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+            writer.write_table(table)
+        return str(path)
+
+
+def _told(name: str, error: BaseException) -> BaseException:
+    if isinstance(error, BorealisError):
+        return error
+    said = " ".join(str(error).split())[:300] or type(error).__name__
+    told = InputError(f"input '{name}' failed: {said}", hint="everything before it is committed")
+    told.__cause__ = error
+    return told
+
+
+def _no_room(depot: Path, error: OSError) -> BorealisError:
+    told = MachineError(f"cannot write a train to {depot}: {error}", hint="make room there, or make trains smaller")
+    told.__cause__ = error
+    return told
+
+
+def cursors_to_json(cursors: dict[str, Cursor]) -> dict[str, Any]:
+    """Cursors as they stand in a commit record."""
+    return {name: dict(vars(c)) for name, c in cursors.items()}
+
+
+def cursors_from_json(data: dict[str, Any]) -> dict[str, Cursor]:
+    """Cursors from a commit record."""
+    return {name: Cursor(**c) for name, c in data.items()}

@@ -1,0 +1,132 @@
+"""One input of a unit: what its source has read, what is admitted, and what of it is in no train yet."""
+
+from __future__ import annotations
+
+import queue
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from borealis.connectors.source import Source
+from borealis.entry.admission import Admitted, Cursor, EntryPoint
+from borealis.streams.section import Section, empty_rows
+from borealis.trains.relay import Relay, Relayed, SectionSource, nothing_relayed
+
+
+@dataclass(frozen=True)
+class Admission:
+    """How large a train may be, in rows and in bytes; one row of each input always has room."""
+
+    rows_most: int = 500_000
+    bytes_most: int = 64 << 20
+
+
+@dataclass
+class Intake:
+    """One input: its entry point, what its source has read, and what is admitted but in no train yet."""
+
+    entry: EntryPoint | Relay
+    source: Source | SectionSource
+    schema: pa.Schema
+    read: queue.Queue[pa.RecordBatch | Section | BaseException | None]
+    pending: deque[Admitted | Relayed]
+    cut: Cursor  # as of the last train
+    last_arrival: float
+    idle_tail: list[int]  # boundaries written while nothing arrived
+    source_ended: bool = False
+    failure: BaseException | None = None  # what stands behind the last row that could be read
+    rows: int = 0  # pending
+    size: int = 0  # of pending rows, in bytes
+
+    def add(self, admitted: Admitted | Relayed) -> None:
+        """Keep admitted rows until a train takes them."""
+        if len(admitted) or admitted.tail():
+            self.pending.append(admitted)
+            self.rows += len(admitted)
+            self.size += admitted.nbytes
+
+    def take(self, count: int) -> Admitted | Relayed:
+        """The next rows, so many of them, all from the first batch that is pending."""
+        first = self.pending.popleft()
+        if count < len(first):
+            first, rest = first.split(count)
+            self.pending.appendleft(rest)
+        self.rows -= count
+        self.size = max(0, self.size - first.nbytes) if self.pending else 0
+        return first
+
+    def nothing(self) -> Admitted | Relayed:
+        """No rows, as of the last train."""
+        if isinstance(self.entry, Relay):
+            return nothing_relayed(self.cut, empty_rows(self.schema.remove(len(self.schema) - 1)))
+        none = np.empty(0, np.int64)
+        return Admitted(self.cut, self.schema.empty_table(), none, none, none, np.empty(0, np.bool_))
+
+    def take_until(self, position: int, boundary: int) -> Relayed | None:
+        """The next tuples and boundaries, but nothing behind that place; None if there are none, so far."""
+        if not self.pending:
+            return None
+        first = self.pending[0]
+        assert isinstance(first, Relayed)
+        early, late = first.part(position, boundary)
+        if early is None:
+            return None
+        self.pending.popleft()
+        if late is not None:
+            self.pending.appendleft(late)
+        self.rows -= len(early)
+        self.size = max(0, self.size - early.nbytes) if self.pending else 0
+        return early
+
+    @property
+    def crowded(self) -> bool:
+        """Whether its source waits for room."""
+        return self.read.full() or self.source_ended
+
+    @property
+    def at_jump(self) -> bool:
+        """Whether ids were left out before what comes next: whatever comes of that gets ids behind a hole, too."""
+        first = self.pending[0] if self.pending else None
+        return isinstance(first, Relayed) and first.jumps
+
+    @property
+    def urgent(self) -> bool:
+        """Whether something is pending beside tuples that came in time, and boundaries among them."""
+        if self.failure is not None or self.idle_tail or self.at_jump or (self.source_ended and not self.done):
+            return True
+        return any(isinstance(part, Admitted) and part.late.any() for part in self.pending)
+
+    def is_beyond(self, position: int) -> bool:
+        """Whether what comes next lies behind this place: ids were left out, or tuples dropped, in between."""
+        first = self.pending[0] if self.pending else None
+        return isinstance(first, Relayed) and first.section.first > position
+
+    def full(self, admission: Admission) -> bool:
+        """Whether this is a train's worth. A single row is not: it may have to wait for the one behind it."""
+        return self.rows > 1 and (self.rows >= admission.rows_most or self.size >= admission.bytes_most)
+
+    def joined(self) -> Admitted | None:
+        """All that is pending as one."""
+        parts = [part for part in self.pending if isinstance(part, Admitted)]
+        if len(parts) < 2:
+            return parts[0] if parts else None
+        return Admitted(
+            parts[0].start,
+            pa.concat_tables([p.rows for p in parts]),
+            *(np.concatenate(arrays) for arrays in zip(*(p._arrays() for p in parts), strict=True)),
+        )
+
+    @property
+    def done(self) -> bool:
+        return self.cut.ended
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive rows of one input within a train, then boundaries that stand behind them."""
+
+    name: str
+    rows: Admitted | Relayed
+    tail: tuple[int, ...]

@@ -1,0 +1,177 @@
+"""Where a worker finds a train's files: on this machine, or with a node that is elsewhere.
+
+A *location* is a path on this machine or `depot://host:port/token/path`, a file that a node lends (`spark/depot.py`).
+`read` takes both: the one is mapped into memory, the other fetched. Only trains that leave the machine ever name the
+second kind, so a worker beside its node opens files and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from borealis.errors import MachineError, WireError
+from borealis.state.log import mapped
+from borealis.trains import message
+from borealis.version import __version__
+
+PIECE_BYTES = 4 << 20  # of a file or a message, in one message of Flight's
+PIECES = pa.schema([pa.field("piece", pa.binary(), nullable=False)])
+SCHEMES = {"depot": "grpc+tcp", "depots": "grpc+tls"}
+FETCH_S = 600.0  # a state of gigabytes over a slow line; who hangs longer is given up by Spark
+ANSWER_S = 5.0  # yes or no
+TURN_S = 30.0  # for what a node answers within seconds, unless it has to wait for others
+
+_clients: dict[str, flight.FlightClient] = {}
+_authorities: dict[str, bytes] = {}  # by address: whose certificates to trust
+
+
+def read(location: str | pa.Buffer) -> pa.Buffer:
+    """The bytes at a location, all of them; those that came along are there already."""
+    if isinstance(location, pa.Buffer):
+        return location
+    return _fetched(Address.parse(location)) if is_remote(location) else mapped(location)
+
+
+def is_there(location: str) -> bool:
+    """Whether a unit still has its files: no longer, once its run is over or its node is gone."""
+    if not is_remote(location):
+        return Path(location).exists()
+    try:
+        return ask("there", location) == [b"yes"]
+    except flight.FlightError:
+        return False
+
+
+def ask(what: str, location: str, **more: Any) -> list[bytes]:
+    """What a depot answers to a small question about one of its files."""
+    at = Address.parse(location)
+    answers = _client(at).do_action(flight.Action(what, at.ticket(**more)), _within(ANSWER_S))
+    return [bytes(answer.body) for answer in answers]
+
+
+def exchange(location: str, head: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[pa.Buffer]]:
+    """What a node answers to a message of any size. A node that takes its time is asked the same again."""
+    at, whole = Address.parse(location), message.encode(head, buffers)
+    while True:
+        try:
+            writer, reader = _client(at).do_exchange(flight.FlightDescriptor.for_command(at.ticket()), _within(TURN_S))
+            with writer:
+                put_message(writer, whole)
+                writer.done_writing()
+                return message.decode(got_message(reader))
+        except flight.FlightTimedOutError:
+            continue
+        except flight.FlightError as error:
+            where = at.where.partition("://")[2]
+            raise WireError(f"the node of this unit at {where} does not answer: {one_line(error)}") from error
+
+
+def put_message(writer: Any, whole: bytes) -> None:
+    """Send a message in pieces."""
+    writer.begin(PIECES)
+    for start in range(0, len(whole), PIECE_BYTES):
+        piece = pa.array([memoryview(whole)[start : start + PIECE_BYTES]], pa.binary())
+        writer.write_batch(pa.record_batch([piece], schema=PIECES))
+
+
+def got_message(reader: Any) -> pa.Buffer:
+    """The message that `put_message` sent, without its prefix."""
+    pieces = [bytes(chunk.data.column(0)[0].as_buffer()) for chunk in reader]
+    return message.without_prefix(b"".join(pieces))
+
+
+def is_remote(location: str) -> bool:
+    """Whether a location is on another machine."""
+    return location.startswith(("depot://", "depots://"))
+
+
+def meet(train: dict[str, Any]) -> None:
+    """Before a train from elsewhere is run: be of its node's version, and know whose certificate the node shows."""
+    theirs = train.get("version", __version__)
+    if theirs != __version__:
+        raise MachineError(
+            f"this executor has Borealis {__version__}, its node {theirs}",
+            hint="install the same version for the Python of every executor",
+        )
+    if authority := train.get("authority"):
+        where = Address.parse(train["program"]).where
+        if _authorities.get(where) != authority.encode():
+            _authorities[where] = authority.encode()
+            _hang_up(where)
+
+
+@dataclass(frozen=True)
+class Address:
+    """A location on another machine, taken apart. The token is for the node alone: no message names it."""
+
+    where: str  # scheme://host:port, as Flight has it
+    token: str
+    path: str
+
+    @staticmethod
+    def parse(location: str) -> Address:
+        parts = urlsplit(location)
+        _, token, path = parts.path.split("/", 2)
+        return Address(f"{SCHEMES[parts.scheme]}://{parts.netloc}", token, unquote(path))
+
+    def ticket(self, **more: Any) -> bytes:
+        return json.dumps({"v": 1, "token": self.token, "path": self.path} | more).encode()
+
+
+def _fetched(at: Address) -> pa.Buffer:
+    try:
+        try:
+            return _get(at)
+        except flight.FlightUnavailableError:  # a line that lay idle may be cut: once more, over a new one
+            _hang_up(at.where)
+            return _get(at)
+    except flight.FlightUnavailableError as error:
+        raise WireError(
+            f"cannot reach the node of this unit at {at.where.partition('://')[2]} to read {at.path}",
+            hint="executors need a way to the node's driver host and depot port: see docs/clusters.md",
+        ) from error
+    except flight.FlightError as error:
+        raise WireError(f"cannot read {at.path} from the node of this unit: {one_line(error)}") from error
+
+
+def _get(at: Address) -> pa.Buffer:
+    reader = _client(at).do_get(flight.Ticket(at.ticket()), _within(FETCH_S))
+    size = int(reader.schema.metadata[b"size"])
+    whole = pa.allocate_buffer(size)  # one piece of memory, aligned as Arrow likes it
+    view, filled = memoryview(whole).cast("B"), 0
+    for chunk in reader:
+        piece = memoryview(chunk.data.column(0)[0].as_buffer()).cast("B")
+        view[filled : filled + len(piece)] = piece
+        filled += len(piece)
+    if filled != size:
+        raise WireError(f"{filled} bytes of {at.path} came, not {size}")
+    return whole
+
+
+def _client(at: Address) -> flight.FlightClient:
+    if at.where not in _clients:
+        trust = {"tls_root_certs": _authorities[at.where]} if at.where in _authorities else {}
+        direct = [("grpc.enable_http_proxy", 0)]  # executors' machines may have one, for the world outside
+        _clients[at.where] = flight.FlightClient(at.where, generic_options=direct, **trust)
+    return _clients[at.where]
+
+
+def _hang_up(where: str) -> None:
+    if (client := _clients.pop(where, None)) is not None:
+        client.close()
+
+
+def _within(seconds: float) -> flight.FlightCallOptions:
+    return flight.FlightCallOptions(timeout=seconds)
+
+
+def one_line(error: BaseException) -> str:
+    """What Flight says, without the machinery's own words behind it."""
+    return " ".join(str(error).split(". Detail:")[0].split(". gRPC client debug context")[0].split())

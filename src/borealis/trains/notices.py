@@ -1,0 +1,70 @@
+"""What keeps a train waiting: a kernel tells it, its unit looks at it, wherever the kernel runs.
+
+A notice is a small file of the unit's, `troubles/<box>.<bucket>`; behind `.over` it says that the kernel has given up.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow.flight as flight
+
+from borealis.errors import WireError
+from borealis.trains.location import ask, is_remote, read
+
+TROUBLES = "troubles"
+NAME = re.compile(TROUBLES + r"/\w[\w.]{0,200}")  # under a unit's directory
+OVER = ".over"
+CHARACTERS_MOST = 1000  # of a notice
+
+
+class Notice:
+    """The place for one kernel's notices. Where they cannot be told, the log still has them."""
+
+    def __init__(self, location: str, attempt: int) -> None:
+        self._location, self._attempt = location, attempt
+
+    def tell(self, trouble: str | None) -> None:
+        """What keeps the train waiting; None when that has passed."""
+        self._put(self._location, trouble)
+
+    def give_up(self, why: str) -> None:
+        """This attempt fails; Spark will make others."""
+        self.tell(why)
+        self._put(self._location + OVER, why)
+
+    def given_up(self) -> str:
+        """Why an earlier attempt of the same train gave up; empty if none did. To wait again would be in vain."""
+        if self._attempt:
+            with suppress(OSError, WireError):  # there is no such file
+                return str(read(self._location + OVER).to_pybytes(), errors="replace")
+        return ""
+
+    def _put(self, location: str, text: str | None) -> None:
+        with suppress(OSError, flight.FlightError):
+            if is_remote(location):
+                ask("tell", location, text=None if text is None else text[:CHARACTERS_MOST])
+            else:
+                put(Path(location), text)
+
+
+def put(file: Path, text: str | None) -> None:
+    """Write a notice, whole at every moment, or remove it."""
+    if text is None:
+        file.unlink(missing_ok=True)
+        return
+    file.parent.mkdir(exist_ok=True)
+    part = file.with_name(f"{file.name}.part")
+    part.write_text(text)
+    part.replace(file)
+
+
+def notices(directory: Path) -> dict[str, str]:
+    """All troubles that last, by their files' names."""
+    found = {}
+    for path in sorted(directory.glob("*[0-9]")):
+        with suppress(OSError):  # it has passed meanwhile
+            found[path.name] = path.read_text()
+    return found

@@ -1,0 +1,148 @@
+"""A stream from another unit: its tuples have ids, times and boundaries already, given once by an entry point."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import pyarrow as pa
+
+from borealis.entry.admission import Cursor
+from borealis.streams.id_gaps import is_jump
+from borealis.streams.section import NOTHING, Section
+from borealis.tuples import LAST_TIME, TIME, Int64s
+
+
+@dataclass(frozen=True)
+class Feed:
+    """An input of a unit that is a stream: its name in the unit."""
+
+    name: str
+    idle_us: int | None = None  # only entry points write boundaries
+    slack_us: int = 0
+
+
+@runtime_checkable
+class SectionSource(Protocol):
+    """Where the sections of a stream come from; they follow one another without a gap."""
+
+    def sections(self, start: int, boundary: int) -> Iterator[Section]:
+        """The stream from a tuple id on, for someone who knows of `boundary`; ends when the stream does."""
+        ...
+
+
+@dataclass(frozen=True)
+class Relayed:
+    """A section on its way into trains; what `entry.Admitted` is for rows from a source."""
+
+    start: Cursor  # before the first row
+    section: Section
+    leaps: bool = False  # ids were left out, or tuples lost, right before it
+    jumps: bool = False  # ids were left out there, in a recovery: it begins a train
+
+    @property
+    def rows(self) -> pa.Table:
+        """The user's columns, and the times behind them."""
+        return self.section.table()
+
+    @property
+    def late(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """None is: late ones are set aside at the entry point."""
+        return np.zeros(len(self.section), np.bool_)
+
+    @property
+    def nbytes(self) -> int:
+        """About how much memory it takes."""
+        return self.section.nbytes
+
+    def __len__(self) -> int:
+        return len(self.section)
+
+    def cursor(self, stop: int) -> Cursor:
+        """How far the stream has come after the first `stop` rows, before any boundary behind them."""
+        upto = int(np.searchsorted(self.section.at, self.section.first + stop, "left"))
+        boundary = int(self.section.bound[upto - 1]) if upto else self.start.boundary
+        newest = max(self.start.newest, int(self.section.time[:stop].max())) if stop else self.start.newest
+        return replace(self.start, position=self.section.first + stop, newest=newest, boundary=boundary)
+
+    def split(self, stop: int) -> tuple[Relayed, Relayed]:
+        """The first `stop` rows, and the rest."""
+        at = self.section.first + stop
+        head = Relayed(self.start, self.section.until(at), self.leaps, self.jumps)
+        return head, Relayed(self.cursor(stop), self.section.since(at))
+
+    def part(self, position: int, boundary: int) -> tuple[Relayed | None, Relayed | None]:
+        """What is before a place, and what is behind it; None where that is nothing."""
+        section = self.section
+        if (section.stop, section.final) <= (position, boundary):
+            return self, None
+        if position < section.first or (position == section.first and boundary <= section.standing):
+            return None, self
+        head = section.until(position)
+        at = section.at == position
+        mine = at & (section.bound <= boundary)
+        head = replace(head, at=np.append(head.at, section.at[mine]), bound=np.append(head.bound, section.bound[mine]))
+        start = replace(self.cursor(len(head)), boundary=head.final)
+        return Relayed(self.start, head, self.leaps, self.jumps), Relayed(
+            start, section.since(position).above(head.final)
+        )
+
+    def weights(self) -> Int64s:
+        """For each row how many events it stands for: itself, and the boundaries before it."""
+        inside = self.section.at[self.section.at < self.section.stop] - self.section.first
+        counted: Int64s = 1 + np.bincount(inside, minlength=len(self))
+        return counted
+
+    def bounds(self, cause: Int64s) -> list[tuple[int, int]]:
+        """The boundaries between the rows and their causes, given the causes of the rows."""
+        inside = self.section.at < self.section.stop
+        row = self.section.at[inside] - self.section.first
+        behind = np.searchsorted(row, row, "right") - np.arange(len(row))  # this one and those after it at the row
+        return list(zip((cause[row] - behind).tolist(), self.section.bound[inside].tolist(), strict=True))
+
+    def tail(self) -> tuple[int, ...]:
+        """The boundaries behind the last row."""
+        return tuple(self.section.bound[self.section.at >= self.section.stop].tolist())
+
+
+class Relay:
+    """Takes the sections of one stream in order. Not thread-safe: one thread admits."""
+
+    refused = None
+    time_column = TIME
+
+    def __init__(self, spec: Feed, cursor: Cursor) -> None:
+        self.spec, self.cursor = spec, cursor
+        self._leapt = self._jumped = False  # before what comes next: nothing stood behind it so far
+
+    def admit(self, section: Section) -> Relayed:
+        """The section as it goes into trains; boundaries that are known are dropped.
+
+        It may begin behind the next tuple: a stream that says `full: drop` has lost what lies between, and counts it.
+        """
+        if section.first < self.cursor.position:
+            raise ValueError(f"stream '{self.spec.name}': tuple {section.first} came after {self.cursor.position - 1}")
+        section = section.above(self.cursor.boundary)
+        leaps = self._leapt or section.first > self.cursor.position
+        jumps = self._jumped or is_jump(self.cursor.position, section.first)
+        admitted = Relayed(replace(self.cursor, position=section.first), section, leaps, jumps)
+        empty = not len(section) and not len(section.bound)
+        self._leapt, self._jumped = empty and leaps, empty and jumps
+        ended = section.final == LAST_TIME
+        newest = max(self.cursor.newest, int(section.time.max())) if len(section) else self.cursor.newest
+        self.cursor = replace(self.cursor, position=section.stop, boundary=section.final, newest=newest, ended=ended)
+        return admitted
+
+    def idle(self, boundary: int) -> int | None:
+        """A stream's boundaries come with it."""
+        return None
+
+    def end(self) -> None:
+        """Nothing to be done: the stream itself said so."""
+
+
+def nothing_relayed(start: Cursor, rows: pa.RecordBatch) -> Relayed:
+    """No rows and no boundaries."""
+    return Relayed(start, Section(start.position, rows, NOTHING, NOTHING, NOTHING, start.boundary))

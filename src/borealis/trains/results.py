@@ -1,0 +1,147 @@
+"""What comes of a train, as Spark hands it over: parcels of bytes, and rows that went through Catalyst."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from borealis.errors import WireError
+from borealis.kernels.aside import BOX, ERRORS, EXPRESSION, TUPLE
+from borealis.kernels.aside import table as errors_table
+from borealis.kernels.flow import Bounds, Flow, merge_bounds
+from borealis.kernels.program import (
+    ERRORS_TAG,
+    TRAIN_TAG,
+    Parcel,
+    Program,
+    all_bounds,
+    flow_from_parcels,
+    flow_of,
+    flow_table,
+)
+from borealis.state.delta import to_stream
+from borealis.trains.location import read
+from borealis.tuples import CAUSE, SUB, TIME
+
+# columns of what passes between levels; behind them one struct column per flow that goes through Catalyst
+TAG, BUCKET, PAYLOAD, FILE = "__tag", "__bucket", "__payload", "__file"
+HIDDEN = {TIME: "__time", CAUSE: "__cause", SUB: "__sub"}
+FAILED = "__failed"  # of a row that failed in Catalyst: where, and the row, as JSON
+FAILED_TAG = -4  # of such rows
+
+
+def rows_column(tag: int) -> str:
+    """The struct column that carries a flow's rows through Catalyst."""
+    return f"__f{tag}"
+
+
+def train_bounds(program: Program, train: dict[str, Any]) -> dict[str, Bounds]:
+    """The boundaries of every flow, from the train's header."""
+    inputs = {}
+    for name, one in train["inputs"].items():
+        inputs[name] = Bounds(one["standing"], np.array(one["cause"], np.int64), np.array(one["bound"], np.int64))
+        # late tuples come with no promise at all, until the input ends
+        ended = inputs[name].time == np.iinfo(np.int64).max
+        standing = one["standing"] if one["standing"] == np.iinfo(np.int64).max else np.iinfo(np.int64).min
+        inputs[f"{name}.late"] = Bounds(standing, inputs[name].cause[ended], inputs[name].time[ended])
+    late = [inputs[f"{name}.late"] for name in train["inputs"]]
+    return all_bounds(program, inputs) | {ERRORS: merge_bounds(late)}
+
+
+class Arrived:
+    """What came out of a level: parcels, and rows by their tag."""
+
+    def __init__(
+        self,
+        batches: Iterable[pa.RecordBatch] = (),
+        train: dict[str, Any] | None = None,
+        parcels: Iterable[Parcel] = (),
+    ) -> None:
+        """Out of what Spark gives, or what lanes gave of this train."""
+        self.parcels: list[Parcel] = list(parcels)
+        self._rows: dict[int, list[pa.RecordBatch]] = {}
+        self._pieces: dict[str, dict[int, pa.Buffer]] = {}
+        self.train = train
+        self.bucket = -1
+        for batch in batches:
+            self._add(batch)
+        self.parcels += [_errors(batch) for batch in self._rows.pop(FAILED_TAG, [])]
+        if self._pieces:
+            raise WireError(f"of {len(self._pieces)} results of a train only pieces came")
+
+    def _add(self, batch: pa.RecordBatch) -> None:
+        tags, packed = batch.column(TAG).to_numpy(), _packed(batch)
+        for i in np.flatnonzero(packed).tolist():
+            file, payload = batch.column(FILE)[i].as_py(), batch.column(PAYLOAD)[i].as_buffer()
+            if file is not None and payload is not None:
+                payload, file = self._whole(file, payload), None
+                if payload is None:
+                    continue
+            elif file is not None:
+                payload = read(file)
+            parcel = Parcel(int(tags[i]), batch.column(BUCKET)[i].as_py(), payload, file)
+            if parcel.tag == TRAIN_TAG and self.train is None:
+                self.train, self.bucket = json.loads(payload.to_pybytes()), parcel.bucket
+            self.parcels.append(parcel)
+        for tag in np.unique(tags[~packed]).tolist():
+            mine = (tags == tag) & ~packed
+            self._rows.setdefault(tag, []).append(batch if mine.all() else batch.filter(pa.array(mine)))
+
+    def _whole(self, name: str, piece: pa.Buffer) -> pa.Buffer | None:
+        """The payload that this piece was the last one missing of."""
+        _, number, count, whose = name.split(" ")
+        pieces = self._pieces.setdefault(whose, {})
+        pieces[int(number)] = piece
+        if len(pieces) < int(count):
+            return None
+        del self._pieces[whose]
+        return _joined([pieces[n] for n in range(len(pieces))])
+
+    def put_errors(self, flow: Flow) -> None:
+        """These are the tuples that failed, in order."""
+        self.parcels = [p for p in self.parcels if p.tag != ERRORS_TAG]
+        self.parcels.append(Parcel(ERRORS_TAG, -1, to_stream(flow_table(flow))))
+
+    def flow(self, tag: int, schema: pa.Schema, bounds: Bounds) -> Flow:
+        """The flow that was sent under a tag, in order."""
+        if tag in self._rows:
+            tables = []
+            for batch in self._rows[tag]:
+                struct = batch.column(rows_column(tag))
+                columns = dict(zip(schema.names, struct.flatten(), strict=True))
+                table = pa.table(columns, schema=schema) if columns else batch.select([])
+                for name, hidden in HIDDEN.items():
+                    table = table.append_column(name, batch.column(hidden))
+                tables.append(table)
+            return flow_of(tables, schema, bounds)
+        return flow_from_parcels([p.payload for p in self.parcels if p.tag == tag], schema, bounds)
+
+
+def _errors(batch: pa.RecordBatch) -> Parcel:
+    """Rows that failed in Catalyst, as rows of the errors' flow; why they failed is asked when they are committed."""
+    found = [json.loads(text) for text in batch.column(FAILED).to_pylist()]
+    hidden = [batch.column(HIDDEN[name]) for name in (TIME, CAUSE, SUB)]
+    texts = [[one[BOX], one[EXPRESSION], "", one[TUPLE]] for one in found]
+    return Parcel(ERRORS_TAG, -1, to_stream(errors_table(*hidden, *zip(*texts, strict=True))))
+
+
+def _packed(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which rows are parcels."""
+    packed: np.ndarray[Any, np.dtype[np.bool_]] = pc.or_(
+        batch.column(PAYLOAD).is_valid(), batch.column(FILE).is_valid()
+    ).to_numpy(zero_copy_only=False)
+    return packed
+
+
+def _joined(pieces: list[pa.Buffer]) -> pa.Buffer:
+    whole = pa.allocate_buffer(sum(p.size for p in pieces))
+    view, at = memoryview(whole).cast("B"), 0
+    for piece in pieces:
+        view[at : at + piece.size] = memoryview(piece).cast("B")
+        at += piece.size
+    return whole

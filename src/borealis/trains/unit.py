@@ -1,0 +1,626 @@
+"""A running unit: hands out trains, takes what came of them, and commits each as a whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from borealis.clock import Clock
+from borealis.compile.company import gives_nothing
+from borealis.compile.unit import Compiled
+from borealis.connectors.sink import FollowingSink, Sink
+from borealis.connectors.source import LiveSource, Source
+from borealis.diagram.differences import differences, sentence
+from borealis.diagram.spec import Input, Spec, Unit
+from borealis.errors import BorealisError, OutputError, TrainError
+from borealis.kernels import aside
+from borealis.kernels.aside import BOX, EXPRESSION, REASON, TUPLE
+from borealis.kernels.aside import SCHEMA as ERRORS_SCHEMA
+from borealis.kernels.flow import Bounds, Flow
+from borealis.kernels.program import DELTA_TAG, ERRORS_TAG, flow_from_parcels
+from borealis.state.commits import CommitLog
+from borealis.state.log import Key, StateLog
+from borealis.state.scratch import scratch
+from borealis.streams.id_gaps import HOP, JUMP, above
+from borealis.streams.queue import OutputQueue
+from borealis.streams.section import Section, section
+from borealis.trains.commit_point import CommitPoint
+from borealis.trains.handover import Handover
+from borealis.trains.input_manager import InputManager, Script, Train, cursors_from_json, cursors_to_json
+from borealis.trains.intake import Admission
+from borealis.trains.merge_order import Passed
+from borealis.trains.notices import TROUBLES, notices
+from borealis.trains.progress import Progress
+from borealis.trains.relay import Feed, SectionSource
+from borealis.trains.results import Arrived, train_bounds
+from borealis.trains.saved import pack, unpack
+from borealis.tuples import with_header
+
+REASONS_ALL, REASONS_EVERY = 1_000, 100  # tuples that fail in Spark of which the reason is asked: the first, then some
+UNASKED = "it fails in Spark, as others before it"
+RESULTS = "results"  # under a unit's directory
+SWEEP_TRAINS = 256  # between looks for results that nobody told of
+ROOM_S = 0.1  # how long a commit waits for room in a queue before it looks whether the run is over
+
+
+@dataclass(frozen=True)
+class UnitOptions:
+    """How a unit runs."""
+
+    admission: Admission = field(default_factory=Admission)
+    state: Path | None = None  # where commits are kept; None: in memory
+    headers: bool = False  # outputs carry the header columns
+
+
+class UnitRun:
+    """One unit from its sources to its sinks. `plan.train.Query` drives it; it knows no Spark itself.
+
+    A unit of a cluster has `feeds` (streams) instead of the diagram's inputs, and `queues` instead of sinks; with
+    `resume` it goes on where another node's run of it was frozen.
+    """
+
+    def __init__(
+        self,
+        unit: Unit,
+        compiled: Compiled,
+        sources: Mapping[str, Source | SectionSource],
+        sinks: Mapping[str, Sink],
+        options: UnitOptions,
+        clock: Clock | None = None,
+        *,
+        feeds: Sequence[Feed] | None = None,
+        queues: Mapping[str, OutputQueue] | None = None,
+        resume: Handover | None = None,
+    ) -> None:
+        self.unit, self.compiled, self.options = unit, compiled, options
+        self.queues = dict(queues or {})
+        # those that run a user's code first: what they refuse has not yet gone to any file
+        self.sinks = dict(sorted(sinks.items(), key=lambda item: item[1].durable))
+        self._following = {name: sink for name, sink in self.sinks.items() if isinstance(sink, FollowingSink)}
+        self._places = {name: place_of(sink) for name, sink in self.sinks.items()}
+        if options.headers and not compiled.headers:
+            raise ValueError("outputs with headers need compile_unit(..., headers=True)")
+        self.progress = Progress(unit.name, live={n: s for n, s in sources.items() if isinstance(s, LiveSource)})
+        self.scratch = scratch(unit.name)
+        self.done = threading.Event()
+        self.failure: BorealisError | None = None
+        self._troubled: dict[str, float] = {}  # since when each trouble lasts
+        self._handed: dict[int, float] = {}  # when each train under way was handed to Spark
+        self._committing = threading.Condition()
+        self._closed = False
+        self._log = StateLog(self.scratch / "state", compiled.tables)
+        self._commits: CommitLog | None = None
+        self._committed = 0
+        self._rows = 0  # tuples in all committed trains, here and wherever the unit ran before
+        self.life = new_life()  # whatever goes on from this run's state goes on under the same
+        self._rehearsal_due, self._pinned = False, False
+        self._rehearsals = self._rehearsed = 0
+        self._kept = 0  # the last train that was kept before it was run
+        self._rehearsing = threading.Condition()
+        self._ids = dict.fromkeys(compiled.outlets, 0)
+        (self.scratch / "program.json").write_text(json.dumps(compiled.program.to_json()))
+        try:
+            header = self._take_over(resume) if resume is not None else None
+            if options.state is not None:
+                header = self._recover()
+            self._open_sinks(header)
+        except BaseException:
+            self._let_go()
+            raise
+        inputs: Sequence[Input | Feed] = unit.spec.inputs if feeds is None else feeds
+        self.manager = InputManager(
+            inputs,
+            sources,
+            {i.name: compiled.inputs[i.name] for i in inputs},
+            unit.spec.paces(),
+            self.scratch / "trains",
+            cursors=cursors_from_json(header["cursors"]) if header else None,
+            next_cause=header["next_cause"] if header else 0,
+            trains=self._committed,
+            admission=options.admission,
+            clock=clock,
+            times=compiled.times,
+            gives_nothing=gives_nothing(compiled.program),
+        )
+        self.progress.rows_read = self.manager.rows_read
+        self._header_now = header or self._header(Train(0, self.manager.cursors(), 0, 0, False), {}, 0)
+        self.watch: Callable[[CommitPoint, Mapping[Key, bytes]], None] | None = (
+            None  # told of each commit, before the next
+        )
+        self.reason: Callable[[str, str, str], str] | None = None  # why a tuple fails in a box's expression
+        self._jumps = False  # ids go on behind a hole, as soon as inputs are merged freely
+        self._repeats = False  # readers may have what another made of the same input
+        self._passed: tuple[Passed, ...] = ()
+        self._silent = False  # the last train was
+        # a train that changes something outside must be the same when it is run again, also where that takes its rows
+        outside = any(box.outside for box in unit.spec.boxes)
+        self._may_wait = any(hasattr(box, "database") for box in unit.spec.boxes)  # and tell so
+        self._keeps_trains = outside and options.state is not None and not self.manager.alike
+        if self.manager.finished:
+            self.done.set()
+        elif self._keeps_trains:
+            self._put_back()
+
+    def _put_back(self) -> None:
+        """Begin with the train that an earlier run had begun and not committed."""
+        assert self._commits is not None
+        begun = self._commits.begun()
+        train, header = unpack(begun) if begun is not None else (None, {})
+        if train is not None and train.number == self._committed + 1:
+            self.manager.put_back(train, header)
+
+    def _take_over(self, resume: Handover) -> dict[str, Any]:
+        self._committed = self.progress.resumed_after = int(resume.header["train"])
+        self._ids |= resume.header["ids"]
+        self.progress.errors = resume.header.get("errors", 0)
+        self._log.load(self._committed, resume.state)
+        self.life = str(resume.header.get("life", self.life))
+        self._count_on(int(resume.header.get("rows", 0)))
+        return resume.header
+
+    def _count_on(self, rows: int) -> None:
+        """Show the figures of the run whose state this is, and count on from there."""
+        self._rows = self.progress.rows_in = rows
+        self.progress.trains, self.progress.state_bytes = self._committed, self._log.size()
+        self.progress.rows_out = {name: self._ids[name] for name in self.queues}
+
+    def _recover(self) -> dict[str, Any] | None:
+        assert self.options.state is not None
+        belongs = {"diagram": self.unit.spec.fingerprint(), "buckets": self.compiled.program.buckets}
+        spec = self.unit.spec
+        self._commits = CommitLog(
+            self.options.state,
+            belongs,
+            self.compiled.tables,
+            lambda kept: sentence(differences(Spec.from_yaml(kept), spec)),
+            spec.to_yaml(),
+        )
+        found = self._commits.recover()
+        self.life = self._commits.life(self.life)
+        if found.header is None:
+            return None
+        self._committed = self.progress.resumed_after = int(found.header["train"])
+        self._ids |= found.header["ids"]
+        self.progress.errors = found.header.get("errors", 0)
+        self._rows = int(found.header.get("rows", 0))
+        self._log.load(self._committed, found.state)
+        self.progress.rows_out = {name: self._ids[name] for name in self.sinks}
+        return found.header
+
+    def _open_sinks(self, header: dict[str, Any] | None) -> None:
+        # an output the earlier run did not have starts afresh
+        self._positions = {n: p for n, p in header["sinks"].items() if n in self.sinks} if header else {}
+        before = header.get("places", {}) if header else {}
+        for name, sink in self.sinks.items():
+            went, goes = before.get(name), place_of(sink)
+            moved = OutputError(
+                f"output '{name}' went to {went and went[1]} up to train {self._committed:,}, not to {goes[1]}",
+                hint="let it go there again, or give another state directory to start anew",
+            )
+            if self._positions.get(name) and went is not None and went[0] != goes[0]:
+                raise moved
+            try:
+                sink.open(self._sink_schema(name), self._positions.get(name))
+            except OutputError:
+                if went is None or went == goes:
+                    raise
+                raise moved from None
+
+    def _sink_schema(self, name: str) -> pa.Schema:
+        schema = self.compiled.outlets[name].schema
+        if self.options.headers:
+            schema = with_header(schema.empty_table(), 0, np.empty(0, np.int64)).schema
+        return schema
+
+    def start(self) -> None:
+        """Begin to read the sources."""
+        self.manager.start()
+
+    # -- what the Spark source asks
+
+    def committed(self) -> int:
+        return self._committed
+
+    def next_train(self, after: int, wait: float) -> int | None:
+        if self._rehearsal_due:
+            self._rehearsal_due = False
+            self._rehearsals += 1
+            return -self._rehearsals
+        number = self.manager.next_train(after, wait)
+        if number is not None:
+            self._handed.setdefault(number, time.perf_counter())
+        return number
+
+    def plan(self, number: int, *, inline: bool = False) -> dict[str, Any]:
+        if number < 0:
+            header = self._nothing()
+        else:
+            self._handed.setdefault(number, time.perf_counter())
+            header = self.manager.header(number) if inline else self.manager.header_in_files(number)
+            if self._repeats and self.manager.train(number).leaps:  # from here on the input may be another
+                self._repeats, self._jumps = False, True
+                self.live_anew()
+            if self._keeps_trains and self._kept != number:
+                assert self._commits is not None
+                self._commits.begin(pack(self.manager.train(number), header))
+                self._kept = number
+        return header | {
+            "program": str(self.scratch / "program.json"),
+            "state": str(self._log.root),
+            "manifest": None if inline else self._log.manifest(),
+            "results": str(self._results(number)),
+            "diagram": self.unit.spec.name,
+            "life": self.life,
+            "troubles": str(self.scratch / TROUBLES),
+        }
+
+    def manifest(self) -> dict[str, list[list[int]]]:
+        """Where the state is that the train under way starts from, for workers that do not have it."""
+        return self._log.manifest()
+
+    def standing(self) -> tuple[int, int]:
+        """Which state that is: what was run from it before can go on from there."""
+        return self._log.train, self._log.loads
+
+    def rehearse(self) -> None:
+        """Run a train of nothing as soon as possible: whoever runs trains stays, or becomes, ready for the next."""
+        self._rehearsal_due = True
+        self.nudge()
+
+    def nudge(self) -> None:
+        """Whoever waits for the next train shall look around."""
+        self.manager.nudge()
+
+    @property
+    def rehearsed(self) -> int:
+        """How many rehearsals there were."""
+        return self._rehearsed
+
+    def wait_rehearsed(self, before: int, seconds: float) -> None:
+        """Wait for a rehearsal after so many, at most so long."""
+        with self._rehearsing:
+            self._rehearsing.wait_for(lambda: self._rehearsed > before or self._closed, max(0.0, seconds))
+
+    def _nothing(self) -> dict[str, Any]:
+        """What workers must know of a rehearsal; the state it sees stays where it is until that is over."""
+        with self._committing:
+            if not self._pinned:
+                self._log.pin()
+                self._pinned = True
+            names = self.compiled.inputs.keys() & self.cursors().keys()
+            standing = {name: self.cursors()[name]["boundary"] for name in names}
+            nothing: dict[str, Any] = {"cause": [], "bound": [], "rows": None, "late": None}
+            times = self.manager.time_columns()
+            inputs = {n: {"time": times[n], "standing": at} | nothing for n, at in standing.items()}
+            return {"train": self._committed + 1, "inputs": inputs, "rehearsal": True}
+
+    def _end_rehearsal(self) -> None:
+        if self._pinned:
+            self._pinned = False
+            self._log.unpin()
+
+    def _results(self, number: int) -> Path:
+        """Where a train's workers put what is too large to pass through the JVM."""
+        return self.scratch / RESULTS / str(number)
+
+    # -- the commit
+
+    def commit(self, result: pa.Table | Arrived) -> None:
+        """Take what came of the next train: outputs to the sinks, deltas to the log, cursors forward; one step.
+
+        A query that starts before there is anything to read begins with a micro-batch that is no train.
+        """
+        if isinstance(result, pa.Table) and not result.num_rows:
+            return
+        arrived = result if isinstance(result, Arrived) else Arrived(iter(result.to_batches()))
+        assert arrived.train is not None
+        if "rehearsal" in arrived.train:
+            self._end_rehearsal()  # without the lock: whoever has it may wait for just this
+            with self._rehearsing:
+                self._rehearsed += 1
+                self._rehearsing.notify_all()
+            return
+        for queue in self.queues.values():  # none may block halfway; only commits fill them, so room stays room
+            while not queue.wait_for_room(ROOM_S) and not self._closed:
+                continue
+        with self._committing:  # a run may be closed from another thread
+            if self._closed:
+                raise TrainError("the run was closed while this train was under way")
+            self._commit(arrived)
+            self._committing.notify_all()
+
+    def _commit(self, arrived: Arrived) -> None:
+        assert arrived.train is not None
+        self._end_rehearsal()  # of one that was cut short
+        train = self.manager.train(arrived.train["train"])
+        if train.number != self._committed + 1:
+            raise RuntimeError(f"train {train.number} came after train {self._committed}")
+        if self._jumps and train.free:
+            self._jumps = False
+            for queue in self.queues.values():
+                queue.jump_to(beyond(queue, queue.next_id))
+        elif train.jumps and not train.silent:  # readers hear of what this unit has heard of
+            for queue in self.queues.values():
+                queue.jump_to(above(queue.next_id, HOP))
+        self.progress.jumps += train.jumps
+        self._explain(arrived)
+        bounds = train_bounds(self.compiled.program, arrived.train or {})
+        deltas, sections = self._deltas(arrived), {} if train.silent else self._sections(arrived, bounds)
+        self._write_outputs(arrived, bounds)
+        positions = {name: sink.flush(self._commits is not None) for name, sink in self.sinks.items()}
+        rows = self._rows + train.rows
+        if self._commits is not None:
+            self._commits.append(self._header(train, positions, rows), deltas)
+            self._positions = positions  # whatever fails from here on: a restart finds this train committed
+        self._log.commit(train.number, deltas)
+        for name, piece in sections.items():  # last: what is in a queue cannot be taken back
+            if len(piece) or len(piece.bound):
+                self.queues[name].append(piece)
+            self.progress.rows_out[name] = self.progress.rows_out.get(name, self._ids[name]) + len(piece)
+            self._ids[name] = piece.stop
+        self._committed, self._positions, self._rows = train.number, positions, rows
+        self._header_now = self._header(train, positions, rows)
+        for name, sink in self._following.items():
+            sink.committed(positions[name])
+        self._passed, self._silent = train.order, train.silent
+        if self.watch is not None:
+            self.watch(self.step(), deltas)
+        self.manager.release(train.number)
+        if any(parcel.file is not None for parcel in arrived.parcels) or train.number % SWEEP_TRAINS == 0:
+            shutil.rmtree(self.scratch / RESULTS, ignore_errors=True)  # those of attempts that died among them
+        if self._may_wait:
+            shutil.rmtree(self.scratch / TROUBLES, ignore_errors=True)  # who told them may have died before they passed
+        ms = (time.perf_counter() - self._handed.pop(train.number)) * 1000
+        self.progress.note(train.rows, ms, train.cursors, self._log.size())
+        if self._commits is not None and self._commits.wants_base():
+            self._commits.write_base(self._header_now, self._log.whole())
+        if train.final:
+            self.done.set()
+
+    def _explain(self, arrived: Arrived) -> None:
+        """Count tuples that failed, and say why those failed that did so in Spark: many are not asked one by one."""
+        payloads = [p.payload for p in arrived.parcels if p.tag == ERRORS_TAG]
+        if not payloads:
+            return
+        failed = flow_from_parcels(payloads, ERRORS_SCHEMA, Bounds())
+        failed = failed.take(aside.once(failed))  # Spark runs a box again for each of those that read it
+        told = failed.rows.to_pylist()
+        for number, one in enumerate(told, self.progress.errors):
+            asked = number < REASONS_ALL or number % REASONS_EVERY == 0
+            if not one[REASON]:
+                one[REASON] = self.reason(one[BOX], one[EXPRESSION], one[TUPLE]) if self.reason and asked else UNASKED
+        arrived.put_errors(failed.with_rows(pa.Table.from_pylist(told, ERRORS_SCHEMA)))
+        self.progress.errors += len(failed)
+        last = told[-1]
+        self.progress.last_error = f"box '{last[BOX]}', `{last[EXPRESSION]}`: {last[REASON]}"
+
+    def _deltas(self, arrived: Arrived) -> dict[Key, bytes]:
+        deltas = {}
+        for parcel in arrived.parcels:
+            if parcel.tag == DELTA_TAG:
+                box, _, data = _as_bytes(parcel.payload).partition(b"\0")
+                deltas[(box.decode(), parcel.bucket)] = data
+        return deltas
+
+    def _sections(self, arrived: Arrived, bounds: Mapping[str, Bounds]) -> dict[str, Section]:
+        """What goes to each queue."""
+        found = {}
+        for name, queue in self.queues.items():
+            outlet = self.compiled.outlets[name]
+            found[name] = queue_section(queue, arrived.flow(outlet.tag, outlet.schema, bounds[outlet.flow]))
+        return found
+
+    def _write_outputs(self, arrived: Arrived, bounds: Mapping[str, Bounds]) -> None:
+        for name, sink in self.sinks.items():
+            outlet = self.compiled.outlets[name]
+            flow = arrived.flow(outlet.tag, outlet.schema, bounds[outlet.flow])
+            if len(flow):
+                sink.write(with_header(flow.rows, self._ids[name], flow.time) if self.options.headers else flow.rows)
+                self._ids[name] += len(flow)
+            self.progress.rows_out[name] = self._ids[name]
+
+    def _header(self, train: Train, positions: Mapping[str, int], rows: int) -> dict[str, Any]:
+        return {
+            "train": train.number,
+            "cursors": cursors_to_json(train.cursors),
+            "next_cause": train.next_cause,
+            "sinks": dict(positions),
+            "places": self._places,
+            "ids": dict(self._ids),
+            "errors": self.progress.errors,
+            "rows": rows,
+        }
+
+    # -- protection
+
+    def step(self) -> CommitPoint:
+        """Where everything stands after the last commit."""
+        header = self._header_now
+        return CommitPoint(
+            self._committed,
+            header["next_cause"],
+            cursors_from_json(header["cursors"]),
+            {name: (queue.next_id, queue.boundary) for name, queue in self.queues.items()},
+            self._passed,
+            time.monotonic(),
+            self._silent,
+            self.life,
+            self._rows,
+        )
+
+    @contextmanager
+    def between_trains(self) -> Iterator[None]:
+        """Nothing is committed meanwhile."""
+        with self._committing:
+            yield
+
+    def whole_state(self) -> Callable[[], dict[Key, bytes]]:
+        """A way to all state tables as of now; to be asked between trains, and called once, whenever."""
+        return self._log.whole()
+
+    def load(self, step: CommitPoint, state: Mapping[Key, bytes]) -> None:
+        """While standing by: be where another run was, with all its state."""
+        with self._committing:
+            self._log.load(step.train, state)
+            self._stand_at(step)
+
+    def extend(self, step: CommitPoint, deltas: Mapping[Key, bytes]) -> None:
+        """While standing by: what changed there up to a later train."""
+        with self._committing:
+            self._log.extend(step.train, deltas)
+            self._stand_at(step)
+
+    def _stand_at(self, step: CommitPoint) -> None:
+        self._committed = self.progress.resumed_after = step.train
+        self.life = step.life or new_life()
+        self._ids |= {name: place[0] for name, place in step.outputs.items()}
+        self._header_now = {
+            "train": step.train,
+            "cursors": cursors_to_json(dict(step.inputs)),
+            "next_cause": step.next_cause,
+            "sinks": {},
+            "ids": dict(self._ids),
+            "rows": step.rows,
+        }
+        self._count_on(step.rows)
+
+    def resume(
+        self, begin: CommitPoint, scripts: Sequence[Script] = (), *, jump: bool = False, repeats: bool = False
+    ) -> None:
+        """End standing by: read from there, first as the scripts say. The state is what `load` and `extend` said.
+
+        If it repeats what a dead primary did, readers may have had some of that. It comes under the same ids then, as
+        long as the input is the same: not behind ids that were left out, since whoever gives it died, too.
+        """
+        self._jumps, self._repeats = jump, repeats
+        self.manager.begin_at(begin.inputs, begin.next_cause, begin.train)
+        self.manager.follow(scripts)
+        self.manager.lead()
+        if self.manager.finished:
+            self.done.set()
+
+    def live_anew(self) -> None:
+        """From the next train on, causes may stand for other tuples than those of the run whose state this is."""
+        self.life = new_life()
+
+    def jump(self) -> None:
+        """Ids go on behind a hole as soon as there is no script to follow."""
+        self._jumps = True
+
+    # -- moving elsewhere
+
+    def freeze(self, seconds: float) -> Handover:
+        """Stop at a train boundary and give away all there is; `thaw` undoes it. Nothing is committed in between."""
+        if self.manager.follows or self._jumps:
+            raise TrainError(f"unit '{self.unit.name}' is recovering", hint="try again in a moment")
+        handed = self.manager.pause()
+        try:
+            with self._committing:
+                if not self._committing.wait_for(lambda: self._committed >= handed or self._closed, seconds):
+                    late = f"unit '{self.unit.name}' did not finish its train within {seconds:g} s"
+                    raise TrainError(late, hint="try again later")
+                queues = {name: queue.snapshot() for name, queue in self.queues.items()}
+                return Handover(self._header_now | {"life": self.life}, self._log.whole()(), queues)
+        except BaseException:
+            self.manager.resume()
+            raise
+
+    def thaw(self) -> None:
+        """Go on after `freeze`."""
+        self.manager.resume()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is over here."""
+        return self._closed
+
+    def troubles(self) -> list[tuple[str, float]]:
+        """What keeps a train waiting that is under way, such as a database that is away; and for how many seconds.
+
+        They are counted from when somebody first asked.
+        """
+        found, now = notices(self.scratch / TROUBLES), time.monotonic()
+        self._troubled = {name: self._troubled.get(name, now) for name in found}
+        return [(text, now - self._troubled[name]) for name, text in found.items()]
+
+    @property
+    def note(self) -> str:
+        """The same on one line, for those who watch the run."""
+        return "; ".join(f"{text} (for {seconds:.0f} s)" for text, seconds in self.troubles())
+
+    def cursors(self) -> dict[str, Any]:
+        """Where every input stands after the last committed train."""
+        cursors: dict[str, Any] = self._header_now["cursors"]
+        return cursors
+
+    # -- the end
+
+    def close(self, complete: bool) -> None:
+        """Stop reading and make the outputs whole, also after a failure or in the midst of a train."""
+        with self._committing:
+            self._closed = True
+            self._committing.notify_all()
+        self.manager.stop()
+        errors: list[BaseException] = []
+        for name, sink in self.sinks.items():
+            try:
+                if sink.durable and not complete:  # a train that failed may have got as far as this file
+                    sink.open(self._sink_schema(name), self._positions.get(name))
+                sink.close(complete)
+            except BorealisError as error:
+                errors.append(error)
+        self._let_go()
+        if errors:
+            raise errors[0]
+
+    def _let_go(self) -> None:
+        self._log.close()
+        if self._commits is not None:
+            self._commits.close()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def place_of(sink: Sink) -> list[str]:
+    """How a sink counts its positions, and where it leads, for a later run to compare."""
+    where = getattr(sink, "target", None)
+    if isinstance(where, Path):
+        return [type(sink).__name__, str(where.absolute())]
+    topic = getattr(sink, "topic", None)
+    return [type(sink).__name__, f"topic {topic}"] if topic else ["rows", "no file"]
+
+
+def new_life() -> str:
+    """A name that no other run has had; who goes on from a run's state goes on under its name."""
+    return uuid.uuid4().hex[:16]
+
+
+def beyond(queue: OutputQueue, last: int) -> int:
+    """Where ids go on that cannot go on: above all that this incarnation and those before it may have given."""
+    return above(max(last, (queue.incarnation - 1) * JUMP - 1))
+
+
+def queue_section(queue: OutputQueue, flow: Flow) -> Section:
+    """A train's share of a stream: the flow's rows with its boundaries among them, as the queue's next tuples."""
+    first, known = queue.next_id, queue.boundary
+    at, bound, standing = first + np.searchsorted(flow.cause, flow.bounds.cause, "right"), flow.bounds.time, known
+    if flow.bounds.standing > known:  # the unit began anew at the present: what stood there stands here, too
+        at, bound = np.append(first, at), np.append(flow.bounds.standing, bound)
+    else:
+        standing = flow.bounds.standing
+    return section(first, flow.rows, flow.time, at, bound, standing).above(known)
+
+
+def _as_bytes(payload: bytes | pa.Buffer) -> bytes:
+    """A payload as bytes."""
+    return payload if isinstance(payload, bytes) else bytes(payload.to_pybytes())

@@ -1,0 +1,350 @@
+"""Making columns fit their declared types: exactly, or with an error that names the row, the column and the value."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from borealis.errors import InputError, did_you_mean
+from borealis.values import decimals
+
+SHOWN_CHARACTERS = 60  # of a bad value in an error
+ZONED = r"^[^T ]*[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
+DATE_ONLY = r"^\d{4}-\d\d-\d\d$"
+OTHER_DELIMITERS = (";", "\t", "|", " ")  # that files have which are called CSV
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a batch begins: the file (or other source) and how many of its rows come before."""
+
+    source: str
+    rows_before: int = 0
+
+    def row(self, index: int) -> str:
+        """`a.csv, row 3`: rows count from 1."""
+        return f"{self.source}, row {self.rows_before + index + 1}"
+
+
+def match_columns(wanted: Sequence[str], have: Sequence[str], source: str) -> list[int]:
+    """Where each wanted column stands among those a source has: by name, else by name whatever the case."""
+    return [_match(name, have, source) for name in wanted]
+
+
+def _match(name: str, have: Sequence[str], source: str) -> int:
+    exact = [index for index, other in enumerate(have) if other == name]
+    folded = [index for index, other in enumerate(have) if other.casefold() == name.casefold()]
+    for found in (exact, folded):
+        if len(found) == 1:
+            return found[0]
+        if found:
+            names = ", ".join(f"'{have[index]}'" for index in found)
+            raise InputError(f"{source} has {len(found)} columns for '{name}': {names}", hint="rename all but one")
+    listing = ", ".join(have) or "none"
+    hint = did_you_mean(name, have) or "declare the columns the source has, or choose another source"
+    mark = next((mark for mark in OTHER_DELIMITERS if len(have) == 1 and name in have[0].split(mark)), None)
+    if mark is not None:
+        hint = f"say delimiter={mark!r}; from a shell: FILE?delimiter={quote(mark)}"
+    raise InputError(f"no column '{name}' in {source} (has: {listing})", hint=hint)
+
+
+def fit(batch: pa.RecordBatch, schema: pa.Schema, place: Place, *, text: bool = False) -> pa.RecordBatch:
+    """The batch's columns, taken in order, as exactly `schema`. With `text`, strings are parsed; else never."""
+    arrays = [fit_column(column, field, place, text=text) for column, field in zip(batch.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def fit_column(column: pa.Array, field: pa.Field, place: Place, *, text: bool = False) -> pa.Array:
+    """One column as its declared type; every value must survive, only digits below a microsecond may go."""
+    if column.type == field.type:
+        return column
+    check_type(column.type, field, place.source, text=text)
+    try:
+        return convert(column, field.type, text=text)
+    except pa.ArrowInvalid:
+        index = _first_misfit(column, field.type, text)
+        raise misfit(place, index, field, _shown(column[index])) from None
+
+
+def _shown(scalar: pa.Scalar) -> object:
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):  # a time that Python's datetime cannot hold
+        return f"{scalar.value} {scalar.type.unit} since 1970"
+
+
+def check_type(have: pa.DataType, field: pa.Field, source: str, *, text: bool = False) -> None:
+    """Refuse a column none of whose values could fit, before any is read."""
+    if not _castable(have, field.type, text):
+        raise InputError(
+            f"column '{field.name}' of {source} is {sql_name(have)}, declared {sql_name(field.type)}",
+            hint=f"declare it {sql_name(have)} and convert it in a map",
+        )
+
+
+def misfit(place: Place, index: int, field: pa.Field, value: object) -> InputError:
+    """The error for one value that does not fit."""
+    shown = repr(value) if isinstance(value, str | bytes) else str(value)
+    if len(shown) > SHOWN_CHARACTERS:
+        shown = shown[:SHOWN_CHARACTERS] + "..."
+    return InputError(
+        f"{place.row(index)}: column '{field.name}' is {sql_name(field.type)}, but the value is {shown}",
+        hint=_hint(field.type, value),
+    )
+
+
+def _hint(wanted: pa.DataType, value: object) -> str:
+    if _is_string(wanted) and isinstance(value, bytes):
+        return "save it as UTF-8, for example with `iconv -f LATIN1 -t UTF-8`, or declare the column BINARY"
+    if pt.is_timestamp(wanted):
+        return "write times as ISO 8601, such as 2024-05-01T12:00:00Z"
+    if pt.is_date(wanted):
+        return "write dates as 2024-05-01"
+    if pt.is_decimal(wanted):
+        return f"at most {wanted.precision} digits fit, {wanted.scale} of them after the point"
+    if pt.is_integer(wanted):
+        bits = wanted.bit_width
+        return f"whole numbers from {-(2 ** (bits - 1))} to {2 ** (bits - 1) - 1} fit; or declare a wider type"
+    if pt.is_binary(wanted):
+        return "write bytes as base64"
+    if pt.is_boolean(wanted):
+        return "write true or false"
+    return f"mend the value, or declare the column with a type that fits, not {sql_name(wanted)}"
+
+
+def sql_name(kind: pa.DataType) -> str:
+    """An Arrow type as a user would declare it.
+
+    >>> sql_name(pa.decimal128(10, 2)), sql_name(pa.list_(pa.int32()))
+    ('DECIMAL(10,2)', 'ARRAY<INT>')
+    """
+    if pt.is_dictionary(kind) or pt.is_run_end_encoded(kind):
+        return sql_name(kind.value_type)
+    if pt.is_map(kind):
+        return f"MAP<{sql_name(kind.key_type)}, {sql_name(kind.item_type)}>"
+    if _is_list(kind):
+        return f"ARRAY<{sql_name(kind.value_type)}>"
+    if pt.is_struct(kind):
+        return f"STRUCT<{', '.join(f'{field.name}: {sql_name(field.type)}' for field in kind)}>"
+    if pt.is_decimal(kind):
+        return f"DECIMAL({kind.precision},{kind.scale})"
+    if pt.is_timestamp(kind):
+        return "TIMESTAMP"
+    if pt.is_date(kind):
+        return "DATE"
+    if _is_string(kind):
+        return "STRING"
+    if _is_binary(kind):
+        return "BINARY"
+    simple = {
+        "int8": "TINYINT",
+        "int16": "SMALLINT",
+        "int32": "INT",
+        "int64": "BIGINT",
+        "float": "FLOAT",
+        "double": "DOUBLE",
+        "bool": "BOOLEAN",
+    }
+    return simple.get(str(kind), str(kind).upper())
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return bool(pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(
+        pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_binary_view(kind) or pt.is_fixed_size_binary(kind)
+    )
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    lists = (pt.is_list, pt.is_large_list, pt.is_fixed_size_list, pt.is_list_view, pt.is_large_list_view)
+    return any(is_list(kind) for is_list in lists)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal(kind))
+
+
+def _castable(have: pa.DataType, wanted: pa.DataType, text: bool) -> bool:
+    if pt.is_dictionary(have) or pt.is_run_end_encoded(have):
+        return _castable(have.value_type, wanted, text)
+    if have == wanted or pt.is_null(have):
+        return True
+    if pt.is_struct(wanted):
+        return bool(pt.is_struct(have)) and _struct_castable(have, wanted, text)
+    if pt.is_map(wanted):
+        return bool(pt.is_map(have)) and (
+            _castable(have.key_type, wanted.key_type, text) and _castable(have.item_type, wanted.item_type, text)
+        )
+    if _is_list(wanted):
+        return _is_list(have) and _castable(have.value_type, wanted.value_type, text)
+    if text and _is_string(have):
+        return True
+    if pt.is_timestamp(wanted):
+        return bool(pt.is_timestamp(have) or pt.is_date(have))
+    if pt.is_date(wanted):
+        return bool(pt.is_date(have))
+    if _is_string(wanted):
+        return _is_string(have) or _is_binary(have)
+    if _is_binary(wanted):
+        return _is_binary(have)
+    if pt.is_decimal(have) and not decimals.is_scalable(have, wanted):
+        return False
+    return _is_number(wanted) and _is_number(have)
+
+
+def _struct_castable(have: pa.DataType, wanted: pa.DataType, text: bool) -> bool:
+    names = [field.name for field in have]
+    if len(set(names)) != len(names):
+        return False
+    for field in wanted:
+        at = _member(names, field.name)
+        if at is None or not _castable(have.field(at).type, field.type, text):
+            return False
+    return True
+
+
+def _member(names: Sequence[str], name: str) -> int | None:
+    if name in names:
+        return names.index(name)
+    folded = [other.casefold() for other in names]
+    return folded.index(name.casefold()) if name.casefold() in folded else None
+
+
+def convert(array: pa.Array, wanted: pa.DataType, *, text: bool = False) -> pa.Array:
+    """The values as another type. Raises ArrowInvalid, without saying where, if one of them does not fit."""
+    have = array.type
+    if have == wanted:
+        return array
+    if pt.is_dictionary(have):
+        return convert(array.dictionary_decode(), wanted, text=text)
+    if pt.is_run_end_encoded(have):
+        return convert(pc.run_end_decode(array), wanted, text=text)
+    if pt.is_null(have):
+        return pa.nulls(len(array), wanted)
+    if pt.is_struct(wanted):
+        return _convert_struct(array, wanted, text)
+    if pt.is_map(wanted) or _is_list(wanted):
+        return _convert_nested(array, wanted, text)
+    if _is_string(have) and not _is_string(wanted):
+        return parse(array.cast(pa.string()), wanted)
+    if pt.is_timestamp(wanted) and pt.is_timestamp(have):
+        return array.cast(wanted, safe=have.unit != "ns")
+    if pt.is_decimal(wanted) and pt.is_floating(have):
+        return decimals.parse(array.cast(pa.string()), wanted)  # a float stands for its shortest decimal form
+    if pt.is_decimal(wanted) and pt.is_integer(have):
+        return array.cast(pa.decimal128(20, 0)).cast(wanted)
+    if pt.is_floating(wanted) and pt.is_floating(have):
+        return _no_new_infinity(array.cast(wanted), pc.is_inf(array))
+    return array.cast(wanted)
+
+
+def _no_new_infinity(floats: pa.Array, infinite: pa.Array) -> pa.Array:
+    if pc.any(pc.and_not(pc.is_inf(floats), infinite)).as_py():
+        raise pa.ArrowInvalid("too large a number")
+    return floats
+
+
+def _convert_struct(array: pa.Array, wanted: pa.DataType, text: bool) -> pa.Array:
+    names = [field.name for field in array.type]
+    parts = array.flatten()
+    children = []
+    for field in wanted:
+        at = _member(names, field.name)
+        if at is None:
+            raise pa.ArrowInvalid(f"no field {field.name}")
+        children.append(convert(parts[at], field.type, text=text))
+    return pa.StructArray.from_arrays(children, fields=list(wanted), mask=array.is_null())
+
+
+def _convert_nested(array: pa.Array, wanted: pa.DataType, text: bool) -> pa.Array:
+    """Lists and maps. The array is first copied compact: a slice's children reach beyond the slice."""
+    if not pt.is_map(wanted) and not pt.is_list(array.type):
+        array = array.cast(pa.list_(array.type.value_type))
+    array = array.take(pa.array(range(len(array)), pa.int64()))
+    if pt.is_map(wanted):
+        keys = convert(array.keys, wanted.key_type, text=text)
+        items = convert(array.items, wanted.item_type, text=text)
+        made = pa.MapArray.from_arrays(array.offsets, keys, items, mask=array.is_null())
+    else:
+        values = convert(array.values, wanted.value_type, text=text)
+        made = pa.ListArray.from_arrays(array.offsets, values, mask=array.is_null())
+    return made.cast(wanted)
+
+
+def parse(strings: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Text as numbers, decimals, dates, times (ISO 8601, no zone means UTC), true or false, or base64 bytes."""
+    if pt.is_timestamp(wanted):
+        return _parse_times(strings, wanted)
+    if pt.is_binary(wanted):
+        return pa.array([None if text is None else _unbase64(text) for text in strings.to_pylist()], wanted)
+    cast = decimals.parse if pt.is_decimal(wanted) else pa.Array.cast
+    try:
+        parsed = cast(strings, wanted)
+    except pa.ArrowInvalid:
+        tidy = pc.utf8_trim_whitespace(strings)
+        if _is_number(wanted):
+            tidy = pc.replace_substring_regex(tidy, r"^\+(\d)", r"\1")
+        if pt.is_integer(wanted):
+            tidy = pc.replace_substring_regex(tidy, r"^(-?\d+)\.0*$", r"\1")  # many programs write 1.0 for 1
+        parsed = cast(tidy, wanted)
+    if pt.is_floating(wanted) and pc.any(pc.is_inf(parsed)).as_py():
+        _no_new_infinity(parsed, pc.match_substring(strings, "inf", ignore_case=True))
+    return parsed
+
+
+def _parse_times(strings: pa.Array, wanted: pa.DataType) -> pa.Array:
+    utc = pa.timestamp(wanted.unit, "UTC")
+    for attempt in (wanted, utc if wanted.tz is None else pa.timestamp(wanted.unit)):  # all with a zone, or all without
+        try:
+            return strings.cast(attempt).cast(wanted)
+        except pa.ArrowInvalid:
+            continue
+    tidy = pc.utf8_trim_whitespace(strings)
+    tidy = pc.replace_substring_regex(tidy, r"([.,]\d{6})\d+", r"\1")
+    tidy = pc.if_else(pc.match_substring_regex(tidy, DATE_ONLY), pc.binary_join_element_wise(tidy, "T00:00", ""), tidy)
+    zoned = pc.match_substring_regex(tidy, ZONED)
+    return pc.if_else(zoned, tidy, pc.binary_join_element_wise(tidy, "Z", "")).cast(utc).cast(wanted)
+
+
+def _unbase64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise pa.ArrowInvalid("not base64") from None
+
+
+def _first_misfit(column: pa.Array, wanted: pa.DataType, text: bool) -> int:
+    def fits(start: int, stop: int) -> bool:
+        try:
+            convert(column.slice(start, stop - start), wanted, text=text)
+        except pa.ArrowInvalid:
+            return False
+        return True
+
+    return first_misfit(len(column), fits)
+
+
+def first_misfit(count: int, fits: Callable[[int, int], bool]) -> int:
+    """The first of so many that does not fit, if it is known that one does not: halve until one is left.
+
+    >>> first_misfit(5, lambda start, stop: not start <= 3 < stop)
+    3
+    """
+    start, stop = 0, count
+    while stop - start > 1:
+        middle = (start + stop) // 2
+        if fits(start, middle):
+            start = middle
+        else:
+            stop = middle
+    return start
