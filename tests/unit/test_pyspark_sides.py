@@ -242,6 +242,24 @@ def test_a_job_follows_a_stream_that_moves(place: Place) -> None:
     other.close()
 
 
+def test_a_primary_that_was_deposed_is_not_believed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by the driver, which asks how far the stream is, nor by tasks, nor after a restart."""
+    monkeypatch.setattr(reach, "ELSEWHERE_S", 0.3)
+    place.publish(4)
+    deposed = OutputQueue.restore(place.queue.snapshot())
+    place.queue.incarnation, deposed.incarnation = 2, 1
+    one = reader(place)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert rows_of(one, start, end) == list(range(4))
+    place.node.queues[STREAM] = deposed
+    for job in (one, reader(place)):
+        with pytest.raises(StreamError, match="by incarnation 2 of its unit, not by 1"):
+            rows_of(job, start, end)
+        with pytest.raises(StreamError, match="by incarnation 2 of its unit, not by 1"):
+            job.latestOffset(end, ALL)
+
+
 def test_a_token_goes_along_to_driver_and_tasks(place: Place) -> None:
     place.publish(3)
     with WireServer(place.node, security=Security(token="s3cret")) as server:

@@ -107,6 +107,7 @@ class Listener:
         self._start: Start = start
         self._boundary = FIRST_TIME
         self._epoch: str | None = None
+        self._incarnation = 0  # the highest that was read from
         self._lost = 0
         self._subscription: Subscription | None = None
         self._stopped = False
@@ -146,9 +147,16 @@ class Listener:
 
     def _subscribe(self) -> None:
         location = locate(self._cluster, self._stream)
-        wanted = Subscribe(stream=location.stream, start=self._start, boundary=self._boundary, epoch=self._epoch)
+        wanted = Subscribe(
+            stream=location.stream,
+            start=self._start,
+            boundary=self._boundary,
+            epoch=self._epoch,
+            incarnation=max(self._incarnation, location.incarnation),  # a primary that was deposed refuses
+        )
         self._subscription = self._cluster.nodes.subscribe(location.address, wanted)
         self._epoch, self._lost = self._subscription.epoch, 0
+        self._incarnation = max(self._incarnation, self._subscription.incarnation)
         if self._stopped:
             self._subscription.cancel()
 

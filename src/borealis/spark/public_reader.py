@@ -32,7 +32,7 @@ from borealis.streams.section import Section, empty_rows
 from borealis.streams.status import QueueStatus
 from borealis.tuples import with_header
 from borealis.values.fit import Place, fit, match_columns
-from borealis.wire.client import Subscription
+from borealis.wire.client import Peer, Subscription
 from borealis.wire.messages import Ack, Subscribe
 
 OPTIONS = (*WAY, "reader", "from", "headers", "maxTuplesPerTrigger", "partitions", "onGap")
@@ -87,11 +87,14 @@ def _choice(options: Mapping[str, str], name: str, choices: tuple[str, ...]) -> 
 
 
 class Range(InputPartition):
-    """Tuples of one epoch, for one task; `start` None: from the oldest that is held."""
+    """Tuples of one epoch, for one task; `start` None: from the oldest that is held.
 
-    def __init__(self, epoch: str, start: int | None, stop: int) -> None:
+    They were seen at an incarnation of the stream's unit, and are read from none that is lower.
+    """
+
+    def __init__(self, epoch: str, incarnation: int, start: int | None, stop: int) -> None:
         super().__init__(None)
-        self.epoch, self.start, self.stop = epoch, start, stop
+        self.epoch, self.incarnation, self.start, self.stop = epoch, incarnation, start, stop
 
 
 class _Reader:
@@ -132,7 +135,8 @@ class HeldReader(_Reader, DataSourceReader):
         self.reach.close()
         if start == "newest":
             return []
-        ranges = _ranges(now.epoch, now.first_id if start == "oldest" else start, now.next_id, self.reading.partitions)
+        first = now.first_id if start == "oldest" else start
+        ranges = _ranges(now.epoch, now.incarnation, first, now.next_id, self.reading.partitions)
         if ranges and start == "oldest":
             ranges[0].start = None  # what is let go of until it is read is not held any more
         return ranges
@@ -160,6 +164,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._last = (now.epoch, now.next_id)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
+        self.reach.knows(start["epoch"], start.get("incarnation", 0))
         now = self.reach.status()
         self._seen = {"id": now.next_id, "epoch": now.epoch}
         first = self._place(start, now)
@@ -169,7 +174,9 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             stop = min(stop, first + limit.max_rows)
         if self._last is not None:
             stop = min(stop, self._last[1]) if self._last[0] == now.epoch else first
-        return start if stop <= first else {"id": stop, "epoch": now.epoch, "from": first}
+        if stop <= first:
+            return start
+        return {"id": stop, "epoch": now.epoch, "incarnation": now.incarnation, "from": first}
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802 - Spark's name
         return self._seen
@@ -183,7 +190,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
                 f"as {end['from']} to {end['id']}",
                 hint="restore the checkpoint from a copy, or delete it to start anew",
             )
-        return _ranges(end["epoch"], end["from"], end["id"], self.reading.partitions)
+        return _ranges(end["epoch"], end.get("incarnation", 0), end["from"], end["id"], self.reading.partitions)
 
     def commit(self, end: Offset) -> None:
         try:
@@ -246,11 +253,11 @@ def _gone(now: QueueStatus, epoch: str, at: int) -> GoneError:
     )
 
 
-def _ranges(epoch: str, start: int, stop: int, most: int) -> list[Range]:
+def _ranges(epoch: str, incarnation: int, start: int, stop: int, most: int) -> list[Range]:
     """So many parts of about one size."""
     count = min(most, max(stop - start, 0))
     cuts = [start + (stop - start) * i // count for i in range(count + 1)] if count else []
-    return [Range(epoch, a, b) for a, b in pairwise(cuts)]
+    return [Range(epoch, incarnation, a, b) for a, b in pairwise(cuts)]
 
 
 def sections(reach: Reach, wanted: Range, goes_on: bool) -> Iterator[Section]:
@@ -283,9 +290,13 @@ def sections(reach: Reach, wanted: Range, goes_on: bool) -> Iterator[Section]:
 
 def _subscribe(reach: Reach, wanted: Range, at: int | None) -> Subscription:
     start: Any = "oldest" if at is None else at
-    return reach.call(
-        lambda peer, stream: peer.subscribe(Subscribe(stream=stream, start=start, stop=wanted.stop, epoch=wanted.epoch))
-    )
+
+    def subscribe(peer: Peer, stream: str) -> Subscription:
+        epoch, incarnation = wanted.epoch, wanted.incarnation
+        ask = Subscribe(stream=stream, start=start, stop=wanted.stop, epoch=epoch, incarnation=incarnation)
+        return peer.subscribe(ask)
+
+    return reach.call(subscribe)
 
 
 def _tell_lost(stream: str, at: int, first: int, goes_on: bool) -> None:

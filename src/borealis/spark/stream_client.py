@@ -112,14 +112,29 @@ class Reach:
         self._retries = retries
         self._peer: Peer | None = None
         self._moved_to = ""
+        self._epoch, self._incarnation = "", 0  # the highest seen, of this epoch
 
     def schema(self) -> pa.Schema:
         """The columns. The first question to a stream: whatever is wrong with the way to it is told at once."""
         return schema_of(self._connected(), self.stream)
 
     def status(self) -> QueueStatus:
-        """How the stream stands."""
-        return self.call(lambda peer, stream: peer.act("stream", SchemaOf(stream=stream), QueueStatus))
+        """How the stream stands, by its primary: one that was deposed is not believed."""
+        return self.call(self._status)
+
+    def knows(self, epoch: str, incarnation: int) -> None:
+        """This job has read from so high an incarnation of the stream's unit."""
+        self._incarnation = max(self._incarnation, incarnation) if epoch == self._epoch else incarnation
+        self._epoch = epoch
+
+    def _status(self, peer: Peer, stream: str) -> QueueStatus:
+        now = peer.act("stream", SchemaOf(stream=stream), QueueStatus)
+        if now.epoch == self._epoch and 0 < now.incarnation < self._incarnation:
+            raise MovedError(
+                f"stream {stream} is served by incarnation {self._incarnation} of its unit, not by {now.incarnation}"
+            )
+        self.knows(now.epoch, now.incarnation)
+        return now
 
     def call(self, do: Callable[[Peer, str], T]) -> T:
         """Do something with the node that serves the stream; it may be done again."""
@@ -139,7 +154,7 @@ class Reach:
         wait = patience.lost(error)
         log.info("%s: %s; trying again", self.stream, error)
         self.close()
-        if isinstance(error, MovedError):
+        if isinstance(error, MovedError) and error.moved_to:
             self._moved_to = error.moved_to
         else:
             time.sleep(wait)

@@ -112,6 +112,7 @@ class StandInNode:
     before: dict[str, Callable[[], None]] = field(default_factory=dict)  # by action: called first
     peers: Callable[[str], StandInNode] | None = None
     stopped: bool = False
+    heard: list[int] = field(default_factory=list)  # incarnations that depose one of its units
 
     def status(self) -> m.NodeStatus:
         """Its heartbeat."""
@@ -162,7 +163,8 @@ class StandInNode:
         raise WireError("nothing to export")
 
     def deposed(self, stream: str, incarnation: int) -> None:
-        """Nothing: tests say who steps down."""
+        """Noted."""
+        self.heard.append(incarnation)
 
     def act(self, action: str, body: bytes) -> bytes:
         """Do as told."""

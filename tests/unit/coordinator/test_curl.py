@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ from borealis.errors import WireError
 from borealis.gateway import stream_api as curl
 from borealis.gateway.events import HEARTBEAT_SECONDS
 from borealis.gateway.ndjson import rows_of
+from borealis.streams.queue import OutputQueue
 from borealis.tuples import LAST_TIME
 from borealis.wire.auth import Security
 from borealis.wire.messages import Problem
+from borealis.wire.server import _cut_connections
 
 
 @pytest.fixture
@@ -378,6 +381,26 @@ def test_a_listener_follows_a_unit_that_moves(served: Served) -> None:
         assert ear.hear(2) == [(0, 0), (1, 1)]
         assert served.http.post("/v1/units/u1/move", json={"node": "node1"}).status_code == 200
         give(served.nodes["node1"].queues["traffic/agg"], packets(1))
+        assert ear.hear(1) == [(2, 0)]
+
+
+def test_a_listener_never_goes_back_to_a_primary_that_was_deposed(served: Served) -> None:
+    node = served.nodes["node2"]
+    primary, deposed = node.queues["traffic/agg"], OutputQueue.restore(node.queues["traffic/agg"].snapshot())
+    primary.incarnation, deposed.incarnation = 2, 1
+    give(primary, packets(2))
+    give(deposed, packets(5))
+    with Ear(served, "per_source", "?start=oldest") as ear:
+        assert ear.hear(2) == [(0, 0), (1, 1)]
+        node.queues["traffic/agg"] = deposed
+        _cut_connections(served.servers["node2"].port)
+        until = time.monotonic() + 30
+        while not node.heard:  # it is asked, refuses, and knows why
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        assert set(node.heard) == {2}
+        node.queues["traffic/agg"] = primary
+        give(primary, packets(1))
         assert ear.hear(1) == [(2, 0)]
 
 
