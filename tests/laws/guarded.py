@@ -158,7 +158,7 @@ class Guarded(Cluster):
         node.acks._stopped.set()
         for unit in list(node.units.values()):
             unit.run._closed = True
-        threading.Thread(target=server.abort, daemon=True).start()
+        server.abort()
         node.peers.close()
 
     def takeovers(self, unit: str, where: int | None = None) -> list[Any]:

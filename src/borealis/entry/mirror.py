@@ -8,16 +8,11 @@ The protocol:
    StateError, as it does a damaged one; then comes a whole record again. So it does after anything that went wrong.
 4. A whole record takes the place of everything: also of a step that the entry point itself gave up after it was sent.
 5. Readers' acknowledgements come along, so that the peer holds what readers still need, and no more.
-
-A record is a mark with the version, a checksum, the size of a JSON head, the head, and bytes.
 """
 
 from __future__ import annotations
 
-import json
-import struct
 import uuid
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,17 +21,13 @@ import pyarrow as pa
 
 from borealis.entry.log import Facts, Step
 from borealis.errors import FullError, StateError
+from borealis.state import frame
 from borealis.streams.id_gaps import Jumps
 from borealis.streams.queue import OutputQueue
 from borealis.streams.snapshot import QueueSnapshot
 from borealis.tuples import FIRST_TIME
 
-_MARK = b"BEM1"
-_BEGIN = struct.Struct("<4sI")  # mark, checksum of what follows
-_SIZE = struct.Struct("<I")  # of the JSON head
-_HEAD = _BEGIN.size + _SIZE.size
-_ALIGN = 64  # of the bytes behind the head, so that Arrow reads them where they are
-
+MARK = b"BEM2"
 Send = Callable[[bytes], None]
 
 
@@ -114,30 +105,20 @@ class Record:
             "first": self.sides.first,
             "head": head,
         }
-        text = json.dumps(said).encode()
-        text += b" " * (-(_HEAD + len(text)) % _ALIGN)
-        text = _SIZE.pack(len(text)) + text
-        return b"".join([_BEGIN.pack(_MARK, zlib.crc32(data, zlib.crc32(text))), text, data])
+        return frame.pack(MARK, said, [data])
 
     @classmethod
     def from_bytes(cls, data: bytes | pa.Buffer, schema: pa.Schema) -> Record:
         """Checked; a StateError if it is something else or damaged."""
         try:
-            return cls._parse(pa.py_buffer(data), schema)
-        except (ValueError, KeyError, TypeError, struct.error, pa.ArrowException) as error:
+            return cls._parse(data, schema)
+        except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
             what = " ".join(str(error).split())
             raise StateError(f"this is no record of an entry point of this version, or damaged: {what}") from error
 
     @classmethod
-    def _parse(cls, buffer: pa.Buffer, schema: pa.Schema) -> Record:
-        mark, checksum = _BEGIN.unpack_from(buffer)
-        if mark != _MARK:
-            raise ValueError(f"it begins with {mark!r}")
-        if zlib.crc32(buffer.slice(_BEGIN.size)) != checksum:
-            raise ValueError("wrong checksum")
-        (size,) = _SIZE.unpack_from(buffer, _BEGIN.size)
-        said = json.loads(bytes(buffer.slice(_HEAD, size)))
-        body = buffer.slice(_HEAD + size)
+    def _parse(cls, data: bytes | pa.Buffer, schema: pa.Schema) -> Record:
+        said, (body,) = frame.unpack(MARK, data)
         on_time, late = ({name: (int(r), int(d)) for name, (r, d) in one.items()} for one in said["acks"])
         sides = Sides(said["incarnation"], said["silent"], (on_time, late), (said["first"][0], said["first"][1]))
         news = Whole.of(said["head"], body) if said["whole"] else Step.of(said["head"], body, schema)

@@ -1,25 +1,18 @@
-"""What a primary sends to its backup: facts, and for some approaches state tables and output queues; checksummed.
-
-As bytes: a mark with the version, checksums of the head and of the blobs, the size of the JSON head, the head, then the
-blobs it lists, one behind the other.
-"""
+"""What a primary sends to its backup: facts, and for some approaches state tables and output queues; in one frame."""
 
 from __future__ import annotations
 
-import json
-import struct
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from borealis.errors import WireError
 from borealis.ha.primary import Want
+from borealis.state import frame
 from borealis.state.log import Key
 from borealis.trains.commit_point import CommitPoint
 
-_MAGIC = b"BGP1"
-_HEAD = struct.Struct("<4sIII")  # mark, checksum of the head, of the blobs, size of the head
+MARK = b"BGP2"
 Acks = Mapping[str, Mapping[str, tuple[int, int]]]  # of each output, by reader: received, no longer needed
 
 
@@ -47,7 +40,6 @@ class Parcel:
     def encode(self) -> bytes:
         """For the wire."""
         want = self.want
-        blobs = [*self.state.values(), *self.queues.values()]
         head = {
             "diagram": self.diagram,
             "unit": self.unit,
@@ -61,45 +53,29 @@ class Parcel:
             "orders": [[train, [list(p) for p in order]] for train, order in want.orders],
             "acks": {arrow: {r: list(a) for r, a in readers.items()} for arrow, readers in self.acks.items()},
             "epochs": dict(self.epochs),
-            "state": [list(key) for key in self.state],
+            "state": list(self.state),
             "queues": list(self.queues),
-            "sizes": [len(b) for b in blobs],
         }
-        text = json.dumps(head).encode()
-        checksum = 0
-        for blob in blobs:
-            checksum = zlib.crc32(blob, checksum)
-        return b"".join([_HEAD.pack(_MAGIC, zlib.crc32(text), checksum, len(text)), text, *blobs])
+        return frame.pack(MARK, head, [*self.state.values(), *self.queues.values()])
 
     @classmethod
     def decode(cls, data: bytes) -> Parcel:
         """From the wire; a DamagedError if it is not what was sent, a WireError if it is none."""
-        if len(data) < _HEAD.size or data[:4] != _MAGIC:
-            raise WireError("this is no parcel of this version", hint="use the same version on all nodes")
-        _, checksum, of_blobs, size = _HEAD.unpack_from(data)
-        view = memoryview(data)[_HEAD.size :]
-        if zlib.crc32(view[:size]) != checksum:
-            raise DamagedError("a parcel whose head has a wrong checksum", hint="it is sent again")
         try:
-            head = json.loads(bytes(view[:size]))
-            if zlib.crc32(view[size:]) != of_blobs:
-                unit = (str(head["diagram"]), str(head["unit"]))
-                told = f"a parcel of unit {unit[1]} with a wrong checksum"
-                raise DamagedError(told, hint="it is sent again", of=unit)
-            return cls._of(head, view[size:])
+            head, blobs = frame.unpack(MARK, data)
+            return cls._of(head, [blob.to_pybytes() for blob in blobs])
+        except frame.DamagedFrameError as error:
+            unit = None if error.head is None else (str(error.head["diagram"]), str(error.head["unit"]))
+            whose = "a parcel" if unit is None else f"a parcel of unit {unit[1]}"
+            raise DamagedError(f"{whose} is damaged: {error}", hint="it is sent again", of=unit) from error
+        except frame.FrameError as error:
+            hint = "use the same version on all nodes"
+            raise WireError(f"this is no parcel of this version: {error}", hint=hint) from error
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise WireError(f"a bad parcel: {type(error).__name__}: {error}") from error
 
     @classmethod
-    def _of(cls, head: dict[str, Any], rest: memoryview) -> Parcel:
-        blobs, at = [], 0
-        for length in head["sizes"]:
-            if int(length) < 0:
-                raise ValueError(f"a blob of {length} bytes")
-            blobs.append(bytes(rest[at : at + int(length)]))
-            at += int(length)
-        if at != len(rest):
-            raise ValueError(f"{len(rest)} bytes instead of {at}")
+    def _of(cls, head: dict[str, Any], blobs: list[bytes]) -> Parcel:
         keys: list[Key] = [(str(box), int(bucket)) for box, bucket in head["state"]]
         want = Want(
             head["kind"],

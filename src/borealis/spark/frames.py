@@ -22,12 +22,12 @@ from borealis.errors import BorealisError, InputError
 from borealis.kernels.time_of import TimeOf
 from borealis.state.commits import write_whole
 from borealis.state.delta import from_stream, to_stream
+from borealis.state.lines import ANEW
 from borealis.values.fit import Place, fit, match_columns
 
 LOOK_S = 0.1  # how often to see whether the query is still there
 SOURCE = "the streaming DataFrame"
 FINITE = "the DataFrame"
-ANEW = "restore the state directory from a copy, or delete it to start anew"
 
 
 def is_frame(value: object) -> bool:

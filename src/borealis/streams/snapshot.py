@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import struct
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 
 from borealis.errors import StateError
+from borealis.state import frame
 from borealis.streams.id_gaps import Interval, Jumps
 from borealis.streams.pieces import check_inside
 from borealis.streams.section import Section, wire_schema
 
-_MAGIC = b"BQS2"
-_HEAD = struct.Struct("<4sII")  # mark, checksum of what follows, size of the JSON head
+MARK = b"BQS3"
 _BOUNDARIES = pa.schema([pa.field("at", pa.int64(), nullable=False), pa.field("bound", pa.int64(), nullable=False)])
 
 
@@ -25,8 +22,7 @@ _BOUNDARIES = pa.schema([pa.field("at", pa.int64(), nullable=False), pa.field("b
 class QueueSnapshot:
     """A queue at one moment: what it held (or, as an increment, what of that is new), and how far its readers were.
 
-    As bytes: a mark with the version, a checksum, the size of a JSON head, the head, then two Arrow streams: one batch
-    of tuples per section, and one of boundaries per section.
+    As bytes: a frame with two Arrow streams, one batch of tuples per section, and one of boundaries per section.
     """
 
     stream: str
@@ -50,7 +46,6 @@ class QueueSnapshot:
                 rows.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
                 pair = [pa.array(s.at, pa.int64()), pa.array(s.bound, pa.int64())]
                 bounds.write_batch(pa.RecordBatch.from_arrays(pair, schema=_BOUNDARIES))
-        blobs = [tuples.getvalue(), boundaries.getvalue()]
         head = {
             "stream": self.stream,
             "epoch": self.epoch,
@@ -62,35 +57,25 @@ class QueueSnapshot:
             "jumps": self.jumps,
             "firsts": [s.first for s in self.sections],
             "standing": [s.standing for s in self.sections],
-            "sizes": [b.size for b in blobs],
         }
-        text = json.dumps(head).encode()
-        body = b"".join([text, *blobs])
-        return _HEAD.pack(_MAGIC, zlib.crc32(body), len(text)) + body
+        return frame.pack(MARK, head, [tuples.getvalue(), boundaries.getvalue()])
 
     @classmethod
     def from_bytes(cls, data: bytes | pa.Buffer) -> QueueSnapshot:
         """The queue in these bytes, checked; a StateError if they are something else or damaged."""
         try:
-            return cls._parse(pa.py_buffer(data))
-        except (ValueError, KeyError, TypeError, struct.error, pa.ArrowException, OSError) as error:
+            return cls._parse(data)
+        except (ValueError, KeyError, TypeError, pa.ArrowException, OSError) as error:
             what = " ".join(str(error).split())
             raise StateError(f"these bytes are not a queue of this version, or damaged: {what}") from error
 
     @classmethod
-    def _parse(cls, buffer: pa.Buffer) -> QueueSnapshot:
-        mark, checksum, size = _HEAD.unpack_from(buffer)
-        if mark != _MAGIC:
-            raise ValueError(f"they begin with {mark!r}")
-        if zlib.crc32(buffer.slice(_HEAD.size)) != checksum:
-            raise ValueError("wrong checksum")
-        head = json.loads(bytes(buffer.slice(_HEAD.size, size)))
+    def _parse(cls, data: bytes | pa.Buffer) -> QueueSnapshot:
+        head, blobs = frame.unpack(MARK, data)
         streams = []
-        at = _HEAD.size + size
-        for length in head["sizes"]:
-            with pa.ipc.open_stream(buffer.slice(at, length)) as reader:
+        for blob in blobs:
+            with pa.ipc.open_stream(blob) as reader:
                 streams.append((reader.schema, list(reader)))
-            at += length
         (schema, tuples), (_, boundaries) = streams
         user = pa.schema(list(schema)[:-1], schema.metadata)
         jumps = tuple((int(a), int(b)) for a, b in head["jumps"])

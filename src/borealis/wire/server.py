@@ -144,25 +144,30 @@ class WireServer:
         busy = server.calls.close(GRACE_S)
         if busy:
             log.info("closing with %d calls under way", busy)
-        self._end(server, 0.0 if busy else FLUSH_S)
-
-    def abort(self) -> None:
-        """End as if the process were killed: calls under way are cut off, and nobody hears why."""
-        if self._flight is not None:
-            server, self._flight = self._flight, None
-            self._end(server, 0.0)
-
-    def _end(self, server: _Flight, moment: float) -> None:
-        """Take no more calls; those that do not end are cut, and so is who gets in before the door shuts."""
-        ending = threading.Thread(target=server.shutdown, name="wire-close", daemon=True)
-        ending.start()
-        ending.join(moment)
+        ending = self._shut(server)
+        ending.join(0.0 if busy else FLUSH_S)
         until = time.monotonic() + STUCK_S
         while ending.is_alive() and time.monotonic() < until:
             _cut_connections(server.port)
             ending.join(CUT_S)
         if ending.is_alive():
             log.warning("the Flight server does not end: a call is still inside the node")
+
+    def abort(self) -> None:
+        """End as if the process were killed: then nobody is connected any more, nor can be, and nobody hears why."""
+        if self._flight is None:
+            return
+        server, self._flight = self._flight, None
+        port = server.port
+        self._shut(server)
+        while _is_open(host_of(self._location), port):  # who hurries comes back before the door is shut
+            _cut_connections(port)
+        _cut_connections(port)
+
+    def _shut(self, server: _Flight) -> threading.Thread:
+        ending = threading.Thread(target=server.shutdown, name="wire-close", daemon=True)
+        ending.start()
+        return ending
 
     def _running(self) -> _Flight:
         if self._flight is None:
@@ -557,6 +562,14 @@ def _give_back() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def _is_open(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), 1.0):
+            return True
+    except OSError:
+        return False
 
 
 def _cut_connections(port: int) -> None:

@@ -38,7 +38,7 @@ class Node(Place):
 
     def die(self) -> None:
         """As after kill -9: connections break, and nobody listens any more."""
-        threading.Thread(target=self.server.abort, daemon=True).start()
+        self.server.abort()
 
 
 class Pair:

@@ -136,7 +136,7 @@ def test_a_server_that_is_cut_off_answers_nobody_who_comes_back(
     shut, again = flight_server.shutdown, threading.Event()
     monkeypatch.setattr(flight_server, "shutdown", lambda: again.wait(5) and shut())  # the door stays open a while
     peer.say("echo", Order(), Order)
-    cut = threading.Thread(target=server.abort)
+    cut = threading.Thread(target=server.abort, daemon=True)
     cut.start()
     while not again.is_set():
         with suppress(WireError):

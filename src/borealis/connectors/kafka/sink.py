@@ -32,13 +32,13 @@ from borealis.errors import BorealisError, OutputError
 from borealis.state.commits import write_whole
 from borealis.state.delta import from_stream, to_stream
 from borealis.state.disk import disk
+from borealis.state.lines import ANEW
 
 OPTIONS = ("format", "key", "transactions", "give_up")
 WAITING_BYTES = 256 << 20  # of rows that are committed and not in the topic; then the run waits
 ROWS_AT_ONCE = 200_000  # of one transaction, unless a single train has more
 YES_OR_NO = {"yes": True, "no": False}
 LOOK_S = 0.5  # how often a run that waits for brokers looks whether they are given up
-ANEW = "restore the state directory from a copy, or delete it to start anew"
 
 
 def kafka_sink(

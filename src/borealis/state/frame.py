@@ -1,0 +1,72 @@
+"""One frame for what is written or sent as bytes: a mark with the version, checksums, a JSON head, and blobs.
+
+1. The mark, 4 bytes: what this is, and of which version.
+2. The checksums of head and blobs, and their sizes. So a frame whose blobs are damaged can still be told by its head.
+3. The head, filled up with spaces, so that the blobs begin where Arrow can read them in place.
+4. The blobs, one behind the other; the head has their sizes.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+_BEGIN = struct.Struct("<4sIIIQ")  # mark, checksum of the head, of the blobs, size of the head, of the blobs
+_ALIGN = 64
+
+
+class FrameError(ValueError):
+    """These bytes are no frame of this kind and version."""
+
+
+class DamagedFrameError(FrameError):
+    """This was such a frame once. `head` is what it says of itself, if that much of it is whole."""
+
+    def __init__(self, message: str, head: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.head = head
+
+
+def pack(mark: bytes, head: Mapping[str, Any], blobs: Iterable[bytes | pa.Buffer] = ()) -> bytes:
+    """A frame."""
+    views = [memoryview(blob) for blob in blobs]
+    text = json.dumps([head, [view.nbytes for view in views]]).encode()
+    text += b" " * (-(_BEGIN.size + len(text)) % _ALIGN)
+    checksum = 0
+    for view in views:
+        checksum = zlib.crc32(view, checksum)
+    begin = _BEGIN.pack(mark, zlib.crc32(text), checksum, len(text), sum(view.nbytes for view in views))
+    return b"".join([begin, text, *views])
+
+
+def unpack(mark: bytes, data: bytes | memoryview | pa.Buffer) -> tuple[dict[str, Any], list[pa.Buffer]]:
+    """The head and the blobs of a frame, which are views of it; all of it is checked.
+
+    >>> unpack(b"TST1", pack(b"TST1", {"n": 1}, [b"abc"]))[0]
+    {'n': 1}
+    >>> unpack(b"TST2", pack(b"TST1", {"n": 1}))
+    Traceback (most recent call last):
+    borealis.state.frame.FrameError: it begins with b'TST1', not b'TST2'
+    """
+    buffer = pa.py_buffer(data)
+    if buffer.size < _BEGIN.size or bytes(buffer.slice(0, 4)) != mark:
+        raise FrameError(f"it begins with {bytes(buffer.slice(0, min(4, buffer.size)))!r}, not {mark!r}")
+    _, of_head, of_blobs, size, rest = _BEGIN.unpack_from(buffer)
+    at = _BEGIN.size + size
+    if buffer.size < at or zlib.crc32(buffer.slice(_BEGIN.size, size)) != of_head:
+        raise DamagedFrameError("wrong checksum")
+    head, sizes = json.loads(bytes(buffer.slice(_BEGIN.size, size)))
+    if buffer.size != at + rest:
+        raise DamagedFrameError(f"{buffer.size} bytes instead of {at + rest}", head)
+    if zlib.crc32(buffer.slice(at)) != of_blobs or sum(sizes) != rest or min(sizes, default=0) < 0:
+        raise DamagedFrameError("wrong checksum", head)
+    blobs = []
+    for length in sizes:
+        blobs.append(buffer.slice(at, length))
+        at += length
+    return head, blobs
