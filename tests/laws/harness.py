@@ -32,13 +32,14 @@ from borealis.connectors.sinks import TableSink
 from borealis.diagram.spec import LATE, Spec, Unit
 from borealis.entry.admission import Cursor, EntryPoint
 from borealis.spark import worker
-from borealis.spark.lane import ATTEMPT, BUCKET, LEASE, NUMBER, OVER, PARCELS, TRAIN, packed, with_buffers
+from borealis.spark.lane import ATTEMPT, BUCKET, LEASE, NUMBER, OVER, PARCELS, TRAIN, packed
 from borealis.spark.lanes import Lanes
 from borealis.spark.plan import frame_of, level_schema
 from borealis.state import log as state_log
 from borealis.state.cache import Cache
 from borealis.state.delta import to_stream
-from borealis.trains.input_manager import PAYLOADS, Train
+from borealis.trains.header import PAYLOADS, rows_together
+from borealis.trains.input_manager import Train
 from borealis.trains.intake import Admission
 from borealis.trains.message import decode, encode, without_prefix
 from borealis.trains.unit import UnitOptions, UnitRun
@@ -331,7 +332,8 @@ def _drive_lanes(run: UnitRun, luck: Luck, watch: Callable[[UnitRun], None] | No
         said[bucket] = {**again[0], ATTEMPT: told[ATTEMPT]}, []
         if TRAIN not in told:
             continue
-        train = with_buffers(told[TRAIN], buffers)
+        train = told[TRAIN]
+        rows_together(train["inputs"], buffers)
         if keepers.get(bucket, (0,))[0] != told[ATTEMPT]:
             keepers[bucket] = told[ATTEMPT], luck.worker()
         worker._CACHE = keepers[bucket][1]

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ from borealis.errors import MachineError
 from borealis.spark.session import is_local
 from borealis.state.log import mapped
 from borealis.trains import message
+from borealis.trains.header import Lane, TrainHeader
 from borealis.trains.location import PIECE_BYTES, PIECES, got_message, one_line, put_message
 from borealis.trains.notices import NAME, put
 from borealis.version import __version__
@@ -31,6 +32,7 @@ from borealis.version import __version__
 TICKET_BYTES_MOST = 4096
 TOKEN_BYTES = 24
 CLOSE_S = 2.0  # for answers that are under way when the last unit ends
+T = TypeVar("T", Lane, TrainHeader)
 SETTING = "spark.borealis.depot."  # port, cert, key, ca
 
 
@@ -139,14 +141,21 @@ class Loan:
         """Where executors find a file or a directory under the root."""
         return f"{self.depot.prefix}/{self.token}/{quote(path)}"
 
-    def open_lanes(self, turn: Turn) -> dict[str, Any]:
+    def open_lanes(self, turn: Turn) -> Lane:
         """Let executors take turns; says what they must know to do so."""
         self.depot._lanes[self.token] = turn
-        return self.abroad({"lane": f"{self.root}/lane", "program": f"{self.root}/program.json"})
+        where: Lane = {"lane": f"{self.root}/lane", "program": f"{self.root}/program.json"}
+        return self._told(where)
 
-    def abroad(self, train: dict[str, Any]) -> dict[str, Any]:
+    def abroad(self, train: TrainHeader) -> TrainHeader:
         """A train's header for executors elsewhere: its files are locations, and its results come through Spark."""
-        told: dict[str, Any] = self._moved(train) | {"results": None, "version": __version__}
+        told = self._told(train)
+        told["results"] = None
+        return told
+
+    def _told(self, what: T) -> T:
+        told: T = self._moved(what)
+        told["version"] = __version__
         if self.depot.authority is not None:
             told["authority"] = self.depot.authority
         return told

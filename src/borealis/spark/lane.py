@@ -11,6 +11,7 @@ import pyarrow as pa
 from borealis.errors import WireError
 from borealis.kernels.program import Parcel
 from borealis.spark.worker import run_train, settle, written
+from borealis.trains.header import Lane, TrainHeader, rows_together
 from borealis.trains.location import exchange, is_remote, meet, read
 from borealis.trains.message import Line
 
@@ -23,7 +24,7 @@ NUMBER, TRAIN, PARCELS, OVER, WAIT = "number", "train", "parcels", "over", "wait
 Ask = Callable[[dict[str, Any], list[Any]], tuple[dict[str, Any], list[pa.Buffer]]]
 
 
-def keep_lane(where: dict[str, Any], lease: int, bucket: int) -> None:
+def keep_lane(where: Lane, lease: int, bucket: int) -> None:
     """Run train after train, until the lease is over."""
     settle()
     if is_remote(where["program"]):
@@ -47,18 +48,10 @@ def run_lane(ask: Ask, lease: int, bucket: int) -> None:
             return
         head, answer = {ASK: "turn", LEASE: lease, BUCKET: bucket, ATTEMPT: told[ATTEMPT]}, []
         if TRAIN in told:
-            train = with_buffers(told[TRAIN], buffers)
+            train: TrainHeader = told[TRAIN]
+            rows_together(train["inputs"], buffers)
             parcels, answer = packed(run_train(train, bucket), train["results"])
             head |= {NUMBER: told[NUMBER], PARCELS: parcels}
-
-
-def with_buffers(train: dict[str, Any], buffers: Sequence[pa.Buffer]) -> dict[str, Any]:
-    """A train's header, with the rows that came behind it."""
-    for one in train["inputs"].values():
-        for which in ("rows", "late"):
-            if isinstance(one[which], int):
-                one[which] = buffers[one[which]]
-    return train
 
 
 def packed(parcels: Sequence[Parcel], results: str | None) -> tuple[list[list[Any]], list[Any]]:

@@ -23,6 +23,7 @@ from borealis.errors import BorealisError, TrainError
 from borealis.kernels.program import Parcel
 from borealis.spark.lane import ATTEMPT, BUCKET, LEASE, NUMBER, OVER, PARCELS, TRAIN, WAIT, parcels_of
 from borealis.spark.session import cores
+from borealis.trains.header import Manifest, TrainHeader, rows_apart
 from borealis.trains.results import Arrived
 
 LEASE_S = 600.0  # a lease ends when it is this old and there is nothing to do; at twice that age in any case
@@ -40,9 +41,9 @@ class Trains(Protocol):
 
     def next_train(self, after: int, wait: float) -> int | None: ...
 
-    def plan(self, number: int, *, inline: bool = False) -> dict[str, Any]: ...
+    def plan(self, number: int, *, inline: bool = False) -> TrainHeader: ...
 
-    def manifest(self) -> dict[str, list[list[int]]]: ...
+    def manifest(self) -> Manifest: ...
 
     def standing(self) -> tuple[int, int]: ...
 
@@ -57,7 +58,7 @@ class Lanes:
         trains: Trains,
         commit: Callable[[Arrived], None],
         buckets: int,
-        outward: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        outward: Callable[[TrainHeader], TrainHeader] | None = None,
         *,
         lease_s: float = LEASE_S,
         turn_s: float = TURN_S,
@@ -75,7 +76,7 @@ class Lanes:
         self._attempts = 0
         self._stands: dict[int, tuple[int, int]] = {}  # by attempt: the state that its task holds
         self._number: int | None = None  # the train that is under way
-        self._header: dict[str, Any] = {}
+        self._header: TrainHeader | None = None
         self._from = (0, 0)  # the state that it starts from
         self._message: Message | None = None
         self._answers: dict[int, list[Parcel]] = {}
@@ -145,6 +146,7 @@ class Lanes:
                 return
             if bucket in self._answers:  # told twice
                 return
+            assert self._header is not None
             train, loads = self._from
             self._stands[attempt] = (train if "rehearsal" in self._header else train + 1, loads)
             self._answers[bucket] = parcels_of(index, buffers, None if self._outward else self._header["results"])
@@ -195,12 +197,12 @@ class Lanes:
                     self._changed.wait_for(lambda: not self._holds(mine), min(PAUSE_S, self._turn_s))
             looked = True
 
-    def _outside(self, header: dict[str, Any]) -> dict[str, Any]:
+    def _outside(self, header: TrainHeader) -> TrainHeader:
         return header if self._outward is None else self._outward(header)
 
     def _fetch(self, until: float, *, may_end: bool) -> bool:
         """Get the next train; whether there is one."""
-        number, header, message, stands = None, {}, None, (0, 0)
+        number, header, message, stands = None, None, None, (0, 0)
         try:
             wait = 0.0 if may_end else max(0.0, min(until, self._given + self._lease_s) - self._now())
             number = self._trains.next_train(self._trains.committed(), wait)
@@ -223,17 +225,10 @@ class Lanes:
         return number is not None
 
 
-def message_of(number: int, header: dict[str, Any]) -> Message:
+def message_of(number: int, header: TrainHeader) -> Message:
     """A train's header as a message: rows that are buffers go behind it."""
-    buffers: list[Any] = []
-    inputs = {}
-    for name, one in header["inputs"].items():
-        inputs[name] = one = dict(one)
-        for which in ("rows", "late"):
-            if isinstance(one[which], pa.Buffer):
-                buffers.append(one[which])
-                one[which] = len(buffers) - 1
-    return {NUMBER: number, TRAIN: header | {"inputs": inputs}}, buffers
+    inputs, buffers = rows_apart(header["inputs"])
+    return {NUMBER: number, TRAIN: {**header, "inputs": inputs}}, buffers
 
 
 def failure_of(error: BaseException) -> BorealisError:

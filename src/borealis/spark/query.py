@@ -27,6 +27,7 @@ from borealis.spark.lanes import CORES, Lanes, failure_of
 from borealis.spark.plan import frame_of, level_schema
 from borealis.spark.quiet import keep_log
 from borealis.spark.source import FORMAT, Trains, TrainServer, TrainSource
+from borealis.trains.header import Lane
 from borealis.trains.results import Arrived
 
 WHOLE_STAGE = "spark.sql.codegen.wholeStage"
@@ -94,7 +95,7 @@ class Query:
             self._server = TrainServer(path, self.trains, outward)
             return
         self._lanes = Lanes(self.trains, self._commit, self.compiled.program.buckets, outward)
-        here = {"lane": str(path), "program": str(self.scratch / "program.json")}
+        here: Lane = {"lane": str(path), "program": str(self.scratch / "program.json")}
         where = here if self._loan is None else self._loan.open_lanes(self._lanes.turn)
         self._server = TrainServer(path, self.trains, outward, self._lanes, where)
 

@@ -22,6 +22,7 @@ from borealis.spark.lane import ASK, keep_lane
 from borealis.spark.lanes import Lanes
 from borealis.spark.lanes import Trains as LaneTrains
 from borealis.spark.worker import read_train
+from borealis.trains.header import Lane, TrainHeader
 from borealis.trains.message import Line
 
 FORMAT = "borealis_train"
@@ -43,7 +44,7 @@ class Trains(LaneTrains, Protocol):
 class TrainPartition(InputPartition):
     """One bucket of one train."""
 
-    def __init__(self, train: dict[str, Any], bucket: int) -> None:
+    def __init__(self, train: TrainHeader | None, bucket: int) -> None:
         super().__init__(None)
         self.train, self.bucket = train, bucket
 
@@ -51,7 +52,7 @@ class TrainPartition(InputPartition):
 class LanePartition(InputPartition):
     """The lane of one bucket, for one lease."""
 
-    def __init__(self, where: dict[str, Any], lease: int, bucket: int) -> None:
+    def __init__(self, where: Lane, lease: int, bucket: int) -> None:
         super().__init__(None)
         self.where, self.lease, self.bucket = where, lease, bucket
 
@@ -113,13 +114,13 @@ class TrainReader(_Reader):
             train = self._ask("plan", number=-rehearsal)
             return [TrainPartition(train, bucket) for bucket in range(self.buckets)]
         if end["train"] == start["train"]:  # a query that starts with nothing to do: its workers get ready meanwhile
-            return [TrainPartition({}, bucket) for bucket in range(self.buckets)]
+            return [TrainPartition(None, bucket) for bucket in range(self.buckets)]
         train = self._ask("plan", number=end["train"])
         return [TrainPartition(train, bucket) for bucket in range(self.buckets)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TrainPartition)
-        if not partition.train:
+        if partition.train is None:
             return iter(())
         return read_train(partition.train, partition.bucket, to_arrow_schema(self.schema, timezone="UTC"))
 
@@ -145,9 +146,9 @@ class TrainServer:
         self,
         path: Path,
         trains: Trains,
-        outward: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        outward: Callable[[TrainHeader], TrainHeader] | None = None,
         lanes: Lanes | None = None,
-        where: dict[str, Any] | None = None,
+        where: Lane | None = None,
     ) -> None:
         self.asked = asked = threading.Event()  # the query's Python process is there
         self._trains, self._outward, self._lanes, self._where = trains, outward, lanes, where

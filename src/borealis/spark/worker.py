@@ -26,6 +26,7 @@ from borealis.kernels.program import (
 from borealis.kernels.step import Kernel, schema_of
 from borealis.state.cache import Cache
 from borealis.state.delta import from_stream
+from borealis.trains.header import Payload, TrainHeader
 from borealis.trains.location import is_there, meet, read
 from borealis.trains.notices import Notice
 from borealis.trains.results import BUCKET, FILE, HIDDEN, PAYLOAD, TAG, Arrived, rows_column, train_bounds
@@ -44,7 +45,7 @@ def program_at(location: str) -> Program:
     return Program.from_json(json.loads(read(location).to_pybytes()))
 
 
-def program_of(train: dict[str, Any]) -> Program:
+def program_of(train: TrainHeader) -> Program:
     """The program that a train is for."""
     meet(train)
     return program_at(train["program"])
@@ -61,7 +62,7 @@ def settle() -> None:
     gc.freeze()
 
 
-def read_train(train: dict[str, Any], bucket: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read_train(train: TrainHeader, bucket: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Level 0, inside the Spark source: read the train's tuples and run the first kernels over them."""
     settle()
     program = program_of(train)
@@ -71,7 +72,7 @@ def read_train(train: dict[str, Any], bucket: int, schema: pa.Schema) -> Iterato
     yield from _run(program, out, _inputs(program, train, bucket, bounds), bounds)
 
 
-def run_train(train: dict[str, Any], bucket: int) -> list[Parcel]:
+def run_train(train: TrainHeader, bucket: int) -> list[Parcel]:
     """All of a train whose program has one level, in one bucket."""
     program = program_of(train)
     bounds = train_bounds(program, train)
@@ -79,7 +80,7 @@ def run_train(train: dict[str, Any], bucket: int) -> list[Parcel]:
     return [one for one in found if isinstance(one, Parcel)]
 
 
-def _inputs(program: Program, train: dict[str, Any], bucket: int, bounds: dict[str, Bounds]) -> dict[str, Flow]:
+def _inputs(program: Program, train: TrainHeader, bucket: int, bounds: dict[str, Bounds]) -> dict[str, Flow]:
     """What a bucket reads of a train."""
     share = program.shared and program.buckets > 1
     flows = {}
@@ -121,7 +122,7 @@ def _run(program: Program, out: Sending, flows: dict[str, Flow], bounds: dict[st
 
 
 def _level(
-    program: Program, level: int, train: dict[str, Any], bucket: int, flows: dict[str, Flow], bounds: dict[str, Bounds]
+    program: Program, level: int, train: TrainHeader, bucket: int, flows: dict[str, Flow], bounds: dict[str, Bounds]
 ) -> Iterator[Parcel | tuple[Port, Flow]]:
     """One level, with the kernels that this worker holds; they stand behind the train when all was taken."""
     root = train["state"]
@@ -148,7 +149,7 @@ def _attempt() -> int:
     return 0 if task is None else task.attemptNumber()
 
 
-def _read_input(file: str | pa.Buffer | None, time: str, schema: pa.Schema, bounds: Bounds) -> Flow:
+def _read_input(file: Payload, time: str, schema: pa.Schema, bounds: Bounds) -> Flow:
     if file is None:
         return empty_flow(schema, bounds)
     table = from_stream(read(file))
@@ -167,7 +168,7 @@ def _share(rows: int, bucket: int, buckets: int) -> np.ndarray[Any, np.dtype[np.
 class Sending:
     """What one level in one bucket sends on, as batches of the schema that Spark was told."""
 
-    def __init__(self, train: dict[str, Any], level: int, bucket: int, schema: pa.Schema) -> None:
+    def __init__(self, train: TrainHeader, level: int, bucket: int, schema: pa.Schema) -> None:
         self.train, self.level, self.bucket, self.schema = train, level, bucket, schema
         self._numbers = count()
 

@@ -28,6 +28,7 @@ from borealis.errors import BorealisError, InputError, MachineError
 from borealis.kernels.time_of import TimeOf
 from borealis.state.delta import to_stream
 from borealis.streams.section import Section, wire_schema
+from borealis.trains.header import PAYLOADS, TrainInputs
 from borealis.trains.intake import Admission, Intake, Piece
 from borealis.trains.merge_order import Passed, bounds, dense, numbered, passed, with_cause
 from borealis.trains.relay import Feed, Relay, Relayed, SectionSource
@@ -35,7 +36,6 @@ from borealis.tuples import FIRST_TIME, LAST_TIME, TIME, Int64s
 
 READ_AHEAD = 2  # batches a source may be ahead of the trains
 INLINE_BYTES_MOST = 256 << 10  # of an input's rows in a train that stay in memory; more go by way of a file
-PAYLOADS = ("rows", "late")  # of each input in a train's header
 COMPANY_S = 0.1  # so long tuples wait for others if nothing can come of them yet
 COMPANY_ROWS, COMPANY_BYTES = 4096, 1 << 20  # so many wait for no others: it is time to work on them
 TRAINS_AHEAD = 2  # trains made before they are asked for
@@ -105,7 +105,7 @@ class InputManager:
             )
         self._gives_nothing = gives_nothing
         self._waits_since: float | None = None  # what is pending does, for company
-        self._headers: dict[int, dict[str, Any]] = {}
+        self._headers: dict[int, TrainInputs] = {}
         self._nudges = 0
         self.by_time = all(isinstance(s, Source) and s.finite_and_ordered for s in sources.values())
         self._next_cause = next_cause
@@ -140,11 +140,11 @@ class InputManager:
             self._final = all(i.done for i in self._intakes.values())
             self._tell()
 
-    def put_back(self, train: Train, header: Mapping[str, Any]) -> None:
+    def put_back(self, train: Train, header: TrainInputs) -> None:
         """Hand this train out first, and go on behind it; only before `start`."""
         self.begin_at(train.cursors, train.next_cause, train.number - 1)
         with self._changed:
-            self._headers[train.number] = dict(header)
+            self._headers[train.number] = header
             self._trains[train.number] = train
             self._made = train.number
             self._tell()
@@ -277,18 +277,18 @@ class InputManager:
         """A train that was made and not yet released."""
         return self._trains[number]
 
-    def header(self, number: int) -> dict[str, Any]:
+    def header(self, number: int) -> TrainInputs:
         """What workers must know of a train; rows of an input are a buffer or, where they are many, a file's path."""
         return self._headers[number]
 
-    def header_in_files(self, number: int) -> dict[str, Any]:
+    def header_in_files(self, number: int) -> TrainInputs:
         """As `header`, with all rows in files: for those who hear of them in JSON."""
         inputs = self._headers[number]["inputs"]
         for name, one in inputs.items():
             for which in PAYLOADS:
-                if isinstance(one[which], pa.Buffer):
+                if isinstance(rows := one[which], pa.Buffer):
                     path = self.depot / f"{number}.{name}.{which}.arrow"
-                    path.write_bytes(memoryview(one[which]))
+                    path.write_bytes(memoryview(rows))
                     one[which] = str(path)
         return self._headers[number]
 
@@ -301,8 +301,8 @@ class InputManager:
             self._tell()
         for one in header["inputs"].values():
             for which in PAYLOADS:
-                if isinstance(one[which], str):
-                    Path(one[which]).unlink(missing_ok=True)
+                if isinstance(path := one[which], str):
+                    Path(path).unlink(missing_ok=True)
         for name, intake in self._intakes.items():
             committed = getattr(intake.source, "committed", None)
             if committed is not None:
@@ -600,7 +600,7 @@ class InputManager:
         for piece in reversed(pieces):
             standing[piece.name] = piece.rows.start.boundary
         events, causes = numbered(pieces, order, self._next_cause)
-        header: dict[str, Any] = {"train": number, "inputs": {}}
+        header: TrainInputs = {"train": number, "inputs": {}}
         rows = 0
         for name, intake in self._intakes.items():
             mine = [(p, c) for p, c in zip(pieces, causes, strict=True) if p.name == name]

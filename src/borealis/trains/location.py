@@ -19,6 +19,7 @@ import pyarrow.flight as flight
 from borealis.errors import MachineError, WireError
 from borealis.state.log import mapped
 from borealis.trains import message
+from borealis.trains.header import Lane, TrainHeader
 from borealis.version import __version__
 
 PIECE_BYTES = 4 << 20  # of a file or a message, in one message of Flight's
@@ -92,7 +93,7 @@ def is_remote(location: str) -> bool:
     return location.startswith(("depot://", "depots://"))
 
 
-def meet(train: dict[str, Any]) -> None:
+def meet(train: TrainHeader | Lane) -> None:
     """Before a train from elsewhere is run: be of its node's version, and know whose certificate the node shows."""
     theirs = train.get("version", __version__)
     if theirs != __version__:

@@ -25,6 +25,7 @@ from borealis.kernels.program import (
     flow_table,
 )
 from borealis.state.delta import to_stream
+from borealis.trains.header import TrainHeader, TrainInputs
 from borealis.trains.location import read
 from borealis.tuples import CAUSE, SUB, TIME
 
@@ -40,7 +41,7 @@ def rows_column(tag: int) -> str:
     return f"__f{tag}"
 
 
-def train_bounds(program: Program, train: dict[str, Any]) -> dict[str, Bounds]:
+def train_bounds(program: Program, train: TrainInputs) -> dict[str, Bounds]:
     """The boundaries of every flow, from the train's header."""
     inputs = {}
     for name, one in train["inputs"].items():
@@ -59,7 +60,7 @@ class Arrived:
     def __init__(
         self,
         batches: Iterable[pa.RecordBatch] = (),
-        train: dict[str, Any] | None = None,
+        train: TrainHeader | None = None,
         parcels: Iterable[Parcel] = (),
     ) -> None:
         """Out of what Spark gives, or what lanes gave of this train."""

@@ -37,6 +37,7 @@ from borealis.streams.queue import OutputQueue
 from borealis.streams.section import Section, section
 from borealis.trains.commit_point import CommitPoint
 from borealis.trains.handover import Handover
+from borealis.trains.header import Manifest, TrainHeader, TrainInput, TrainInputs
 from borealis.trains.input_manager import InputManager, Script, Train, cursors_from_json, cursors_to_json
 from borealis.trains.intake import Admission
 from borealis.trains.merge_order import Passed
@@ -155,10 +156,10 @@ class UnitRun:
     def _put_back(self) -> None:
         """Begin with the train that an earlier run had begun and not committed."""
         assert self._commits is not None
-        begun = self._commits.begun()
-        train, header = unpack(begun) if begun is not None else (None, {})
-        if train is not None and train.number == self._committed + 1:
-            self.manager.put_back(train, header)
+        if (begun := self._commits.begun()) is not None:
+            train, header = unpack(begun)
+            if train.number == self._committed + 1:
+                self.manager.put_back(train, header)
 
     def _take_over(self, resume: Handover) -> dict[str, Any]:
         self._committed = self.progress.resumed_after = int(resume.header["train"])
@@ -242,7 +243,8 @@ class UnitRun:
             self._handed.setdefault(number, time.perf_counter())
         return number
 
-    def plan(self, number: int, *, inline: bool = False) -> dict[str, Any]:
+    def plan(self, number: int, *, inline: bool = False) -> TrainHeader:
+        header: TrainInputs
         if number < 0:
             header = self._nothing()
         else:
@@ -255,7 +257,9 @@ class UnitRun:
                 assert self._commits is not None
                 self._commits.begin(pack(self.manager.train(number), header))
                 self._kept = number
-        return header | {
+        made: TrainHeader = {
+            "train": header["train"],
+            "inputs": header["inputs"],
             "program": str(self.scratch / "program.json"),
             "state": str(self._log.root),
             "manifest": None if inline else self._log.manifest(),
@@ -264,8 +268,11 @@ class UnitRun:
             "life": self.life,
             "troubles": str(self.scratch / TROUBLES),
         }
+        if "rehearsal" in header:
+            made["rehearsal"] = True
+        return made
 
-    def manifest(self) -> dict[str, list[list[int]]]:
+    def manifest(self) -> Manifest:
         """Where the state is that the train under way starts from, for workers that do not have it."""
         return self._log.manifest()
 
@@ -292,7 +299,7 @@ class UnitRun:
         with self._rehearsing:
             self._rehearsing.wait_for(lambda: self._rehearsed > before or self._closed, max(0.0, seconds))
 
-    def _nothing(self) -> dict[str, Any]:
+    def _nothing(self) -> TrainInputs:
         """What workers must know of a rehearsal; the state it sees stays where it is until that is over."""
         with self._committing:
             if not self._pinned:
@@ -300,9 +307,8 @@ class UnitRun:
                 self._pinned = True
             names = self.compiled.inputs.keys() & self.cursors().keys()
             standing = {name: self.cursors()[name]["boundary"] for name in names}
-            nothing: dict[str, Any] = {"cause": [], "bound": [], "rows": None, "late": None}
             times = self.manager.time_columns()
-            inputs = {n: {"time": times[n], "standing": at} | nothing for n, at in standing.items()}
+            inputs = {n: _no_rows(times[n], at) for n, at in standing.items()}
             return {"train": self._committed + 1, "inputs": inputs, "rehearsal": True}
 
     def _end_rehearsal(self) -> None:
@@ -355,7 +361,7 @@ class UnitRun:
                 queue.jump_to(above(queue.next_id, HOP))
         self.progress.jumps += train.jumps
         self._explain(arrived)
-        bounds = train_bounds(self.compiled.program, arrived.train or {})
+        bounds = train_bounds(self.compiled.program, arrived.train)
         deltas, sections = self._deltas(arrived), {} if train.silent else self._sections(arrived, bounds)
         self._write_outputs(arrived, bounds)
         positions = {name: sink.flush(self._commits is not None) for name, sink in self.sinks.items()}
@@ -624,3 +630,7 @@ def queue_section(queue: OutputQueue, flow: Flow) -> Section:
 def _as_bytes(payload: bytes | pa.Buffer) -> bytes:
     """A payload as bytes."""
     return payload if isinstance(payload, bytes) else bytes(payload.to_pybytes())
+
+
+def _no_rows(time: str, standing: int) -> TrainInput:
+    return {"time": time, "standing": standing, "cause": [], "bound": [], "rows": None, "late": None}
