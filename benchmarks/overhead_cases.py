@@ -62,7 +62,7 @@ class Case:
         if self.diagram == "q2":
             rows = d.input("packets", Q2_COLUMNS, time="ts")
             over = window("10 seconds", "1 second")
-            rows.aggregate(by="k", over=over, n="count(*)", total="sum(v)", box_name=LAST).output(LAST)
+            rows.aggregate(by="k", over=over, n="count(*)", total="sum(v)", name=LAST).output(LAST)
             return d
         packets = d.input("packets", COLUMNS, time="ts")
         if self.diagram == "filter":
@@ -71,7 +71,7 @@ class Case:
             packets.union(d.input("others", COLUMNS, time="ts"), name=LAST).output(LAST)
         else:
             over = window(f"{self.size_ms} ms", f"{self.slide_ms} ms")
-            packets.aggregate(by="src", over=over, n="count(*)", box_name=LAST).output(LAST)
+            packets.aggregate(by="src", over=over, n="count(*)", name=LAST).output(LAST)
         return d
 
 

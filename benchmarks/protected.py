@@ -106,10 +106,10 @@ def drawn(name: str) -> Diagram:
         rows = rows.union(d.input("others", COLUMNS, time="ts"), name="both")
     kept = rows.filter("bytes > 0", name="kept")
     if name == "stateless":
-        kept.map(ts="ts", src="src", bytes="bytes * 8", box_name="last").output("last")
+        kept.map(ts="ts", src="src", bytes="bytes * 8", name="last").output("last")
         return d
-    mapped = kept.map(src="src", bits="bytes * 8", box_name="mapped") if name == "chain" else kept
-    mapped.aggregate(by="src", over=window(SIZE, SLIDE), n="count(*)", box_name="last").output("last")
+    mapped = kept.map(src="src", bits="bytes * 8", name="mapped") if name == "chain" else kept
+    mapped.aggregate(by="src", over=window(SIZE, SLIDE), n="count(*)", name="last").output("last")
     return d
 
 

@@ -37,7 +37,7 @@ def aggregate(name: str) -> Diagram:
     """Packets that are not empty, counted by source: one unit."""
     d = Diagram(name)
     kept = d.input("packets", COLUMNS, time="ts").filter("bytes > 0", name="kept")
-    kept.aggregate(by="src", over=window(SIZE, SLIDE), n="count(*)", box_name=LAST).output(LAST)
+    kept.aggregate(by="src", over=window(SIZE, SLIDE), n="count(*)", name=LAST).output(LAST)
     return d
 
 
@@ -46,7 +46,7 @@ def union(name: str) -> Diagram:
     d = Diagram(name)
     both = d.input("packets", COLUMNS, time="ts").union(d.input("others", COLUMNS, time="ts"), name="both")
     kept = both.filter("bytes > 0", name="kept")
-    kept.aggregate(by="src", over=window(SIZE, SLIDE), n="count(*)", box_name=LAST).output(LAST)
+    kept.aggregate(by="src", over=window(SIZE, SLIDE), n="count(*)", name=LAST).output(LAST)
     return d
 
 

@@ -30,7 +30,7 @@ def diagram() -> Diagram:
     """Packets per source, ten times a second."""
     d = Diagram("traffic")
     packets = d.input("packets", "ts TIMESTAMP, src STRING")
-    counted = packets.aggregate(by="src", over=window("100 ms"), n="count(*)", box_name="counted")
+    counted = packets.aggregate(by="src", over=window("100 ms"), n="count(*)", name="counted")
     counted.output("per_source")
     d.protect(approach="passive", guarantee="precise", checkpoint_interval="200 ms")
     return d

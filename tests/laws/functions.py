@@ -376,7 +376,7 @@ def rows_of(d: Diagram) -> Stream:
 def diagram(calls: Mapping[str, str]) -> Spec:
     """A map of these calls, to an output, to a stateful box of the same unit and, over a cut, to one of another."""
     d = Diagram("functions")
-    made = rows_of(d).map({"row": "row"} | dict(calls), box_name="made")
+    made = rows_of(d).map({"row": "row"} | dict(calls), name="made")
     made.output("out")
     made.bsort("row", buffer=2, name="here").output("kept_here")
     made.bsort("row", buffer=2, name="there").output("kept_there")

@@ -208,8 +208,8 @@ def counted() -> Spec:
     """Streams that meet, and windows behind them in a unit of their own."""
     d = Diagram("counted")
     a, b = (d.input(name, DDL, slack="1 second") for name in "ab")
-    both = a.union(b, name="both").map(n="n", box_name="slim")
-    both.aggregate(by=[], over=window("4 seconds"), m="count(*)", box_name="sums").output("first")
+    both = a.union(b, name="both").map(n="n", name="slim")
+    both.aggregate(by=[], over=window("4 seconds"), m="count(*)", name="sums").output("first")
     return d.validate()
 
 

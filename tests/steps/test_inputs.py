@@ -72,7 +72,7 @@ def test_whatever_it_is_and_however_its_times_are_written(
     monkeypatch.chdir(tmp_path)
     given = list(every_input(spark))
     d = Diagram("all")
-    streams = [d.input(name, f"t {kind}", time=time).map(name=f"'{name}'") for name, kind, time, _ in given]
+    streams = [d.input(name, f"t {kind}", time=time).map({"name": f"'{name}'"}) for name, kind, time, _ in given]
     counted = streams[0].union(*streams[1:]).aggregate(by="name", over=window("1 second"), n="count(*)")
     counted.output("counts")
     d = Diagram.from_yaml(d.to_yaml())
@@ -92,8 +92,8 @@ def test_whatever_it_is_and_however_its_times_are_written(
     del inputs["watched"]  # a batch needs an end
     finite = Diagram("finite")
     kept = [finite.input(name, f"t {kind}", time=time) for name, kind, time, _ in given if name in inputs]
-    first = kept[0].map(name="'dicts'")
-    others = [s.map(name=f"'{s.source}'") for s in kept[1:]]
+    first = kept[0].map({"name": "'dicts'"})
+    others = [s.map({"name": f"'{s.source}'"}) for s in kept[1:]]
     first.union(*others).aggregate(by="name", over=window("1 second"), n="count(*)").output("counts")
     whole = batch(finite, spark, inputs)["counts"]
     got = whole.selectExpr("name", "unix_seconds(window_end)", "n").collect()

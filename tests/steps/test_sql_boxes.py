@@ -91,7 +91,7 @@ class Gate:
 def test_a_database_that_stops_and_starts_again_in_mid_run(spark: SparkSession, postgres: Server) -> None:
     postgres.run("DROP SCHEMA public CASCADE", "CREATE SCHEMA public", "CREATE TABLE bills (name TEXT, seconds INT)")
     d = Diagram("bills")
-    named = d.input("calls", CALL).map(name="CAST(customer AS STRING)", seconds="seconds")
+    named = d.input("calls", CALL).map({"name": "CAST(customer AS STRING)"}, seconds="seconds")
     named.sql_write(INSERT, database=postgres.url).output("out")
     gate, state, notes = Gate(calls(100)), ["up"], []
 

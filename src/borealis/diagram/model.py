@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from html import escape
@@ -194,11 +194,11 @@ class Diagram:
 class Stream:
     """What flows along an arrow of a diagram; each method adds a box and returns what comes out of it.
 
-    `box_name` names the box in every method; where no keyword can be a column, `name` says the same.
+    `name` names the box in every method; a column called so has to come in a dict.
 
     >>> ticks = Diagram("ticks").input("ticks", "ts TIMESTAMP, n INT")
-    >>> ticks.filter("n > 0", box_name="some").map(name="n", box_name="slim").columns
-    ['name']
+    >>> ticks.filter("n > 0", name="some").map(m="n", name="slim").columns
+    ['m']
     """
 
     diagram: Diagram
@@ -209,9 +209,9 @@ class Stream:
         """The names of its columns."""
         return self.diagram.spec.columns(self.source)
 
-    def filter(self, predicate: str, name: str | None = None, *, box_name: str | None = None) -> Stream:
+    def filter(self, predicate: str, *, name: str | None = None) -> Stream:
         """The tuples for which the predicate is true."""
-        return self._then(Filter, _one(name, box_name), predicate=predicate)
+        return self._then(Filter, name, predicate=predicate)
 
     def route(
         self,
@@ -219,7 +219,7 @@ class Stream:
         /,
         *,
         otherwise: str | None = None,
-        box_name: str | None = None,
+        name: str | None = None,
         **predicates: str,
     ) -> Branches:
         """One stream for each predicate: a tuple goes to the first that is true, else to the branch `otherwise` names.
@@ -229,7 +229,9 @@ class Stream:
         >>> urgent.source, rest.columns
         ('route_1.urgent', ['ts', 'sev'])
         """
-        box = self._then(Route, box_name, branches=dict(branches or {}) | predicates, otherwise=otherwise).source
+        box = self._then(
+            Route, self._named(name), branches=dict(branches or {}) | predicates, otherwise=otherwise
+        ).source
         drawn = self.diagram.spec.box(box)
         return Branches({side.removeprefix(SIDE): Stream(self.diagram, box + side) for side in drawn.sides})
 
@@ -243,7 +245,6 @@ class Stream:
         utility: str | None = None,
         below: float | None = None,
         name: str | None = None,
-        box_name: str | None = None,
     ) -> Stream:
         """Without a share of the tuples (or of the keys), those where a condition is true, or those worth too little.
 
@@ -256,17 +257,50 @@ class Stream:
         """
         keys = (key,) if isinstance(key, str) else tuple(key)
         worth = {"where": where, "utility": utility, "below": below}
-        return self._then(Drop, _one(name, box_name), rate=rate, seed=seed, key=keys, **worth)
+        return self._then(Drop, name, rate=rate, seed=seed, key=keys, **worth)
 
-    def map(self, exprs: Mapping[str, str] | None = None, /, *, box_name: str | None = None, **columns: str) -> Stream:
-        """New columns, each an expression; a column called `box_name` has to come in the dict."""
-        return self._then(Map, box_name, exprs=dict(exprs or {}) | columns)
+    def map(self, exprs: Mapping[str, str] | None = None, /, *, name: str | None = None, **columns: str) -> Stream:
+        """New columns, each an expression; columns it does not name are gone. See `with_columns` to keep them.
 
-    def union(self, *others: Stream, name: str | None = None, box_name: str | None = None) -> Stream:
+        `name` is the box's; a column called `name` has to come in the dict.
+        """
+        return self._then(Map, self._named(name), exprs=dict(exprs or {}) | columns)
+
+    def with_columns(
+        self, exprs: Mapping[str, str] | None = None, /, *, name: str | None = None, **columns: str
+    ) -> Stream:
+        """The same columns and more, each an expression; one that is there already gets a new value in its place.
+
+        >>> ticks = Diagram("ticks").input("ticks", "ts TIMESTAMP, symbol STRING, price DOUBLE")
+        >>> ticks.with_columns(symbol="upper(symbol)", cents="price * 100").columns
+        ['ts', 'symbol', 'price', 'cents']
+        """
+        return self._then(Map, self._named(name), exprs=_same(self.columns) | dict(exprs or {}) | columns)
+
+    def select(self, *columns: str, name: str | None = None, **more: str) -> Stream:
+        """These columns, in this order, and more, each an expression.
+
+        >>> ticks = Diagram("ticks").input("ticks", "ts TIMESTAMP, symbol STRING, price DOUBLE")
+        >>> ticks.select("price", "ts", cents="price * 100").columns
+        ['price', 'ts', 'cents']
+        """
+        return self._then(Map, self._named(name), exprs=_same(map(self._column, columns)) | more)
+
+    def drop_columns(self, *columns: str, name: str | None = None) -> Stream:
+        """All columns but these.
+
+        >>> ticks = Diagram("ticks").input("ticks", "ts TIMESTAMP, symbol STRING, price DOUBLE")
+        >>> ticks.drop_columns("price").columns
+        ['ts', 'symbol']
+        """
+        gone = set(map(self._column, columns))
+        return self._then(Map, name, exprs=_same(c for c in self.columns if c not in gone))
+
+    def union(self, *others: Stream, name: str | None = None) -> Stream:
         """This stream and others of the same columns, as they arrive."""
         for other in others:
             self._same_diagram(other)
-        return self._then(Union, _one(name, box_name), sources=(self.source, *(other.source for other in others)))
+        return self._then(Union, name, sources=(self.source, *(other.source for other in others)))
 
     def aggregate(
         self,
@@ -274,7 +308,7 @@ class Stream:
         over: Window | CountWindow | str | timedelta | None = None,
         exprs: Mapping[str, str] | None = None,
         *,
-        box_name: str | None = None,
+        name: str | None = None,
         **columns: str,
     ) -> Stream:
         """One tuple per group and window; an aggregate called like a parameter has to come in the dict `exprs`.
@@ -297,7 +331,7 @@ class Stream:
         else:
             windows |= {"size": show(over.size_us), "slide": show(over.slide_us)}
         groups = (by,) if isinstance(by, str) else tuple(by)
-        return self._then(Aggregate, box_name, by=groups, **windows, exprs=dict(exprs or {}) | columns)
+        return self._then(Aggregate, self._named(name), by=groups, **windows, exprs=dict(exprs or {}) | columns)
 
     def join(
         self,
@@ -306,13 +340,12 @@ class Stream:
         on: str,
         within: str | timedelta | None = None,
         name: str | None = None,
-        box_name: str | None = None,
     ) -> Stream:
         """Pairs of a tuple from here (`left.`) and one from there (`right.`), less than `within` apart."""
         self._same_diagram(other)
         if within is None:
             raise DiagramError("a join without a window", hint='say within="10 seconds"')
-        return self._then(Join, _one(name, box_name), sources=(self.source, other.source), on=on, within=within)
+        return self._then(Join, name, sources=(self.source, other.source), on=on, within=within)
 
     def resample(
         self,
@@ -323,7 +356,7 @@ class Stream:
         window: str | timedelta | None = None,
         by: str | Sequence[str] = (),
         exprs: Mapping[str, str] | None = None,
-        box_name: str | None = None,
+        name: str | None = None,
         **columns: str,
     ) -> Stream:
         """These tuples, each with a value of the other stream at its time: interpolated, or an aggregate of all nearby.
@@ -346,7 +379,7 @@ class Stream:
         aggregates = dict(exprs or {}) | columns
         what: dict[str, Any] = {"value": value, "how": how, "exprs": aggregates or None}
         sources = (self.source, other.source)
-        return self._then(Resample, box_name, sources=sources, window=window, by=groups, **what)
+        return self._then(Resample, self._named(name), sources=sources, window=window, by=groups, **what)
 
     def bsort(
         self,
@@ -355,7 +388,6 @@ class Stream:
         buffer: int,
         by: str | Sequence[str] = (),
         name: str | None = None,
-        box_name: str | None = None,
     ) -> Stream:
         """The same tuples, sorted as far as a buffer of `buffer` tuples can: what comes much too late stays too late.
 
@@ -366,7 +398,7 @@ class Stream:
         ['ts', 'symbol', 'price']
         """
         groups = (by,) if isinstance(by, str) else tuple(by)
-        return self._then(BSort, _one(name, box_name), value=value, buffer=buffer, by=groups)
+        return self._then(BSort, name, value=value, buffer=buffer, by=groups)
 
     def sql_read(
         self,
@@ -378,7 +410,6 @@ class Stream:
         stable: bool = False,
         give_up: str = GIVE_UP,
         name: str | None = None,
-        box_name: str | None = None,
     ) -> Stream:
         """Each tuple with the rows that a database answers it; without an answer it is dropped, or gets nulls.
 
@@ -390,7 +421,7 @@ class Stream:
         (['ts', 'customer', 'name'], ['ts', 'customer', 'reason'])
         """
         fields = {"database": database, "missing": missing, "stable": stable, "give_up": give_up}
-        return self._then(SqlRead, _one(name, box_name), statement=statement, gives=gives, **fields)
+        return self._then(SqlRead, name, statement=statement, gives=gives, **fields)
 
     def sql_write(
         self,
@@ -399,7 +430,6 @@ class Stream:
         database: str = DATABASE,
         give_up: str = GIVE_UP,
         name: str | None = None,
-        box_name: str | None = None,
     ) -> Stream:
         """The same tuples, for each of which a database is changed, exactly once; `.bad` are those it refused.
 
@@ -409,7 +439,7 @@ class Stream:
         (['ts', 'customer'], ['ts', 'customer', 'reason'])
         """
         fields = {"statement": statement, "database": database, "give_up": give_up}
-        return self._then(SqlWrite, _one(name, box_name), **fields)
+        return self._then(SqlWrite, name, **fields)
 
     @property
     def bad(self) -> Stream:
@@ -440,6 +470,19 @@ class Stream:
         name = self.diagram._free_name(kind.kind) if name is None else name
         return self.diagram.add(kind(**({"name": name, "sources": (self.source,)} | fields)))
 
+    def _named(self, name: str | None) -> str | None:
+        """The name of a box among whose keywords are columns; refuses what was meant as a column."""
+        if name is not None and (not name.isidentifier() or name in self.columns):
+            hint = "a column called name comes in a dict: {'name': '...'}"
+            raise DiagramError(f"name={name!r} is the name of the box", hint=hint)
+        return name
+
+    def _column(self, name: str) -> str:
+        if name not in self.columns:
+            listing = ", ".join(self.columns)
+            raise DiagramError(f"no column '{name}' (has: {listing})", hint=did_you_mean(name, self.columns))
+        return name
+
     def _same_diagram(self, other: Stream) -> None:
         if other.diagram is not self.diagram:
             hint = "draw both in one Diagram"
@@ -468,8 +511,5 @@ class Branches:
         return self[name]
 
 
-def _one(name: str | None, box_name: str | None) -> str | None:
-    """The name of a box, under whichever of the two words it was given."""
-    if name is not None and box_name is not None and name != box_name:
-        raise DiagramError(f"a box with two names, '{name}' and '{box_name}'", hint="give box_name only")
-    return name if box_name is None else box_name
+def _same(columns: Iterable[str]) -> dict[str, str]:
+    return {column: f"`{column}`" for column in columns}

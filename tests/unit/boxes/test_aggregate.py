@@ -34,7 +34,7 @@ OVER: list[tuple[Window | CountWindow, dict[str, Any], str]] = [
 
 def drawn(over: Window | CountWindow) -> tuple[Diagram, Stream, Aggregate]:
     d = Diagram("one")
-    stream = d.input("s", "ts TIMESTAMP, k STRING, v DOUBLE").aggregate(by="k", over=over, n="count(*)", box_name="g")
+    stream = d.input("s", "ts TIMESTAMP, k STRING, v DOUBLE").aggregate(by="k", over=over, n="count(*)", name="g")
     stream.output("out")
     box = d.validate().box("g")
     assert isinstance(box, Aggregate)

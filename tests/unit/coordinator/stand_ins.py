@@ -37,8 +37,8 @@ def traffic(name: str = "traffic") -> str:
     """One input, three boxes in a row, one output."""
     d = Diagram(name)
     packets = d.input("packets", "ts TIMESTAMP, src STRING, bytes INT", slack="1 second")
-    big = packets.filter("bytes > 10", name="big").map({"ts": "ts", "src": "src", "n": "bytes"}, box_name="slim")
-    big.aggregate(by="src", over=window("2 seconds"), box_name="agg", n="count(*)").output("per_source")
+    big = packets.filter("bytes > 10", name="big").map({"ts": "ts", "src": "src", "n": "bytes"}, name="slim")
+    big.aggregate(by="src", over=window("2 seconds"), name="agg", n="count(*)").output("per_source")
     return d.to_yaml()
 
 

@@ -14,8 +14,8 @@ COLUMNS = "ts TIMESTAMP, k INT"
 
 def chain() -> Spec:
     d = Diagram("chain")
-    stream = d.input("a", COLUMNS).filter("k > 0", name="some").map({"k": "k"}, box_name="plain")
-    stream.aggregate(by="k", over=window("2 seconds"), n="count(*)", box_name="per_key").output("out")
+    stream = d.input("a", COLUMNS).filter("k > 0", name="some").map({"k": "k"}, name="plain")
+    stream.aggregate(by="k", over=window("2 seconds"), n="count(*)", name="per_key").output("out")
     return d.validate()
 
 
@@ -66,7 +66,7 @@ def test_a_diagram_whose_tuples_shall_not_go_aside_has_no_stream_for_them() -> N
 
 def test_a_branch_that_has_the_name_of_a_units_errors_is_refused() -> None:
     d = Diagram("same")
-    d.input("a", COLUMNS).route(errors="k > 0", otherwise="rest", box_name="u1").errors.output("oa")
+    d.input("a", COLUMNS).route(errors="k > 0", otherwise="rest", name="u1").errors.output("oa")
     with pytest.raises(DiagramError, match=r"'u1\.errors' is the stream of what fails in unit 'u1', and of a box"):
         cut(d.validate())
 

@@ -34,29 +34,49 @@ def test_names_are_given_where_none_is() -> None:
     assert a.filter("v > 0").source == "filter_1"
     assert a.filter("v > 1").source == "filter_3"
     assert a.filter("v > 1", name="mine").source == "mine"
-    assert a.map({"box_name": "v", "self": "v"}, box_name="m", exprs="k").columns == ["box_name", "self", "exprs"]
-    assert a.aggregate(over="1 second", exprs={"by": "count(*)"}, box_name="g").columns[-1] == "by"
+    assert a.map({"name": "v", "self": "v"}, name="m", exprs="k").columns == ["name", "self", "exprs"]
+    assert a.aggregate(over="1 second", exprs={"by": "count(*)"}, name="g").columns[-1] == "by"
     assert a.union(a, name="u").source == "u"
 
 
-def test_box_name_names_a_box_of_every_kind() -> None:
+def test_a_box_of_every_kind_can_be_named() -> None:
     a = Diagram("d").input("a", SCHEMA)
     named = [
-        a.filter("v > 0", box_name="b0"),
-        a.drop(0.5, box_name="b1"),
-        a.union(a, box_name="b2"),
-        a.join(a, on="left.k = right.k", within="1 second", box_name="b3"),
-        a.bsort("v", buffer=3, box_name="b4"),
-        a.sql_read("SELECT n FROM t WHERE k = :k", gives="n INT", box_name="b5"),
-        a.sql_write("INSERT INTO t (k) VALUES (:k)", box_name="b6"),
-        a.map(name="k", box_name="b7"),
-        a.aggregate(over="1 second", name="count(*)", box_name="b8"),
-        a.resample(a, "v", "previous", window="1 second", box_name="b9"),
+        a.filter("v > 0", name="b0"),
+        a.drop(0.5, name="b1"),
+        a.union(a, name="b2"),
+        a.join(a, on="left.k = right.k", within="1 second", name="b3"),
+        a.bsort("v", buffer=3, name="b4"),
+        a.sql_read("SELECT n FROM t WHERE k = :k", gives="n INT", name="b5"),
+        a.sql_write("INSERT INTO t (k) VALUES (:k)", name="b6"),
+        a.map(k="k", name="b7"),
+        a.aggregate(over="1 second", n="count(*)", name="b8"),
+        a.resample(a, "v", "previous", window="1 second", name="b9"),
+        a.with_columns(n="v", name="b10"),
+        a.select("k", name="b11"),
+        a.drop_columns("k", name="b12"),
     ]
-    assert [one.source for one in named] == [f"b{i}" for i in range(10)]
-    assert a.route(name="v > 0", box_name="r").name.source == "r.name"
-    with pytest.raises(DiagramError, match=r"a box with two names, 'x' and 'y'. Hint: give box_name only"):
-        a.filter("v > 0", name="x", box_name="y")
+    assert [one.source for one in named] == [f"b{i}" for i in range(13)]
+    assert a.route({"name": "v > 0"}, name="r")["name"].source == "r.name"
+
+
+def test_what_was_meant_as_a_column_called_name_is_refused() -> None:
+    a = Diagram("d").input("a", SCHEMA)
+    for meant in ("k", "upper(k)"):
+        with pytest.raises(DiagramError, match=r"is the name of the box. Hint: a column called name comes in a dict"):
+            a.map(name=meant)
+    with pytest.raises(DiagramError, match="is the name of the box"):
+        a.aggregate(over="1 second", name="count(*)")
+
+
+def test_columns_are_kept_chosen_and_dropped() -> None:
+    a = Diagram("d").input("a", SCHEMA)
+    assert a.with_columns({"name": "v"}, v="v + 1").columns == [*a.columns, "name"]
+    assert a.select("v", "k", w="v * 2").columns == ["v", "k", "w"]
+    assert a.drop_columns("v").columns == [c for c in a.columns if c != "v"]
+    for wrong in (lambda: a.select("V"), lambda: a.drop_columns("w")):
+        with pytest.raises(DiagramError, match=r"no column '.' \(has: "):
+            wrong()
 
 
 def test_a_failed_addition_leaves_no_trace() -> None:

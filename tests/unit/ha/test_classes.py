@@ -30,11 +30,11 @@ def kinds(found: Classified) -> dict[str, str]:
 
 def test_a_chain_has_the_weakest_class_of_its_boxes() -> None:
     d = Diagram("chain")
-    some = d.input("a", COLUMNS).filter("k > 0", name="some").map({"k": "k"}, box_name="plain")
+    some = d.input("a", COLUMNS).filter("k > 0", name="some").map({"k": "k"}, name="plain")
     some.output("some")
     spec, [piece] = units(d)
     assert classify(spec, piece).kind == "repeatable"
-    some.aggregate(by="k", over=window("2 seconds"), n="count(*)", box_name="per_key").output("out")
+    some.aggregate(by="k", over=window("2 seconds"), n="count(*)", name="per_key").output("out")
     found = only(d)
     assert (found.kind, found.streams, found.chance, found.arbitrary) == ("convergent-capable", 1, (), False)
     assert kinds(found) == {"some": "repeatable", "plain": "repeatable", "per_key": "convergent-capable"}
@@ -57,7 +57,7 @@ def test_where_streams_meet_all_that_follows_is_arbitrary() -> None:
     d = Diagram("two")
     a, b = (d.input(name, COLUMNS) for name in "ab")
     pairs = a.filter("k > 0", name="some").join(b, on="left.k = right.k", within="1 s", name="pairs")
-    pairs.aggregate(by="k", over=window("1 s"), n="count(*)", box_name="per").output("out")
+    pairs.aggregate(by="k", over=window("1 s"), n="count(*)", name="per").output("out")
     found = only(d)
     assert (found.kind, found.streams) == ("arbitrary", 2)
     assert kinds(found) == {"some": "repeatable", "pairs": "arbitrary", "per": "arbitrary"}
@@ -155,7 +155,7 @@ def test_state_made_of_late_tuples_reaches_back_for_ever() -> None:
 def test_each_outlet_has_its_boundary() -> None:
     d = Diagram("fork")
     a = d.input("a", COLUMNS)
-    a.aggregate(by="k", over=window("10 s"), n="count(*)", box_name="per").output("out")
+    a.aggregate(by="k", over=window("10 s"), n="count(*)", name="per").output("out")
     a.late.filter("k > 0", name="bad").output("tardy")  # has no boundary before the end
     spec, [piece] = units(d)
     assert reach_back(spec, piece) == {"a": 10 * SECOND, "a.late": 0}

@@ -79,9 +79,9 @@ def test_the_whole_table(capfd: pytest.CaptureFixture[str]) -> None:
 def test_state_behind_a_unit_that_repeats_is_warned_of(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     d = Diagram("met")
     a, b = (d.input(name, "ts TIMESTAMP, n INT") for name in "ab")
-    slim = a.union(b, name="both").map(n="n", box_name="slim")
+    slim = a.union(b, name="both").map(n="n", name="slim")
     slim.output("plain")
-    slim.aggregate(by=[], over=window("1 second"), m="count(*)", box_name="sums").output("sums")
+    slim.aggregate(by=[], over=window("1 second"), m="count(*)", name="sums").output("sums")
     d.save(tmp_path / "met.yaml")
     one = (tmp_path / "met.yaml", "--ha", "passive", "--guarantee", "no-loss")
     text = " ".join(said(capfd, *one, "--cut", "slim", "--cut", "sums").split())
