@@ -3,46 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
 from borealis.errors import WireError
 from borealis.message import Message
-from borealis.streams.section import Section
-from borealis.wire.messages import BatchHead, Publish, Receipt, Subscribe
+from borealis.wire.client import Peer
+from borealis.wire.messages import BatchHead, Publish, Receipt
 
 M = TypeVar("M", bound=Message)
 ORDER_SECONDS = 30.0
 PATIENCE_SECONDS = {"ping": 2.0, "status": 5.0, "check": 150.0, "entry": 150.0, "start": 170.0}  # Spark may be starting
-
-
-class Subscription(Protocol):
-    """A stream that is being pushed; leave it to end it, cancel it from another thread."""
-
-    @property
-    def schema(self) -> pa.Schema: ...
-
-    @property
-    def epoch(self) -> str: ...
-
-    @property
-    def incarnation(self) -> int: ...
-
-    @property
-    def lost(self) -> int: ...
-
-    def __enter__(self) -> Subscription: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def __iter__(self) -> Iterator[Section]: ...
-
-    def cancel(self) -> None: ...
 
 
 class Publication(Protocol):
@@ -67,7 +39,9 @@ class Nodes(Protocol):
 
     def act(self, address: str, action: str, message: Message, answer: type[M]) -> M: ...
 
-    def subscribe(self, address: str, ticket: Subscribe) -> Subscription: ...
+    def connect(self, address: str) -> Peer:
+        """A connection of one's own."""
+        ...
 
     def publish(self, address: str, descriptor: Publish, schema: pa.Schema) -> Publication: ...
 
@@ -92,10 +66,9 @@ class WireNodes:
             self._forget(address, peer)
             raise
 
-    def subscribe(self, address: str, ticket: Subscribe) -> Subscription:
-        """A stream from a node."""
-        subscription: Subscription = self._peer(address).subscribe(ticket)
-        return subscription
+    def connect(self, address: str) -> Peer:
+        """A connection of one's own."""
+        return Peer(address, self._security)
 
     def publish(self, address: str, descriptor: Publish, schema: pa.Schema) -> Publication:
         """A way into an entry point."""
@@ -110,8 +83,6 @@ class WireNodes:
             peer.close()
 
     def _peer(self, address: str) -> Any:
-        from borealis.wire.client import Peer
-
         with self._guard:
             if address not in self._peers:
                 self._peers[address] = Peer(address, self._security)

@@ -1,35 +1,38 @@
 """A stream as server-sent events: `id` is the tuple's, `data` its row as JSON.
 
-A thread reads the stream and hands what it has rendered to the loop that serves the client, never more than a few
-pieces ahead of it: a slow client slows its own reading, and nothing else.
+The stream is read as any client reads it. A thread hands what it has rendered to the loop that serves the client, never
+more than a few pieces ahead of it: a slow client slows its own reading, and nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from typing import Literal
 
 import pyarrow as pa
 
+from borealis.client.coordinator import Location
+from borealis.client.retrying import Retries
+from borealis.client.subscriber import Reading, Start, Subscription
 from borealis.coordinator.cluster import Cluster
-from borealis.coordinator.naming import find, locate
-from borealis.coordinator.nodes import Subscription
+from borealis.coordinator.http_errors import status_of
+from borealis.coordinator.naming import locate
 from borealis.coordinator.threads import spawn
-from borealis.errors import BorealisError, GoneError, StreamError, WireError
+from borealis.errors import BorealisError
 from borealis.streams.section import Section
-from borealis.tuples import FIRST_TIME, with_header
-from borealis.wire.messages import Subscribe
+from borealis.tuples import with_header
+from borealis.wire.client import Peer
 from borealis.wire.problems import problem_of
 
 PIECES_AHEAD = 4
 ROWS_AT_ONCE = 1000
 HEARTBEAT_SECONDS = 5.0
-Start = int | Literal["oldest", "newest"]
-RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0)
+FOR_EVER = Retries(most_s=1.0, give_up_s=math.inf)  # as long as the stream is deployed
+AHEAD_BYTES = 1 << 20  # read ahead of each client
 HELLO = b"retry: 1000\n\n"
 STILL_THERE = b": still there\n\n"
 END = b"event: end\ndata: {}\n\n"
@@ -62,11 +65,6 @@ class Handoff:
         self._ended = True
         self._wake()
 
-    def wait(self, seconds: float) -> bool:
-        """Wait, but not longer than anybody cares; false if nobody does. For the thread."""
-        with self._changed:
-            return not self._changed.wait_for(lambda: self._closed, seconds)
-
     def close(self) -> None:
         """Nothing is wanted any more. For the coroutine."""
         with self._changed:
@@ -97,42 +95,44 @@ class Handoff:
             self._loop.call_soon_threadsafe(self._come.set)
 
 
+class Way:
+    """How the gateway gets to streams: it asks the coordinator's own catalog, and is answered as any client is."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def locate(self, stream: str) -> Location:
+        """Which node serves a stream now."""
+        try:
+            found = locate(self._cluster, stream)
+        except BorealisError as error:
+            setattr(error, "status", status_of(error))  # noqa: B010 - a client knows by it that the coordinator said so
+            raise
+        return Location(found.stream, found.address, found.entry, found.fallback)
+
+    def peer(self, address: str) -> Peer:
+        """A new connection to a node."""
+        return self._cluster.nodes.connect(address)
+
+
 class Listener:
-    """Reads a stream for one client, across moves and broken connections, until it ends, the client has as many rows as
-    it wants, or nobody listens.
+    """Reads a stream for one client, whatever happens in between, until it ends, the client has as many rows as it
+    wants, or nobody listens.
     """
 
     def __init__(self, cluster: Cluster, stream: str, start: Start, headers: bool, limit: int | None = None) -> None:
-        self._cluster, self._stream, self._headers, self._left = cluster, stream, headers, limit
-        self._start: Start = start
-        self._boundary = FIRST_TIME
-        self._epoch: str | None = None
-        self._incarnation = 0  # the highest that was read from
-        self._lost = 0
+        self._way, self._stream, self._headers, self._left = Way(cluster), stream, headers, limit
+        self._reading = Reading(start=start, retries=FOR_EVER, buffer_bytes=AHEAD_BYTES)
         self._subscription: Subscription | None = None
-        self._stopped = False
 
     def begin(self) -> None:
-        """Subscribe for the first time; raises where there is nothing to listen to."""
-        self._subscribe()
+        """Subscribe; raises where there is nothing to listen to."""
+        self._subscription = Subscription(self._way, self._stream, self._reading)
 
     def run(self, handoff: Handoff) -> None:
         """Hand over all that comes. For a thread of its own."""
-        failures = 0
         try:
-            while not self._stopped:
-                try:
-                    if self._subscription is None:
-                        self._subscribe()
-                    self._pass_on(handoff)
-                    return
-                except BorealisError as error:
-                    if (last := self._why_over(error)) is not None:
-                        raise last from None
-                    failures = failures + 1 if self._subscription is None else 0
-                    self._subscription = None
-                if not handoff.wait(RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)]):
-                    return
+            self._pass_on(handoff)
         except BorealisError as error:
             handoff.put(b"event: problem\ndata: " + problem_of(error).encode() + b"\n\n")
         finally:
@@ -141,41 +141,16 @@ class Listener:
 
     def stop(self) -> None:
         """Listen no more; from any thread."""
-        self._stopped = True
-        if (subscription := self._subscription) is not None:
-            subscription.cancel()
-
-    def _subscribe(self) -> None:
-        location = locate(self._cluster, self._stream)
-        wanted = Subscribe(
-            stream=location.stream,
-            start=self._start,
-            boundary=self._boundary,
-            epoch=self._epoch,
-            incarnation=max(self._incarnation, location.incarnation),  # a primary that was deposed refuses
-        )
-        self._subscription = self._cluster.nodes.subscribe(location.address, wanted)
-        self._epoch, self._lost = self._subscription.epoch, 0
-        self._incarnation = max(self._incarnation, self._subscription.incarnation)
-        if self._stopped:
-            self._subscription.cancel()
-
-    def _why_over(self, error: BorealisError) -> BorealisError | None:
-        """Why this is the end; None if the stream is only away for a while: its node is, or it is moving."""
-        if isinstance(error, GoneError) or not isinstance(error, StreamError | WireError):
-            return error
-        try:
-            find(self._cluster.catalog.layouts(), self._stream)
-        except BorealisError as gone:
-            return gone
-        return None
+        if self._subscription is not None:
+            self._subscription.stop()
 
     def _pass_on(self, handoff: Handoff) -> None:
         assert self._subscription is not None
-        for section in self._subscription:
-            if self._subscription.lost > self._lost:
-                lost, self._lost = self._subscription.lost - self._lost, self._subscription.lost
-                handoff.put(b'event: lost\ndata: {"tuples": %d}\n\n' % lost)
+        told = 0
+        for section in self._subscription.sections():
+            if (lost := self._subscription.lost) > told:
+                handoff.put(b'event: lost\ndata: {"tuples": %d}\n\n' % (lost - told))
+                told = lost
             for piece in rendered(section, self._headers, self._left):
                 if not handoff.put(piece):
                     return
@@ -184,7 +159,6 @@ class Listener:
                     handoff.put(b'event: limit\ndata: {"next_id": %d}\n\n' % (section.first + self._left))
                     return
                 self._left -= len(section)
-            self._start, self._boundary = section.stop, section.final
             if section.ended:
                 handoff.put(END)
                 return

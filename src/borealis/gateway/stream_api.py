@@ -13,13 +13,14 @@ import pyarrow as pa
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
+from borealis.client.subscriber import Start
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.http_auth import body_of
 from borealis.coordinator.http_errors import MalformedError, TooManyError, status_of
 from borealis.coordinator.naming import locate
 from borealis.coordinator.threads import in_thread
 from borealis.errors import BorealisError, InputError
-from borealis.gateway.events import Listener, Start, events
+from borealis.gateway.events import Listener, events
 from borealis.gateway.inflow import Inflow
 from borealis.gateway.ndjson import Cutter, Line, Rows, rows_of
 from borealis.gateway.publishing import Way, Ways, entry_of, schema_of, send_numbered

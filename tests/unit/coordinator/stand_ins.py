@@ -393,7 +393,7 @@ class Yard:
         except BorealisError as error:
             raise error_of(problem_of(error)) from None
 
-    def subscribe(self, address: str, ticket: m.Subscribe) -> Any:
+    def connect(self, address: str) -> Any:
         """Only over a real wire."""
         raise NotImplementedError
 
