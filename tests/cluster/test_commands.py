@@ -58,6 +58,13 @@ def test_python_and_curl(city: City) -> None:
     bad = httpx.post(f"http://{coordinator}/v1/streams/python/packets", content='{"ts": 1, "src": []}\n', timeout=30)
     assert bad.status_code == 400
     assert "line 1" in bad.text
+    assert re.search(r"python/packets\s+input\s+ts TIMESTAMP", city.run("ls"))
+    kept = borealis.connect(coordinator).subscribe("python/per_source", reader="ada")
+    next(iter(kept))
+    kept.stop()
+    assert re.search(r"served by\s+node\d.*reader\s+ada, \d+ behind", city.run("describe", "per_source"), re.DOTALL)
+    assert json.loads(city.run("describe", "python/packets", "--json"))["entry"]
+    assert "keeps nothing for ada" in city.run("forget", "per_source", "ada")
     city.run("undeploy", "python")
 
 

@@ -26,8 +26,8 @@ def test_sigterm_finishes_the_train_and_kill_ends_a_node(city: City) -> None:
     os.kill(city.node("node2")["pid"], signal.SIGTERM)
     wait_for(lambda: "node2: stopping" in city.run("logs", "node2"), "node2 says that it stops")
     wait_for(lambda: city.node("node2")["alive"] is False, "node2 is gone")
-    assert "alive" in city.run("forget", "node1", fails=True)
-    assert "node2" in city.run("forget", "node2")
+    assert "alive" in city.run("forget-node", "node1", fails=True)
+    assert "node2" in city.run("forget-node", "node2")
     assert "node2" not in [node["node"] for node in city.status()["nodes"]]
     assert "Traceback" not in city.run("logs", "node2")
     city.run("undeploy", "mortal")

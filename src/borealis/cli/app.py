@@ -394,21 +394,63 @@ def tail(
 
 
 @app.command(rich_help_panel=CLUSTER)
-def forget(
-    name: Annotated[str, typer.Argument(help="The stream; or a node that is dead.")],
-    reader: Annotated[str | None, typer.Argument(help="The stream's reader that will not come back.")] = None,
+def ls(
     coordinator: Coordinator = None,
     token_file: TokenFile = None,
     ca: Ca = None,
     json: Json = False,
 ) -> None:
-    """Keep nothing for a named reader any more (one that never comes back stops the stream when its queue is full), or
-    no longer show a node that is dead.
-    """
+    """List the streams: their columns, where they are served, and how many tuples they had."""
+    from borealis.cli.reaching import Reach
+    from borealis.cli.streams import ls_command
+
+    ls_command(Reach(coordinator, token_file, ca), json)
+
+
+@app.command(rich_help_panel=CLUSTER)
+def describe(
+    stream: Annotated[str, typer.Argument(help="An output, input or box: per_source, or traffic/per_source.")],
+    coordinator: Coordinator = None,
+    token_file: TokenFile = None,
+    ca: Ca = None,
+    json: Json = False,
+) -> None:
+    """Show one stream: its columns, who serves it, what is held, and how far each named reader is."""
+    from borealis.cli.reaching import Reach
+    from borealis.cli.streams import describe_command
+
+    describe_command(stream, Reach(coordinator, token_file, ca), json)
+
+
+@app.command(rich_help_panel=CLUSTER)
+def forget(
+    stream: Annotated[str, typer.Argument(help="The stream: per_source, or traffic/per_source.")],
+    reader: Annotated[str, typer.Argument(help="Its reader that will not come back.")],
+    coordinator: Coordinator = None,
+    token_file: TokenFile = None,
+    ca: Ca = None,
+    json: Json = False,
+) -> None:
+    """Keep nothing for a named reader any more: one that never comes back stops the stream when its queue is full."""
     from borealis.cli.forget import forget_command
     from borealis.cli.reaching import Reach
 
-    forget_command(name, reader, Reach(coordinator, token_file, ca), json)
+    forget_command(stream, reader, Reach(coordinator, token_file, ca), json)
+
+
+@app.command(rich_help_panel=CLUSTER)
+def forget_node(
+    node: Annotated[str, typer.Argument(help="The node, which is dead.")],
+    coordinator: Coordinator = None,
+    token_file: TokenFile = None,
+    ca: Ca = None,
+    json: Json = False,
+) -> None:
+    """No longer show a node that is dead and will not come back."""
+    from borealis.cli.forget import forget_node_command
+    from borealis.cli.reaching import Reach
+
+    forget_node_command(node, Reach(coordinator, token_file, ca), json)
 
 
 @app.command(rich_help_panel=CLUSTER)

@@ -1,4 +1,4 @@
-"""`borealis forget`: a named reader of a stream, or a node, will not come back."""
+"""`borealis forget` and `borealis forget-node`: a named reader of a stream, or a node, will not come back."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import json
 from borealis.cli.reaching import Reach
 
 
-def forget_command(name: str, reader: str | None, reach: Reach, as_json: bool) -> None:
-    """With a reader, what its stream kept for it alone is gone; without, the name is a node's."""
+def forget_command(stream: str, reader: str, reach: Reach, as_json: bool) -> None:
+    """What the stream kept for this reader alone is gone."""
     with reach.client() as client:
-        if reader is None:
-            client.forget_node(name)
-        else:
-            client.forget(name, reader)
-    told = {"node": name} if reader is None else {"stream": name, "forgotten": reader}
-    words = f"node {name} is forgotten" if reader is None else f"{name} keeps nothing for {reader} now"
-    print(json.dumps(told) if as_json else words)
+        client.forget(stream, reader)
+    told = {"stream": stream, "forgotten": reader}
+    print(json.dumps(told) if as_json else f"{stream} keeps nothing for {reader} now")
+
+
+def forget_node_command(node: str, reach: Reach, as_json: bool) -> None:
+    """It is shown no longer."""
+    with reach.client() as client:
+        client.forget_node(node)
+    print(json.dumps({"node": node}) if as_json else f"node {node} is forgotten")
