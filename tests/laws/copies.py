@@ -16,8 +16,8 @@ from borealis.streams.id_gaps import JUMP, above, is_jump
 from borealis.streams.queue import OutputQueue, QueueLimits
 from borealis.streams.section import Section, section
 from borealis.trains.commit_point import CommitPoint, Place
-from borealis.trains.input_manager import Script
 from borealis.trains.merge_order import Passed
+from borealis.trains.merging import Script
 from borealis.tuples import FIRST_TIME, LAST_TIME
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import Literal
 
 from borealis.ha.primary import Want
 from borealis.trains.commit_point import CommitPoint, Place
-from borealis.trains.input_manager import Script
 from borealis.trains.merge_order import Passed
+from borealis.trains.merging import Script
 
 Answer = Literal["take", "known", "whole", "deposed"]
 Approach = Literal["amnesia", "passive", "active", "upstream-backup"]

@@ -1,8 +1,7 @@
 """The input manager of a unit: reads its sources, puts their tuples in one order, and cuts that order into trains.
 
-Several finite, replayable inputs (files) are merged by time: the tuple whose input had come less far goes first, so
-that a replay gives the same order every time. Live inputs are merged as they arrive. Either way each tuple and each
-boundary gets a *cause*: its place in the unit's order of events.
+A merge order (`merging.py`) says which tuple goes before which. Whatever the order, each tuple and each boundary gets a
+*cause*: its place in the unit's sequence of events.
 """
 
 from __future__ import annotations
@@ -12,11 +11,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from borealis.clock import Clock, WallClock
@@ -29,10 +27,11 @@ from borealis.kernels.time_of import TimeOf
 from borealis.state.delta import to_stream
 from borealis.streams.section import Section, wire_schema
 from borealis.trains.header import PAYLOADS, TrainInputs
-from borealis.trains.intake import Admission, Intake, Piece
-from borealis.trains.merge_order import Passed, bounds, dense, numbered, passed, with_cause
+from borealis.trains.intake import Admission, Intake
+from borealis.trains.merge_order import Passed, bounds, numbered, passed, with_cause
+from borealis.trains.merging import ByArrival, ByScript, ByTime, Merged, MergeOrder, Script
 from borealis.trains.relay import Feed, Relay, Relayed, SectionSource
-from borealis.tuples import FIRST_TIME, LAST_TIME, TIME, Int64s
+from borealis.tuples import TIME
 
 READ_AHEAD = 2  # batches a source may be ahead of the trains
 INLINE_BYTES_MOST = 256 << 10  # of an input's rows in a train that stay in memory; more go by way of a file
@@ -56,14 +55,6 @@ class Train:
     free: bool = True  # merged as tuples arrived, not as a script says
     leaps: bool = False  # ids of an input were left out in it, or tuples lost
     jumps: bool = False  # it begins where ids of an input were left out, in a recovery
-
-
-@dataclass(frozen=True)
-class Script:
-    """What to read next, in this order, whatever arrives first."""
-
-    order: tuple[Passed, ...]
-    silent: bool = False
 
 
 class InputManager:
@@ -117,12 +108,13 @@ class InputManager:
         self._final = all(i.done for i in self._intakes.values())
         self._failure: BaseException | None = None
         self._stopped = False
-        self._script: deque[Script] = deque()
-        self._following = False  # without a script there is nothing to do
         self._news = 0  # counts what the making of trains may be waiting for
         lock = threading.RLock()
         self._changed, self._crowded = threading.Condition(lock), threading.Condition(lock)  # the latter for the maker
         self._making = threading.Lock()  # one makes trains at a time; taken before the other
+        arrival = ByArrival(self._intakes, self.admission, self.clock)
+        self._live: MergeOrder = ByTime(self._intakes, self.admission, arrival) if self.by_time else arrival
+        self._scripts = ByScript(self._intakes, self.admission, self._changed)
         self._maker: threading.Thread | None = None
         self._readers: list[threading.Thread] = []
 
@@ -152,21 +144,20 @@ class InputManager:
     def follow(self, scripts: Iterable[Script]) -> None:
         """Read as the scripts say, and nothing else, until `lead`."""
         with self._changed:
-            self._following = True
-            self._script.extend(scripts)
+            self._scripts.only = True
+            self._scripts.add(scripts)
             self._tell()
 
     @property
     def follows(self) -> bool:
         """Whether there is a script that is not done."""
         with self._changed:
-            cuts = {name: (intake.cut.position, intake.cut.boundary) for name, intake in self._intakes.items()}
-            return self._following or any(cuts[n] < (at, bound) for s in self._script for n, at, bound in s.order)
+            return self._scripts.unfinished
 
     def lead(self) -> None:
         """When the scripts that are there are done, read whatever arrives."""
         with self._changed:
-            self._following = False
+            self._scripts.only = False
             self._tell()
 
     def start(self) -> None:
@@ -418,17 +409,12 @@ class InputManager:
         """Make a train if there is one to make: any, when one is wanted, otherwise only a full one."""
         if not (wanted or self._enough()):
             return False
-        order, silent, free = None, False, not (self._script or self._following)
-        if not free:
-            pieces, silent = self._by_script()
-        elif self.by_time:
-            pieces, order = self._by_time()
-        elif self._can_wait():
+        scripted = self._scripts.active
+        if not scripted and not self.by_time and self._can_wait():
             return False
-        else:
-            pieces = self._by_arrival()
-        if pieces:
-            self._write(pieces, order, silent=silent, free=free)
+        merged = (self._scripts if scripted else self._live).next()
+        if merged.pieces:
+            self._write(merged)
             return True
         for name, intake in self._intakes.items():
             if intake.failure is not None and not intake.pending:
@@ -448,158 +434,16 @@ class InputManager:
         self._waits_since = time.monotonic() if self._waits_since is None else self._waits_since
         return time.monotonic() < self._waits_since + COMPANY_S
 
-    def _by_arrival(self) -> list[Piece]:
-        """What is pending, each input its share: a fast one must not keep the others waiting.
-
-        Where ids jumped a train begins, whatever the others have: so it is the same place for all copies of the unit.
-        """
-        self._write_idle_boundaries()
-        rows, size = self.admission.rows_most, self.admission.bytes_most
-        pieces: list[Piece] = []
-        waiting = sorted((not i.at_jump, i.rows, name) for name, i in self._intakes.items() if i.pending)
-        for n, (_, _, name) in enumerate(waiting):
-            intake, shares = self._intakes[name], len(waiting) - n
-            rows_mine, size_mine = max(1, rows // shares), size // shares
-            while intake.pending and rows_mine > 0 and not (pieces and intake.at_jump):
-                first = intake.pending[0]
-                fit = size_mine // max(1, first.nbytes // max(1, len(first)))
-                if fit < 1 and pieces and pieces[-1].name == name:
-                    break
-                piece = self._take(name, intake, min(len(first), max(1, min(rows_mine, fit))))
-                pieces.append(piece)
-                rows_mine, rows = rows_mine - len(piece.rows), rows - len(piece.rows)
-                size_mine, size = size_mine - piece.rows.nbytes, size - piece.rows.nbytes
-        for name, intake in self._intakes.items():
-            ends = intake.idle_tail or intake.source_ended
-            if ends and not intake.pending and not intake.done:
-                pieces.append(self._take(name, intake, 0))
-        return pieces
-
-    def _by_script(self) -> tuple[list[Piece], bool]:
-        """What is there of the first script that is not done, in its order; a train does not go beyond a script."""
-        pieces: list[Piece] = []
-        room = self.admission.rows_most
-        while self._script and not pieces:
-            script = self._script[0]
-            left = deque(script.order)
-            while left and room > 0:
-                name, position, boundary = left[0]
-                intake = self._intakes[name]
-                while (intake.cut.position, intake.cut.boundary) < (position, boundary) and room > 0:
-                    if pieces and intake.at_jump and not intake.is_beyond(position):
-                        room = 0
-                        break
-                    taken = intake.take_until(position, boundary)
-                    if taken is None:
-                        break
-                    pieces.append(self._taken(name, intake, taken))
-                    room -= len(taken)
-                behind = (intake.cut.position, intake.cut.boundary) < (position, boundary)
-                if behind and not intake.is_beyond(position):
-                    break
-                left.popleft()
-            with self._changed:
-                self._script.popleft()
-                if left:
-                    self._script.appendleft(Script(tuple(left), script.silent))
-            if left:
-                break
-        return pieces, script.silent if pieces else False
-
-    def _taken(self, name: str, intake: Intake, rows: Relayed) -> Piece:
-        tail = rows.tail()
-        cut = rows.cursor(len(rows))
-        intake.cut = replace(cut, boundary=tail[-1], ended=tail[-1] == LAST_TIME) if tail else cut
-        return Piece(name, rows, tail)
-
-    def _write_idle_boundaries(self) -> None:
-        now = self.clock.now()
-        for name, intake in self._intakes.items():
-            spec, cursor = intake.entry.spec, intake.entry.cursor
-            if spec.idle_us is None or intake.pending or intake.source_ended or not intake.read.empty():
-                continue
-            if intake.failure is not None or getattr(intake.source, "finite_and_ordered", False):
-                continue  # a file is never silent, only slow: its boundaries must not depend on the clock
-            silent_us = int((now - intake.last_arrival) * 1e6)
-            if silent_us < spec.idle_us:
-                continue
-            others = [i.entry.cursor.boundary for n, i in self._intakes.items() if n != name and not i.source_ended]
-            reach = max(others, default=FIRST_TIME)
-            if cursor.newest > FIRST_TIME:
-                reach = max(reach, cursor.newest + silent_us - spec.slack_us)
-            if reach > FIRST_TIME and (bound := intake.entry.idle(reach)) is not None:
-                intake.idle_tail.append(bound)
-
-    def _by_time(self) -> tuple[list[Piece], Int64s | None]:
-        """All rows that no row still to be read can come before, by (newest time of their input, input, position)."""
-        if len(self._intakes) == 1:
-            return self._by_arrival(), None
-        if not all(i.pending or i.source_ended for i in self._intakes.values()):
-            return [], None
-        free = {}
-        weights = []
-        for number, (name, intake) in enumerate(self._intakes.items()):
-            whole = intake.joined()
-            intake.pending = deque([whole] if whole is not None else [])
-            newest = whole.newest if whole is not None else np.empty(0, np.int64)
-            free[name] = newest[: self._free(number, intake, newest)]
-            weights.append(intake.size / max(1, intake.rows))
-        which = np.repeat(np.arange(len(free)), [len(f) for f in free.values()])
-        order = np.lexsort((which, np.concatenate(list(free.values()))))[: self.admission.rows_most]
-        room = np.searchsorted(np.cumsum(np.array(weights)[which[order]]), self.admission.bytes_most, "right")
-        order = order[: max(1, int(room))]
-        counts = np.bincount(which[order], minlength=len(free))
-        pieces, places, start = [], [], 0
-        for (name, intake), mine, count in zip(self._intakes.items(), free.values(), counts.tolist(), strict=True):
-            if count or (intake.source_ended and not intake.rows and not intake.done and self._may_end(intake)):
-                pieces.append(self._take(name, intake, count))
-            places.append((start, start + count))
-            start += len(mine)
-        return pieces, dense(order, places)
-
-    def _free(self, number: int, intake: Intake, newest: Int64s) -> int:
-        """How many of an input's rows no row still to be read can come before.
-
-        Its last row waits until the next one is there, or the end, which stands right behind the last row.
-        """
-        free = len(newest)
-        if free and not intake.source_ended and intake.failure is None:
-            free -= 1
-        for other, theirs in enumerate(self._intakes.values()):
-            if other != number and not theirs.source_ended:
-                side: Literal["left", "right"] = "right" if number < other else "left"
-                free = min(free, int(np.searchsorted(newest, theirs.entry.cursor.newest, side)))
-        return free
-
-    def _may_end(self, intake: Intake) -> bool:
-        """Whether no row still to come goes before the end of an input whose rows are all in trains."""
-        mine = intake.entry.cursor.newest
-        others = [i for i in self._intakes.values() if i is not intake]
-        return all(i.source_ended or i.entry.cursor.newest > mine for i in others)
-
-    def _take(self, name: str, intake: Intake, count: int) -> Piece:
-        """The next rows of one input, with what stands behind them if they are its last for now."""
-        first = intake.take(count) if intake.pending else intake.nothing()
-        cut, tail = first.cursor(len(first)), first.tail()
-        if not intake.pending:
-            tail, intake.idle_tail = (*tail, *intake.idle_tail), []
-        if tail:
-            cut = replace(cut, boundary=tail[-1], ended=tail[-1] == LAST_TIME)
-        if not intake.pending and intake.source_ended and not cut.ended:
-            tail += (LAST_TIME,)
-            cut = replace(cut, boundary=LAST_TIME, ended=True)
-        intake.cut = cut
-        return Piece(name, first, tail)
-
     # -- writing a train
 
-    def _write(self, pieces: list[Piece], order: Int64s | None, *, silent: bool, free: bool) -> None:
+    def _write(self, merged: Merged) -> None:
+        pieces = merged.pieces
         number = self._made + 1
         self._waits_since = None
         standing = {name: intake.cut.boundary for name, intake in self._intakes.items()}
         for piece in reversed(pieces):
             standing[piece.name] = piece.rows.start.boundary
-        events, causes = numbered(pieces, order, self._next_cause)
+        events, causes = numbered(pieces, merged.order, self._next_cause)
         header: TrainInputs = {"train": number, "inputs": {}}
         rows = 0
         for name, intake in self._intakes.items():
@@ -625,7 +469,16 @@ class InputManager:
             self._next_cause += events
             self._headers[number] = header
             self._trains[number] = Train(
-                number, self.cursors(), self._next_cause, rows, final, passed(pieces), silent, free, leaps, jumps
+                number,
+                self.cursors(),
+                self._next_cause,
+                rows,
+                final,
+                passed(pieces),
+                merged.silent,
+                merged.free,
+                leaps,
+                jumps,
             )
             self._made, self._final = number, final
             self._tell()

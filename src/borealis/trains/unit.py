@@ -38,9 +38,10 @@ from borealis.streams.section import Section, section
 from borealis.trains.commit_point import CommitPoint
 from borealis.trains.handover import Handover
 from borealis.trains.header import Manifest, TrainHeader, TrainInput, TrainInputs
-from borealis.trains.input_manager import InputManager, Script, Train, cursors_from_json, cursors_to_json
+from borealis.trains.input_manager import InputManager, Train, cursors_from_json, cursors_to_json
 from borealis.trains.intake import Admission
 from borealis.trains.merge_order import Passed
+from borealis.trains.merging import Script
 from borealis.trains.notices import TROUBLES, notices
 from borealis.trains.progress import Progress
 from borealis.trains.relay import Feed, SectionSource

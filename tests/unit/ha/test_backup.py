@@ -10,7 +10,7 @@ from borealis.entry.admission import Cursor
 from borealis.ha.backup import Approach, Backup
 from borealis.ha.primary import Want
 from borealis.trains.commit_point import CommitPoint
-from borealis.trains.input_manager import Script
+from borealis.trains.merging import Script
 
 
 def step(train: int) -> CommitPoint:
