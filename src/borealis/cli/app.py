@@ -295,12 +295,25 @@ def deploy(
     json: Json = False,
 ) -> None:
     """Run a diagram on the cluster."""
-    from borealis.cli.deploy import Cutting, Shielding, deploy_command
-    from borealis.cli.reaching import Reach
+    from borealis.cli.deploy import deploy_command
+    from borealis.cli.reaching import Reach, pairs
+    from borealis.diagram.deployment import DeployOptions
 
-    cutting = Cutting(place or [], cut or [], units, buckets)
-    shielding = Shielding(ha, guarantee, interval, ping, misses, without_backup, backup or [])
-    deploy_command(diagram, cutting, shielding, Reach(coordinator, token_file, ca), json, replace)
+    options = DeployOptions(
+        cut=cut or [],
+        place=pairs("--place", place or [], "per_source=node2"),
+        units=units,
+        buckets=buckets,
+        ha=ha,
+        guarantee=guarantee,
+        interval=interval,
+        ping=ping,
+        misses=misses,
+        without_backup=without_backup,
+        backup=pairs("--backup", backup or [], "u2=node3"),
+        replace=replace,
+    )
+    deploy_command(diagram, options, Reach(coordinator, token_file, ca), json)
 
 
 @app.command(rich_help_panel=CLUSTER)

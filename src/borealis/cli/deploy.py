@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,53 +11,16 @@ from rich.table import Table
 
 from borealis.cli.opening import load
 from borealis.cli.protection import promise, unprotected_lines
-from borealis.cli.reaching import Reach, pairs
+from borealis.cli.reaching import Reach
 from borealis.cli.watching import console
 from borealis.cli.words import plural
+from borealis.diagram.deployment import DeployOptions
 
 
-@dataclass(frozen=True)
-class Cutting:
-    """Into which units, and where they go."""
-
-    places: Sequence[str] = ()
-    cuts: Sequence[str] = ()
-    units: int | None = None
-    buckets: int = 1
-
-
-@dataclass(frozen=True)
-class Shielding:
-    """How all units are protected; None: as the file says."""
-
-    ha: str | None = None
-    guarantee: str | None = None
-    interval: str | None = None
-    ping: str | None = None
-    misses: int | None = None
-    without_backup: str | None = None
-    backups: Sequence[str] = ()
-
-
-def deploy_command(
-    path: Path, cutting: Cutting, shielding: Shielding, reach: Reach, as_json: bool, replace: bool = False
-) -> None:
+def deploy_command(path: Path, options: DeployOptions, reach: Reach, as_json: bool) -> None:
     """Everything that can be wrong with the file is told before the cluster is asked."""
     spec = load(path).spec
-    options: dict[str, Any] = {
-        "cut": cutting.cuts,
-        "place": pairs("--place", cutting.places, "per_source=node2"),
-        "units": cutting.units,
-        "buckets": cutting.buckets,
-        "ha": shielding.ha,
-        "guarantee": shielding.guarantee,
-        "interval": shielding.interval,
-        "ping": shielding.ping,
-        "misses": shielding.misses,
-        "without_backup": shielding.without_backup,
-        "backup": pairs("--backup", shielding.backups, "u2=node3"),
-        "replace": replace,
-    }
+    replace = options.get("replace", False)
     with reach.client() as client:
         if as_json:
             print(json.dumps(client.deploy(spec, **options)))

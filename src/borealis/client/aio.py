@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 import pyarrow as pa
 
 from borealis.client.publisher import Publisher
 from borealis.client.subscriber import Start, Subscription
+from borealis.diagram.deployment import DeployOptions
 from borealis.diagram.model import Diagram
 from borealis.diagram.spec import Spec
 from borealis.streams.section import Section
@@ -79,40 +80,9 @@ class AsyncClient:
         """A way into an input for many batches: `async with cluster.publisher("packets") as out`."""
         return AsyncPublisher(self.blocking, self._run, stream, name)
 
-    async def deploy(
-        self,
-        diagram: Diagram | Spec | str | Path,
-        *,
-        cut: Collection[str] = (),
-        place: Mapping[str, str] | None = None,
-        units: int | None = None,
-        buckets: int = 1,
-        ha: str | None = None,
-        guarantee: str | None = None,
-        interval: str | None = None,
-        ping: str | None = None,
-        misses: int | None = None,
-        without_backup: str | None = None,
-        backup: Mapping[str, str] | None = None,
-        replace: bool = False,
-    ) -> dict[str, Any]:
+    async def deploy(self, diagram: Diagram | Spec | str | Path, **options: Unpack[DeployOptions]) -> dict[str, Any]:
         """Run a diagram; see `Client.deploy`."""
-        return await self._run(
-            self.blocking.deploy,
-            diagram,
-            cut=cut,
-            place=place,
-            units=units,
-            buckets=buckets,
-            ha=ha,
-            guarantee=guarantee,
-            interval=interval,
-            ping=ping,
-            misses=misses,
-            without_backup=without_backup,
-            backup=backup,
-            replace=replace,
-        )
+        return await self._run(self.blocking.deploy, diagram, **options)
 
     async def undeploy(self, diagram: str) -> None:
         """Stop a diagram."""

@@ -13,16 +13,16 @@ async with borealis.connect_async() as cluster:
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from borealis.client.cluster_config import Whereabouts, find
 from borealis.client.coordinator import Coordinator, Location
 from borealis.client.publisher import Publisher, Publishing
 from borealis.client.retrying import RETRIES, Retries
 from borealis.client.subscriber import Reading, Start, Subscription
+from borealis.diagram.deployment import Deployment, DeployOptions
 from borealis.diagram.model import Diagram
 from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError, InputError
@@ -132,23 +132,7 @@ class Client:
 
     # -- the cluster
 
-    def deploy(
-        self,
-        diagram: Diagram | Spec | str | Path,
-        *,
-        cut: Collection[str] = (),
-        place: Mapping[str, str] | None = None,
-        units: int | None = None,
-        buckets: int = 1,
-        ha: str | None = None,
-        guarantee: str | None = None,
-        interval: str | None = None,
-        ping: str | None = None,
-        misses: int | None = None,
-        without_backup: str | None = None,
-        backup: Mapping[str, str] | None = None,
-        replace: bool = False,
-    ) -> dict[str, Any]:
+    def deploy(self, diagram: Diagram | Spec | str | Path, **options: Unpack[DeployOptions]) -> dict[str, Any]:
         """Run a diagram: a Diagram or the path of its YAML file.
 
         `cut` names boxes before which to cut, `place` says on which node an input, box or output shall be, `units`
@@ -170,24 +154,7 @@ class Client:
         if isinstance(loaded, Diagram):
             loaded.validate()
             loaded = loaded.spec
-        body = {
-            "yaml": loaded.to_yaml(),
-            "cuts": list(cut),
-            "places": dict(place or {}),
-            "pieces": units or 1,
-            "buckets": buckets,
-            "replace": replace,
-        }
-        demand: dict[str, Any] = {
-            "ha": ha,
-            "guarantee": guarantee,
-            "interval": interval,
-            "ping": ping,
-            "misses": misses,
-        }
-        demand |= {"without_backup": without_backup, "backups": dict(backup or {}) or None}
-        body |= {key: value for key, value in demand.items() if value is not None}
-        return self._coordinator.deploy(body)
+        return self._coordinator.deploy(Deployment.of(loaded.to_yaml(), options))
 
     def undeploy(self, diagram: str) -> None:
         """Stop a diagram; its state and streams are gone then."""

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from borealis.client.cluster_config import Whereabouts, how_to_start
+from borealis.diagram.deployment import Deployment
 from borealis.errors import WireError
 from borealis.wire.messages import Problem
 from borealis.wire.problems import error_of
@@ -57,9 +58,9 @@ class Coordinator:
         except (KeyError, TypeError, AttributeError):
             raise WireError(f"the coordinator's answer on '{stream}' is incomplete: {str(found)[:80]}") from None
 
-    def deploy(self, body: dict[str, Any]) -> dict[str, Any]:
+    def deploy(self, deployment: Deployment) -> dict[str, Any]:
         """Order a diagram to run."""
-        answer: dict[str, Any] = self.ask("POST", "/v1/diagrams", json=body, timeout=DEPLOY_TIMEOUT_S)
+        answer: dict[str, Any] = self.ask("POST", "/v1/diagrams", json=deployment.to_json(), timeout=DEPLOY_TIMEOUT_S)
         return answer
 
     def undeploy(self, name: str) -> dict[str, Any]:

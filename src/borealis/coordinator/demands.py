@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from borealis.coordinator.http_errors import AbsentError
 from borealis.coordinator.layout import Mirroring, Shield, UnitPlace
 from borealis.diagram.cut import Piece
+from borealis.diagram.deployment import Deployment
 from borealis.diagram.protection import INTERVALS, Protection, chosen, protection_of
 from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError
@@ -18,20 +18,7 @@ from borealis.ha.offers import refuse
 US_PER_MS = 1000
 
 
-@dataclass(frozen=True)
-class Demand:
-    """For all units; what is None is as in the file, or as it is by default."""
-
-    approach: str | None = None
-    guarantee: str | None = None
-    interval: str | None = None  # between checkpoints, or trimming messages
-    ping: str | None = None
-    misses: int | None = None
-    without_backup: str | None = None  # refuse | degrade, where no node is left
-    backups: Mapping[str, str] = field(default_factory=dict)  # units to nodes
-
-
-def protections(spec: Spec, pieces: Sequence[Piece], demand: Demand) -> dict[str, Protection | None]:
+def protections(spec: Spec, pieces: Sequence[Piece], demand: Deployment) -> dict[str, Protection | None]:
     """That of each unit. A combination that cannot be given is refused with the reason."""
     found: dict[str, Protection | None] = {}
     for piece in pieces:
@@ -45,9 +32,9 @@ def protections(spec: Spec, pieces: Sequence[Piece], demand: Demand) -> dict[str
     return found
 
 
-def demanded(written: Protection | None, demand: Demand) -> Protection | None:
+def demanded(written: Protection | None, demand: Deployment) -> Protection | None:
     """What the file says of a unit, with what is demanded of all units over it."""
-    approach = demand.approach or (written.approach if written is not None else None)
+    approach = demand.ha or (written.approach if written is not None else None)
     if approach is None:
         return None
     options = {"ping": demand.ping, "misses": demand.misses, "without_backup": demand.without_backup}
@@ -55,7 +42,7 @@ def demanded(written: Protection | None, demand: Demand) -> Protection | None:
         if approach not in INTERVALS:
             raise DiagramError(f"an interval makes no sense with '{approach}'", hint="it sends nothing to its backup")
         options[INTERVALS[approach]] = demand.interval
-    return chosen(written, demand.approach, demand.guarantee, **options)
+    return chosen(written, demand.ha, demand.guarantee, **options)
 
 
 def shield(protection: Protection) -> Shield:
@@ -90,7 +77,7 @@ def refuse_lonely(units: Sequence[UnitPlace], protected: Mapping[str, Protection
             )
 
 
-def _refuse_idle(demand: Demand) -> None:
+def _refuse_idle(demand: Deployment) -> None:
     """Say so where something was demanded of a protection that is not there."""
     idle = _given(
         guarantee=demand.guarantee,
@@ -99,7 +86,7 @@ def _refuse_idle(demand: Demand) -> None:
         misses=demand.misses,
         without_backup=demand.without_backup,
     )
-    if idle or demand.backups:
+    if idle or demand.backup:
         what = next(iter(idle), "backup")
         raise DiagramError(
             f"a {what.replace('_', ' ')} is asked for, but nothing is protected",

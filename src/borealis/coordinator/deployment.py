@@ -12,13 +12,13 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from borealis.coordinator import backups
 from borealis.coordinator.cluster import Cluster
-from borealis.coordinator.demands import Demand, mirroring, protections, refuse_lonely, shield
+from borealis.coordinator.demands import mirroring, protections, refuse_lonely, shield
 from borealis.coordinator.http_errors import AbsentError, TakenError, there_already
 from borealis.coordinator.layout import EntryPlace, Layout, Place, UnitPlace
 from borealis.coordinator.orders import Role, entry_order, feeds, unit_order
@@ -27,6 +27,7 @@ from borealis.coordinator.rates import busy
 from borealis.coordinator.threads import side_by_side
 from borealis.diagram import passes
 from borealis.diagram.cut import Piece, cut, even_cuts
+from borealis.diagram.deployment import Deployment
 from borealis.diagram.protection import Protection
 from borealis.diagram.spec import ERRORS_DDL, Spec
 from borealis.errors import BorealisError, DiagramError, WireError, brief
@@ -36,27 +37,14 @@ from borealis.wire.messages import NAME_RULE, Checked, CheckOrder, DiagramName, 
 log = logging.getLogger("borealis.coordinator")
 
 
-@dataclass(frozen=True)
-class Wish:
-    """What a user wants to have deployed."""
-
-    yaml: str
-    cuts: tuple[str, ...] = ()
-    places: Mapping[str, str] = field(default_factory=dict)
-    pieces: int = 1  # cut each connected part into about so many
-    buckets: int = 1
-    demand: Demand = field(default_factory=Demand)  # of protection
-    replace: bool = False  # what runs under its name ends first; its state and streams are gone then
-
-
-def deploy(cluster: Cluster, wish: Wish) -> Layout:
+def deploy(cluster: Cluster, wish: Deployment) -> Layout:
     """Make it run, all of it or nothing."""
     spec = _checked(wish.yaml)
     cluster.refuse_while(spec.name, "deployed")
     if not wish.replace:
         _refuse_if_there(cluster, spec.name)
-    cuts = tuple(dict.fromkeys([*wish.cuts, *(even_cuts(spec, wish.pieces) if wish.pieces > 1 else ())]))
-    pieces = cut(spec, cuts, wish.places)
+    cuts = tuple(dict.fromkeys([*wish.cut, *(even_cuts(spec, wish.units) if wish.units > 1 else ())]))
+    pieces = cut(spec, cuts, wish.place)
     layout = _placed(cluster, spec, pieces, wish)
     with cluster.at_work(spec.name, "deployed"):
         if not wish.replace:
@@ -102,16 +90,16 @@ def _refuse_if_there(cluster: Cluster, name: str) -> None:
             )
 
 
-def _placed(cluster: Cluster, spec: Spec, pieces: Sequence[Piece], wish: Wish) -> Layout:
-    protected = protections(spec, pieces, wish.demand)
+def _placed(cluster: Cluster, spec: Spec, pieces: Sequence[Piece], wish: Deployment) -> Layout:
+    protected = protections(spec, pieces, wish)
     nodes = loads(cluster, without=spec.name)
-    for name in wish.places.values() if nodes else ():
+    for name in wish.place.values() if nodes else ():
         cluster.living(name)  # one that is silent is told from one that never was
-    placed = place(pieces, [i.name for i in spec.inputs], wish.places, nodes)
+    placed = place(pieces, [i.name for i in spec.inputs], wish.place, nodes)
     shields = {name: None if p is None else shield(p) for name, p in protected.items()}
     units = backups.with_backups(
         [UnitPlace(p.name, p.boxes, p.reads, p.gives, placed.units[p.name], None, shields[p.name]) for p in pieces],
-        wish.demand.backups,
+        wish.backup,
         nodes,
     )
     refuse_lonely(units, protected, len(nodes))
@@ -124,7 +112,7 @@ def _placed(cluster: Cluster, spec: Spec, pieces: Sequence[Piece], wish: Wish) -
         units=tuple(units),
         entries=tuple(backups.with_peer(entry, units, nodes) for entry in entries),
         outputs={o.name: o.source for o in spec.outputs},
-        places=dict(wish.places),
+        places=dict(wish.place),
         buckets=wish.buckets,
         epoch="" if kind is None else uuid.uuid4().hex,
     )

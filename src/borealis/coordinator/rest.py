@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from borealis.coordinator import deployment, moving, protecting
 from borealis.coordinator.cluster import Cluster
-from borealis.coordinator.demands import Demand
 from borealis.coordinator.http_auth import body_of, decoded
 from borealis.coordinator.http_errors import ForbiddenError, MalformedError, TakenError
 from borealis.coordinator.membership import check_version
@@ -28,35 +27,12 @@ from borealis.coordinator.status import (
     units_view,
 )
 from borealis.coordinator.threads import in_thread
+from borealis.diagram.deployment import Deployment
 from borealis.hosts import is_loopback
 from borealis.message import PROTOCOL
 from borealis.wire.messages import Claim, NodeStatus, Ping
 
 B = TypeVar("B", bound=BaseModel)
-
-
-class DeployRequest(BaseModel):
-    """What to deploy, and how."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    yaml: str = Field(description="the diagram")
-    cuts: list[str] = Field(default=[], description="boxes before which to cut")
-    places: dict[str, str] = Field(default={}, description="inputs, boxes or outputs to the nodes they shall be on")
-    pieces: int = Field(default=1, ge=1, le=1024, description="cut each connected part into about so many")
-    buckets: int = Field(default=1, ge=1, le=1024, description="into which each stateful box splits its state")
-    ha: str | None = Field(default=None, description="none, amnesia, passive, active or upstream-backup, for all units")
-    guarantee: str | None = Field(default=None, description="gap, no-loss or precise, for all units")
-    interval: str | None = Field(default=None, description="between checkpoints or trimming messages, as '500 ms'")
-    ping: str | None = Field(default=None, description="between two pings of a primary, as '100 ms'")
-    misses: int | None = Field(default=None, ge=1, description="pings in a row until it is held to be dead")
-    without_backup: str | None = Field(default=None, description="refuse or degrade, where no node is left")
-    backups: dict[str, str] = Field(default={}, description="units to the nodes their backups shall be on")
-    replace: bool = Field(default=False, description="end what runs under its name first, with its state and streams")
-
-    def demand(self) -> Demand:
-        """What it says of protection."""
-        return Demand(self.ha, self.guarantee, self.interval, self.ping, self.misses, self.without_backup, self.backups)
 
 
 class MoveRequest(BaseModel):
@@ -134,7 +110,7 @@ def router(
         """All that is deployed."""
         return {"v": PROTOCOL, "diagrams": await in_thread(lambda: diagrams_view(cluster))}
 
-    @api.post("/diagrams", tags=["diagrams"], status_code=201, openapi_extra=takes(DeployRequest, "application/yaml"))
+    @api.post("/diagrams", tags=["diagrams"], status_code=201, openapi_extra=takes(Deployment, "application/yaml"))
     async def deploy(request: Request, replace: bool = False) -> Facts:
         """Deploy a diagram: JSON as shown, or the YAML itself as application/yaml.
 
@@ -210,15 +186,14 @@ def router(
     return api
 
 
-def _wish(data: bytes, kind: str, replace: bool) -> deployment.Wish:
+def _wish(data: bytes, kind: str, replace: bool) -> Deployment:
     if "yaml" in kind:
         try:
-            return deployment.Wish(yaml=data.decode("utf-8-sig"), replace=replace)
+            return Deployment(yaml=data.decode("utf-8-sig"), replace=replace)
         except UnicodeDecodeError:
             raise MalformedError("the diagram is not UTF-8 text", hint="send the YAML file as it is") from None
-    asked = parsed(DeployRequest, data)
-    how = (tuple(asked.cuts), asked.places, asked.pieces, asked.buckets, asked.demand())
-    return deployment.Wish(asked.yaml, *how, replace=replace or asked.replace)
+    asked = parsed(Deployment, data)
+    return asked.model_copy(update={"replace": True}) if replace else asked
 
 
 def _claims(data: bytes) -> list[Claim]:

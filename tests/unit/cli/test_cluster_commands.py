@@ -551,11 +551,11 @@ def test_orders_reach_the_coordinator_as_it_wants_them(
     method, path, body = coordinator[0]
     sent = json.loads(body)
     assert (method, path) == ("POST", "/v1/diagrams")
-    assert sent["places"] == {"per_source": "node2"}
-    assert sent["cuts"] == ["map_1"]
+    assert sent["place"] == {"per_source": "node2"}
+    assert sent["cut"] == ["map_1"]
     assert sent["buckets"] == 2
     assert "name: traffic" in sent["yaml"]
-    assert not {"ha", "guarantee", "interval", "ping", "misses", "without_backup", "backups"} & sent.keys()
+    assert not {"ha", "guarantee", "interval", "ping", "misses", "without_backup", "backup"} & sent.keys()
     assert "borealis send packets FILE" in capfd.readouterr().out
     assert run_app(["move", "traffic/u2", "node3"]) == 0
     assert run_app(["undeploy", "traffic", "--json"]) == 0
@@ -574,7 +574,7 @@ def test_protection_is_asked_for_as_the_coordinator_wants_it(
     ha = ["--ha", "passive", "--guarantee", "precise", "--interval", "500 ms", "--ping", "50 ms", "--misses", "4"]
     assert run_app(["deploy", str(YAML), *ha, "--without-backup", "degrade", "--backup", "u2=node3"]) == 0
     sent = json.loads(coordinator[0][2])
-    asked = {key: sent[key] for key in ("ha", "guarantee", "interval", "ping", "misses", "without_backup", "backups")}
+    asked = {key: sent[key] for key in ("ha", "guarantee", "interval", "ping", "misses", "without_backup", "backup")}
     assert asked == {
         "ha": "passive",
         "guarantee": "precise",
@@ -582,7 +582,7 @@ def test_protection_is_asked_for_as_the_coordinator_wants_it(
         "ping": "50 ms",
         "misses": 4,
         "without_backup": "degrade",
-        "backups": {"u2": "node3"},
+        "backup": {"u2": "node3"},
     }
     shown = capfd.readouterr().out
     assert "passive, precise" in shown

@@ -39,7 +39,7 @@ def patiently(coordinator: Coordinator, claim: Claim) -> bool:
 
 
 def test_a_node_claims_and_everybody_finds_it(served: Served) -> None:
-    served.deploy(places={"agg": "node1"}, ha="passive", guarantee="precise")
+    served.deploy(place={"agg": "node1"}, ha="passive", guarantee="precise")
     coordinator = Coordinator(served.address, None)
     way = coordinator.locate("traffic/agg")
     assert way is not None
@@ -94,7 +94,7 @@ def test_bad_demands_are_refused(served: Served) -> None:
         ({"ha": "amnesia", "guarantee": "precise"}, "amnesia"),
         ({"guarantee": "precise"}, "nothing is protected"),
         ({"ha": "passive", "misses": 0}, "misses"),
-        ({"ha": "passive", "backups": {"u1": "node7"}}, "no node 'node7'"),
+        ({"ha": "passive", "backup": {"u1": "node7"}}, "no node 'node7'"),
     ):
         answer = served.http.post("/v1/diagrams", json={"yaml": _yaml(), **more})
         assert answer.status_code in (400, 404)

@@ -10,11 +10,11 @@ import pytest
 from stand_ins import Town, traffic
 
 from borealis.coordinator.claims import after, begun_anew, taken_over
-from borealis.coordinator.demands import Demand
-from borealis.coordinator.deployment import Wish, deploy
+from borealis.coordinator.deployment import deploy
 from borealis.coordinator.layout import EntryPlace, Shield, UnitPlace
 from borealis.coordinator.naming import locate
 from borealis.coordinator.protecting import claim
+from borealis.diagram.deployment import Deployment
 from borealis.wire.messages import Claim
 from stopwatch import Stopwatch
 
@@ -81,7 +81,7 @@ def test_what_begins_anew_is_another_incarnation_of_another_life() -> None:
 def town(tmp_path: Path) -> Town:
     made = Town(tmp_path / "catalog.sqlite")
     made.beat()
-    deploy(made.cluster, Wish(traffic(), places={"agg": "node1"}, demand=Demand("passive", backups={"u1": "node2"})))
+    deploy(made.cluster, Deployment(yaml=traffic(), place={"agg": "node1"}, ha="passive", backup={"u1": "node2"}))
     made.beat()
     return made
 

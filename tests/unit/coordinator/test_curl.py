@@ -30,7 +30,7 @@ from borealis.wire.server import _cut_connections
 def served(tmp_path: Path) -> Iterator[Served]:
     made = Served(tmp_path / "catalog.sqlite")
     try:
-        made.deploy(places={"packets": "node1", "agg": "node2"})
+        made.deploy(place={"packets": "node1", "agg": "node2"})
         yield made
     finally:
         made.close()
@@ -229,7 +229,7 @@ def _entry_order() -> Any:
 def test_rows_go_into_a_diagram_that_was_deployed_anew(served: Served) -> None:
     served.http.post("/v1/streams/packets", content=rows(1)).raise_for_status()
     served.http.delete("/v1/diagrams/traffic").raise_for_status()
-    served.deploy(places={"packets": "node1"})
+    served.deploy(place={"packets": "node1"})
     assert served.http.post("/v1/streams/packets", content=rows(2)).json() == {
         "v": 1,
         "stream": "traffic/packets",

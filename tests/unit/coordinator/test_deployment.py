@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from stand_ins import Town, Yard, traffic, two_sides
 
-from borealis.coordinator.deployment import Wish, deploy, take_up, undeploy
+from borealis.coordinator.deployment import deploy, take_up, undeploy
 from borealis.coordinator.http_errors import AbsentError, MissingError, TakenError
 from borealis.coordinator.reconcile import Reconciler
+from borealis.diagram.deployment import Deployment
 from borealis.errors import BorealisError, ClusterError, DiagramError, ExpressionError, WireError
 
 
@@ -27,7 +28,7 @@ def orders(town: Town) -> dict[str, list[str]]:
 
 
 def test_a_diagram_is_one_unit_unless_it_is_cut(town: Town) -> None:
-    layout = deploy(town.cluster, Wish(traffic()))
+    layout = deploy(town.cluster, Deployment(yaml=traffic()))
     assert layout.state == "running"
     assert [(u.unit, u.boxes, u.reads, u.gives, u.node) for u in layout.units] == [
         ("u1", ("big", "slim", "agg"), ("packets",), ("agg", "u1.errors"), "node1")
@@ -40,7 +41,7 @@ def test_a_diagram_is_one_unit_unless_it_is_cut(town: Town) -> None:
 
 
 def test_units_are_told_who_feeds_them_and_whom_they_feed(town: Town) -> None:
-    deploy(town.cluster, Wish(traffic(), cuts=("slim", "agg"), places={"packets": "node3"}))
+    deploy(town.cluster, Deployment(yaml=traffic(), cut=("slim", "agg"), place={"packets": "node3"}))
     addresses = {name: node.address for name, node in town.yard.nodes.items()}
     first, second, third = (town.yard[f"node{i}"].units["traffic", f"u{i}"] for i in (1, 2, 3))
     assert first.feeds == {"traffic/packets": addresses["node3"]}
@@ -63,7 +64,7 @@ def test_entries_come_first_and_know_their_readers(town: Town) -> None:
     started = []
     for node in town.yard.nodes.values():
         node.before["start"] = lambda: started.append({s for n in town.yard.nodes.values() for s in n.entries})
-    deploy(town.cluster, Wish(two_sides(), cuts=("both",)))
+    deploy(town.cluster, Deployment(yaml=two_sides(), cut=("both",)))
     assert started == [{"sides/left", "sides/right"}] * 2
     entries = {s: e for n in town.yard.nodes.values() for s, e in n.queues.items()}
     assert dict(entries["sides/left"].status().readers) == {"sides.u1": 0}
@@ -71,14 +72,14 @@ def test_entries_come_first_and_know_their_readers(town: Town) -> None:
 
 
 def test_pieces_cut_evenly(town: Town) -> None:
-    layout = deploy(town.cluster, Wish(traffic(), pieces=3))
+    layout = deploy(town.cluster, Deployment(yaml=traffic(), units=3))
     assert [u.node for u in layout.units] == ["node1", "node2", "node3"]
     assert layout.cuts == ("slim", "agg")
 
 
 def test_load_counts_units_that_heartbeats_do_not_tell_of_yet(town: Town) -> None:
     for number, node in enumerate(("node1", "node2", "node3", "node1"), 1):
-        layout = deploy(town.cluster, Wish(traffic(f"d{number}")))
+        layout = deploy(town.cluster, Deployment(yaml=traffic(f"d{number}")))
         assert [u.node for u in layout.units] == [node]
 
 
@@ -88,14 +89,14 @@ def test_load_counts_units_that_heartbeats_do_not_tell_of_yet(town: Town) -> Non
 def test_an_invalid_diagram_is_refused_and_no_node_is_asked(town: Town) -> None:
     for yaml in ("nothing", "borealis: 1\nname: x\n", traffic().replace("predicate: bytes > 10", "predicate: ''")):
         with pytest.raises(DiagramError):
-            deploy(town.cluster, Wish(yaml))
+            deploy(town.cluster, Deployment(yaml=yaml))
     with pytest.raises(DiagramError, match="cannot cut before 'aggg'"):
-        deploy(town.cluster, Wish(traffic(), cuts=("aggg",)))
+        deploy(town.cluster, Deployment(yaml=traffic(), cut=("aggg",)))
     with pytest.raises(DiagramError, match="cannot place 'nothing'"):
-        deploy(town.cluster, Wish(traffic(), places={"nothing": "node1"}))
+        deploy(town.cluster, Deployment(yaml=traffic(), place={"nothing": "node1"}))
     for name in ("an odd name", "..", "x" * 201):  # nodes have folders for diagrams
         with pytest.raises(DiagramError, match="cannot be deployed"):
-            deploy(town.cluster, Wish(traffic(name)))
+            deploy(town.cluster, Deployment(yaml=traffic(name)))
     assert all(node.orders == [] for node in town.yard.nodes.values())
 
 
@@ -103,54 +104,54 @@ def test_what_does_not_type_is_refused_before_anything_is_started(town: Town) ->
     for node in town.yard.nodes.values():
         node.fail["check"] = ExpressionError("no column 'byte'", hint="did you mean 'bytes'?")
     with pytest.raises(ExpressionError, match="no column 'byte'"):
-        deploy(town.cluster, Wish(traffic()))
+        deploy(town.cluster, Deployment(yaml=traffic()))
     assert orders(town) == {"node1": [], "node2": [], "node3": []}
     assert town.catalog.layouts() == []
 
 
 def test_a_missing_node_is_refused_with_those_that_are_there(town: Town) -> None:
     with pytest.raises(MissingError) as missing:
-        deploy(town.cluster, Wish(traffic(), places={"per_source": "node4"}))
+        deploy(town.cluster, Deployment(yaml=traffic(), place={"per_source": "node4"}))
     assert missing.value.message == "there is no node 'node4' (nodes are node1, node2, node3)"
     town.beat("node1", "node3", seconds=60)
     with pytest.raises(AbsentError, match="node 'node2' has been silent for") as silent:
-        deploy(town.cluster, Wish(traffic(), places={"agg": "node2"}))
+        deploy(town.cluster, Deployment(yaml=traffic(), place={"agg": "node2"}))
     assert silent.value.hint == "start it again, or choose another"
     assert missing.value.hint == "start it, or choose one that is there"  # another number is no misspelling
     assert all(node.orders == [] for node in town.yard.nodes.values())
 
 
 def test_twice_under_one_name_is_refused_and_the_first_runs_on(town: Town) -> None:
-    deploy(town.cluster, Wish(traffic()))
+    deploy(town.cluster, Deployment(yaml=traffic()))
     before = orders(town)
     with pytest.raises(TakenError, match="there is a diagram 'traffic' already"):
-        deploy(town.cluster, Wish(traffic()))
+        deploy(town.cluster, Deployment(yaml=traffic()))
     assert orders(town) == before
 
 
 def test_one_that_replaces_another_begins_where_that_ended(town: Town) -> None:
     """Placed as if the old one were not there; the old one runs on until the new one is known to be sound."""
-    first = deploy(town.cluster, Wish(traffic(), pieces=3))
+    first = deploy(town.cluster, Deployment(yaml=traffic(), units=3))
     town.beat()
     before = orders(town)
     for node in town.yard.nodes.values():
         node.fail["check"] = ExpressionError("no column 'byte'")
     with pytest.raises(ExpressionError):
-        deploy(town.cluster, Wish(traffic(), replace=True))
+        deploy(town.cluster, Deployment(yaml=traffic(), replace=True))
     for node in town.yard.nodes.values():
         node.fail.clear()
     with pytest.raises(DiagramError):
-        deploy(town.cluster, Wish(traffic(), cuts=("nothing",), replace=True))
+        deploy(town.cluster, Deployment(yaml=traffic(), cut=("nothing",), replace=True))
     assert orders(town) == before
     assert town.catalog.layouts() == [first]
     queue = town.yard["node1"].queues["traffic/packets"]
-    second = deploy(town.cluster, Wish(traffic().replace("bytes > 10", "bytes > 20"), replace=True))
+    second = deploy(town.cluster, Deployment(yaml=traffic().replace("bytes > 10", "bytes > 20"), replace=True))
     assert [u.node for u in second.units] == ["node1"]
     assert "undeploy traffic" in orders(town)["node3"]
     assert {key for node in town.yard.nodes.values() for key in node.units} == {("traffic", "u1")}
     assert town.yard["node1"].queues["traffic/packets"] is not queue
     assert town.catalog.layouts() == [second]
-    assert deploy(town.cluster, Wish(traffic("new"), replace=True)).state == "running"  # nothing to replace
+    assert deploy(town.cluster, Deployment(yaml=traffic("new"), replace=True)).state == "running"  # nothing to replace
 
 
 def test_twice_at_the_same_time_one_is_refused(town: Town) -> None:
@@ -162,11 +163,11 @@ def test_twice_at_the_same_time_one_is_refused(town: Town) -> None:
 
     town.yard["node1"].before["check"] = hold
     done: list[object] = []
-    first = threading.Thread(target=lambda: done.append(deploy(town.cluster, Wish(traffic()))))
+    first = threading.Thread(target=lambda: done.append(deploy(town.cluster, Deployment(yaml=traffic()))))
     first.start()
     assert inside.wait(30)
     with pytest.raises(TakenError, match="is being deployed at this moment"):
-        deploy(town.cluster, Wish(traffic()))
+        deploy(town.cluster, Deployment(yaml=traffic()))
     go_on.set()
     first.join(30)
     assert len(done) == 1
@@ -174,26 +175,26 @@ def test_twice_at_the_same_time_one_is_refused(town: Town) -> None:
 
 def test_without_nodes_nothing_can_be_deployed(tmp_path: Path) -> None:
     with pytest.raises(AbsentError, match="no node to run on"):
-        deploy(Town(tmp_path / "catalog.sqlite").cluster, Wish(traffic()))
+        deploy(Town(tmp_path / "catalog.sqlite").cluster, Deployment(yaml=traffic()))
 
 
 def test_a_node_whose_spark_failed_gets_nothing(tmp_path: Path) -> None:
     town = Town(tmp_path / "catalog.sqlite", Yard(2))
     town.yard["node1"].spark = "failed"
     town.beat()
-    assert deploy(town.cluster, Wish(traffic())).units[0].node == "node2"
+    assert deploy(town.cluster, Deployment(yaml=traffic())).units[0].node == "node2"
     town.yard["node2"].spark = "failed"
     town.beat()
     with pytest.raises(AbsentError, match="no node has a Spark"):
-        deploy(town.cluster, Wish(traffic("other")))
+        deploy(town.cluster, Deployment(yaml=traffic("other")))
 
 
 def test_what_this_catalog_does_not_know_is_not_mistaken_for_ours(town: Town, tmp_path: Path) -> None:
-    deploy(town.cluster, Wish(traffic()))
+    deploy(town.cluster, Deployment(yaml=traffic()))
     fresh = Town(tmp_path / "other.sqlite", town.yard)
     fresh.beat()
     with pytest.raises(TakenError, match="node 'node1' runs a diagram 'traffic' that is not in this catalog"):
-        deploy(fresh.cluster, Wish(traffic()))
+        deploy(fresh.cluster, Deployment(yaml=traffic()))
     assert undeploy(fresh.cluster, "traffic") == set()
     assert town.yard["node1"].units == {}
 
@@ -207,17 +208,17 @@ def test_a_failed_order_takes_everything_back(town: Town, action: str, error: Bo
     town.yard["node2"].fail[action] = error
     places = {"packets": "node2", "big": "node1", "slim": "node2", "agg": "node3"}
     with pytest.raises(type(error), match=error.message):
-        deploy(town.cluster, Wish(traffic(), places=places))
+        deploy(town.cluster, Deployment(yaml=traffic(), place=places))
     assert all(node.units == {} and node.entries == {} for node in town.yard.nodes.values())
     assert town.catalog.layouts() == []
     town.yard["node2"].fail.clear()
-    assert deploy(town.cluster, Wish(traffic(), places=places)).state == "running"
+    assert deploy(town.cluster, Deployment(yaml=traffic(), place=places)).state == "running"
 
 
 def test_what_may_have_begun_is_taken_back_too(town: Town) -> None:
     town.yard["node2"].lose["start"] = WireError("did not answer in time")
     with pytest.raises(WireError):
-        deploy(town.cluster, Wish(traffic(), places={"packets": "node1", "agg": "node2"}))
+        deploy(town.cluster, Deployment(yaml=traffic(), place={"packets": "node1", "agg": "node2"}))
     assert town.yard["node2"].units == {}
 
 
@@ -226,12 +227,12 @@ def test_a_node_that_cannot_be_told_is_told_when_it_is_back(town: Town) -> None:
     node.lose["start"] = WireError("did not answer in time")
     node.fail["undeploy"] = WireError("cannot be reached")
     with pytest.raises(WireError, match="did not answer"):
-        deploy(town.cluster, Wish(traffic(), places={"agg": "node2"}))
+        deploy(town.cluster, Deployment(yaml=traffic(), place={"agg": "node2"}))
     assert list(node.units) == [("traffic", "u1")]
     assert town.catalog.owed() == {("node2", "traffic")}
     node.lose.clear()
     node.fail.clear()
-    layout = deploy(town.cluster, Wish(traffic(), places={"agg": "node2"}))  # told first, then given anew
+    layout = deploy(town.cluster, Deployment(yaml=traffic(), place={"agg": "node2"}))  # told first, then given anew
     assert node.orders[-3:] == ["undeploy traffic", "entry traffic/packets", "start traffic.u1"]
     assert layout.state == "running"
     assert town.catalog.owed() == set()
@@ -241,23 +242,23 @@ def test_a_node_that_cannot_be_told_is_told_when_it_is_back(town: Town) -> None:
 
 
 def test_undeploy_stops_it_everywhere(town: Town) -> None:
-    deploy(town.cluster, Wish(traffic(), pieces=3))
-    deploy(town.cluster, Wish(traffic("other")))
+    deploy(town.cluster, Deployment(yaml=traffic(), units=3))
+    deploy(town.cluster, Deployment(yaml=traffic("other")))
     assert undeploy(town.cluster, "traffic") == set()
     assert [layout.name for layout in town.catalog.layouts()] == ["other"]
     assert {key for node in town.yard.nodes.values() for key in node.units} == {("other", "u1")}
     with pytest.raises(MissingError, match=r"no diagram 'traffic' \(there are other\)"):
         undeploy(town.cluster, "traffic")
-    deploy(town.cluster, Wish(traffic()))
+    deploy(town.cluster, Deployment(yaml=traffic()))
 
 
 def test_undeploy_without_a_node_tells_it_later_even_under_the_same_name(town: Town) -> None:
-    deploy(town.cluster, Wish(traffic(), places={"agg": "node2"}))
+    deploy(town.cluster, Deployment(yaml=traffic(), place={"agg": "node2"}))
     town.yard.down.add("node2")
     for _ in range(4):
         town.beat()
     assert undeploy(town.cluster, "traffic") == {"node2"}
-    deploy(town.cluster, Wish(traffic(), places={"agg": "node1"}))
+    deploy(town.cluster, Deployment(yaml=traffic(), place={"agg": "node1"}))
     town.yard.down.clear()
     reconciler = Reconciler(town.cluster, town.clock, start=lambda _, work: work())
     for _ in range(4):
@@ -269,7 +270,7 @@ def test_undeploy_without_a_node_tells_it_later_even_under_the_same_name(town: T
 
 
 def test_what_a_killed_coordinator_was_deploying_is_taken_back(town: Town) -> None:
-    layout = deploy(town.cluster, Wish(traffic(), pieces=2))
+    layout = deploy(town.cluster, Deployment(yaml=traffic(), units=2))
     town.catalog.set_state("traffic", "deploying")  # as if it had been killed just before the end
     again = town.restart()
     take_up(again.cluster)
@@ -279,4 +280,4 @@ def test_what_a_killed_coordinator_was_deploying_is_taken_back(town: Town) -> No
         reconciler.step()
     assert again.catalog.layouts() == []
     assert all(node.units == {} and node.entries == {} for node in again.yard.nodes.values())
-    assert deploy(again.cluster, Wish(traffic(), pieces=2)).units == layout.units
+    assert deploy(again.cluster, Deployment(yaml=traffic(), units=2)).units == layout.units

@@ -37,7 +37,7 @@ PATHS = st.sampled_from(
         "/",
     ]
 )
-KEYS = st.sampled_from(["yaml", "cuts", "places", "pieces", "buckets", "node", "diagram", "v", "version", "units", "x"])
+KEYS = st.sampled_from(["yaml", "cut", "place", "units", "buckets", "node", "diagram", "v", "version", "units", "x"])
 BODIES = (
     st.binary(max_size=200)
     | JSON.map(lambda value: json.dumps(value).encode())

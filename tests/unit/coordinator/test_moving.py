@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from stand_ins import Town, give, packets, traffic
 
-from borealis.coordinator.deployment import Wish, deploy
+from borealis.coordinator.deployment import deploy
 from borealis.coordinator.http_errors import AbsentError, MissingError, TakenError
 from borealis.coordinator.moving import move
 from borealis.coordinator.reconcile import Reconciler
+from borealis.diagram.deployment import Deployment
 from borealis.errors import ClusterError, TrainError, WireError
 
 
@@ -18,7 +19,7 @@ from borealis.errors import ClusterError, TrainError, WireError
 def town(tmp_path: Path) -> Town:
     made = Town(tmp_path / "catalog.sqlite")
     made.beat()
-    deploy(made.cluster, Wish(traffic(), places={"big": "node1", "slim": "node1", "agg": "node2"}))
+    deploy(made.cluster, Deployment(yaml=traffic(), place={"big": "node1", "slim": "node1", "agg": "node2"}))
     made.beat()
     return made
 
@@ -52,7 +53,7 @@ def test_a_unit_moves_with_its_queue_and_its_readers_follow(town: Town) -> None:
 
 
 def test_a_unit_by_its_full_name(town: Town) -> None:
-    deploy(town.cluster, Wish(traffic("other")))
+    deploy(town.cluster, Deployment(yaml=traffic("other")))
     with pytest.raises(TakenError, match="several diagrams have a unit 'u1'") as several:
         move(town.cluster, "u1", "node3")
     assert several.value.hint == "say which: other/u1 or traffic/u1"

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from stand_ins import Town, Yard, traffic, two_sides
 
 from borealis.coordinator.backups import candidates, with_backups, with_peer
-from borealis.coordinator.demands import Demand
-from borealis.coordinator.deployment import Wish, deploy, undeploy, warnings
+from borealis.coordinator.deployment import deploy, undeploy, warnings
 from borealis.coordinator.http_errors import AbsentError, MissingError
 from borealis.coordinator.layout import EntryPlace, Layout, Shield, UnitPlace
 from borealis.coordinator.placement import Load
+from borealis.diagram.deployment import Deployment
 from borealis.errors import BorealisError, ClusterError, DiagramError
 
 PASSIVE, ACTIVE = Shield("passive", "precise"), Shield("active", "precise")
@@ -94,16 +94,24 @@ def test_state_behind_a_unit_that_repeats_is_warned_of(town: Town) -> None:
         "outputs:",
         "  sums: {aggregate: {from: both, by: [], size: 1 second, exprs: {n: count(*)}}}\noutputs:\n  sums: sums",
     )
-    asked = Demand("passive", "no-loss")
-    [warning] = warnings(deploy(town.cluster, Wish(yaml, cuts=("sums",), demand=asked)))
+    asked = {"ha": "passive", "guarantee": "no-loss"}
+    [warning] = warnings(deploy(town.cluster, Deployment(yaml=yaml, cut=("sums",), **asked)))
     assert "and 'sums' behind it counts them twice; with the guarantee 'precise'" in warning
-    for wish in (Wish(yaml, demand=asked), Wish(yaml, cuts=("sums",), demand=Demand("passive")), Wish(yaml, ("sums",))):
-        assert warnings(deploy(town.cluster, replace(wish, replace=True))) == []
+    for other in (asked, {"cut": ("sums",), "ha": "passive"}, {"cut": ("sums",)}):
+        wish = Deployment(yaml=yaml, replace=True, **other)
+        assert warnings(deploy(town.cluster, wish)) == []
 
 
 def test_both_sides_know_each_other_and_backups_come_first(town: Town) -> None:
-    demand = Demand("passive", "precise", interval="250 ms", ping="50 ms", misses=4, backups={"u1": "node2"})
-    layout = deploy(town.cluster, Wish(traffic(), places={"packets": "node1", "agg": "node1"}, demand=demand))
+    demand = {
+        "ha": "passive",
+        "guarantee": "precise",
+        "interval": "250 ms",
+        "ping": "50 ms",
+        "misses": 4,
+        "backup": {"u1": "node2"},
+    }
+    layout = deploy(town.cluster, Deployment(yaml=traffic(), place={"packets": "node1", "agg": "node1"}, **demand))
     assert [(u.node, u.backup, u.incarnation) for u in layout.units] == [("node1", "node2", 1)]
     assert [(e.node, e.backup, e.approach) for e in layout.entries] == [("node1", "node2", "mirror")]
     at = {name: node.address for name, node in town.yard.nodes.items()}
@@ -126,9 +134,7 @@ def test_both_sides_know_each_other_and_backups_come_first(town: Town) -> None:
 
 def test_an_active_standby_reads_under_a_name_of_its_own(town: Town) -> None:
     places = {"big": "node1", "slim": "node1", "agg": "node2"}
-    deploy(
-        town.cluster, Wish(traffic(), places=places, demand=Demand("active", backups={"u1": "node3", "u2": "node3"}))
-    )
+    deploy(town.cluster, Deployment(yaml=traffic(), place=places, ha="active", backup={"u1": "node3", "u2": "node3"}))
     assert [town.yard[n].units["traffic", "u2"].reader for n in ("node2", "node3")] == ["traffic.u2.1", "traffic.u2.2"]
     both = ["traffic.u2.1", "traffic.u2.2"]
     assert [town.yard[n].units["traffic", "u1"].readers for n in ("node1", "node3")] == [
@@ -138,7 +144,7 @@ def test_an_active_standby_reads_under_a_name_of_its_own(town: Town) -> None:
 
 
 def test_amnesia_mirrors_nothing(town: Town) -> None:
-    layout = deploy(town.cluster, Wish(traffic(), demand=Demand("amnesia")))
+    layout = deploy(town.cluster, Deployment(yaml=traffic(), ha="amnesia"))
     assert [(u.protection.approach, u.protection.guarantee) for u in layout.units if u.protection] == [
         ("amnesia", "gap")
     ]
@@ -148,7 +154,7 @@ def test_amnesia_mirrors_nothing(town: Town) -> None:
 
 
 def test_without_protection_all_is_as_it_was(town: Town) -> None:
-    layout = deploy(town.cluster, Wish(traffic()))
+    layout = deploy(town.cluster, Deployment(yaml=traffic()))
     order = town.yard["node1"].units["traffic", "u1"]
     assert (order.guard, order.epoch, order.reader, order.fallbacks) == (None, None, None, {})
     assert (layout.epoch, layout.units[0].backup, layout.entries[0].backup) == ("", None, None)
@@ -156,25 +162,25 @@ def test_without_protection_all_is_as_it_was(town: Town) -> None:
 
 def test_the_file_says_it_and_the_command_line_wins(town: Town) -> None:
     yaml = traffic() + "protection: {approach: passive, checkpoint_interval: 100 ms, ping: 30 ms}\n"
-    [written] = deploy(town.cluster, Wish(yaml)).units
+    [written] = deploy(town.cluster, Deployment(yaml=yaml)).units
     assert written.protection == Shield("passive", "precise", 100.0, 30.0)
     undeploy(town.cluster, "traffic")
     town.beat()
-    [other] = deploy(town.cluster, Wish(yaml, demand=Demand("upstream-backup", "no-loss"))).units
+    [other] = deploy(town.cluster, Deployment(yaml=yaml, ha="upstream-backup", guarantee="no-loss")).units
     assert other.protection == Shield("upstream-backup", "no-loss", 100.0, 30.0)
     undeploy(town.cluster, "traffic")
     town.beat()
-    [none] = deploy(town.cluster, Wish(yaml, demand=Demand("none"))).units
+    [none] = deploy(town.cluster, Deployment(yaml=yaml, ha="none")).units
     assert none.protection is None
 
 
 def test_a_layout_with_protection_comes_back_as_it_was(town: Town) -> None:
-    made = deploy(town.cluster, Wish(two_sides(), cuts=("both",), demand=Demand("active")))
+    made = deploy(town.cluster, Deployment(yaml=two_sides(), cut=("both",), ha="active"))
     assert town.restart().catalog.layouts() == [made]
 
 
 def test_undeploy_reaches_standbys_and_peers(town: Town) -> None:
-    deploy(town.cluster, Wish(traffic(), demand=Demand("passive")))
+    deploy(town.cluster, Deployment(yaml=traffic(), ha="passive"))
     assert undeploy(town.cluster, "traffic") == set()
     assert all(not (n.units or n.entries or n.mirrors or n.guarded) for n in town.yard.nodes.values())
 
@@ -185,22 +191,22 @@ def test_undeploy_reaches_standbys_and_peers(town: Town) -> None:
 @pytest.mark.parametrize(
     ("demand", "kind", "says"),
     [
-        (Demand("amnesia", "precise"), DiagramError, "amnesia"),
-        (Demand("pasive"), DiagramError, "no approach 'pasive'"),
-        (Demand("passive", "exact"), DiagramError, "no guarantee 'exact'"),
-        (Demand(guarantee="precise"), DiagramError, "a guarantee is asked for, but nothing is protected"),
-        (Demand(backups={"u1": "node2"}), DiagramError, "a backup is asked for, but nothing is protected"),
-        (Demand("amnesia", interval="1 second"), DiagramError, "an interval makes no sense with 'amnesia'"),
-        (Demand("passive", interval="0 ms"), DiagramError, "more than zero"),
-        (Demand("passive", without_backup="never"), DiagramError, "without_backup"),
-        (Demand("passive", backups={"u7": "node2"}), MissingError, "there is no unit 'u7'"),
+        ({"ha": "amnesia", "guarantee": "precise"}, DiagramError, "amnesia"),
+        ({"ha": "pasive"}, DiagramError, "no approach 'pasive'"),
+        ({"ha": "passive", "guarantee": "exact"}, DiagramError, "no guarantee 'exact'"),
+        ({"guarantee": "precise"}, DiagramError, "a guarantee is asked for, but nothing is protected"),
+        ({"backup": {"u1": "node2"}}, DiagramError, "a backup is asked for, but nothing is protected"),
+        ({"ha": "amnesia", "interval": "1 second"}, DiagramError, "an interval makes no sense with 'amnesia'"),
+        ({"ha": "passive", "interval": "0 ms"}, DiagramError, "more than zero"),
+        ({"ha": "passive", "without_backup": "never"}, DiagramError, "without_backup"),
+        ({"ha": "passive", "backup": {"u7": "node2"}}, MissingError, "there is no unit 'u7'"),
     ],
 )
 def test_what_cannot_be_given_is_refused_before_anything_is_started(
-    town: Town, demand: Demand, kind: type[BorealisError], says: str
+    town: Town, demand: dict[str, Any], kind: type[BorealisError], says: str
 ) -> None:
     with pytest.raises(kind, match=says):
-        deploy(town.cluster, Wish(traffic(), demand=demand))
+        deploy(town.cluster, Deployment(yaml=traffic(), **demand))
     assert all(node.orders == [] for node in town.yard.nodes.values())
     assert town.catalog.layouts() == []
 
@@ -209,9 +215,9 @@ def test_no_second_node_is_refused_or_taken_as_the_user_says(tmp_path: Path) -> 
     town = Town(tmp_path / "catalog.sqlite", Yard(1))
     town.beat()
     with pytest.raises(AbsentError, match=r"unit 'u1' shall have a backup \(passive\), and only one node is alive"):
-        deploy(town.cluster, Wish(traffic(), demand=Demand("passive")))
+        deploy(town.cluster, Deployment(yaml=traffic(), ha="passive"))
     assert town.yard["node1"].orders == []
-    layout = deploy(town.cluster, Wish(traffic(), demand=Demand("passive", without_backup="degrade")))
+    layout = deploy(town.cluster, Deployment(yaml=traffic(), ha="passive", without_backup="degrade"))
     assert (layout.units[0].backup, layout.entries[0].backup) == (None, None)
     guard = town.yard["node1"].units["traffic", "u1"].guard
     assert guard is not None

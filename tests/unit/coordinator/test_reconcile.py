@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from stand_ins import Town, traffic
 
-from borealis.coordinator.deployment import Wish, deploy
+from borealis.coordinator.deployment import deploy
 from borealis.coordinator.reconcile import Reconciler
+from borealis.diagram.deployment import Deployment
 from borealis.errors import StateError
 
 
@@ -36,7 +37,7 @@ class Kept(Town):
 def town(tmp_path: Path) -> Kept:
     made = Kept(tmp_path / "catalog.sqlite")
     made.beat()
-    deploy(made.cluster, Wish(traffic(), places={"big": "node1", "slim": "node1", "agg": "node2"}))
+    deploy(made.cluster, Deployment(yaml=traffic(), place={"big": "node1", "slim": "node1", "agg": "node2"}))
     return made
 
 

@@ -80,7 +80,7 @@ def problem(answer: Response, status: int, kind: str) -> Problem:
 
 
 def test_deploy_look_and_undeploy(town: Rest) -> None:
-    made = town.deploy(pieces=3, buckets=2)
+    made = town.deploy(units=3, buckets=2)
     assert made.status_code == 201
     assert made.json()["units"] == {"u1": "node1", "u2": "node2", "u3": "node3"}
     assert town.yard["node1"].units["traffic", "u1"].buckets == 2
@@ -111,10 +111,10 @@ def test_yaml_may_be_sent_as_it_is(town: Rest) -> None:
 
 def test_refused_deployments(town: Rest) -> None:
     assert problem(town.deploy("nothing"), 400, "DiagramError").message == "not a diagram"
-    assert "node9" in problem(town.deploy(places={"agg": "node9"}), 404, "ClusterError").message
-    problem(town.deploy(cuts=["nothing"]), 400, "DiagramError")
-    problem(town.deploy(pieces=0), 400, "WireError")
-    assert "cut: Extra inputs" in problem(town.deploy(cut=["agg"]), 400, "WireError").message
+    assert "node9" in problem(town.deploy(place={"agg": "node9"}), 404, "ClusterError").message
+    problem(town.deploy(cut=["nothing"]), 400, "DiagramError")
+    problem(town.deploy(units=0), 400, "WireError")
+    assert "cuts: Extra inputs" in problem(town.deploy(cuts=["agg"]), 400, "WireError").message
     bad = town.http.post("/v1/diagrams", content=b"{")
     problem(bad, 400, "WireError")
     town.yard["node1"].fail["check"] = ExpressionError("no column 'byte'", hint="did you mean 'bytes'?")
@@ -206,7 +206,7 @@ def test_a_node_can_be_told_to_go(town: Rest) -> None:
 
 
 def test_locate(town: Rest) -> None:
-    town.deploy(places={"packets": "node2"})
+    town.deploy(place={"packets": "node2"})
     for name in ("packets", "traffic/packets"):
         found = town.http.get("/v1/locate", params={"stream": name}).json()
         assert found == {
@@ -304,7 +304,7 @@ def test_status_names_the_node_whose_disk_is_full(town: Rest) -> None:
 
 
 def test_status_of_what_is_lost_failed_awaited_or_unknown(town: Rest, tmp_path: Path) -> None:
-    town.deploy(pieces=3)
+    town.deploy(units=3)
     town.beat()
     town.yard["node2"].states["traffic", "u2"] = "failed"
     town.yard.down.add("node3")
@@ -351,7 +351,7 @@ def test_the_front_says_what_is_where_and_it_is_there(town: Rest) -> None:
 
 def test_figures_of_the_whole_cluster(town: Rest) -> None:
     """Those of each node with its name; a node that is dead has none but that it is."""
-    town.deploy(pieces=2, places={"packets": "node1"})
+    town.deploy(units=2, place={"packets": "node1"})
     town.beat()
     [unit, *_] = town.http.get("/v1/status").json()["units"]
     town.beat("node1", "node2", seconds=DEAD_AFTER_SECONDS)

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from stand_ins import Town, Yard, traffic
 
-from borealis.coordinator.demands import Demand
-from borealis.coordinator.deployment import Wish, deploy
+from borealis.coordinator.deployment import deploy
 from borealis.coordinator.http_errors import TakenError
 from borealis.coordinator.layout import EntryPlace, UnitPlace
 from borealis.coordinator.moving import move
 from borealis.coordinator.protecting import claim
 from borealis.coordinator.reconcile import Reconciler
 from borealis.coordinator.status import status_view
+from borealis.diagram.deployment import Deployment
 from borealis.errors import WireError
 from borealis.wire.messages import Claim, Takeover
 
@@ -64,8 +64,8 @@ class Guarded(Town):
 def made(path: Path, nodes: int = 3, approach: str = "passive") -> Guarded:
     town = Guarded(path / "catalog.sqlite", Yard(nodes))
     town.beat()
-    demand = Demand(approach, backups={"u1": "node2"})
-    deploy(town.cluster, Wish(traffic(), places={"packets": "node1", "agg": "node1"}, demand=demand))
+    demand = {"ha": approach, "backup": {"u1": "node2"}}
+    deploy(town.cluster, Deployment(yaml=traffic(), place={"packets": "node1", "agg": "node1"}, **demand))
     town.beat()
     return town
 

@@ -1,0 +1,76 @@
+"""A diagram, and how it shall run on a cluster: in the same words on the command line, in Python and over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, TypedDict
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from borealis.errors import DiagramError
+
+MOST = 1024  # units, buckets
+
+
+class DeployOptions(TypedDict, total=False):
+    """What may be said beside the diagram; see `Deployment`."""
+
+    cut: Collection[str]
+    place: Mapping[str, str]
+    units: int | None
+    buckets: int
+    ha: str | None
+    guarantee: str | None
+    interval: str | None
+    ping: str | None
+    misses: int | None
+    without_backup: str | None
+    backup: Mapping[str, str]
+    replace: bool
+
+
+class Deployment(BaseModel):
+    """What to deploy, and how. What is None is as the diagram says, or as it is by default."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    yaml: str = Field(description="the diagram")
+    cut: tuple[str, ...] = Field(default=(), description="boxes before which to cut")
+    place: dict[str, str] = Field(default={}, description="inputs, boxes or outputs to the nodes they shall be on")
+    units: int = Field(default=1, ge=1, le=MOST, description="cut each connected part into about so many")
+    buckets: int = Field(default=1, ge=1, le=MOST, description="into which each stateful box splits its state")
+    ha: str | None = Field(default=None, description="none, amnesia, passive, active or upstream-backup, for all units")
+    guarantee: str | None = Field(default=None, description="gap, no-loss or precise, for all units")
+    interval: str | None = Field(default=None, description="between checkpoints or trimming messages, as '500 ms'")
+    ping: str | None = Field(default=None, description="between two pings of a primary, as '100 ms'")
+    misses: int | None = Field(default=None, ge=1, description="pings in a row until it is held to be dead")
+    without_backup: str | None = Field(default=None, description="refuse or degrade, where no node is left")
+    backup: dict[str, str] = Field(default={}, description="units to the nodes their backups shall be on")
+    replace: bool = Field(default=False, description="end what runs under its name first, with its state and streams")
+
+    @classmethod
+    def of(cls, yaml: str, options: DeployOptions) -> Deployment:
+        """With options as a program gives them; a DiagramError says what is wrong with one.
+
+        >>> Deployment.of("name: d", {"ha": "passive", "units": None}).ha
+        'passive'
+        >>> Deployment.of("name: d", {"units": 0})
+        Traceback (most recent call last):
+        borealis.errors.DiagramError: units=0: Input should be greater than or equal to 1
+        """
+        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        if "cut" in given:
+            given["cut"] = tuple(given["cut"])
+        for name in ("place", "backup"):
+            if name in given:
+                given[name] = dict(given[name])
+        try:
+            return cls(yaml=yaml, **given)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise DiagramError(f"{where}={first['input']!r}: {first['msg']}") from None
+
+    def to_json(self) -> dict[str, Any]:
+        """What is not as it is by default."""
+        return self.model_dump(mode="json", exclude_defaults=True)
