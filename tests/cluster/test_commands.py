@@ -136,8 +136,8 @@ def test_what_is_refused(city: City) -> None:
 
 def test_a_node_of_another_version_is_refused(city: City) -> None:
     code = (
-        "import borealis, sys\n"
-        "borealis.__version__ = '9.9.9'\n"
+        "import borealis.version, sys\n"
+        "borealis.version.__version__ = '9.9.9'\n"
         "from borealis.cli import main\n"
         f"sys.argv = ['borealis', 'node', '--name', 'newer', '--coordinator', '{city.record()['coordinator']}']\n"
         "sys.exit(main())\n"
