@@ -32,7 +32,7 @@ def diagram() -> Diagram:
     packets = d.input("packets", "ts TIMESTAMP, src STRING")
     counted = packets.aggregate(by="src", over=window("100 ms"), n="count(*)", name="counted")
     counted.output("per_source")
-    d.protect(approach="passive", guarantee="precise", checkpoint_interval="200 ms")
+    d.protect(ha="passive", guarantee="precise", interval="200 ms")
     return d
 
 

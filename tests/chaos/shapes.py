@@ -258,7 +258,7 @@ def text(group: str, name: str, approach: str, guarantee: str) -> str:
     for place, words in (("@write", WRITE), ("@read", READ), ("@database", database_of(name))):
         boxes = boxes.replace(place, words)
     outputs = "".join(f"  {output}: {arrow}\n" for output, arrow in one.outputs.items())
-    protection = f"protection: {{approach: {approach}, guarantee: {guarantee}, patience: 3 seconds}}\n"
+    protection = f"protection: {{ha: {approach}, guarantee: {guarantee}, patience: 3 seconds}}\n"
     return f"borealis: 1\nname: {name}\ninputs:\n{inputs}boxes:\n{boxes}outputs:\n{outputs}{protection}"
 
 

@@ -76,7 +76,7 @@ def _unit(spec: Spec, piece: Piece, found: Protection | None) -> dict[str, Any]:
 def _asked(protection: Protection | None, classified: Classified) -> dict[str, Any]:
     if protection is None:
         return {"approach": "none", "guarantee": None, "recovery_type": None} | _outcome(None, classified)
-    approach = protection.approach
+    approach = protection.ha
     return {
         "approach": approach,
         "guarantee": protection.guarantee,
@@ -85,7 +85,7 @@ def _asked(protection: Protection | None, classified: Classified) -> dict[str, A
 
 
 def _approach(approach: str, classified: Classified) -> dict[str, Any]:
-    outcomes = {g: _outcome(Protection(approach=approach, guarantee=g), classified) for g in GUARANTEES}
+    outcomes = {g: _outcome(Protection(ha=approach, guarantee=g), classified) for g in GUARANTEES}
     return {"recovery_type": recovery_type(approach, classified.kind), "guarantees": outcomes}
 
 

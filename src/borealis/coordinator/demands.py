@@ -9,7 +9,7 @@ from borealis.coordinator.http_errors import AbsentError
 from borealis.coordinator.layout import Mirroring, Shield, UnitPlace
 from borealis.diagram.cut import Piece
 from borealis.diagram.deployment import Deployment
-from borealis.diagram.protection import INTERVALS, Protection, chosen, protection_of
+from borealis.diagram.protection import Protection, chosen, protection_of
 from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError
 from borealis.ha.classes import classify
@@ -25,7 +25,7 @@ def protections(spec: Spec, pieces: Sequence[Piece], demand: Deployment) -> dict
         protection = demanded(protection_of(spec, piece.boxes), demand)
         if protection is not None:
             refuse(protection, classify(spec, piece))
-            protection = None if protection.approach == "none" else protection
+            protection = None if protection.ha == "none" else protection
         found[piece.name] = protection
     if not any(found.values()):
         _refuse_idle(demand)
@@ -34,21 +34,16 @@ def protections(spec: Spec, pieces: Sequence[Piece], demand: Deployment) -> dict
 
 def demanded(written: Protection | None, demand: Deployment) -> Protection | None:
     """What the file says of a unit, with what is demanded of all units over it."""
-    approach = demand.ha or (written.approach if written is not None else None)
-    if approach is None:
+    if demand.ha is None and written is None:
         return None
-    options = {"ping": demand.ping, "misses": demand.misses, "without_backup": demand.without_backup}
-    if demand.interval is not None:
-        if approach not in INTERVALS:
-            raise DiagramError(f"an interval makes no sense with '{approach}'", hint="it sends nothing to its backup")
-        options[INTERVALS[approach]] = demand.interval
-    return chosen(written, demand.ha, demand.guarantee, **options)
+    names = ("interval", "ping", "misses", "without_backup")
+    return chosen(written, demand.ha, demand.guarantee, **{name: getattr(demand, name) for name in names})
 
 
 def shield(protection: Protection) -> Shield:
     """In the units of the wire."""
     return Shield(
-        protection.approach,  # type: ignore[arg-type]
+        protection.ha,  # type: ignore[arg-type]
         protection.guarantee,  # type: ignore[arg-type]
         protection.interval_us / US_PER_MS,
         protection.ping_us / US_PER_MS,
@@ -59,7 +54,7 @@ def shield(protection: Protection) -> Shield:
 
 def mirroring(protected: Sequence[Protection | None]) -> Mirroring | None:
     """How the entry points of a diagram are protected: as its units need it."""
-    approaches = {p.approach for p in protected if p is not None}
+    approaches = {p.ha for p in protected if p is not None}
     if not approaches:
         return None
     return "amnesia" if approaches == {"amnesia"} else "mirror"
@@ -72,7 +67,7 @@ def refuse_lonely(units: Sequence[UnitPlace], protected: Mapping[str, Protection
         if protection is not None and unit.backup is None and protection.without_backup == "refuse":
             there = "no node is" if not alive else "only one node is" if alive == 1 else "no other able node is"
             raise AbsentError(
-                f"unit '{unit.unit}' shall have a backup ({protection.approach}), and {there} alive",
+                f"unit '{unit.unit}' shall have a backup ({protection.ha}), and {there} alive",
                 hint="start another node, or take it without for now: --without-backup degrade",
             )
 

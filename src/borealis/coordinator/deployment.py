@@ -63,7 +63,7 @@ def warnings(layout: Layout) -> list[str]:
     """What its user should know although all of it runs."""
     pieces = [Piece(name=u.unit, boxes=u.boxes, reads=u.reads, gives=u.gives) for u in layout.units]
     shields = {unit.unit: unit.protection for unit in layout.units if unit.protection is not None}
-    protected = {n: Protection(approach=s.approach, guarantee=s.guarantee) for n, s in shields.items()}
+    protected = {n: Protection(ha=s.approach, guarantee=s.guarantee) for n, s in shields.items()}
     return behind.warnings(Spec.from_yaml(layout.yaml), pieces, protected)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from html import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from borealis.diagram import drawing, passes
 from borealis.diagram.boxes.aggregate import Aggregate
@@ -23,7 +23,7 @@ from borealis.diagram.boxes.sql_read import SqlRead
 from borealis.diagram.boxes.sql_write import BAD, SqlWrite
 from borealis.diagram.boxes.union import Union
 from borealis.diagram.durations import CountWindow, Window, show, window
-from borealis.diagram.protection import ALL, Protection
+from borealis.diagram.protection import ALL, Protection, ProtectOptions
 from borealis.diagram.spec import LATE, SIDE, Input, Output, Spec, Unit, origin
 from borealis.diagram.statements import DATABASE, GIVE_UP
 from borealis.errors import DiagramError, did_you_mean
@@ -124,13 +124,13 @@ class Diagram:
         self._grow(boxes=(*self.spec.boxes, box))
         return Stream(self, box.name)
 
-    def protect(self, box: str = ALL, **how: Any) -> None:
+    def protect(self, box: str = ALL, **how: Unpack[ProtectOptions]) -> None:
         """Protect, in a cluster, the unit of a box, or all units of which no box is named; see `Protection`.
 
         >>> d = Diagram("traffic")
         >>> d.input("packets", "ts TIMESTAMP").filter("true", name="every").output("all_of_them")
-        >>> d.protect(approach="passive", guarantee="precise")
-        >>> d.protect("every", approach="upstream-backup", trim_interval="50 ms")
+        >>> d.protect(ha="passive", guarantee="precise")
+        >>> d.protect("every", ha="upstream-backup", interval="50 ms")
         """
         before = tuple(p for p in self.spec.protection if p.name != box)
         self._grow(protection=(*before, Protection(name=box, **how)))
@@ -456,7 +456,7 @@ class Stream:
             raise DiagramError(f"'{self.source}' has no late tuples", hint="only an input has: take .late from it")
         return Stream(self.diagram, self.source + LATE)
 
-    def protect(self, **how: Any) -> Stream:
+    def protect(self, **how: Unpack[ProtectOptions]) -> Stream:
         """Protect the unit of the box that this stream comes from; the same stream again."""
         self.diagram.protect(origin(self.source), **how)
         return self

@@ -1,9 +1,11 @@
 """Protection: what a unit's boxes have against the death of their node, and what their readers are promised then.
 
-    protection: {approach: passive}                      # for all units
+    protection: {ha: passive}                            # for all units
     protection:                                          # or by box, and `all` for the rest
-      all: {approach: passive}
-      per_source: {approach: upstream-backup, guarantee: no-loss, trim_interval: 50 ms}
+      all: {ha: passive}
+      per_source: {ha: upstream-backup, guarantee: no-loss, interval: 50 ms}
+
+The words are those of `borealis deploy` and of `Client.deploy`.
 
 Whether an approach can keep what is asked of it depends on the boxes: `ha/offers.py` knows.
 """
@@ -11,7 +13,7 @@ Whether an approach can keep what is asked of it depends on the boxes: `ha/offer
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Required, TypedDict, get_args
 
 from pydantic import Field, model_validator
 
@@ -29,9 +31,19 @@ APPROACHES: tuple[str, ...] = get_args(Approach)
 GUARANTEES: tuple[str, ...] = get_args(Guarantee)
 
 ALL = "all"  # the name under which those units are protected of which no box is named
-CHECKPOINT_INTERVAL = "500 ms"
-TRIM_INTERVAL = "100 ms"
-INTERVALS = {"passive": "checkpoint_interval", "active": "trim_interval", "upstream-backup": "trim_interval"}
+INTERVALS = {"passive": "500 ms", "active": "100 ms", "upstream-backup": "100 ms"}  # between messages to the backup
+
+
+class ProtectOptions(TypedDict, total=False):
+    """What may be said of a protection; see `Protection`."""
+
+    ha: Required[str]
+    guarantee: str
+    interval: str
+    ping: str
+    misses: int
+    patience: str
+    without_backup: str
 
 
 class Protection(Frozen):
@@ -40,10 +52,9 @@ class Protection(Frozen):
     noun: ClassVar[str] = "protection"
 
     name: str = ALL
-    approach: Approach = Field(description=f"approaches are {', '.join(APPROACHES)}")
+    ha: Approach = Field(description=f"approaches are {', '.join(APPROACHES)}")
     guarantee: Guarantee | None = Field(default=None, description=f"guarantees are {', '.join(GUARANTEES)}")
-    checkpoint_interval: Duration | None = None  # passive: between two checkpoints
-    trim_interval: Duration | None = None  # active, upstream-backup: between two messages about what can be let go
+    interval: Duration | None = None  # between two checkpoints (passive), or two messages about what can be let go
     ping: Duration = "100 milliseconds"
     misses: int = Field(default=3, description="give a whole number, such as misses: 3")  # pings until it is dead
     patience: Duration = (
@@ -60,29 +71,27 @@ class Protection(Frozen):
         """What is left out follows from the approach."""
         if not isinstance(fields, dict):
             return fields
-        approach = fields.get("approach")
-        for field, known in (("approach", APPROACHES), ("guarantee", GUARANTEES)):
-            value = fields.get(field)
+        approach = fields.get("ha")
+        for noun, value, known in (
+            ("approach", approach, APPROACHES),
+            ("guarantee", fields.get("guarantee"), GUARANTEES),
+        ):
             if isinstance(value, str) and value not in known:
                 hint = did_you_mean(value, known) or f"there are {', '.join(known)}"
-                raise DiagramError(f"no {field} '{value}'", hint=hint)
+                raise DiagramError(f"no {noun} '{value}'", hint=hint)
         given = {k: v for k, v in fields.items() if v is not None}
         defaults: dict[str, Any] = {}
         if approach not in (None, "none"):
             defaults["guarantee"] = "gap" if approach == "amnesia" else "precise"
         if approach in INTERVALS:
-            mine = INTERVALS[approach]
-            defaults[mine] = CHECKPOINT_INTERVAL if mine == "checkpoint_interval" else TRIM_INTERVAL
+            defaults["interval"] = INTERVALS[approach]
         return defaults | given
 
     @model_validator(mode="after")
     def _check(self) -> Protection:
-        mine = INTERVALS.get(self.approach)
-        for field in ("checkpoint_interval", "trim_interval"):
-            if field != mine and getattr(self, field) is not None:
-                hint = f"it has a {mine}" if mine else "leave it out"
-                raise DiagramError(f"{self.approach} has no {field}", hint=hint)
-        for field in ("checkpoint_interval", "trim_interval", "ping", "patience"):
+        if self.interval is not None and self.ha not in INTERVALS:
+            raise DiagramError(f"an interval makes no sense with '{self.ha}'", hint="it sends nothing to its backup")
+        for field in ("interval", "ping", "patience"):
             if getattr(self, field) is not None and parse(getattr(self, field)) == 0:
                 raise DiagramError(f"'{field}' must be more than zero", hint="give some time, such as '100 ms'")
         if self.misses < 1:
@@ -92,7 +101,7 @@ class Protection(Frozen):
     @property
     def interval_us(self) -> int:
         """The interval that applies: between checkpoints, or between messages about what can be let go."""
-        return parse(self.checkpoint_interval or self.trim_interval or TRIM_INTERVAL)
+        return parse(self.interval or INTERVALS["active"])
 
     @property
     def ping_us(self) -> int:
@@ -106,10 +115,10 @@ class Protection(Frozen):
 
     def plain(self) -> dict[str, Any]:
         """It as the YAML form has it; what follows from the approach is left out."""
-        usual = Protection(approach=self.approach)
-        body: dict[str, Any] = {"approach": self.approach}
+        usual = Protection(ha=self.ha)
+        body: dict[str, Any] = {"ha": self.ha}
         for field in type(self).model_fields:
-            if field not in ("name", "approach") and getattr(self, field) != getattr(usual, field):
+            if field not in ("name", "ha") and getattr(self, field) != getattr(usual, field):
                 body[field] = str(getattr(self, field))
         return body
 
@@ -134,24 +143,24 @@ def protection_of(spec: Spec, boxes: Collection[str]) -> Protection | None:
 
 
 def chosen(
-    found: Protection | None, approach: str | None = None, guarantee: str | None = None, **options: Any
+    found: Protection | None, ha: str | None = None, guarantee: str | None = None, **options: Any
 ) -> Protection | None:
     """What the diagram says, with what the user says at deployment over it.
 
     With another approach, only what does not depend on the approach is kept. Options that are None are not said.
     """
-    said = {"approach": approach, "guarantee": guarantee} | options
+    said = {"ha": ha, "guarantee": guarantee} | options
     said = {k: v for k, v in said.items() if v is not None}
     if found is None:
         return _if_any(Protection(**said)) if said else None
     kept = {k: getattr(found, k) for k in type(found).model_fields}
-    if approach not in (None, found.approach):
-        kept |= dict.fromkeys(("guarantee", "checkpoint_interval", "trim_interval"))
+    if ha not in (None, found.ha):
+        kept |= dict.fromkeys(("guarantee", "interval"))
     return _if_any(Protection(**(kept | said)))
 
 
 def _if_any(found: Protection | None) -> Protection | None:
-    return None if found is None or (found.approach == "none" and found.guarantee is None) else found
+    return None if found is None or (found.ha == "none" and found.guarantee is None) else found
 
 
 def check_names(
@@ -172,17 +181,17 @@ def check_names(
 def read(body: Any) -> tuple[Protection, ...]:
     """From the YAML form: one mapping with an approach, or one for each name."""
     if not isinstance(body, dict):
-        raise DiagramError(f"'protection' must say an approach, not {brief(body)}", hint="write {approach: passive}")
-    if isinstance(body.get("approach"), str):
+        raise DiagramError(f"'protection' must say an approach, not {brief(body)}", hint="write {ha: passive}")
+    if isinstance(body.get("ha"), str):
         body = {ALL: body}
     found = []
     for name, fields in body.items():
         if not isinstance(fields, dict):
             known = [field for field in Protection.model_fields if field != "name"]
-            hint = did_you_mean(name, known) if name not in known else "say its approach: {approach: passive}"
+            hint = did_you_mean(name, known) if name not in known else "say its approach: {ha: passive}"
             raise DiagramError(
                 f"protection '{name}' must say an approach, not {brief(fields)}",
-                hint=hint or "write {approach: passive}",
+                hint=hint or "write {ha: passive}",
             )
         if "name" in fields:
             raise DiagramError(f"protection '{name}': unknown key 'name'", hint="the name is the key it stands under")

@@ -45,13 +45,13 @@ def recovery_type(approach: str, kind: str) -> str:
 
 def given(protection: Protection | None, classified: Classified) -> Offer:
     """What is promised; `refuse` says whether it can be."""
-    if protection is None or protection.approach == "none":
+    if protection is None or protection.ha == "none":
         return Offer("none", "nothing takes over: the unit and its state are gone")
-    if protection.approach == "amnesia":
+    if protection.ha == "amnesia":
         return Offer("gap", "the backup begins with nothing, at what is newest; ids jump, so that readers know")
-    least = recovery_type(protection.approach, classified.kind)
+    least = recovery_type(protection.ha, classified.kind)
     if protection.guarantee == "precise":
-        return Offer("precise", _precisely(protection.approach, classified))
+        return Offer("precise", _precisely(protection.ha, classified))
     if protection.guarantee == "gap":
         return Offer("gap", f"no more is asked; as a rule it is {least}")
     if least == "divergent":
@@ -70,7 +70,7 @@ def refuse(protection: Protection | None, classified: Classified) -> None:
     """Raise a DiagramError, with the reason, if what is asked of an approach cannot be given for such a unit."""
     if protection is None or protection.guarantee is None:
         return
-    approach, guarantee = protection.approach, protection.guarantee
+    approach, guarantee = protection.ha, protection.guarantee
     if approach == "none":
         raise protection.wrong(f"'{guarantee}' without an approach", "choose one, or leave the guarantee out")
     if approach == "amnesia" and guarantee != "gap":
@@ -103,4 +103,4 @@ def _refuse_rebuilding(protection: Protection, classified: Classified) -> None:
 
 
 def _impossible(protection: Protection, reason: str, hint: str) -> DiagramError:
-    return protection.wrong(f"{protection.approach} cannot give '{protection.guarantee}': {reason}", hint)
+    return protection.wrong(f"{protection.ha} cannot give '{protection.guarantee}': {reason}", hint)

@@ -131,11 +131,11 @@ def test_windows_of_time_can_be_built_again_and_counts_cannot(over: Window | Cou
     assert found.reach == {"s": None if counted else 10 * SECOND}
     assert ("counted from the first tuple" if counted else "aligned to the clock") in found.why["g"][1]
     for approach in ("passive", "active"):
-        asked = Protection(approach=approach, guarantee="precise")
+        asked = Protection(ha=approach, guarantee="precise")
         refuse(asked, found)
         assert given(asked, found).recovery == "precise"
     for guarantee, reason in (("precise", "windows of g would be aligned"), ("no-loss", "all that ever came from s")):
-        asked = Protection(approach="upstream-backup", guarantee=guarantee)
+        asked = Protection(ha="upstream-backup", guarantee=guarantee)
         if counted:
             with pytest.raises(DiagramError, match=reason):
                 refuse(asked, found)

@@ -77,5 +77,5 @@ def test_a_branch_that_nobody_reads_is_no_fault_but_a_route_is() -> None:
 
 def test_protecting_a_branch_protects_its_box() -> None:
     stream = events()
-    stream.route(urgent="sev > 7").urgent.protect(approach="passive").output("now")
+    stream.route(urgent="sev > 7").urgent.protect(ha="passive").output("now")
     assert [p.name for p in stream.diagram.spec.protection] == ["route_1"]

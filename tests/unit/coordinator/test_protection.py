@@ -161,7 +161,7 @@ def test_without_protection_all_is_as_it_was(town: Town) -> None:
 
 
 def test_the_file_says_it_and_the_command_line_wins(town: Town) -> None:
-    yaml = traffic() + "protection: {approach: passive, checkpoint_interval: 100 ms, ping: 30 ms}\n"
+    yaml = traffic() + "protection: {ha: passive, interval: 100 ms, ping: 30 ms}\n"
     [written] = deploy(town.cluster, Deployment(yaml=yaml)).units
     assert written.protection == Shield("passive", "precise", 100.0, 30.0)
     undeploy(town.cluster, "traffic")

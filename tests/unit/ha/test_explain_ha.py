@@ -111,7 +111,7 @@ def test_what_the_file_says_counts_unless_the_command_says_more(
 ) -> None:
     d = Diagram("fork")
     a = d.input("a", "ts TIMESTAMP, k INT")
-    a.filter("k > 0", name="some").protect(approach="active", guarantee="no-loss").output("one")
+    a.filter("k > 0", name="some").protect(ha="active", guarantee="no-loss").output("one")
     a.filter("k > 1", name="more").output("two")
     path = tmp_path / "fork.yaml"
     d.save(path)

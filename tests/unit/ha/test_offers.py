@@ -12,7 +12,7 @@ from borealis.ha.offers import given, recovery_type, refuse
 
 
 def asked(approach: str, guarantee: str | None = None) -> Protection:
-    return Protection(approach=approach, guarantee=guarantee)
+    return Protection(ha=approach, guarantee=guarantee)
 
 
 def unit(kind: str, **more: object) -> Classified:
