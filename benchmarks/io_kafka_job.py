@@ -13,12 +13,12 @@ def ours(broker: str, come: str, go: str, home: str) -> None:
     """As a user has it: a durable run from topic to topic."""
     import ours as queries
 
-    from borealis import kafka, kafka_sink, run
+    from borealis import kafka, run
     from borealis.spark.session import session
     from borealis.trains.intake import Admission
 
     spark = session(master=MASTER)
-    source, sink = kafka(come, broker, until="now"), kafka_sink(go, broker, key="k")
+    source, sink = kafka.source(come, broker, until="now"), kafka.sink(go, broker, key="k")
     admission = Admission(rows_most=BATCH_ROWS)
     run(queries.q2("kafka"), {"in": source}, {"out": sink}, state=home, spark=spark, admission=admission)
 

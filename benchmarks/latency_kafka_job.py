@@ -20,10 +20,10 @@ def borealis(transactions: bool) -> Callable[..., None]:
     def job(query: str, broker: str, come: str, go: str, home: str) -> None:
         from latency_queries import diagram
 
-        from borealis import kafka, kafka_sink, run
+        from borealis import kafka, run
 
-        sink = kafka_sink(go, broker, transactions=transactions)
-        run(diagram(query), {"rows": kafka(come, broker)}, {"out": sink}, state=home)
+        sink = kafka.sink(go, broker, transactions=transactions)
+        run(diagram(query), {"rows": kafka.source(come, broker)}, {"out": sink}, state=home)
 
     return job
 

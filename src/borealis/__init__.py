@@ -28,10 +28,9 @@ from borealis.version import __version__
 if TYPE_CHECKING:
     from borealis.client.client import Client, connect, connect_async
     from borealis.compile.batch import batch
+    from borealis.connectors import kafka
     from borealis.connectors.files.directory import directory
     from borealis.connectors.files.watch import watch
-    from borealis.connectors.kafka.sink import kafka_sink
-    from borealis.connectors.kafka.source import kafka
     from borealis.connectors.sources import replay, rows
     from borealis.diagram import Diagram, count_window, window
     from borealis.errors import BorealisError, BorealisWarning
@@ -50,7 +49,6 @@ __all__ = [
     "count_window",
     "directory",
     "kafka",
-    "kafka_sink",
     "replay",
     "rows",
     "run",
@@ -71,8 +69,7 @@ _HOMES = {
     "connect_async": "borealis.client.client",
     "count_window": "borealis.diagram",
     "directory": "borealis.connectors.files.directory",
-    "kafka": "borealis.connectors.kafka.source",
-    "kafka_sink": "borealis.connectors.kafka.sink",
+    "kafka": "borealis.connectors",
     "replay": "borealis.connectors.sources",
     "rows": "borealis.connectors.sources",
     "run": "borealis.local.run",
@@ -84,7 +81,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'borealis' has no attribute '{name}'")
-    found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    home = import_module(_HOMES[name])
+    found = globals()[name] = getattr(home, name) if hasattr(home, name) else import_module(f"{_HOMES[name]}.{name}")
     return found
 
 

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from borealis import Diagram, kafka, kafka_sink, run, window
+from borealis import Diagram, kafka, run, window
 from borealis.connectors.kafka import sink as sinks
 from borealis.connectors.kafka.writer import Position, TopicWriter
 from borealis.trains.intake import Admission
@@ -65,8 +65,8 @@ def main() -> None:
     strike(blow, int(count))
     run(
         diagram(),
-        {"packets": kafka(come, broker, until="now")},
-        {"all": kafka_sink(go, broker), "sums": f"{state}.sums.jsonl"},
+        {"packets": kafka.source(come, broker, until="now")},
+        {"all": kafka.sink(go, broker), "sums": f"{state}.sums.jsonl"},
         state=state,
         admission=Admission(rows_most=150),
     )

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.kafka_broker import PASSWORD, Broker, connector
 from pyspark.sql import SparkSession
 
-from borealis import Diagram, kafka, kafka_sink, run, window
+from borealis import Diagram, kafka, run, window
 from borealis.cli.ending import run_app
 from borealis.errors import BorealisError
 from kafka_login import login
@@ -60,8 +60,8 @@ def test_topic_to_topic(broker: Broker, topics: tuple[str, str], tmp_path: Path,
     rows = packets(600)
     put(broker, come, rows, 2)
     broker.put(come, [b"oops", b'{"ts": "never", "src": "a", "bytes": 1}', None], 0)
-    source = kafka(come, broker.address, until="now")
-    sink = kafka_sink(go, broker.address, key="src")
+    source = kafka.source(come, broker.address, until="now")
+    sink = kafka.sink(go, broker.address, key="src")
     done = run(diagram(), {"packets": source}, {"per_source": sink}, state=tmp_path / "state", spark=spark)
     truth = run(diagram(), {"packets": rows}, spark=spark).rows("per_source")
     found = objects(broker, go)
@@ -79,8 +79,8 @@ def test_topic_to_topic(broker: Broker, topics: tuple[str, str], tmp_path: Path,
     assert {record[2] for record in broker.get(go)} == {b"a", b"b", b"c"}
     again = run(
         diagram(),
-        {"packets": kafka(come, broker.address, until="now")},
-        {"per_source": kafka_sink(go, broker.address, key="src")},
+        {"packets": kafka.source(come, broker.address, until="now")},
+        {"per_source": kafka.sink(go, broker.address, key="src")},
         state=tmp_path / "state",
         spark=spark,
     )
@@ -112,11 +112,11 @@ def test_from_the_command_line(
 def test_what_is_wrong_is_told(broker: Broker, topics: tuple[str, str], spark: SparkSession) -> None:
     come, _ = topics
     with pytest.raises(BorealisError, match="there is no topic"):
-        run(diagram(), {"packets": kafka("nowhere", broker.address)}, spark=spark)
+        run(diagram(), {"packets": kafka.source("nowhere", broker.address)}, spark=spark)
     with pytest.raises(BorealisError, match="there is no topic"):
-        run(diagram(), {"packets": []}, {"per_source": kafka_sink("nowhere", broker.address)}, spark=spark)
+        run(diagram(), {"packets": []}, {"per_source": kafka.sink("nowhere", broker.address)}, spark=spark)
     with pytest.raises(BorealisError, match=r"no broker at 127\.0\.0\.1:1 "):
-        run(diagram(), {"packets": kafka(come, "127.0.0.1:1", give_up="1 second")}, spark=spark)
+        run(diagram(), {"packets": kafka.source(come, "127.0.0.1:1", give_up="1 second")}, spark=spark)
 
 
 @pytest.mark.parametrize(("mechanism", "tls"), [("PLAIN", False), ("SCRAM-SHA-256", True)])

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 from benchmarks.kafka_broker import Broker
 
+from borealis import kafka
 from borealis.connectors.kafka.brokers import Brokers
-from borealis.connectors.kafka.sink import KafkaSink, kafka_sink, kafka_sink_at
+from borealis.connectors.kafka.to_topic import KafkaSink, sink_at
 from borealis.connectors.kafka.writer import Position, TopicWriter
 from borealis.errors import BorealisError, OutputError
 from kafka_login import login
@@ -35,7 +36,7 @@ def made(broker: Broker, partitions: int = 1) -> str:
 
 
 def sink(broker: Broker, topic: str, home: Path | None, **options: object) -> KafkaSink:
-    return kafka_sink(topic, broker.address, give_up="20 seconds", **options).keep(home)  # type: ignore[arg-type]
+    return kafka.sink(topic, broker.address, give_up="20 seconds", **options).keep(home)  # type: ignore[arg-type]
 
 
 def numbers(broker: Broker, topic: str) -> list[int]:
@@ -274,8 +275,8 @@ def test_a_topic_that_is_not_there_and_wrong_options(broker: Broker, tmp_path: P
     with pytest.raises(OutputError, match="no record format 'xml'"):
         sink(broker, topic, tmp_path / "z", format="xml")
     with pytest.raises(OutputError, match="transactions=maybe"):
-        kafka_sink_at(f"kafka://{broker.address}/{topic}?transactions=maybe")
-    assert not kafka_sink_at(f"kafka://{broker.address}/{topic}?transactions=no").transactions
+        sink_at(f"kafka://{broker.address}/{topic}?transactions=maybe")
+    assert not sink_at(f"kafka://{broker.address}/{topic}?transactions=no").transactions
     with pytest.raises(OutputError, match="the setting 'acsk' is unknown"):
         sink(broker, topic, tmp_path / "v", settings={"acsk": "all"}).open(SCHEMA, None)
 
@@ -296,7 +297,7 @@ def test_a_broker_that_goes_away_and_comes_back(broker: Broker, tmp_path: Path, 
     own = Broker(tmp_path / "kafka").start()
     try:
         topic = made(own)
-        one = kafka_sink(topic, own.address, transactions=transactions, give_up="2 minutes").keep(tmp_path / "out")
+        one = kafka.sink(topic, own.address, transactions=transactions, give_up="2 minutes").keep(tmp_path / "out")
         one.open(SCHEMA, None)
         one.write(table(0, 10))
         one.committed(one.flush(True))
@@ -340,8 +341,8 @@ def test_a_broker_that_is_down_at_the_start(broker: Broker, tmp_path: Path) -> N
     own.kill()
     try:
         with pytest.raises(OutputError, match="no broker at"):
-            kafka_sink(topic, own.address, give_up="1 second").keep(tmp_path / "a").open(SCHEMA, None)
-        one = kafka_sink(topic, own.address, give_up="2 minutes").keep(tmp_path / "b")
+            kafka.sink(topic, own.address, give_up="1 second").keep(tmp_path / "a").open(SCHEMA, None)
+        one = kafka.sink(topic, own.address, give_up="2 minutes").keep(tmp_path / "b")
         opened = threading.Thread(target=one.open, args=(SCHEMA, None))
         opened.start()
         own.start()
@@ -359,7 +360,7 @@ def test_a_broker_that_stays_away_fails_the_run_and_loses_nothing(broker: Broker
     own = Broker(tmp_path / "kafka").start()
     try:
         topic = made(own)
-        one = kafka_sink(topic, own.address, give_up="1 second").keep(tmp_path / "out")
+        one = kafka.sink(topic, own.address, give_up="1 second").keep(tmp_path / "out")
         one.open(SCHEMA, None)
         own.kill()
         one.write(table(0, 10))
@@ -370,7 +371,7 @@ def test_a_broker_that_stays_away_fails_the_run_and_loses_nothing(broker: Broker
         one.open(SCHEMA, 10)
         one.close(False)
         own.start()
-        again = kafka_sink(topic, own.address).keep(tmp_path / "out")
+        again = kafka.sink(topic, own.address).keep(tmp_path / "out")
         again.open(SCHEMA, 10)
         again.close(True)
         assert numbers(own, topic) == list(range(10))
@@ -381,7 +382,7 @@ def test_a_broker_that_stays_away_fails_the_run_and_loses_nothing(broker: Broker
 def test_a_login_that_is_refused(broker: Broker, tmp_path: Path) -> None:
     settings = login(broker, "PLAIN")
     topic = made(broker)
-    wrong = kafka_sink(topic, f"127.0.0.1:{broker.login}", settings=settings | {"sasl.password": "geheim"})
+    wrong = kafka.sink(topic, f"127.0.0.1:{broker.login}", settings=settings | {"sasl.password": "geheim"})
     with pytest.raises(OutputError, match=rf"cannot log in at 127.0.0.1:{broker.login} \(.*[Ii]nvalid") as caught:
         wrong.keep(tmp_path / "out").open(SCHEMA, None)
     assert "geheim" not in str(caught.value)
@@ -390,6 +391,6 @@ def test_a_login_that_is_refused(broker: Broker, tmp_path: Path) -> None:
 
 def test_a_broker_that_nobody_vouches_for(broker: Broker, tmp_path: Path) -> None:
     settings = {name: value for name, value in login(broker, "PLAIN", tls=True).items() if name != "ssl.ca.location"}
-    there = kafka_sink(made(broker), f"127.0.0.1:{broker.secure}", settings=settings)
+    there = kafka.sink(made(broker), f"127.0.0.1:{broker.secure}", settings=settings)
     with pytest.raises(OutputError, match=rf"cannot log in at 127.0.0.1:{broker.secure} \(.*certificate verify failed"):
         there.keep(tmp_path / "out").open(SCHEMA, None)

@@ -16,9 +16,10 @@ import pyarrow as pa
 import pytest
 from benchmarks.kafka_broker import Broker
 
+from borealis import kafka
 from borealis.connectors.kafka import reader as reading
+from borealis.connectors.kafka.from_topic import KafkaSource
 from borealis.connectors.kafka.ledger import Base, Batch, Ledger, Part
-from borealis.connectors.kafka.source import KafkaSource, kafka
 from borealis.errors import InputError
 from kafka_login import login
 
@@ -41,7 +42,7 @@ def made(broker: Broker, partitions: int = 1, **config: str) -> str:
 
 
 def source(broker: Broker, topic: str, home: Path | None = None, **options: Any) -> KafkaSource:
-    one = kafka(topic, broker.address, **({"until": "now", "give_up": "20 seconds"} | options))
+    one = kafka.source(topic, broker.address, **({"until": "now", "give_up": "20 seconds"} | options))
     one.begin("in", "ts", home)
     return one
 

@@ -19,7 +19,7 @@ from borealis.cli.watching import console
 from borealis.cli.words import plural
 from borealis.client.subscriber import Start, Subscription
 from borealis.connectors.kafka.brokers import shown
-from borealis.connectors.kafka.sink import kafka_sink_at
+from borealis.connectors.kafka.to_topic import sink_at
 from borealis.connectors.kafka.writer import Position, Rendering, TopicWriter
 from borealis.errors import StreamError, WireError
 from borealis.tuples import HEADER, ID
@@ -42,7 +42,7 @@ class ForwardOptions:
 
 def forward(stream: str, url: str, options: ForwardOptions, reach: Reach) -> None:
     """Until the stream ends, the limit is reached, or someone stops us."""
-    sink = kafka_sink_at(url)
+    sink = sink_at(url)
     reader = options.reader or f"kafka.{sink.topic}"
     err = console(stderr=True)
     with reach.client() as client, STOP.deferred():

@@ -22,7 +22,7 @@ from borealis.cli.opening import load, start_spark
 from borealis.cli.watching import Silent, Watcher, console, summary, watcher
 from borealis.connectors.files.text import JsonLines, render
 from borealis.connectors.kafka.brokers import is_topic, shown
-from borealis.connectors.kafka.sink import kafka_sink_at
+from borealis.connectors.kafka.to_topic import sink_at
 from borealis.connectors.sinks import DISCARD, DiscardSink, file_sink, is_directory
 from borealis.connectors.sources import as_source
 from borealis.diagram.spec import Spec
@@ -152,7 +152,7 @@ def _sink(place: str | None) -> Any:
     if place == STDOUT:
         return StdoutSink()
     if is_topic(place):
-        return kafka_sink_at(place)
+        return sink_at(place)
     if not is_directory(place):
         file_sink(place)  # complains of a suffix nobody knows before Spark starts
     parent = Path(place).absolute().parent

@@ -16,9 +16,9 @@ from typing import Any
 import pyarrow as pa
 
 from borealis.client.publisher import Publisher, pieces
+from borealis.connectors.kafka.from_topic import KafkaSource, source_at
 from borealis.connectors.kafka.ledger import Part
 from borealis.connectors.kafka.reader import Taken, TopicReader
-from borealis.connectors.kafka.source import KafkaSource, kafka_source
 from borealis.errors import InputError, StreamError
 from borealis.kernels.time_of import TimeOf, note_in
 from borealis.tuples import TIMESTAMP
@@ -64,7 +64,7 @@ class Mark:
 
 def publisher_of(url: str) -> str:
     """The name under which a topic is followed, unless another one is given."""
-    return f"kafka.{kafka_source(url).topic}"
+    return f"kafka.{source_at(url).topic}"
 
 
 def time_of(schema: pa.Schema, stream: str, given: str | None) -> TimeOf:
@@ -84,7 +84,7 @@ class Follower:
     """Follows a topic for a publisher. `batches` gives what to send, each with its mark."""
 
     def __init__(self, url: str, out: Publisher, time: str | None) -> None:
-        self.source: KafkaSource = kafka_source(url)
+        self.source: KafkaSource = source_at(url)
         self.source.begin(out.stream, time_of(out.schema, out.stream, time), None)
         self._out = out
         self._known = None if out.mark is None else Mark.from_text(out.mark, out.name)

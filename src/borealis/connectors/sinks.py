@@ -7,7 +7,7 @@ from pathlib import Path
 from borealis.connectors.files.directory import DirectorySink, directory, is_directory
 from borealis.connectors.files.sink import file_sink
 from borealis.connectors.kafka.brokers import is_topic
-from borealis.connectors.kafka.sink import KafkaSink, kafka_sink_at
+from borealis.connectors.kafka.to_topic import KafkaSink, sink_at
 from borealis.connectors.python.sink import CallbackSink, DiscardSink, ListSink, TableSink
 from borealis.connectors.sink import Sink
 from borealis.errors import OutputError, article
@@ -37,7 +37,7 @@ def as_sink(value: object, journal: Path | None = None) -> Sink:
     (True, False, False)
     """
     if isinstance(value, str) and is_topic(value):
-        value = kafka_sink_at(value)
+        value = sink_at(value)
     if isinstance(value, DirectorySink | KafkaSink):
         return value.keep(journal)
     if isinstance(value, Sink):

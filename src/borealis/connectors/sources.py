@@ -32,9 +32,9 @@ def as_source(value: object) -> Source:
     if isinstance(value, Source):
         return value
     if isinstance(value, str) and is_topic(value):
-        from borealis.connectors.kafka.source import kafka_source
+        from borealis.connectors.kafka.from_topic import source_at
 
-        return kafka_source(value)
+        return source_at(value)
     if isinstance(value, str) and value.startswith(WATCH):
         return watch_text(value.removeprefix(WATCH))
     if isinstance(value, str):

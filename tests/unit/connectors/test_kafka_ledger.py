@@ -8,11 +8,12 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError
 
+from borealis import kafka
 from borealis.clock import ManualClock
 from borealis.connectors.kafka import ledger as subject
 from borealis.connectors.kafka.brokers import Address, Brokers, Presence, shown
+from borealis.connectors.kafka.from_topic import KafkaSource, source_at
 from borealis.connectors.kafka.ledger import Base, Batch, Ledger, Part
-from borealis.connectors.kafka.source import KafkaSource, kafka, kafka_source
 from borealis.errors import InputError
 
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int64())])
@@ -93,7 +94,7 @@ def test_a_short_one_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_an_address_is_taken_apart() -> None:
-    source = kafka_source("kafka://a:1,b:2/packets?format=csv&start=0:17,1:4&until=now&security.protocol=SSL")
+    source = source_at("kafka://a:1,b:2/packets?format=csv&start=0:17,1:4&until=now&security.protocol=SSL")
     assert source.brokers.addresses == "a:1,b:2"
     assert (source.topic, source.format, source.start) == ("packets", "csv", {0: 17, 1: 4})
     assert source.brokers.settings == {"security.protocol": "SSL"}
@@ -111,7 +112,7 @@ def test_secrets_are_not_shown() -> None:
     assert "geheim" not in repr(Address.parse(url))
     assert "geheim" not in repr(Brokers("a:1", {"sasl.password": "geheim"}))
     with pytest.raises(InputError) as caught:
-        kafka_source("kafka://a:1/x/y?sasl.password=geheim")
+        source_at("kafka://a:1/x/y?sasl.password=geheim")
     assert "geheim" not in str(caught.value)
 
 
@@ -137,30 +138,30 @@ def test_variables_are_put_in(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_wrong_options_are_refused_at_once(options: dict[str, object], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        kafka(**({"topic": "packets", "brokers": "a:1"} | options))  # type: ignore[arg-type]
+        kafka.source(**({"topic": "packets", "brokers": "a:1"} | options))  # type: ignore[arg-type]
 
 
 def test_an_unknown_option_of_an_address_is_refused() -> None:
     with pytest.raises(InputError, match=r"no option 'fromat'.*did you mean 'format'"):
-        kafka_source("kafka://a:1/packets?fromat=csv")
+        source_at("kafka://a:1/packets?fromat=csv")
 
 
 def test_an_unknown_setting_is_named_without_its_value(tmp_path: Path) -> None:
-    source = kafka("packets", "127.0.0.1:1", settings={"sasl.pasword": "geheim"})
+    source = kafka.source("packets", "127.0.0.1:1", settings={"sasl.pasword": "geheim"})
     with pytest.raises(InputError, match=r"the setting 'sasl.pasword' is unknown") as caught:
         list(source.batches(SCHEMA, 0, 10))
     assert "geheim" not in str(caught.value)
 
 
 def test_a_value_that_is_refused_is_not_shown() -> None:
-    source = kafka("packets", "127.0.0.1:1", settings={"security.protocol": "geheim"})
+    source = kafka.source("packets", "127.0.0.1:1", settings={"security.protocol": "geheim"})
     with pytest.raises(InputError, match=r"the setting 'security.protocol' has a value that is refused") as caught:
         list(source.batches(SCHEMA, 0, 10))
     assert "geheim" not in str(caught.value)
 
 
 def test_brokers_that_stay_away_are_given_up() -> None:
-    source = kafka("packets", "127.0.0.1:1", give_up="300 ms")
+    source = kafka.source("packets", "127.0.0.1:1", give_up="300 ms")
     with pytest.raises(InputError, match=r"no broker at 127.0.0.1:1 for 300 milliseconds"):
         list(source.batches(SCHEMA, 0, 10))
 

@@ -27,7 +27,7 @@ PLACES = re.compile(r"\d+:\d+(,\d+:\d+)*")
 Bad = str | Path | Callable[[dict[str, Any]], object]
 
 
-def kafka(
+def source(
     topic: str,
     brokers: str,
     *,
@@ -49,12 +49,12 @@ def kafka(
     return KafkaSource(topic, Brokers(brokers, settings or {}, give_up), format, start, until, bad)
 
 
-def kafka_source(url: str) -> KafkaSource:
+def source_at(url: str) -> KafkaSource:
     """A topic as an input, by its address: kafka://localhost:9092/packets?format=csv&start=latest."""
     address = Address.parse(url)
     address.check_options(OPTIONS)
     options: dict[str, Any] = dict(address.options)
-    return kafka(address.topic, address.brokers, settings=address.settings, **options)
+    return source(address.topic, address.brokers, settings=address.settings, **options)
 
 
 class KafkaSource:
@@ -222,4 +222,4 @@ def _start(start: Start) -> Start:
     )
 
 
-__all__ = ["FORMATS", "KafkaSource", "kafka", "kafka_source"]
+__all__ = ["FORMATS", "KafkaSource", "source", "source_at"]

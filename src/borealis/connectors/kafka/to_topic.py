@@ -41,7 +41,7 @@ YES_OR_NO = {"yes": True, "no": False}
 LOOK_S = 0.5  # how often a run that waits for brokers looks whether they are given up
 
 
-def kafka_sink(
+def sink(
     topic: str,
     brokers: str,
     *,
@@ -61,7 +61,7 @@ def kafka_sink(
     return KafkaSink(topic, Brokers(brokers, settings or {}, give_up), format, key, transactions)
 
 
-def kafka_sink_at(url: str) -> KafkaSink:
+def sink_at(url: str) -> KafkaSink:
     """A topic as an output, by its address: kafka://localhost:9092/per-source?key=src."""
     address = Address.parse(url)
     address.check_options(OPTIONS)
@@ -70,7 +70,7 @@ def kafka_sink_at(url: str) -> KafkaSink:
         if said not in YES_OR_NO:
             raise OutputError(f"transactions={said} in the address of a topic", hint="write yes or no")
         options["transactions"] = YES_OR_NO[said]
-    return kafka_sink(address.topic, address.brokers, settings=address.settings, **options)
+    return sink(address.topic, address.brokers, settings=address.settings, **options)
 
 
 @dataclass(frozen=True)
