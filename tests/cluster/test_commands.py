@@ -62,9 +62,10 @@ def test_python_and_curl(city: City) -> None:
     kept = borealis.connect(coordinator).subscribe("python/per_source", reader="ada")
     next(iter(kept))
     kept.stop()
-    assert re.search(r"served by\s+node\d.*reader\s+ada, \d+ behind", city.run("describe", "per_source"), re.DOTALL)
+    kept_for = re.compile(r"served by\s+node\d.*reader\s+ada, \d+ behind", re.DOTALL)
+    wait_for(lambda: kept_for.search(city.run("describe", "python/per_source")), "a heartbeat tells of the reader")
     assert json.loads(city.run("describe", "python/packets", "--json"))["entry"]
-    assert "keeps nothing for ada" in city.run("forget", "per_source", "ada")
+    assert "keeps nothing for ada" in city.run("forget", "python/per_source", "ada")
     city.run("undeploy", "python")
 
 

@@ -292,91 +292,68 @@ def test_a_record_that_is_too_large_stops_the_run_with_a_word(broker: Broker, tm
     assert one.failure is not None
 
 
-@pytest.mark.parametrize("transactions", [True, False])
-def test_a_broker_that_goes_away_and_comes_back(broker: Broker, tmp_path: Path, transactions: bool) -> None:
+def test_a_broker_that_goes_away_and_comes_back(broker: Broker, tmp_path: Path) -> None:
+    """One outage, seen by sinks that write, one that has nothing to write, one that gives up, and two that open."""
     own = Broker(tmp_path / "kafka").start()
     try:
-        topic = made(own)
-        one = kafka.sink(topic, own.address, transactions=transactions, give_up="2 minutes").keep(tmp_path / "out")
-        one.open(SCHEMA, None)
-        one.write(table(0, 10))
-        one.committed(one.flush(True))
-        eventually(lambda: not one._ready)
+        topics = {name: made(own) for name in ("once", "plain", "idle", "gives up", "opens")}
+        sinks = {name: away(own, topics[name], tmp_path / name) for name in ("once", "plain")}
+        hasty = away(own, topics["gives up"], tmp_path / "gives up", "1 second")
+        idle = TopicWriter(Brokers(own.address, give_up="1 minute"), topics["idle"], "a", "topic idle")
+        idle.open()
+        idle.publish([b'{"n": 0}'], None, Position(1))
+        for one in sinks.values():
+            commit(one, 0, 10)
+            eventually(lambda one=one: not one._ready)  # type: ignore[misc]
         own.kill()
-        one.write(table(10, 10))
-        one.committed(one.flush(True))
-        eventually(lambda: "no broker at" in one.note)
-        own.launch()
-        own.wait()
-        one.close(True)
-        assert one.note == ""
-        assert numbers(own, topic) == list(range(20))
-    finally:
-        own.kill()
-
-
-def test_a_broker_that_was_away_while_there_was_nothing_to_write(broker: Broker, tmp_path: Path) -> None:
-    own = Broker(tmp_path / "kafka").start()
-    try:
-        topic = made(own)
-        writer = TopicWriter(Brokers(own.address, give_up="1 minute"), topic, "a", f"topic {topic}")
-        writer.open()
-        writer.publish([b'{"n": 0}'], None, Position(1))
-        own.kill()
-        own.launch()
-        own.wait()
-        last = threading.Thread(target=writer.publish, args=([b'{"n": 1}'], None, Position(2)), daemon=True)
-        last.start()
-        last.join(WAIT_S)
-        assert not last.is_alive()
-        assert numbers(own, topic) == [0, 1]
-        writer.close()
-    finally:
-        own.kill()
-
-
-def test_a_broker_that_is_down_at_the_start(broker: Broker, tmp_path: Path) -> None:
-    own = Broker(tmp_path / "kafka").start()
-    topic = made(own)
-    own.kill()
-    try:
+        for one in (*sinks.values(), hasty):
+            commit(one, 10, 10)
+        for one in sinks.values():
+            eventually(lambda one=one: "no broker at" in one.note)  # type: ignore[misc]
+        eventually(lambda: hasty.failure is not None)
+        with pytest.raises(BorealisError, match="no broker at"):
+            hasty.write(table(20, 1))
+        hasty.open(SCHEMA, 10)
+        hasty.close(False)
         with pytest.raises(OutputError, match="no broker at"):
-            kafka.sink(topic, own.address, give_up="1 second").keep(tmp_path / "a").open(SCHEMA, None)
-        one = kafka.sink(topic, own.address, give_up="2 minutes").keep(tmp_path / "b")
-        opened = threading.Thread(target=one.open, args=(SCHEMA, None))
+            away(own, topics["opens"], tmp_path / "never", "1 second")
+        late = kafka.sink(topics["opens"], own.address, give_up="2 minutes").keep(tmp_path / "late")
+        opened = threading.Thread(target=late.open, args=(SCHEMA, None), daemon=True)
         opened.start()
         own.start()
         opened.join(WAIT_S)
         assert not opened.is_alive()
-        one.write(table(0, 3))
-        one.committed(one.flush(True))
-        one.close(True)
-        assert numbers(own, topic) == [0, 1, 2]
-    finally:
-        own.kill()
-
-
-def test_a_broker_that_stays_away_fails_the_run_and_loses_nothing(broker: Broker, tmp_path: Path) -> None:
-    own = Broker(tmp_path / "kafka").start()
-    try:
-        topic = made(own)
-        one = kafka.sink(topic, own.address, give_up="1 second").keep(tmp_path / "out")
-        one.open(SCHEMA, None)
-        own.kill()
-        one.write(table(0, 10))
-        one.committed(one.flush(True))
-        eventually(lambda: one.failure is not None)
-        with pytest.raises(BorealisError, match="no broker at"):
-            one.write(table(10, 1))
-        one.open(SCHEMA, 10)
-        one.close(False)
-        own.start()
-        again = kafka.sink(topic, own.address).keep(tmp_path / "out")
+        commit(late, 0, 3)
+        late.close(True)
+        last = threading.Thread(target=idle.publish, args=([b'{"n": 1}'], None, Position(2)), daemon=True)
+        last.start()
+        last.join(WAIT_S)
+        assert not last.is_alive()
+        idle.close()
+        for one in sinks.values():
+            one.close(True)
+            assert one.note == ""
+        again = kafka.sink(topics["gives up"], own.address).keep(tmp_path / "gives up")
         again.open(SCHEMA, 10)
         again.close(True)
-        assert numbers(own, topic) == list(range(10))
+        found = {name: numbers(own, topic) for name, topic in topics.items()}
+        twenty = list(range(20))
+        assert found == {"once": twenty, "plain": twenty, "idle": [0, 1], "gives up": twenty[10:], "opens": [0, 1, 2]}
     finally:
         own.kill()
+
+
+def away(broker: Broker, topic: str, home: Path, give_up: str = "2 minutes") -> KafkaSink:
+    """A sink that is open, in transactions unless its home is called otherwise."""
+    one = kafka.sink(topic, broker.address, transactions=home.name != "plain", give_up=give_up).keep(home)
+    one.open(SCHEMA, None)
+    return one
+
+
+def commit(one: KafkaSink, first: int, count: int) -> None:
+    """Rows that can no longer be taken back."""
+    one.write(table(first, count))
+    one.committed(one.flush(True))
 
 
 def test_a_login_that_is_refused(broker: Broker, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from rich.table import Table
 from rich.text import Text
 
 from borealis.cli.reaching import Reach
@@ -41,11 +42,10 @@ def describe_command(stream: str, reach: Reach, as_json: bool) -> None:
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
         return
-    table = FittingTable(("what", "value"), (), [], plain=True)
+    lines = Table.grid(padding=(0, 2))
     for what, value in described(found):
-        table.add_row(Text(what, style="dim"), value)
-    console().print(Text(full, style="bold"))
-    console().print(table)
+        lines.add_row(Text(what, style="dim"), Text(value))
+    console().print(Text(full, style="bold"), lines, sep="\n")
 
 
 def described(one: Facts) -> list[tuple[str, str]]:
