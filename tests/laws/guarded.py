@@ -231,12 +231,20 @@ class Guarded(Cluster):
         assert not any(left), f"rows that are said to wait in units that have ended: {left}"
 
 
-def publish_slowly(cluster: Guarded, stream: str, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> None:
-    """All batches of an input, then its end, with pauses, so that there is a midst."""
+def publish_slowly(
+    cluster: Guarded,
+    stream: str,
+    batches: Sequence[pa.RecordBatch],
+    schema: pa.Schema,
+    gate: tuple[int, threading.Event] | None = None,
+) -> None:
+    """All batches of an input, then its end, with pauses, so that there is a midst; behind a gate when it is open."""
     from borealis.wire.messages import BatchHead, Publish
 
     with cluster.peers[0].publish(Publish(stream=stream, publisher="law"), schema) as publication:
         for number, batch in enumerate(batches):
+            if gate is not None and number == gate[0]:
+                assert gate[1].wait(PATIENCE_S)
             publication.send(batch, BatchHead(number=number))
             time.sleep(0.01)
         nothing = pa.record_batch([pa.array([], f.type) for f in schema], schema=schema)

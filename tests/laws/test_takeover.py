@@ -89,9 +89,12 @@ def check_nothing_missing(tables: dict[str, pa.Table], parts: list[Section]) -> 
 
 
 def run_with_deaths(
-    cluster: Guarded, spec: Spec, tables: dict[str, pa.Table], deaths: list[tuple[float, str]]
+    cluster: Guarded, spec: Spec, tables: dict[str, pa.Table], deaths: list[tuple[float, str]], *, gated: bool = False
 ) -> tuple[dict[str, list[Section]], int]:
-    """Publish everything; when a share of the first output is there, kill the node that runs a unit then."""
+    """Publish everything; when a share of the inputs is there, kill the node that runs a unit then.
+
+    Gated: the rest is published when the last takeover is done, so that there is something left for who forgets.
+    """
     found: dict[str, tuple[list[Section], int]] = {}
     errors: list[BaseException] = []
 
@@ -112,7 +115,11 @@ def run_with_deaths(
     aside = [p.errors for p in cluster.pieces if p.errors is not None and spec.errors == "aside"]
     readers = [work(read, o.name, f"{spec.name}/{o.source}") for o in spec.outputs]
     readers += [work(read, errors, f"{spec.name}/{errors}") for errors in aside]
-    writers = [work(publish_slowly, cluster, f"{spec.name}/{n}", batches_of(t), t.schema) for n, t in tables.items()]
+    writers, over = [], threading.Event()
+    for name, table in tables.items():
+        batches = batches_of(table)
+        gate = (int(deaths[-1][0] * len(batches)) + 2, over) if gated else None
+        writers.append(work(publish_slowly, cluster, f"{spec.name}/{name}", batches, table.schema, gate))
     entries = {n: cluster.nodes[0].entries[f"{spec.name}/{n}"] for n in tables}
     total = sum(len(t) for t in tables.values())
     for share, unit in deaths:
@@ -127,6 +134,7 @@ def run_with_deaths(
             cluster.wait_for(lambda unit=unit, home=home: cluster.is_protected(unit, home), "never protected")
         cluster.kill(home)
         cluster.wait_for(lambda unit=unit, b=backup: len(cluster.takeovers(unit, b)) > 0, f"no takeover after {before}")
+    over.set()
     for thread in [*writers, *readers]:
         thread.join(30)
         assert not thread.is_alive(), cluster.failures()
@@ -346,7 +354,7 @@ def test_a_unit_that_forgets_writes_under_another_name(
     spec = written(database, "a")
     with Guarded(spark, 3) as cluster:
         cluster.protect(spec, [], rng, "amnesia", "gap")
-        run_with_deaths(cluster, spec, {"a": numbered(rng, "a", ROWS)}, [(0.5, "u1")])
+        run_with_deaths(cluster, spec, {"a": numbered(rng, "a", ROWS)}, [(0.5, "u1")], gated=True)
     rows = [row for (row,) in database.run("SELECT row FROM t")]
     assert len(set(rows)) > 0.2 * ROWS
     assert len(database.run("SELECT writer FROM borealis_writes")) == 2  # it began anew, under another name

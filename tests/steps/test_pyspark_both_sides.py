@@ -52,7 +52,7 @@ class Cluster:
     def __init__(self, spark: SparkSession, home: Path) -> None:
         catalog = str(home / "catalog.sqlite")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "borealis.coordinator", catalog, "0"], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "borealis.gateway", catalog, "0"], stdout=subprocess.PIPE, text=True
         )
         assert self.process.stdout is not None
         found = re.search(r"http://(\S+)", self.process.stdout.readline())

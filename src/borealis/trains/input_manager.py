@@ -166,10 +166,11 @@ class InputManager:
         for name, intake in self._intakes.items():
             if not intake.source_ended:
                 reader = threading.Thread(target=self._read, args=(intake,), name=f"read-{name}", daemon=True)
-                self._readers.append(reader)
                 reader.start()
-        self._maker = threading.Thread(target=self._make_trains, name="trains", daemon=True)
-        self._maker.start()
+                self._readers.append(reader)  # when it can be joined: `stop` may come from another thread
+        maker = threading.Thread(target=self._make_trains, name="trains", daemon=True)
+        maker.start()
+        self._maker = maker
 
     def stop(self) -> None:
         """Stop reading; trains already made stay. A source that waits for its next row is soon left to itself.

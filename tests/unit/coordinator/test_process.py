@@ -22,26 +22,14 @@ from borealis.wire.server import WireServer
 from stopwatch import Stopwatch
 
 pytestmark = pytest.mark.long
-START = """
-import sys
-from pathlib import Path
-from borealis.coordinator.process import Options, run
-from borealis.errors import BorealisError
-from borealis.gateway.stream_api import gateway
-
-try:
-    run(Options(Path(sys.argv[1]), port=int(sys.argv[2]), parts=[gateway]))
-except BorealisError as error:
-    sys.exit(f"error: {error}")
-"""
 GOES_WITHIN_SECONDS = 3.0  # it takes half a second on a machine that has nothing else to do
 
 
 class Process:
-    """A coordinator with its gateway."""
+    """`python -m borealis.gateway`."""
 
     def __init__(self, catalog: Path, port: int = 0) -> None:
-        command = [sys.executable, "-c", START, str(catalog), str(port)]
+        command = [sys.executable, "-m", "borealis.gateway", str(catalog), str(port)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         said = self.process.stdout.readline().split()
