@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from borealis import Diagram, kafka, run, window
-from borealis.connectors.kafka import sink as sinks
+from borealis.connectors.kafka import to_topic as sinks
 from borealis.connectors.kafka.writer import Position, TopicWriter
 from borealis.trains.intake import Admission
 from programs import kill_session
