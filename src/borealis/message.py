@@ -12,6 +12,12 @@ PROTOCOL = 1  # of all messages; raised when one of them changes its meaning
 M = TypeVar("M", bound="Message")
 
 
+def first_mistake(error: ValidationError, whole: str) -> tuple[str, str, Any]:
+    """Of what was read: where (`whole`: in all of it), what is wrong, and what stands there."""
+    first = error.errors()[0]
+    return ".".join(str(part) for part in first["loc"]) or whole, first["msg"], first.get("input")
+
+
 class Message(BaseModel):
     """The root of all messages."""
 
@@ -30,10 +36,9 @@ class Message(BaseModel):
         try:
             return cls.model_validate_json(raw)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(p) for p in first["loc"]) or "the message"
-            seen = str(first.get("input"))[:80]
+            where, what, given = first_mistake(error, "the message")
+            seen = str(given)[:80]
             if where == "v":
                 hint = f"this side speaks version {PROTOCOL}: use the same version of Borealis on both sides"
                 raise WireError(f"a {cls.__name__} of version {seen}", hint=hint) from None
-            raise WireError(f"bad {cls.__name__}: {where}: {first['msg']} (got {seen})") from None
+            raise WireError(f"bad {cls.__name__}: {where}: {what} (got {seen})") from None

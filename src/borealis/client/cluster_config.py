@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from borealis.errors import BorealisError, ClusterError, MachineError
 from borealis.hosts import LOOPBACK, is_loopback
+from borealis.message import first_mistake
 
 HOME, COORDINATOR, TOKEN, CA = "BOREALIS_HOME", "BOREALIS_COORDINATOR", "BOREALIS_TOKEN", "BOREALIS_CA"
 HOST, PORT = LOOPBACK, 7470
@@ -102,10 +103,9 @@ def read_record() -> Record | None:
     try:
         return Record.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        where, what, _ = first_mistake(error, "the file")
         raise ClusterError(
-            f"{path} is no record of a cluster: {where}: {first['msg']}",
+            f"{path} is no record of a cluster: {where}: {what}",
             hint="if no cluster runs, remove the file; else stop it by the pids in the file",
         ) from None
 

@@ -29,7 +29,7 @@ from borealis.coordinator.status import (
 from borealis.coordinator.threads import in_thread
 from borealis.diagram.deployment import Deployment
 from borealis.hosts import is_loopback
-from borealis.message import PROTOCOL
+from borealis.message import PROTOCOL, first_mistake
 from borealis.wire.messages import Claim, NodeStatus, Ping
 
 B = TypeVar("B", bound=BaseModel)
@@ -56,12 +56,9 @@ def parsed(model: type[B], data: bytes) -> B:
     try:
         return model.model_validate_json(data, strict=True)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the body"
-        raise MalformedError(
-            f"bad request: {where}: {first['msg']} (got {str(first.get('input'))[:80]})",
-            hint="/docs shows what is asked",
-        ) from None
+        where, what, given = first_mistake(error, "the body")
+        hint = "/docs shows what is asked"
+        raise MalformedError(f"bad request: {where}: {what} (got {str(given)[:80]})", hint=hint) from None
 
 
 def metrics_router(cluster: Cluster) -> APIRouter:
@@ -200,9 +197,8 @@ def _claims(data: bytes) -> list[Claim]:
     try:
         return TypeAdapter(list[Claim]).validate_json(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the body"
-        raise MalformedError(f"bad claims: {where}: {first['msg']}", hint="send a list of claims") from None
+        where, what, _ = first_mistake(error, "the body")
+        raise MalformedError(f"bad claims: {where}: {what}", hint="send a list of claims") from None
 
 
 def _heartbeat(data: bytes) -> NodeStatus:

@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from borealis.errors import DiagramError
+from borealis.message import first_mistake
 
 MOST = 1024  # units, buckets
 
@@ -67,9 +68,8 @@ class Deployment(BaseModel):
         try:
             return cls(yaml=yaml, **given)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise DiagramError(f"{where}={first['input']!r}: {first['msg']}") from None
+            where, what, given_there = first_mistake(error, "options")
+            raise DiagramError(f"{where}={given_there!r}: {what}") from None
 
     def to_json(self) -> dict[str, Any]:
         """What is not as it is by default."""

@@ -95,7 +95,7 @@ class Handoff:
             self._loop.call_soon_threadsafe(self._come.set)
 
 
-class Way:
+class CatalogRoute:
     """How the gateway gets to streams: it asks the coordinator's own catalog, and is answered as any client is."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -121,13 +121,13 @@ class Listener:
     """
 
     def __init__(self, cluster: Cluster, stream: str, start: Start, headers: bool, limit: int | None = None) -> None:
-        self._way, self._stream, self._headers, self._left = Way(cluster), stream, headers, limit
+        self._route, self._stream, self._headers, self._left = CatalogRoute(cluster), stream, headers, limit
         self._reading = Reading(start=start, retries=FOR_EVER, buffer_bytes=AHEAD_BYTES)
         self._subscription: Subscription | None = None
 
     def begin(self) -> None:
         """Subscribe; raises where there is nothing to listen to."""
-        self._subscription = Subscription(self._way, self._stream, self._reading)
+        self._subscription = Subscription(self._route, self._stream, self._reading)
 
     def run(self, handoff: Handoff) -> None:
         """Hand over all that comes. For a thread of its own."""
