@@ -1,4 +1,4 @@
-"""How old a result is when it arrives: `borealis bench latency [--only kafka,windowed] [--plot out.png]`.
+"""How old a result is when it arrives: `borealis bench latency [--only kafka,windowed] [--rate 1000] [--plot out.png]`.
 
 Rows carry the time of their birth, and come at 100 to 100,000 a second, a hundredth of a second's worth at once. Two
 queries: stateless (filter, map; the age of a row's result), and windowed (filter, map, and a count by key over tumbling
@@ -71,6 +71,7 @@ class Options:
     runs: int = 3
     quick: bool = False
     plot: str | None = None
+    rate: tuple[int, ...] = ()
 
     @property
     def times(self) -> int:
@@ -91,8 +92,8 @@ class Options:
     def phases(self) -> list[Phase]:
         """The warm-up, and each rate."""
         if self.quick:
-            return [Phase(1_000, 0, 8), *(Phase(rate, 2, 4) for rate in QUICK_RATES)]
-        return [Phase(1_000, 0, 15), *(Phase(rate, 3, 10) for rate in RATES)]
+            return [Phase(1_000, 0, 8), *(Phase(rate, 2, 4) for rate in self.rate or QUICK_RATES)]
+        return [Phase(1_000, 0, 15), *(Phase(rate, 3, 10) for rate in self.rate or RATES)]
 
 
 @dataclass(frozen=True)

@@ -149,6 +149,9 @@ def bench(
     interval: Annotated[
         str | None, typer.Option(metavar="TIME", help="recovery: between checkpoints, or trimming messages.")
     ] = None,
+    rate: Annotated[
+        list[int] | None, typer.Option(min=100, help="latency: rows a second, only these (repeated).")
+    ] = None,
     plot: Annotated[
         str | None, typer.Option(metavar="FILE", help="latency, recovery, overhead: a picture, too.")
     ] = None,
@@ -168,7 +171,8 @@ def bench(
     """
     from borealis.cli.bench import bench_command, names
 
-    more = {"kills": kills, "approach": names(approach), "diagram": names(diagram), "interval": interval, "plot": plot}
+    more: dict[str, object] = {"kills": kills, "interval": interval, "plot": plot, "rate": tuple(rate or ())}
+    more |= {"approach": names(approach), "diagram": names(diagram)}
     bench_command(experiment, json, names(only), runs, quick, more)
 
 
