@@ -9,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 Int64s = NDArray[np.int64]
+Int8s = NDArray[np.int8]
 
 ID = "_id"  # position in its stream, consecutive from 0
 TIME = "_time"  # tuple time, microseconds since 1970 (event time)
@@ -28,25 +29,30 @@ TIMESTAMP = pa.timestamp("us", "UTC")  # Spark's TIMESTAMP, in Arrow
 
 
 class Kind(IntEnum):
-    """The kinds of tuples on a stream."""
+    """What a tuple does to what came before it; `KIND_NAMES` are the words of Flink and Debezium.
+
+    Boundaries, undo and stability are no kinds of tuples: a section carries them.
+    """
 
     INSERTION = 0
     DELETION = 1
-    REPLACEMENT = 2
-    BOUNDARY = 3
-    UNDO = 4
-    RECOVERY_DONE = 5
-    G_OPEN = 6
-    G_CHECK = 7
+    UPDATE_BEFORE = 2
+    UPDATE_AFTER = 3
 
 
-def with_header(rows: pa.Table, first_id: int, time: Int64s) -> pa.Table:
+KIND_NAMES = pa.array(["+I", "-D", "-U", "+U"])  # by kind
+
+
+def with_header(
+    rows: pa.Table, first_id: int, time: Int64s, kind: Int8s | None = None, stable: bool = True
+) -> pa.Table:
     """The rows with header columns in front, as they leave the engine when a user asks for headers."""
     n = rows.num_rows
+    kinds = np.full(n, Kind.INSERTION, np.int8) if kind is None else kind
     columns = {
         ID: pa.array(np.arange(first_id, first_id + n, dtype=np.int64)),
         TIME: pa.array(time, pa.int64()),
-        KIND: pa.array(np.full(n, Kind.INSERTION, np.int8)),
-        STABLE: pa.array(np.ones(n, np.bool_)),
+        KIND: KIND_NAMES.take(pa.array(kinds, pa.int8())),
+        STABLE: pa.array(np.full(n, stable, np.bool_)),
     }
     return pa.table(columns | dict(zip(rows.column_names, rows.columns, strict=True)))

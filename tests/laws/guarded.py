@@ -18,8 +18,9 @@ from borealis.node.feeds import Way
 from borealis.streams.queue import StandbyError
 from borealis.streams.section import Section
 from borealis.tuples import FIRST_TIME
-from borealis.wire.client import Patience, Peer
+from borealis.wire.client import Peer
 from borealis.wire.messages import Claim, Claimed, Done, EntryOrder, Guard, Protect, Subscribe, UnitOrder
+from borealis.wire.waiting import Patience
 
 Approach = Literal["amnesia", "passive", "active", "upstream-backup"]
 PING_MS = 40.0

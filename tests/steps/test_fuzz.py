@@ -31,8 +31,9 @@ from hosting import SCHEMA, Facts, Order, rows
 
 from borealis.errors import BorealisError
 from borealis.wire.auth import Security
-from borealis.wire.client import Patience, Peer
+from borealis.wire.client import Peer
 from borealis.wire.messages import Ack, Acknowledgements, BatchHead, Export, Problem, Publish, Subscribe
+from borealis.wire.waiting import Patience
 
 HOST = Path(__file__).parents[1] / "unit" / "wire" / "hosting.py"
 SEED = int(os.environ.get("BOREALIS_FUZZ_SEED", "20261115"))

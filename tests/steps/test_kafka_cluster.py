@@ -183,7 +183,7 @@ def test_a_stream_is_forwarded_once_whoever_is_killed(
     assert json.loads(out) == {"stream": STREAM, "to": there, "reader": f"kafka.{other}", "rows": 3}
     assert err == ""
     heads = [json.loads(value or b"") for *_, value in broker.get(other)]
-    assert [(head["_id"], head["_kind"]) for head in heads] == [(0, 0), (1, 0), (2, 0)]
+    assert [(head["_id"], head["_kind"]) for head in heads] == [(0, "+I"), (1, "+I"), (2, "+I")]
 
 
 def test_a_stream_that_has_begun_anew_is_not_forwarded_under_the_old_ids(

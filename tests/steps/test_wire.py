@@ -23,8 +23,9 @@ from hosting import SCHEMA, Facts, Order, rows
 from borealis.errors import BorealisError, GoneError, WireError
 from borealis.streams.status import QueueStatus
 from borealis.tuples import LAST_TIME
-from borealis.wire.client import Patience, Peer
+from borealis.wire.client import Peer
 from borealis.wire.messages import BatchHead, Publish, Subscribe
+from borealis.wire.waiting import Patience
 from stopwatch import Stopwatch
 
 HOST = Path(__file__).parents[1] / "unit" / "wire" / "hosting.py"

@@ -23,8 +23,9 @@ from borealis.streams.queue import OutputQueue
 from borealis.streams.section import boundary_only, section
 from borealis.tuples import LAST_TIME
 from borealis.wire.auth import Security
+from borealis.wire.host import Entry
 from borealis.wire.messages import BatchHead, Problem, Receipt, SchemaIs, SchemaOf
-from borealis.wire.server import Entry, WireServer
+from borealis.wire.server import WireServer
 
 STREAM = "traffic/packets"
 SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string())])

@@ -19,8 +19,9 @@ from borealis.streams.section import Section
 from borealis.streams.status import QueueStatus
 from borealis.tuples import FIRST_TIME, LAST_TIME
 from borealis.wire.auth import Security
-from borealis.wire.client import Peer, Subscription
+from borealis.wire.client import Peer
 from borealis.wire.messages import Ack, Done, SchemaOf, Subscribe
+from borealis.wire.subscription import Subscription
 
 LOOK_S = 0.2  # how often a feed looks whether it was stopped
 RETRY_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # between attempts to reach an upstream

@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 from borealis.errors import BorealisError, WireError
 from borealis.ha.detector import Detector, Pace, Verdict
 from borealis.wire.auth import Security
-from borealis.wire.client import Patience, Peer
+from borealis.wire.client import Peer
+from borealis.wire.waiting import Patience
 
 AGAIN_S = 1.0  # between lines to a node that lives and hangs up
 HURRY = 10  # so much faster come the pings behind one that was refused

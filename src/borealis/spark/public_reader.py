@@ -32,8 +32,9 @@ from borealis.streams.section import Section, empty_rows
 from borealis.streams.status import QueueStatus
 from borealis.tuples import with_header
 from borealis.values.fit import Place, fit, match_columns
-from borealis.wire.client import Peer, Subscription
+from borealis.wire.client import Peer
 from borealis.wire.messages import Ack, Subscribe
+from borealis.wire.subscription import Subscription
 
 OPTIONS = (*WAY, "reader", "from", "headers", "maxTuplesPerTrigger", "partitions", "onGap")
 Offset = dict[str, Any]

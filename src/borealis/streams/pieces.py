@@ -23,23 +23,16 @@ def upto(section: Section, place: tuple[int, int]) -> Section:
     stop, bound = place
     if (section.stop, section.final) <= place:
         return section
-    n = stop - section.first
     before, at_stop = (int(np.searchsorted(section.at, stop, side)) for side in ("left", "right"))
-    kept = before + int(np.searchsorted(section.bound[before:at_stop], bound, "right"))
-    return Section(
-        section.first,
-        section.rows.slice(0, n),
-        section.time[:n],
-        section.at[:kept],
-        section.bound[:kept],
-        section.standing,
-    )
+    return section.begin(stop, before + int(np.searchsorted(section.bound[before:at_stop], bound, "right")))
 
 
 def check_inside(section: Section) -> None:
     """Whether a section is one at all."""
     if section.rows.num_rows != len(section.time):
         raise ValueError(f"a section with {section.rows.num_rows} rows and {len(section.time)} times")
+    if section.kind is not None and len(section.kind) != len(section.time):
+        raise ValueError(f"a section with {len(section.time)} tuples and {len(section.kind)} kinds")
     at, bound = section.at, section.bound
     if len(at) != len(bound):
         raise ValueError(f"a section with {len(bound)} boundaries at {len(at)} ids")

@@ -7,21 +7,27 @@ the one it has. So a stream can be taken up anywhere, and nobody sees two bounda
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from borealis.tuples import FIRST_TIME, LAST_TIME, TIME, Int64s
+from borealis.tuples import FIRST_TIME, KIND, LAST_TIME, TIME, Int8s, Int64s, Kind, with_header
 
 NOTHING: Int64s = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
 class Section:
-    """Tuples `first` to `stop` (exclusive) of a stream, in order, and the boundaries with `first <= at <= stop`."""
+    """Tuples `first` to `stop` (exclusive) of a stream, in order, and the boundaries with `first <= at <= stop`.
+
+    `kind` is there only on streams that carry revisions: without it, all are insertions. A section is stable or
+    tentative as a whole, and one with `undo` takes back what was sent from `first` on before it brings its own tuples.
+    """
 
     first: int
     rows: pa.RecordBatch  # the user's columns
@@ -29,6 +35,9 @@ class Section:
     at: Int64s  # for each boundary the id of the tuple it stands before, not falling
     bound: Int64s  # the times of the boundaries, rising, each above `standing`
     standing: int = FIRST_TIME  # the boundary in force before all of this
+    kind: Int8s | None = None  # a `Kind` for each tuple
+    stable: bool = True
+    undo: bool = False
 
     def __len__(self) -> int:
         return len(self.time)
@@ -53,9 +62,21 @@ class Section:
         """About how much memory it takes."""
         return int(self.rows.nbytes) + 8 * len(self.time) + 16 * len(self.at) + 64
 
+    def batch(self, schema: pa.Schema | None = None) -> pa.RecordBatch:
+        """The tuples with the columns of `wire_schema`: the user's, then their times, and kinds if there are any."""
+        columns = [*self.rows.columns, _column(pa.int64(), self.time, np.int64)]
+        if self.kind is not None:
+            columns.append(_column(pa.int8(), self.kind, np.int8))
+        schema = schema or wire_schema(self.rows.schema, revised=self.kind is not None)
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
     def table(self) -> pa.Table:
-        """The tuples with the columns of `wire_schema`: the user's, then their times."""
-        return pa.table(self.rows).append_column(TIME, pa.array(self.time))
+        """The same as a table."""
+        return pa.Table.from_batches([self.batch()])
+
+    def with_header(self) -> pa.Table:
+        """The tuples with their headers in front, as users see them."""
+        return with_header(pa.table(self.rows), self.first, self.time, self.kind, self.stable)
 
     def since(self, start: int) -> Section:
         """The tuples from `start` on, with the boundaries at `start` and later."""
@@ -63,10 +84,10 @@ class Section:
             return self
         if start > self.stop:
             raise ValueError(f"nothing of tuples {self.first} to {self.stop} is behind {start}")
-        skip = start - self.first
         kept = int(np.searchsorted(self.at, start, "left"))
         standing = int(self.bound[kept - 1]) if kept else self.standing
-        return Section(start, self.rows.slice(skip), self.time[skip:], self.at[kept:], self.bound[kept:], standing)
+        rest = self._tuples(start - self.first, len(self))
+        return replace(rest, first=start, at=self.at[kept:], bound=self.bound[kept:], standing=standing, undo=False)
 
     def until(self, stop: int) -> Section:
         """The tuples before `stop`, with the boundaries before `stop`; those at `stop` go with what follows."""
@@ -74,18 +95,34 @@ class Section:
             return self
         if stop < self.first:
             raise ValueError(f"nothing of tuples {self.first} to {self.stop} is before {stop}")
-        n = stop - self.first
-        kept = int(np.searchsorted(self.at, stop, "left"))
-        return Section(
-            self.first, self.rows.slice(0, n), self.time[:n], self.at[:kept], self.bound[:kept], self.standing
-        )
+        return self.begin(stop, int(np.searchsorted(self.at, stop, "left")))
+
+    def begin(self, stop: int, boundaries: int) -> Section:
+        """The tuples before `stop`, and so many boundaries."""
+        return replace(self._tuples(0, stop - self.first), at=self.at[:boundaries], bound=self.bound[:boundaries])
 
     def above(self, boundary: int) -> Section:
         """The same for someone who knows of `boundary` already: lower boundaries are gone."""
         if boundary <= self.standing:
             return self
         kept = int(np.searchsorted(self.bound, boundary, "right"))
-        return Section(self.first, self.rows, self.time, self.at[kept:], self.bound[kept:], boundary)
+        return self.bounded(self.at[kept:], self.bound[kept:], boundary)
+
+    def bounded(self, at: Int64s, bound: Int64s, standing: int) -> Section:
+        """The same tuples among other boundaries."""
+        return replace(self, at=at, bound=bound, standing=standing)
+
+    def bare(self) -> Section:
+        """Where it begins, without tuples or boundaries."""
+        return boundary_only(self.first, self.rows.schema, NOTHING, self.standing)
+
+    def is_continued_by(self, other: Section) -> bool:
+        """Whether both can be one: nothing is between them, and what holds for the one holds for the other."""
+        return other.first == self.stop and other.stable == self.stable and not other.undo
+
+    def _tuples(self, start: int, stop: int) -> Section:
+        kind = None if self.kind is None else self.kind[start:stop]
+        return replace(self, rows=self.rows.slice(start, stop - start), time=self.time[start:stop], kind=kind)
 
 
 def section(
@@ -95,6 +132,33 @@ def section(
     if isinstance(rows, pa.Table):
         rows = _one_batch(rows.to_batches(), rows.schema)
     return Section(first, rows, time, at, bound, standing)
+
+
+def from_batch(
+    batch: pa.RecordBatch,
+    schema: pa.Schema,
+    first: int,
+    bounds: tuple[Int64s, Int64s, int],
+    *,
+    stable: bool = True,
+    undo: bool = False,
+) -> Section:
+    """A section from `Section.batch`; `schema` has the user's columns, `bounds` what stands where."""
+    rows = pa.RecordBatch.from_arrays(batch.columns[: len(schema)], schema=schema)
+    time, *kind = batch.columns[len(schema) :]
+    kinds = _numbers(kind[0], np.int8) if kind else None
+    return Section(first, rows, _numbers(time, np.int64), *bounds, kinds, stable, undo)
+
+
+def _column(kind: pa.DataType, numbers: NDArray[Any], plain: type[np.generic]) -> pa.Array:
+    data = pa.py_buffer(np.ascontiguousarray(numbers, plain))
+    return pa.Array.from_buffers(kind, len(numbers), [None, data])  # `pa.array` would load pandas for this
+
+
+def _numbers(column: pa.Array, kind: type[np.generic]) -> NDArray[Any]:
+    """The numbers of a column without nulls, where they are; Arrow's own `to_numpy` would load pandas for this."""
+    data, size = column.buffers()[1], np.dtype(kind).itemsize
+    return np.empty(0, kind) if data is None else np.frombuffer(data, kind, len(column), column.offset * size)
 
 
 def empty_rows(schema: pa.Schema) -> pa.RecordBatch:
@@ -111,16 +175,21 @@ def joined(parts: list[Section]) -> Section:
     """Sections that follow one another, as one."""
     if len(parts) == 1:
         return parts[0]
-    if any(late.first != early.stop for early, late in pairwise(parts)):
+    if not all(early.is_continued_by(late) for early, late in pairwise(parts)):
         raise ValueError(f"sections that do not follow one another: {[(p.first, p.stop) for p in parts]}")
-    return Section(
-        parts[0].first,
-        _one_batch([p.rows for p in parts if len(p)], parts[0].rows.schema),
-        np.concatenate([p.time for p in parts]),
-        np.concatenate([p.at for p in parts]),
-        np.concatenate([p.bound for p in parts]),
-        parts[0].standing,
+    return replace(
+        parts[0],
+        rows=_one_batch([p.rows for p in parts if len(p)], parts[0].rows.schema),
+        time=np.concatenate([p.time for p in parts]),
+        at=np.concatenate([p.at for p in parts]),
+        bound=np.concatenate([p.bound for p in parts]),
+        kind=None if all(p.kind is None for p in parts) else np.concatenate([kinds(p) for p in parts]),
     )
+
+
+def kinds(section: Section) -> Int8s:
+    """The kind of each tuple."""
+    return np.full(len(section), Kind.INSERTION, np.int8) if section.kind is None else section.kind
 
 
 def _one_batch(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
@@ -129,6 +198,7 @@ def _one_batch(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBat
     return batches[0] if batches else empty_rows(schema)
 
 
-def wire_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns of a stream as they travel: the user's, then `_time`."""
-    return schema.append(pa.field(TIME, pa.int64(), nullable=False))
+def wire_schema(schema: pa.Schema, revised: bool = False) -> pa.Schema:
+    """The columns of a stream as they travel: the user's, `_time`, and `_kind` on streams that carry revisions."""
+    timed = schema.append(pa.field(TIME, pa.int64(), nullable=False))
+    return timed.append(pa.field(KIND, pa.int8(), nullable=False)) if revised else timed

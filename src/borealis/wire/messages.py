@@ -65,6 +65,8 @@ class SectionHead(Message):
     bound: list[Time] = []
     lost: Id = 0  # tuples that were dropped before this section because the reader was too slow
     jump: bool = False  # ids were left out before it, in a recovery: there is a gap, or some come again
+    stable: bool = True  # or tentative, all of it
+    undo: bool = False  # what was sent from `first` on is taken back
 
 
 class Ack(Message):

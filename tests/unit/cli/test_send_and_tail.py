@@ -56,7 +56,7 @@ def test_what_is_sent_can_be_tailed(capfd: pytest.CaptureFixture[str], place: Pl
     assert run_app(["tail", "packets", "--from", "oldest", "--json"]) == 0
     assert [row["n"] for row in lines(capfd)] == list(range(2500))
     assert run_app(["tail", "packets", "--from", "2400", "--limit", "2", "--json", "--headers"]) == 0
-    assert lines(capfd)[1] == {"_id": 2401, "_time": 2401, "_kind": 0, "_stable": True, "n": 2401, "word": "w2401"}
+    assert lines(capfd)[1] == {"_id": 2401, "_time": 2401, "_kind": "+I", "_stable": True, "n": 2401, "word": "w2401"}
     assert run_app(["tail", "packets", "--from", "oldest", "--limit", "2"]) == 0
     assert capfd.readouterr().out == "n  word\n0  w0\n1  w1\n"
 

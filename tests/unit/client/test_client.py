@@ -82,7 +82,7 @@ def test_rows_batches_frames_and_sections_tell_the_same(place: Place, client: Cl
     assert sections[0].first == 0
     assert sections[-1].ended
     headed = list(client.subscribe("packets", "oldest", headers=True))
-    assert headed[4] == {"_id": 4, "_time": 4, "_kind": 0, "_stable": True, "n": 4, "word": "w4"}
+    assert headed[4] == {"_id": 4, "_time": 4, "_kind": "+I", "_stable": True, "n": 4, "word": "w4"}
 
 
 def test_a_place_to_start_is_newest_oldest_or_an_id(place: Place, client: Client) -> None:

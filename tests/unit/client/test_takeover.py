@@ -18,8 +18,9 @@ from borealis.client.subscriber import Reading, Subscription
 from borealis.errors import GoneError, StreamError, WireError
 from borealis.streams.id_gaps import JUMP
 from borealis.streams.queue import MovedError, OutputQueue, StandbyError
+from borealis.wire.calls import cut_connections
 from borealis.wire.client import Peer
-from borealis.wire.server import HOLD_S, _cut_connections
+from borealis.wire.feed import FeedTimings
 from stopwatch import Stopwatch
 
 SILENCE_S = 0.1  # after the backup's queue is open
@@ -122,7 +123,7 @@ def test_a_connection_that_breaks_for_no_reason_is_found_again(pair: Pair) -> No
     add(pair.queue, 2)
     subscription = pair.subscribe(timeout=WAIT_S)
     assert numbers(subscription, 2) == [0, 1]
-    _cut_connections(pair.primary.server.port)
+    cut_connections(pair.primary.server.port)
     eventually(lambda: bool(pair.mirror.status().readers))
     add(pair.queue, 2)
     assert numbers(subscription, 2) == [2, 3]  # the backup said that it is one
@@ -138,7 +139,7 @@ def test_a_client_outlives_a_backup_that_takes_its_time(pair: Pair) -> None:
     add(pair.mirror, 4)
     opened = pair.take_over()
     assert numbers(subscription, 2) == [2, 3]
-    assert opened.seconds < HOLD_S
+    assert opened.seconds < FeedTimings().hold_s
 
 
 def test_a_backup_that_is_behind_catches_up_first(pair: Pair) -> None:
@@ -167,9 +168,9 @@ def test_a_deposed_primary_hears_of_it_and_is_left(pair: Pair) -> None:
     subscription = pair.subscribe(timeout=WAIT_S)
     assert numbers(subscription, 2) == [0, 1]
     pair.take_over()
-    _cut_connections(pair.primary.server.port)  # the primary lives, behind a broken network
+    cut_connections(pair.primary.server.port)  # the primary lives, behind a broken network
     assert numbers(subscription, 1) == [2]
-    _cut_connections(pair.backup.server.port)  # the coordinator has not heard of anything
+    cut_connections(pair.backup.server.port)  # the coordinator has not heard of anything
     eventually(lambda: pair.primary.heard == [2])
     add(pair.mirror, 1)
     assert numbers(subscription, 1) == [3]
@@ -232,7 +233,7 @@ def test_a_publisher_goes_on_at_the_backup(pair: Pair) -> None:
     waiting.set()
     began = Stopwatch()
     out.close(WAIT_S)
-    assert began.seconds < HOLD_S
+    assert began.seconds < FeedTimings().hold_s
     assert (pair.mirror.next_id, mirror.last, out.forgotten) == (2, {"me": 1}, 0)
 
 

@@ -22,8 +22,8 @@ from borealis.gateway.ndjson import rows_of
 from borealis.streams.queue import OutputQueue
 from borealis.tuples import LAST_TIME
 from borealis.wire.auth import Security
+from borealis.wire.calls import cut_connections
 from borealis.wire.messages import Problem
-from borealis.wire.server import _cut_connections
 
 
 @pytest.fixture
@@ -351,7 +351,7 @@ def test_rows_may_have_headers(served: Served) -> None:
     assert json.loads(event["data"]) == {
         "_id": 1,
         "_time": 1,
-        "_kind": 0,
+        "_kind": "+I",
         "_stable": True,
         "ts": "1970-01-01T00:00:01.000000Z",
         "src": "a",
@@ -393,7 +393,7 @@ def test_a_listener_never_goes_back_to_a_primary_that_was_deposed(served: Served
     with Ear(served, "per_source", "?start=oldest") as ear:
         assert ear.hear(2) == [(0, 0), (1, 1)]
         node.queues["traffic/agg"] = deposed
-        _cut_connections(served.servers["node2"].port)
+        cut_connections(served.servers["node2"].port)
         until = time.monotonic() + 30
         while not node.heard:  # it is asked, refuses, and knows why
             assert time.monotonic() < until

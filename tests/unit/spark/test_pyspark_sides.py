@@ -211,7 +211,7 @@ def test_from_an_id_and_with_headers(place: Place) -> None:
     place.publish(5)
     options = place.options | {"from": "3", "headers": "true"}
     schema = BorealisSource(options).schema()
-    assert schema.simpleString().startswith("struct<_id:bigint,_time:bigint,_kind:tinyint,_stable:boolean,ts:timestamp")
+    assert schema.simpleString().startswith("struct<_id:bigint,_time:bigint,_kind:string,_stable:boolean,ts:timestamp")
     one = StreamReader(Reading.of(options), schema)
     start = one.initialOffset()
     [part] = one.partitions(start, one.latestOffset(start, ALL))

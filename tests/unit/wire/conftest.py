@@ -14,8 +14,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from hosting import SCHEMA, TinyHost
 
 from borealis.streams.queue import OutputQueue, QueueLimits
-from borealis.wire.client import Patience, Peer
+from borealis.wire.client import Peer
 from borealis.wire.server import WireServer
+from borealis.wire.waiting import Patience
 
 
 @pytest.fixture

@@ -17,10 +17,11 @@ from pyarrow import flight
 from borealis.errors import BorealisError, ClusterError, MachineError, StreamError, WireError
 from borealis.hosts import free_ports
 from borealis.streams.queue import MovedError
-from borealis.wire.client import Patience, Peer
+from borealis.wire.client import Peer
 from borealis.wire.messages import Ack, Ping, Pong, Problem, Publish, Subscribe
 from borealis.wire.problems import KINDS, MESSAGE_BYTES_MOST, ReplacedError, clip, error_of, problem_of
 from borealis.wire.server import PIECE_BYTES_MOST, WireServer
+from borealis.wire.waiting import Patience
 from stopwatch import Stopwatch
 
 

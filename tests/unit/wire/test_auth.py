@@ -13,9 +13,10 @@ from pyarrow import flight
 from borealis.errors import ClusterError, MachineError, WireError
 from borealis.hosts import is_loopback
 from borealis.wire.auth import Security, host_of, require_security
-from borealis.wire.client import Patience, Peer
+from borealis.wire.client import Peer
 from borealis.wire.messages import Ack, Publish, Subscribe
 from borealis.wire.server import WireServer
+from borealis.wire.waiting import Patience
 
 QUICK = Patience(connect_s=2, answer_s=3)
 

@@ -17,9 +17,11 @@ from pyarrow import flight
 from borealis.errors import ClusterError, StreamError, WireError
 from borealis.streams.queue import OutputQueue
 from borealis.tuples import LAST_TIME
-from borealis.wire.client import Patience, Peer, Publication
+from borealis.wire.client import Peer
 from borealis.wire.messages import BatchHead, Publish, Receipt, Subscribe
+from borealis.wire.publication import Publication
 from borealis.wire.server import BATCH_BYTES_MOST, WireServer, _published
+from borealis.wire.waiting import Patience
 from stopwatch import Stopwatch
 
 Soon = Callable[..., None]

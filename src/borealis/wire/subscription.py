@@ -1,0 +1,96 @@
+"""A stream as it comes in from a node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import flight
+
+from borealis.errors import WireError
+from borealis.streams.pieces import check_inside
+from borealis.streams.section import Section, from_batch, wire_schema
+from borealis.tuples import KIND, LAST_TIME, TIME
+from borealis.wire.feed import FACTS
+from borealis.wire.messages import SectionHead, StreamFacts, Subscribe
+from borealis.wire.waiting import Pushed
+
+
+class Subscription:
+    """A stream as it comes in: iterate for its sections, in order. One thread iterates; any may cancel.
+
+    It ends where the stream ends, where the request says, or by `cancel`; anything else that ends it raises.
+    """
+
+    def __init__(self, pushed: Pushed, wanted: Subscribe) -> None:
+        self._pushed, self._address, self._stop = pushed, pushed.address, wanted.stop
+        schema = pushed.schema
+        facts = StreamFacts.decode((schema.metadata or {}).get(FACTS, b""))
+        self.revised = schema.names[-1:] == [KIND]
+        self.schema = pa.schema(list(schema)[: -2 if self.revised else -1])
+        if not schema.remove_metadata().equals(wire_schema(self.schema, self.revised)):
+            raise WireError(f"{self._address} serves {wanted.stream} without '{TIME}'")
+        self.stream, self.epoch, self.next_id = facts.stream, facts.epoch, facts.first
+        self.incarnation = facts.incarnation  # of the unit that writes it; 0: nothing protects it
+        self.boundary = wanted.boundary  # with `next_id`: where to take the stream up again
+        self.lost = 0  # tuples that were dropped because this reader was too slow
+        self.jumps = 0  # how often ids were left out, in a recovery
+
+    def __iter__(self) -> Iterator[Section]:
+        return (section for section in self.beats() if section is not None)
+
+    def beats(self) -> Iterator[Section | None]:
+        """Sections, and None about once a second while nothing comes, for those who also look at something else."""
+        while (chunk := self._pushed.read()) is not None:
+            section, head = self._section(chunk)
+            news = len(section) or head.lost or head.jump or section.final > self.boundary
+            self.next_id, self.boundary = section.stop, section.final
+            self.lost += head.lost
+            self.jumps += head.jump
+            yield section if news else None
+        whole = self.boundary == LAST_TIME or (self._stop is not None and self.next_id >= self._stop)
+        if not whole and not self._pushed.cancelled:
+            raise WireError(f"{self._address} ended stream {self.stream} before its end")
+
+    def cancel(self) -> None:
+        """End it, from any thread."""
+        self._pushed.cancel()
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.cancel()
+
+    def _section(self, chunk: flight.FlightStreamChunk) -> tuple[Section, SectionHead]:
+        """A pushed batch as a section, if it is one and follows the last."""
+        batch = chunk.data
+        if batch is None or chunk.app_metadata is None:
+            raise WireError(f"{self._address} sent a batch of {self.stream} without its head")
+        head = SectionHead.decode(chunk.app_metadata)
+        try:
+            batch.validate()
+        except pa.ArrowException as error:
+            raise WireError(f"{self._address} sent a broken batch of {self.stream}: {error}") from None
+        if any(column.null_count for column in batch.columns[len(self.schema) :]):
+            raise WireError(f"{self._address} sent tuples of {self.stream} without a time")
+        bounds = np.array(head.at, np.int64), np.array(head.bound, np.int64), head.standing
+        section = from_batch(batch, self.schema, head.first, bounds, stable=head.stable, undo=head.undo)
+        due = self.next_id + head.lost
+        follows = head.first > due if head.jump else head.first == due or (head.undo and head.first < due)
+        if not follows or head.standing < self.boundary or not _is_whole(section):
+            raise WireError(
+                f"{self._address} sent tuples {head.first} to {section.stop} of {self.stream} ({head.lost} lost, "
+                f"boundary {head.standing}) after tuple {self.next_id}, boundary {self.boundary}",
+                hint="subscribe again from there",
+            )
+        return section, head
+
+
+def _is_whole(section: Section) -> bool:
+    try:
+        check_inside(section)
+    except ValueError:
+        return False
+    return True
