@@ -61,7 +61,9 @@ class Guarded(Cluster):
     def locate(self, stream: str) -> Any:
         for i, node in enumerate(self.nodes):
             if i not in self.dead and stream in node.queues:
-                other = [n for j, n in enumerate(self.nodes) if j not in self.dead and stream in n.kept]
+                other = [
+                    n for j, n in enumerate(self.nodes) if j not in self.dead and stream in n.served.standby_queues
+                ]
                 return Way(node.address, other[0].address if other else None)
         return None
 
@@ -152,7 +154,7 @@ class Guarded(Cluster):
         """Nobody hears of this node again."""
         self.dead.add(i)
         server, node = self._servers[i], self.nodes[i]
-        node._stopped.set()
+        node._care.stop()
         for guard in list(node.guards.primaries.values()):
             guard._stopped = True
         node.guards.watch.close()

@@ -122,7 +122,7 @@ class Cluster:
         self._servers = [WireServer(node).start() for node in self.nodes]
         for node, server in zip(self.nodes, self._servers, strict=True):
             node.address = server.address
-            node.spark_is(spark)
+            node.session.started(spark)
         self.peers = [Peer(node.address) for node in self.nodes]
 
     def __enter__(self) -> Cluster:

@@ -61,7 +61,7 @@ class Cluster:
         self.node = Node("node1")
         self.server = WireServer(self.node).start()
         self.node.address, self.node.http = self.server.address, "http://127.0.0.1:1"
-        self.node.spark_is(spark)
+        self.node.session.started(spark)
         self._closed = threading.Event()
         threading.Thread(target=self._beat, daemon=True).start()
         self.client = borealis.connect(self.coordinator)

@@ -136,7 +136,7 @@ def _serve(options: NodeOptions, name: str, master: str, spark: _Spark) -> int:
         beats.first()
         print(f"{name} at {node.address}, metrics at {node.http}/metrics", flush=True)
         _hush(spark.get())
-        node.spark_is(spark.get())
+        node.session.started(spark.get())
         beats.wake()
         print(f"{name}: Spark is ready", flush=True)
         _end_with(spark.get(), node)
@@ -145,7 +145,7 @@ def _serve(options: NodeOptions, name: str, master: str, spark: _Spark) -> int:
         print(f"{name}: stopping", flush=True)
         return 0
     except BaseException:
-        node.spark_failed()
+        node.session.failed()
         raise
     finally:
         beats.stop()

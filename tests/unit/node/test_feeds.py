@@ -96,7 +96,7 @@ def test_one_that_forgets_goes_on_at_the_oldest_tuple_there_is(
 def test_what_a_backup_will_read_is_kept_where_it_is_served_now() -> None:
     """The node that it was told of is dead, and the stream was taken over by another."""
     node = Node("other")
-    node.kept["d/s"] = node.queues["d/s"] = kept = queue(5)
+    node.served.standby_queues["d/s"] = node.queues["d/s"] = kept = queue(5)
     with WireServer(node) as server:
         peers = Peers(None)
         routes = Routes(lambda _: None, lambda _: Way(server.address, None))

@@ -40,7 +40,7 @@ FIELDS = ["v", "diagram", "yaml", "unit", "boxes", "buckets", "feeds", "readers"
 def node() -> Iterator[Node]:
     """A node whose Spark did not start: what needs Spark says so."""
     one = Node("lonely")
-    one.spark_failed()
+    one.session.failed()
     yield one
     one.close()
 

@@ -1,0 +1,123 @@
+"""Units and entry points as they are ordered, put together so that they can run on a node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from borealis.compile.analyze import input_schema, time_of
+from borealis.compile.lowering import to_arrow
+from borealis.compile.types import nullable
+from borealis.compile.unit import Compiled, compile_piece
+from borealis.diagram.cut import Piece, piece_of
+from borealis.diagram.spec import Spec, Unit
+from borealis.entry.point import Entry, Place
+from borealis.errors import ClusterError
+from borealis.node.feeds import Acks, Peers, Routes, StreamFeed
+from borealis.node.running import RunningUnit
+from borealis.node.session import Session, spec_of
+from borealis.spark.query import Query
+from borealis.streams.queue import OutputQueue, QueueLimits
+from borealis.trains.commit_point import CommitPoint
+from borealis.trains.handover import Handover
+from borealis.trains.relay import Feed
+from borealis.trains.unit import UnitOptions, UnitRun
+from borealis.wire.messages import EntryOrder, UnitOrder
+
+
+@dataclass(frozen=True)
+class CompiledOrder:
+    """What shall run, and its program."""
+
+    order: UnitOrder
+    spec: Spec
+    piece: Piece
+    compiled: Compiled
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Makes units and entry points out of orders, with what the node has."""
+
+    node: str
+    data: Path | None  # where durable inputs are kept
+    session: Session
+    routes: Routes
+    peers: Peers
+    acks: Acks
+    query_type: type[Query] = Query  # what runs a unit's trains
+
+    def entry(self, order: EntryOrder) -> Entry:
+        """An entry point that takes batches, or stands by."""
+        spec, guard = spec_of(order.yaml), order.guard
+        one, spark = spec.input(order.input), self.session.get()
+        schema = to_arrow(nullable(input_schema(one)))
+        place = Place(
+            f"{order.diagram}/{order.input}",
+            schema,
+            QueueLimits(full=one.full),
+            order.readers,
+            order.late_readers,
+            order.epoch,
+            guard.incarnation if guard is not None else 0,
+            self.node,
+        )
+        make = Entry.standby if guard is not None and guard.role == "backup" else Entry.open
+        return make(one, spec.paces()[one.name], place, self._home(order, one.durable), time=time_of(one, spark))
+
+    def _home(self, order: EntryOrder, durable: bool) -> Path | None:
+        if not durable:
+            return None
+        if self.data is None:
+            raise ClusterError(
+                f"input '{order.input}' is durable, and node {self.node} has no data directory",
+                hint="start the node with --data DIR",
+            )
+        return self.data / "entries" / order.diagram / order.input
+
+    def compiled(self, order: UnitOrder) -> CompiledOrder:
+        """The program of a unit."""
+        spec, spark = spec_of(order.yaml), self.session.get()
+        piece = piece_of(spec, order.unit, order.boxes)
+        compiled = compile_piece(spec, piece, spark, order.buckets, self.session.types(spec))
+        return CompiledOrder(order, spec, piece, compiled)
+
+    def query(self, run: UnitRun) -> Query:
+        """What runs its trains; another one if that died."""
+        return self.query_type(self.session.get(), run.compiled, run, run.commit, run.scratch)
+
+    def build(self, what: CompiledOrder, handover: Handover | None) -> RunningUnit:
+        """The unit from its feeds to its queues, from nothing or from where another node froze it."""
+        order, spec, piece, compiled = what.order, what.spec, what.piece, what.compiled
+
+        def name(arrow: str) -> str:
+            return f"{order.diagram}/{arrow}"
+
+        full = {o.source: o.full for o in spec.outputs if o.full == "drop"}
+        queues = {}
+        for arrow in piece.gives:
+            limits = QueueLimits(full="drop" if arrow == piece.errors else full.get(arrow, "wait"))
+            if handover is not None:
+                queues[arrow] = OutputQueue.restore(handover.queues[arrow], limits)
+            else:
+                schema = compiled.outlets[arrow].schema
+                readers = order.readers.get(arrow, ())
+                queues[arrow] = OutputQueue(name(arrow), schema, limits, readers=readers, epoch=order.epoch)
+        epochs = handover.header.get("epochs", {}) if handover else {}
+        reader = order.reader or f"{order.diagram}.{order.unit}"
+        feeds = {
+            arrow: StreamFeed(name(arrow), reader, self.routes, self.peers, self.acks, epochs.get(arrow))
+            for arrow in piece.reads
+        }
+        run = UnitRun(
+            Unit(name=order.unit, spec=spec),
+            compiled,
+            feeds,
+            {},
+            UnitOptions(),
+            feeds=[Feed(arrow) for arrow in piece.reads],
+            queues=queues,
+            resume=handover,
+        )
+        kept = [CommitPoint.from_json(step) for step in handover.header.get("kept", ())] if handover else []
+        return RunningUnit(order, piece, run, self.query(run), feeds, queues, kept_steps=kept)

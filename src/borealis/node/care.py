@@ -1,0 +1,109 @@
+"""What a node does without orders: entry points tick, queries that died start again, standbys stay warm."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from borealis.errors import BorealisError
+from borealis.node.building import Builder
+from borealis.node.running import RunningUnit
+from borealis.wire.messages import UnitName
+
+if TYPE_CHECKING:
+    from borealis.node.node import Node
+
+FREEZE_S = 30.0  # how long a unit may take to finish its train, and how long it stays frozen without news
+WARM_REHEARSALS = 2  # before a standby is said to stand by
+WARM_S = 20.0  # but no longer than that
+TICK_S = 0.05
+SELDOM = 20  # ticks between looks at what is dear to look at: queries, logs
+
+log = logging.getLogger("borealis.node")
+
+
+class Care:
+    """Looks at everything on a node, many times a second, until it is stopped."""
+
+    def __init__(self, node: Node, builder: Builder) -> None:
+        self._node, self._builder = node, builder
+        self._stopped = threading.Event()
+        threading.Thread(target=self._tick_forever, name="node-tick", daemon=True).start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._stopped.set()
+
+    def warm(self, unit: RunningUnit) -> None:
+        """Have a standby rehearse before it counts as one: its first train shall not be the first of its workers."""
+        until = time.monotonic() + WARM_S
+        while unit.run.rehearsed < WARM_REHEARSALS and time.monotonic() < until and not self._stopped.is_set():
+            if unit.query.failure() is not None or unit.started:
+                return
+            before = unit.run.rehearsed
+            unit.rehearse()
+            unit.run.wait_rehearsed(before, until - time.monotonic())
+
+    def _restart(self, unit: RunningUnit) -> None:
+        """Start a query anew that died (its workers were killed, the machine was too busy): from its last commit."""
+        failure = unit.wants_restart()
+        if failure is None:
+            return
+        unit.restarts, unit.restart_at, unit.restarting = unit.restarts + 1, None, True
+        work = partial(_try, partial(self._start_again, unit, failure))
+        threading.Thread(target=work, name="restart", daemon=True).start()
+
+    def _start_again(self, unit: RunningUnit, failure: BorealisError) -> None:
+        key = (unit.order.diagram, unit.order.unit)
+        try:
+            unit.query.stop()
+            fresh = self._builder.query(unit.run)
+            with self._node.ordering:
+                if self._node.units.get(key) is not unit:
+                    return
+                log.warning("unit %s of %s starts its query again: %s", key[1], key[0], failure)
+                unit.query = fresh
+            fresh.start()
+            if self._node.units.get(key) is not unit:  # dropped meanwhile by someone who may have seen the old one
+                fresh.stop()
+        finally:
+            unit.restarting = False
+
+    def _tick_forever(self) -> None:
+        ticks = 0
+        while not self._stopped.wait(TICK_S):
+            ticks += 1
+            seldom = not ticks % SELDOM
+            for entry in list(self._node.entries.values()):
+                _try(entry.tick)
+                if seldom:
+                    _try(entry.trim)
+            for entry in self._node.all_entries() if seldom else ():
+                _try(entry.find_room)
+            for unit in list(self._node.units.values()):
+                _try(partial(self._thaw_forgotten, unit))
+                if seldom:
+                    _try(partial(self._restart, unit))
+                    if unit.standby and not unit.started:
+                        _try(unit.rehearse)
+
+    def _thaw_forgotten(self, unit: RunningUnit) -> None:
+        """A unit that was frozen for a node that never took it goes on here."""
+        since = unit.frozen_since
+        if since is not None and time.monotonic() - since > FREEZE_S:
+            log.warning("unit %s stayed frozen too long: it goes on", unit.order.unit)
+            self._node.thaw(UnitName(diagram=unit.order.diagram, unit=unit.order.unit))
+
+
+def _try(work: Callable[[], None]) -> None:
+    """What fails for one must not stop the others."""
+    try:
+        work()
+    except BorealisError as error:
+        log.warning("%s", error)
+    except Exception:
+        log.exception("a tick failed")

@@ -1,0 +1,69 @@
+"""The Spark session of a node: orders wait for it, and it says what types a diagram has."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Literal
+
+from borealis.compile.analyze import analyze
+from borealis.diagram import passes
+from borealis.diagram.spec import Spec
+from borealis.errors import ClusterError
+from borealis.spark.plan import check_plan
+
+READY_S = 120.0  # how long an order waits for Spark
+SCHEMAS_MOST = 16  # diagrams whose types are remembered
+
+
+class Session:
+    """Comes some seconds after its node, or never."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self.state: Literal["starting", "ready", "failed", "stopped"] = "starting"
+        self._spark: Any = None
+        self._known = threading.Event()
+        self._schemas: dict[str, dict[str, Any]] = {}  # by a diagram's fingerprint
+
+    def started(self, spark: Any) -> None:
+        """It is there: orders can be carried out."""
+        self._spark, self.state = spark, "ready"
+        self._known.set()
+
+    def failed(self) -> None:
+        """There will be none."""
+        self.state = "failed"
+        self._known.set()
+
+    def get(self) -> Any:
+        """Waits for it."""
+        if not self._known.wait(READY_S) or self._spark is None:
+            raise ClusterError(f"Spark did not start on {self._node}", hint="its log says why")
+        return self._spark
+
+    def types(self, spec: Spec) -> dict[str, Any]:
+        """The Spark schema of every arrow; a diagram that is deployed is looked at once."""
+        key = spec.fingerprint()
+        if key not in self._schemas:
+            found = analyze(spec, self.get())
+            while len(self._schemas) >= SCHEMAS_MOST:
+                self._schemas.pop(next(iter(self._schemas)))
+            self._schemas[key] = found
+        return self._schemas[key]
+
+    def check(self, spec: Spec) -> dict[str, str]:
+        """The columns of every arrow, if the types are right, as Spark sees them, and the diagram could run."""
+        types = self.types(spec)
+        check_plan(spec, self.get(), types)
+        return {arrow: _ddl(schema) for arrow, schema in types.items()}
+
+
+def spec_of(text: str) -> Spec:
+    """A diagram that was sent, checked as where it was written."""
+    spec = Spec.from_yaml(text)
+    passes.check(spec)
+    return spec
+
+
+def _ddl(schema: Any) -> str:
+    return ", ".join(f"{f.name} {f.dataType.simpleString().upper()}" for f in schema.fields)
