@@ -39,9 +39,9 @@ from borealis.state import log as state_log
 from borealis.state.cache import Cache
 from borealis.state.delta import to_stream
 from borealis.trains.header import PAYLOADS, rows_together
-from borealis.trains.input_manager import Train
 from borealis.trains.intake import Admission
 from borealis.trains.message import decode, encode, without_prefix
+from borealis.trains.train import Train
 from borealis.trains.unit import UnitOptions, UnitRun
 from borealis.tuples import CAUSE, FIRST_TIME, LAST_TIME
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from borealis.tuples import FIRST_TIME, Int64s
+from borealis.tuples import FIRST_TIME, Int8s, Int64s
 
 NOTHING: Int64s = np.empty(0, np.int64)
 
@@ -31,20 +31,29 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Flow:
-    """Rows sorted by (cause, sub), unique in it. The arrays have one entry per row."""
+    """Rows sorted by (cause, sub), unique in it. The arrays have one entry per row.
+
+    `kind` is there only on arrows that carry revisions: without it, all are insertions.
+    """
 
     rows: pa.Table
     time: Int64s
     cause: Int64s
     sub: Int64s
     bounds: Bounds
+    kind: Int8s | None = None  # a `Kind` for each row
 
     def __len__(self) -> int:
         return len(self.time)
 
     def take(self, index: Int64s) -> Flow:
         """The rows at these places, in this order; the caller keeps (cause, sub) sorted."""
-        return Flow(self.rows.take(pa.array(index)), self.time[index], self.cause[index], self.sub[index], self.bounds)
+        return self.at(index, self.rows.take(pa.array(index)))
+
+    def at(self, index: Int64s, rows: pa.Table) -> Flow:
+        """The same with rows that were taken already."""
+        kind = None if self.kind is None else self.kind[index]
+        return Flow(rows, self.time[index], self.cause[index], self.sub[index], self.bounds, kind)
 
     def with_rows(self, rows: pa.Table) -> Flow:
         """The same tuples with other columns."""

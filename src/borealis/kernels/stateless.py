@@ -17,7 +17,7 @@ def run_filter(flow: Flow, predicate: Expr) -> Flow:
     index = np.flatnonzero(keep.to_numpy(zero_copy_only=False) if isinstance(keep, pa.Array) else keep.to_numpy())
     if len(index) == len(flow):
         return flow
-    return Flow(flow.rows.filter(keep), flow.time[index], flow.cause[index], flow.sub[index], flow.bounds)
+    return flow.at(index, flow.rows.filter(keep))
 
 
 def run_map(flow: Flow, exprs: list[tuple[str, Expr]], schema: pa.Schema) -> Flow:

@@ -141,7 +141,7 @@ def run(
             mine = {i.name: _source(i.name, compiled.times[i.name], found[i.name], state) for i in unit.spec.inputs}
             theirs = {name: sink for name, sink in sinks.items() if name in compiled.outlets}
             one = UnitRun(unit, compiled, mine, theirs, options, clock)
-            one.progress.ends = (*mine.values(), *theirs.values(), one)
+            one.progress.ends = (*mine.values(), *theirs.values(), one.troubles)
             runs.append(one)
             queries.append(Query(spark, compiled, one, one.commit, one.scratch))
         for one, query in zip(runs, queries, strict=True):
@@ -195,9 +195,7 @@ def _attend(runs: list[UnitRun], queries: list[Query], watch: Callable[[list[Pro
             broken = one.manager.failure
             if broken is not None and one.manager.next_train(one.committed(), 0) is None:
                 raise broken
-            for sink in one.sinks.values():  # one that writes behind the commits may fail between them
-                if (failed := getattr(sink, "failure", None)) is not None:
-                    raise failed
+            one.sinks.check()
             one.done.wait(LOOK_S)
         if watch is not None:
             watch([r.progress for r in runs])

@@ -41,12 +41,12 @@ class Care:
     def warm(self, unit: RunningUnit) -> None:
         """Have a standby rehearse before it counts as one: its first train shall not be the first of its workers."""
         until = time.monotonic() + WARM_S
-        while unit.run.rehearsed < WARM_REHEARSALS and time.monotonic() < until and not self._stopped.is_set():
+        while unit.run.rehearsals.count < WARM_REHEARSALS and time.monotonic() < until and not self._stopped.is_set():
             if unit.query.failure() is not None or unit.started:
                 return
-            before = unit.run.rehearsed
+            before = unit.run.rehearsals.count
             unit.rehearse()
-            unit.run.wait_rehearsed(before, until - time.monotonic())
+            unit.run.rehearsals.wait(before, until - time.monotonic())
 
     def _restart(self, unit: RunningUnit) -> None:
         """Start a query anew that died (its workers were killed, the machine was too busy): from its last commit."""

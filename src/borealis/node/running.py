@@ -13,7 +13,8 @@ from borealis.node.feeds import StreamFeed
 from borealis.spark.query import Query
 from borealis.streams.queue import OutputQueue
 from borealis.trains.commit_point import CommitPoint
-from borealis.trains.unit import UnitRun, beyond
+from borealis.trains.sections import beyond
+from borealis.trains.unit import UnitRun
 from borealis.wire.messages import UnitOrder, UnitStatus, Waiting
 
 RESTARTS_MOST = 5  # of a query that dies over and over, before its unit counts as failed
@@ -54,7 +55,7 @@ class RunningUnit:
     def rehearse(self) -> None:
         """Keep a unit that waits warm: a few trains of nothing to begin with, then one now and then."""
         now = time.monotonic()
-        if self.run.rehearsed < REHEARSALS or now - self.rehearsed_at > REHEARSE_S:
+        if self.run.rehearsals.count < REHEARSALS or now - self.rehearsed_at > REHEARSE_S:
             self.rehearsed_at = now
             self.run.rehearse()
 
@@ -96,7 +97,7 @@ class RunningUnit:
     def status(self) -> UnitStatus:
         """How it stands."""
         progress, failure = self.run.progress, self.look()
-        troubles = self.run.troubles() if failure is None else []
+        troubles = self.run.troubles.now() if failure is None else []
         awaited = [f.waiting_for for f in self.feeds.values() if f.waiting_for]
         state: Any = "running"
         if failure is not None:

@@ -21,7 +21,7 @@ from borealis.node.parcel import Parcel
 from borealis.streams.snapshot import QueueSnapshot
 from borealis.streams.status import QueueStatus
 from borealis.trains.commit_point import CommitPoint, Place
-from borealis.trains.unit import beyond
+from borealis.trains.sections import beyond
 from borealis.tuples import LAST_TIME
 from borealis.wire.messages import Guard, GuardAnswer, GuardStatus, SchemaOf, Takeover
 

@@ -11,9 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -28,9 +26,10 @@ from borealis.state.delta import to_stream
 from borealis.streams.section import Section, wire_schema
 from borealis.trains.header import PAYLOADS, TrainInputs
 from borealis.trains.intake import Admission, Intake
-from borealis.trains.merge_order import Passed, bounds, numbered, passed, with_cause
+from borealis.trains.merge_order import bounds, numbered, passed, with_cause
 from borealis.trains.merging import ByArrival, ByScript, ByTime, Merged, MergeOrder, Script
 from borealis.trains.relay import Feed, Relay, Relayed, SectionSource
+from borealis.trains.train import Train
 from borealis.tuples import TIME
 
 READ_AHEAD = 2  # batches a source may be ahead of the trains
@@ -39,22 +38,6 @@ COMPANY_S = 0.1  # so long tuples wait for others if nothing can come of them ye
 COMPANY_ROWS, COMPANY_BYTES = 4096, 1 << 20  # so many wait for no others: it is time to work on them
 TRAINS_AHEAD = 2  # trains made before they are asked for
 READER_ENDS_S = 1.0  # how long `stop` waits for sources that are read
-
-
-@dataclass(frozen=True)
-class Train:
-    """A train as it was cut: where every input stands after it, and whether it is the last."""
-
-    number: int
-    cursors: dict[str, Cursor]
-    next_cause: int
-    rows: int
-    final: bool
-    order: tuple[Passed, ...] = ()  # the order in which its inputs were merged
-    silent: bool = False  # what comes of it is known downstream already
-    free: bool = True  # merged as tuples arrived, not as a script says
-    leaps: bool = False  # ids of an input were left out in it, or tuples lost
-    jumps: bool = False  # it begins where ids of an input were left out, in a recovery
 
 
 class InputManager:
@@ -508,13 +491,3 @@ def _no_room(depot: Path, error: OSError) -> BorealisError:
     told = MachineError(f"cannot write a train to {depot}: {error}", hint="make room there, or make trains smaller")
     told.__cause__ = error
     return told
-
-
-def cursors_to_json(cursors: dict[str, Cursor]) -> dict[str, Any]:
-    """Cursors as they stand in a commit record."""
-    return {name: dict(vars(c)) for name, c in cursors.items()}
-
-
-def cursors_from_json(data: dict[str, Any]) -> dict[str, Cursor]:
-    """Cursors from a commit record."""
-    return {name: Cursor(**c) for name, c in data.items()}

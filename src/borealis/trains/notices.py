@@ -6,6 +6,7 @@ A notice is a small file of the unit's, `troubles/<box>.<bucket>`; behind `.over
 from __future__ import annotations
 
 import re
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -59,6 +60,25 @@ def put(file: Path, text: str | None) -> None:
     part = file.with_name(f"{file.name}.part")
     part.write_text(text)
     part.replace(file)
+
+
+class Troubles:
+    """What keeps a unit's train waiting that is under way, such as a database that is away."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._since: dict[str, float] = {}  # when somebody first asked
+
+    def now(self) -> list[tuple[str, float]]:
+        """Each that lasts, and for how many seconds."""
+        found, now = notices(self._directory), time.monotonic()
+        self._since = {name: self._since.get(name, now) for name in found}
+        return [(text, now - self._since[name]) for name, text in found.items()]
+
+    @property
+    def note(self) -> str:
+        """The same on one line, for those who watch the run."""
+        return "; ".join(f"{text} (for {seconds:.0f} s)" for text, seconds in self.now())
 
 
 def notices(directory: Path) -> dict[str, str]:

@@ -15,6 +15,7 @@ from borealis.kernels.aside import BOX, ERRORS, EXPRESSION, TUPLE
 from borealis.kernels.aside import table as errors_table
 from borealis.kernels.flow import Bounds, Flow, merge_bounds
 from borealis.kernels.program import (
+    DELTA_TAG,
     ERRORS_TAG,
     TRAIN_TAG,
     Parcel,
@@ -25,6 +26,7 @@ from borealis.kernels.program import (
     flow_table,
 )
 from borealis.state.delta import to_stream
+from borealis.state.log import Key
 from borealis.trains.header import TrainHeader, TrainInputs
 from borealis.trains.location import read
 from borealis.tuples import CAUSE, SUB, TIME
@@ -121,6 +123,16 @@ class Arrived:
                 tables.append(table)
             return flow_of(tables, schema, bounds)
         return flow_from_parcels([p.payload for p in self.parcels if p.tag == tag], schema, bounds)
+
+    def deltas(self) -> dict[Key, bytes]:
+        """What changed in each state table."""
+        found = {}
+        for parcel in self.parcels:
+            if parcel.tag == DELTA_TAG:
+                data = parcel.payload if isinstance(parcel.payload, bytes) else bytes(parcel.payload.to_pybytes())
+                box, _, delta = data.partition(b"\0")
+                found[(box.decode(), parcel.bucket)] = delta
+        return found
 
 
 def _errors(batch: pa.RecordBatch) -> Parcel:

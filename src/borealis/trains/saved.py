@@ -9,7 +9,7 @@ from borealis.errors import StateError
 from borealis.state import frame
 from borealis.state.lines import ANEW
 from borealis.trains.header import TrainInputs, rows_apart, rows_together
-from borealis.trains.input_manager import Train
+from borealis.trains.train import Train
 
 MARK = b"BPT3"
 

@@ -13,44 +13,41 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from borealis.clock import Clock
 from borealis.compile.company import gives_nothing
 from borealis.compile.unit import Compiled
-from borealis.connectors.sink import FollowingSink, Sink
+from borealis.connectors.sink import Sink
 from borealis.connectors.source import LiveSource, Source
 from borealis.diagram.differences import differences, sentence
 from borealis.diagram.spec import Input, Spec, Unit
-from borealis.errors import BorealisError, OutputError, TrainError
-from borealis.kernels import aside
-from borealis.kernels.aside import BOX, EXPRESSION, REASON, TUPLE
-from borealis.kernels.aside import SCHEMA as ERRORS_SCHEMA
+from borealis.errors import BorealisError, TrainError
 from borealis.kernels.flow import Bounds, Flow
-from borealis.kernels.program import DELTA_TAG, ERRORS_TAG, flow_from_parcels
 from borealis.state.commits import CommitLog
 from borealis.state.log import Key, StateLog
 from borealis.state.scratch import scratch
-from borealis.streams.id_gaps import HOP, JUMP, above
+from borealis.streams.id_gaps import HOP, above
 from borealis.streams.queue import OutputQueue
-from borealis.streams.section import Section, section
+from borealis.streams.section import Section
 from borealis.trains.commit_point import CommitPoint
+from borealis.trains.failures import Reason, explain
 from borealis.trains.handover import Handover
 from borealis.trains.header import Manifest, TrainHeader, TrainInput, TrainInputs
-from borealis.trains.input_manager import InputManager, Train, cursors_from_json, cursors_to_json
+from borealis.trains.input_manager import InputManager
 from borealis.trains.intake import Admission
 from borealis.trains.merge_order import Passed
 from borealis.trains.merging import Script
-from borealis.trains.notices import TROUBLES, notices
+from borealis.trains.notices import TROUBLES, Troubles
 from borealis.trains.progress import Progress
+from borealis.trains.rehearsals import Rehearsals
 from borealis.trains.relay import Feed, SectionSource
 from borealis.trains.results import Arrived, train_bounds
 from borealis.trains.saved import pack, unpack
-from borealis.tuples import with_header
+from borealis.trains.sections import beyond, queue_section
+from borealis.trains.sinks import Sinks
+from borealis.trains.train import Train, cursors_from_json, cursors_to_json
 
-REASONS_ALL, REASONS_EVERY = 1_000, 100  # tuples that fail in Spark of which the reason is asked: the first, then some
-UNASKED = "it fails in Spark, as others before it"
 RESULTS = "results"  # under a unit's directory
 SWEEP_TRAINS = 256  # between looks for results that nobody told of
 ROOM_S = 0.1  # how long a commit waits for room in a queue before it looks whether the run is over
@@ -66,7 +63,7 @@ class UnitOptions:
 
 
 class UnitRun:
-    """One unit from its sources to its sinks. `plan.train.Query` drives it; it knows no Spark itself.
+    """One unit from its sources to its sinks. `spark.query.Query` drives it; it knows no Spark itself.
 
     A unit of a cluster has `feeds` (streams) instead of the diagram's inputs, and `queues` instead of sinks; with
     `resume` it goes on where another node's run of it was frozen.
@@ -87,17 +84,14 @@ class UnitRun:
     ) -> None:
         self.unit, self.compiled, self.options = unit, compiled, options
         self.queues = dict(queues or {})
-        # those that run a user's code first: what they refuse has not yet gone to any file
-        self.sinks = dict(sorted(sinks.items(), key=lambda item: item[1].durable))
-        self._following = {name: sink for name, sink in self.sinks.items() if isinstance(sink, FollowingSink)}
-        self._places = {name: place_of(sink) for name, sink in self.sinks.items()}
         if options.headers and not compiled.headers:
             raise ValueError("outputs with headers need compile_unit(..., headers=True)")
+        self.sinks = Sinks(sinks, {name: outlet.schema for name, outlet in compiled.outlets.items()}, options.headers)
         self.progress = Progress(unit.name, live={n: s for n, s in sources.items() if isinstance(s, LiveSource)})
         self.scratch = scratch(unit.name)
         self.done = threading.Event()
         self.failure: BorealisError | None = None
-        self._troubled: dict[str, float] = {}  # since when each trouble lasts
+        self.troubles = Troubles(self.scratch / TROUBLES)
         self._handed: dict[int, float] = {}  # when each train under way was handed to Spark
         self._committing = threading.Condition()
         self._closed = False
@@ -106,17 +100,15 @@ class UnitRun:
         self._committed = 0
         self._rows = 0  # tuples in all committed trains, here and wherever the unit ran before
         self.life = new_life()  # whatever goes on from this run's state goes on under the same
-        self._rehearsal_due, self._pinned = False, False
-        self._rehearsals = self._rehearsed = 0
+        self.rehearsals = Rehearsals(self._log)
         self._kept = 0  # the last train that was kept before it was run
-        self._rehearsing = threading.Condition()
         self._ids = dict.fromkeys(compiled.outlets, 0)
         (self.scratch / "program.json").write_text(json.dumps(compiled.program.to_json()))
         try:
             header = self._take_over(resume) if resume is not None else None
             if options.state is not None:
                 header = self._recover()
-            self._open_sinks(header)
+            self.sinks.open(header, self._committed)
         except BaseException:
             self._let_go()
             raise
@@ -137,10 +129,8 @@ class UnitRun:
         )
         self.progress.rows_read = self.manager.rows_read
         self._header_now = header or self._header(Train(0, self.manager.cursors(), 0, 0, False), {}, 0)
-        self.watch: Callable[[CommitPoint, Mapping[Key, bytes]], None] | None = (
-            None  # told of each commit, before the next
-        )
-        self.reason: Callable[[str, str, str], str] | None = None  # why a tuple fails in a box's expression
+        self.watch: Callable[[CommitPoint, Mapping[Key, bytes]], None] | None = None  # called after each commit
+        self.reason: Reason | None = None
         self._jumps = False  # ids go on behind a hole, as soon as inputs are merged freely
         self._repeats = False  # readers may have what another made of the same input
         self._passed: tuple[Passed, ...] = ()
@@ -163,13 +153,16 @@ class UnitRun:
                 self.manager.put_back(train, header)
 
     def _take_over(self, resume: Handover) -> dict[str, Any]:
-        self._committed = self.progress.resumed_after = int(resume.header["train"])
-        self._ids |= resume.header["ids"]
-        self.progress.errors = resume.header.get("errors", 0)
-        self._log.load(self._committed, resume.state)
+        self._go_on_after(resume.header, resume.state)
         self.life = str(resume.header.get("life", self.life))
-        self._count_on(int(resume.header.get("rows", 0)))
+        self._count_on(self._rows)
         return resume.header
+
+    def _go_on_after(self, header: dict[str, Any], state: Mapping[Key, bytes]) -> None:
+        self._committed = self.progress.resumed_after = int(header["train"])
+        self._ids |= header["ids"]
+        self.progress.errors, self._rows = header.get("errors", 0), int(header.get("rows", 0))
+        self._log.load(self._committed, state)
 
     def _count_on(self, rows: int) -> None:
         """Show the figures of the run whose state this is, and count on from there."""
@@ -192,38 +185,9 @@ class UnitRun:
         self.life = self._commits.life(self.life)
         if found.header is None:
             return None
-        self._committed = self.progress.resumed_after = int(found.header["train"])
-        self._ids |= found.header["ids"]
-        self.progress.errors = found.header.get("errors", 0)
-        self._rows = int(found.header.get("rows", 0))
-        self._log.load(self._committed, found.state)
+        self._go_on_after(found.header, found.state)
         self.progress.rows_out = {name: self._ids[name] for name in self.sinks}
         return found.header
-
-    def _open_sinks(self, header: dict[str, Any] | None) -> None:
-        # an output the earlier run did not have starts afresh
-        self._positions = {n: p for n, p in header["sinks"].items() if n in self.sinks} if header else {}
-        before = header.get("places", {}) if header else {}
-        for name, sink in self.sinks.items():
-            went, goes = before.get(name), place_of(sink)
-            moved = OutputError(
-                f"output '{name}' went to {went and went[1]} up to train {self._committed:,}, not to {goes[1]}",
-                hint="let it go there again, or give another state directory to start anew",
-            )
-            if self._positions.get(name) and went is not None and went[0] != goes[0]:
-                raise moved
-            try:
-                sink.open(self._sink_schema(name), self._positions.get(name))
-            except OutputError:
-                if went is None or went == goes:
-                    raise
-                raise moved from None
-
-    def _sink_schema(self, name: str) -> pa.Schema:
-        schema = self.compiled.outlets[name].schema
-        if self.options.headers:
-            schema = with_header(schema.empty_table(), 0, np.empty(0, np.int64)).schema
-        return schema
 
     def start(self) -> None:
         """Begin to read the sources."""
@@ -235,10 +199,8 @@ class UnitRun:
         return self._committed
 
     def next_train(self, after: int, wait: float) -> int | None:
-        if self._rehearsal_due:
-            self._rehearsal_due = False
-            self._rehearsals += 1
-            return -self._rehearsals
+        if (rehearsal := self.rehearsals.next()) is not None:
+            return rehearsal
         number = self.manager.next_train(after, wait)
         if number is not None:
             self._handed.setdefault(number, time.perf_counter())
@@ -283,39 +245,22 @@ class UnitRun:
 
     def rehearse(self) -> None:
         """Run a train of nothing as soon as possible: whoever runs trains stays, or becomes, ready for the next."""
-        self._rehearsal_due = True
+        self.rehearsals.ask()
         self.nudge()
 
     def nudge(self) -> None:
         """Whoever waits for the next train shall look around."""
         self.manager.nudge()
 
-    @property
-    def rehearsed(self) -> int:
-        """How many rehearsals there were."""
-        return self._rehearsed
-
-    def wait_rehearsed(self, before: int, seconds: float) -> None:
-        """Wait for a rehearsal after so many, at most so long."""
-        with self._rehearsing:
-            self._rehearsing.wait_for(lambda: self._rehearsed > before or self._closed, max(0.0, seconds))
-
     def _nothing(self) -> TrainInputs:
         """What workers must know of a rehearsal; the state it sees stays where it is until that is over."""
         with self._committing:
-            if not self._pinned:
-                self._log.pin()
-                self._pinned = True
+            self.rehearsals.begin()
             names = self.compiled.inputs.keys() & self.cursors().keys()
             standing = {name: self.cursors()[name]["boundary"] for name in names}
             times = self.manager.time_columns()
             inputs = {n: _no_rows(times[n], at) for n, at in standing.items()}
             return {"train": self._committed + 1, "inputs": inputs, "rehearsal": True}
-
-    def _end_rehearsal(self) -> None:
-        if self._pinned:
-            self._pinned = False
-            self._log.unpin()
 
     def _results(self, number: int) -> Path:
         """Where a train's workers put what is too large to pass through the JVM."""
@@ -333,10 +278,7 @@ class UnitRun:
         arrived = result if isinstance(result, Arrived) else Arrived(iter(result.to_batches()))
         assert arrived.train is not None
         if "rehearsal" in arrived.train:
-            self._end_rehearsal()  # without the lock: whoever has it may wait for just this
-            with self._rehearsing:
-                self._rehearsed += 1
-                self._rehearsing.notify_all()
+            self.rehearsals.done()  # without the lock: whoever has it may wait for just this
             return
         for queue in self.queues.values():  # none may block halfway; only commits fill them, so room stays room
             while not queue.wait_for_room(ROOM_S) and not self._closed:
@@ -349,7 +291,7 @@ class UnitRun:
 
     def _commit(self, arrived: Arrived) -> None:
         assert arrived.train is not None
-        self._end_rehearsal()  # of one that was cut short
+        self.rehearsals.end()  # one that was cut short
         train = self.manager.train(arrived.train["train"])
         if train.number != self._committed + 1:
             raise RuntimeError(f"train {train.number} came after train {self._committed}")
@@ -361,25 +303,29 @@ class UnitRun:
             for queue in self.queues.values():
                 queue.jump_to(above(queue.next_id, HOP))
         self.progress.jumps += train.jumps
-        self._explain(arrived)
+        explain(arrived, self.progress, self.reason)
         bounds = train_bounds(self.compiled.program, arrived.train)
-        deltas, sections = self._deltas(arrived), {} if train.silent else self._sections(arrived, bounds)
-        self._write_outputs(arrived, bounds)
-        positions = {name: sink.flush(self._commits is not None) for name, sink in self.sinks.items()}
+        deltas, sections = arrived.deltas(), {} if train.silent else self._sections(arrived, bounds)
+        for name in self.sinks:
+            flow = self._flow(name, arrived, bounds)
+            if len(flow):
+                self.sinks.write(name, flow, self._ids[name])
+                self._ids[name] += len(flow)
+            self.progress.rows_out[name] = self._ids[name]
+        positions = self.sinks.flush(self._commits is not None)
         rows = self._rows + train.rows
         if self._commits is not None:
             self._commits.append(self._header(train, positions, rows), deltas)
-            self._positions = positions  # whatever fails from here on: a restart finds this train committed
+            self.sinks.positions = positions  # whatever fails from here on: a restart finds this train committed
         self._log.commit(train.number, deltas)
         for name, piece in sections.items():  # last: what is in a queue cannot be taken back
             if len(piece) or len(piece.bound):
                 self.queues[name].append(piece)
             self.progress.rows_out[name] = self.progress.rows_out.get(name, self._ids[name]) + len(piece)
             self._ids[name] = piece.stop
-        self._committed, self._positions, self._rows = train.number, positions, rows
+        self._committed, self.sinks.positions, self._rows = train.number, positions, rows
         self._header_now = self._header(train, positions, rows)
-        for name, sink in self._following.items():
-            sink.committed(positions[name])
+        self.sinks.committed()
         self._passed, self._silent = train.order, train.silent
         if self.watch is not None:
             self.watch(self.step(), deltas)
@@ -395,47 +341,13 @@ class UnitRun:
         if train.final:
             self.done.set()
 
-    def _explain(self, arrived: Arrived) -> None:
-        """Count tuples that failed, and say why those failed that did so in Spark: many are not asked one by one."""
-        payloads = [p.payload for p in arrived.parcels if p.tag == ERRORS_TAG]
-        if not payloads:
-            return
-        failed = flow_from_parcels(payloads, ERRORS_SCHEMA, Bounds())
-        failed = failed.take(aside.once(failed))  # Spark runs a box again for each of those that read it
-        told = failed.rows.to_pylist()
-        for number, one in enumerate(told, self.progress.errors):
-            asked = number < REASONS_ALL or number % REASONS_EVERY == 0
-            if not one[REASON]:
-                one[REASON] = self.reason(one[BOX], one[EXPRESSION], one[TUPLE]) if self.reason and asked else UNASKED
-        arrived.put_errors(failed.with_rows(pa.Table.from_pylist(told, ERRORS_SCHEMA)))
-        self.progress.errors += len(failed)
-        last = told[-1]
-        self.progress.last_error = f"box '{last[BOX]}', `{last[EXPRESSION]}`: {last[REASON]}"
-
-    def _deltas(self, arrived: Arrived) -> dict[Key, bytes]:
-        deltas = {}
-        for parcel in arrived.parcels:
-            if parcel.tag == DELTA_TAG:
-                box, _, data = _as_bytes(parcel.payload).partition(b"\0")
-                deltas[(box.decode(), parcel.bucket)] = data
-        return deltas
-
     def _sections(self, arrived: Arrived, bounds: Mapping[str, Bounds]) -> dict[str, Section]:
         """What goes to each queue."""
-        found = {}
-        for name, queue in self.queues.items():
-            outlet = self.compiled.outlets[name]
-            found[name] = queue_section(queue, arrived.flow(outlet.tag, outlet.schema, bounds[outlet.flow]))
-        return found
+        return {name: queue_section(queue, self._flow(name, arrived, bounds)) for name, queue in self.queues.items()}
 
-    def _write_outputs(self, arrived: Arrived, bounds: Mapping[str, Bounds]) -> None:
-        for name, sink in self.sinks.items():
-            outlet = self.compiled.outlets[name]
-            flow = arrived.flow(outlet.tag, outlet.schema, bounds[outlet.flow])
-            if len(flow):
-                sink.write(with_header(flow.rows, self._ids[name], flow.time) if self.options.headers else flow.rows)
-                self._ids[name] += len(flow)
-            self.progress.rows_out[name] = self._ids[name]
+    def _flow(self, name: str, arrived: Arrived, bounds: Mapping[str, Bounds]) -> Flow:
+        outlet = self.compiled.outlets[name]
+        return arrived.flow(outlet.tag, outlet.schema, bounds[outlet.flow])
 
     def _header(self, train: Train, positions: Mapping[str, int], rows: int) -> dict[str, Any]:
         return {
@@ -443,7 +355,7 @@ class UnitRun:
             "cursors": cursors_to_json(train.cursors),
             "next_cause": train.next_cause,
             "sinks": dict(positions),
-            "places": self._places,
+            "places": self.sinks.places,
             "ids": dict(self._ids),
             "errors": self.progress.errors,
             "rows": rows,
@@ -552,20 +464,6 @@ class UnitRun:
         """Whether it is over here."""
         return self._closed
 
-    def troubles(self) -> list[tuple[str, float]]:
-        """What keeps a train waiting that is under way, such as a database that is away; and for how many seconds.
-
-        They are counted from when somebody first asked.
-        """
-        found, now = notices(self.scratch / TROUBLES), time.monotonic()
-        self._troubled = {name: self._troubled.get(name, now) for name in found}
-        return [(text, now - self._troubled[name]) for name, text in found.items()]
-
-    @property
-    def note(self) -> str:
-        """The same on one line, for those who watch the run."""
-        return "; ".join(f"{text} (for {seconds:.0f} s)" for text, seconds in self.troubles())
-
     def cursors(self) -> dict[str, Any]:
         """Where every input stands after the last committed train."""
         cursors: dict[str, Any] = self._header_now["cursors"]
@@ -579,17 +477,10 @@ class UnitRun:
             self._closed = True
             self._committing.notify_all()
         self.manager.stop()
-        errors: list[BaseException] = []
-        for name, sink in self.sinks.items():
-            try:
-                if sink.durable and not complete:  # a train that failed may have got as far as this file
-                    sink.open(self._sink_schema(name), self._positions.get(name))
-                sink.close(complete)
-            except BorealisError as error:
-                errors.append(error)
-        self._let_go()
-        if errors:
-            raise errors[0]
+        try:
+            self.sinks.close(complete)
+        finally:
+            self._let_go()
 
     def _let_go(self) -> None:
         self._log.close()
@@ -598,39 +489,9 @@ class UnitRun:
         shutil.rmtree(self.scratch, ignore_errors=True)
 
 
-def place_of(sink: Sink) -> list[str]:
-    """How a sink counts its positions, and where it leads, for a later run to compare."""
-    where = getattr(sink, "target", None)
-    if isinstance(where, Path):
-        return [type(sink).__name__, str(where.absolute())]
-    topic = getattr(sink, "topic", None)
-    return [type(sink).__name__, f"topic {topic}"] if topic else ["rows", "no file"]
-
-
 def new_life() -> str:
     """A name that no other run has had; who goes on from a run's state goes on under its name."""
     return uuid.uuid4().hex[:16]
-
-
-def beyond(queue: OutputQueue, last: int) -> int:
-    """Where ids go on that cannot go on: above all that this incarnation and those before it may have given."""
-    return above(max(last, (queue.incarnation - 1) * JUMP - 1))
-
-
-def queue_section(queue: OutputQueue, flow: Flow) -> Section:
-    """A train's share of a stream: the flow's rows with its boundaries among them, as the queue's next tuples."""
-    first, known = queue.next_id, queue.boundary
-    at, bound, standing = first + np.searchsorted(flow.cause, flow.bounds.cause, "right"), flow.bounds.time, known
-    if flow.bounds.standing > known:  # the unit began anew at the present: what stood there stands here, too
-        at, bound = np.append(first, at), np.append(flow.bounds.standing, bound)
-    else:
-        standing = flow.bounds.standing
-    return section(first, flow.rows, flow.time, at, bound, standing).above(known)
-
-
-def _as_bytes(payload: bytes | pa.Buffer) -> bytes:
-    """A payload as bytes."""
-    return payload if isinstance(payload, bytes) else bytes(payload.to_pybytes())
 
 
 def _no_rows(time: str, standing: int) -> TrainInput:

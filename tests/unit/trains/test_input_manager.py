@@ -21,10 +21,11 @@ from borealis.entry.admission import Cursor
 from borealis.errors import InputError, MachineError
 from borealis.state.delta import from_stream
 from borealis.trains import input_manager
-from borealis.trains.input_manager import InputManager, cursors_from_json, cursors_to_json
+from borealis.trains.input_manager import InputManager
 from borealis.trains.intake import Admission
 from borealis.trains.location import read
 from borealis.trains.progress import Progress
+from borealis.trains.train import cursors_from_json, cursors_to_json
 from borealis.tuples import CAUSE, FIRST_TIME, LAST_TIME
 
 SECOND = 1_000_000

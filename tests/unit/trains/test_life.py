@@ -150,7 +150,7 @@ def test_a_rehearsal_writes_nothing(database: Embedded) -> None:
     run = begin(database, {"a": Turns(0, 3)}, None)
     schema = to_arrow_schema(level_schema(run.compiled, 0), timezone="UTC")
     run.commit(pa.Table.from_batches(list(read_train(run.plan(-1), 0, schema))))
-    assert run.rehearsed == 1
+    assert run.rehearsals.count == 1
     run.close(False)
     assert "borealis_writes" not in {name for (name,) in database.run("SELECT name FROM sqlite_master")}
 
@@ -239,16 +239,16 @@ def test_an_output_that_went_elsewhere_before_is_refused_with_both_places(databa
 
 def test_troubles_are_told_while_they_last(database: Embedded) -> None:
     run = begin(database, {"a": Turns(0, 1)}, None)
-    assert (run.troubles(), run.note) == ([], "")
+    assert (run.troubles.now(), run.troubles.note) == ([], "")
     place = Path(run.plan(-1)["troubles"])
     Notice(f"{place}/w.0", 0).tell("box 'w': database x cannot be used")
     Notice(f"{place}/v.0", 0).give_up("box 'v': database y could not be used")
-    [(told, first), _] = run.troubles()
+    [(told, first), _] = run.troubles.now()
     assert told == "box 'v': database y could not be used"
-    [(_, later), _] = run.troubles()
+    [(_, later), _] = run.troubles.now()
     assert later > first
-    assert run.note.endswith("; box 'w': database x cannot be used (for 0 s)")
+    assert run.troubles.note.endswith("; box 'w': database x cannot be used (for 0 s)")
     run.start()
     run.commit(next_train(run)[1])
-    assert run.troubles() == []
+    assert run.troubles.now() == []
     run.close(False)

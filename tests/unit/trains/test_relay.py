@@ -12,10 +12,11 @@ import pytest
 from borealis.entry.admission import Cursor
 from borealis.streams.id_gaps import HOP
 from borealis.streams.section import Section, section
-from borealis.trains.input_manager import InputManager, Train
+from borealis.trains.input_manager import InputManager
 from borealis.trains.intake import Admission
 from borealis.trains.merging import Script
 from borealis.trains.relay import Feed, Relay, Relayed
+from borealis.trains.train import Train
 from borealis.tuples import FIRST_TIME, LAST_TIME
 
 

@@ -1,0 +1,54 @@
+"""Trains of nothing, so that whoever runs a unit's trains is ready for the first real one."""
+
+from __future__ import annotations
+
+import threading
+
+from borealis.state.log import StateLog
+
+
+class Rehearsals:
+    """The state that a rehearsal sees stays where it is until that is over. Thread-safe, but for `begin`."""
+
+    def __init__(self, log: StateLog) -> None:
+        self._log = log
+        self._due = self._pinned = False
+        self._handed = 0
+        self.count = 0  # that are over
+        self._over = threading.Condition()
+
+    def ask(self) -> None:
+        """Have one as soon as possible."""
+        self._due = True
+
+    def next(self) -> int | None:
+        """The number of the one that is due, if one is: below zero, so that it is no train's."""
+        if not self._due:
+            return None
+        self._due = False
+        self._handed += 1
+        return -self._handed
+
+    def begin(self) -> None:
+        """One is under way."""
+        if not self._pinned:
+            self._log.pin()
+            self._pinned = True
+
+    def end(self) -> None:
+        """None is."""
+        if self._pinned:
+            self._pinned = False
+            self._log.unpin()
+
+    def done(self) -> None:
+        """One went well."""
+        self.end()
+        with self._over:
+            self.count += 1
+            self._over.notify_all()
+
+    def wait(self, before: int, seconds: float) -> None:
+        """Wait for one after so many, at most so long."""
+        with self._over:
+            self._over.wait_for(lambda: self.count > before, max(0.0, seconds))

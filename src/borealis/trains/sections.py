@@ -1,0 +1,26 @@
+"""What a train adds to an output queue."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from borealis.kernels.flow import Flow
+from borealis.streams.id_gaps import JUMP, above
+from borealis.streams.queue import OutputQueue
+from borealis.streams.section import Section, section
+
+
+def beyond(queue: OutputQueue, last: int) -> int:
+    """Where ids go on that cannot go on: above all that this incarnation and those before it may have given."""
+    return above(max(last, (queue.incarnation - 1) * JUMP - 1))
+
+
+def queue_section(queue: OutputQueue, flow: Flow) -> Section:
+    """A train's share of a stream: the flow's rows with its boundaries among them, as the queue's next tuples."""
+    first, known = queue.next_id, queue.boundary
+    at, bound, standing = first + np.searchsorted(flow.cause, flow.bounds.cause, "right"), flow.bounds.time, known
+    if flow.bounds.standing > known:  # the unit began anew at the present: what stood there stands here, too
+        at, bound = np.append(first, at), np.append(flow.bounds.standing, bound)
+    else:
+        standing = flow.bounds.standing
+    return section(first, flow.rows, flow.time, at, bound, standing).above(known)
