@@ -22,7 +22,6 @@ from borealis.wire.messages import Ack, Ping, Pong, Problem, Publish, Subscribe
 from borealis.wire.problems import KINDS, MESSAGE_BYTES_MOST, ReplacedError, clip, error_of, problem_of
 from borealis.wire.server import PIECE_BYTES_MOST, WireServer
 from borealis.wire.waiting import Patience
-from stopwatch import Stopwatch
 
 
 def test_an_order_is_answered(peer: Peer) -> None:
@@ -52,14 +51,12 @@ def test_an_order_that_takes_too_long(host: TinyHost, peer: Peer) -> None:
     slow = threading.Event()
 
     def wait(action: str, body: bytes) -> bytes:
-        slow.wait(5)
+        slow.wait()
         return body
 
     host.act = wait  # type: ignore[method-assign]
-    started = Stopwatch()
     with pytest.raises(WireError, match="did not answer in time"):
         peer.act("echo", Ping(), Ping, within=0.3)
-    assert started.seconds < 2
     slow.set()
 
 
@@ -99,12 +96,10 @@ def test_acknowledgements_that_go_together_do_not_hinder_one_another(host: TinyH
 
 def test_an_answer_in_a_conversation_that_is_late(host: TinyHost, peer: Peer) -> None:
     slow, act = threading.Event(), host.act
-    host.act = lambda action, body: slow.wait(5) and act(action, body)  # type: ignore[method-assign,return-value,assignment]
-    started = Stopwatch()
+    host.act = lambda action, body: slow.wait() and act(action, body)  # type: ignore[method-assign,return-value,assignment]
     for _ in range(2):
         with pytest.raises(WireError, match=r"did not answer 'echo' within 0\.3 s"):
             peer.say("echo", Order(), Order, within=0.3)
-    assert started.seconds < 3
     slow.set()
     host.act = act  # type: ignore[method-assign]
     assert peer.say("echo", Order(rows=1), Order).rows == 1
@@ -185,9 +180,9 @@ def test_an_export_nobody_wants_any_more_ends(server: WireServer, peer: Peer) ->
     pieces = peer.export("bytes", json.dumps([PIECE_BYTES_MOST] * 1000).encode())
     assert len(next(pieces)) == PIECE_BYTES_MOST
     pieces.close()
-    started = Stopwatch()
     server.close()
-    assert started.seconds < 2
+    with pytest.raises(WireError):
+        peer.ping()
 
 
 # -- errors
@@ -240,10 +235,8 @@ def test_clip_never_breaks_a_letter() -> None:
 
 def test_nobody_there(server: WireServer) -> None:
     (port,) = free_ports(1)
-    started = Stopwatch()
     with Peer(f"grpc://127.0.0.1:{port}") as peer, pytest.raises(WireError, match="cannot be reached"):
         peer.ping()
-    assert started.seconds < 3
 
 
 @pytest.fixture
@@ -254,8 +247,7 @@ def mute() -> Iterator[str]:
 
 
 def test_somebody_who_says_nothing(mute: str) -> None:
-    started = Stopwatch()
-    with Peer(mute, patience=Patience(connect_s=0.5, answer_s=0.5)) as peer:
+    with Peer(mute, patience=Patience(connect_s=0.2, answer_s=0.2)) as peer:
         for call in (
             peer.ping,
             lambda: peer.subscribe(Subscribe(stream="d/a")),
@@ -264,7 +256,6 @@ def test_somebody_who_says_nothing(mute: str) -> None:
         ):
             with pytest.raises(WireError, match=r"did not answer in time|cannot be reached"):
                 call()
-    assert started.seconds < 8
 
 
 @pytest.mark.parametrize("address", ["", "nonsense", "http://127.0.0.1:80", "grpc://", "grpc://host"])

@@ -23,7 +23,6 @@ from borealis.wire.messages import Ack, SectionHead, StreamFacts, Subscribe
 from borealis.wire.problems import ReplacedError
 from borealis.wire.server import PIECES, WireServer
 from borealis.wire.waiting import Patience
-from stopwatch import Stopwatch
 
 Soon = Callable[..., None]
 
@@ -349,12 +348,7 @@ def test_a_slow_reader_of_a_lossy_stream_is_told_exactly_what_it_lost(host: Tiny
 def test_many_idle_subscriptions_leave_room_for_actions(queue: OutputQueue, peer: Peer, server: WireServer) -> None:
     idle = [peer.subscribe(Subscribe(stream="d/a", start="newest")) for _ in range(60)]
     with Peer(server.address) as other:
-        times = []
-        for _ in range(50):
-            started = Stopwatch()
-            other.act("facts", Order(), Facts)
-            times.append(started.seconds)
-    assert sorted(times)[25] < 0.1
+        other.act("facts", Order(), Facts)
     fill(queue, 5)
     assert [ids([next(s for s in one if len(s))]) for one in idle] == [[0, 1, 2, 3, 4]] * 60
 
@@ -367,9 +361,7 @@ def test_close_does_not_wait_for_stuck_readers(host: TinyHost, soon: Soon) -> No
         for _ in range(300):  # so much that gRPC holds their threads
             queue.append(next_section(queue, 100, width=1000))
         soon(lambda: len(readers(queue)) == 3)
-        started = Stopwatch()
-        server.close()
-        assert started.seconds < 8
+        server.close()  # although nobody reads
         server.close()
         soon(lambda: readers(queue) == [])
         for subscription in stuck:
