@@ -39,17 +39,23 @@ class Results:
         self._consumer = Consumer({"bootstrap.servers": broker, "log_level": 0, **settings})
         self._consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
         self._taken: list[tuple[int, list[Any]]] = []
+        self._unseen: list[Any] = []  # of which the births are not known yet
         self.newest = 0
 
     def take(self) -> None:
-        """What there is; waits for a moment if there is nothing."""
+        """What there is; waits for a moment if there is nothing, and looks at what came before: windows may come in any
+        order, and to look at each as it comes would make the next ones older.
+        """
         first = self._consumer.poll(POLL_S)
         if first is None or first.error():
+            self.newest = max([self.newest, *(birth(json.loads(one))[0] for one in self._unseen)])
+            self._unseen = []
             return
         some = [first, *self._consumer.consume(AT_ONCE, 0)]
         at = now_us()
         some = [one.value() for one in some if not one.error()]
         self._taken.append((at, some))
+        self._unseen += some
         self.newest = max(self.newest, birth(json.loads(some[-1]))[0])
 
     def ages(self) -> Ages:
