@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -18,10 +19,14 @@ def first_mistake(error: ValidationError, whole: str) -> tuple[str, str, Any]:
     return ".".join(str(part) for part in first["loc"]) or whole, first["msg"], first.get("input")
 
 
-class Message(BaseModel):
-    """The root of all messages."""
+class Part(BaseModel):
+    """What messages are made of; only a whole message has a version."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Message(Part):
+    """The root of all messages."""
 
     v: Literal[1] = 1
 
@@ -32,9 +37,17 @@ class Message(BaseModel):
     @classmethod
     def decode(cls: type[M], data: bytes | str | Any) -> M:
         """From bytes of the wire; a WireError says what is wrong with them."""
-        raw = data if isinstance(data, bytes | str) else bytes(data)
+        return cls._checked(cls.model_validate_json, data if isinstance(data, bytes | str) else bytes(data))
+
+    @classmethod
+    def of(cls: type[M], parsed: Any) -> M:
+        """From JSON that was parsed already; checked in the same way."""
+        return cls._checked(cls.model_validate, parsed)
+
+    @classmethod
+    def _checked(cls: type[M], read: Callable[[Any], M], data: Any) -> M:
         try:
-            return cls.model_validate_json(raw)
+            return read(data)
         except ValidationError as error:
             where, what, given = first_mistake(error, "the message")
             seen = str(given)[:80]

@@ -11,7 +11,6 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -32,6 +31,7 @@ from borealis.coordinator.threads import spawn
 from borealis.errors import BorealisError
 from borealis.version import __version__
 from borealis.wire.problems import problem_of
+from borealis.wire.status import CoordinatorView
 
 log = logging.getLogger("borealis.coordinator")
 BROKE_OFF = 400  # for nobody
@@ -55,7 +55,14 @@ def create_app(cluster: Cluster, options: AppOptions, end: Callable[[], None] = 
     reconciler = Reconciler(cluster)
     ending = asyncio.Event()
     parts = [part(cluster, ending) for part in options.parts]
-    facts = _facts(cluster, options)
+    about = CoordinatorView(
+        version=__version__,
+        incarnation=uuid.uuid4().hex[:16],
+        address=options.address,
+        pid=os.getpid(),
+        catalog=str(cluster.catalog.path),
+        started=time.time(),
+    )
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
@@ -80,7 +87,7 @@ def create_app(cluster: Cluster, options: AppOptions, end: Callable[[], None] = 
     add_front_page(app)
     add_docs_page(app)
     app.state.ending, app.state.reconciler = ending, reconciler
-    app.include_router(rest.router(cluster, reconciler, facts, end, has_token=options.token is not None))
+    app.include_router(rest.router(cluster, reconciler, about, end, has_token=options.token is not None))
     for routes, _ in parts:
         app.include_router(routes)
     app.include_router(rest.metrics_router(cluster))
@@ -91,18 +98,6 @@ def create_app(cluster: Cluster, options: AppOptions, end: Callable[[], None] = 
     app.add_exception_handler(Exception, _unexpected)
     app.add_middleware(Guard, token=options.token, hosts=options.hosts)
     return app
-
-
-def _facts(cluster: Cluster, options: AppOptions) -> Callable[[], dict[str, Any]]:
-    fixed = {
-        "version": __version__,
-        "incarnation": uuid.uuid4().hex[:16],
-        "address": options.address,
-        "pid": os.getpid(),
-        "catalog": str(cluster.catalog.path),
-        "started": time.time(),
-    }
-    return lambda: dict(fixed)
 
 
 def _keep(reconciler: Reconciler, seconds: float, stopped: threading.Event) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
-from typing import Any, TypeVar
+from typing import Any
 
-from borealis.coordinator.http_errors import ForbiddenError, MalformedError, TooLargeError, UnauthorizedError, status_of
+from borealis.coordinator.http_errors import ForbiddenError, TooLargeError, UnauthorizedError, status_of
 from borealis.errors import BorealisError
 from borealis.hosts import is_loopback
-from borealis.message import Message
 from borealis.wire.auth import host_of
 from borealis.wire.problems import problem_of
 
@@ -20,7 +19,6 @@ OPEN_PATHS = ("/", "/v1/health", "/docs", "/openapi.json")
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-M = TypeVar("M", bound=Message)
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
@@ -79,11 +77,3 @@ async def body_of(request: Any, most: int = BODY_BYTES_MOST) -> bytes:
         if len(data) > most:
             raise TooLargeError(f"a body of more than {most:,} bytes", hint="send less at once")
     return bytes(data)
-
-
-def decoded(kind: type[M], data: bytes) -> M:
-    """A body as a message; what is wrong with it is the sender's to mend."""
-    try:
-        return kind.decode(data)
-    except BorealisError as error:
-        raise MalformedError(error.message, hint=error.hint) from None
