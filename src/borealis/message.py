@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -36,18 +35,11 @@ class Message(Part):
 
     @classmethod
     def decode(cls: type[M], data: bytes | str | Any) -> M:
-        """From bytes of the wire; a WireError says what is wrong with them."""
-        return cls._checked(cls.model_validate_json, data if isinstance(data, bytes | str) else bytes(data))
-
-    @classmethod
-    def of(cls: type[M], parsed: Any) -> M:
-        """From JSON that was parsed already; checked in the same way."""
-        return cls._checked(cls.model_validate, parsed)
-
-    @classmethod
-    def _checked(cls: type[M], read: Callable[[Any], M], data: Any) -> M:
+        """From bytes of the wire, or JSON that was parsed already; a WireError says what is wrong with them."""
         try:
-            return read(data)
+            if isinstance(data, dict | list):
+                return cls.model_validate(data)
+            return cls.model_validate_json(data if isinstance(data, bytes | str) else bytes(data))
         except ValidationError as error:
             where, what, given = first_mistake(error, "the message")
             seen = str(given)[:80]

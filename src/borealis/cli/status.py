@@ -56,29 +56,34 @@ def _pause(seconds: float) -> None:
     STOP.point()
 
 
-def shown(status: views.ClusterStatus) -> RenderableType:
-    """All of it, for people."""
+def shown(status: views.ClusterStatus, fold: int = 0) -> RenderableType:
+    """All of it, for people. Folded once, streams and protection are in a line each; folded twice, nodes and units,
+    too: what is not as it should be first.
+    """
     parts: list[RenderableType] = [_head(status)]
     if status.nodes:
-        parts.append(_nodes(status.nodes))
+        parts.append(_nodes(status.nodes, plain=fold > 0) if fold < 2 else _in_groups("nodes", status.nodes))
     for diagram in status.diagrams:
-        units, streams = _parts_of(diagram, status)
-        parts += [_diagram(diagram), _units(units)]
-        parts += [Text(f"{unit.unit} runs {unit.runs}: {unit.hinders}", style="dim") for unit in units if unit.hinders]
-        if streams:
-            parts.append(_streams(streams))
-        parts += _protection(units, streams)
+        units = [unit for unit in status.units if unit.diagram == diagram.diagram]
+        streams = [stream for stream in status.streams if stream.diagram == diagram.diagram]
+        kept = [(unit.unit, unit.protection) for unit in units if unit.protection is not None]
+        kept += [(f"input {one.arrow}", one.protection) for one in streams if one.protection is not None]
+        parts.append(_diagram(diagram))
+        parts.append(_units(units, plain=fold > 0) if fold < 2 else _in_groups("units", units))
+        if fold:
+            parts += [Text(line, "dim") for line in (_streams_line(streams), *_protection_lines(kept)) if line]
+        else:
+            parts += [Text(f"{unit.unit} runs {unit.runs}: {unit.hinders}", "dim") for unit in units if unit.hinders]
+            parts += [_streams(streams)] if streams else []
+            parts += [protection_table(kept)] if kept else []
+            parts += [Text(takeover_line(name, one.last_takeover), "dim") for name, one in kept if one.last_takeover]
     orphans = [unit for unit in status.units if unit.state == "orphan"]
-    if orphans:
+    if orphans and fold:
+        parts.append(_in_groups("units that nobody knows", orphans))
+    elif orphans:
         parts += [Text("units that nobody knows", style="bold yellow"), _units(orphans)]
-    return Group(*parts, *_notes(status))
-
-
-def _parts_of(
-    diagram: views.DiagramView, status: views.ClusterStatus
-) -> tuple[list[views.UnitView], list[views.StreamView]]:
-    units = [unit for unit in status.units if unit.diagram == diagram.diagram]
-    return units, [stream for stream in status.streams if stream.diagram == diagram.diagram]
+    parts += _notes(status)
+    return Group(*(_cut(part) if fold and isinstance(part, Text) else part for part in parts))
 
 
 def _notes(status: views.ClusterStatus) -> list[Text]:
@@ -104,43 +109,27 @@ def _notes(status: views.ClusterStatus) -> list[Text]:
 
 
 def fitting(status: views.ClusterStatus, out: Console) -> RenderableType:
-    """As much of it as this window has rows for: all, or streams, protection and takeovers in a line each, or less."""
+    """As much of it as this window has rows for: all, or folded, or only what is wrong."""
     rows = out.size.height - 1
-    for view in (shown(status), folded(status), folded(status, lists=False)):
+    for fold in range(3):
+        view = shown(status, fold)
         if len(out.render_lines(view, pad=False)) <= rows:
             return view
-    lines = [_line(_head(status).plain, "bold"), *map(_cut, reversed(_notes(status)))]
+    lines = [_cut(Text(_head(status).plain, "bold")), *map(_cut, reversed(_notes(status)))]
     if len(lines) > rows:
-        lines[rows - 1 :] = [_line(f"and {len(lines) - rows + 1} more: see 'borealis status'")]
+        lines[rows - 1 :] = [_cut(Text(f"and {len(lines) - rows + 1} more: see 'borealis status'"))]
     return Group(*lines)
 
 
-def folded(status: views.ClusterStatus, lists: bool = True) -> RenderableType:
-    """The same in few rows: lists of nodes and units as tables, or only what is not as it should be."""
-    parts: list[RenderableType] = [_head(status)]
-    if status.nodes:
-        named = [(node.state, node.node) for node in status.nodes]
-        parts.append(_nodes(status.nodes, plain=True) if lists else _in_groups("nodes", named))
-    for diagram in status.diagrams:
-        units, streams = _parts_of(diagram, status)
-        table = _units(units, plain=True) if lists else _in_groups("units", [(u.state, u.unit) for u in units])
-        parts += [_cut(_diagram(diagram)), table]
-        lines = (_streams_line(streams), *_protection_lines(units, streams))
-        parts += [_line(line, "dim") for line in lines if line]
-    orphans = [("orphan", unit.unit) for unit in status.units if unit.state == "orphan"]
-    parts += [_in_groups("units that nobody knows", orphans)] if orphans else []
-    return Group(*parts, *map(_cut, _notes(status)))
-
-
-def _in_groups(what: str, named: Sequence[tuple[str, str]]) -> Text:
+def _in_groups(what: str, many: Sequence[views.NodeView | views.UnitView]) -> Text:
     """Names by state: what is as it should be last, for the line may be cut."""
     states: dict[str, list[str]] = {}
-    for state, name in sorted(named, key=lambda one: one[0] in GOOD):
-        states.setdefault(state, []).append(name)
+    for one in sorted(many, key=lambda one: one.state in GOOD):
+        states.setdefault(one.state, []).append(one.unit if isinstance(one, views.UnitView) else one.node)
     text = Text(f"{what}: ")
     for number, (state, names) in enumerate(states.items()):
         text.append("; " if number else "").append_text(_state(state)).append(f" {', '.join(names)}")
-    return _cut(text)
+    return text
 
 
 def _streams_line(streams: list[views.StreamView]) -> str:
@@ -155,9 +144,8 @@ def _streams_line(streams: list[views.StreamView]) -> str:
     return f"streams: {', '.join(told)}" if told else ""
 
 
-def _protection_lines(units: list[views.UnitView], streams: list[views.StreamView]) -> list[str]:
+def _protection_lines(rows: Sequence[tuple[str, views.ProtectionView]]) -> list[str]:
     """How units and inputs are protected, by state; and the last takeover."""
-    rows = _protected(units, streams)
     states: dict[str, list[str]] = {}
     for name, kept in rows:
         states.setdefault(kept.state, []).append(f"{name} by {kept.backup}" if kept.backup else name)
@@ -171,10 +159,6 @@ def _protection_lines(units: list[views.UnitView], streams: list[views.StreamVie
     return lines
 
 
-def _line(text: str, style: str = "") -> Text:
-    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
-
-
 def _cut(text: Text) -> Text:
     """On one line, however long it is."""
     text.no_wrap, text.overflow = True, "ellipsis"
@@ -182,20 +166,6 @@ def _cut(text: Text) -> Text:
 
 
 # -- the parts
-
-
-def _protected(units: list[views.UnitView], streams: list[views.StreamView]) -> list[tuple[str, views.ProtectionView]]:
-    """The units and inputs of a diagram that are protected, and how."""
-    named = [(unit.unit, unit.protection) for unit in units]
-    named += [(f"input {stream.arrow}", stream.protection) for stream in streams]
-    return [(name, kept) for name, kept in named if kept is not None]
-
-
-def _protection(units: list[views.UnitView], streams: list[views.StreamView]) -> list[RenderableType]:
-    """Who stands by for a diagram's units and inputs, and how their last takeovers went."""
-    rows = _protected(units, streams)
-    told = [takeover_line(name, kept.last_takeover) for name, kept in rows if kept.last_takeover is not None]
-    return [*([protection_table(rows)] if rows else []), *(Text(line, style="dim") for line in told)]
 
 
 def _head(status: views.ClusterStatus) -> Text:
@@ -292,7 +262,7 @@ def _state(word: str) -> Text:
     return Text(word, style="green" if word in GOOD else "red" if bad else "yellow")
 
 
-def _boundary(of: views.Boundary) -> str:
+def _boundary(of: views.Measured) -> str:
     if of.ended or of.boundary is None:
         return "ended" if of.ended else "-"
     try:

@@ -61,7 +61,7 @@ class Coordinator:
 
     def deploy(self, deployment: Deployment) -> Deployed:
         """Order a diagram to run."""
-        return Deployed.of(self.ask("POST", "/v1/diagrams", json=deployment.to_json(), timeout=DEPLOY_TIMEOUT_S))
+        return Deployed.decode(self.ask("POST", "/v1/diagrams", json=deployment.to_json(), timeout=DEPLOY_TIMEOUT_S))
 
     def undeploy(self, name: str) -> None:
         """Order a diagram to stop."""
@@ -71,15 +71,15 @@ class Coordinator:
         """Order a unit to another node."""
         body = {"node": node} | ({"diagram": diagram} if diagram else {})
         path = f"/v1/units/{quote(unit, safe='')}/move"
-        return Ordered.of(self.ask("POST", path, json=body, timeout=MOVE_TIMEOUT_S))
+        return Ordered.decode(self.ask("POST", path, json=body, timeout=MOVE_TIMEOUT_S))
 
     def status(self) -> ClusterStatus:
         """All the coordinator knows."""
-        return ClusterStatus.of(self.ask("GET", "/v1/status"))
+        return ClusterStatus.decode(self.ask("GET", "/v1/status"))
 
     def nodes(self) -> list[NodeView]:
         """Every node it knows, alive or not."""
-        return Nodes.of(self.ask("GET", "/v1/nodes")).nodes
+        return Nodes.decode(self.ask("GET", "/v1/nodes")).nodes
 
     def forget_node(self, name: str) -> None:
         """Have a dead node forgotten."""
@@ -87,7 +87,7 @@ class Coordinator:
 
     def streams(self) -> list[StreamView]:
         """Every stream that is served."""
-        return Streams.of(self.ask("GET", "/v1/streams")).streams
+        return Streams.decode(self.ask("GET", "/v1/streams")).streams
 
     def ask(self, method: str, path: str, *, timeout: float = TIMEOUT_S, **more: Any) -> Any:
         """One request; the JSON of the answer."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
@@ -17,9 +16,7 @@ CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 def exposition(cluster: Cluster) -> bytes:
     """All of them as text."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(ClusterFigures(cluster))
-    return bytes(generate_latest(registry))
+    return bytes(generate_latest(ClusterFigures(cluster)))
 
 
 class ClusterFigures:

@@ -74,24 +74,23 @@ def _state(
     cluster: Cluster, layout: Layout, place: Place, mine: GuardStatus | None, other: GuardStatus | None
 ) -> tuple[ProtectionState, float, str]:
     """In one word, since when, and why."""
-    now = cluster.now()
-    if not cluster.members.lives(place.node):
-        silence = cluster.members.silent_for(place.node)
-        able = place.backup is not None and cluster.members.lives(place.backup)
-        return "taking over" if able else "lost", now - (silence or 0.0), f"{place.node} does not answer"
+    lives, began = cluster.members.lives, layout.since if mine is None else mine.since
+
+    def silent(node: str) -> tuple[float, str]:
+        return cluster.now() - (cluster.members.silent_for(node) or 0.0), f"{node} does not answer"
+
+    if not lives(place.node):
+        return "taking over" if place.backup is not None and lives(place.backup) else "lost", *silent(place.node)
     if place.backup is None:
         return "alone", _alone_since(layout, mine), _why_alone(cluster, place, mine)
-    if not cluster.members.lives(place.backup):
-        silence = cluster.members.silent_for(place.backup)
-        return "alone", now - (silence or 0.0), f"{place.backup} does not answer"
+    if not lives(place.backup):
+        return "alone", *silent(place.backup)
     if failed := _failed(cluster, layout, place, place.node):
-        return "lost", mine.since if mine is not None else layout.since, f"it failed on {place.node}: {failed}"
+        return "lost", began, f"it failed on {place.node}: {failed}"
     if failed := _failed(cluster, layout, place, place.backup):
-        return "alone", other.since if other is not None else layout.since, f"its backup failed: {failed}"
-    if other is None:
-        return "catching up", mine.since if mine is not None else layout.since, "the backup is being started"
-    if mine is None:
-        return "catching up", layout.since, ""
+        return "alone", layout.since if other is None else other.since, f"its backup failed: {failed}"
+    if mine is None or other is None:
+        return "catching up", began, "the backup is being started" if other is None else ""
     return mine.state, mine.since, mine.why
 
 

@@ -66,14 +66,19 @@ class ProtectionView(GuardFacts, View):
     last_takeover: Takeover | None = None
 
 
-class Boundary(View):
-    """How far a stream, or all outputs of a unit, have come."""
+class Measured(View):
+    """What a node measures: units, and streams by their queues."""
 
     boundary: int | None = None  # microseconds since 1970; None before the first and after the last
     ended: bool = False
 
+    @property
+    def measured(self) -> bool:
+        """Whether the node has told of it; else all figures are zeros."""
+        return "ended" in self.model_fields_set
 
-class UnitView(UnitFacts, Boundary):
+
+class UnitView(UnitFacts, Measured):
     """A unit that shall run; or one that runs though no diagram has it (`orphan`)."""
 
     node: str
@@ -89,13 +94,8 @@ class UnitView(UnitFacts, Boundary):
     trains_per_s: float = 0.0
     runs: Literal["in lanes", "in micro-batches"] | None = None
 
-    @property
-    def measured(self) -> bool:
-        """Whether its node has told of it; else its figures are zeros."""
-        return self.runs is not None
 
-
-class StreamView(QueueFacts, Boundary):
+class StreamView(QueueFacts, Measured):
     """A stream that can be subscribed to."""
 
     diagram: str
@@ -109,11 +109,6 @@ class StreamView(QueueFacts, Boundary):
     backup: str | None
     protection: ProtectionView | None = None  # of an entry point
     rows_per_s: float = 0.0
-
-    @property
-    def measured(self) -> bool:
-        """Whether its node has told of its queue; else its figures are zeros."""
-        return self.epoch != ""
 
 
 class DiagramView(View):

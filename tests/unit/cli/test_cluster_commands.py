@@ -416,7 +416,7 @@ STATUS: dict[str, Any] = {
 
 
 def read(status: dict[str, Any] = STATUS) -> ClusterStatus:
-    return ClusterStatus.of(status)
+    return ClusterStatus.decode(status)
 
 
 def window(width: int = 160, height: int = 60) -> Console:

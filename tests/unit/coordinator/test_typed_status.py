@@ -128,9 +128,9 @@ def test_a_client_reads_what_a_newer_coordinator_says_and_refuses_what_makes_no_
     facts = {"diagram": "d", "unit": "u", "node": "n", "state": "running"}
     assert UnitView.model_validate(facts | {"moons": 2}).model_dump() == facts
     with pytest.raises(WireError, match=r"bad ClusterStatus: nodes: Field required"):
-        ClusterStatus.of({"v": 1})
+        ClusterStatus.decode({"v": 1})
     with pytest.raises(WireError, match="a ClusterStatus of version 2"):
-        ClusterStatus.of({"v": 2})
+        ClusterStatus.decode({"v": 2})
 
 
 def test_a_stream_in_words() -> None:
