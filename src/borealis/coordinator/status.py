@@ -15,6 +15,8 @@ from borealis.tuples import FIRST_TIME, LAST_TIME
 from borealis.wire import status as views
 from borealis.wire.messages import UnitStatus
 
+BEGINS_ANEW = "once that is back it begins from nothing; under 'deploy --ha' it would go on"
+
 
 def nodes_view(cluster: Cluster) -> list[views.NodeView]:
     """Every node that was ever seen: `alive`, `dead`, or `awaited` since the coordinator began anew."""
@@ -75,19 +77,13 @@ def _unit(cluster: Cluster, layout: Layout, unit: UnitPlace, queues: dict[str, Q
     if member is None:
         facts["state"] = "awaited"
     elif not alive:
-        facts |= {"state": "lost", "error": facts["error"] or _why_lost(unit)}
+        why = "" if unit.protected else f"lost with {unit.node}: {BEGINS_ANEW}"  # protected ones tell it themselves
+        facts |= {"state": "lost", "error": facts["error"] or why}
     elif status is None:
         facts["state"] = "starting"
     elif unit.moving_to is not None:
         facts["state"] = "moving"
     return views.UnitView(**facts)
-
-
-def _why_lost(unit: UnitPlace) -> str:
-    """What became of a unit whose node is dead, and what can be done; protected ones tell it themselves."""
-    if unit.protected:
-        return ""
-    return f"lost with {unit.node}: once that is back it begins from nothing; under 'deploy --ha' it would go on"
 
 
 def _measured(member: Member, status: UnitStatus, queues: dict[str, QueueStatus], alive: bool) -> dict[str, Any]:
