@@ -17,14 +17,7 @@ from borealis.coordinator.http_errors import ForbiddenError, MalformedError, Tak
 from borealis.coordinator.membership import check_version
 from borealis.coordinator.naming import locate
 from borealis.coordinator.reconcile import Reconciler
-from borealis.coordinator.status import (
-    diagram_view,
-    diagrams_view,
-    nodes_view,
-    status_view,
-    streams_view,
-    units_view,
-)
+from borealis.coordinator.status import diagram_view, diagrams_view, nodes_view, status_view, streams_view, units_view
 from borealis.coordinator.threads import in_thread
 from borealis.diagram.deployment import Deployment
 from borealis.hosts import is_loopback
