@@ -145,7 +145,7 @@ class Way:
 
     def train_ms(self) -> list[float]:
         """The median time of each unit's last trains."""
-        return [u["train_ms"] for u in self.client.status()["units"] if u["diagram"] == self.name]
+        return [unit.train_ms for unit in self.client.status().units if unit.diagram == self.name]
 
 
 def latency(way: Way, seconds: float, rng: np.random.Generator) -> dict[str, Any]:
@@ -168,8 +168,9 @@ def latency(way: Way, seconds: float, rng: np.random.Generator) -> dict[str, Any
 
 def throughput(way: Way, rows: int, rng: np.random.Generator) -> tuple[float, float]:
     """Rows per second, end to end, and how many cores the way's nodes used meanwhile."""
-    nodes = {u["node"] for u in way.client.status()["units"] if u["diagram"] == way.name}
-    pids = [n["pid"] for n in way.client.nodes() if n["node"] in nodes]
+    status = way.client.status()
+    nodes = {unit.node for unit in status.units if unit.diagram == way.name}
+    pids = [node.pid for node in status.nodes if node.node in nodes]
     batches = [way.rows(BATCH_ROWS, 500_000, rng) for _ in range(rows // BATCH_ROWS)]
     batches.append(way.rows(1, 2_000_000, rng))  # closes the last window
     start, before = time.perf_counter(), cpu_times(pids)

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from borealis.client.client import Client
+from borealis.wire.status import ClusterStatus, StreamView, UnitView
 
 from .measuring import cpu_seconds, cpu_times
 from .overhead_cases import LAST, NONE, Case
-from .recovery_cluster import Cluster, Facts
+from .recovery_cluster import Cluster
 from .recovery_ours import Sender
 from .recovery_packets import Feed, Packets, stream_bytes
 from .workload import rows_at
@@ -129,7 +130,6 @@ def _between(cluster: Cluster, case: Case, name: str, seconds: float, feed: Any,
     took = after["at"] - before["at"]
     rate = {key: (after[key] - before[key]) / took for key in before}
     unit, streams = _unit(status, name), _entries(status, name)
-    guard = unit.get("protection") or {}
     return Measured(
         cpu=cpu_seconds(used, cpu_times(pids)) / took,
         rows=rate["rows"],
@@ -139,42 +139,41 @@ def _between(cluster: Cluster, case: Case, name: str, seconds: float, feed: Any,
         guard_messages=rate["messages"],
         entry_bytes=rate["entry"],
         twin_bytes=rate["in"] if case.approach == "active" else 0.0,
-        train_ms=unit["train_ms"],
-        state_bytes=unit["state_bytes"],
-        kept_rows=sum(stream.get("held_rows", 0) for stream in streams),
-        recovery_ms=guard.get("recovery_ms", 0.0),
+        train_ms=unit.train_ms,
+        state_bytes=unit.state_bytes,
+        kept_rows=sum(stream.held_rows for stream in streams),
+        recovery_ms=unit.protection.recovery_ms if unit.protection is not None else 0.0,
     )
 
 
-def _sample(status: Facts, name: str, feed: Any, drain: Drain) -> dict[str, float]:
+def _sample(status: ClusterStatus, name: str, feed: Any, drain: Drain) -> dict[str, float]:
     """All that counts up, at one moment; guards as of the nodes' last heartbeats."""
-    guard = _unit(status, name).get("protection") or {}
-    entries = [stream.get("protection") or {} for stream in _entries(status, name)]
+    kept = _unit(status, name).protection
     return {
         "at": time.monotonic(),
         "rows": feed.rows,
         "in": feed.bytes,
         "out": drain.bytes,
-        "guard": guard.get("bytes", 0),
-        "messages": guard.get("messages", 0),
-        "entry": sum(one.get("bytes", 0) for one in entries),
+        "guard": kept.bytes if kept is not None else 0,
+        "messages": kept.messages if kept is not None else 0,
+        "entry": sum(entry.protection.bytes for entry in _entries(status, name) if entry.protection is not None),
     }
 
 
-def _unit(status: Facts, name: str) -> Facts:
-    found: Facts = next(u for u in status["units"] if u["diagram"] == name)
-    return found
+def _unit(status: ClusterStatus, name: str) -> UnitView:
+    return next(unit for unit in status.units if unit.diagram == name)
 
 
-def _entries(status: Facts, name: str) -> list[Facts]:
-    return [s for s in status["streams"] if s["diagram"] == name and s["entry"]]
+def _entries(status: ClusterStatus, name: str) -> list[StreamView]:
+    return [stream for stream in status.streams if stream.diagram == name and stream.entry]
 
 
 def _with_kill(cluster: Cluster, name: str, found: Measured) -> Measured:
     """Kill the primary, see what was computed again, and make the cluster whole."""
     unit = cluster.unit(name, LAST)
-    cluster.kill(unit["node"])
-    told = cluster.takeover(name, LAST, unit["protection"]["incarnation"])
-    cluster.start(unit["node"])
+    assert unit.protection is not None
+    cluster.kill(unit.node)
+    told = cluster.takeover(name, LAST, unit.protection.incarnation)
+    cluster.start(unit.node)
     cluster.wait_protected(name)
-    return replace(found, reprocess_ms=told["reprocess_ms"])
+    return replace(found, reprocess_ms=told.reprocess_ms)

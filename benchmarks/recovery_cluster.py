@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import borealis
 from borealis.cli import processes
 from borealis.client.client import Client
 from borealis.client.cluster_config import HOME, Part, read_record, write_record
 from borealis.errors import BorealisError, did_you_mean
+from borealis.wire.messages import Takeover
+from borealis.wire.status import ClusterStatus, ProtectionView, UnitView
 
 from .measuring import Say
 
@@ -27,8 +28,6 @@ STORY_S = 60.0
 HEARTBEATS_S = 1.5  # until the coordinator has heard the rest
 COMMAND = [sys.executable, "-m", "borealis.cli"]
 
-Facts = dict[str, Any]
-
 
 class Cluster:
     """Three nodes and a coordinator; nodes can be killed and started again."""
@@ -36,28 +35,36 @@ class Cluster:
     def __init__(self, client: Client, say: Say) -> None:
         self.client, self.say = client, say
 
-    def status(self) -> Facts:
-        """As `borealis status --json`; asked again while the coordinator has no time."""
+    def status(self) -> ClusterStatus:
+        """How all stands; asked again while the coordinator has no time."""
         for _ in range(50):
             with suppress(BorealisError):
                 return self.client.status()
             time.sleep(LOOK_S)
         return self.client.status()
 
-    def unit(self, diagram: str, box: str) -> Facts:
+    def unit(self, diagram: str, box: str) -> UnitView:
         """The unit that has this box."""
-        return next(u for u in self.status()["units"] if u["diagram"] == diagram and box in u["boxes"])
+        return next(unit for unit in self.status().units if unit.diagram == diagram and box in unit.boxes)
 
-    def takeover(self, diagram: str, box: str, before: int) -> Facts:
+    def protection(self, diagram: str, box: str) -> ProtectionView:
+        """Of the unit that has this box."""
+        kept = self.unit(diagram, box).protection
+        assert kept is not None
+        return kept
+
+    def takeover(self, diagram: str, box: str, before: int) -> Takeover:
         """What the new primary of a unit says of how it became that, once it is known."""
 
-        def known(_: Facts) -> bool:
-            guard = self.unit(diagram, box)["protection"]
-            return guard["incarnation"] > before and guard["last_takeover"] is not None
+        def known(_: ClusterStatus) -> bool:
+            kept = self.protection(diagram, box)
+            return kept.incarnation > before and kept.last_takeover is not None
 
         self.wait_for(known, "the story of the takeover", STORY_S)
         time.sleep(HEARTBEATS_S)  # reprocessing may still go on
-        return dict(self.unit(diagram, box)["protection"]["last_takeover"])
+        took = self.protection(diagram, box).last_takeover
+        assert took is not None
+        return took
 
     def kill(self, node: str) -> float:
         """SIGKILL to all of a node's processes at once, as a power cut would; when that was, by the monotonic clock."""
@@ -89,18 +96,18 @@ class Cluster:
 
     def wait_warm(self) -> None:
         """Until every node is ready and its first trains, which are slow, are behind it."""
-        warm = lambda status: all(node["spark"] == "ready" and node["warm"] for node in status["nodes"])  # noqa: E731
+        warm = lambda status: all(node.spark == "ready" and node.warm for node in status.nodes)  # noqa: E731
         self.wait_for(warm, "all nodes to be warm", PROTECTED_S)
 
     def pids(self) -> list[int]:
         """Of the nodes that are alive; their JVMs and workers are their children."""
-        return [int(node["pid"]) for node in self.status()["nodes"] if node["alive"]]
+        return [node.pid for node in self.status().nodes if node.alive]
 
     def wait_protected(self, diagram: str, seconds: float = PROTECTED_S) -> None:
         """Until every unit and input of a diagram has all the protection it was promised."""
         self.wait_for(lambda status: _exposed(status, diagram) == [], f"{diagram} to be protected", seconds)
 
-    def wait_for(self, holds: Callable[[Facts], bool], what: str, seconds: float) -> Facts:
+    def wait_for(self, holds: Callable[[ClusterStatus], bool], what: str, seconds: float) -> ClusterStatus:
         """Until the status says so."""
         deadline = time.monotonic() + seconds
         while not holds(status := self.status()):
@@ -115,14 +122,14 @@ class Cluster:
         return next(part for part in record.parts if part.name == node)
 
 
-def _exposed(status: Facts, diagram: str | None) -> list[str]:
+def _exposed(status: ClusterStatus, diagram: str | None) -> list[str]:
     """What is not protected (yet), and why."""
-    guarded = [(u["diagram"], u["unit"], u.get("protection")) for u in status["units"]]
-    guarded += [(s["diagram"], s["arrow"], s.get("protection")) for s in status["streams"] if s.get("entry")]
-    found = [f"{node['node']}: {node['spark']}" for node in status["nodes"] if node["spark"] != "ready"]
-    for name, what, guard in guarded:
-        if diagram in (None, name) and guard and guard["state"] not in ("protected", "watching"):
-            found.append(f"{what}: {guard['state']} ({guard['why']})")
+    guarded = [(unit.diagram, unit.unit, unit.protection) for unit in status.units]
+    guarded += [(stream.diagram, stream.arrow, stream.protection) for stream in status.streams]
+    found = [f"{node.node}: {node.spark}" for node in status.nodes if node.spark != "ready"]
+    for name, what, kept in guarded:
+        if diagram in (None, name) and kept is not None and kept.state not in ("protected", "watching"):
+            found.append(f"{what}: {kept.state} ({kept.why})")
     return found
 
 

@@ -16,9 +16,10 @@ from borealis.client.client import Client
 from borealis.client.publisher import Publisher
 from borealis.errors import BorealisError
 from borealis.streams.section import Section
+from borealis.wire.messages import Takeover
 
 from .measuring import Say
-from .recovery_cluster import Cluster, Facts
+from .recovery_cluster import Cluster
 from .recovery_packets import Feed, Key, Packets, counted
 from .recovery_sums import Arrivals, check, gaps_ms, line, silence_ms
 
@@ -195,20 +196,21 @@ class Trial:
             calm = time.monotonic()
             time.sleep(CALM_S + self.chance.random())
             unit = self.cluster.unit(self.name, LAST)
-            killed = self.cluster.kill(unit["node"])
+            assert unit.protection is not None
+            killed = self.cluster.kill(unit.node)
             found["gaps"] += gaps_ms(reader.arrivals.when, calm, killed)
             reader.wait_new(killed + 0.5, GOES_ON_S)
             found["silences"].append(silence_ms(reader.arrivals.when, killed))
-            told = self.cluster.takeover(self.name, LAST, unit["protection"]["incarnation"])
+            told = self.cluster.takeover(self.name, LAST, unit.protection.incarnation)
             for part in PARTS:
-                found[part].append(told[part])
-            found["train_ms"].append(unit["train_ms"])
-            found["interval_ms"] = unit["protection"].get("interval_ms")
-            say(_story(self.name, number + 1, unit["node"], found["silences"][-1], told))
-            self.cluster.start(unit["node"])
+                found[part].append(getattr(told, part))
+            found["train_ms"].append(unit.train_ms)
+            found["interval_ms"] = unit.protection.interval_ms
+            say(_story(self.name, number + 1, unit.node, found["silences"][-1], told))
+            self.cluster.start(unit.node)
             self.cluster.wait_protected(self.name)
 
 
-def _story(name: str, number: int, node: str, silence: float, told: Facts) -> str:
-    parts = ", ".join(f"{part} {told[f'{part}_ms']:.0f}" for part in ("detection", "takeover", "reprocess"))
+def _story(name: str, number: int, node: str, silence: float, told: Takeover) -> str:
+    parts = f"detection {told.detection_ms:.0f}, takeover {told.takeover_ms:.0f}, reprocess {told.reprocess_ms:.0f}"
     return f"{name}: kill {number} ({node}): silence {silence:.0f} ms ({parts})"

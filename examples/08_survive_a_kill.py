@@ -53,7 +53,7 @@ def main() -> None:
     try:
         with borealis.connect() as cluster:
             cluster.deploy(diagram(), place={"packets": "node1", "counted": "node2"})
-            while cluster.status()["unprotected"] or cluster.status()["units"][0]["protection"]["state"] != "protected":
+            while cluster.status().unprotected or cluster.status().units[0].protection.state != "protected":
                 time.sleep(0.1)  # the backup gets its first checkpoint
             threading.Thread(target=publish, args=(cluster,)).start()
             killer = threading.Timer(KILL_AFTER, subprocess.run, ([*BOREALIS, "kill", "node2"],))
@@ -63,7 +63,7 @@ def main() -> None:
                 came.append(time.monotonic())
                 got[row["src"], row["window_end"]] += row["n"]
             silence = max(later - before for before, later in pairwise(came[1:]))
-            took_over = cluster.status()["units"][0]["protection"]["last_takeover"]
+            took_over = cluster.status().units[0].protection.last_takeover
     finally:
         subprocess.run([*BOREALIS, "down"], check=True)
     expected = Counter[tuple[str, datetime]]()
@@ -71,7 +71,7 @@ def main() -> None:
         end = NOON + timedelta(milliseconds=100 * (i // 10 + 1))
         expected["b" if i % 4 == 0 else "a", end] += 1
     print(f"  {len(came) - 1} results; the longest silence was {silence * 1000:.0f} ms, of which")
-    print(f"  {took_over['detection_ms']:.0f} ms to notice that node2 was dead")
+    print(f"  {took_over.detection_ms:.0f} ms to notice that node2 was dead")
     if got != expected:
         sys.exit("  results are missing, or came twice: this must not happen")
     print("  nothing is missing, nothing came twice")

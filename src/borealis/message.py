@@ -18,10 +18,14 @@ def first_mistake(error: ValidationError, whole: str) -> tuple[str, str, Any]:
     return ".".join(str(part) for part in first["loc"]) or whole, first["msg"], first.get("input")
 
 
-class Message(BaseModel):
-    """The root of all messages."""
+class Part(BaseModel):
+    """What messages are made of; only a whole message has a version."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Message(Part):
+    """The root of all messages."""
 
     v: Literal[1] = 1
 
@@ -31,10 +35,11 @@ class Message(BaseModel):
 
     @classmethod
     def decode(cls: type[M], data: bytes | str | Any) -> M:
-        """From bytes of the wire; a WireError says what is wrong with them."""
-        raw = data if isinstance(data, bytes | str) else bytes(data)
+        """From bytes of the wire, or JSON that was parsed already; a WireError says what is wrong with them."""
         try:
-            return cls.model_validate_json(raw)
+            if isinstance(data, dict | list):
+                return cls.model_validate(data)
+            return cls.model_validate_json(data if isinstance(data, bytes | str) else bytes(data))
         except ValidationError as error:
             where, what, given = first_mistake(error, "the message")
             seen = str(given)[:80]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -22,6 +21,7 @@ from shapes import ALL_GROUPS, SHAPES
 from borealis.cli import processes
 from borealis.client.cluster_config import Part, read_record
 from borealis.errors import BorealisError
+from borealis.wire.status import ClusterStatus, ProtectionView, StreamView, UnitView
 
 FIRST_S = 60.0  # for first results
 AGAIN_S = 60.0  # for results behind the failure
@@ -100,12 +100,12 @@ class Round:
         if blow == "coordinator":
             return [blow]
         if blow == "entry":
-            mine = [s for s in self._status()["streams"] if s["diagram"] in self.histories and s["arrow"] == "left"]
-            return sorted({stream["node"] for stream in mine})
-        units = [u for u in self._units() if not self.histories[u["diagram"]][0].both_died]
-        nodes = {unit["node"] for unit in units if unit["unit"] == UNITS[blow]}
+            mine = [s for s in self._status().streams if s.diagram in self.histories and s.arrow == "left"]
+            return sorted({stream.node for stream in mine})
+        units = [unit for unit in self._units() if not self.histories[unit.diagram][0].both_died]
+        nodes = {unit.node for unit in units if unit.unit == UNITS[blow]}
         if blow == "upstream":
-            nodes |= {unit["protection"]["backup"] for unit in units if unit["unit"] == "u2"}
+            nodes |= {_kept(unit).backup for unit in units if unit.unit == "u2"}
         return sorted(nodes)
 
     def _strike(self, blow: str, node: str) -> None:
@@ -125,9 +125,9 @@ class Round:
     def _going_on(self) -> list[Reader]:
         """Readers of all that was not given up. A diagram may only be where both copies of a unit died, and says so."""
         for unit in self._units() if "rejoin" in self.blows else ():
-            if unit["state"] == "failed" and GIVEN_UP in unit["error"]:
-                for history in self.histories[unit["diagram"]]:
-                    history.given_up = unit["error"]
+            if unit.state == "failed" and GIVEN_UP in unit.error:
+                for history in self.histories[unit.diagram]:
+                    history.given_up = unit.error
         return [reader for reader in self._readers if not reader.history.given_up]
 
     def _kill(self, node: str) -> None:
@@ -161,9 +161,10 @@ class Round:
 
     def _may_lose(self, node: str) -> bool:
         """Whether all that is on a node, but for second units, has a backup, and those are about to have one."""
-        here = [part for part in self._guarded() if part["node"] == node]
-        states = [(part.get("unit"), part["protection"]) for part in here]
-        return all(guard["backup"] if unit == "u2" else guard["state"] in SAFE for unit, guard in states)
+        here = [part for part in self._guarded() if part.node == node]
+        second = [isinstance(part, UnitView) and part.unit == "u2" for part in here]
+        states = zip(second, map(_kept, here), strict=True)
+        return all(bool(kept.backup) if is_second else kept.state in SAFE for is_second, kept in states)
 
     def _pause(self, node: str) -> None:
         """Longer than anybody's patience; the deposed primary wakes up behind it."""
@@ -184,7 +185,7 @@ class Round:
     def _mend(self) -> None:
         with self._rest():
             self._restart()
-            self._wait(lambda: all(n["spark"] == "ready" for n in self._status()["nodes"]), "all nodes", MENDED_S)
+            self._wait(lambda: all(node.spark == "ready" for node in self._status().nodes), "all nodes", MENDED_S)
             self._protected()
 
     def _rest(self) -> AbstractContextManager[None]:
@@ -231,35 +232,34 @@ class Round:
 
     # -- looking
 
-    def _status(self) -> Facts:
+    def _status(self) -> ClusterStatus:
         until = time.monotonic() + COORDINATOR_S
         while time.monotonic() < until:
             with suppress(BorealisError):
                 return self.cluster.status()
         return self.cluster.status()
 
-    def _units(self) -> list[Facts]:
-        return [unit for unit in self._status()["units"] if unit["diagram"] in self.histories]
+    def _units(self) -> list[UnitView]:
+        return [unit for unit in self._status().units if unit.diagram in self.histories]
 
     def _incarnations(self) -> dict[tuple[str, str], tuple[str, int]]:
         """Of each unit its node and incarnation."""
-        return {(u["diagram"], u["unit"]): (u["node"], u["protection"]["incarnation"]) for u in self._units()}
+        return {(u.diagram, u.unit): (u.node, _kept(u).incarnation) for u in self._units()}
 
     def _protected(self) -> None:
         self._wait(lambda: not self._exposed(), "all to be protected", MENDED_S)
 
     def _exposed(self) -> list[str]:
         """Units and inputs that are not protected now."""
-        guards = [part["protection"] for part in self._guarded()]
-        return [guard["why"] for guard in guards if guard["state"] not in SAFE]
+        return [kept.why for kept in map(_kept, self._guarded()) if kept.state not in SAFE]
 
-    def _guarded(self) -> list[Facts]:
+    def _guarded(self) -> list[UnitView | StreamView]:
         """Units and inputs that are promised protection, of all diagrams that were not given up."""
         self._going_on()  # looks whether any was
         going_on = {name for name, some in self.histories.items() if not any(history.given_up for history in some)}
         status = self._status()
-        parts = [part for part in (*status["units"], *status["streams"]) if part["diagram"] in going_on]
-        return [part for part in parts if part.get("protection")]
+        parts = [part for part in (*status.units, *status.streams) if part.diagram in going_on]
+        return [part for part in parts if part.protection is not None]
 
     def _wait(self, what: Callable[[], bool], told: str, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -271,8 +271,8 @@ class Round:
 
     def _look(self) -> None:
         for unit in self._units():
-            facts = {"unit": unit["unit"], "node": unit["node"], **unit["protection"]}
-            for history in self.histories[unit["diagram"]]:
+            facts = {"unit": unit.unit, "node": unit.node, **_kept(unit).model_dump()}
+            for history in self.histories[unit.diagram]:
                 history.events.append({"at": time.time(), "what": "status", **facts})
 
     def _note(self, event: Facts) -> None:
@@ -282,12 +282,17 @@ class Round:
     def _post_mortem(self) -> None:
         """The status and the logs, beside the histories."""
         with suppress(BorealisError):
-            told = json.dumps(self.cluster.client.status(), indent=1)
+            told = self.cluster.client.status().model_dump_json(indent=1)
             (self.home / f"{self.name}-status.json").write_text(told)
         record = read_record()
         for part in record.parts if record is not None else ():
             with suppress(OSError):
                 shutil.copy(part.log, self.home / f"{self.name}-{part.name}.log")
+
+
+def _kept(part: UnitView | StreamView) -> ProtectionView:
+    assert part.protection is not None
+    return part.protection
 
 
 def _histories(one: Deployed) -> list[History]:

@@ -26,6 +26,7 @@ from borealis.wire.auth import Security
 from borealis.wire.host import Entry
 from borealis.wire.messages import BatchHead, Problem, Receipt, SchemaIs, SchemaOf
 from borealis.wire.server import WireServer
+from borealis.wire.status import Streams, StreamView
 
 STREAM = "traffic/packets"
 SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string())])
@@ -143,6 +144,13 @@ class Place:
         self.server.close()
 
 
+def _view(stream: str, place: Place, entry: bool) -> StreamView:
+    diagram, _, arrow = stream.partition("/")
+    where = {"node": "node1", "alive": True, "address": place.address, "backup": None, "entry": entry}
+    names = {"diagram": diagram, "arrow": arrow, "outputs": [], "columns": ""}
+    return StreamView(**dict(place.queues[stream].status()) | where | names)
+
+
 class Town:
     """A real HTTP server that answers `/v1/locate` and `/v1/streams`, and nothing else."""
 
@@ -180,8 +188,8 @@ class Town:
 
     def answer(self, path: str) -> tuple[int, bytes]:
         if path == "/v1/streams":
-            queues = [place.queues[stream] for stream, (place, _) in self.places.items() if stream in place.queues]
-            return 200, json.dumps({"v": 1, "streams": [json.loads(q.status().encode()) for q in queues]}).encode()
+            places = [(s, place, entry) for s, (place, entry) in self.places.items() if s in place.queues]
+            return 200, Streams(streams=[_view(*one) for one in places]).encode()
         self.asked += 1
         name = parse_qs(urlsplit(path).query).get("stream", [""])[0]
         full = name if "/" in name else f"traffic/{name}"

@@ -48,6 +48,5 @@ def _others(record: Record) -> list[str]:
     except BorealisError:
         return []  # there is nobody to ask
     ours = {part.pid for part in record.parts}
-    found = {"coordinator": status.get("coordinator", {}).get("pid")}
-    found |= {node["node"]: node["pid"] for node in status.get("nodes", ()) if node.get("alive")}
-    return [f"{name} (pid {pid})" for name, pid in found.items() if pid is not None and pid not in ours]
+    found = {"coordinator": status.coordinator.pid} | {node.node: node.pid for node in status.nodes if node.alive}
+    return [f"{name} (pid {pid})" for name, pid in found.items() if pid not in ours]

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 from pathlib import Path
-from typing import Any
 
 from borealis.cli import processes
 from borealis.cli.cluster_file import is_here
@@ -15,6 +14,7 @@ from borealis.cli.reaching import Reach
 from borealis.cli.watching import console
 from borealis.client.cluster_config import Part, read_record
 from borealis.errors import ClusterError, did_you_mean
+from borealis.wire.status import NodeView
 
 END_S = 10.0
 
@@ -23,9 +23,9 @@ def kill_command(name: str, reach: Reach, as_json: bool) -> None:
     """`kill -9`, and wait until it is gone."""
     with reach.client() as client:
         nodes = client.nodes()
-    found = next((node for node in nodes if node.get("node") == name), None)
+    found = next((node for node in nodes if node.node == name), None)
     if found is None:
-        known = [str(node.get("node")) for node in nodes]
+        known = [node.node for node in nodes]
         listing = f"nodes are {', '.join(known)}" if known else "there is none"
         raise ClusterError(f"there is no node '{name}' ({listing})", hint=did_you_mean(name, known))
     part = _process(name, found)
@@ -42,9 +42,9 @@ def kill_command(name: str, reach: Reach, as_json: bool) -> None:
         console().print(f"to start it again: borealis restart {name}", style="dim", soft_wrap=True, markup=False)
 
 
-def _process(name: str, node: dict[str, Any]) -> Part:
+def _process(name: str, node: NodeView) -> Part:
     """The node's process, if it is one of this machine and surely a node."""
-    host, pid = str(node.get("host", "")), int(node.get("pid", 0))
+    host, pid = node.host, node.pid
     if not is_here(host):
         raise ClusterError(
             f"node '{name}' runs on {host}, this is {socket.gethostname()}", hint=f"kill it there: kill -9 {pid}"

@@ -19,7 +19,7 @@ def move_command(unit: str, node: str, diagram: str | None, reach: Reach, as_jso
     with reach.client() as client:
         if as_json:
             answer = client.move(unit, node, diagram=diagram)
-            print(json.dumps(answer | {"seconds": round(time.monotonic() - began, 3)}))
+            print(json.dumps(answer.model_dump() | {"seconds": round(time.monotonic() - began, 3)}))
             return
         with console(stderr=True).status(f"moving {unit} to {node} ..."):
             client.move(unit, node, diagram=diagram)

@@ -4,79 +4,74 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
 
 from rich.text import Text
 
 from borealis.cli.tables import FittingTable
 from borealis.cli.words import span
+from borealis.wire.messages import Takeover
+from borealis.wire.status import ProtectionView, Unprotected
 
-Facts = dict[str, Any]
 GOOD = ("protected", "watching")
 
 
-def promise(protection: Facts | None) -> tuple[str, str]:
+def promise(protection: ProtectionView | None) -> tuple[str, str]:
     """The backup's node, and what is promised."""
-    if not protection:
+    if protection is None:
         return "-", "-"
-    return str(protection.get("backup") or "-"), f"{protection.get('approach')}, {protection.get('guarantee')}"
+    return protection.backup or "-", f"{protection.approach}, {protection.guarantee}"
 
 
-def protection_table(rows: Iterable[tuple[str, Facts]]) -> FittingTable:
+def protection_table(rows: Iterable[tuple[str, ProtectionView]]) -> FittingTable:
     """One line for each unit or input that is protected."""
     left, right = ("protection", "how", "backup", "state"), ("incarnation", "behind", "recovery")
     table = FittingTable(left, right, ("incarnation", "behind", "recovery", "how"))
-    for name, facts in rows:
-        backup, how = promise(facts)
-        alone = facts.get("state") == "alone"
-        table.add_row(
-            name,
-            how,
-            backup,
-            _state(facts),
-            str(facts.get("incarnation", "-")),
-            "-" if alone else span(1000 * float(facts.get("stale_ms") or 0)),
-            "-" if alone else f"~ {span(1000 * float(facts.get('recovery_ms') or 0))}",
-        )
+    for name, kept in rows:
+        backup, how = promise(kept)
+        alone = kept.state == "alone"
+        behind, recovery = span(1000 * kept.stale_ms), f"~ {span(1000 * kept.recovery_ms)}"
+        figures = (str(kept.incarnation), "-" if alone else behind, "-" if alone else recovery)
+        table.add_row(name, how, backup, _state(kept), *figures)
     return table
 
 
-def _state(facts: Facts) -> Text:
-    state = str(facts.get("state") or "-")
-    said = f"alone since {moment(facts.get('since'))}" if state == "alone" else state
-    if facts.get("why") and state not in GOOD:
-        said += f": {facts['why']}"
-    return Text(said, style="green" if state in GOOD else "yellow" if state == "catching up" else "bold red")
+def _state(kept: ProtectionView) -> Text:
+    said = f"alone since {moment(kept.since)}" if kept.state == "alone" else kept.state
+    good = kept.state in GOOD
+    if kept.why and not good:
+        said += f": {kept.why}"
+    return Text(said, style="green" if good else "yellow" if kept.state == "catching up" else "bold red")
 
 
-def takeover_line(name: str, takeover: Facts) -> str:
+def takeover_line(name: str, took: Takeover) -> str:
     """The story of a takeover.
 
-    >>> takeover_line("u2", {"primary": "node2", "at": None, "detection_ms": 240, "takeover_ms": 31, "jumped": True})
+    >>> took = Takeover(at=0, incarnation=2, primary="node2", detection_ms=240, takeover_ms=31, jumped=True)
+    >>> takeover_line("u2", took)
     'u2 took over from node2 -: detection 240 ms, takeover 31 ms, reprocessing 0 ms; there is a gap in its ids'
     """
-    parts = {"detection": "detection_ms", "takeover": "takeover_ms", "reprocessing": "reprocess_ms"}
-    told = ", ".join(f"{word} {span(1000 * float(takeover.get(key) or 0))}" for word, key in parts.items())
-    gap = "; there is a gap in its ids" if takeover.get("jumped") else ""
-    return f"{name} took over from {takeover.get('primary') or '?'} {moment(takeover.get('at'))}: {told}{gap}"
+    parts = {"detection": took.detection_ms, "takeover": took.takeover_ms, "reprocessing": took.reprocess_ms}
+    told = ", ".join(f"{word} {span(1000 * ms)}" for word, ms in parts.items())
+    gap = "; there is a gap in its ids" if took.jumped else ""
+    return f"{name} took over from {took.primary or '?'} {moment(took.at)}: {told}{gap}"
 
 
-def unprotected_lines(exposed: Iterable[Facts]) -> list[Text]:
+def unprotected_lines(exposed: Iterable[Unprotected]) -> list[Text]:
     """What is without the protection it was promised."""
     found = []
     for one in exposed:
-        seconds = round(float(one.get("seconds") or 0))
+        seconds = round(one.seconds)
         said = f"{seconds} s" if seconds < 60 else span(1e6 * seconds)
-        what, why = f"{one.get('what')} of {one.get('diagram')}", one.get("why") or one.get("state")
-        found.append(Text(f"UNPROTECTED: {what} for {said}: {why}", style="bold white on red"))
+        line = f"UNPROTECTED: {one.what} of {one.diagram} for {said}: {one.why or one.state}"
+        found.append(Text(line, style="bold white on red"))
     return found
 
 
-def moment(seconds: Any) -> str:
+def moment(seconds: float) -> str:
     """A time of the day, as clocks here show it."""
     if not seconds:
         return "-"
     try:
-        return datetime.fromtimestamp(float(seconds)).strftime("%H:%M:%S")
+        return datetime.fromtimestamp(seconds).strftime("%H:%M:%S")
     except (OverflowError, ValueError, OSError):
         return "-"

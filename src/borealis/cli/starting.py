@@ -22,6 +22,7 @@ from borealis.errors import BorealisError, ClusterError, MachineError, WireError
 
 if TYPE_CHECKING:
     from borealis.client.coordinator import Coordinator
+    from borealis.wire.status import NodeView
 
 LOOK_EVERY_S = 0.1  # at processes and coordinator while they start
 WAIT_S = 180.0
@@ -56,7 +57,7 @@ def log_of(name: str) -> Path:
     return home() / "logs" / f"{name}.log"
 
 
-def start_again(record: Record, missing: Mapping[str, Sequence[str]], patience: Patience) -> list[dict[str, Any]]:
+def start_again(record: Record, missing: Mapping[str, Sequence[str]], patience: Patience) -> list[NodeView]:
     """Start parts, each with its arguments, beside those of the record that run; the nodes among them when all are
     ready. When one dies while it starts, the others that were started now are stopped again.
     """
@@ -78,7 +79,7 @@ def start_again(record: Record, missing: Mapping[str, Sequence[str]], patience: 
 
 def wait_ready(
     where: Whereabouts, parts: Sequence[Part], running: Mapping[str, subprocess.Popen[bytes]], patience: Patience
-) -> list[dict[str, Any]]:
+) -> list[NodeView]:
     """Wait until all parts are; what the coordinator says of the nodes among them."""
     from borealis.client.coordinator import Coordinator  # here, while the parts are starting: it takes a moment, too
 
@@ -95,14 +96,14 @@ def wait_ready(
             if failed:
                 raise _died(failed[0], None, patience.quiet)
             if nodes is not None and all(what == "ready" for what in doing.values()):
-                return [node for node in nodes if node.get("node") in doing]
+                return [node for node in nodes if node.node in doing]
             if time.monotonic() > deadline:
                 late = ", ".join(f"{name} ({what})" for name, what in doing.items() if what != "ready")
                 raise ClusterError(f"not ready within {patience.seconds:.0f} s: {late}", hint=f"see {home() / 'logs'}")
             time.sleep(LOOK_EVERY_S)  # for processes to tell the coordinator, which tells us only when asked
 
 
-def _nodes(coordinator: Coordinator) -> list[dict[str, Any]] | None:
+def _nodes(coordinator: Coordinator) -> list[NodeView] | None:
     """The nodes that have reported; None while the coordinator does not answer."""
     try:
         return coordinator.nodes()
@@ -112,15 +113,13 @@ def _nodes(coordinator: Coordinator) -> list[dict[str, Any]] | None:
         return None
 
 
-def _doing(part: Part, nodes: list[dict[str, Any]] | None) -> str:
+def _doing(part: Part, nodes: list[NodeView] | None) -> str:
     if part.name == COORDINATOR:
         return "starting" if nodes is None else "ready"
-    found = next((node for node in nodes or () if node.get("node") == part.name), None)
-    if found is None or not found.get("alive", True) or found.get("pid") != part.pid:  # or it is the one that was
+    found = next((node for node in nodes or () if node.node == part.name), None)
+    if found is None or not found.alive or found.pid != part.pid:  # or it is the one that was
         return "starting"
-    return {"starting": "starting Spark", "failed": "Spark failed"}.get(
-        str(found.get("spark")), str(found.get("spark"))
-    )
+    return {"starting": "starting Spark", "failed": "Spark failed"}.get(found.spark, found.spark)
 
 
 def _died(part: Part, code: int | None, quiet: bool) -> BorealisError:

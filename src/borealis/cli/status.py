@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,41 +19,33 @@ from borealis.cli.tables import FittingTable
 from borealis.cli.watching import console
 from borealis.cli.words import plural, size, span
 from borealis.errors import WireError
+from borealis.wire import status as views
 
 EVERY_S = 1.0  # nodes report that often
 GOOD = ("alive", "ready", "running", "ended")
-Facts = dict[str, Any]
 
 
 def status_command(watch: bool, reach: Reach, as_json: bool) -> None:
     """What the coordinator knows; no node is asked."""
+    out = console()
+    live = Live(console=out, auto_refresh=False) if watch and out.is_terminal and not as_json else None
     with reach.client() as client:
-        if not watch:
-            status = client.status()
-            print(json.dumps(status, ensure_ascii=False)) if as_json else console().print(shown(status))
-            return
-        out = console()
         status = client.status()
-        live = Live(console=out, auto_refresh=False, screen=False) if out.is_terminal and not as_json else None
-        with STOP.deferred():
-            if live is not None:
-                live.start()
-            try:
-                while True:
-                    if as_json:
-                        print(json.dumps(status, ensure_ascii=False), flush=True)
-                    elif live is not None:
-                        live.update(fitting(status, out), refresh=True)
-                    else:
-                        out.print(shown(status))
-                    _pause(EVERY_S)
-                    try:
-                        status = client.status()
-                    except WireError as error:
-                        status = status | {"troubles": [{"trouble": str(error)}]}
-            finally:
-                if live is not None:
-                    live.stop()
+        with STOP.deferred() if watch else nullcontext(), live or nullcontext():
+            while True:
+                if as_json:
+                    print(json.dumps(status.model_dump(), ensure_ascii=False), flush=True)
+                elif live is not None:
+                    live.update(fitting(status, out), refresh=True)
+                else:
+                    out.print(shown(status))
+                if not watch:
+                    return
+                _pause(EVERY_S)
+                try:
+                    status = client.status()
+                except WireError as error:
+                    status = status.model_copy(update={"troubles": [views.Trouble(why=str(error))]})
 
 
 def _pause(seconds: float) -> None:
@@ -63,118 +56,107 @@ def _pause(seconds: float) -> None:
     STOP.point()
 
 
-def shown(status: Facts) -> RenderableType:
-    """All of it, for people."""
-    nodes, units, streams = (list(status.get(key, ())) for key in ("nodes", "units", "streams"))
-    parts: list[RenderableType] = [_head(status, nodes)]
-    if nodes:
-        parts.append(_nodes(nodes))
-    for diagram in status.get("diagrams", ()):
+def shown(status: views.ClusterStatus, fold: int = 0) -> RenderableType:
+    """All of it, for people. Folded once, streams and protection are in a line each; folded twice, nodes and units,
+    too: what is not as it should be first.
+    """
+    parts: list[RenderableType] = [_head(status)]
+    if status.nodes:
+        parts.append(_nodes(status.nodes, plain=fold > 0) if fold < 2 else _in_groups("nodes", status.nodes))
+    for diagram in status.diagrams:
+        units = [unit for unit in status.units if unit.diagram == diagram.diagram]
+        streams = [stream for stream in status.streams if stream.diagram == diagram.diagram]
+        kept = [(unit.unit, unit.protection) for unit in units if unit.protection is not None]
+        kept += [(f"input {one.arrow}", one.protection) for one in streams if one.protection is not None]
         parts.append(_diagram(diagram))
-        of = [unit for unit in units if unit.get("diagram") == diagram.get("diagram")]
-        parts.append(_units(of))
-        parts += [Text(f"{u['unit']} runs {u['runs']}: {u['hinders']}", style="dim") for u in of if u.get("hinders")]
-        mine = [stream for stream in streams if stream.get("diagram") == diagram.get("diagram")]
-        if mine:
-            parts.append(_streams(mine))
-        parts += _protection(of, mine)
-    orphans = [unit for unit in units if unit.get("state") == "orphan"]
-    if orphans:
+        parts.append(_units(units, plain=fold > 0) if fold < 2 else _in_groups("units", units))
+        if fold:
+            parts += [Text(line, "dim") for line in (_streams_line(streams), *_protection_lines(kept)) if line]
+        else:
+            parts += [Text(f"{unit.unit} runs {unit.runs}: {unit.hinders}", "dim") for unit in units if unit.hinders]
+            parts += [_streams(streams)] if streams else []
+            parts += [protection_table(kept)] if kept else []
+            parts += [Text(takeover_line(name, one.last_takeover), "dim") for name, one in kept if one.last_takeover]
+    orphans = [unit for unit in status.units if unit.state == "orphan"]
+    if orphans and fold:
+        parts.append(_in_groups("units that nobody knows", orphans))
+    elif orphans:
         parts += [Text("units that nobody knows", style="bold yellow"), _units(orphans)]
-    return Group(*parts, *_notes(status))
+    parts += _notes(status)
+    return Group(*(_cut(part) if fold and isinstance(part, Text) else part for part in parts))
 
 
-def _notes(status: Facts) -> list[Text]:
+def _notes(status: views.ClusterStatus) -> list[Text]:
     """All that is wrong, the worst last."""
     notes = []
-    for unit in status.get("units", ()):
-        if unit.get("error"):
-            notes.append(Text(f"{unit['diagram']}/{unit['unit']}: {unit['error']}", style="red"))
-        if unit.get("errors"):
-            some = f"{plural(unit['errors'], 'tuple')} aside in {unit['unit']}.errors"
-            last = f"; the last: {unit['last_error']}" if unit.get("last_error") else ""
-            notes.append(Text(f"{unit['diagram']}/{unit['unit']}: {some}{last}", style="yellow"))
-        for one in unit.get("waiting", ()):
-            told = f"waits, for {span(1e6 * one['seconds'])} so far: {one['why']}"
-            notes.append(Text(f"{unit['diagram']}/{unit['unit']} {told}", style="yellow"))
-    notes += [Text(f"trouble: {_trouble(one)}", style="yellow") for one in status.get("troubles", ())]
-    return notes + unprotected_lines(status.get("unprotected", ()))
+    for unit in status.units:
+        name = f"{unit.diagram}/{unit.unit}"
+        if unit.error:
+            notes.append(Text(f"{name}: {unit.error}", style="red"))
+        if unit.errors:
+            some = f"{plural(unit.errors, 'tuple')} aside in {unit.unit}.errors"
+            last = f"; the last: {unit.last_error}" if unit.last_error else ""
+            notes.append(Text(f"{name}: {some}{last}", style="yellow"))
+        for one in unit.waiting:
+            notes.append(Text(f"{name} waits, for {span(1e6 * one.seconds)} so far: {one.why}", style="yellow"))
+    for trouble in status.troubles:
+        told = ": ".join(word for word in (trouble.diagram, trouble.node, trouble.what, trouble.why) if word)
+        notes.append(Text(f"trouble: {told}", style="yellow"))
+    return notes + unprotected_lines(status.unprotected)
 
 
 # -- in few rows
 
 
-def fitting(status: Facts, out: Console) -> RenderableType:
-    """As much of it as this window has rows for: all, or streams, protection and takeovers in a line each, or less."""
+def fitting(status: views.ClusterStatus, out: Console) -> RenderableType:
+    """As much of it as this window has rows for: all, or folded, or only what is wrong."""
     rows = out.size.height - 1
-    for view in (shown(status), folded(status), folded(status, lists=False)):
+    for fold in range(3):
+        view = shown(status, fold)
         if len(out.render_lines(view, pad=False)) <= rows:
             return view
-    lines = [_line(_head(status, list(status.get("nodes", ()))).plain, "bold"), *map(_cut, reversed(_notes(status)))]
+    lines = [_cut(Text(_head(status).plain, "bold")), *map(_cut, reversed(_notes(status)))]
     if len(lines) > rows:
-        lines[rows - 1 :] = [_line(f"and {len(lines) - rows + 1} more: see 'borealis status'")]
+        lines[rows - 1 :] = [_cut(Text(f"and {len(lines) - rows + 1} more: see 'borealis status'"))]
     return Group(*lines)
 
 
-def folded(status: Facts, lists: bool = True) -> RenderableType:
-    """The same in few rows: lists of nodes and units as tables, or only what is not as it should be."""
-    nodes, units, streams = (list(status.get(key, ())) for key in ("nodes", "units", "streams"))
-    parts: list[RenderableType] = [_head(status, nodes)]
-    if nodes:
-        parts.append(_nodes(nodes, plain=True) if lists else _in_groups("nodes", nodes, "node"))
-    for diagram in status.get("diagrams", ()):
-        name = diagram.get("diagram")
-        of, mine = ([one for one in many if one.get("diagram") == name] for many in (units, streams))
-        parts += [_cut(_diagram(diagram)), _units(of, plain=True) if lists else _in_groups("units", of, "unit")]
-        parts += [_line(line, "dim") for line in (_streams_line(mine), *_protection_lines(of, mine)) if line]
-    orphans = [unit for unit in units if unit.get("state") == "orphan"]
-    parts += [_in_groups("units that nobody knows", orphans, "unit")] if orphans else []
-    return Group(*parts, *map(_cut, _notes(status)))
-
-
-def _in_groups(what: str, many: list[Facts], key: str) -> Text:
+def _in_groups(what: str, many: Sequence[views.NodeView | views.UnitView]) -> Text:
     """Names by state: what is as it should be last, for the line may be cut."""
     states: dict[str, list[str]] = {}
-    for one in sorted(many, key=lambda one: one.get("state") in GOOD):
-        states.setdefault(str(one.get("state") or "-"), []).append(str(one.get(key)))
+    for one in sorted(many, key=lambda one: one.state in GOOD):
+        states.setdefault(one.state, []).append(one.unit if isinstance(one, views.UnitView) else one.node)
     text = Text(f"{what}: ")
     for number, (state, names) in enumerate(states.items()):
         text.append("; " if number else "").append_text(_state(state)).append(f" {', '.join(names)}")
-    return _cut(text)
+    return text
 
 
-def _streams_line(streams: list[Facts]) -> str:
+def _streams_line(streams: list[views.StreamView]) -> str:
     told = []
     for stream in streams:
-        words = [f"{_count(stream.get('rows_per_s'))}/s"] if stream.get("rows_per_s") else []
-        _, behind = _slowest(stream) if "next_id" in stream else ("", None)
+        _, behind = _slowest(stream)
+        words = [f"{stream.rows_per_s:,.0f}/s"] if stream.rows_per_s else []
         words += [f"{behind:,} behind"] if behind else []
-        words += [f"{stream['dropped']:,} lost"] if stream.get("dropped") else []
+        words += [f"{stream.dropped:,} lost"] if stream.dropped else []
         more = f" ({', '.join(words)})" if words else ""
-        told.append(f"{stream.get('arrow', stream.get('stream'))} {_count(stream.get('next_id'))}{more}")
+        told.append(f"{stream.arrow} {f'{stream.next_id:,}' if stream.measured else '-'}{more}")
     return f"streams: {', '.join(told)}" if told else ""
 
 
-def _protection_lines(units: list[Facts], streams: list[Facts]) -> list[str]:
+def _protection_lines(rows: Sequence[tuple[str, views.ProtectionView]]) -> list[str]:
     """How units and inputs are protected, by state; and the last takeover."""
-    rows = _protected(units, streams)
     states: dict[str, list[str]] = {}
-    for name, facts in rows:
-        backup = f" by {facts['backup']}" if facts.get("backup") else ""
-        states.setdefault(str(facts.get("state") or "-"), []).append(name + backup)
+    for name, kept in rows:
+        states.setdefault(kept.state, []).append(f"{name} by {kept.backup}" if kept.backup else name)
     lines = ["; ".join(f"{state}: {', '.join(names)}" for state, names in states.items())]
-    taken = [(facts["last_takeover"], name) for name, facts in rows if facts.get("last_takeover")]
+    taken = [(kept.last_takeover, name) for name, kept in rows if kept.last_takeover is not None]
     if taken:
-        last, name = max(taken, key=lambda one: float(one[0].get("at") or 0))
-        ms = sum(float(last.get(key) or 0) for key in ("detection_ms", "takeover_ms", "reprocess_ms"))
+        last, name = max(taken, key=lambda one: one[0].at)
+        ms = last.detection_ms + last.takeover_ms + last.reprocess_ms
         others = f", the last of {len(taken)} takeovers" if len(taken) > 1 else ""
-        primary = last.get("primary") or "?"
-        lines.append(f"{name} took over from {primary} {moment(last.get('at'))} in {span(1000 * ms)}{others}")
+        lines.append(f"{name} took over from {last.primary or '?'} {moment(last.at)} in {span(1000 * ms)}{others}")
     return lines
-
-
-def _line(text: str, style: str = "") -> Text:
-    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _cut(text: Text) -> Text:
@@ -186,56 +168,36 @@ def _cut(text: Text) -> Text:
 # -- the parts
 
 
-def _protected(units: list[Facts], streams: list[Facts]) -> list[tuple[str, Facts]]:
-    """The units and inputs of a diagram that are protected, and how."""
-    named = [(str(unit.get("unit")), unit.get("protection")) for unit in units]
-    named += [(f"input {stream.get('arrow')}", stream.get("protection")) for stream in streams]
-    return [(name, facts) for name, facts in named if facts]
+def _head(status: views.ClusterStatus) -> Text:
+    nodes = f"{sum(node.alive for node in status.nodes)} of {plural(len(status.nodes), 'node')} alive"
+    said = f" {status.coordinator.address}: {nodes}, {plural(len(status.diagrams), 'diagram')}"
+    return Text.assemble(("coordinator", "bold"), said)
 
 
-def _protection(units: list[Facts], streams: list[Facts]) -> list[RenderableType]:
-    """Who stands by for a diagram's units and inputs, and how their last takeovers went."""
-    rows = _protected(units, streams)
-    told = [takeover_line(name, facts["last_takeover"]) for name, facts in rows if facts.get("last_takeover")]
-    return [*([protection_table(rows)] if rows else []), *(Text(line, style="dim") for line in told)]
-
-
-def _head(status: Facts, nodes: list[Facts]) -> Text:
-    coordinator = status.get("coordinator", {})
-    where = coordinator.get("address") or coordinator.get("url") or ""
-    alive = sum(bool(node.get("alive")) for node in nodes)
-    diagrams = plural(len(status.get("diagrams", ())), "diagram")
-    return Text.assemble(
-        ("coordinator", "bold"), f" {where}: {alive} of {plural(len(nodes), 'node')} alive, {diagrams}"
-    )
-
-
-def _nodes(nodes: list[Facts], plain: bool = False) -> FittingTable:
+def _nodes(nodes: list[views.NodeView], plain: bool = False) -> FittingTable:
     left, right = ("node", "state", "Spark", "master", "address"), ("cores", "units", "busy", "pid")
     table = FittingTable(left, right, ("master", "address", "pid", "cores", "busy", "units", "Spark"), plain=plain)
     for node in nodes:
-        busy = node.get("busy")
+        figures = (str(node.cores), str(node.units), f"{100 * node.busy:.0f} %")
         table.add_row(
-            str(node.get("node")),
-            _state(node.get("state")),
-            _state("warming up" if node.get("spark") == "ready" and not node.get("warm") else node.get("spark")),
-            str(node.get("master", "-")),
-            str(node.get("address", "-")),
-            _count(node.get("cores")),
-            _count(node.get("units")),
-            "-" if busy is None else f"{100 * float(busy):.0f} %",
-            str(node.get("pid", "-")),
+            node.node,
+            _state(node.state),
+            _state("warming up" if node.spark == "ready" and not node.warm else node.spark),
+            node.master or "-",
+            node.address or "-",
+            *(figures if node.state != "awaited" else "-" * len(figures)),
+            str(node.pid),
         )
     return table
 
 
-def _diagram(diagram: Facts) -> Text:
-    entries = ", ".join(f"{name} on {node}" for name, node in diagram.get("entries", {}).items())
-    text = Text.assemble((str(diagram.get("diagram")), "bold"), " ", _state(diagram.get("state")))
+def _diagram(diagram: views.DiagramView) -> Text:
+    entries = ", ".join(f"{name} on {node}" for name, node in diagram.entries.items())
+    text = Text.assemble((diagram.diagram, "bold"), " ", _state(diagram.state))
     return text.append(f", inputs {entries}" if entries else "", style="dim")
 
 
-def _units(units: list[Facts], plain: bool = False) -> FittingTable:
+def _units(units: list[views.UnitView], plain: bool = False) -> FittingTable:
     left, right = (
         ("unit", "node", "state"),
         ("in", "in/s", "out/s", "trains", "train", "lag", "state size", "boundary", "runs"),
@@ -243,90 +205,67 @@ def _units(units: list[Facts], plain: bool = False) -> FittingTable:
     spare = ("runs", "train", "trains", "boundary", "out/s", "state size", "in", "in/s", "lag")
     table = FittingTable(left, right, spare, plain=plain)
     for unit in units:
-        moving = f"{unit['node']} > {unit['moving_to']}" if unit.get("moving_to") else str(unit.get("node"))
-        train = unit.get("train_ms")
-        table.add_row(
-            str(unit.get("unit")),
-            moving,
-            _state(unit.get("state")),
-            _count(unit.get("rows_in")),
-            _count(unit.get("rows_in_per_s")),
-            _count(unit.get("rows_out_per_s")),
-            _count(unit.get("trains")),
-            "-" if not train else span(1000 * float(train)),
-            "-" if unit.get("lag_rows") is None else f"{unit['lag_rows']:,} rows",
-            "-" if unit.get("state_bytes") is None else size(int(unit["state_bytes"])),
+        counts = (unit.rows_in, unit.rows_in_per_s, unit.rows_out_per_s, unit.trains)
+        figures = [
+            *(f"{count:,.0f}" for count in counts),
+            span(1000 * unit.train_ms) if unit.train_ms else "-",
+            f"{unit.lag_rows:,} rows",
+            size(unit.state_bytes),
             _boundary(unit),
-            str(unit.get("runs", "-")),
-        )
+            str(unit.runs),
+        ]
+        where = f"{unit.node} > {unit.moving_to}" if unit.moving_to else unit.node
+        table.add_row(unit.unit, where, _state(unit.state), *(figures if unit.measured else "-" * len(figures)))
     return table
 
 
-def _streams(streams: list[Facts]) -> FittingTable:
+def _streams(streams: list[views.StreamView]) -> FittingTable:
     left, right = (
         ("stream", "node"),
         ("tuples", "per s", "held", "bytes", "slowest reader", "behind", "lost", "boundary"),
     )
-    lost = any(stream.get("dropped") for stream in streams)
+    lost = any(stream.dropped for stream in streams)
     spare = ["bytes", "boundary", "held", "slowest reader", "per s", "behind"]
     spare.insert(len(spare) if lost else 0, "lost")
     table = FittingTable(left, right, spare)
     for stream in streams:
-        name = Text(str(stream.get("arrow", stream.get("stream"))))
-        outputs = [o for o in stream.get("outputs", ()) if o != stream.get("arrow")]
-        if outputs or stream.get("entry"):
-            name.append(f" ({'input' if stream.get('entry') else ', '.join(outputs)})", style="dim")
-        if "next_id" not in stream:
-            table.add_row(name, str(stream.get("node")), *["-"] * len(right))
-            continue
+        name = Text(stream.arrow)
+        outputs = [output for output in stream.outputs if output != stream.arrow]
+        if outputs or stream.entry:
+            name.append(f" ({'input' if stream.entry else ', '.join(outputs)})", style="dim")
         reader, behind = _slowest(stream)
-        table.add_row(
-            name,
-            str(stream.get("node")),
-            _count(stream["next_id"]),
-            _count(stream.get("rows_per_s")),
-            _count(stream.get("held_rows")),
-            size(int(stream.get("held_bytes") or 0)),
+        figures = (
+            *(f"{count:,.0f}" for count in (stream.next_id, stream.rows_per_s, stream.held_rows)),
+            size(stream.held_bytes),
             reader,
-            _count(behind),
-            Text(_count(stream.get("dropped")), style="red" if stream.get("dropped") else ""),
+            "-" if behind is None else f"{behind:,}",
+            Text(f"{stream.dropped:,}", style="red" if stream.dropped else ""),
             _boundary(stream),
         )
+        table.add_row(name, stream.node, *(figures if stream.measured else "-" * len(right)))
     return table
 
 
-def _slowest(stream: Facts) -> tuple[str, int | None]:
+def _slowest(stream: views.StreamView) -> tuple[str, int | None]:
     """The reader that keeps most of the queue, and by how many tuples it is behind."""
-    readers: dict[str, int] = stream.get("readers") or {}
+    readers = stream.readers
     if not readers:
         return "-", None
     name = min(readers, key=lambda reader: (readers[reader], reader))
     shown_as = "a passing one" if name.startswith("~") else name
     others = f" (of {len(readers)})" if len(readers) > 1 else ""
-    return shown_as + others, int(stream["next_id"]) - readers[name]
+    return shown_as + others, stream.next_id - readers[name]
 
 
-def _state(state: Any) -> Text:
-    word = str(state or "-")
+def _state(word: str) -> Text:
     bad = word in ("dead", "failed", "lost", "orphan")
     return Text(word, style="green" if word in GOOD else "red" if bad else "yellow")
 
 
-def _count(value: Any) -> str:
-    return "-" if value is None else f"{value:,.0f}"
-
-
-def _boundary(facts: Facts) -> str:
-    if facts.get("ended"):
-        return "ended"
-    us = facts.get("boundary")
-    if us is None:
-        return "-"
+def _boundary(of: views.Measured) -> str:
+    if of.ended or of.boundary is None:
+        return "ended" if of.ended else "-"
     try:
-        return (datetime.fromtimestamp(us / 1e6, UTC)).strftime("%Y-%m-%d %H:%M:%S")
+        return datetime.fromtimestamp(of.boundary / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (OverflowError, ValueError, OSError):
-        return f"{us:,} µs"
-
-
-def _trouble(one: Any) -> str:
-    return ": ".join(str(value) for value in one.values()) if isinstance(one, dict) else str(one)
+        return f"{of.boundary:,} µs"

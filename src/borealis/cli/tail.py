@@ -108,11 +108,11 @@ class _Quiet:
         if self._subscription.reading.reader is not None:
             return ""  # it goes on where it was, whatever --from says
         try:
-            found = [one for one in self._client.streams() if one.get("stream") == self._subscription.stream]
+            found = [one for one in self._client.streams() if one.stream == self._subscription.stream]
         except BorealisError:
             return ""  # the coordinator is away: the stream goes on without it
         position = self._subscription.position
-        held = sum(min(one.get("held_rows", 0), max(0, position - one.get("first_id", 0))) for one in found)
+        held = sum(min(one.held_rows, max(0, position - one.first_id)) for one in found)
         is_are = "is" if held == 1 else "are"
         return f"{plural(held, 'row')} {is_are} held: --from oldest" if held else ""
 

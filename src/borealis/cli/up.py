@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
@@ -40,6 +40,9 @@ from borealis.client.cluster_config import (
 )
 from borealis.errors import ClusterError
 from borealis.hosts import free_ports, is_loopback
+
+if TYPE_CHECKING:
+    from borealis.wire.status import NodeView
 
 COME_BACK_S = 5.0  # for nodes to notice that there is a coordinator again
 
@@ -102,7 +105,7 @@ def up_command(options: UpOptions) -> None:
     _tell(the_plan, ready, time.monotonic() - began, options)
 
 
-def _heal(record: Record, running: Sequence[str], options: UpOptions) -> tuple[list[str], list[dict[str, Any]]]:
+def _heal(record: Record, running: Sequence[str], options: UpOptions) -> tuple[list[str], list[NodeView]]:
     """Start what is missing of a cluster that runs: which parts that were, and all nodes of this home."""
     shall = wanted(record, options)
     missing = {name: arguments for name, arguments in shall.items() if name not in running}
@@ -111,14 +114,14 @@ def _heal(record: Record, running: Sequence[str], options: UpOptions) -> tuple[l
     return list(missing), _ours(record, {*running, *shall} - {COORDINATOR})
 
 
-def _ours(record: Record, names: Set[str]) -> list[dict[str, Any]]:
+def _ours(record: Record, names: Set[str]) -> list[NodeView]:
     """The living nodes of these names; those that ran while there was no coordinator are given time to come back."""
     from borealis.client.coordinator import Coordinator
 
     deadline = time.monotonic() + COME_BACK_S
     with Coordinator(find(record.coordinator)) as coordinator:
         while True:
-            found = [node for node in coordinator.nodes() if node.get("node") in names and node.get("alive")]
+            found = [node for node in coordinator.nodes() if node.node in names and node.alive]
             if len(found) == len(names) or time.monotonic() > deadline:
                 return found
             time.sleep(LOOK_EVERY_S)  # for their heartbeats
@@ -289,7 +292,7 @@ def _make_room(made: Plan, options: UpOptions) -> None:
     make_folder(made.data, "the cluster's data", "give a folder of yours with --data")
 
 
-def _start_and_wait(made: Plan, options: UpOptions) -> list[dict[str, Any]]:
+def _start_and_wait(made: Plan, options: UpOptions) -> list[NodeView]:
     tls = made.cluster.tls
     record = Record(
         coordinator=f"{made.cluster.coordinator.host}:{made.cluster.coordinator.port}",
@@ -313,11 +316,11 @@ def _start_and_wait(made: Plan, options: UpOptions) -> list[dict[str, Any]]:
         raise
 
 
-def _tell(made: Plan, ready: Sequence[dict[str, Any]], seconds: float, options: UpOptions) -> None:
+def _tell(made: Plan, ready: Sequence[NodeView], seconds: float, options: UpOptions) -> None:
     if options.json:
         told = {
             "coordinator": made.coordinator.url,
-            "nodes": list(ready),
+            "nodes": [node.model_dump() for node in ready],
             "seconds": round(seconds, 3),
             "data": str(made.data),
             "elsewhere": made.elsewhere,
@@ -339,7 +342,7 @@ def _tell_healed(
     record: Record,
     started: Sequence[str],
     ran: Sequence[str],
-    nodes: Sequence[dict[str, Any]],
+    nodes: Sequence[NodeView],
     seconds: float,
     options: UpOptions,
 ) -> None:
@@ -347,7 +350,7 @@ def _tell_healed(
     if options.json:
         told = {
             "coordinator": where.url,
-            "nodes": list(nodes),
+            "nodes": [node.model_dump() for node in nodes],
             "seconds": round(seconds, 3),
             "data": record.data,
             "elsewhere": {},
@@ -361,11 +364,9 @@ def _tell_healed(
     out.print(_table(where, nodes))
 
 
-def _table(where: Whereabouts, nodes: Sequence[dict[str, Any]]) -> Table:
+def _table(where: Whereabouts, nodes: Sequence[NodeView]) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_row("coordinator", where.url, Text("/docs shows its REST", style="dim"))
     for node in nodes:
-        table.add_row(
-            str(node["node"]), str(node["address"]), Text(f"{node['master']}, pid {node['pid']}", style="dim")
-        )
+        table.add_row(node.node, node.address, Text(f"{node.master}, pid {node.pid}", style="dim"))
     return table

@@ -21,6 +21,7 @@ from borealis.diagram.model import Diagram
 from borealis.diagram.spec import Spec
 from borealis.streams.section import Section
 from borealis.wire.messages import Receipt
+from borealis.wire.status import ClusterStatus, Deployed, NodeView, Ordered, StreamView
 
 if TYPE_CHECKING:
     from borealis.client.client import Client
@@ -80,7 +81,7 @@ class AsyncClient:
         """A way into an input for many batches: `async with cluster.publisher("packets") as out`."""
         return AsyncPublisher(self.blocking, self._run, stream, name)
 
-    async def deploy(self, diagram: Diagram | Spec | str | Path, **options: Unpack[DeployOptions]) -> dict[str, Any]:
+    async def deploy(self, diagram: Diagram | Spec | str | Path, **options: Unpack[DeployOptions]) -> Deployed:
         """Run a diagram; see `Client.deploy`."""
         return await self._run(self.blocking.deploy, diagram, **options)
 
@@ -88,19 +89,19 @@ class AsyncClient:
         """Stop a diagram."""
         await self._run(self.blocking.undeploy, diagram)
 
-    async def move(self, unit: str, node: str, *, diagram: str | None = None) -> dict[str, Any]:
+    async def move(self, unit: str, node: str, *, diagram: str | None = None) -> Ordered:
         """Move a running unit, with its state, to another node."""
         return await self._run(self.blocking.move, unit, node, diagram=diagram)
 
-    async def status(self) -> dict[str, Any]:
+    async def status(self) -> ClusterStatus:
         """Everything: nodes, diagrams, units, streams."""
         return await self._run(self.blocking.status)
 
-    async def nodes(self) -> list[dict[str, Any]]:
+    async def nodes(self) -> list[NodeView]:
         """The nodes, alive or not."""
         return await self._run(self.blocking.nodes)
 
-    async def streams(self) -> list[dict[str, Any]]:
+    async def streams(self) -> list[StreamView]:
         """The streams, and where they are."""
         return await self._run(self.blocking.streams)
 

@@ -29,6 +29,7 @@ from borealis.errors import DiagramError, InputError
 from borealis.wire.auth import Security
 from borealis.wire.client import Peer
 from borealis.wire.messages import Done, Forget, Receipt
+from borealis.wire.status import ClusterStatus, Deployed, NodeView, Ordered, StreamView
 
 if TYPE_CHECKING:
     from borealis.client.aio import AsyncClient
@@ -132,7 +133,7 @@ class Client:
 
     # -- the cluster
 
-    def deploy(self, diagram: Diagram | Spec | str | Path, **options: Unpack[DeployOptions]) -> dict[str, Any]:
+    def deploy(self, diagram: Diagram | Spec | str | Path, **options: Unpack[DeployOptions]) -> Deployed:
         """Run a diagram: a Diagram or the path of its YAML file.
 
         `cut` names boxes before which to cut, `place` says on which node an input, box or output shall be, `units`
@@ -160,15 +161,15 @@ class Client:
         """Stop a diagram; its state and streams are gone then."""
         self._coordinator.undeploy(diagram)
 
-    def move(self, unit: str, node: str, *, diagram: str | None = None) -> dict[str, Any]:
+    def move(self, unit: str, node: str, *, diagram: str | None = None) -> Ordered:
         """Move a running unit, with its state, to another node."""
         return self._coordinator.move(unit, node, diagram)
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> ClusterStatus:
         """Everything: nodes, diagrams, units, streams."""
         return self._coordinator.status()
 
-    def nodes(self) -> list[dict[str, Any]]:
+    def nodes(self) -> list[NodeView]:
         """The nodes, alive or not."""
         return self._coordinator.nodes()
 
@@ -176,7 +177,7 @@ class Client:
         """A dead node will not come back; one that is alive is not forgotten."""
         self._coordinator.forget_node(name)
 
-    def streams(self) -> list[dict[str, Any]]:
+    def streams(self) -> list[StreamView]:
         """The streams, and where they are."""
         return self._coordinator.streams()
 

@@ -12,6 +12,7 @@ from borealis.diagram.deployment import Deployment
 from borealis.errors import WireError
 from borealis.wire.messages import Problem
 from borealis.wire.problems import error_of
+from borealis.wire.status import ClusterStatus, Deployed, Nodes, NodeView, Ordered, Streams, StreamView
 
 TIMEOUT_S = 10.0
 DEPLOY_TIMEOUT_S = 180.0  # types are checked by Spark, and units start before the answer comes
@@ -58,38 +59,35 @@ class Coordinator:
         except (KeyError, TypeError, AttributeError):
             raise WireError(f"the coordinator's answer on '{stream}' is incomplete: {str(found)[:80]}") from None
 
-    def deploy(self, deployment: Deployment) -> dict[str, Any]:
+    def deploy(self, deployment: Deployment) -> Deployed:
         """Order a diagram to run."""
-        answer: dict[str, Any] = self.ask("POST", "/v1/diagrams", json=deployment.to_json(), timeout=DEPLOY_TIMEOUT_S)
-        return answer
+        return Deployed.decode(self.ask("POST", "/v1/diagrams", json=deployment.to_json(), timeout=DEPLOY_TIMEOUT_S))
 
-    def undeploy(self, name: str) -> dict[str, Any]:
+    def undeploy(self, name: str) -> None:
         """Order a diagram to stop."""
-        answer = self.ask("DELETE", f"/v1/diagrams/{quote(name, safe='')}", timeout=DEPLOY_TIMEOUT_S)
-        return answer if isinstance(answer, dict) else {}
+        self.ask("DELETE", f"/v1/diagrams/{quote(name, safe='')}", timeout=DEPLOY_TIMEOUT_S)
 
-    def move(self, unit: str, node: str, diagram: str | None) -> dict[str, Any]:
+    def move(self, unit: str, node: str, diagram: str | None) -> Ordered:
         """Order a unit to another node."""
         body = {"node": node} | ({"diagram": diagram} if diagram else {})
-        answer = self.ask("POST", f"/v1/units/{quote(unit, safe='')}/move", json=body, timeout=MOVE_TIMEOUT_S)
-        return answer if isinstance(answer, dict) else {}
+        path = f"/v1/units/{quote(unit, safe='')}/move"
+        return Ordered.decode(self.ask("POST", path, json=body, timeout=MOVE_TIMEOUT_S))
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> ClusterStatus:
         """All the coordinator knows."""
-        answer: dict[str, Any] = self.ask("GET", "/v1/status")
-        return answer
+        return ClusterStatus.decode(self.ask("GET", "/v1/status"))
 
-    def nodes(self) -> list[dict[str, Any]]:
+    def nodes(self) -> list[NodeView]:
         """Every node it knows, alive or not."""
-        return _listed(self.ask("GET", "/v1/nodes"), "nodes")
+        return Nodes.decode(self.ask("GET", "/v1/nodes")).nodes
 
     def forget_node(self, name: str) -> None:
         """Have a dead node forgotten."""
         self.ask("DELETE", f"/v1/nodes/{quote(name, safe='')}", params={"only_dead": "true"})
 
-    def streams(self) -> list[dict[str, Any]]:
+    def streams(self) -> list[StreamView]:
         """Every stream that is served."""
-        return _listed(self.ask("GET", "/v1/streams"), "streams")
+        return Streams.decode(self.ask("GET", "/v1/streams")).streams
 
     def ask(self, method: str, path: str, *, timeout: float = TIMEOUT_S, **more: Any) -> Any:
         """One request; the JSON of the answer."""
@@ -149,13 +147,6 @@ class Coordinator:
     def _stranger(self, status: int) -> WireError:
         hint = "is another program using that port?"
         return WireError(f"what answers at {self.whereabouts.address} is no coordinator (status {status})", hint=hint)
-
-
-def _listed(answer: Any, what: str) -> list[dict[str, Any]]:
-    found = answer.get(what) if isinstance(answer, dict) else answer
-    if not isinstance(found, list):
-        raise WireError(f"the coordinator's answer has no list of {what}: {str(answer)[:80]}")
-    return found
 
 
 def _trust(whereabouts: Whereabouts) -> Any:

@@ -11,7 +11,6 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -22,16 +21,15 @@ from starlette.requests import ClientDisconnect
 from borealis.coordinator import rest
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.deployment import take_up
-from borealis.coordinator.docs_page import add_docs_page
-from borealis.coordinator.front_page import add_front_page
-from borealis.coordinator.http_auth import Guard
-from borealis.coordinator.http_errors import MalformedError, status_of
+from borealis.coordinator.http_auth import Guard, answer_with
+from borealis.coordinator.http_errors import MalformedError
+from borealis.coordinator.pages import add_pages
 from borealis.coordinator.parameters import known_parameters
 from borealis.coordinator.reconcile import Reconciler
 from borealis.coordinator.threads import spawn
 from borealis.errors import BorealisError
 from borealis.version import __version__
-from borealis.wire.problems import problem_of
+from borealis.wire.status import CoordinatorView
 
 log = logging.getLogger("borealis.coordinator")
 BROKE_OFF = 400  # for nobody
@@ -55,7 +53,14 @@ def create_app(cluster: Cluster, options: AppOptions, end: Callable[[], None] = 
     reconciler = Reconciler(cluster)
     ending = asyncio.Event()
     parts = [part(cluster, ending) for part in options.parts]
-    facts = _facts(cluster, options)
+    about = CoordinatorView(
+        version=__version__,
+        incarnation=uuid.uuid4().hex[:16],
+        address=options.address,
+        pid=os.getpid(),
+        catalog=str(cluster.catalog.path),
+        started=time.time(),
+    )
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
@@ -77,32 +82,16 @@ def create_app(cluster: Cluster, options: AppOptions, end: Callable[[], None] = 
         redoc_url=None,
         dependencies=[Depends(known_parameters)],
     )
-    add_front_page(app)
-    add_docs_page(app)
+    add_pages(app)
     app.state.ending, app.state.reconciler = ending, reconciler
-    app.include_router(rest.router(cluster, reconciler, facts, end, has_token=options.token is not None))
+    app.include_router(rest.router(cluster, reconciler, about, end, has_token=options.token is not None))
     for routes, _ in parts:
         app.include_router(routes)
     app.include_router(rest.metrics_router(cluster))
-    app.add_exception_handler(BorealisError, _problem)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(ClientDisconnect, _broke_off)
-    app.add_exception_handler(Exception, _unexpected)
+    for kind in (BorealisError, RequestValidationError, HTTPException, ClientDisconnect, Exception):
+        app.add_exception_handler(kind, _answer)
     app.add_middleware(Guard, token=options.token, hosts=options.hosts)
     return app
-
-
-def _facts(cluster: Cluster, options: AppOptions) -> Callable[[], dict[str, Any]]:
-    fixed = {
-        "version": __version__,
-        "incarnation": uuid.uuid4().hex[:16],
-        "address": options.address,
-        "pid": os.getpid(),
-        "catalog": str(cluster.catalog.path),
-        "started": time.time(),
-    }
-    return lambda: dict(fixed)
 
 
 def _keep(reconciler: Reconciler, seconds: float, stopped: threading.Event) -> None:
@@ -114,39 +103,23 @@ def _keep(reconciler: Reconciler, seconds: float, stopped: threading.Event) -> N
                 log.exception("a look at the cluster failed")
 
 
-def _answer(error: BorealisError, status: int | None = None) -> Response:
-    return Response(problem_of(error).encode(), status or status_of(error), media_type="application/json")
-
-
-async def _problem(_: Request, error: Exception) -> Response:
-    assert isinstance(error, BorealisError)
-    return _answer(error)
-
-
-async def _invalid(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    where = " ".join(str(part) for part in first["loc"])
-    return _answer(MalformedError(f"bad request: {where}: {first['msg']}", hint="/docs shows what is asked"))
-
-
-async def _http(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    what = MalformedError(
-        f"{request.method} {request.url.path}: {error.detail}", hint="/ says what is where, /docs what can be asked"
-    )
-    return _answer(what, error.status_code)
-
-
-async def _broke_off(request: Request, _: Exception) -> Response:
-    """Whoever asked has died or hung up before all was said; nobody is left to be answered."""
-    log.info("%s %s: the caller broke off", request.method, request.url.path)
-    return Response(status_code=BROKE_OFF)
-
-
-async def _unexpected(request: Request, error: Exception) -> Response:
-    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    said = " ".join(str(error).split())[:300]
-    return _answer(
-        BorealisError(f"unexpected {type(error).__name__}: {said}", hint="the coordinator's log says where"), 500
-    )
+async def _answer(request: Request, error: Exception) -> Response:
+    """What went wrong, as a problem."""
+    asked = f"{request.method} {request.url.path}"
+    match error:
+        case BorealisError():
+            return answer_with(error)
+        case RequestValidationError():
+            first = error.errors()[0]
+            what = f"bad request: {' '.join(str(part) for part in first['loc'])}: {first['msg']}"
+            return answer_with(MalformedError(what, hint="/docs shows what is asked"))
+        case HTTPException():
+            hint = "/ says what is where, /docs what can be asked"
+            return answer_with(MalformedError(f"{asked}: {error.detail}", hint=hint), error.status_code)
+        case ClientDisconnect():  # whoever asked has died or hung up before all was said
+            log.info("%s: the caller broke off", asked)
+            return Response(status_code=BROKE_OFF)
+        case _:
+            log.error("%s failed", asked, exc_info=error)
+            said = f"unexpected {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            return answer_with(BorealisError(said, hint="the coordinator's log says where"), 500)

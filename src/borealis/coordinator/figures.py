@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.status import nodes_view, units_view
-from borealis.node.metrics import NodeFigures
-from borealis.wire.messages import NodeStatus
+from borealis.node.metrics import families
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 
 def exposition(cluster: Cluster) -> bytes:
     """All of them as text."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(ClusterFigures(cluster))
-    return bytes(generate_latest(registry))
+    return bytes(generate_latest(ClusterFigures(cluster)))
 
 
 class ClusterFigures:
@@ -33,7 +29,7 @@ class ClusterFigures:
         """All figures as of the last heartbeats."""
         up = GaugeMetricFamily("borealis_node_up", "1 when the node sends heartbeats", labels=["node"])
         for node in nodes_view(self._cluster):
-            up.add_metric([node["node"]], 1.0 if node["alive"] else 0.0)
+            up.add_metric([node.node], float(node.alive))
         yield up
         states = GaugeMetricFamily(
             "borealis_unit_state",
@@ -41,16 +37,6 @@ class ClusterFigures:
             labels=["node", "diagram", "unit", "state"],
         )
         for unit in units_view(self._cluster):
-            states.add_metric([str(unit["node"]), unit["diagram"], unit["unit"], unit["state"]], 1.0)
+            states.add_metric([unit.node, unit.diagram, unit.unit, unit.state], 1.0)
         yield states
-        yield from _by_node([member.status for member in self._cluster.members.alive()])
-
-
-def _by_node(statuses: list[NodeStatus]) -> Iterator[Metric]:
-    """The figures of several nodes: each family once, its samples labelled by node."""
-    families: dict[str, Metric] = {}
-    for status in statuses:
-        for metric in NodeFigures(lambda now=status: now).collect():  # type: ignore[misc]
-            family = families.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
-            family.samples += [s._replace(labels={"node": status.node} | s.labels) for s in metric.samples]
-    return iter(families.values())
+        yield from families([member.status for member in self._cluster.members.alive()], by_node=True)

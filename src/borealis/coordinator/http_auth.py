@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
-from typing import Any, TypeVar
+from collections.abc import Collection
+from typing import Any
 
-from borealis.coordinator.http_errors import ForbiddenError, MalformedError, TooLargeError, UnauthorizedError, status_of
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from borealis.coordinator.http_errors import ForbiddenError, TooLargeError, UnauthorizedError, status_of
 from borealis.errors import BorealisError
 from borealis.hosts import is_loopback
-from borealis.message import Message
 from borealis.wire.auth import host_of
 from borealis.wire.problems import problem_of
 
@@ -17,17 +19,11 @@ BODY_BYTES_MOST = 8 << 20  # of everything but rows, which are taken as they com
 TOKEN_HOW = "give the token of this cluster: --token-file or BOREALIS_TOKEN; curl: -H 'Authorization: Bearer ...'"
 OPEN_PATHS = ("/", "/v1/health", "/docs", "/openapi.json")
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-M = TypeVar("M", bound=Message)
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 
 class Guard:
     """Refuses requests before they reach the app."""
 
-    def __init__(self, app: App, token: str | None, hosts: Collection[str] = ()) -> None:
+    def __init__(self, app: ASGIApp, token: str | None, hosts: Collection[str] = ()) -> None:
         self._app = app
         self._expected = None if token is None else f"Bearer {token}".encode()
         self._hosts = set(hosts)
@@ -38,7 +34,7 @@ class Guard:
             try:
                 self._check(scope)
             except BorealisError as error:
-                await refuse(error, send)
+                await answer_with(error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -61,14 +57,10 @@ class Guard:
                 raise ForbiddenError(f"refused: {name.decode()} is '{given}'", hint="ask at 127.0.0.1, or use a token")
 
 
-async def refuse(error: BorealisError, send: Send) -> None:
-    """Answer with a problem."""
-    body = problem_of(error).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if isinstance(error, UnauthorizedError):
-        headers.append((b"www-authenticate", b"Bearer"))
-    await send({"type": "http.response.start", "status": status_of(error), "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+def answer_with(error: BorealisError, status: int | None = None) -> Response:
+    """A problem as an answer."""
+    headers = {"www-authenticate": "Bearer"} if isinstance(error, UnauthorizedError) else None
+    return Response(problem_of(error).encode(), status or status_of(error), headers, media_type="application/json")
 
 
 async def body_of(request: Any, most: int = BODY_BYTES_MOST) -> bytes:
@@ -79,11 +71,3 @@ async def body_of(request: Any, most: int = BODY_BYTES_MOST) -> bytes:
         if len(data) > most:
             raise TooLargeError(f"a body of more than {most:,} bytes", hint="send less at once")
     return bytes(data)
-
-
-def decoded(kind: type[M], data: bytes) -> M:
-    """A body as a message; what is wrong with it is the sender's to mend."""
-    try:
-        return kind.decode(data)
-    except BorealisError as error:
-        raise MalformedError(error.message, hint=error.hint) from None

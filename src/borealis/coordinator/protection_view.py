@@ -7,12 +7,12 @@ from typing import Any
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.layout import EntryPlace, Layout, Place, UnitPlace, stream_name
 from borealis.wire.messages import GuardStatus
+from borealis.wire.status import ProtectionState, ProtectionView, Unprotected
 
-Facts = dict[str, Any]
 EXPOSED = ("alone", "lost", "taking over")  # states in which the next failure is not survived, or this one not yet
 
 
-def guard_view(cluster: Cluster, layout: Layout, place: Place) -> Facts | None:
+def guard_view(cluster: Cluster, layout: Layout, place: Place) -> ProtectionView | None:
     """The protection of a unit or an entry point; None if none was promised."""
     if not place.protected:
         return None
@@ -21,41 +21,37 @@ def guard_view(cluster: Cluster, layout: Layout, place: Place) -> Facts | None:
     state, since, why = _state(cluster, layout, place, mine, other)
     sides = [guard for guard in (mine, other) if guard is not None]
     takeovers = mine.takeovers if mine is not None else []
-    return {
-        **_promise(layout, place),
-        "incarnation": place.incarnation,
-        "backup": place.backup,
-        "state": state,
-        "since": since,
-        "why": why,
-        "stale_ms": max((guard.stale_ms for guard in sides), default=0.0),
-        "recovery_ms": max((guard.recovery_ms for guard in sides), default=0.0),
-        "messages": sum(guard.messages for guard in sides[:1]),
-        "bytes": sum(guard.bytes for guard in sides[:1]),
-        "discarded": sum(guard.discarded for guard in sides),
-        "takeovers": len(takeovers),
-        "last_takeover": takeovers[-1].model_dump(exclude={"v"}) if takeovers else None,
-    }
+    return ProtectionView(
+        **_promise(place),
+        incarnation=place.incarnation,
+        backup=place.backup,
+        state=state,
+        since=since,
+        why=why,
+        stale_ms=max((guard.stale_ms for guard in sides), default=0.0),
+        recovery_ms=max((guard.recovery_ms for guard in sides), default=0.0),
+        messages=sum(guard.messages for guard in sides[:1]),
+        bytes=sum(guard.bytes for guard in sides[:1]),
+        discarded=sum(guard.discarded for guard in sides),
+        takeovers=len(takeovers),
+        last_takeover=takeovers[-1] if takeovers else None,
+    )
 
 
-def unprotected(cluster: Cluster) -> list[Facts]:
+def unprotected(cluster: Cluster) -> list[Unprotected]:
     """Whatever is without the protection it was promised, since when and why."""
     found = []
     for layout in cluster.catalog.layouts():
         for place in layout.parts() if layout.state == "running" else ():
             view = guard_view(cluster, layout, place)
-            if view is not None and view["state"] in EXPOSED:
-                seconds = round(max(0.0, cluster.now() - view["since"]), 1)
-                said = {key: view[key] for key in ("state", "since", "why")}
-                found.append({"diagram": layout.name, "what": _name(place), "seconds": seconds, **said})
+            if view is not None and view.state in EXPOSED:
+                name = place.unit if isinstance(place, UnitPlace) else f"input {place.input}"
+                seconds = round(max(0.0, cluster.now() - view.since), 1)
+                found.append(Unprotected(**dict(view), diagram=layout.name, what=name, seconds=seconds))
     return found
 
 
-def _name(place: Place) -> str:
-    return place.unit if isinstance(place, UnitPlace) else f"input {place.input}"
-
-
-def _promise(layout: Layout, place: Place) -> Facts:
+def _promise(place: Place) -> dict[str, Any]:
     if isinstance(place, EntryPlace):
         return {"approach": place.approach, "guarantee": "precise" if place.approach == "mirror" else "gap"}
     assert place.protection is not None
@@ -76,26 +72,25 @@ def _told(cluster: Cluster, layout: Layout, place: Place, node: str | None) -> G
 
 def _state(
     cluster: Cluster, layout: Layout, place: Place, mine: GuardStatus | None, other: GuardStatus | None
-) -> tuple[str, float, str]:
+) -> tuple[ProtectionState, float, str]:
     """In one word, since when, and why."""
-    now = cluster.now()
-    if not cluster.members.lives(place.node):
-        silence = cluster.members.silent_for(place.node)
-        able = place.backup is not None and cluster.members.lives(place.backup)
-        return "taking over" if able else "lost", now - (silence or 0.0), f"{place.node} does not answer"
+    lives, began = cluster.members.lives, layout.since if mine is None else mine.since
+
+    def silent(node: str) -> tuple[float, str]:
+        return cluster.now() - (cluster.members.silent_for(node) or 0.0), f"{node} does not answer"
+
+    if not lives(place.node):
+        return "taking over" if place.backup is not None and lives(place.backup) else "lost", *silent(place.node)
     if place.backup is None:
         return "alone", _alone_since(layout, mine), _why_alone(cluster, place, mine)
-    if not cluster.members.lives(place.backup):
-        silence = cluster.members.silent_for(place.backup)
-        return "alone", now - (silence or 0.0), f"{place.backup} does not answer"
+    if not lives(place.backup):
+        return "alone", *silent(place.backup)
     if failed := _failed(cluster, layout, place, place.node):
-        return "lost", mine.since if mine is not None else layout.since, f"it failed on {place.node}: {failed}"
+        return "lost", began, f"it failed on {place.node}: {failed}"
     if failed := _failed(cluster, layout, place, place.backup):
-        return "alone", other.since if other is not None else layout.since, f"its backup failed: {failed}"
-    if other is None:
-        return "catching up", mine.since if mine is not None else layout.since, "the backup is being started"
-    if mine is None:
-        return "catching up", layout.since, ""
+        return "alone", layout.since if other is None else other.since, f"its backup failed: {failed}"
+    if mine is None or other is None:
+        return "catching up", began, "the backup is being started" if other is None else ""
     return mine.state, mine.since, mine.why
 
 

@@ -22,6 +22,7 @@ from borealis.coordinator.layout import stream_name
 from borealis.coordinator.threads import side_by_side, spawn
 from borealis.errors import BorealisError
 from borealis.wire.messages import EntryName, UnitName
+from borealis.wire.status import Trouble
 
 log = logging.getLogger("borealis.coordinator")
 BEATS_LEAST = 2
@@ -68,12 +69,10 @@ class Reconciler:
                 self._start("mend", partial(self._mend_all, diagram, mine))
         self.looks += 1
 
-    def troubles(self) -> list[dict[str, str]]:
+    def troubles(self) -> list[Trouble]:
         """What could not be mended so far, and why."""
         seen = sorted(((repr(what), what, s) for what, s in list(self._seen.items()) if s.error), key=lambda t: t[0])
-        return [
-            {"diagram": what.diagram, "node": what.node, "what": _told(what), "why": s.error} for _, what, s in seen
-        ]
+        return [Trouble(diagram=what.diagram, node=what.node, what=_told(what), why=s.error) for _, what, s in seen]
 
     def _known(self) -> d.Known:
         catalog = self._cluster.catalog

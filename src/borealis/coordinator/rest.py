@@ -12,27 +12,20 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from borealis.coordinator import deployment, moving, protecting
 from borealis.coordinator.cluster import Cluster
-from borealis.coordinator.http_auth import body_of, decoded
+from borealis.coordinator.http_auth import body_of
 from borealis.coordinator.http_errors import ForbiddenError, MalformedError, TakenError
 from borealis.coordinator.membership import check_version
 from borealis.coordinator.naming import locate
 from borealis.coordinator.reconcile import Reconciler
-from borealis.coordinator.status import (
-    Facts,
-    diagram_view,
-    diagrams_view,
-    nodes_view,
-    status_view,
-    streams_view,
-    units_view,
-)
+from borealis.coordinator.status import diagram_view, diagrams_view, nodes_view, status_view, streams_view, units_view
 from borealis.coordinator.threads import in_thread
 from borealis.diagram.deployment import Deployment
 from borealis.hosts import is_loopback
 from borealis.message import PROTOCOL, first_mistake
-from borealis.wire.messages import Claim, NodeStatus, Ping
+from borealis.wire import status as views
+from borealis.wire.messages import Claim, Claimed, NodeStatus, Ping
 
-B = TypeVar("B", bound=BaseModel)
+T = TypeVar("T")
 
 
 class MoveRequest(BaseModel):
@@ -51,14 +44,14 @@ def takes(model: type[BaseModel], *others: str) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-def parsed(model: type[B], data: bytes) -> B:
+def parsed(kind: type[T], data: bytes, name: str = "request") -> T:
     """A body as JSON of this form; otherwise what is wrong with it."""
     try:
-        return model.model_validate_json(data, strict=True)
+        return TypeAdapter(kind).validate_json(data, strict=True)
     except ValidationError as error:
         where, what, given = first_mistake(error, "the body")
         hint = "/docs shows what is asked"
-        raise MalformedError(f"bad request: {where}: {what} (got {str(given)[:80]})", hint=hint) from None
+        raise MalformedError(f"bad {name}: {where}: {what} (got {str(given)[:80]})", hint=hint) from None
 
 
 def metrics_router(cluster: Cluster) -> APIRouter:
@@ -76,39 +69,38 @@ def metrics_router(cluster: Cluster) -> APIRouter:
 
 
 def router(
-    cluster: Cluster, reconciler: Reconciler, facts: Callable[[], Facts], end: Callable[[], None], has_token: bool
+    cluster: Cluster, reconciler: Reconciler, about: views.CoordinatorView, end: Callable[[], None], has_token: bool
 ) -> APIRouter:
-    """The routes. `facts` are the coordinator's about itself; `end` makes it stop."""
+    """The routes. `about` is the coordinator itself; `end` makes it stop."""
     api = APIRouter(prefix="/v1")
 
     @api.get("/health", tags=["coordinator"])
-    async def health() -> Facts:
+    async def health() -> views.Health:
         """Whether the coordinator is there."""
-        return {"v": PROTOCOL, "ok": True, **facts()}
+        return views.Health(**about.model_dump(), ok=True)
 
     @api.get("/status", tags=["coordinator"])
-    async def status() -> Facts:
+    async def status() -> views.ClusterStatus:
         """Everything that `borealis status` shows."""
-        return await in_thread(
-            lambda: status_view(cluster, facts() | {"looks": reconciler.looks}, reconciler.troubles())
-        )
+        now = about.model_copy(update={"looks": reconciler.looks})
+        return await in_thread(lambda: status_view(cluster, now, reconciler.troubles()))
 
     @api.post("/shutdown", tags=["coordinator"])
-    async def shutdown(request: Request) -> Facts:
+    async def shutdown(request: Request) -> views.Ordered:
         """Stop the coordinator. What runs goes on."""
         client = request.client.host if request.client else ""
         if not has_token and not is_loopback(client):
             raise ForbiddenError(f"refused: {client} is not this machine", hint="ask on the coordinator's own machine")
         end()
-        return {"v": PROTOCOL, "stopping": True}
+        return views.Ordered(stopping=True)
 
     @api.get("/diagrams", tags=["diagrams"])
-    async def diagrams() -> Facts:
+    async def diagrams() -> views.Diagrams:
         """All that is deployed."""
-        return {"v": PROTOCOL, "diagrams": await in_thread(lambda: diagrams_view(cluster))}
+        return views.Diagrams(diagrams=await in_thread(lambda: diagrams_view(cluster)))
 
     @api.post("/diagrams", tags=["diagrams"], status_code=201, openapi_extra=takes(Deployment, "application/yaml"))
-    async def deploy(request: Request, replace: bool = False) -> Facts:
+    async def deploy(request: Request, replace: bool = False) -> views.Deployed:
         """Deploy a diagram: JSON as shown, or the YAML itself as application/yaml.
 
         With `replace`, a diagram that runs under its name ends first: the new one begins with empty state and streams.
@@ -116,69 +108,67 @@ def router(
         data = await body_of(request)
         wish = _wish(data, request.headers.get("content-type", ""), replace)
         layout = await in_thread(lambda: deployment.deploy(cluster, wish))
-        warnings = deployment.warnings(layout)
-        return {"v": PROTOCOL, **await in_thread(lambda: diagram_view(layout, [])), "warnings": warnings}
+        return views.Deployed(**dict(diagram_view(layout, [])), warnings=deployment.warnings(layout))
 
     @api.get("/diagrams/{name}", tags=["diagrams"])
-    async def diagram(name: str) -> Facts:
+    async def diagram(name: str) -> views.DiagramDetails:
         """One diagram, with its YAML, its units and its streams."""
 
-        def look() -> Facts:
+        def look() -> views.DiagramDetails:
             layout = cluster.layout(name)
-            units = [u for u in units_view(cluster) if u["diagram"] == name]
-            streams = [s for s in streams_view(cluster) if s["diagram"] == name]
+            units = [unit for unit in units_view(cluster) if unit.diagram == name]
+            streams = [stream for stream in streams_view(cluster) if stream.diagram == name]
             more = {"yaml": layout.yaml, "columns": dict(layout.columns), "running": units, "streams": streams}
-            return {"v": PROTOCOL, **diagram_view(layout, units), **more}
+            return views.DiagramDetails(**dict(diagram_view(layout, units)) | more)
 
         return await in_thread(look)
 
     @api.delete("/diagrams/{name}", tags=["diagrams"])
-    async def undeploy(name: str) -> Facts:
+    async def undeploy(name: str) -> views.Ordered:
         """Stop a diagram everywhere and forget it."""
         untold = await in_thread(lambda: deployment.undeploy(cluster, name))
-        return {"v": PROTOCOL, "diagram": name, "untold": sorted(untold)}
+        return views.Ordered(diagram=name, untold=sorted(untold))
 
     @api.post("/units/{unit:path}/move", tags=["diagrams"], openapi_extra=takes(MoveRequest))
-    async def move(unit: str, request: Request) -> Facts:
+    async def move(unit: str, request: Request) -> views.Ordered:
         """Bring a running unit to another node, with its state."""
         asked = parsed(MoveRequest, await body_of(request))
         layout = await in_thread(lambda: moving.move(cluster, unit, asked.node, asked.diagram))
-        return {"v": PROTOCOL, "diagram": layout.name, "unit": unit.rpartition("/")[2], "node": asked.node}
+        return views.Ordered(diagram=layout.name, unit=unit.rpartition("/")[2], node=asked.node)
 
     @api.post("/claims", tags=["nodes"], openapi_extra=takes(Claim))
-    async def claims(request: Request) -> list[Facts]:
+    async def claims(request: Request) -> list[Claimed]:
         """Nodes that take over, or go on alone: for a list of claims whether each is granted, and what is in force."""
-        asked = _claims(await body_of(request))
-        return [claimed.model_dump() for claimed in await in_thread(lambda: protecting.claim(cluster, asked))]
+        asked = parsed(list[Claim], await body_of(request), "claims")
+        return await in_thread(lambda: protecting.claim(cluster, asked))
 
     @api.get("/nodes", tags=["nodes"])
-    async def nodes() -> Facts:
+    async def nodes() -> views.Nodes:
         """Every node, alive or not."""
-        return {"v": PROTOCOL, "nodes": await in_thread(lambda: nodes_view(cluster))}
+        return views.Nodes(nodes=await in_thread(lambda: nodes_view(cluster)))
 
     @api.post("/nodes", tags=["nodes"], openapi_extra=takes(NodeStatus))
-    async def heartbeat(request: Request) -> Facts:
+    async def heartbeat(request: Request) -> views.Ordered:
         """A node tells that it is there, and what is on it. Every second, from the node itself."""
         status = _heartbeat(await body_of(request))
         await in_thread(lambda: cluster.heard(status))
-        return {"v": PROTOCOL, "coordinator": facts()["incarnation"]}
+        return views.Ordered(coordinator=about.incarnation)
 
     @api.delete("/nodes/{name}", tags=["nodes"])
-    async def stop_node(name: str, only_dead: bool = False) -> Facts:
+    async def stop_node(name: str, only_dead: bool = False) -> views.Ordered:
         """Stop a node's process, or only forget a dead one. Units that shall run on it are lost until it comes back."""
         await in_thread(lambda: _stop(cluster, name, only_dead=only_dead))
-        return {"v": PROTOCOL, "node": name}
+        return views.Ordered(node=name)
 
     @api.get("/streams", tags=["streams"])
-    async def streams() -> Facts:
+    async def streams() -> views.Streams:
         """All streams that can be subscribed to, and where."""
-        return {"v": PROTOCOL, "streams": await in_thread(lambda: streams_view(cluster))}
+        return views.Streams(streams=await in_thread(lambda: streams_view(cluster)))
 
     @api.get("/locate", tags=["streams"])
-    async def where(stream: str) -> Facts:
+    async def where(stream: str) -> views.Location:
         """Where a stream is served now: by Arrow Flight, at this address."""
-        found = await in_thread(lambda: locate(cluster, stream))
-        return {"v": PROTOCOL, **vars(found)}
+        return views.Location(**vars(await in_thread(lambda: locate(cluster, stream))))
 
     return api
 
@@ -191,14 +181,6 @@ def _wish(data: bytes, kind: str, replace: bool) -> Deployment:
             raise MalformedError("the diagram is not UTF-8 text", hint="send the YAML file as it is") from None
     asked = parsed(Deployment, data)
     return asked.model_copy(update={"replace": True}) if replace else asked
-
-
-def _claims(data: bytes) -> list[Claim]:
-    try:
-        return TypeAdapter(list[Claim]).validate_json(data)
-    except ValidationError as error:
-        where, what, _ = first_mistake(error, "the body")
-        raise MalformedError(f"bad claims: {where}: {what}", hint="send a list of claims") from None
 
 
 def _heartbeat(data: bytes) -> NodeStatus:
@@ -216,7 +198,7 @@ def _heartbeat(data: bytes) -> NodeStatus:
                 f"node '{node}' speaks version {str(raw['v'])[:40]} of the messages, the coordinator {PROTOCOL}",
                 hint="run the same version everywhere",
             )
-    return decoded(NodeStatus, data)
+    return parsed(NodeStatus, data, "heartbeat")
 
 
 def _stop(cluster: Cluster, name: str, *, only_dead: bool) -> None:

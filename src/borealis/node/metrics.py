@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import ssl
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -14,13 +14,77 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from borealis.errors import ClusterError
+from borealis.streams.status import QueueStatus
 from borealis.tuples import FIRST_TIME, LAST_TIME
 from borealis.wire.auth import Security
-from borealis.wire.messages import NodeStatus
+from borealis.wire.messages import GuardStatus, NodeStatus
 
-UNIT = ("diagram", "unit")
 REQUESTS_MOST = 32  # at once
 REQUEST_S = 10.0  # for a request to come
+
+GAUGE, COUNTER = GaugeMetricFamily, CounterMetricFamily
+Rows = Iterable[tuple[Sequence[str], Any]]
+# whom a node counts something of: how they are labelled, and all of them with their labels
+COUNTED: dict[str, tuple[Sequence[str], Callable[[NodeStatus], Rows]]] = {
+    "node": ((), lambda now: [((), now)]),
+    "unit": (("diagram", "unit"), lambda now: [((unit.diagram, unit.unit), unit) for unit in now.units]),
+    "queue": (("stream",), lambda now: [((queue.stream,), queue) for queue in now.queues]),
+    "entry": (("stream",), lambda now: [((q.stream,), q) for q in now.queues if q.stream in now.entries]),
+    "bound": (("stream",), lambda now: [((q.stream,), q) for q in now.queues if FIRST_TIME < q.boundary < LAST_TIME]),
+    "reader": (("stream", "reader"), lambda now: [((q.stream, r), n) for q in now.queues for r, n in _behind(q)]),
+    "log": (("stream", "path"), lambda now: [((log.stream, log.path), log) for log in now.logs]),
+    # of primaries how well they are protected; of backups what came for them
+    "guard": (("what", "approach", "role"), lambda now: [((k, g.approach, g.role), g) for k, g in _guards(now)]),
+}
+FIGURES: tuple[tuple[str, type[GaugeMetricFamily | CounterMetricFamily], str, str, Callable[[Any], float]], ...] = (
+    ("node", GAUGE, "spark_ready", "1 when this node's Spark session is ready", lambda now: now.spark == "ready"),
+    ("node", GAUGE, "node_start_time_seconds", "When this node started, in Unix time", lambda now: now.started),
+    ("unit", GAUGE, "unit_running", "1 when the unit runs", lambda unit: unit.state == "running"),
+    ("unit", COUNTER, "unit_trains", "Trains committed", lambda unit: unit.trains),
+    ("unit", COUNTER, "unit_tuples_in", "Tuples in committed trains", lambda unit: unit.rows_in),
+    ("unit", COUNTER, "unit_tuples_out", "Tuples put out", lambda unit: unit.rows_out),
+    ("unit", GAUGE, "unit_train_seconds", "Median time of the last trains", lambda unit: unit.train_ms / 1000),
+    ("unit", GAUGE, "unit_state_bytes", "State tables of the unit", lambda unit: unit.state_bytes),
+    ("unit", GAUGE, "unit_lag_tuples", "Tuples received and not yet committed", lambda unit: unit.lag_rows),
+    ("unit", COUNTER, "unit_errors", "Tuples that a box could not take, set aside", lambda unit: unit.errors),
+    ("unit", COUNTER, "unit_jumps", "Recoveries upstream: tuples may come again, or are missing", lambda u: u.jumps),
+    ("queue", COUNTER, "stream_tuples", "Tuples on the stream so far", lambda queue: queue.next_id),
+    ("queue", GAUGE, "queue_bytes", "Bytes held in the output queue", lambda queue: queue.held_bytes),
+    ("queue", GAUGE, "queue_tuples", "Tuples held in the output queue", lambda queue: queue.held_rows),
+    ("queue", COUNTER, "queue_dropped_tuples", "Tuples slow readers lost", lambda queue: queue.dropped),
+    ("entry", COUNTER, "entry_late_tuples", "Tuples that came too late", lambda queue: queue.late),
+    ("bound", GAUGE, "stream_boundary_seconds", "The boundary, in Unix time", lambda queue: queue.boundary / 1e6),
+    ("reader", GAUGE, "reader_behind_tuples", "Not acknowledged yet", lambda behind: behind),
+    ("log", GAUGE, "log_full", "1 when the disk of a durable input is full", lambda log: log.full),
+    ("log", GAUGE, "log_bytes", "Bytes of the log of a durable input", lambda log: log.held_bytes),
+    ("log", GAUGE, "log_free_bytes", "Bytes that are free on its disk", lambda log: log.free_bytes),
+    ("guard", GAUGE, "protected", "1 when a backup could take over", lambda g: g.state in ("protected", "watching")),
+    ("guard", GAUGE, "backup_stale_seconds", "How far the backup is behind", lambda guard: guard.stale_ms / 1000),
+    ("guard", COUNTER, "guard_bytes", "Bytes between primary and backup", lambda guard: guard.bytes),
+    ("guard", COUNTER, "guard_discarded", "Damaged or unfit parcels", lambda guard: guard.discarded),
+    ("guard", COUNTER, "takeovers", "Takeovers by this node", lambda guard: len(guard.takeovers)),
+)
+
+
+def _behind(queue: QueueStatus) -> Iterator[tuple[str, int]]:
+    for reader, acked in queue.readers.items():
+        yield reader, min(queue.held_rows, queue.next_id - acked)
+
+
+def _guards(now: NodeStatus) -> Iterable[tuple[str, GuardStatus]]:
+    units = {f"{unit.diagram}.{unit.unit}": unit.guard for unit in now.units if unit.guard is not None}
+    return (units | now.guards).items()
+
+
+def families(nodes: Sequence[NodeStatus], *, by_node: bool) -> Iterator[Metric]:
+    """All figures of these nodes: each family once, its samples labelled by node if asked."""
+    for what, kind, name, about, value in FIGURES:
+        labels, rows = COUNTED[what]
+        family = kind(f"borealis_{name}", about, labels=["node", *labels] if by_node else labels)
+        for now in nodes:
+            for mine, one in rows(now):
+                family.add_metric([now.node, *mine] if by_node else mine, float(value(one)))
+        yield family
 
 
 class NodeFigures:
@@ -31,94 +95,7 @@ class NodeFigures:
 
     def collect(self) -> Iterator[Metric]:
         """All figures as of now."""
-        now = self._status()
-        up = GaugeMetricFamily("borealis_spark_ready", "1 when this node's Spark session is ready")
-        up.add_metric([], 1.0 if now.spark == "ready" else 0.0)
-        yield up
-        started = GaugeMetricFamily("borealis_node_start_time_seconds", "When this node started, in Unix time")
-        started.add_metric([], now.started)
-        yield started
-        yield from self._units(now)
-        yield from self._queues(now)
-        yield from self._logs(now)
-        yield from self._guards(now)
-
-    def _units(self, now: NodeStatus) -> Iterator[Metric]:
-        running = GaugeMetricFamily("borealis_unit_running", "1 when the unit runs", labels=UNIT)
-        trains = CounterMetricFamily("borealis_unit_trains", "Trains committed", labels=UNIT)
-        taken = CounterMetricFamily("borealis_unit_tuples_in", "Tuples in committed trains", labels=UNIT)
-        given = CounterMetricFamily("borealis_unit_tuples_out", "Tuples put out", labels=UNIT)
-        seconds = GaugeMetricFamily("borealis_unit_train_seconds", "Median time of the last trains", labels=UNIT)
-        state = GaugeMetricFamily("borealis_unit_state_bytes", "State tables of the unit", labels=UNIT)
-        lag = GaugeMetricFamily("borealis_unit_lag_tuples", "Tuples received and not yet committed", labels=UNIT)
-        aside = CounterMetricFamily("borealis_unit_errors", "Tuples that a box could not take, set aside", labels=UNIT)
-        jumps = CounterMetricFamily(
-            "borealis_unit_jumps", "Recoveries upstream behind which tuples may come again, or are missing", labels=UNIT
-        )
-        for unit in now.units:
-            labels = [unit.diagram, unit.unit]
-            aside.add_metric(labels, unit.errors)
-            jumps.add_metric(labels, unit.jumps)
-            running.add_metric(labels, 1.0 if unit.state == "running" else 0.0)
-            trains.add_metric(labels, unit.trains)
-            taken.add_metric(labels, unit.rows_in)
-            given.add_metric(labels, unit.rows_out)
-            seconds.add_metric(labels, unit.train_ms / 1000)
-            state.add_metric(labels, unit.state_bytes)
-            lag.add_metric(labels, unit.lag_rows)
-        yield from (running, trains, taken, given, seconds, state, lag, aside, jumps)
-
-    def _queues(self, now: NodeStatus) -> Iterator[Metric]:
-        tuples = CounterMetricFamily("borealis_stream_tuples", "Tuples on the stream so far", labels=["stream"])
-        held = GaugeMetricFamily("borealis_queue_bytes", "Bytes held in the output queue", labels=["stream"])
-        rows = GaugeMetricFamily("borealis_queue_tuples", "Tuples held in the output queue", labels=["stream"])
-        dropped = CounterMetricFamily("borealis_queue_dropped_tuples", "Tuples slow readers lost", labels=["stream"])
-        late = CounterMetricFamily("borealis_entry_late_tuples", "Tuples that came too late", labels=["stream"])
-        bound = GaugeMetricFamily("borealis_stream_boundary_seconds", "The boundary, in Unix time", labels=["stream"])
-        behind = GaugeMetricFamily("borealis_reader_behind_tuples", "Not acknowledged yet", labels=["stream", "reader"])
-        for queue in now.queues:
-            labels = [queue.stream]
-            tuples.add_metric(labels, queue.next_id)
-            held.add_metric(labels, queue.held_bytes)
-            rows.add_metric(labels, queue.held_rows)
-            dropped.add_metric(labels, queue.dropped)
-            if FIRST_TIME < queue.boundary < LAST_TIME:
-                bound.add_metric(labels, queue.boundary / 1e6)
-            if queue.stream in now.entries:
-                late.add_metric(labels, queue.late)
-            for reader, acked in queue.readers.items():
-                behind.add_metric([queue.stream, reader], min(queue.held_rows, queue.next_id - acked))
-        yield from (tuples, held, rows, dropped, late, bound, behind)
-
-    def _logs(self, now: NodeStatus) -> Iterator[Metric]:
-        labels = ["stream", "path"]
-        full = GaugeMetricFamily("borealis_log_full", "1 when the disk of a durable input is full", labels=labels)
-        held = GaugeMetricFamily("borealis_log_bytes", "Bytes of the log of a durable input", labels=labels)
-        free = GaugeMetricFamily("borealis_log_free_bytes", "Bytes that are free on its disk", labels=labels)
-        for log in now.logs:
-            mine = [log.stream, log.path]
-            full.add_metric(mine, 1.0 if log.full else 0.0)
-            held.add_metric(mine, log.held_bytes)
-            free.add_metric(mine, log.free_bytes)
-        yield from (full, held, free)
-
-    def _guards(self, now: NodeStatus) -> Iterator[Metric]:
-        """Of primaries how well they are protected; of backups what came for them."""
-        labels = ["what", "approach", "role"]
-        safe = GaugeMetricFamily("borealis_protected", "1 when a backup could take over", labels=labels)
-        stale = GaugeMetricFamily("borealis_backup_stale_seconds", "How far the backup is behind", labels=labels)
-        sent = CounterMetricFamily("borealis_guard_bytes", "Bytes between primary and backup", labels=labels)
-        bad = CounterMetricFamily("borealis_guard_discarded", "Damaged or unfit parcels", labels=labels)
-        over = CounterMetricFamily("borealis_takeovers", "Takeovers by this node", labels=labels)
-        found = {f"{u.diagram}.{u.unit}": u.guard for u in now.units if u.guard is not None} | now.guards
-        for what, guard in found.items():
-            mine = [what, guard.approach, guard.role]
-            safe.add_metric(mine, 1.0 if guard.state in ("protected", "watching") else 0.0)
-            stale.add_metric(mine, guard.stale_ms / 1000)
-            sent.add_metric(mine, guard.bytes)
-            bad.add_metric(mine, guard.discarded)
-            over.add_metric(mine, len(guard.takeovers))
-        yield from (safe, stale, sent, bad, over)
+        return families([self._status()], by_node=False)
 
 
 class MetricsServer:

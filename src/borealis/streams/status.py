@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from borealis.message import Message
+from borealis.message import Message, Part
 
 
-class QueueStatus(Message):
-    """How one stream stands on its node."""
+class QueueFacts(Part):
+    """Of a stream's output queue, as its node counts and as clients are told."""
 
     stream: str
-    epoch: str
-    first_id: int  # the oldest held
-    next_id: int
-    boundary: int
-    held_rows: int
-    held_bytes: int
-    dropped: int
-    readers: dict[str, int] = {}  # acknowledged (level 1) up to
+    epoch: str = ""
+    first_id: int = 0  # the oldest held
+    next_id: int = 0
+    held_rows: int = 0
+    held_bytes: int = 0
+    dropped: int = 0  # tuples that slow readers lost
     late: int = 0
+    readers: dict[str, int] = {}  # acknowledged (level 1) up to
+
+
+class QueueStatus(QueueFacts, Message):
+    """How one stream stands on its node."""
+
+    boundary: int
     held: bool = False  # readers get nothing yet, or nothing behind what was released
     incarnation: int = 0  # of the unit that writes it; 0: nothing protects it

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from borealis.hosts import is_flight
-from borealis.message import Message
+from borealis.message import Message, Part
 from borealis.streams.status import QueueStatus
 
 
@@ -323,7 +323,7 @@ class Reroute(Message):
     incarnation: int = 0  # of whoever serves it there; one that is known to be lower is ignored
 
 
-class Takeover(Message):
+class Takeover(Part):
     """How a backup took over, in milliseconds."""
 
     at: float  # seconds since 1970, when the primary was held to be dead
@@ -336,22 +336,27 @@ class Takeover(Message):
     jumped: bool = False  # ids were left out: a gap, or tuples that come again
 
 
-class GuardStatus(Message):
-    """How well a unit or an entry point is protected now."""
+class GuardFacts(Part):
+    """How well something is protected, as its node counts and as clients are told."""
 
     approach: str
     guarantee: str
-    role: Literal["primary", "backup"]
     incarnation: int = 1
-    partner: str = ""  # the name of the node on the other side
-    state: Literal["protected", "catching up", "alone", "watching"] = "alone"
-    since: float = 0.0  # of that state, in seconds since 1970
+    since: float = 0.0  # of its state, in seconds since 1970
     why: str = ""  # it is alone
     stale_ms: float = 0.0  # how far the backup is behind
     recovery_ms: float = 0.0  # how long a takeover would take now, about
     messages: int = 0  # to or from the other side
     bytes: int = 0  # of those
     discarded: int = 0  # checkpoints that failed their checksum or did not fit
+
+
+class GuardStatus(GuardFacts, Message):
+    """How well a unit or an entry point is protected now."""
+
+    role: Literal["primary", "backup"]
+    partner: str = ""  # the name of the node on the other side
+    state: Literal["protected", "catching up", "alone", "watching"] = "alone"
     takeovers: list[Takeover] = []  # here, the newest last
 
 
@@ -367,55 +372,65 @@ class LogStatus(Message):
     since: float = 0.0  # of that, in seconds since 1970
 
 
-class Waiting(Message):
+class Waiting(Part):
     """What keeps a unit waiting that may pass by itself, such as a database that is away."""
 
     why: str
     seconds: float  # it has lasted
 
 
-class UnitStatus(Message):
-    """How one unit stands on its node."""
+class UnitFacts(Part):
+    """Of a unit, as its node counts and as clients are told."""
 
     diagram: str
     unit: str
-    state: Literal["starting", "running", "frozen", "ended", "failed", "standby"]
-    boxes: list[str]
+    boxes: list[str] = []
     trains: int = 0
     rows_in: int = 0
     rows_out: int = 0
     train_ms: float = 0.0  # median of the last trains
     state_bytes: int = 0
     inputs: dict[str, int] = {}  # stream to the id up to which trains are committed
-    lag_rows: int = 0  # received, but in no committed train yet
+    lag_rows: int = 0  # in no committed train yet
     jumps: int = 0  # how often its inputs left ids out: tuples before that are missing, or came again behind it
-    boundary: int = -(2**63)  # the least of its outputs
     error: str = ""
     errors: int = 0  # tuples that a box could not take, set aside
     last_error: str = ""  # where and why the last of them failed
     waiting: list[Waiting] = []
-    in_lanes: bool = True  # else in micro-batches
     hinders: str = ""  # what keeps it from lanes
+
+
+class UnitStatus(UnitFacts, Message):
+    """How one unit stands on its node."""
+
+    state: Literal["starting", "running", "frozen", "ended", "failed", "standby"]
+    boundary: int = -(2**63)  # the least of its outputs
+    in_lanes: bool = True  # else in micro-batches
     guard: GuardStatus | None = None
 
 
-class NodeStatus(Message):
-    """All a node can say of itself; also its heartbeat to the coordinator."""
+class NodeFacts(Part):
+    """Of a node, as it says itself and as clients are told."""
 
     node: Name
     incarnation: str
-    version: str
     address: Address  # of its Flight server, as grpc://host:port or grpc+tls://host:port
     http: str  # of its metrics, as http://host:port
     pid: int
     host: str
-    master: str
-    spark: Literal["starting", "ready", "failed", "stopped"]
+    version: str = ""
+    master: str = ""
     warm: bool = False  # its first trains, which take seconds, are behind it
-    cores: int
+    cores: int = 0
+    started: float = 0.0  # seconds since 1970
+
+
+class NodeStatus(NodeFacts, Message):
+    """All a node can say of itself; also its heartbeat to the coordinator."""
+
+    spark: Literal["starting", "ready", "failed", "stopped"]
     units: list[UnitStatus] = []
     queues: list[QueueStatus] = []
     entries: list[str] = []
     logs: list[LogStatus] = []
     guards: dict[str, GuardStatus] = {}  # of entry points, by stream; backups among them
-    started: float = 0.0  # seconds since 1970

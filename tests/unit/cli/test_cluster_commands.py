@@ -34,6 +34,7 @@ from borealis.client.cluster_config import (
 )
 from borealis.errors import BorealisError
 from borealis.hosts import free_ports
+from borealis.wire.status import ClusterStatus
 
 YAML = Path(__file__).parents[3] / "examples" / "traffic.yaml"
 
@@ -369,42 +370,53 @@ def test_up_nodes_are_named_and_share_nothing() -> None:
 
 # -- what is shown
 
+TAKEOVER = {"at": 1_767_268_991.0, "incarnation": 2, "primary": "node2", "detection_ms": 240.0, "takeover_ms": 31.0,
+            "reprocess_ms": 120.0, "trains": 3, "jumped": False}  # fmt: skip
 STATUS: dict[str, Any] = {
     "v": 1,
-    "coordinator": {"address": "http://127.0.0.1:7470"},
+    "coordinator": {"version": "0.1.0", "incarnation": "c", "address": "http://127.0.0.1:7470", "pid": 4241,
+                    "catalog": "/c.sqlite", "started": 1_767_268_000.0, "looks": 7},
     "nodes": [
-        {"node": "node1", "alive": True, "state": "alive", "spark": "ready", "master": "local[1]", "cores": 1,
-         "units": 1, "busy": 0.25, "pid": 4242, "address": "grpc://127.0.0.1:7481", "host": "vm"},
+        {"node": "node1", "alive": True, "state": "alive", "spark": "ready", "warm": True, "master": "local[1]",
+         "cores": 1, "units": 1, "busy": 0.25, "pid": 4242, "address": "grpc://127.0.0.1:7481", "host": "vm",
+         "http": "http://127.0.0.1:8481", "incarnation": "n"},
         {"node": "node2", "alive": False, "state": "awaited", "spark": "unknown", "pid": 4243,
-         "address": "grpc://127.0.0.1:7482", "host": "vm"},
+         "address": "grpc://127.0.0.1:7482", "host": "vm", "http": "http://127.0.0.1:8482", "incarnation": "m",
+         "seen": 1_767_268_000.0},
     ],
-    "diagrams": [{"diagram": "traffic", "state": "failed", "entries": {"packets": "node1"}, "outputs": {}}],
+    "diagrams": [{"diagram": "traffic", "state": "failed", "since": 1.0, "units": {"u1": "node1"}, "buckets": 1,
+                  "entries": {"packets": "node1"}, "backups": {}, "outputs": {}, "cuts": [], "places": {}}],
     "units": [
         {"diagram": "traffic", "unit": "u1", "node": "node1", "moving_to": "node2", "state": "moving", "rows_in": 12345,
          "rows_in_per_s": 1999.9, "rows_out_per_s": 10.0, "trains": 7, "train_ms": 85.0, "lag_rows": 77,
-         "state_bytes": 2_500_000, "boundary": 1_767_225_600_000_000, "ended": False, "error": "",
+         "state_bytes": 2_500_000, "boundary": 1_767_225_600_000_000, "ended": False, "error": "", "runs": "in lanes",
          "protection": {"approach": "passive", "guarantee": "precise", "incarnation": 2, "backup": None,
                         "state": "alone", "since": 1_767_268_991.0, "why": "node2 does not answer",
-                        "stale_ms": 0, "recovery_ms": 0,
-                        "last_takeover": {"at": 1_767_268_991.0, "primary": "node2", "incarnation": 2,
-                                          "detection_ms": 240, "takeover_ms": 31, "reprocess_ms": 120}}},
+                        "stale_ms": 0.0, "recovery_ms": 0.0, "last_takeover": TAKEOVER}},
         {"diagram": "traffic", "unit": "u2", "node": "node2", "state": "failed", "error": "a train failed: no"},
         {"diagram": "traffic", "unit": "u3", "node": "node2", "state": "waiting", "error": "",
          "waiting": [{"why": "box 'w': database x cannot be used", "seconds": 75.2}]},
     ],
     "streams": [
         {"stream": "traffic/agg", "diagram": "traffic", "arrow": "agg", "outputs": ["per_source"], "entry": False,
-         "node": "node1", "next_id": 500, "rows_per_s": 10.0, "held_rows": 120, "held_bytes": 4096, "dropped": 3,
-         "readers": {"traffic.u2": 480, "ada": 400}, "boundary": None, "ended": True},
-        {"stream": "traffic/packets", "diagram": "traffic", "arrow": "packets", "entry": True, "node": "node2",
+         "columns": "n INT", "node": "node1", "alive": True, "address": "grpc://127.0.0.1:7481", "backup": None,
+         "epoch": "e", "first_id": 380, "next_id": 500, "rows_per_s": 10.0, "held_rows": 120, "held_bytes": 4096,
+         "dropped": 3, "readers": {"traffic.u2": 480, "ada": 400}, "boundary": None, "ended": True},
+        {"stream": "traffic/packets", "diagram": "traffic", "arrow": "packets", "outputs": [], "entry": True,
+         "columns": "n INT", "node": "node2", "alive": False, "address": None, "backup": "node1",
          "protection": {"approach": "mirror", "guarantee": "precise", "incarnation": 1, "backup": "node1",
-                        "state": "protected", "since": 1.0, "why": "", "stale_ms": 2.5, "recovery_ms": 330}},
+                        "state": "protected", "since": 1.0, "why": "", "stale_ms": 2.5, "recovery_ms": 330.0}},
     ],
     "unprotected": [
-        {"diagram": "traffic", "what": "u1", "seconds": 12.3, "state": "alone", "why": "node2 does not answer"}
+        {"diagram": "traffic", "what": "u1", "seconds": 12.3, "state": "alone", "since": 1_767_268_991.0,
+         "why": "node2 does not answer"}
     ],
-    "troubles": [{"what": "traffic/u2", "trouble": "node2 does not answer"}],
+    "troubles": [{"diagram": "traffic", "node": "node2", "what": "unit u2 is lost", "why": "it does not answer"}],
 }  # fmt: skip
+
+
+def read(status: dict[str, Any] = STATUS) -> ClusterStatus:
+    return ClusterStatus.decode(status)
 
 
 def window(width: int = 160, height: int = 60) -> Console:
@@ -418,7 +430,7 @@ def printed(thing: object, width: int = 160) -> str:
 
 
 def test_the_status_says_all() -> None:
-    text = printed(status.shown(STATUS))
+    text = printed(status.shown(read()))
     for part in (
         "1 of 2 nodes alive",
         "25 %",
@@ -436,7 +448,7 @@ def test_the_status_says_all() -> None:
         "ended",
         "traffic/u2: a train failed: no",
         "traffic/u3 waits, for 1 min 15 s so far: box 'w': database x cannot be used",
-        "trouble: traffic/u2: node2 does not answer",
+        "trouble: traffic: node2: unit u2 is lost: it does not answer",
     ):
         assert part in text, text
     [row] = [line for line in text.splitlines() if "agg (per_source)" in line]
@@ -444,7 +456,7 @@ def test_the_status_says_all() -> None:
 
 
 def test_the_status_tells_the_story_of_a_takeover_and_shouts_at_its_end() -> None:
-    text = printed(status.shown(STATUS))
+    text = printed(status.shown(read()))
     at = datetime.fromtimestamp(1_767_268_991.0).strftime("%H:%M:%S")
     lines = [line.rstrip() for line in text.splitlines()]
     assert f"u1 took over from node2 {at}: detection 240 ms, takeover 31 ms, reprocessing 120 ms" in lines
@@ -471,7 +483,7 @@ def test_the_status_tells_the_story_of_a_takeover_and_shouts_at_its_end() -> Non
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_narrow_window_loses_columns_but_no_names(width: int) -> None:
-    lines = [line.split() for line in printed(status.shown(STATUS), width).splitlines()]
+    lines = [line.split() for line in printed(status.shown(read()), width).splitlines()]
     head, unit = next((a, c) for a, _, c in zip(lines, lines[1:], lines[2:], strict=False) if a[:1] == ["unit"])
     assert head[:3] == ["unit", "node", "state"]
     assert unit[:6] == ["u1", "node1", ">", "node2", "moving", "12,345"]
@@ -483,13 +495,14 @@ def test_a_narrow_window_loses_columns_but_no_names(width: int) -> None:
     assert "alone" in alone
 
 
-def a_large_status(nodes: int) -> dict[str, Any]:
+def a_large_status(nodes: int) -> ClusterStatus:
     node, unit, stream = STATUS["nodes"][0], STATUS["units"][0], STATUS["streams"][0]
-    return STATUS | {
+    more = {
         "nodes": [node | {"node": f"node{i}"} for i in range(nodes)] + STATUS["nodes"][1:],
         "units": [unit | {"unit": f"u{i}", "state": "running"} for i in range(nodes)] + STATUS["units"][1:],
         "streams": [stream | {"arrow": f"agg{i}"} for i in range(nodes)],
     }
+    return read(STATUS | more)
 
 
 @pytest.mark.parametrize(("nodes", "height"), [(1, 60), (3, 24), (60, 24), (3, 6), (3, 4)])
@@ -513,7 +526,10 @@ def test_what_is_watched_fits_its_window(nodes: int, height: int) -> None:
 
 
 def test_the_status_of_an_empty_cluster_is_short() -> None:
-    assert printed(status.shown({"nodes": [], "diagrams": []})).startswith("coordinator : 0 of 0 nodes alive")
+    empty = {key: [] for key, value in STATUS.items() if isinstance(value, list)}
+    assert printed(status.shown(read(STATUS | empty))).startswith(
+        "coordinator http://127.0.0.1:7470: 0 of 0 nodes alive"
+    )
 
 
 @pytest.fixture
@@ -525,7 +541,10 @@ def coordinator(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str
         def answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
             asked.append((self.command, self.path, body))
-            reply = json.dumps(STATUS).encode()
+            diagram = STATUS["diagrams"][0] | {"warnings": ["look out"]}
+            moved = {"diagram": "traffic", "unit": "u2", "node": "node3"}
+            told = {"/v1/diagrams": diagram, "/v1/units/u2/move": moved}.get(self.path, STATUS)
+            reply = json.dumps(told).encode()
             self.send_response(200)
             self.send_header("content-length", str(len(reply)))
             self.end_headers()
@@ -556,7 +575,9 @@ def test_orders_reach_the_coordinator_as_it_wants_them(
     assert sent["buckets"] == 2
     assert "name: traffic" in sent["yaml"]
     assert not {"ha", "guarantee", "interval", "ping", "misses", "without_backup", "backup"} & sent.keys()
-    assert "borealis send packets FILE" in capfd.readouterr().out
+    shown = capfd.readouterr().out
+    assert "borealis send packets FILE" in shown
+    assert "warning: look out" in shown
     assert run_app(["move", "traffic/u2", "node3"]) == 0
     assert run_app(["undeploy", "traffic", "--json"]) == 0
     assert run_app(["status", "--json"]) == 0
@@ -601,11 +622,11 @@ def test_down_tells_what_was_started_by_hand(
 
 
 def test_after_a_deployment_the_commands_are_those_that_work(capfd: pytest.CaptureFixture[str]) -> None:
-    mine = {"diagram": "traffic", "entries": {"packets": "node1"}, "outputs": {"per_source": "agg"}}
-    other = {"diagram": "other", "entries": {}, "outputs": {"per_source": "agg"}}
-    deploy.show("traffic", {"diagrams": [mine]})
+    mine = STATUS["diagrams"][0] | {"outputs": {"per_source": "agg"}}
+    other = mine | {"diagram": "other", "entries": {}}
+    deploy.show("traffic", read(STATUS | {"diagrams": [mine]}))
     assert "borealis tail per_source\n" in capfd.readouterr().out
-    deploy.show("traffic", {"diagrams": [mine, other]})
+    deploy.show("traffic", read(STATUS | {"diagrams": [mine, other]}))
     told = capfd.readouterr().out
     assert "borealis tail traffic/per_source\n" in told
     assert "borealis send packets FILE\n" in told

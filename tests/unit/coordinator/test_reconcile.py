@@ -166,7 +166,7 @@ def test_what_cannot_be_mended_is_tried_less_and_less_often_and_told(town: Kept)
     tries = node.orders.count("start traffic.u1")
     assert 4 <= tries <= 8
     [trouble] = town.reconciler.troubles()
-    assert trouble == {
+    assert trouble.model_dump() == {
         "diagram": "traffic",
         "node": "node1",
         "what": "unit traffic.u1 is not on node1",

@@ -294,10 +294,10 @@ def test_status_names_the_node_whose_disk_is_full(town: Rest) -> None:
     told = "traffic/others takes nothing until that is mended and the node started again"
     assert town.http.get("/v1/status").json()["troubles"] == [
         {
-            "what": "node1",
-            "trouble": "the disk of node1 is full: no; traffic/packets takes nothing until there is room",
+            "node": "node1",
+            "why": "the disk of node1 is full: no; traffic/packets takes nothing until there is room",
         },
-        {"what": "node1", "trouble": f"Input/output error; {told}"},
+        {"node": "node1", "why": f"Input/output error; {told}"},
     ]
     town.cluster.heard(node.status())
     assert town.http.get("/v1/status").json()["troubles"] == []

@@ -17,6 +17,7 @@ from borealis.coordinator.status import status_view
 from borealis.diagram.deployment import Deployment
 from borealis.errors import WireError
 from borealis.wire.messages import Claim, Takeover
+from borealis.wire.status import ClusterStatus, CoordinatorView
 
 KEY = ("traffic", "u1")
 STREAM = "traffic/packets"
@@ -268,7 +269,7 @@ def test_a_backup_that_cannot_be_started_is_tried_again_and_told(town: Guarded) 
     town.fail_over()
     town.yard["node3"].fail["start"] = WireError("broke off")
     town.live(5)
-    assert [t["what"] for t in town.reconciler.troubles()] == ["unit traffic.u1 on node2 is without its backup"]
+    assert [told.what for told in town.reconciler.troubles()] == ["unit traffic.u1 on node2 is without its backup"]
     town.yard["node3"].fail.clear()
     town.live(40)
     assert town.reconciler.troubles() == []
@@ -294,22 +295,23 @@ def test_a_protected_unit_moves_and_is_protected_again(town: Guarded) -> None:
 # -- the status
 
 
-def seen(town: Guarded) -> dict[str, object]:
-    return status_view(town.cluster, {}, [])
+def seen(town: Guarded) -> ClusterStatus:
+    me = CoordinatorView(version="1", incarnation="x", address="", pid=1, catalog="", started=0.0)
+    return status_view(town.cluster, me, [])
 
 
 def test_the_status_tells_who_stands_by(town: Guarded) -> None:
     view = seen(town)
-    [unit] = view["units"]  # type: ignore[misc]
-    kept = unit["protection"]
-    assert (kept["approach"], kept["guarantee"], kept["backup"], kept["state"]) == (
-        "passive", "precise", "node2", "protected",
-    )  # fmt: skip
-    assert (kept["stale_ms"], kept["recovery_ms"], kept["last_takeover"]) == (120.0, 340.0, None)
-    assert view["unprotected"] == []
-    [packets] = [s for s in view["streams"] if s["stream"] == STREAM]  # type: ignore[attr-defined]
-    assert (packets["protection"]["approach"], packets["backup"]) == ("mirror", "node2")
-    counted = {n["node"]: (n["units"], n["standbys"]) for n in view["nodes"]}  # type: ignore[attr-defined]
+    [unit] = view.units
+    kept = unit.protection
+    assert kept is not None
+    assert (kept.approach, kept.guarantee, kept.backup, kept.state) == ("passive", "precise", "node2", "protected")
+    assert (kept.stale_ms, kept.recovery_ms, kept.last_takeover) == (120.0, 340.0, None)
+    assert view.unprotected == []
+    [packets] = [s for s in view.streams if s.stream == STREAM]
+    assert packets.protection is not None
+    assert (packets.protection.approach, packets.backup) == ("mirror", "node2")
+    counted = {n.node: (n.units, n.standbys) for n in view.nodes}
     assert counted == {"node1": (1, 0), "node2": (0, 1), "node3": (0, 0)}
 
 
@@ -317,12 +319,10 @@ def test_the_status_tells_loudly_who_is_alone(tmp_path: Path) -> None:
     town = made(tmp_path, nodes=2)
     town.die("node2")
     town.live(6)
-    [input_, unit] = seen(town)["unprotected"]  # type: ignore[misc]
-    assert (unit["what"], unit["diagram"], unit["state"], unit["why"]) == (
-        "u1", "traffic", "alone", "node2 does not answer",
-    )  # fmt: skip
-    assert unit["seconds"] == 6.0
-    assert input_["what"] == "input packets"
+    [input_, unit] = seen(town).unprotected
+    assert (unit.what, unit.diagram, unit.state, unit.why) == ("u1", "traffic", "alone", "node2 does not answer")
+    assert unit.seconds == 6.0
+    assert input_.what == "input packets"
 
 
 def test_the_status_tells_of_the_last_takeover(town: Guarded) -> None:
@@ -335,18 +335,19 @@ def test_the_status_tells_of_the_last_takeover(town: Guarded) -> None:
     guard = unit.guard.model_copy(update={"takeovers": [took]})
     told = status.model_copy(update={"units": [unit.model_copy(update={"guard": guard})]})
     town.cluster.heard(told)
-    [facts] = seen(town)["units"]  # type: ignore[misc]
-    assert facts["protection"]["last_takeover"]["detection_ms"] == 240
-    assert facts["protection"]["state"] == "alone"
+    [told_of] = seen(town).units
+    assert told_of.protection is not None
+    assert told_of.protection.last_takeover == took
+    assert told_of.protection.state == "alone"
     town.live(4)
-    assert seen(town)["unprotected"] == []
+    assert seen(town).unprotected == []
 
 
 def test_a_primary_that_does_not_answer_is_being_taken_over(town: Guarded) -> None:
     town.die("node1")
     town.live(4)
-    [_, unit] = seen(town)["unprotected"]  # type: ignore[misc]
-    assert (unit["state"], unit["why"]) == ("taking over", "node1 does not answer")
+    [_, unit] = seen(town).unprotected
+    assert (unit.state, unit.why) == ("taking over", "node1 does not answer")
 
 
 @pytest.mark.parametrize(
@@ -358,5 +359,5 @@ def test_who_failed_on_a_living_node_is_not_called_protected(town: Guarded, node
     [unit] = status.units
     failed = unit.model_copy(update={"state": "failed", "error": "boom"})
     town.cluster.heard(status.model_copy(update={"units": [failed]}))
-    [shown] = seen(town)["unprotected"]  # type: ignore[misc]
-    assert (shown["state"], shown["why"]) == told
+    [shown] = seen(town).unprotected
+    assert (shown.state, shown.why) == told

@@ -1,5 +1,6 @@
-"""The OpenAPI page: every request with what it takes, and a form to try it. All of it comes from here, so that it
-works in a closed network.
+"""Pages for people: at `/` what is where, at `/docs` every request with what it takes, and a form to try it.
+
+All of it comes from here, so that it works in a closed network.
 """
 
 from __future__ import annotations
@@ -8,9 +9,21 @@ import json
 from html import escape
 from typing import Any
 
-from fastapi import FastAPI
-from fastapi.responses import HTMLResponse
+from fastapi import FastAPI, Request
+from fastapi.responses import HTMLResponse, Response
 
+from borealis.message import PROTOCOL
+
+WHERE = {
+    "/docs": "the whole REST interface, to read and to try",
+    "/openapi.json": "the same for programs",
+    "/v1/status": "nodes, diagrams, units and streams, as 'borealis status --json' shows them",
+    "/v1/streams": "all streams; POST rows to /v1/streams/INPUT, GET /v1/streams/NAME to listen",
+    "/v1/diagrams": "all diagrams; POST one to deploy it",
+    "/v1/nodes": "all nodes",
+    "/v1/health": "whether the coordinator is there",
+    "/metrics": "figures of the whole cluster, for Prometheus",
+}
 CLOSED = {  # a page of ours loads nothing from anywhere, and asks nobody but us
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "connect-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'"
@@ -64,26 +77,40 @@ for (const form of document.forms) form.addEventListener("submit", async (event)
 """
 
 
-def add_docs_page(app: FastAPI) -> None:
-    """Serve it at `/docs`."""
+def add_pages(app: FastAPI) -> None:
+    """Serve them; what is where as JSON, too, for whoever is no browser."""
+
+    @app.get("/", include_in_schema=False)
+    async def front(request: Request) -> Response:
+        if "text/html" in request.headers.get("accept", ""):
+            lines = (f'<dt><a href="{path}">{path}</a></dt><dd>{escape(what)}</dd>' for path, what in WHERE.items())
+            return HTMLResponse(f"{_head(app.title, app.version)}<dl>{''.join(lines)}</dl>", headers=CLOSED)
+        facts = {"v": PROTOCOL, "name": app.title, "version": app.version, "where": WHERE}
+        return Response(json.dumps(facts, indent=2) + "\n", media_type="application/json")
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
         return HTMLResponse(page(app.openapi()), headers=CLOSED)
 
 
+def _head(title: str, version: str) -> str:
+    return (
+        f"<!doctype html><meta charset=utf-8><title>{escape(title)}</title><link rel=icon href='data:,'>"
+        f"<style>{STYLE}</style><h1>{escape(title)} {escape(version)}</h1>"
+    )
+
+
 def page(schema: dict[str, Any]) -> str:
     """Every request there is, by its tag."""
-    title, about = escape(schema["info"]["title"]), escape(schema["info"].get("description", ""))
     tagged: dict[str, list[str]] = {}
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():
             tag = operation.get("tags", ["more"])[0]
             tagged.setdefault(tag, []).append(_operation(method.upper(), path, operation))
     parts = "".join(f"<h2>{escape(tag)}</h2>{''.join(operations)}" for tag, operations in tagged.items())
+    info = schema["info"]
     return (
-        f"<!doctype html><meta charset=utf-8><title>{title}</title><link rel=icon href='data:,'>"
-        f"<style>{STYLE}</style><h1>{title} {escape(schema['info']['version'])}</h1><p>{about}</p>"
+        f"{_head(info['title'], info['version'])}<p>{escape(info.get('description', ''))}</p>"
         '<p>For programs: <a href="/openapi.json">/openapi.json</a></p>'
         '<label>The token of this cluster, if it has one <input id="token" type="password" autocomplete="off"></label>'
         f"{parts}<script>{SCRIPT}</script>"

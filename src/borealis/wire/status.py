@@ -1,0 +1,215 @@
+"""How a cluster stands, as the coordinator tells it: over REST, to clients and to the command line.
+
+What is not known yet (the figures of a unit whose node is awaited, for one) has its default and is no key of the JSON.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import ConfigDict, SerializerFunctionWrapHandler, model_serializer
+
+from borealis.message import Message, Part
+from borealis.streams.status import QueueFacts
+from borealis.wire.messages import GuardFacts, NodeFacts, Takeover, UnitFacts
+
+DiagramState = Literal["deploying", "running", "undeploying", "failed", "lost", "ended"]
+ProtectionState = Literal["protected", "catching up", "alone", "watching", "taking over", "lost"]
+
+
+class View(Part):
+    """The root of all below. A client does not mind what a newer coordinator says beside."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    @model_serializer(mode="wrap")
+    def _known(self, dump: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]  # or OpenAPI shows no fields
+        return {key: value for key, value in dump(self).items() if key == "v" or key in self.model_fields_set}
+
+
+class Answer(Message, View):
+    """A whole answer of the coordinator."""
+
+
+class CoordinatorView(View):
+    """The coordinator itself."""
+
+    version: str
+    incarnation: str
+    address: str
+    pid: int
+    catalog: str  # the file
+    started: float  # seconds since 1970
+    looks: int = 0  # at what is and what shall be, so far
+
+
+class NodeView(NodeFacts, View):
+    """A node. One that is `awaited` has not been heard since the coordinator started."""
+
+    alive: bool
+    state: Literal["alive", "dead", "awaited"]
+    spark: Literal["starting", "ready", "failed", "stopped", "unknown"]
+    units: int = 0  # that run on it
+    standbys: int = 0  # that it is the backup of
+    busy: float = 0.0  # of each second the part that its trains take
+    silent_s: float = 0.0  # since its last heartbeat
+    seen: float = 0.0  # seconds since 1970, of one that is awaited
+
+
+class ProtectionView(GuardFacts, View):
+    """How well a unit or an entry point is protected."""
+
+    state: ProtectionState
+    backup: str | None  # the node that would take over
+    interval_ms: float | None = None  # between checkpoints or trimming messages
+    takeovers: int = 0
+    last_takeover: Takeover | None = None
+
+
+class Measured(View):
+    """What a node measures: units, and streams by their queues."""
+
+    boundary: int | None = None  # microseconds since 1970; None before the first and after the last
+    ended: bool = False
+
+    @property
+    def measured(self) -> bool:
+        """Whether the node has told of it; else all figures are zeros."""
+        return "ended" in self.model_fields_set
+
+
+class UnitView(UnitFacts, Measured):
+    """A unit that shall run; or one that runs though no diagram has it (`orphan`)."""
+
+    node: str
+    state: Literal[
+        "starting", "running", "waiting", "moving", "frozen", "ended", "failed", "standby", "lost", "awaited", "orphan"
+    ]
+    reads: list[str] = []  # streams
+    gives: list[str] = []
+    moving_to: str | None = None
+    protection: ProtectionView | None = None  # None: nothing was promised
+    rows_in_per_s: float = 0.0
+    rows_out_per_s: float = 0.0
+    trains_per_s: float = 0.0
+    runs: Literal["in lanes", "in micro-batches"] | None = None
+
+
+class StreamView(QueueFacts, Measured):
+    """A stream that can be subscribed to."""
+
+    diagram: str
+    arrow: str
+    outputs: list[str]  # names under which clients know it
+    columns: str  # as DDL
+    entry: bool  # whether it can be published to
+    node: str
+    alive: bool  # that node
+    address: str | None  # of its Flight server
+    backup: str | None
+    protection: ProtectionView | None = None  # of an entry point
+    rows_per_s: float = 0.0
+
+
+class DiagramView(View):
+    """A diagram; one with a unit that failed or is lost says so."""
+
+    diagram: str
+    state: DiagramState
+    since: float  # seconds since 1970
+    units: dict[str, str]  # and their nodes
+    entries: dict[str, str]
+    backups: dict[str, str | None]  # of units that are protected
+    outputs: dict[str, str]  # a client's name to the arrow it stands for
+    cuts: list[str]
+    places: dict[str, str]
+    buckets: int
+
+
+class Unprotected(View):
+    """What is without the protection it was promised."""
+
+    diagram: str
+    what: str
+    state: ProtectionState
+    since: float
+    seconds: float
+    why: str
+
+
+class Trouble(View):
+    """What could not be mended so far."""
+
+    diagram: str = ""
+    node: str = ""
+    what: str = ""
+    why: str
+
+
+class Diagrams(Answer):
+    """All that is deployed."""
+
+    diagrams: list[DiagramView]
+
+
+class Nodes(Answer):
+    """Every node, alive or not."""
+
+    nodes: list[NodeView]
+
+
+class Streams(Answer):
+    """All streams that can be subscribed to."""
+
+    streams: list[StreamView]
+
+
+class ClusterStatus(Streams, Diagrams, Nodes):
+    """All that `borealis status` shows."""
+
+    coordinator: CoordinatorView
+    units: list[UnitView]
+    unprotected: list[Unprotected]
+    troubles: list[Trouble]
+
+
+class Health(CoordinatorView, Answer):
+    """The coordinator is there."""
+
+    ok: bool
+
+
+class Deployed(DiagramView, Answer):
+    """A diagram that was just deployed, and what to look out for."""
+
+    warnings: list[str]
+
+
+class DiagramDetails(DiagramView, Streams):
+    """One diagram, with its YAML, its units and its streams."""
+
+    yaml: str
+    columns: dict[str, str]  # of each arrow, as DDL
+    running: list[UnitView]
+
+
+class Location(Answer):
+    """Where a stream is served."""
+
+    stream: str  # in full, as `traffic/agg`
+    address: str  # of a Flight server
+    entry: bool  # whether it can be published to there
+    node: str = ""
+    fallback: str | None = None  # the address of its backup, where it goes on if that node dies
+    incarnation: int = 0  # of whoever serves it; 0: it is not protected
+
+
+class Ordered(Answer):
+    """What was ordered is done, or under way."""
+
+    diagram: str = ""
+    unit: str = ""  # that was moved
+    node: str = ""  # to which it was moved; or that was stopped
+    untold: list[str] = []  # nodes that do not know yet that a diagram is undeployed
+    stopping: bool = False  # the coordinator
+    coordinator: str = ""  # the incarnation that heard a heartbeat
