@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 import borealis
 from borealis import Diagram
 from borealis.client.cluster_config import find
-from borealis.client.coordinator import Coordinator
+from borealis.client.coordinator import CoordinatorClient
 from borealis.entry.point import Entry
 from borealis.errors import InputError
 from borealis.node.node import Node
@@ -68,7 +68,7 @@ class Cluster:
         eventually(lambda: len(self.client.nodes()) == 1)
 
     def _beat(self) -> None:
-        with Coordinator(find(self.coordinator)) as coordinator:
+        with CoordinatorClient(find(self.coordinator)) as coordinator:
             while not self._closed.is_set():
                 coordinator.ask("POST", "/v1/nodes", content=self.node.status().encode())
                 self._closed.wait(1.0)

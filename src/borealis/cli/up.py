@@ -113,10 +113,10 @@ def _heal(record: Record, running: Sequence[str], options: UpOptions) -> tuple[l
 
 def _ours(record: Record, names: Set[str]) -> list[dict[str, Any]]:
     """The living nodes of these names; those that ran while there was no coordinator are given time to come back."""
-    from borealis.client.coordinator import Coordinator
+    from borealis.client.coordinator import CoordinatorClient
 
     deadline = time.monotonic() + COME_BACK_S
-    with Coordinator(find(record.coordinator)) as coordinator:
+    with CoordinatorClient(find(record.coordinator)) as coordinator:
         while True:
             found = [node for node in coordinator.nodes() if node.get("node") in names and node.get("alive")]
             if len(found) == len(names) or time.monotonic() > deadline:
