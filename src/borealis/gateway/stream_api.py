@@ -20,13 +20,13 @@ from borealis.coordinator.http_errors import MalformedError, TooManyError, statu
 from borealis.coordinator.naming import locate
 from borealis.coordinator.threads import in_thread
 from borealis.errors import BorealisError, InputError
-from borealis.gateway.events import Listener, events
+from borealis.gateway.events import events, listening
 from borealis.gateway.inflow import Inflow
 from borealis.gateway.ndjson import Cutter, Line, Rows, rows_of
-from borealis.gateway.publishing import Way, Ways, entry_of, schema_of, send_numbered
+from borealis.gateway.publishing import SharedPublishers, entry_of, schema_of, send_numbered
 from borealis.message import PROTOCOL
 from borealis.streams.section import empty_rows
-from borealis.wire.messages import NAME_RULE, BatchHead, is_name
+from borealis.wire.messages import NAME_RULE, BatchHead, Receipt, is_name
 from borealis.wire.problems import problem_of
 
 NUMBERED_BYTES_MOST = 16 << 20  # a body that has a number is one batch
@@ -55,7 +55,7 @@ class Counts:
 
 def gateway(cluster: Cluster, ending: asyncio.Event) -> tuple[APIRouter, Callable[[], None]]:
     """The routes, as a part of a coordinator's application. At `ending` all listeners are sent away."""
-    ways = Ways(cluster)
+    publishers = SharedPublishers(cluster)
     api = APIRouter(prefix="/v1/streams", tags=["streams"])
     listeners = asyncio.Semaphore(LISTENERS_MOST)
 
@@ -79,13 +79,13 @@ def gateway(cluster: Cluster, ending: asyncio.Event) -> tuple[APIRouter, Callabl
         if borealis_publisher is not None or borealis_number is not None:
             given = _numbered(borealis_publisher, borealis_number)
             return await _send_whole(cluster, request, location.stream, schema, given, tail)
-        way, counts = ways.way(location.stream), Counts()
+        send_on, counts = partial(publishers.send, location.stream), Counts()
         async with Inflow(request) as inflow:
             try:
                 async for lines in inflow.lines():
-                    await in_thread(partial(_take, way, lines, schema, counts))
+                    await in_thread(partial(_take, send_on, lines, schema, counts))
                 if not inflow.broken and tail != Tail():
-                    counts.next_id = (await in_thread(lambda: way.send(empty_rows(schema), *astuple(tail)))).next_id
+                    counts.next_id = (await in_thread(lambda: send_on(empty_rows(schema), *astuple(tail)))).next_id
             except BorealisError as error:
                 await inflow.drain()
                 return _refused(error, counts.rows)
@@ -111,15 +111,15 @@ def gateway(cluster: Cluster, ending: asyncio.Event) -> tuple[APIRouter, Callabl
             raise TooManyError(f"{LISTENERS_MOST} listeners are the most", hint=hint)
         begin = _begin(start, same) if last_event_id is None else _after(last_event_id)
         location = await in_thread(lambda: locate(cluster, name))
-        listener = Listener(cluster, location.stream, begin, headers, limit)
-        await in_thread(listener.begin)
+        listener = listening(cluster, location.stream, begin)
+        await listener.open()
         return StreamingResponse(
-            _counted(events(listener, ending), listeners),
+            _counted(events(listener, headers, limit, ending), listeners),
             media_type="text/event-stream",
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
 
-    return api, ways.close
+    return api, publishers.close
 
 
 async def _counted(pieces: AsyncIterator[bytes], listeners: asyncio.Semaphore) -> AsyncIterator[bytes]:
@@ -128,12 +128,11 @@ async def _counted(pieces: AsyncIterator[bytes], listeners: asyncio.Semaphore) -
             yield piece
 
 
-def _take(way: Way, lines: list[Line], schema: pa.Schema, counts: Counts) -> None:
+def _take(send_on: Callable[[pa.RecordBatch], Receipt], lines: list[Line], schema: pa.Schema, counts: Counts) -> None:
     rows = rows_of(lines, schema)
     if rows.batch.num_rows:
-        receipt = way.send(rows.batch)
+        counts.next_id = send_on(rows.batch).next_id
         counts.rows += rows.batch.num_rows
-        counts.next_id = receipt.next_id
     if rows.error is not None:
         raise rows.error
 

@@ -397,10 +397,6 @@ class Yard:
         """Only over a real wire."""
         raise NotImplementedError
 
-    def publish(self, address: str, descriptor: m.Publish, schema: pa.Schema) -> Any:
-        """Only over a real wire."""
-        raise NotImplementedError
-
     def close(self) -> None:
         """Nothing to close."""
 
