@@ -23,6 +23,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import borealis
+import coordinator_process
 from borealis import Diagram
 from borealis.client.cluster_config import find
 from borealis.client.coordinator import CoordinatorClient
@@ -52,7 +53,7 @@ class Cluster:
     def __init__(self, spark: SparkSession, home: Path) -> None:
         catalog = str(home / "catalog.sqlite")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "borealis.gateway", catalog, "0"], stdout=subprocess.PIPE, text=True
+            [sys.executable, coordinator_process.__file__, catalog, "0"], stdout=subprocess.PIPE, text=True
         )
         assert self.process.stdout is not None
         found = re.search(r"http://(\S+)", self.process.stdout.readline())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
@@ -151,15 +150,12 @@ class CoordinatorClient:
             raise self._stranger(answer.status_code) from None
 
     def close(self) -> None:
-        """Let go of the connections."""
         self._http.close()
 
     def __enter__(self) -> CoordinatorClient:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _complaint(self, content: bytes, status: int) -> Exception:

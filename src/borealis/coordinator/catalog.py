@@ -70,20 +70,13 @@ class Catalog:
     def __init__(self, path: Path, holder: str = "") -> None:
         self.path = path
         self._guard = threading.RLock()
-        with _disk(path):
+        with _disk(path), contextlib.ExitStack() as opened:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = _hold(path, holder)
-        try:
-            with _disk(path):
-                self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-                try:
-                    self._open()
-                except BaseException:
-                    self._db.close()
-                    raise
-        except BaseException:
-            self._lock.close()
-            raise
+            self._lock = opened.enter_context(_hold(path, holder))
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            opened.callback(self._db.close)
+            self._open()
+            opened.pop_all()
 
     def _open(self) -> None:
         db = self._db

@@ -81,12 +81,11 @@ def _refuse_if_there(cluster: Cluster, name: str) -> None:
         raise there_already(name)
     if name in cluster.catalog.past():  # what old heartbeats tell of it will be gone
         return
-    for member in cluster.members.alive():
-        if name in member.diagrams():
-            raise TakenError(
-                f"node '{member.name}' runs a diagram '{name}' that is not in this catalog",
-                hint=f"end it first (borealis undeploy {name}), or give this one another name",
-            )
+    for node in sorted(_with_parts_of(cluster, name)):
+        raise TakenError(
+            f"node '{node}' runs a diagram '{name}' that is not in this catalog",
+            hint=f"end it first (borealis undeploy {name}), or give this one another name",
+        )
 
 
 def _placed(cluster: Cluster, spec: Spec, pieces: Sequence[Piece], wish: Deployment) -> Layout:

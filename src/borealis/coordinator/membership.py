@@ -28,7 +28,6 @@ class Member:
 
     @property
     def name(self) -> str:
-        """Its name."""
         return self.status.node
 
     def unit(self, diagram: str, unit: str) -> UnitStatus | None:

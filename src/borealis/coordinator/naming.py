@@ -25,7 +25,6 @@ class Found:
 
     @property
     def stream(self) -> str:
-        """Its full name."""
         return stream_name(self.diagram, self.arrow)
 
 

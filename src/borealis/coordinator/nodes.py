@@ -20,6 +20,10 @@ class Nodes(Protocol):
 
     def act(self, address: str, action: str, message: Message, answer: type[M]) -> M: ...
 
+    def peer(self, address: str) -> Peer:
+        """The connection that is shared."""
+        ...
+
     def connect(self, address: str) -> Peer:
         """A connection of one's own."""
         ...
@@ -36,32 +40,26 @@ class WireNodes:
         self._guard = threading.Lock()
 
     def act(self, address: str, action: str, message: Message, answer: type[M]) -> M:
-        """One order and its answer."""
-        peer = self._peer(address)
+        peer = self.peer(address)
         try:
             return peer.act(action, message, answer, within=PATIENCE_SECONDS.get(action, ORDER_SECONDS))
         except WireError:
-            self._forget(address, peer)
+            with self._guard:
+                if self._peers.get(address) is peer:
+                    del self._peers[address]
             raise
 
     def connect(self, address: str) -> Peer:
-        """A connection of one's own."""
         return Peer(address, self._security)
 
     def close(self) -> None:
-        """Hang up everywhere."""
         with self._guard:
             peers, self._peers = list(self._peers.values()), {}
         for peer in peers:
             peer.close()
 
-    def _peer(self, address: str) -> Peer:
+    def peer(self, address: str) -> Peer:
         with self._guard:
             if address not in self._peers:
                 self._peers[address] = Peer(address, self._security)
             return self._peers[address]
-
-    def _forget(self, address: str, peer: Peer) -> None:
-        with self._guard:
-            if self._peers.get(address) is peer:
-                del self._peers[address]

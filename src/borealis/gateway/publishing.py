@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import threading
 import uuid
 from typing import TYPE_CHECKING
@@ -14,9 +13,8 @@ from borealis.client.retrying import Retries
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.http_errors import NoEntryError, UnservedError
 from borealis.coordinator.naming import locate
-from borealis.errors import WireError
 from borealis.gateway.events import CatalogRoute
-from borealis.wire.messages import BatchHead, Publish, Receipt, SchemaIs, SchemaOf
+from borealis.wire.messages import BatchHead, Publish, Receipt
 
 if TYPE_CHECKING:
     from borealis.client.publisher import Publisher
@@ -38,11 +36,9 @@ def entry_of(cluster: Cluster, name: str) -> Location:
 
 def schema_of(cluster: Cluster, location: Location) -> pa.Schema:
     """The columns of a stream, as its node has them."""
-    told = cluster.nodes.act(location.address, "schema", SchemaOf(stream=location.stream), SchemaIs)
-    try:
-        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(told.arrow, validate=True)))
-    except (ValueError, pa.ArrowException) as error:
-        raise WireError(f"{location.address} told a schema of {location.stream} that is none: {error}") from None
+    from borealis.client import publisher  # here: it knows all sources, and the coordinator starts without
+
+    return publisher.schema_of(cluster.nodes.peer(location.address), location.stream)
 
 
 class SharedPublishers:
@@ -79,7 +75,7 @@ class SharedPublishers:
             return receipt
 
     def _publisher(self, stream: str, schema: pa.Schema) -> Publisher:
-        from borealis.client.publisher import Publisher, Publishing  # here: it knows all sources, the coordinator none
+        from borealis.client.publisher import Publisher, Publishing
 
         found = self._idle.pop(stream, None)
         if found is not None and not found.schema.equals(schema):  # the diagram was deployed anew, with other columns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Annotated
@@ -37,14 +37,6 @@ WORDS: dict[str, Start] = {"oldest": "oldest", "newest": "newest"}
 DEFAULT = "newest"  # as for `borealis tail` and for clients
 
 
-@dataclass(frozen=True)
-class Tail:
-    """What comes behind the rows."""
-
-    heartbeat: int | None = None
-    end: bool = False
-
-
 @dataclass
 class Counts:
     """How far a body was taken."""
@@ -73,26 +65,24 @@ def gateway(cluster: Cluster, ending: asyncio.Event) -> tuple[APIRouter, Callabl
         With `Borealis-Publisher` and `Borealis-Number` (rising by one from 0) the body is taken whole or not at all,
         and once only, however often it is sent.
         """
-        tail = Tail(None if heartbeat is None else _microseconds(heartbeat), end)
+        until = None if heartbeat is None else _microseconds(heartbeat)
         location = await in_thread(lambda: entry_of(cluster, name))
         schema = await in_thread(lambda: schema_of(cluster, location))
         if borealis_publisher is not None or borealis_number is not None:
-            given = _numbered(borealis_publisher, borealis_number)
-            return await _send_whole(cluster, request, location.stream, schema, given, tail)
+            publisher, number = _numbered(borealis_publisher, borealis_number)
+            head = BatchHead(number=number, heartbeat=until, end=end)
+            return await _send_whole(cluster, request, location.stream, schema, publisher, head)
         send_on, counts = partial(publishers.send, location.stream), Counts()
         async with Inflow(request) as inflow:
             try:
                 async for lines in inflow.lines():
                     await in_thread(partial(_take, send_on, lines, schema, counts))
-                if not inflow.broken and tail != Tail():
-                    counts.next_id = (await in_thread(lambda: send_on(empty_rows(schema), *astuple(tail)))).next_id
+                if not inflow.broken and (until is not None or end):
+                    counts.next_id = (await in_thread(lambda: send_on(empty_rows(schema), until, end))).next_id
             except BorealisError as error:
                 await inflow.drain()
                 return _refused(error, counts.rows)
-        return JSONResponse(
-            {"v": PROTOCOL, "stream": location.stream, "taken": counts.rows, "next_id": counts.next_id},
-            headers={TAKEN: str(counts.rows)},
-        )
+        return _taken(location.stream, counts.rows, next_id=counts.next_id)
 
     @api.get("/{name:path}", response_class=StreamingResponse, responses=SSE)
     async def listen(
@@ -143,27 +133,19 @@ def _whole(data: bytes, schema: pa.Schema) -> Rows:
 
 
 async def _send_whole(
-    cluster: Cluster, request: Request, stream: str, schema: pa.Schema, given: tuple[str, int], tail: Tail
+    cluster: Cluster, request: Request, stream: str, schema: pa.Schema, publisher: str, head: BatchHead
 ) -> Response:
-    publisher, number = given
     data = await body_of(request, NUMBERED_BYTES_MOST)
     rows = await in_thread(partial(_whole, data, schema))
     if rows.error is not None:
         return _refused(rows.error, 0)
-    head = BatchHead(number=number, heartbeat=tail.heartbeat, end=tail.end)
     receipt, repeated = await in_thread(lambda: send_numbered(cluster, stream, rows.batch, publisher, head))
     taken = 0 if repeated else rows.batch.num_rows
-    return JSONResponse(
-        {
-            "v": PROTOCOL,
-            "stream": stream,
-            "taken": taken,
-            "repeated": repeated,
-            "number": receipt.number,
-            "next_id": receipt.next_id,
-        },
-        headers={TAKEN: str(taken)},
-    )
+    return _taken(stream, taken, repeated=repeated, number=receipt.number, next_id=receipt.next_id)
+
+
+def _taken(stream: str, rows: int, **more: int | None) -> Response:
+    return JSONResponse({"v": PROTOCOL, "stream": stream, "taken": rows, **more}, headers={TAKEN: str(rows)})
 
 
 def _numbered(publisher: str | None, number: int | None) -> tuple[str, int]:

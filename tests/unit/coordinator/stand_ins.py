@@ -397,6 +397,8 @@ class Yard:
         """Only over a real wire."""
         raise NotImplementedError
 
+    peer = connect
+
     def close(self) -> None:
         """Nothing to close."""
 
