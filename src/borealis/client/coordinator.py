@@ -101,8 +101,8 @@ class CoordinatorClient:
         except BorealisError as error:
             if getattr(error, "status", None) in REFUSALS:
                 raise
-            where = self.whereabouts.url
-            raise UnreachableError(f"the coordinator at {where} does not answer: {error.message}") from error
+            where, why = self.whereabouts.url, error.__context__ or error.message  # httpx's word, if it has one
+            raise UnreachableError(f"the coordinator at {where} does not answer: {why}") from error
 
     def claim(self, claims: Sequence[Claim]) -> list[Claimed] | None:
         """What the coordinator says to claims; None if it says nothing in time, or nothing that makes sense."""
