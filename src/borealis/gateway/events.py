@@ -83,9 +83,10 @@ def listening(cluster: Cluster, stream: str, start: Start) -> AsyncSubscription:
 
 
 async def events(
-    listener: AsyncSubscription, headers: bool, limit: int | None, ending: asyncio.Event
+    listener: AsyncSubscription, headers: bool, limit: int | None, ending: asyncio.Event, room: asyncio.Semaphore
 ) -> AsyncIterator[bytes]:
     """What a client gets, until the stream ends, it has so many rows, it goes, or the coordinator does."""
+    await room.acquire()
     under = await listener.open()
     until_end = asyncio.create_task(_stop_at(ending, under))
     try:
@@ -95,6 +96,7 @@ async def events(
     except BorealisError as error:
         yield b"event: problem\ndata: " + problem_of(error).encode() + b"\n\n"
     finally:
+        room.release()
         until_end.cancel()
         spawn("hang-up", under.stop)  # it may take a while to reach the other side
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -104,18 +104,12 @@ def gateway(cluster: Cluster, ending: asyncio.Event) -> tuple[APIRouter, Callabl
         listener = listening(cluster, location.stream, begin)
         await listener.open()
         return StreamingResponse(
-            _counted(events(listener, headers, limit, ending), listeners),
+            events(listener, headers, limit, ending, listeners),
             media_type="text/event-stream",
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
 
     return api, publishers.close
-
-
-async def _counted(pieces: AsyncIterator[bytes], listeners: asyncio.Semaphore) -> AsyncIterator[bytes]:
-    async with listeners:
-        async for piece in pieces:
-            yield piece
 
 
 def _take(send_on: Callable[[pa.RecordBatch], Receipt], lines: list[Line], schema: pa.Schema, counts: Counts) -> None:
