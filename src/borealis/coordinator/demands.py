@@ -42,7 +42,7 @@ def protections(spec: Spec, pieces: Sequence[Piece], demand: Deployment) -> dict
 def shield(protection: Protection) -> Shield:
     """In the units of the wire."""
     return Shield(
-        protection.ha,  # type: ignore[arg-type]
+        protection.ha,
         protection.guarantee,  # type: ignore[arg-type]
         protection.interval_us / US_PER_MS,
         protection.ping_us / US_PER_MS,

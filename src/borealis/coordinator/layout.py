@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
-from borealis.diagram.protection import Guarantee
+from borealis.diagram.protection import Approach, Guarantee
 from borealis.diagram.spec import LATE
 from borealis.ha.effects import active_reader
 
 State = Literal["deploying", "running", "undeploying"]
-Approach = Literal["amnesia", "passive", "active", "upstream-backup"]
 Mirroring = Literal["amnesia", "mirror"]
 
 

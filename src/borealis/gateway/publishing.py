@@ -81,7 +81,7 @@ class SharedPublishers:
         if found is not None and not found.schema.equals(schema):  # the diagram was deployed anew, with other columns
             found.abandon()
             found = None
-        return found or Publisher(self._route, stream, Publishing(self._name, SOON))
+        return found or Publisher(self._route, stream, Publishing(name=self._name, retries=SOON))
 
     def close(self) -> None:
         """Hang up; whoever is sending at this moment goes on until the process ends."""
