@@ -23,9 +23,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import borealis
+import coordinator_process
 from borealis import Diagram
 from borealis.client.cluster_config import find
-from borealis.client.coordinator import Coordinator
+from borealis.client.coordinator import CoordinatorClient
 from borealis.entry.point import Entry
 from borealis.errors import InputError
 from borealis.node.node import Node
@@ -52,7 +53,7 @@ class Cluster:
     def __init__(self, spark: SparkSession, home: Path) -> None:
         catalog = str(home / "catalog.sqlite")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "borealis.gateway", catalog, "0"], stdout=subprocess.PIPE, text=True
+            [sys.executable, coordinator_process.__file__, catalog, "0"], stdout=subprocess.PIPE, text=True
         )
         assert self.process.stdout is not None
         found = re.search(r"http://(\S+)", self.process.stdout.readline())
@@ -68,7 +69,7 @@ class Cluster:
         eventually(lambda: len(self.client.nodes()) == 1)
 
     def _beat(self) -> None:
-        with Coordinator(find(self.coordinator)) as coordinator:
+        with CoordinatorClient(find(self.coordinator)) as coordinator:
             while not self._closed.is_set():
                 coordinator.ask("POST", "/v1/nodes", content=self.node.status().encode())
                 self._closed.wait(1.0)

@@ -40,10 +40,10 @@ def down_command(as_json: bool) -> None:
 
 def _others(record: Record) -> list[str]:
     """What else belongs to the cluster, started from elsewhere; that is to be stopped there."""
-    from borealis.client.coordinator import Coordinator  # here, so that a home without a cluster is told at once
+    from borealis.client.coordinator import CoordinatorClient  # here, so that a home without a cluster is told at once
 
     try:
-        with Coordinator(find(record.coordinator)) as coordinator:
+        with CoordinatorClient(find(record.coordinator)) as coordinator:
             status = coordinator.status()
     except BorealisError:
         return []  # there is nobody to ask

@@ -21,7 +21,7 @@ from borealis.client.cluster_config import Part, Record, Whereabouts, find, home
 from borealis.errors import BorealisError, ClusterError, MachineError, WireError
 
 if TYPE_CHECKING:
-    from borealis.client.coordinator import Coordinator
+    from borealis.client.coordinator import CoordinatorClient
     from borealis.wire.status import NodeView
 
 LOOK_EVERY_S = 0.1  # at processes and coordinator while they start
@@ -81,10 +81,12 @@ def wait_ready(
     where: Whereabouts, parts: Sequence[Part], running: Mapping[str, subprocess.Popen[bytes]], patience: Patience
 ) -> list[NodeView]:
     """Wait until all parts are; what the coordinator says of the nodes among them."""
-    from borealis.client.coordinator import Coordinator  # here, while the parts are starting: it takes a moment, too
+    from borealis.client.coordinator import (
+        CoordinatorClient,  # here, while the parts are starting: it takes a moment, too
+    )
 
     deadline = time.monotonic() + patience.seconds
-    with _show(patience.quiet) as show, Coordinator(where) as coordinator:
+    with _show(patience.quiet) as show, CoordinatorClient(where) as coordinator:
         while True:
             for part in parts:
                 if running[part.name].poll() is not None:
@@ -103,7 +105,7 @@ def wait_ready(
             time.sleep(LOOK_EVERY_S)  # for processes to tell the coordinator, which tells us only when asked
 
 
-def _nodes(coordinator: Coordinator) -> list[NodeView] | None:
+def _nodes(coordinator: CoordinatorClient) -> list[NodeView] | None:
     """The nodes that have reported; None while the coordinator does not answer."""
     try:
         return coordinator.nodes()

@@ -116,10 +116,10 @@ def _heal(record: Record, running: Sequence[str], options: UpOptions) -> tuple[l
 
 def _ours(record: Record, names: Set[str]) -> list[NodeView]:
     """The living nodes of these names; those that ran while there was no coordinator are given time to come back."""
-    from borealis.client.coordinator import Coordinator
+    from borealis.client.coordinator import CoordinatorClient
 
     deadline = time.monotonic() + COME_BACK_S
-    with Coordinator(find(record.coordinator)) as coordinator:
+    with CoordinatorClient(find(record.coordinator)) as coordinator:
         while True:
             found = [node for node in coordinator.nodes() if node.node in names and node.alive]
             if len(found) == len(names) or time.monotonic() > deadline:

@@ -4,145 +4,115 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
-from functools import partial
-from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial, wraps
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 
 import pyarrow as pa
+from anyio import CapacityLimiter, to_thread
 
+from borealis.client.client import Client, SubscribeOptions
 from borealis.client.publisher import Publisher
 from borealis.client.subscriber import Start, Subscription
-from borealis.diagram.deployment import DeployOptions
-from borealis.diagram.model import Diagram
-from borealis.diagram.spec import Spec
 from borealis.streams.section import Section
-from borealis.wire.messages import Receipt
-from borealis.wire.status import ClusterStatus, Deployed, NodeView, Ordered, StreamView
 
-if TYPE_CHECKING:
-    from borealis.client.client import Client
-
+P = ParamSpec("P")
 T = TypeVar("T")
-THREADS_MOST = 64  # so many calls may wait at a time, such as publishers for room
+U = TypeVar("U")
+THREADS_MOST = 64  # so many calls of a client may wait at a time, such as publishers for room
 
 
-class Threads:
-    """Threads for what blocks: not those of the event loop, which a program may need for itself."""
+class Threaded(Generic[U]):
+    """Something that blocks, for asyncio: its methods run in threads."""
 
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(THREADS_MOST, thread_name_prefix="borealis-aio")
+    def __init__(self, threads: CapacityLimiter, make: Callable[[], U]) -> None:
+        self._threads, self._make = threads, make
+        self._under: U | None = None
+        self._opening = asyncio.Lock()
 
-    async def __call__(self, do: Callable[..., T], *given: Any, **named: Any) -> T:
-        """Do it in one of them, and wait for that."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, partial(do, *given, **named))
+    async def open(self) -> U:
+        """Connect, if that is not done yet; the blocking form under this one."""
+        async with self._opening:
+            if self._under is None:
+                self._under = await self._run(self._make)
+                self._opened(self._under)
+            return self._under
 
-    def close(self) -> None:
-        """No more is to be done."""
-        self._pool.shutdown(wait=False)
+    def _opened(self, under: U) -> None:
+        """It is connected now."""
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def _run(self, do: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+        call = partial(do, *given, **named)
+        return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._threads)
 
 
-class AsyncClient:
-    """A cluster, as an asyncio program uses it. `async with`, or `await close()`."""
+def in_thread(method: Callable[Concatenate[U, P], T]) -> Callable[Concatenate[Threaded[U], P], Coroutine[Any, Any, T]]:
+    """A method of the blocking form, awaited."""
+
+    @wraps(method)
+    async def run(self: Threaded[U], /, *given: P.args, **named: P.kwargs) -> T:
+        return await self._run(method, await self.open(), *given, **named)
+
+    return run
+
+
+class AsyncClient(Threaded[Client]):
+    """A cluster, as an asyncio program uses it. `async with`, or `await close()`. What is not here is `Client`'s."""
 
     def __init__(self, client: Client) -> None:
-        self.blocking = client  # the same cluster, for threads
-        self._run = Threads()
+        super().__init__(CapacityLimiter(THREADS_MOST), lambda: client)
+        self._under = self.blocking = client  # the same cluster, for threads
 
-    def stream(
-        self,
-        stream: str,
-        start: Start | None = None,
-        *,
-        reader: str | None = None,
-        headers: bool = False,
-        on_gap: Literal["raise", "continue"] = "raise",
-        auto_ack: bool = True,
-        timeout: float | None = None,
-    ) -> AsyncSubscription:
+    publish = in_thread(Client.publish)
+    forget = in_thread(Client.forget)
+    deploy = in_thread(Client.deploy)
+    undeploy = in_thread(Client.undeploy)
+    move = in_thread(Client.move)
+    status = in_thread(Client.status)
+    nodes = in_thread(Client.nodes)
+    forget_node = in_thread(Client.forget_node)
+    streams = in_thread(Client.streams)
+    close = in_thread(Client.close)
+
+    def stream(self, stream: str, start: Start | None = None, **options: Unpack[SubscribeOptions]) -> AsyncSubscription:
         """A stream to iterate over with `async for`; see `Client.subscribe`. It connects when iteration begins."""
-        options = {"reader": reader, "headers": headers, "on_gap": on_gap, "auto_ack": auto_ack, "timeout": timeout}
-        return AsyncSubscription(self.blocking, self._run, stream, start, options)
+        return AsyncSubscription(self._threads, lambda: self.blocking.subscribe(stream, start, **options))
 
-    async def subscribe(self, stream: str, start: Start | None = None, **options: Any) -> AsyncSubscription:
+    async def subscribe(
+        self, stream: str, start: Start | None = None, **options: Unpack[SubscribeOptions]
+    ) -> AsyncSubscription:
         """The same, connected already: from `newest` means from now on."""
         made = self.stream(stream, start, **options)
         await made.open()
         return made
 
-    async def publish(self, stream: str, data: Any, *, timeout: float | None = None) -> Receipt:
-        """Send rows to an input and wait until they are taken over."""
-        return await self._run(self.blocking.publish, stream, data, timeout=timeout)
-
     def publisher(self, stream: str, name: str | None = None) -> AsyncPublisher:
         """A way into an input for many batches: `async with cluster.publisher("packets") as out`."""
-        return AsyncPublisher(self.blocking, self._run, stream, name)
+        return AsyncPublisher(self._threads, lambda: self.blocking.publisher(stream, name))
 
-    async def deploy(self, diagram: Diagram | Spec | str | Path, **options: Unpack[DeployOptions]) -> Deployed:
-        """Run a diagram; see `Client.deploy`."""
-        return await self._run(self.blocking.deploy, diagram, **options)
-
-    async def undeploy(self, diagram: str) -> None:
-        """Stop a diagram."""
-        await self._run(self.blocking.undeploy, diagram)
-
-    async def move(self, unit: str, node: str, *, diagram: str | None = None) -> Ordered:
-        """Move a running unit, with its state, to another node."""
-        return await self._run(self.blocking.move, unit, node, diagram=diagram)
-
-    async def status(self) -> ClusterStatus:
-        """Everything: nodes, diagrams, units, streams."""
-        return await self._run(self.blocking.status)
-
-    async def nodes(self) -> list[NodeView]:
-        """The nodes, alive or not."""
-        return await self._run(self.blocking.nodes)
-
-    async def streams(self) -> list[StreamView]:
-        """The streams, and where they are."""
-        return await self._run(self.blocking.streams)
-
-    async def close(self) -> None:
-        """End everything that runs over this client."""
-        await self._run(self.blocking.close)
-        self._run.close()
-
-    async def __aenter__(self) -> AsyncClient:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
 
-class AsyncSubscription:
+class AsyncSubscription(Threaded[Subscription]):
     """A stream that comes in, for one task: `async for` gives rows; `batches()`, `pandas()`, `sections()` the rest."""
 
-    def __init__(self, client: Client, run: Threads, stream: str, start: Start | None, options: dict[str, Any]) -> None:
-        self._client, self._run, self._stream, self._start, self._options = client, run, stream, start, options
-        self._under: Subscription | None = None
+    def __init__(self, threads: CapacityLimiter, make: Callable[[], Subscription]) -> None:
+        super().__init__(threads, make)
         self._news = asyncio.Event()
 
-    async def open(self) -> Subscription:
-        """Connect, if that is not done yet; the blocking subscription under this one."""
-        if self._under is None:
-            loop = asyncio.get_running_loop()
-            under = await self._run(self._client.subscribe, self._stream, self._start, **self._options)
-            if self._under is not None:  # another task was faster
-                under.stop()  # type: ignore[unreachable]
-                return self._under
-            self._under = under
+    def _opened(self, under: Subscription) -> None:
+        loop = asyncio.get_running_loop()
 
-            def tell() -> None:
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
-                    loop.call_soon_threadsafe(self._news.set)
+        def tell() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+                loop.call_soon_threadsafe(self._news.set)
 
-            under.on_news(tell)
-        return self._under
+        under.on_news(tell)
 
     def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
         return self.rows()
@@ -172,23 +142,14 @@ class AsyncSubscription:
             under.whole(section)
             yield section
 
-    async def ack(self, upto: int | None = None) -> None:
-        """This named reader needs nothing before `upto` (by default all that was handed out), whatever happens."""
-        under = await self.open()
-        await self._run(under.ack, upto)
+    ack = in_thread(Subscription.ack)
 
     async def stop(self) -> None:
         """End it; iterations end."""
         if self._under is not None:
             await self._run(self._under.stop)
 
-    async def __aenter__(self) -> AsyncSubscription:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.stop()
 
     async def _take(self, *, boundaries: bool = False) -> Section | None:
@@ -211,51 +172,20 @@ class AsyncSubscription:
                     raise TimeoutError(f"nothing came on {under.stream} for {seconds} s") from nothing
 
 
-class AsyncPublisher:
+class AsyncPublisher(Threaded[Publisher]):
     """A way into an input for many batches, in numbered order. `async with` waits at the end for all of them."""
 
-    def __init__(self, client: Client, run: Threads, stream: str, name: str | None) -> None:
-        self._client, self._run, self._stream, self._name = client, run, stream, name
-        self._under: Publisher | None = None
-
-    async def open(self) -> Publisher:
-        """Connect, if that is not done yet; the blocking publisher under this one."""
-        if self._under is None:
-            self._under = await self._run(self._client.publisher, self._stream, self._name)
-        return self._under
-
-    async def send(self, data: Any) -> int:
-        """Send rows; they are safe when `flush` returns. Returns their number."""
-        under = await self.open()
-        return await self._run(under.send, data)
-
-    async def heartbeat(self, time: int | datetime) -> None:
-        """Promise that no tuple before this time follows."""
-        under = await self.open()
-        await self._run(under.heartbeat, time)
-
-    async def end(self) -> None:
-        """Say that nothing follows, ever."""
-        under = await self.open()
-        await self._run(under.end)
-
-    async def flush(self, timeout: float | None = None) -> Receipt:
-        """Wait until everything is taken over."""
-        under = await self.open()
-        return await self._run(under.flush, timeout)
+    send = in_thread(Publisher.send)
+    heartbeat = in_thread(Publisher.heartbeat)
+    end = in_thread(Publisher.end)
+    flush = in_thread(Publisher.flush)
 
     async def close(self, timeout: float | None = None) -> None:
         """Wait until everything is taken over, and hang up."""
         if self._under is not None:
             await self._run(self._under.close, timeout)
 
-    async def __aenter__(self) -> AsyncPublisher:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None:
             await self.close()
         elif self._under is not None:

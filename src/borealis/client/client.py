@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from borealis.client.cluster_config import Whereabouts, find
-from borealis.client.coordinator import Coordinator, Location
+from borealis.client.coordinator import CoordinatorClient, Location
 from borealis.client.publisher import Publisher, Publishing
 from borealis.client.retrying import RETRIES, Retries
 from borealis.client.subscriber import Reading, Start, Subscription
@@ -61,11 +60,21 @@ def connect_async(
     return connect(address, token, ca=ca, retries=retries).aio
 
 
+class SubscribeOptions(TypedDict, total=False):
+    """What may be said of a subscription, beside the stream and where to start."""
+
+    reader: str | None  # under which tuples are kept until they are acknowledged
+    headers: bool  # rows come with _id, _time, _kind and _stable
+    on_gap: Literal["raise", "continue"]  # where tuples are missing; by default it raises
+    auto_ack: bool  # what was handed out is acknowledged when more is asked for; by default it is
+    timeout: float | None  # seconds without a tuple after which iteration raises TimeoutError
+
+
 class Client:
     """A cluster, as a program uses it. Blocking; threads may share it. Close it, or use it as a context manager."""
 
     def __init__(self, whereabouts: Whereabouts, retries: Retries = RETRIES) -> None:
-        self._coordinator = Coordinator(whereabouts)
+        self._coordinator = CoordinatorClient(whereabouts)
         self._security = Security(token=whereabouts.token, ca=Path(whereabouts.ca) if whereabouts.ca else None)
         self._retries = retries
         self._publishers: dict[str, Publisher] = {}
@@ -101,25 +110,13 @@ class Client:
         """A way into an input for many batches. Under a `name` a later program can go on where this one ended."""
         return Publisher(self, stream, Publishing(name=name, retries=self._retries))
 
-    def subscribe(
-        self,
-        stream: str,
-        start: Start | None = None,
-        *,
-        reader: str | None = None,
-        headers: bool = False,
-        on_gap: Literal["raise", "continue"] = "raise",
-        auto_ack: bool = True,
-        timeout: float | None = None,
-    ) -> Subscription:
+    def subscribe(self, stream: str, start: Start | None = None, **options: Unpack[SubscribeOptions]) -> Subscription:
         """A stream from a place on: `newest` (what comes from now on), `oldest`, or a tuple id.
 
         With a `reader` name the stream keeps tuples until they are acknowledged under it, and a later program goes on
-        where this one ended; `start` matters only the first time then. `timeout`: how many seconds may pass without a
-        tuple before iteration raises TimeoutError.
+        where this one ended; `start` matters only the first time then.
         """
-        reading = Reading(start, reader, headers, on_gap, auto_ack, timeout, self._retries)
-        made = Subscription(self, stream, reading)
+        made = Subscription(self, stream, Reading(start, retries=self._retries, **options))
         with self._lock:
             self._subscriptions = [s for s in self._subscriptions if s.running]
             self._subscriptions.append(made)
@@ -202,9 +199,7 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     # -- the way to streams

@@ -9,13 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from borealis.errors import BorealisError, ClusterError, MachineError
 from borealis.hosts import LOOPBACK, is_loopback
 from borealis.message import first_mistake
+
+if TYPE_CHECKING:
+    from borealis.wire.auth import Security
 
 HOME, COORDINATOR, TOKEN, CA = "BOREALIS_HOME", "BOREALIS_COORDINATOR", "BOREALIS_TOKEN", "BOREALIS_CA"
 HOST, PORT = LOOPBACK, 7470
@@ -57,6 +60,14 @@ class Whereabouts:
     token: str | None = None
     ca: str | None = None
     tls: bool = False
+
+    @classmethod
+    def of(cls, address: str, security: Security | None) -> Whereabouts:
+        """As a node is told it."""
+        host, port, tls = split(address)
+        if security is None:
+            return cls(host, port, tls=tls)
+        return cls(host, port, security.token, str(security.ca) if security.ca else None, tls or security.tls)
 
     @property
     def address(self) -> str:

@@ -1,20 +1,26 @@
-"""The coordinator as its clients see it: questions and orders over HTTP, its complaints raised as they are there."""
+"""The coordinator as clients, nodes and commands see it: over HTTP, its complaints raised as they are there."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
+from pydantic import TypeAdapter, ValidationError
+
 from borealis.client.cluster_config import Whereabouts, how_to_start
 from borealis.diagram.deployment import Deployment
-from borealis.errors import WireError
-from borealis.wire.messages import Problem
+from borealis.errors import BorealisError, UnreachableError, WireError
+from borealis.wire.messages import Claim, Claimed, Problem
 from borealis.wire.problems import error_of
 from borealis.wire.status import ClusterStatus, Deployed, Nodes, NodeView, Ordered, Streams, StreamView
 
 TIMEOUT_S = 10.0
+HEARTBEAT_TIMEOUT_S = 5.0
+CLAIM_TIMEOUT_S = 0.5  # a takeover waits a little for a coordinator that is slow
+CLAIM_CONNECT_S = 0.1  # and not for one that is not there
+REFUSALS = (401, 403, 409)  # of a heartbeat: this node shall not be
 DEPLOY_TIMEOUT_S = 180.0  # types are checked by Spark, and units start before the answer comes
 MOVE_TIMEOUT_S = 180.0
 
@@ -26,10 +32,12 @@ class Location:
     stream: str  # in full, as `traffic/agg`
     address: str  # of a Flight server
     entry: bool  # whether it can be published to there
-    fallback: str | None = None  # the address of its backup
+    fallback: str | None = None  # the address of its backup, where it goes on if that node dies
+    node: str = ""
+    incarnation: int = 0  # of whoever serves it; 0: it is not protected
 
 
-class Coordinator:
+class CoordinatorClient:
     """One coordinator. Safe to use from several threads."""
 
     def __init__(self, whereabouts: Whereabouts) -> None:
@@ -49,14 +57,8 @@ class Coordinator:
         """Where a stream is, by its full or short name."""
         found = self.ask("GET", "/v1/locate", params={"stream": stream})
         try:
-            fallback = found.get("fallback")
-            return Location(
-                str(found["stream"]),
-                str(found["address"]),
-                bool(found["entry"]),
-                str(fallback) if fallback else None,
-            )
-        except (KeyError, TypeError, AttributeError):
+            return TypeAdapter(Location).validate_python(found)
+        except ValidationError:
             raise WireError(f"the coordinator's answer on '{stream}' is incomplete: {str(found)[:80]}") from None
 
     def deploy(self, deployment: Deployment) -> Deployed:
@@ -89,21 +91,43 @@ class Coordinator:
         """Every stream that is served."""
         return Streams.decode(self.ask("GET", "/v1/streams")).streams
 
-    def ask(self, method: str, path: str, *, timeout: float = TIMEOUT_S, **more: Any) -> Any:
+    def heartbeat(self, status: bytes) -> None:
+        """A node is there, and this is on it. Raises the coordinator's own error where it refuses the node."""
+        headers = {"content-type": "application/json"}
+        try:
+            self.ask("POST", "/v1/nodes", content=status, headers=headers, timeout=HEARTBEAT_TIMEOUT_S)
+        except BorealisError as error:
+            if getattr(error, "status", None) in REFUSALS:
+                raise
+            where, why = self.whereabouts.url, error.__context__ or error.message  # httpx's word, if it has one
+            raise UnreachableError(f"the coordinator at {where} does not answer: {why}") from error
+
+    def claim(self, claims: Sequence[Claim]) -> list[Claimed] | None:
+        """What the coordinator says to claims; None if it says nothing in time, or nothing that makes sense."""
+        body, wait = [one.model_dump(mode="json") for one in claims], CLAIM_TIMEOUT_S
+        try:
+            answer = self.ask("POST", "/v1/claims", json=body, timeout=wait, connect_s=CLAIM_CONNECT_S)
+            said = TypeAdapter(list[Claimed]).validate_python(answer)
+        except (BorealisError, ValidationError):
+            return None
+        return said if len(said) == len(claims) else None
+
+    def ask(
+        self, method: str, path: str, *, timeout: float = TIMEOUT_S, connect_s: float | None = None, **more: Any
+    ) -> Any:
         """One request; the JSON of the answer."""
         import httpx
 
         address = self.whereabouts.address
+        patience = httpx.Timeout(timeout, connect=connect_s or timeout)
         try:
-            answer = self._http.request(method, path, timeout=timeout, **more)
-        except httpx.ConnectError as error:
+            answer = self._http.request(method, path, timeout=patience, **more)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             if "CERTIFICATE" in str(error).upper() or "SSL" in str(error).upper():
                 raise WireError(
                     f"no TLS with the coordinator at {address} ({error})",
                     hint="give the certificate authority: --ca FILE, or BOREALIS_CA",
                 ) from None
-            raise WireError(f"no coordinator at {address}", hint=how_to_start(self.whereabouts)) from None
-        except httpx.ConnectTimeout:
             raise WireError(f"no coordinator at {address}", hint=how_to_start(self.whereabouts)) from None
         except httpx.TimeoutException:
             raise WireError(
@@ -124,15 +148,12 @@ class Coordinator:
             raise self._stranger(answer.status_code) from None
 
     def close(self) -> None:
-        """Let go of the connections."""
         self._http.close()
 
-    def __enter__(self) -> Coordinator:
+    def __enter__(self) -> CoordinatorClient:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _complaint(self, content: bytes, status: int) -> Exception:

@@ -13,8 +13,7 @@ from dataclasses import replace
 
 from borealis.coordinator.http_errors import MissingError
 from borealis.coordinator.layout import EntryPlace, Place, Shield, UnitPlace
-from borealis.coordinator.placement import Load, no_node, rank
-from borealis.diagram.spec import LATE
+from borealis.coordinator.placement import Load, idlest, no_node, rank
 from borealis.errors import ClusterError, did_you_mean
 
 STANDBY_WEIGHT = 0.5  # of a standby that does not run in parallel, in units
@@ -46,7 +45,7 @@ def with_peer(entry: EntryPlace, units: Sequence[UnitPlace], loads: Sequence[Loa
     if entry.approach is None:
         return entry
     able = {load.name for load in loads if load.ready}
-    first = next((u for u in units if {entry.input, entry.input + LATE} & set(u.reads)), None)
+    first = next((u for u in units if set(entry.gives) & set(u.reads)), None)
     near = (first.backup, first.node) if first is not None else ()
     chosen = next((node for node in near if node in able and node != entry.node), None)
     return replace(entry, backup=chosen or idlest_other(entry.node, loads, {}))
@@ -55,7 +54,7 @@ def with_peer(entry: EntryPlace, units: Sequence[UnitPlace], loads: Sequence[Loa
 def idlest_other(primary: str, nodes: Iterable[Load], given: Mapping[str, float]) -> str | None:
     """The able node with least to do that is not the primary's."""
     others = [node for node in nodes if node.name != primary and node.ready]
-    return min(others, key=lambda n: rank(n, given.get(n.name, 0)), default=Load("")).name or None
+    return idlest(others, given) if others else None
 
 
 def candidates(place: Place, loads: Iterable[Load]) -> list[str]:

@@ -6,7 +6,7 @@
    a diagram that is `deploying` or `undeploying`, a unit with a node it is `moving_to`.
 3. Each change is one transaction, on disk before its caller goes on.
 4. What concerns a takeover compares before it sets: whoever knows only an older incarnation changes nothing.
-5. A file of an older version is taken on to this one when it is opened, in one transaction.
+5. A diagram is one row, its layout as JSON. A file of another version is refused.
 """
 
 from __future__ import annotations
@@ -16,19 +16,38 @@ import fcntl
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 
-from borealis.coordinator import claims, rows
+from pydantic import TypeAdapter, ValidationError
+
+from borealis.coordinator import claims
 from borealis.coordinator.http_errors import CatalogError, there_already
 from borealis.coordinator.layout import EntryPlace, Layout, Place, State, UnitPlace
-from borealis.coordinator.rows import VERSION
 from borealis.errors import ClusterError
 from borealis.wire.messages import Claim
 
 APPLICATION = 0x626F7265  # "bore": tells our files from other SQLite files
+VERSION = 3
+LAYOUT = TypeAdapter(Layout)
+TABLES = """
+CREATE TABLE diagrams (name TEXT PRIMARY KEY, layout TEXT NOT NULL) STRICT;
+-- the address of each stream as its reader was told last
+CREATE TABLE told (
+    diagram TEXT NOT NULL REFERENCES diagrams(name) ON DELETE CASCADE, unit TEXT NOT NULL, arrow TEXT NOT NULL,
+    address TEXT NOT NULL, PRIMARY KEY (diagram, unit, arrow)
+) STRICT;
+CREATE TABLE nodes (
+    name TEXT PRIMARY KEY, incarnation TEXT NOT NULL, address TEXT NOT NULL, http TEXT NOT NULL, host TEXT NOT NULL,
+    pid INTEGER NOT NULL, seen REAL NOT NULL
+) STRICT;
+-- diagrams that are no more: what still runs of them is dropped
+CREATE TABLE past (name TEXT PRIMARY KEY) STRICT;
+-- nodes that could not be told that a diagram is no more: they are told before they get anything new of that name
+CREATE TABLE owed (node TEXT NOT NULL, diagram TEXT NOT NULL, PRIMARY KEY (node, diagram)) STRICT;
+"""
 P = TypeVar("P", bound=UnitPlace | EntryPlace)
 
 
@@ -51,20 +70,13 @@ class Catalog:
     def __init__(self, path: Path, holder: str = "") -> None:
         self.path = path
         self._guard = threading.RLock()
-        with _disk(path):
+        with _disk(path), contextlib.ExitStack() as opened:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = _hold(path, holder)
-        try:
-            with _disk(path):
-                self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-                try:
-                    self._open()
-                except BaseException:
-                    self._db.close()
-                    raise
-        except BaseException:
-            self._lock.close()
-            raise
+            self._lock = opened.enter_context(_hold(path, holder))
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            opened.callback(self._db.close)
+            self._open()
+            opened.pop_all()
 
     def _open(self) -> None:
         db = self._db
@@ -73,16 +85,15 @@ class Catalog:
         owner = db.execute("PRAGMA application_id").fetchone()[0]
         if found and owner != APPLICATION:
             raise ClusterError(f"{self.path} is a database, but no catalog of Borealis", hint="give another file")
-        if found and not 1 <= version <= VERSION:
-            hint = f"this Borealis reads versions up to {VERSION}: use the one that wrote it, or give another file"
+        if found and version != VERSION:
+            hint = f"this Borealis reads version {VERSION}: use the one that wrote it, or give another file"
             raise ClusterError(f"catalog {self.path} is of version {version}", hint=hint)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
         db.execute("PRAGMA foreign_keys = ON")
-        steps = "".join(rows.STEPS[version if found else 0 :])
-        if steps:
+        if not found:
             marks = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION};"
-            db.executescript(f"BEGIN IMMEDIATE; {steps} {marks} COMMIT;")
+            db.executescript(f"BEGIN IMMEDIATE; {TABLES} {marks} COMMIT;")
 
     def held_by(self, holder: str) -> None:
         """Say in the lock who holds the catalog, for whoever is refused."""
@@ -99,40 +110,27 @@ class Catalog:
     def layouts(self) -> list[Layout]:
         """All diagrams, by name."""
         with self._reading() as db:
-            return [self._layout(row) for row in db.execute("SELECT * FROM diagrams ORDER BY name").fetchall()]
+            found = db.execute("SELECT layout FROM diagrams ORDER BY name").fetchall()
+            return [LAYOUT.validate_json(text) for (text,) in found]
 
     def layout(self, name: str) -> Layout | None:
         """One diagram, if it is there."""
         with self._reading() as db:
-            row = db.execute("SELECT * FROM diagrams WHERE name = ?", (name,)).fetchone()
-            return None if row is None else self._layout(row)
-
-    def _layout(self, row: sqlite3.Row) -> Layout:
-        key, db = (row["name"],), self._db
-        units = db.execute("SELECT * FROM units WHERE diagram = ? ORDER BY place", key).fetchall()
-        entries = db.execute("SELECT * FROM entries WHERE diagram = ? ORDER BY place", key).fetchall()
-        outputs = db.execute("SELECT * FROM outputs WHERE diagram = ? ORDER BY rowid", key).fetchall()
-        return rows.layout_of(row, units, entries, outputs)
+            return _read(db, name)
 
     def add(self, layout: Layout) -> None:
         """A new diagram; refused if there is one of that name."""
-        name = layout.name
         with self._writing() as db:
-            if db.execute("SELECT 1 FROM diagrams WHERE name = ?", (name,)).fetchone():
-                raise there_already(name)
-            rows.insert(db, "diagrams", rows.diagram_row(layout))
-            for number, unit in enumerate(layout.units):
-                rows.insert(db, "units", rows.unit_row(name, number, unit))
-            for number, entry in enumerate(layout.entries):
-                rows.insert(db, "entries", rows.entry_row(name, number, entry))
-            for output, arrow in layout.outputs.items():
-                db.execute("INSERT INTO outputs VALUES (?, ?, ?)", (name, output, arrow))
-            db.execute("DELETE FROM past WHERE name = ?", (name,))
+            if _read(db, layout.name) is not None:
+                raise there_already(layout.name)
+            _write(db, layout)
+            db.execute("DELETE FROM past WHERE name = ?", (layout.name,))
 
     def set_state(self, name: str, state: State) -> None:
         """How far the diagram is."""
         with self._writing() as db:
-            db.execute("UPDATE diagrams SET state = ? WHERE name = ?", (state, name))
+            if (layout := _read(db, name)) is not None:
+                _write(db, replace(layout, state=state))
 
     def remove(self, name: str, untold: Iterable[str] = ()) -> None:
         """The diagram is no more; the nodes `untold` have yet to hear of it."""
@@ -144,12 +142,12 @@ class Catalog:
     def past(self) -> set[str]:
         """The names of diagrams that were here once and are not now."""
         with self._reading() as db:
-            return {row["name"] for row in db.execute("SELECT name FROM past").fetchall()}
+            return {name for (name,) in db.execute("SELECT name FROM past").fetchall()}
 
     def owed(self) -> set[tuple[str, str]]:
         """Nodes and diagrams that are no more, of which the node has yet to hear."""
         with self._reading() as db:
-            return {(row["node"], row["diagram"]) for row in db.execute("SELECT * FROM owed").fetchall()}
+            return set(db.execute("SELECT node, diagram FROM owed").fetchall())
 
     def settled(self, node: str, diagram: str) -> None:
         """The node has heard of it."""
@@ -160,15 +158,15 @@ class Catalog:
 
     def moving(self, diagram: str, unit: str, node: str | None) -> None:
         """The unit is about to go to a node, or after all is not."""
-        with self._writing() as db:
-            db.execute("UPDATE units SET moving_to = ? WHERE diagram = ? AND unit = ?", (node, diagram, unit))
+        self._change(diagram, unit, "", lambda now: replace(now, moving_to=node))
 
     def moved(self, diagram: str, unit: str, node: str, incarnation: int = 1) -> bool:
         """The unit has arrived; false if it was taken over meanwhile."""
-        with self._writing() as db:
-            row = (node, diagram, unit, incarnation)
-            change = "UPDATE units SET node = ?, moving_to = NULL WHERE diagram = ? AND unit = ? AND incarnation = ?"
-            return db.execute(change, row).rowcount == 1
+
+        def arrive(now: UnitPlace) -> UnitPlace | None:
+            return replace(now, node=node, moving_to=None) if now.incarnation == incarnation else None
+
+        return self._change(diagram, unit, "", arrive)
 
     def tell(self, diagram: str, unit: str, feeds: Mapping[str, str]) -> None:
         """Note which addresses of arrows a unit was told."""
@@ -179,8 +177,8 @@ class Catalog:
     def told(self, diagram: str) -> dict[tuple[str, str], str]:
         """For each unit and arrow it reads the address it was told last."""
         with self._reading() as db:
-            told = db.execute("SELECT * FROM told WHERE diagram = ?", (diagram,)).fetchall()
-            return {(row["unit"], row["arrow"]): row["address"] for row in told}
+            told = db.execute("SELECT unit, arrow, address FROM told WHERE diagram = ?", (diagram,)).fetchall()
+            return {(unit, arrow): address for unit, arrow, address in told}
 
     # -- protection
 
@@ -190,50 +188,42 @@ class Catalog:
             return [self._claim(db, one) for one in asked]
 
     def _claim(self, db: sqlite3.Connection, claim: Claim) -> tuple[bool, Place | None]:
-        place = self._place(db, claim.diagram, claim.unit, claim.input)
-        then = None if place is None else claims.after(place, claim)
+        layout = _read(db, claim.diagram)
+        place = None if layout is None else layout.part(claim.unit, claim.input)
+        if layout is None or place is None:
+            return False, None
+        then = claims.after(place, claim)
         if then is not None and then != place:
-            self._put(db, claim.diagram, then)
+            _put(db, layout, place, then)
         return then is not None, then or place
 
     def believe(self, diagram: str, place: P, node: str, incarnation: int) -> None:
         """A node tells that it took over while nobody was here to be asked."""
-        self._change(diagram, place, claims.taken_over(place, node, incarnation))
+        self._replace(diagram, place, claims.taken_over(place, node, incarnation))
 
     def begin_anew(self, diagram: str, place: P, node: str) -> P | None:
         """Both copies are lost: the next life begins on this node. None if it is no longer so."""
         then = claims.begun_anew(place, node)
-        return then if self._change(diagram, place, then) else None
+        return then if self._replace(diagram, place, then) else None
 
     def back_up(self, diagram: str, place: P, node: str | None) -> P | None:
         """Which node stands by from now on. None if the place has changed meanwhile."""
         then = claims.alone(place) if node is None else replace(place, backup=node, was=None)
-        return then if self._change(diagram, place, then) else None
+        return then if self._replace(diagram, place, then) else None
 
-    def _change(self, diagram: str, place: Place, then: Place) -> bool:
+    def _replace(self, diagram: str, place: Place, then: Place) -> bool:
         """Compare and set: only if node, backup and incarnation are as the caller thinks."""
-        unit, entry = (place.unit, "") if isinstance(place, UnitPlace) else ("", place.input)
+        return self._change(diagram, place.unit, place.input, lambda now: then if _core(now) == _core(place) else None)
+
+    def _change(self, diagram: str, unit: str, entry: str, change: Callable[[Any], Place | None]) -> bool:
+        """Change one unit or entry point, in one transaction; false if it is not there, or `change` gives nothing."""
         with self._writing() as db:
-            now = self._place(db, diagram, unit, entry)
-            same = now is not None and _core(now) == _core(place)
-            if same:
-                self._put(db, diagram, then)
-            return same
-
-    def _place(self, db: sqlite3.Connection, diagram: str, unit: str, entry: str) -> Place | None:
-        db.row_factory = sqlite3.Row
-        if unit:
-            row = db.execute("SELECT * FROM units WHERE diagram = ? AND unit = ?", (diagram, unit)).fetchone()
-            return None if row is None else rows.unit_of(row)
-        row = db.execute("SELECT * FROM entries WHERE diagram = ? AND input = ?", (diagram, entry)).fetchone()
-        return None if row is None else rows.entry_of(row)
-
-    def _put(self, db: sqlite3.Connection, diagram: str, then: Place) -> None:
-        """Another process may have been told other addresses than the last one was: it is told anew."""
-        before = self._place(db, diagram, *((then.unit, "") if isinstance(then, UnitPlace) else ("", then.input)))
-        rows.update(db, diagram, then)
-        if isinstance(then, UnitPlace) and before is not None and before.node != then.node:
-            db.execute("DELETE FROM told WHERE diagram = ? AND unit = ?", (diagram, then.unit))
+            layout = _read(db, diagram)
+            now = None if layout is None else layout.part(unit, entry)
+            if layout is None or now is None or (then := change(now)) is None:
+                return False
+            _put(db, layout, now, then)
+            return True
 
     # -- nodes
 
@@ -245,8 +235,7 @@ class Catalog:
     def saw(self, node: KnownNode) -> None:
         """A node has come, or was last seen now."""
         with self._writing() as db:
-            row = (node.name, node.incarnation, node.address, node.http, node.host, node.pid, node.seen)
-            db.execute("INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+            db.execute("INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?)", astuple(node))
 
     def forget(self, name: str) -> None:
         """A node was told to go."""
@@ -256,7 +245,6 @@ class Catalog:
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
         with self._guard, _disk(self.path):
-            self._db.row_factory = sqlite3.Row
             yield self._db
 
     @contextlib.contextmanager
@@ -269,6 +257,24 @@ class Catalog:
                 self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
+
+
+def _read(db: sqlite3.Connection, name: str) -> Layout | None:
+    found = db.execute("SELECT layout FROM diagrams WHERE name = ?", (name,)).fetchone()
+    return None if found is None else LAYOUT.validate_json(found[0])
+
+
+def _write(db: sqlite3.Connection, layout: Layout) -> None:
+    text = LAYOUT.dump_json(layout).decode()
+    change = "INSERT INTO diagrams VALUES (?, ?) ON CONFLICT DO UPDATE SET layout = excluded.layout"
+    db.execute(change, (layout.name, text))
+
+
+def _put(db: sqlite3.Connection, layout: Layout, before: Place, then: Place) -> None:
+    """Write a place as it is now. On another node it may have been told other addresses: it is told all of them."""
+    _write(db, layout.with_part(then))
+    if before.node != then.node:
+        db.execute("DELETE FROM told WHERE diagram = ? AND unit = ?", (layout.name, then.unit))
 
 
 def _core(place: Place) -> tuple[str, str | None, int, int]:
@@ -306,9 +312,9 @@ def _disk(path: Path) -> Iterator[None]:
         raise CatalogError(
             f"cannot use catalog {path}: {error}", hint="is there room, and the right to write?"
         ) from None
-    except sqlite3.DatabaseError as error:
-        hint = "restore it from a copy, or give another file"
-        raise CatalogError(f"catalog {path} is damaged or no catalog: {error}", hint=hint) from None
+    except (sqlite3.DatabaseError, ValidationError) as error:
+        said, hint = str(error).splitlines()[0], "restore it from a copy, or give another file"
+        raise CatalogError(f"catalog {path} is damaged or no catalog: {said}", hint=hint) from None
     except OSError as error:
         raise CatalogError(
             f"cannot use catalog {path}: {error.strerror}", hint="check the folder and its rights"

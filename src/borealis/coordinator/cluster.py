@@ -111,6 +111,15 @@ class Cluster:
         """Tell a living node to do something, and wait until it has."""
         self.ask(node, action, message, Done)
 
+    def try_order(self, node: str, action: str, message: Message) -> bool:
+        """The same, of what can wait: a node that cannot be told now comes to it when it is back (see reconcile)."""
+        try:
+            self.order(node, action, message)
+        except BorealisError as error:
+            log.warning("node %s could not be told: %s %s: %s", node, action, message, error)
+            return False
+        return True
+
     def ask(self, node: str, action: str, message: Message, answer: type[M]) -> M:
         """Ask a living node for something."""
         return self.nodes.act(self.living(node).status.address, action, message, answer)
@@ -121,12 +130,11 @@ class Cluster:
             self.members.forget(name)
         self.catalog.forget(name)
 
-    def settle(self, node: str) -> None:
+    def settle(self, node: str, *diagrams: str) -> None:
         """Tell a node which diagrams ended while it was not there, before it gets anything new."""
-        for owed, diagram in sorted(self.catalog.owed()):
-            if owed == node:
-                self.order(node, "undeploy", DiagramName(diagram=diagram))
-                self.catalog.settled(node, diagram)
+        for diagram in diagrams or sorted(diagram for owed, diagram in self.catalog.owed() if owed == node):
+            self.order(node, "undeploy", DiagramName(diagram=diagram))
+            self.catalog.settled(node, diagram)
 
     # -- diagrams
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from borealis.coordinator.http_errors import AbsentError
 from borealis.coordinator.layout import Mirroring, Shield, UnitPlace
@@ -16,34 +15,34 @@ from borealis.ha.classes import classify
 from borealis.ha.offers import refuse
 
 US_PER_MS = 1000
+DETAILS = ("guarantee", "interval", "ping", "misses", "without_backup")  # of a protection, beside its approach
 
 
 def protections(spec: Spec, pieces: Sequence[Piece], demand: Deployment) -> dict[str, Protection | None]:
     """That of each unit. A combination that cannot be given is refused with the reason."""
     found: dict[str, Protection | None] = {}
     for piece in pieces:
-        protection = demanded(protection_of(spec, piece.boxes), demand)
+        protection = protection_of(spec, piece.boxes)
+        if protection is not None or demand.ha is not None:
+            said = {name: getattr(demand, name) for name in DETAILS}
+            protection = chosen(protection, demand.ha, **said)
         if protection is not None:
             refuse(protection, classify(spec, piece))
             protection = None if protection.ha == "none" else protection
         found[piece.name] = protection
-    if not any(found.values()):
-        _refuse_idle(demand)
+    idle = next((name for name in (*DETAILS, "backup") if getattr(demand, name)), None)
+    if idle is not None and not any(found.values()):
+        raise DiagramError(
+            f"a {idle.replace('_', ' ')} is asked for, but nothing is protected",
+            hint="say how: --ha passive (or active, upstream-backup, amnesia), or protection: in the diagram",
+        )
     return found
-
-
-def demanded(written: Protection | None, demand: Deployment) -> Protection | None:
-    """What the file says of a unit, with what is demanded of all units over it."""
-    if demand.ha is None and written is None:
-        return None
-    names = ("interval", "ping", "misses", "without_backup")
-    return chosen(written, demand.ha, demand.guarantee, **{name: getattr(demand, name) for name in names})
 
 
 def shield(protection: Protection) -> Shield:
     """In the units of the wire."""
     return Shield(
-        protection.ha,  # type: ignore[arg-type]
+        protection.ha,
         protection.guarantee,  # type: ignore[arg-type]
         protection.interval_us / US_PER_MS,
         protection.ping_us / US_PER_MS,
@@ -70,24 +69,3 @@ def refuse_lonely(units: Sequence[UnitPlace], protected: Mapping[str, Protection
                 f"unit '{unit.unit}' shall have a backup ({protection.ha}), and {there} alive",
                 hint="start another node, or take it without for now: --without-backup degrade",
             )
-
-
-def _refuse_idle(demand: Deployment) -> None:
-    """Say so where something was demanded of a protection that is not there."""
-    idle = _given(
-        guarantee=demand.guarantee,
-        interval=demand.interval,
-        ping=demand.ping,
-        misses=demand.misses,
-        without_backup=demand.without_backup,
-    )
-    if idle or demand.backup:
-        what = next(iter(idle), "backup")
-        raise DiagramError(
-            f"a {what.replace('_', ' ')} is asked for, but nothing is protected",
-            hint="say how: --ha passive (or active, upstream-backup, amnesia), or protection: in the diagram",
-        )
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -30,11 +29,11 @@ from borealis.diagram.cut import Piece, cut, even_cuts
 from borealis.diagram.deployment import Deployment
 from borealis.diagram.protection import Protection
 from borealis.diagram.spec import ERRORS_DDL, Spec
-from borealis.errors import BorealisError, DiagramError, WireError, brief
+from borealis.errors import DiagramError, WireError, brief
 from borealis.ha import behind
 from borealis.wire.messages import NAME_RULE, Checked, CheckOrder, DiagramName, is_name
 
-log = logging.getLogger("borealis.coordinator")
+ROLES: tuple[Role, ...] = ("backup", "primary")  # in this order: whoever is told of a partner finds it there
 
 
 def deploy(cluster: Cluster, wish: Deployment) -> Layout:
@@ -82,12 +81,11 @@ def _refuse_if_there(cluster: Cluster, name: str) -> None:
         raise there_already(name)
     if name in cluster.catalog.past():  # what old heartbeats tell of it will be gone
         return
-    for member in cluster.members.alive():
-        if name in member.diagrams():
-            raise TakenError(
-                f"node '{member.name}' runs a diagram '{name}' that is not in this catalog",
-                hint=f"end it first (borealis undeploy {name}), or give this one another name",
-            )
+    for node in sorted(_with_parts_of(cluster, name)):
+        raise TakenError(
+            f"node '{node}' runs a diagram '{name}' that is not in this catalog",
+            hint=f"end it first (borealis undeploy {name}), or give this one another name",
+        )
 
 
 def _placed(cluster: Cluster, spec: Spec, pieces: Sequence[Piece], wish: Deployment) -> Layout:
@@ -152,9 +150,10 @@ def _types(cluster: Cluster, yaml: str) -> dict[str, str]:
 def _start(cluster: Cluster, layout: Layout) -> None:
     begun: set[str] = set()  # nodes that have, or may have, parts of it
     try:
-        _each_node(layout, lambda node: cluster.settle(node))
-        for role, places in _rounds(layout):
-            _each_node(layout, partial(_start_places, cluster, layout, role, places, begun))
+        _each_node(layout, cluster.settle)
+        for places in (layout.entries, layout.units):
+            for role in ROLES:
+                _each_node(layout, partial(_start_places, cluster, layout, role, places, begun))
     except BaseException:
         untold = _take_back(cluster, layout.name, begun)
         cluster.catalog.remove(layout.name, untold)
@@ -168,32 +167,18 @@ def _each_node(layout: Layout, work: Callable[[str], None]) -> None:
         raise errors[0]
 
 
-def _rounds(layout: Layout) -> list[tuple[Role, Sequence[Place]]]:
-    """What is started when: whoever is told of a partner finds it there."""
-    return [
-        ("backup", layout.entries),
-        ("primary", layout.entries),
-        ("backup", layout.units),
-        ("primary", layout.units),
-    ]
-
-
 def _start_places(
     cluster: Cluster, layout: Layout, role: Role, places: Sequence[Place], begun: set[str], node: str
 ) -> None:
+    """What a node has to start of these. One that refuses has begun nothing; one that falls silent may have."""
     for one in places:
         if node == (one.node if role == "primary" else one.backup):
-            _begin(begun, node, partial(order_place, cluster, layout, one, role))
-
-
-def _begin(begun: set[str], node: str, order: Callable[[], None]) -> None:
-    """A node that refuses has begun nothing; one that falls silent may have."""
-    try:
-        order()
-    except WireError:
-        begun.add(node)
-        raise
-    begun.add(node)
+            try:
+                order_place(cluster, layout, one, role)
+            except WireError:
+                begun.add(node)
+                raise
+            begun.add(node)
 
 
 def order_place(cluster: Cluster, layout: Layout, one: Place, role: Role = "primary") -> None:
@@ -214,10 +199,7 @@ def _take_back(cluster: Cluster, diagram: str, nodes: Iterable[str]) -> set[str]
     untold: set[str] = set()
 
     def tell(node: str) -> None:
-        try:
-            cluster.order(node, "undeploy", DiagramName(diagram=diagram))
-        except BorealisError as error:
-            log.warning("node %s could not be told to undeploy %s: %s", node, diagram, error)
+        if not cluster.try_order(node, "undeploy", DiagramName(diagram=diagram)):
             untold.add(node)
 
     side_by_side([partial(tell, node) for node in sorted(nodes)])
@@ -253,12 +235,6 @@ def finish(cluster: Cluster, name: str) -> set[str]:
     untold = _take_back(cluster, name, layout.nodes() | _with_parts_of(cluster, name))
     cluster.catalog.remove(name, untold)
     return untold
-
-
-def settle(cluster: Cluster, node: str, name: str) -> None:
-    """Tell a node that a diagram is no more."""
-    cluster.order(node, "undeploy", DiagramName(diagram=name))
-    cluster.catalog.settled(node, name)
 
 
 def _with_parts_of(cluster: Cluster, name: str) -> set[str]:

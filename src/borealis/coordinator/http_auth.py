@@ -29,7 +29,6 @@ class Guard:
         self._hosts = set(hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
         if scope["type"] == "http":
             try:
                 self._check(scope)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
 
+from borealis.diagram.protection import Approach, Guarantee
 from borealis.diagram.spec import LATE
 from borealis.ha.effects import active_reader
 
 State = Literal["deploying", "running", "undeploying"]
-Approach = Literal["amnesia", "passive", "active", "upstream-backup"]
-Guarantee = Literal["gap", "no-loss", "precise"]
 Mirroring = Literal["amnesia", "mirror"]
 
 
@@ -31,6 +30,7 @@ class Shield:
 class UnitPlace:
     """A unit and the node it shall run on; `moving_to` is set while it is under way to another."""
 
+    input: ClassVar[str] = ""  # it is no entry point
     unit: str
     boxes: tuple[str, ...]
     reads: tuple[str, ...]
@@ -53,6 +53,9 @@ class UnitPlace:
 class EntryPlace:
     """An input, the node that is its entry point, and the peer that holds what is not acknowledged yet."""
 
+    unit: ClassVar[str] = ""  # it is none, reads nothing from other nodes, and never moves
+    reads: ClassVar[tuple[str, ...]] = ()
+    moving_to: ClassVar[None] = None
     input: str
     node: str
     approach: Mirroring | None = None  # None: nothing in the diagram is protected
@@ -65,6 +68,11 @@ class EntryPlace:
     def protected(self) -> bool:
         """Whether it shall have a peer."""
         return self.approach is not None
+
+    @property
+    def gives(self) -> tuple[str, ...]:
+        """The arrows it serves."""
+        return self.input, self.input + LATE
 
 
 Place = UnitPlace | EntryPlace
@@ -95,14 +103,23 @@ class Layout:
         """The entry point of that input, if there is one."""
         return next((e for e in self.entries if e.input == name), None)
 
+    def part(self, unit: str, entry: str) -> Place | None:
+        """A unit or an entry point by its name; the other name is empty."""
+        return self.unit(unit) if unit else self.entry(entry)
+
+    def with_part(self, part: Place) -> Layout:
+        """The same, with this unit or entry point in the place of the one of its name."""
+        if isinstance(part, UnitPlace):
+            return replace(self, units=tuple(part if u.unit == part.unit else u for u in self.units))
+        return replace(self, entries=tuple(part if e.input == part.input else e for e in self.entries))
+
     def parts(self) -> list[Place]:
         """All that runs somewhere, entry points first."""
         return [*self.entries, *self.units]
 
     def servers(self) -> dict[str, Place]:
         """Each arrow that can be subscribed to, and who serves it."""
-        inputs: dict[str, Place] = {e.input + late: e for e in self.entries for late in ("", LATE)}
-        return inputs | {arrow: u for u in self.units for arrow in u.gives}
+        return {arrow: part for part in self.parts() for arrow in part.gives}
 
     def served(self) -> dict[str, str]:
         """Each arrow that can be subscribed to, and the node that serves it."""
@@ -114,10 +131,7 @@ class Layout:
 
     def nodes(self) -> set[str]:
         """Every node that has a part of it, or shall get one."""
-        places: set[str | None] = {u.moving_to for u in self.units}
-        for place in self.parts():
-            places |= {place.node, place.backup}
-        return {node for node in places if node is not None}
+        return {node for p in self.parts() for node in (p.node, p.backup, p.moving_to) if node is not None}
 
     def epoch_of(self, place: Place) -> str | None:
         """That of its streams; None where nothing is promised, and each start begins a new one."""
@@ -127,8 +141,13 @@ class Layout:
         """How an entry point is watched: as the first protected unit that reads it, or else any, is."""
         if entry.approach is None:
             return None
-        reading = [u for u in self.units if {entry.input, entry.input + LATE} & set(u.reads)]
+        reading = [u for u in self.units if set(entry.gives) & set(u.reads)]
         return next((u.protection for u in (*reading, *self.units) if u.protection is not None), None)
+
+
+def called(diagram: str, unit: str, entry: str) -> str:
+    """A unit or an entry point as people read it."""
+    return f"unit {diagram}.{unit}" if unit else f"entry point {diagram}/{entry}"
 
 
 def stream_name(diagram: str, arrow: str) -> str:

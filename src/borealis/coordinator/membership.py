@@ -28,7 +28,6 @@ class Member:
 
     @property
     def name(self) -> str:
-        """Its name."""
         return self.status.node
 
     def unit(self, diagram: str, unit: str) -> UnitStatus | None:
@@ -104,6 +103,11 @@ class Membership:
         member = self._members.get(name)
         return None if member is None else self._clock.now() - member.at
 
+    def silence(self, name: str) -> str:
+        """The same in words."""
+        seconds = self.silent_for(name)
+        return "has not come back yet" if seconds is None else f"has been silent for {seconds:.0f} s"
+
     def member(self, name: str) -> Member | None:
         """What is known of a node, alive or not."""
         return self._members.get(name)
@@ -124,9 +128,7 @@ class Membership:
             return member
         if member is None and name not in known:
             raise no_node(name, [m.name for m in self.alive()])
-        silence = self.silent_for(name)
-        said = "has not come back yet" if silence is None else f"has been silent for {silence:.0f} s"
-        raise AbsentError(f"node '{name}' {said}", hint="start it again, or choose another")
+        raise AbsentError(f"node '{name}' {self.silence(name)}", hint="start it again, or choose another")
 
     def died(self, name: str, incarnation: str) -> None:
         """Someone knows better than the heartbeats: this process is gone."""

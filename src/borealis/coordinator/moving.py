@@ -14,6 +14,8 @@ If the target fails, the source is told to go on. Only a target that says it run
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from borealis.coordinator import protecting
 from borealis.coordinator.cluster import Cluster
@@ -64,14 +66,27 @@ def move(cluster: Cluster, name: str, node: str, diagram: str | None = None) -> 
         try:
             cluster.order(node, "start", order)
         except BorealisError as error:
-            if not _arrived(cluster, layout.name, unit.unit, node):
+            if not _has(cluster, layout.name, unit.unit, node):
                 _go_on(cluster, layout.name, unit, node)
                 raise type(error)(
                     f"unit '{unit.unit}' stays on '{unit.node}': {error.message}", hint=error.hint
                 ) from error
         arrived(cluster, layout, unit, target.name)
-        _protect_again(cluster, layout.name, unit.unit)
+        layout = cluster.layout(layout.name)
+        now = layout.unit(unit.unit)
+        if now is not None and now.protected:
+            with _for_later(f"unit {layout.name}.{now.unit} has no backup yet"):
+                protecting.protect(cluster, layout, now)
     return cluster.layout(layout.name)
+
+
+@contextmanager
+def _for_later(what: str) -> Iterator[None]:
+    """What fails now, reconcile does later."""
+    try:
+        yield
+    except BorealisError as error:
+        log.warning("%s: %s", what, error)
 
 
 def arrived(cluster: Cluster, layout: Layout, unit: UnitPlace, node: str) -> None:
@@ -81,11 +96,9 @@ def arrived(cluster: Cluster, layout: Layout, unit: UnitPlace, node: str) -> Non
     layout = cluster.layout(layout.name)
     cluster.catalog.tell(layout.name, unit.unit, feeds(layout, unit, cluster.address))
     for arrow in unit.gives:
-        for reader in layout.readers(arrow):
-            try:
+        for reader in layout.readers(arrow):  # the queue that they read from sends them on, too
+            with _for_later(f"unit {layout.name}.{reader.unit} was not told where {arrow} is"):
                 reroute(cluster, layout, reader, arrow)
-            except BorealisError as error:  # the queue they read from sends them on; and reconcile tells them again
-                log.warning("unit %s.%s was not told where %s is: %s", layout.name, reader.unit, arrow, error)
 
 
 def reroute(cluster: Cluster, layout: Layout, reader: UnitPlace, arrow: str) -> None:
@@ -100,19 +113,7 @@ def reroute(cluster: Cluster, layout: Layout, reader: UnitPlace, arrow: str) -> 
     cluster.catalog.tell(layout.name, reader.unit, {arrow: address})
 
 
-def _protect_again(cluster: Cluster, diagram: str, name: str) -> None:
-    """As soon as can be; what fails now, reconcile does later."""
-    layout = cluster.layout(diagram)
-    unit = layout.unit(name)
-    if unit is None or not unit.protected:
-        return
-    try:
-        protecting.protect(cluster, layout, unit)
-    except BorealisError as error:
-        log.warning("unit %s.%s has no backup yet: %s", diagram, name, error)
-
-
-def _arrived(cluster: Cluster, diagram: str, unit: str, node: str) -> bool:
+def _has(cluster: Cluster, diagram: str, unit: str, node: str) -> bool:
     """Whether the target has the unit after all, though its answer did not reach us."""
     try:
         status = cluster.ask(node, "status", Ping(), NodeStatus)
@@ -121,28 +122,17 @@ def _arrived(cluster: Cluster, diagram: str, unit: str, node: str) -> bool:
     return any(u.diagram == diagram and u.unit == unit and u.state in ("running", "ended") for u in status.units)
 
 
-def stayed(cluster: Cluster, layout: Layout, name: str) -> None:
+def stayed(cluster: Cluster, layout: Layout, unit: UnitPlace) -> None:
     """A move that nobody saw to its end did not happen: if the source has the unit still, it goes on there."""
-    unit = layout.unit(name)
-    if unit is None:
-        return
-    member = cluster.living(unit.node)
-    status = member.unit(layout.name, name)
+    status = cluster.living(unit.node).unit(layout.name, unit.unit)
     if status is not None and status.state == "frozen":
-        cluster.order(unit.node, "thaw", UnitName(diagram=layout.name, unit=name))
-    cluster.catalog.moving(layout.name, name, None)
+        cluster.order(unit.node, "thaw", UnitName(diagram=layout.name, unit=unit.unit))
+    cluster.catalog.moving(layout.name, unit.unit, None)
 
 
 def _go_on(cluster: Cluster, diagram: str, unit: UnitPlace, target: str) -> None:
     """The target failed: it lets go of what it has, and the source goes on. What cannot be told now is told later."""
     name = UnitName(diagram=diagram, unit=unit.unit)
-    try:
-        cluster.order(target, "drop", name)
-    except BorealisError as error:
-        log.info("unit %s.%s was not there to be dropped on %s: %s", diagram, unit.unit, target, error)
-    try:
-        cluster.order(unit.node, "thaw", name)
-    except BorealisError as error:
-        log.warning("unit %s.%s was not thawed on %s: %s", diagram, unit.unit, unit.node, error)
-        return
-    cluster.catalog.moving(diagram, unit.unit, None)
+    cluster.try_order(target, "drop", name)
+    if cluster.try_order(unit.node, "thaw", name):
+        cluster.catalog.moving(diagram, unit.unit, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from borealis.client.coordinator import Location
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.http_errors import FIRST, AmbiguousError, UnservedError
 from borealis.coordinator.layout import Layout, stream_name
@@ -24,7 +25,6 @@ class Found:
 
     @property
     def stream(self) -> str:
-        """Its full name."""
         return stream_name(self.diagram, self.arrow)
 
 
@@ -90,31 +90,16 @@ def _nothing(name: str) -> BorealisError:
     return StreamError(f"there is no stream '{name}': no diagram is deployed", hint=FIRST)
 
 
-@dataclass(frozen=True)
-class Location:
-    """Where to go for a stream."""
-
-    stream: str
-    address: str
-    entry: bool
-    node: str
-    fallback: str | None = None  # where it goes on if that node dies
-    incarnation: int = 0
-
-
 def locate(cluster: Cluster, name: str) -> Location:
     """Where a stream is served now; if its node is silent, where it will be when the backup has taken over."""
     found = find(cluster.catalog.layouts(), name)
-    address, fallback = _living(cluster, found.node), _living(cluster, found.backup)
+    node, address, fallback = found.node, _living(cluster, found.node), _living(cluster, found.backup)
     if address is None and fallback is not None and found.backup is not None:
-        return Location(found.stream, fallback, found.entry, found.backup, None, found.incarnation)
+        node, address, fallback = found.backup, fallback, None
     if address is None:
-        silence = cluster.members.silent_for(found.node)
-        said = "has not come back yet" if silence is None else f"has been silent for {silence:.0f} s"
-        raise UnservedError(
-            f"stream '{found.stream}' is on node '{found.node}', which {said}", hint="wait for it, or start it"
-        )
-    return Location(found.stream, address, found.entry, found.node, fallback, found.incarnation)
+        silence = cluster.members.silence(node)
+        raise UnservedError(f"stream '{found.stream}' is on node '{node}', which {silence}", hint="wait, or start it")
+    return Location(found.stream, address, found.entry, fallback, node, found.incarnation)
 
 
 def _living(cluster: Cluster, node: str | None) -> str | None:

@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Protocol, TypeVar
-
-import pyarrow as pa
+from typing import Protocol, TypeVar
 
 from borealis.errors import WireError
 from borealis.message import Message
+from borealis.wire.auth import Security
 from borealis.wire.client import Peer
-from borealis.wire.messages import BatchHead, Publish, Receipt
 
 M = TypeVar("M", bound=Message)
 ORDER_SECONDS = 30.0
 PATIENCE_SECONDS = {"ping": 2.0, "status": 5.0, "check": 150.0, "entry": 150.0, "start": 170.0}  # Spark may be starting
-
-
-class Publication(Protocol):
-    """A way into an entry point, in which batches are numbered."""
-
-    @property
-    def known(self) -> Receipt:
-        """Where the entry point stood with this publisher when this began."""
-        ...
-
-    def send(self, batch: pa.RecordBatch, head: BatchHead) -> None: ...
-
-    def wait(self, number: int, within: float | None = None) -> Receipt:
-        """Wait until all batches up to this number are taken over."""
-        ...
-
-    def close(self, within: float | None = None) -> Receipt: ...
 
 
 class Nodes(Protocol):
@@ -39,11 +20,13 @@ class Nodes(Protocol):
 
     def act(self, address: str, action: str, message: Message, answer: type[M]) -> M: ...
 
+    def peer(self, address: str) -> Peer:
+        """The connection that is shared."""
+        ...
+
     def connect(self, address: str) -> Peer:
         """A connection of one's own."""
         ...
-
-    def publish(self, address: str, descriptor: Publish, schema: pa.Schema) -> Publication: ...
 
     def close(self) -> None: ...
 
@@ -51,44 +34,32 @@ class Nodes(Protocol):
 class WireNodes:
     """Real nodes. One connection to each address, made when first needed and made anew after it broke."""
 
-    def __init__(self, security: Any = None) -> None:
+    def __init__(self, security: Security | None = None) -> None:
         self._security = security
-        self._peers: dict[str, Any] = {}
+        self._peers: dict[str, Peer] = {}
         self._guard = threading.Lock()
 
     def act(self, address: str, action: str, message: Message, answer: type[M]) -> M:
-        """One order and its answer."""
-        peer = self._peer(address)
+        peer = self.peer(address)
         try:
-            done: M = peer.act(action, message, answer, within=PATIENCE_SECONDS.get(action, ORDER_SECONDS))
-            return done
+            return peer.act(action, message, answer, within=PATIENCE_SECONDS.get(action, ORDER_SECONDS))
         except WireError:
-            self._forget(address, peer)
+            with self._guard:
+                if self._peers.get(address) is peer:
+                    del self._peers[address]
             raise
 
     def connect(self, address: str) -> Peer:
-        """A connection of one's own."""
         return Peer(address, self._security)
 
-    def publish(self, address: str, descriptor: Publish, schema: pa.Schema) -> Publication:
-        """A way into an entry point."""
-        publication: Publication = self._peer(address).publish(descriptor, schema)
-        return publication
-
     def close(self) -> None:
-        """Hang up everywhere."""
         with self._guard:
             peers, self._peers = list(self._peers.values()), {}
         for peer in peers:
             peer.close()
 
-    def _peer(self, address: str) -> Any:
+    def peer(self, address: str) -> Peer:
         with self._guard:
             if address not in self._peers:
                 self._peers[address] = Peer(address, self._security)
             return self._peers[address]
-
-    def _forget(self, address: str, peer: Any) -> None:
-        with self._guard:
-            if self._peers.get(address) is peer:
-                del self._peers[address]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from borealis.coordinator.layout import EntryPlace, Layout, Place, Shield, UnitPlace, reader_names, stream_name
 from borealis.diagram.spec import LATE
@@ -49,30 +49,21 @@ def unit_order(
 
 def protect_order(layout: Layout, place: Place, address: Address) -> Protect:
     """Know who stands on the other side now; nobody, if there is no backup."""
-    partner = None if place.backup is None else address(place.backup)
-    return Protect(
-        diagram=layout.name,
-        unit=place.unit if isinstance(place, UnitPlace) else "",
-        input=place.input if isinstance(place, EntryPlace) else "",
-        partner=partner or "",
-        partner_node=(place.backup or "") if partner else "",
-        incarnation=place.incarnation,
-    )
+    partner, incarnation = _partner(place.backup, address), place.incarnation
+    return Protect(diagram=layout.name, unit=place.unit, input=place.input, incarnation=incarnation, **partner)
 
 
 def feeds(layout: Layout, unit: UnitPlace, address: Address) -> dict[str, str]:
     """For each arrow the unit reads the address that serves it, as far as that is known."""
     served = layout.served()
-    found = {arrow: address(served[arrow]) for arrow in unit.reads}
-    return {arrow: at for arrow, at in found.items() if at is not None}
+    return {arrow: at for arrow in unit.reads if (at := address(served[arrow])) is not None}
 
 
 def fallbacks(layout: Layout, unit: UnitPlace, address: Address) -> dict[str, str]:
     """For each arrow the unit reads the address of the backup of whoever serves it, if there is one."""
     servers = layout.servers()
-    backups = {arrow: servers[arrow].backup for arrow in unit.reads}
-    found = {arrow: address(node) for arrow, node in backups.items() if node is not None}
-    return {arrow: at for arrow, at in found.items() if at is not None}
+    backups = [(arrow, node) for arrow in unit.reads if (node := servers[arrow].backup) is not None]
+    return {arrow: at for arrow, node in backups if (at := address(node)) is not None}
 
 
 def _entry_guard(layout: Layout, entry: EntryPlace, address: Address, role: Role) -> Guard | None:
@@ -87,20 +78,14 @@ def _entry_guard(layout: Layout, entry: EntryPlace, address: Address, role: Role
 
 
 def _guard(shield: Shield, place: Place, address: Address, role: Role) -> Guard:
-    other = place.backup if role == "primary" else place.node
-    partner = None if other is None else address(other)
-    return Guard(
-        approach=shield.approach,
-        guarantee=shield.guarantee,
-        role=role,
-        partner=partner or "",
-        partner_node=(other or "") if partner else "",
-        incarnation=place.incarnation,
-        interval_ms=shield.interval_ms,
-        ping_ms=shield.ping_ms,
-        misses=shield.misses,
-        patience_ms=shield.patience_ms,
-    )
+    partner = _partner(place.backup if role == "primary" else place.node, address)
+    return Guard(role=role, incarnation=place.incarnation, **partner, **vars(shield))
+
+
+def _partner(node: str | None, address: Address) -> dict[str, Any]:
+    """The node on the other side, if there is one and its address is known."""
+    at = None if node is None else address(node)
+    return {"partner": at, "partner_node": node} if at else {"partner": "", "partner_node": ""}
 
 
 def _readers(layout: Layout, arrow: str) -> list[str]:

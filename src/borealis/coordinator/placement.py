@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -53,18 +54,17 @@ def place(
     units = dict(given)
     for piece in pieces:
         if piece.name not in units:
-            units[piece.name] = _idlest(nodes.values(), units)
+            units[piece.name] = idlest(nodes.values(), Counter(units.values()))
     entries: dict[str, str] = {}
     for name in inputs:
         first = next((p.name for p in pieces if name in (origin(arrow) for arrow in p.reads)), None)
-        entries[name] = places.get(name) or (units[first] if first else _idlest(nodes.values(), units))
+        entries[name] = places.get(name) or (units[first] if first else idlest(nodes.values(), Counter(units.values())))
     return Placement({piece.name: units[piece.name] for piece in pieces}, entries)
 
 
-def _idlest(nodes: Iterable[Load], units: Mapping[str, str]) -> str:
+def idlest(nodes: Iterable[Load], given: Mapping[str, float]) -> str:
     """The node with the fewest units for its cores; among equals the one whose trains take least."""
-    given = list(units.values())
-    return min(nodes, key=lambda n: rank(n, given.count(n.name))).name
+    return min(nodes, key=lambda n: rank(n, given.get(n.name, 0))).name
 
 
 def rank(node: Load, given: float = 0) -> tuple[bool, Fraction, float, str]:

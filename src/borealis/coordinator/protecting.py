@@ -1,6 +1,6 @@
 """Giving units and entry points the backups they were promised, and starting anew what both have lost.
 
-1. The catalog says which node stands by. Whoever finds that and no standby there orders it again (see standbys).
+1. The catalog says which node stands by. Whoever finds that and no standby there orders it again (see drift).
 2. The standby is ordered; it answers when it is warm.
 3. The primary is told who stands by, and brings it up to date.
 """
@@ -14,13 +14,13 @@ from functools import partial
 from borealis.coordinator.backups import candidates
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.deployment import loads, order_place
+from borealis.coordinator.drift import copies_of
 from borealis.coordinator.http_errors import AbsentError
-from borealis.coordinator.layout import EntryPlace, Layout, Place, UnitPlace, stream_name
+from borealis.coordinator.layout import EntryPlace, Layout, Place, UnitPlace, called, stream_name
 from borealis.coordinator.orders import protect_order
 from borealis.coordinator.placement import Load
-from borealis.coordinator.standbys import entry_copies, unit_copies
 from borealis.coordinator.threads import spawn
-from borealis.diagram.spec import LATE, Spec
+from borealis.diagram.spec import Spec
 from borealis.errors import BorealisError
 from borealis.wire.messages import Claim, Claimed, EntryName, Ping, Pong, Reroute, UnitName
 
@@ -37,7 +37,7 @@ def protect(cluster: Cluster, layout: Layout, place: Place) -> None:
     _clear(cluster, layout, now, node)
     order_place(cluster, layout, now, "backup")
     cluster.order(now.node, "protect", protect_order(layout, now, cluster.address))
-    log.info("%s is protected by %s again", called(layout, now), node)
+    log.info("%s is protected by %s again", called(layout.name, now.unit, now.input), node)
 
 
 def unprotect(cluster: Cluster, layout: Layout, place: UnitPlace) -> UnitPlace:
@@ -50,28 +50,25 @@ def unprotect(cluster: Cluster, layout: Layout, place: UnitPlace) -> UnitPlace:
         raise AbsentError(
             f"unit '{place.unit}' was taken over at this moment", hint="look at the status, then try again"
         )
-    try:
-        drop(cluster, layout, place, backup)
-    except BorealisError as error:  # it is not there; if it is yet, it claims in vain
-        log.warning("the standby of %s was not dropped on %s: %s", called(layout, place), backup, error)
+    # one that cannot be told claims in vain
+    cluster.try_order(backup, "drop", UnitName(diagram=layout.name, unit=place.unit))
     cluster.order(now.node, "protect", protect_order(layout, now, cluster.address))
     return now
 
 
 def begin_anew(cluster: Cluster, layout: Layout, place: Place) -> None:
     """Both copies are lost: begin from nothing, under a new epoch, where it was or where there is least to do."""
-    able = _able(cluster)
-    if isinstance(place, EntryPlace) and _is_durable(layout, place) and place.node not in {n.name for n in able}:
-        raise AbsentError(f"{called(layout, place)} has its log on '{place.node}', which is not there", hint="start it")
-    names = [place.node, *([place.backup] if place.backup else [])]
-    chosen = next((name for name in names if name in {n.name for n in able}), None)
-    other = chosen or next(iter(candidates(place, able)), None)
+    able, what = _able(cluster), called(layout.name, place.unit, place.input)
+    names = {node.name for node in able}
+    if isinstance(place, EntryPlace) and _is_durable(layout, place) and place.node not in names:
+        raise AbsentError(f"{what} has its log on '{place.node}', which is not there", hint="start it")
+    other = next((name for name in (place.node, place.backup, *candidates(place, able)) if name in names), None)
     if other is None:
-        raise AbsentError(f"no node is there for {called(layout, place)}", hint="start one")
+        raise AbsentError(f"no node is there for {what}", hint="start one")
     now = cluster.catalog.begin_anew(layout.name, place, other)
     if now is None:
         return
-    log.warning("%s begins from nothing on %s: both copies are lost", called(layout, now), other)
+    log.warning("%s begins from nothing on %s: both copies are lost", what, other)
     cluster.settle(other)
     _clear(cluster, layout, now, other)
     order_place(cluster, layout, now)
@@ -96,45 +93,26 @@ def _tell_readers(cluster: Cluster, diagram: str, place: Place) -> None:
     layout, address = cluster.catalog.layout(diagram), cluster.address(place.node)
     if layout is None or address is None:
         return
-    arrows = place.gives if isinstance(place, UnitPlace) else (place.input, place.input + LATE)
-    for arrow in arrows:
+    for arrow in place.gives:
         order = Reroute(stream=stream_name(diagram, arrow), address=address, incarnation=place.incarnation)
         for node in {n for reader in layout.readers(arrow) for n in (reader.node, reader.backup) if n is not None}:
-            try:
-                cluster.order(node, "reroute", order)
-            except BorealisError as error:
-                log.info("node %s was not told where %s is: %s", node, order.stream, error)
+            cluster.try_order(node, "reroute", order)
 
 
-def is_stray(cluster: Cluster, layout: Layout | None, unit: str, entry: str, node: str) -> bool:
+def is_stray(cluster: Cluster, layout: Layout | None, place: Place | None, node: str) -> bool:
     """Whether a node's copy is where it shall not be, as things stand now."""
-    place = None if layout is None else place_of(layout, unit, entry)
     member = cluster.members.member(node)
     if layout is None or place is None or member is None or node not in (place.node, place.backup):
         return True
-    known = {node: member}
-    copies = unit_copies(layout, place, known) if isinstance(place, UnitPlace) else entry_copies(layout, place, known)
-    return node in copies.deposed
+    return node in copies_of(layout, place, {node: member}).deposed
 
 
-def place_of(layout: Layout, unit: str, entry: str) -> Place | None:
-    """A unit or an entry point by its name."""
-    return layout.unit(unit) if unit else layout.entry(entry)
-
-
-def called(layout: Layout, place: Place) -> str:
-    """As people read it."""
-    if isinstance(place, UnitPlace):
-        return f"unit {layout.name}.{place.unit}"
-    return f"entry point {layout.name}/{place.input}"
-
-
-def drop(cluster: Cluster, layout: Layout, place: Place, node: str) -> None:
-    """Make a node let go of its copy."""
-    if isinstance(place, UnitPlace):
-        cluster.order(node, "drop", UnitName(diagram=layout.name, unit=place.unit))
+def drop(cluster: Cluster, diagram: str, unit: str, entry: str, node: str) -> None:
+    """Make a node let go of its copy of a unit or an entry point."""
+    if unit:
+        cluster.order(node, "drop", UnitName(diagram=diagram, unit=unit))
     else:
-        cluster.order(node, "drop_entry", EntryName(stream=stream_name(layout.name, place.input)))
+        cluster.order(node, "drop_entry", EntryName(stream=stream_name(diagram, entry)))
 
 
 def _clear(cluster: Cluster, layout: Layout, place: Place, node: str) -> None:
@@ -145,7 +123,7 @@ def _clear(cluster: Cluster, layout: Layout, place: Place, node: str) -> None:
     else:
         there = status.entry(stream_name(layout.name, place.input)) is not None
     if there:
-        drop(cluster, layout, place, node)
+        drop(cluster, layout.name, place.unit, place.input, node)
 
 
 def _able(cluster: Cluster) -> list[Load]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from borealis.coordinator.membership import Member
 
 
@@ -11,22 +13,21 @@ def unit_rates(member: Member, diagram: str, unit: str) -> tuple[float, float, f
     """
     told = [(at, u) for at, s in member.history for u in s.units if u.diagram == diagram and u.unit == unit]
     told = [(at, u) for at, u in told if (u.state == "standby") == (told[-1][1].state == "standby")]
-    if len(told) < 2 or told[-1][0] <= told[0][0]:
-        return 0.0, 0.0, 0.0
-    (then_at, then), (now_at, now) = told[0], told[-1]
-    pairs = ((then.rows_in, now.rows_in), (then.rows_out, now.rows_out), (then.trains, now.trains))
-    rows_in, rows_out, trains = (max(0, after - before) / (now_at - then_at) for before, after in pairs)
-    return rows_in, rows_out, trains
+    return _rate(told, "rows_in"), _rate(told, "rows_out"), _rate(told, "trains")
 
 
 def queue_rate(member: Member, stream: str) -> float:
     """Tuples a second that a queue takes in; of one that began anew only since then."""
     told = [(at, q) for at, s in member.history for q in s.queues if q.stream == stream]
-    told = [(at, q) for at, q in told if q.epoch == told[-1][1].epoch]
-    if len(told) < 2 or told[-1][0] <= told[0][0]:
+    return _rate([(at, q) for at, q in told if q.epoch == told[-1][1].epoch], "next_id")
+
+
+def _rate(told: Sequence[tuple[float, object]], count: str) -> float:
+    """Of a count between the first and the last time that something was told."""
+    if not told or told[-1][0] <= told[0][0]:
         return 0.0
     (then_at, then), (now_at, now) = told[0], told[-1]
-    return max(0, now.next_id - then.next_id) / (now_at - then_at)
+    return float(max(0, getattr(now, count) - getattr(then, count))) / (now_at - then_at)
 
 
 def busy(member: Member) -> float:

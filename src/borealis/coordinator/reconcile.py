@@ -14,14 +14,12 @@ from functools import partial
 
 from borealis.clock import Clock, WallClock
 from borealis.coordinator import deployment, moving, protecting
-from borealis.coordinator import kinds as d
 from borealis.coordinator.cluster import Cluster
-from borealis.coordinator.differences import differences
+from borealis.coordinator.drift import Difference, Kind, Known, differences
 from borealis.coordinator.http_errors import TakenError
-from borealis.coordinator.layout import stream_name
+from borealis.coordinator.layout import EntryPlace
 from borealis.coordinator.threads import side_by_side, spawn
 from borealis.errors import BorealisError
-from borealis.wire.messages import EntryName, UnitName
 from borealis.wire.status import Trouble
 
 log = logging.getLogger("borealis.coordinator")
@@ -51,7 +49,7 @@ class Reconciler:
         start: Callable[[str, Callable[[], None]], object] = spawn,
     ) -> None:
         self._cluster, self._clock, self._start = cluster, clock or WallClock(), start
-        self._seen: dict[d.Difference, _Seen] = {}
+        self._seen: dict[Difference, _Seen] = {}
         self._at_work: set[str] = set()
         self.looks = 0
 
@@ -59,7 +57,7 @@ class Reconciler:
         """Look once, and begin to mend what has been seen for long enough."""
         found = differences(self._known())
         self._remember(found)
-        due: dict[str, list[d.Difference]] = defaultdict(list)
+        due: dict[str, list[Difference]] = defaultdict(list)
         for difference in found:
             if self._is_due(difference):
                 due[difference.diagram].append(difference)
@@ -72,16 +70,16 @@ class Reconciler:
     def troubles(self) -> list[Trouble]:
         """What could not be mended so far, and why."""
         seen = sorted(((repr(what), what, s) for what, s in list(self._seen.items()) if s.error), key=lambda t: t[0])
-        return [Trouble(diagram=what.diagram, node=what.node, what=_told(what), why=s.error) for _, what, s in seen]
+        return [Trouble(diagram=what.diagram, node=what.node, what=str(what), why=s.error) for _, what, s in seen]
 
-    def _known(self) -> d.Known:
+    def _known(self) -> Known:
         catalog = self._cluster.catalog
         layouts = catalog.layouts()
         told = {(la.name, *key): address for la in layouts for key, address in catalog.told(la.name).items()}
         alive = {member.name: member for member in self._cluster.members.alive()}
-        return d.Known(layouts, alive, told, catalog.past(), catalog.owed(), self._cluster.silences())
+        return Known(layouts, alive, told, catalog.past(), catalog.owed(), self._cluster.silences())
 
-    def _remember(self, found: Sequence[d.Difference]) -> None:
+    def _remember(self, found: Sequence[Difference]) -> None:
         for gone in self._seen.keys() - set(found):
             del self._seen[gone]
         for difference in found:
@@ -91,20 +89,20 @@ class Reconciler:
             if seen is None or seen.incarnation != incarnation:
                 self._seen[difference] = _Seen(incarnation, member.beats if member else 0)
 
-    def _is_due(self, difference: d.Difference) -> bool:
+    def _is_due(self, difference: Difference) -> bool:
         seen = self._seen[difference]
         if self._clock.now() < seen.not_before:
             return False
         member = self._cluster.members.member(difference.node)
         return member is None or member.beats - seen.beats >= BEATS_LEAST - 1
 
-    def _mend_all(self, diagram: str, found: Sequence[d.Difference]) -> None:
+    def _mend_all(self, diagram: str, found: Sequence[Difference]) -> None:
         try:
             with self._cluster.at_work(diagram, "mended", wait=0):
                 for difference in found:
-                    if not isinstance(difference, d.NoBackup):
+                    if difference.kind is not Kind.NO_BACKUP:
                         self._mend(difference)
-                lonely = [one for one in found if isinstance(one, d.NoBackup)]  # each waits for a query to be warm
+                lonely = [one for one in found if one.kind is Kind.NO_BACKUP]  # each waits for a query to be warm
                 side_by_side([partial(self._mend, one) for one in lonely])
         except TakenError:  # someone is at work on it: what is seen now means nothing
             for difference in found:
@@ -112,93 +110,52 @@ class Reconciler:
         finally:
             self._at_work.discard(diagram)
 
-    def _mend(self, difference: d.Difference) -> None:
+    def _mend(self, difference: Difference) -> None:
         seen = self._seen.get(difference)
         try:
             mend(self._cluster, difference)
         except BorealisError as error:
-            log.warning("%s: %s", _told(difference), error)
+            log.warning("%s: %s", difference, error)
             if seen is not None:
                 seen.error = str(error)
                 seen.failures += 1
                 wait = min(RETRY_SECONDS * 2**seen.failures, RETRY_SECONDS_MOST)
                 seen.not_before = self._clock.now() + wait
             return
-        log.info("mended: %s", _told(difference))
+        log.info("mended: %s", difference)
         self._seen.pop(difference, None)
 
 
-def mend(cluster: Cluster, difference: d.Difference) -> None:
+def mend(cluster: Cluster, difference: Difference) -> None:
     """Do what is to be done about one difference. The diagram is ours meanwhile."""
     name, node = difference.diagram, difference.node
     layout = cluster.catalog.layout(name)
-    match difference:
-        case d.Gone():
-            deployment.settle(cluster, node, name)
-        case d.Unfinished():
+    place = None if layout is None else layout.part(difference.unit, difference.input)
+    match difference.kind:
+        case Kind.ENDED:
+            cluster.settle(node, name)
+        case Kind.UNFINISHED:
             deployment.finish(cluster, name)
-        case d.StrayEntry(input=entry):
-            if protecting.is_stray(cluster, layout, "", entry, node):
-                cluster.order(node, "drop_entry", EntryName(stream=stream_name(name, entry)))
-        case d.StrayUnit(unit=unit):
-            if protecting.is_stray(cluster, layout, unit, "", node):
-                cluster.order(node, "drop", UnitName(diagram=name, unit=unit))
-        case _ if layout is None:
+        case Kind.STRAY:
+            if protecting.is_stray(cluster, layout, place, node):
+                protecting.drop(cluster, name, difference.unit, difference.input, node)
+        case _ if layout is None or place is None:
             return
-        case d.NoEntry(input=entry):
-            if (entry_place := layout.entry(entry)) is not None:
-                deployment.order_place(cluster, layout, entry_place)
-        case d.NoUnit(unit=unit):
-            if (unit_place := layout.unit(unit)) is not None:
-                deployment.order_place(cluster, layout, unit_place)
-        case d.Arrived(unit=unit):
-            if (unit_place := layout.unit(unit)) is not None:
-                moving.arrived(cluster, layout, unit_place, node)
-        case d.Stayed(unit=unit):
-            moving.stayed(cluster, layout, unit)
-        case d.Overtaken(unit=unit, input=entry, incarnation=incarnation):
-            if (place := protecting.place_of(layout, unit, entry)) is not None and incarnation > place.incarnation:
-                cluster.catalog.believe(name, place, node, incarnation)
-        case d.NoBackup(unit=unit, input=entry):
-            if (place := protecting.place_of(layout, unit, entry)) is not None and place.node == node:
+        case Kind.MISSING:
+            deployment.order_place(cluster, layout, place)
+        case Kind.OVERTAKEN:
+            if difference.incarnation > place.incarnation:
+                cluster.catalog.believe(name, place, node, difference.incarnation)
+        case Kind.NO_BACKUP:
+            if place.node == node:
                 protecting.protect(cluster, layout, place)
-        case d.Lost(unit=unit, input=entry):
-            if (place := protecting.place_of(layout, unit, entry)) is not None:
-                protecting.begin_anew(cluster, layout, place)
-        case d.Misled(unit=unit, arrow=arrow):
-            if (unit_place := layout.unit(unit)) is not None:
-                moving.reroute(cluster, layout, unit_place, arrow)
-
-
-def _told(difference: d.Difference) -> str:
-    """A difference in words."""
-    name, node = difference.diagram, difference.node
-    match difference:
-        case d.NoEntry(input=entry):
-            return f"entry point {name}/{entry} is not on {node}"
-        case d.NoUnit(unit=unit):
-            return f"unit {name}.{unit} is not on {node}"
-        case d.StrayEntry(input=entry):
-            return f"entry point {name}/{entry} is on {node}, too"
-        case d.StrayUnit(unit=unit):
-            return f"unit {name}.{unit} is on {node}, where it shall not be"
-        case d.Arrived(unit=unit):
-            return f"unit {name}.{unit} has come to {node}"
-        case d.Stayed(unit=unit):
-            return f"unit {name}.{unit} has not left {node}"
-        case d.Misled(unit=unit, arrow=arrow, address=address):
-            return f"unit {name}.{unit} on {node} does not know that {name}/{arrow} is at {address}"
-        case d.Overtaken(unit=unit, input=entry, incarnation=incarnation):
-            return f"{_called(name, unit, entry)} was taken over by {node} as incarnation {incarnation}"
-        case d.NoBackup(unit=unit, input=entry):
-            return f"{_called(name, unit, entry)} on {node} is without its backup"
-        case d.Lost(unit=unit, input=entry):
-            return f"both copies of {_called(name, unit, entry)} are lost"
-        case d.Gone():
-            return f"node {node} has yet to hear that diagram {name} is no more"
-        case _:
-            return f"diagram {name} is being undeployed"
-
-
-def _called(diagram: str, unit: str, entry: str) -> str:
-    return f"unit {diagram}.{unit}" if unit else f"entry point {diagram}/{entry}"
+        case Kind.LOST:
+            protecting.begin_anew(cluster, layout, place)
+        case _ if isinstance(place, EntryPlace):  # what follows is of units
+            return
+        case Kind.ARRIVED:
+            moving.arrived(cluster, layout, place, node)
+        case Kind.STAYED:
+            moving.stayed(cluster, layout, place)
+        case Kind.MISLED:
+            moving.reroute(cluster, layout, place, difference.arrow)

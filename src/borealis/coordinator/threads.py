@@ -1,14 +1,16 @@
-"""Waiting for other machines, in threads that nobody has to wait for when the process ends."""
+"""Waiting for other machines, in threads."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
+import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from anyio import CapacityLimiter, to_thread
+
 T = TypeVar("T")
+THREADS = CapacityLimiter(math.inf)  # requests are bounded where they come in
 
 
 def spawn(name: str, work: Callable[[], object]) -> threading.Thread:
@@ -20,28 +22,7 @@ def spawn(name: str, work: Callable[[], object]) -> threading.Thread:
 
 async def in_thread(work: Callable[[], T]) -> T:
     """What a blocking call returns or raises. If the waiter is cancelled, the call goes on alone."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if done.cancelled():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(result)  # type: ignore[arg-type]
-
-    def run() -> None:
-        result, error = None, None
-        try:
-            result = work()
-        except BaseException as e:
-            error = e
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, result, error)
-
-    spawn("call", run)
-    return await done
+    return await to_thread.run_sync(work, abandon_on_cancel=True, limiter=THREADS)
 
 
 def side_by_side(works: Sequence[Callable[[], None]]) -> list[Exception]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from types import TracebackType
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -28,9 +27,7 @@ class Inflow:
         self._reader = asyncio.create_task(self._read())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         if self._reader is not None:
             self._reader.cancel()
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import base64
 import threading
 import uuid
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from borealis.client.coordinator import Location
+from borealis.client.retrying import Retries
 from borealis.coordinator.cluster import Cluster
-from borealis.coordinator.http_errors import NoEntryError
-from borealis.coordinator.naming import Location, locate
-from borealis.coordinator.nodes import Publication
-from borealis.errors import BorealisError, StreamError, WireError
-from borealis.wire.messages import BatchHead, Publish, Receipt, SchemaIs, SchemaOf
+from borealis.coordinator.http_errors import NoEntryError, UnservedError
+from borealis.coordinator.naming import locate
+from borealis.gateway.events import CatalogRoute
+from borealis.wire.messages import BatchHead, Publish, Receipt
 
-ATTEMPTS = 3
-GOODBYE_SECONDS = 0.2
+if TYPE_CHECKING:
+    from borealis.client.publisher import Publisher
+
 TAKEN_WITHIN_SECONDS = 60.0  # a full queue makes its publishers wait
+SOON = Retries(give_up_s=2.0)  # whoever sends by HTTP waits for a takeover, not for a node that is started again
 
 
 def entry_of(cluster: Cluster, name: str) -> Location:
@@ -33,97 +36,66 @@ def entry_of(cluster: Cluster, name: str) -> Location:
 
 def schema_of(cluster: Cluster, location: Location) -> pa.Schema:
     """The columns of a stream, as its node has them."""
-    told = cluster.nodes.act(location.address, "schema", SchemaOf(stream=location.stream), SchemaIs)
-    try:
-        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(told.arrow, validate=True)))
-    except (ValueError, pa.ArrowException) as error:
-        raise WireError(f"{location.address} told a schema of {location.stream} that is none: {error}") from None
+    from borealis.client import publisher  # here: it knows all sources, and the coordinator starts without
+
+    return publisher.schema_of(cluster.nodes.peer(location.address), location.stream)
 
 
-class Ways:
-    """The ways into all streams that someone has sent rows to."""
+class SharedPublishers:
+    """A publisher for each stream that someone has sent rows to, for all who do: one after the other, each until its
+    batch is taken over.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._name = f"rest~{uuid.uuid4().hex[:12]}"
-        self._ways: dict[str, Way] = {}
-        self._guard = threading.Lock()
+        self._route, self._name = CatalogRoute(cluster), f"rest-{uuid.uuid4().hex[:12]}"
+        self._turns: dict[str, threading.Lock] = {}
+        self._idle: dict[str, Publisher] = {}
 
-    def way(self, stream: str) -> Way:
-        """The way into one stream, by its full name."""
-        with self._guard:
-            if stream not in self._ways:
-                self._ways[stream] = Way(self._cluster, stream, self._name)
-            return self._ways[stream]
+    def send(self, stream: str, batch: pa.RecordBatch, heartbeat: int | None = None, end: bool = False) -> Receipt:
+        """Send a batch and wait until it is taken over."""
+        with self._turns.setdefault(stream, threading.Lock()):
+            publisher = self._publisher(stream, batch.schema)
+            try:
+                publisher.send_batch(batch)
+                if heartbeat is not None:
+                    publisher.heartbeat(heartbeat)
+                if end:
+                    publisher.end()
+                receipt = publisher.flush(TAKEN_WITHIN_SECONDS)
+            except TimeoutError as error:
+                publisher.abandon()
+                raise UnservedError(str(error), hint="its queue is full, perhaps: see the status") from None
+            except BaseException:
+                publisher.abandon()
+                raise
+            if end:
+                publisher.abandon()
+            else:
+                self._idle[stream] = publisher
+            return receipt
+
+    def _publisher(self, stream: str, schema: pa.Schema) -> Publisher:
+        from borealis.client.publisher import Publisher, Publishing
+
+        found = self._idle.pop(stream, None)
+        if found is not None and not found.schema.equals(schema):  # the diagram was deployed anew, with other columns
+            found.abandon()
+            found = None
+        return found or Publisher(self._route, stream, Publishing(name=self._name, retries=SOON))
 
     def close(self) -> None:
         """Hang up; whoever is sending at this moment goes on until the process ends."""
-        with self._guard:
-            for way in self._ways.values():
-                way.close()
-
-
-class Way:
-    """The way into one stream, for all who send to it: batches go one after the other, each until it is taken over."""
-
-    def __init__(self, cluster: Cluster, stream: str, publisher: str) -> None:
-        self._cluster, self._stream, self._publisher = cluster, stream, publisher
-        self._open: Publication | None = None
-        self._number = -1  # of the last batch that was taken over
-        self._guard = threading.Lock()
-
-    def send(self, batch: pa.RecordBatch, heartbeat: int | None = None, end: bool = False) -> Receipt:
-        """Send a batch and wait until it is taken over."""
-        with self._guard:
-            for attempt in range(1, ATTEMPTS + 1):
-                try:
-                    return self._send(batch, heartbeat, end, again=attempt > 1)
-                except BorealisError as error:
-                    self._open = None
-                    broken = isinstance(error, WireError | StreamError)  # the entry point went, perhaps to come anew
-                    if not broken or attempt == ATTEMPTS:
-                        raise
-        raise AssertionError("unreachable")
-
-    def close(self) -> None:
-        """Hang up, unless someone is sending."""
-        if self._guard.acquire(blocking=False):
-            try:
-                if self._open is not None:
-                    self._open.close(GOODBYE_SECONDS)
-            except BorealisError:
-                pass  # the other side was faster
-            finally:
-                self._open = None
-                self._guard.release()
-
-    def _send(self, batch: pa.RecordBatch, heartbeat: int | None, end: bool, again: bool) -> Receipt:
-        if self._open is None:
-            location = entry_of(self._cluster, self._stream)
-            wanted = Publish(stream=location.stream, publisher=self._publisher)
-            self._open = self._cluster.nodes.publish(location.address, wanted, batch.schema)
-            known = self._open.known
-            if again and known.number == self._number + 1:
-                self._number = known.number
-                return known  # the answer was lost, not the batch
-            self._number = known.number
-        number = self._number + 1
-        self._open.send(batch, BatchHead(number=number, heartbeat=heartbeat, end=end))
-        receipt = self._open.wait(number, TAKEN_WITHIN_SECONDS)
-        self._number = number
-        return receipt
+        for publisher in list(self._idle.values()):
+            publisher.abandon()
 
 
 def send_numbered(
     cluster: Cluster, stream: str, batch: pa.RecordBatch, publisher: str, head: BatchHead
 ) -> tuple[Receipt, bool]:
     """One batch under its sender's own name and number, and whether it had come before."""
-    location = entry_of(cluster, stream)
-    publication = cluster.nodes.publish(location.address, Publish(stream=stream, publisher=publisher), batch.schema)
-    if publication.known.number >= head.number:
-        publication.close()
-        return publication.known, True
-    publication.send(batch, head)
-    receipt = publication.wait(head.number, TAKEN_WITHIN_SECONDS)
-    publication.close()
-    return receipt, False
+    wanted, address = Publish(stream=stream, publisher=publisher), entry_of(cluster, stream).address
+    with cluster.nodes.connect(address) as peer, peer.publish(wanted, batch.schema) as publication:
+        if publication.known.number >= head.number:
+            return publication.known, True
+        publication.send(batch, head)
+        return publication.wait(head.number, TAKEN_WITHIN_SECONDS), False

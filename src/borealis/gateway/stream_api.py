@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from dataclasses import astuple, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Annotated
@@ -20,13 +20,13 @@ from borealis.coordinator.http_errors import MalformedError, TooManyError, statu
 from borealis.coordinator.naming import locate
 from borealis.coordinator.threads import in_thread
 from borealis.errors import BorealisError, InputError
-from borealis.gateway.events import Listener, events
+from borealis.gateway.events import events, listening
 from borealis.gateway.inflow import Inflow
 from borealis.gateway.ndjson import Cutter, Line, Rows, rows_of
-from borealis.gateway.publishing import Way, Ways, entry_of, schema_of, send_numbered
+from borealis.gateway.publishing import SharedPublishers, entry_of, schema_of, send_numbered
 from borealis.message import PROTOCOL
 from borealis.streams.section import empty_rows
-from borealis.wire.messages import NAME_RULE, BatchHead, is_name
+from borealis.wire.messages import NAME_RULE, BatchHead, Receipt, is_name
 from borealis.wire.problems import problem_of
 
 NUMBERED_BYTES_MOST = 16 << 20  # a body that has a number is one batch
@@ -35,14 +35,6 @@ TAKEN = "Borealis-Taken"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 WORDS: dict[str, Start] = {"oldest": "oldest", "newest": "newest"}
 DEFAULT = "newest"  # as for `borealis tail` and for clients
-
-
-@dataclass(frozen=True)
-class Tail:
-    """What comes behind the rows."""
-
-    heartbeat: int | None = None
-    end: bool = False
 
 
 @dataclass
@@ -55,7 +47,7 @@ class Counts:
 
 def gateway(cluster: Cluster, ending: asyncio.Event) -> tuple[APIRouter, Callable[[], None]]:
     """The routes, as a part of a coordinator's application. At `ending` all listeners are sent away."""
-    ways = Ways(cluster)
+    publishers = SharedPublishers(cluster)
     api = APIRouter(prefix="/v1/streams", tags=["streams"])
     listeners = asyncio.Semaphore(LISTENERS_MOST)
 
@@ -73,26 +65,24 @@ def gateway(cluster: Cluster, ending: asyncio.Event) -> tuple[APIRouter, Callabl
         With `Borealis-Publisher` and `Borealis-Number` (rising by one from 0) the body is taken whole or not at all,
         and once only, however often it is sent.
         """
-        tail = Tail(None if heartbeat is None else _microseconds(heartbeat), end)
+        until = None if heartbeat is None else _microseconds(heartbeat)
         location = await in_thread(lambda: entry_of(cluster, name))
         schema = await in_thread(lambda: schema_of(cluster, location))
         if borealis_publisher is not None or borealis_number is not None:
-            given = _numbered(borealis_publisher, borealis_number)
-            return await _send_whole(cluster, request, location.stream, schema, given, tail)
-        way, counts = ways.way(location.stream), Counts()
+            publisher, number = _numbered(borealis_publisher, borealis_number)
+            head = BatchHead(number=number, heartbeat=until, end=end)
+            return await _send_whole(cluster, request, location.stream, schema, publisher, head)
+        send_on, counts = partial(publishers.send, location.stream), Counts()
         async with Inflow(request) as inflow:
             try:
                 async for lines in inflow.lines():
-                    await in_thread(partial(_take, way, lines, schema, counts))
-                if not inflow.broken and tail != Tail():
-                    counts.next_id = (await in_thread(lambda: way.send(empty_rows(schema), *astuple(tail)))).next_id
+                    await in_thread(partial(_take, send_on, lines, schema, counts))
+                if not inflow.broken and (until is not None or end):
+                    counts.next_id = (await in_thread(lambda: send_on(empty_rows(schema), until, end))).next_id
             except BorealisError as error:
                 await inflow.drain()
                 return _refused(error, counts.rows)
-        return JSONResponse(
-            {"v": PROTOCOL, "stream": location.stream, "taken": counts.rows, "next_id": counts.next_id},
-            headers={TAKEN: str(counts.rows)},
-        )
+        return _taken(location.stream, counts.rows, next_id=counts.next_id)
 
     @api.get("/{name:path}", response_class=StreamingResponse, responses=SSE)
     async def listen(
@@ -111,29 +101,22 @@ def gateway(cluster: Cluster, ending: asyncio.Event) -> tuple[APIRouter, Callabl
             raise TooManyError(f"{LISTENERS_MOST} listeners are the most", hint=hint)
         begin = _begin(start, same) if last_event_id is None else _after(last_event_id)
         location = await in_thread(lambda: locate(cluster, name))
-        listener = Listener(cluster, location.stream, begin, headers, limit)
-        await in_thread(listener.begin)
+        listener = listening(cluster, location.stream, begin)
+        await listener.open()
         return StreamingResponse(
-            _counted(events(listener, ending), listeners),
+            events(listener, headers, limit, ending, listeners),
             media_type="text/event-stream",
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
 
-    return api, ways.close
+    return api, publishers.close
 
 
-async def _counted(pieces: AsyncIterator[bytes], listeners: asyncio.Semaphore) -> AsyncIterator[bytes]:
-    async with listeners:
-        async for piece in pieces:
-            yield piece
-
-
-def _take(way: Way, lines: list[Line], schema: pa.Schema, counts: Counts) -> None:
+def _take(send_on: Callable[[pa.RecordBatch], Receipt], lines: list[Line], schema: pa.Schema, counts: Counts) -> None:
     rows = rows_of(lines, schema)
     if rows.batch.num_rows:
-        receipt = way.send(rows.batch)
+        counts.next_id = send_on(rows.batch).next_id
         counts.rows += rows.batch.num_rows
-        counts.next_id = receipt.next_id
     if rows.error is not None:
         raise rows.error
 
@@ -144,27 +127,19 @@ def _whole(data: bytes, schema: pa.Schema) -> Rows:
 
 
 async def _send_whole(
-    cluster: Cluster, request: Request, stream: str, schema: pa.Schema, given: tuple[str, int], tail: Tail
+    cluster: Cluster, request: Request, stream: str, schema: pa.Schema, publisher: str, head: BatchHead
 ) -> Response:
-    publisher, number = given
     data = await body_of(request, NUMBERED_BYTES_MOST)
     rows = await in_thread(partial(_whole, data, schema))
     if rows.error is not None:
         return _refused(rows.error, 0)
-    head = BatchHead(number=number, heartbeat=tail.heartbeat, end=tail.end)
     receipt, repeated = await in_thread(lambda: send_numbered(cluster, stream, rows.batch, publisher, head))
     taken = 0 if repeated else rows.batch.num_rows
-    return JSONResponse(
-        {
-            "v": PROTOCOL,
-            "stream": stream,
-            "taken": taken,
-            "repeated": repeated,
-            "number": receipt.number,
-            "next_id": receipt.next_id,
-        },
-        headers={TAKEN: str(taken)},
-    )
+    return _taken(stream, taken, repeated=repeated, number=receipt.number, next_id=receipt.next_id)
+
+
+def _taken(stream: str, rows: int, **more: int | None) -> Response:
+    return JSONResponse({"v": PROTOCOL, "stream": stream, "taken": rows, **more}, headers={TAKEN: str(rows)})
 
 
 def _numbered(publisher: str | None, number: int | None) -> tuple[str, int]:

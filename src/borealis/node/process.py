@@ -23,8 +23,9 @@ from borealis.hosts import is_loopback
 from borealis.spark.session import is_local, session
 
 if TYPE_CHECKING:
+    from borealis.client.coordinator import CoordinatorClient
+    from borealis.node.feeds import Way
     from borealis.node.node import Node
-    from borealis.node.reporting import Coordinator
     from borealis.wire.auth import Security
 
 HEARTBEAT_S = 1.0
@@ -110,17 +111,19 @@ def _require_loopback(options: NodeOptions) -> None:
 
 
 def _serve(options: NodeOptions, name: str, master: str, spark: _Spark) -> int:
+    from borealis.client.cluster_config import Whereabouts
+    from borealis.client.coordinator import CoordinatorClient
     from borealis.node.metrics import MetricsServer
     from borealis.node.node import Node
-    from borealis.node.reporting import Coordinator
     from borealis.wire.server import WireServer
 
-    coordinator = Coordinator(options.coordinator, options.security) if options.coordinator else None
+    at = options.coordinator
+    coordinator = CoordinatorClient(Whereabouts.of(at, options.security)) if at else None
     node = Node(
         name,
         data=options.data,
         security=options.security,
-        ask=coordinator.locate if coordinator else lambda _: None,
+        ask=lambda stream: located(coordinator, stream) if coordinator else None,
         claim=coordinator.claim if coordinator else lambda _: None,
         master=master,
         cores=options.cores or (1 if options.master is None else 0),
@@ -153,6 +156,17 @@ def _serve(options: NodeOptions, name: str, master: str, spark: _Spark) -> int:
             node.close()
         server.close()
         metrics.close()
+
+
+def located(coordinator: CoordinatorClient, stream: str) -> Way | None:
+    """Who serves a stream now, and who will if that one dies, if the coordinator can tell."""
+    from borealis.node.feeds import Way
+
+    try:
+        found = coordinator.locate(stream)
+    except BorealisError:
+        return None
+    return Way(found.address, found.fallback)
 
 
 def _warm(node: Node, spark: Any, beats: _Heartbeats) -> None:
@@ -212,7 +226,7 @@ def forgiving(spark: _Spark) -> Iterator[None]:
 class _Heartbeats:
     """Tells the coordinator every second that this node is there, and what is on it."""
 
-    def __init__(self, node: Node, coordinator: Coordinator | None) -> None:
+    def __init__(self, node: Node, coordinator: CoordinatorClient | None) -> None:
         self._node, self._coordinator = node, coordinator
         self._now = threading.Event()
         self._stopped = False

@@ -26,7 +26,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
-from borealis.client.coordinator import Coordinator
+from borealis.client.coordinator import CoordinatorClient
 from borealis.client.publisher import schema_of
 from borealis.client.retrying import RETRIES
 from borealis.diagram.spec import Spec
@@ -200,7 +200,7 @@ def time_column(schema: pa.Schema, reach: Reach) -> str:
         return times[0]
     if reach.way.whereabouts is not None:
         diagram, _, arrow = reach.stream.partition("/")
-        with Coordinator(reach.way.whereabouts) as coordinator:
+        with CoordinatorClient(reach.way.whereabouts) as coordinator:
             found = coordinator.ask("GET", f"/v1/diagrams/{quote(diagram, safe='')}")
         time: str = Spec.from_yaml(found["yaml"]).input(arrow).time
         return time

@@ -397,9 +397,7 @@ class Yard:
         """Only over a real wire."""
         raise NotImplementedError
 
-    def publish(self, address: str, descriptor: m.Publish, schema: pa.Schema) -> Any:
-        """Only over a real wire."""
-        raise NotImplementedError
+    peer = connect
 
     def close(self) -> None:
         """Nothing to close."""

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from borealis.coordinator.catalog import APPLICATION, Catalog, KnownNode
+from borealis.coordinator.catalog import VERSION, Catalog, KnownNode
 from borealis.coordinator.http_errors import TakenError
 from borealis.coordinator.layout import EntryPlace, Layout, Shield, UnitPlace
-from borealis.coordinator.rows import STEPS, VERSION
 from borealis.errors import ClusterError
 
 LAYOUT = Layout(
@@ -131,30 +130,24 @@ def test_another_database_is_left_alone(path: Path) -> None:
         assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("mine",)]
 
 
-def test_a_catalog_of_another_version_is_refused(path: Path) -> None:
+@pytest.mark.parametrize("version", [1, VERSION - 1, VERSION + 1])
+def test_a_catalog_of_another_version_is_refused(path: Path, version: int) -> None:
     Catalog(path).close()
     with sqlite3.connect(path) as file:
         assert file.execute("PRAGMA user_version").fetchone() == (VERSION,)
-        file.execute(f"PRAGMA user_version = {VERSION + 1}")
-    with pytest.raises(ClusterError, match=f"version {VERSION + 1}"):
+        file.execute(f"PRAGMA user_version = {version}")
+    with pytest.raises(ClusterError, match=f"is of version {version}") as refused:
         Catalog(path)
+    assert f"reads version {VERSION}" in refused.value.hint
 
 
-def test_a_catalog_of_the_first_version_is_taken_on(path: Path) -> None:
-    path.parent.mkdir()
-    with sqlite3.connect(path) as old:
-        old.executescript(f"{STEPS[0]} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = 1;")
-        old.execute("INSERT INTO diagrams VALUES ('traffic', 'borealis: 1', '[]', '{}', 1, '{}', 'running', 12.5)")
-        old.execute("INSERT INTO units VALUES ('traffic', 'u1', 0, '[\"a\"]', '[\"p\"]', '[\"a\"]', 'node1', NULL)")
-        old.execute("INSERT INTO entries VALUES ('traffic', 'p', 0, 'node2')")
-    for _ in range(2):
-        catalog = Catalog(path)
-        [layout] = catalog.layouts()
-        assert layout.units == (UnitPlace("u1", ("a",), ("p",), ("a",), "node1"),)
-        assert layout.entries == (EntryPlace("p", "node2"),)
-        catalog.close()
-    with sqlite3.connect(path) as file:
-        assert file.execute("PRAGMA user_version").fetchone() == (VERSION,)
+def test_a_layout_that_is_damaged_is_told(path: Path) -> None:
+    catalog = Catalog(path)
+    catalog.add(LAYOUT)
+    with catalog._writing() as db:
+        db.execute("UPDATE diagrams SET layout = replace(layout, 'running', 'walking')")
+    with pytest.raises(ClusterError, match="damaged or no catalog"):
+        catalog.layouts()
 
 
 def test_protection_comes_back_as_it_was(path: Path) -> None:

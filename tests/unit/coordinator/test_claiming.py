@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from served import Served
 
+from borealis.client.cluster_config import Whereabouts
+from borealis.client.coordinator import CoordinatorClient
 from borealis.errors import UnreachableError
-from borealis.node.reporting import Coordinator
+from borealis.node.process import located
 from borealis.wire.messages import Claim
 from stopwatch import Stopwatch
 
@@ -30,7 +32,12 @@ def wants(node: str, incarnation: int, what: str = "take over") -> Claim:
     return Claim(what=what, diagram="traffic", unit="u1", node=node, incarnation=incarnation)  # type: ignore[arg-type]
 
 
-def patiently(coordinator: Coordinator, claim: Claim) -> bool:
+def client(address: str) -> CoordinatorClient:
+    """As a node is told where its coordinator is."""
+    return CoordinatorClient(Whereabouts.of(address, None))
+
+
+def patiently(coordinator: CoordinatorClient, claim: Claim) -> bool:
     """A machine that is busy with other things may need more than one attempt."""
     for _ in range(50):
         if (said := coordinator.claim([claim])) is not None:
@@ -40,14 +47,14 @@ def patiently(coordinator: Coordinator, claim: Claim) -> bool:
 
 def test_a_node_claims_and_everybody_finds_it(served: Served) -> None:
     served.deploy(place={"agg": "node1"}, ha="passive", guarantee="precise")
-    coordinator = Coordinator(served.address, None)
-    way = coordinator.locate("traffic/agg")
+    coordinator = client(served.address)
+    way = located(coordinator, "traffic/agg")
     assert way is not None
     assert (way.address, way.fallback) == (served.nodes["node1"].address, served.nodes["node2"].address)
     assert not patiently(coordinator, wants("node1", 2))
     assert patiently(coordinator, wants("node2", 2))
     assert patiently(coordinator, wants("node2", 2)), "again, because the answer was lost"
-    way = coordinator.locate("traffic/agg")
+    way = located(coordinator, "traffic/agg")
     assert way is not None
     assert (way.address, way.fallback) == (served.nodes["node2"].address, None)
     coordinator.close()
@@ -73,11 +80,11 @@ def test_what_a_proxy_says_in_the_coordinators_place_is_no_refusal(status: int) 
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
         threading.Thread(target=proxy.serve_forever, args=(0.01,), daemon=True).start()
-        coordinator = Coordinator(f"127.0.0.1:{proxy.server_port}", None)
+        coordinator = client(f"127.0.0.1:{proxy.server_port}")
         if status != 200:
             with pytest.raises(UnreachableError):
                 coordinator.heartbeat(b"{}")
-        assert coordinator.locate("traffic/agg") is None
+        assert located(coordinator, "traffic/agg") is None
         coordinator.close()
         proxy.shutdown()
 
@@ -112,7 +119,7 @@ def test_without_a_coordinator_nobody_waits() -> None:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen()  # accepts, and never answers
         for address in (f"127.0.0.1:{deaf.getsockname()[1]}", "127.0.0.1:1"):
-            coordinator = Coordinator(address, None)
+            coordinator = client(address)
             began = Stopwatch()
             assert coordinator.claim([wants("node2", 2)]) is None
             assert began.seconds < WITHIN_S

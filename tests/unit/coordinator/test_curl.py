@@ -253,6 +253,29 @@ def test_heartbeats_and_the_end_may_come_with_rows_or_alone(served: Served) -> N
     assert len(heads) == 4, "nothing ends behind a bad line"
 
 
+def test_rows_go_in_again_when_a_stream_that_had_ended_is_deployed_anew(served: Served) -> None:
+    served.http.post("/v1/streams/packets?end=1", content=rows(1)).raise_for_status()
+    served.http.delete("/v1/diagrams/traffic").raise_for_status()
+    served.deploy(place={"packets": "node1"})
+    assert served.http.post("/v1/streams/packets", content=rows(2)).json()["taken"] == 1
+    assert taken(served) == [2]
+
+
+def test_rows_wait_a_little_for_an_entry_point_that_is_away(served: Served) -> None:
+    served.http.post("/v1/streams/packets", content=rows(1)).raise_for_status()
+    entry = served.nodes["node1"].entries["traffic/packets"]
+    take, refusals = entry.take, [WireError("away"), WireError("away"), WireError("away")]
+
+    def refuse(*given: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return take(*given)
+
+    entry.take = refuse  # type: ignore[method-assign]
+    assert served.http.post("/v1/streams/packets", content=rows(2)).json()["taken"] == 1
+    assert taken(served) == [1, 2]
+
+
 # -- rows out
 
 

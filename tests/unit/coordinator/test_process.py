@@ -15,6 +15,7 @@ import httpx
 import pytest
 from stand_ins import StandInNode, give, packets, traffic
 
+import coordinator_process
 from borealis.coordinator.process import Options, serve
 from borealis.errors import ClusterError
 from borealis.wire.auth import Security
@@ -26,10 +27,10 @@ GOES_WITHIN_SECONDS = 3.0  # it takes half a second on a machine that has nothin
 
 
 class Process:
-    """`python -m borealis.gateway`."""
+    """A coordinator as `borealis coordinator` runs it."""
 
     def __init__(self, catalog: Path, port: int = 0) -> None:
-        command = [sys.executable, "-m", "borealis.gateway", str(catalog), str(port)]
+        command = [sys.executable, coordinator_process.__file__, str(catalog), str(port)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         said = self.process.stdout.readline().split()

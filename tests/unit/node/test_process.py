@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from borealis.client.cluster_config import Whereabouts
+from borealis.client.coordinator import CoordinatorClient
 from borealis.errors import TrainError, UnreachableError
 from borealis.local import warm
 from borealis.node.process import forgiving
-from borealis.node.reporting import Coordinator
 
 
 class Started:
@@ -66,4 +67,4 @@ def test_a_warm_up_that_is_told_to_stop_says_nothing(
 
 def test_a_coordinator_that_is_not_there_is_told_with_its_address() -> None:
     with pytest.raises(UnreachableError, match=r"the coordinator at http://127\.0\.0\.1:9 does not answer"):
-        Coordinator("127.0.0.1:9", None).heartbeat(b"{}")
+        CoordinatorClient(Whereabouts.of("127.0.0.1:9", None)).heartbeat(b"{}")

@@ -1,0 +1,233 @@
+"""What is, against what shall be. Pure: the catalog and the heartbeats in, differences out.
+
+A node that has not been heard of is asked for nothing, and what shall be on it is neither ordered elsewhere nor again:
+after a restart of the coordinator, nodes tell what they run before anybody tells them to.
+
+Of protected units and entry points:
+
+1. Whoever runs one under a higher incarnation than the catalog's is believed: it took over.
+2. Whoever runs one under a lower incarnation is deposed, and drops it.
+3. A primary that is gone is replaced by its backup, which needs nobody's help; nothing is started from nothing while
+   a backup is there that may take over, or a node that is only paused may come back.
+4. A primary without its backup gets one, as soon as there is a node for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
+from enum import Enum
+
+from borealis.coordinator.layout import Layout, Place, UnitPlace, called, stream_name
+from borealis.coordinator.membership import Member
+from borealis.wire.messages import GuardStatus
+
+GONE_SECONDS = 15.0  # a node that is only paused comes back with what it has
+
+
+class Kind(Enum):
+    """What can differ, in words."""
+
+    UNFINISHED = "diagram {diagram} is being undeployed"
+    ENDED = "node {node} has yet to hear that diagram {diagram} is no more"
+    MISSING = "{what} is not on {node}"
+    STRAY = "{what} is on {node}, where it shall not be"
+    ARRIVED = "{what} has come to {node}"  # though the catalog does not say so: its move was not seen to its end
+    STAYED = "{what} has not left {node}"  # it was to move, and is at least not elsewhere
+    MISLED = "{what} on {node} does not know that {diagram}/{arrow} is at {address}"
+    OVERTAKEN = "{what} was taken over by {node} as incarnation {incarnation}"  # and nobody was here to be asked
+    NO_BACKUP = "{what} on {node} is without its backup"  # and there is a node that could be
+    LOST = "both copies of {what} are lost"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Something to be done about a diagram, or a unit or an entry point of it."""
+
+    kind: Kind
+    diagram: str
+    node: str = ""  # the one whose heartbeats show it; empty: none in particular
+    unit: str = ""
+    input: str = ""
+    arrow: str = ""
+    address: str = ""
+    incarnation: int = 0
+
+    def __str__(self) -> str:
+        return self.kind.value.format(what=called(self.diagram, self.unit, self.input), **vars(self))
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the differences are made of."""
+
+    layouts: Iterable[Layout]
+    alive: Mapping[str, Member]
+    told: Mapping[tuple[str, str, str], str] = field(default_factory=dict)  # by diagram, unit and arrow
+    past: Set[str] = frozenset()
+    owed: Set[tuple[str, str]] = frozenset()
+    silent: Mapping[str, float] = field(default_factory=dict)  # for how many seconds, of those that are not alive
+
+    def gone(self, node: str) -> bool:
+        """Whether it has been silent for so long that nobody waits for what it had."""
+        return node not in self.alive and self.silent.get(node, 0.0) >= GONE_SECONDS
+
+    def believed(self, diagram: str) -> dict[str, Member]:
+        """The living nodes whose word on a diagram counts; what others have is of an earlier one of that name."""
+        return {name: member for name, member in self.alive.items() if (name, diagram) not in self.owed}
+
+
+@dataclass
+class Copies:
+    """Who has a unit or an entry point, by node."""
+
+    primaries: dict[str, str] = field(default_factory=dict)  # and in which state
+    standbys: dict[str, str] = field(default_factory=dict)  # and in which state of protection
+    deposed: set[str] = field(default_factory=set)
+    ahead: dict[str, int] = field(default_factory=dict)  # those of a higher incarnation than the catalog knows
+    alone: set[str] = field(default_factory=set)  # primaries that say they have no backup
+
+    def add(self, place: Place, node: str, state: str, guard: GuardStatus | None) -> None:
+        """What a node tells. Without a guard it has never been anything but a primary."""
+        incarnation = place.incarnation if guard is None else guard.incarnation
+        if state == "standby" or (guard is not None and guard.role == "backup"):
+            if state != "failed" and incarnation <= place.incarnation:
+                self.standbys[node] = "watching" if guard is None else guard.state
+        elif incarnation > place.incarnation:
+            self.ahead[node] = incarnation
+        elif incarnation < place.incarnation:
+            self.deposed.add(node)
+        else:
+            self.primaries[node] = state
+            if guard is not None and guard.state == "alone":
+                self.alone.add(node)
+
+
+def copies_of(layout: Layout, place: Place, believed: Mapping[str, Member]) -> Copies:
+    """Those that nodes tell of."""
+    found = Copies()
+    for node, member in believed.items():
+        told = _told(layout, place, member)
+        if told is not None:
+            found.add(place, node, *told)
+    return found
+
+
+def _told(layout: Layout, place: Place, member: Member) -> tuple[str, GuardStatus | None] | None:
+    """State and protection of a node's copy. An entry point that is a primary and does not serve has stepped down."""
+    if isinstance(place, UnitPlace):
+        status = member.unit(layout.name, place.unit)
+        return None if status is None else (status.state, status.guard)
+    stream = stream_name(layout.name, place.input)
+    guard = member.entry(stream)
+    if stream in member.status.entries:
+        return "running", guard
+    if guard is not None and (guard.role == "backup" or guard.incarnation < place.incarnation):
+        return "standby" if guard.role == "backup" else "closed", guard
+    return None
+
+
+def differences(known: Known) -> list[Difference]:
+    """All of them, in the order in which they are to be mended."""
+    found: list[Difference] = []
+    layouts = {layout.name: layout for layout in known.layouts}
+    for node, member in known.alive.items():
+        owed = {diagram for name, diagram in known.owed if name == node}
+        dead = {diagram for diagram in member.diagrams() if diagram in known.past and diagram not in layouts}
+        found += [Difference(Kind.ENDED, diagram, node) for diagram in sorted(owed | dead)]
+    for layout in layouts.values():
+        if layout.state == "undeploying":
+            found.append(Difference(Kind.UNFINISHED, layout.name))
+        elif layout.state == "running":
+            for place in layout.parts():
+                found += _part(layout, place, known)
+            found += _strays(layout, known)
+    return found
+
+
+def _of(kind: Kind, layout: Layout, place: Place, *nodes: str) -> Iterable[Difference]:
+    return [Difference(kind, layout.name, node, place.unit, place.input) for node in sorted(nodes)]
+
+
+def _part(layout: Layout, place: Place, known: Known) -> Iterable[Difference]:
+    """What is to be done about a unit or an entry point."""
+    copies = copies_of(layout, place, known.believed(layout.name))
+    has, home = copies.primaries, known.alive.get(place.node)
+    is_unit = isinstance(place, UnitPlace)
+    running = [name for name, state in has.items() if is_unit and state in ("running", "ended")]
+    if place.protected:
+        yield from _guarded(layout, place, copies, known)
+    if copies.ahead:
+        return
+    if place.moving_to is not None:
+        if place.moving_to in running:
+            yield from _of(Kind.ARRIVED, layout, place, place.moving_to)
+        elif {place.node, place.moving_to} <= known.alive.keys() and place.moving_to not in has:
+            yield from _of(Kind.STAYED, layout, place, place.node)
+    elif place.node in has:
+        yield from _of(Kind.STRAY, layout, place, *has.keys() - {place.node})
+        yield from _misled(layout, place, known)
+    elif home is not None and running:
+        yield from _of(Kind.ARRIVED, layout, place, running[0])
+    elif home is not None and home.status.spark == "ready" and not (place.protected or (is_unit and has)):
+        yield from _of(Kind.MISSING, layout, place, place.node)
+
+
+def _misled(layout: Layout, place: Place, known: Known) -> Iterable[Difference]:
+    served = layout.served()
+    for arrow in place.reads:
+        member = known.alive.get(served[arrow])
+        told = known.told.get((layout.name, place.unit, arrow))
+        if member is not None and told != (address := member.status.address):
+            yield Difference(Kind.MISLED, layout.name, place.node, place.unit, arrow=arrow, address=address)
+
+
+def _strays(layout: Layout, known: Known) -> Iterable[Difference]:
+    """Units that the diagram does not have: of an earlier one of its name."""
+    mine = {unit.unit for unit in layout.units}
+    for node, member in known.believed(layout.name).items():
+        others = {u.unit for u in member.status.units if u.diagram == layout.name} - mine
+        yield from (Difference(Kind.STRAY, layout.name, node, unit) for unit in sorted(others))
+
+
+def _guarded(layout: Layout, place: Place, copies: Copies, known: Known) -> Iterable[Difference]:
+    """What is to be done about the protection of one that was promised it."""
+    if copies.ahead:
+        incarnation, node = max((incarnation, name) for name, incarnation in copies.ahead.items())
+        yield Difference(Kind.OVERTAKEN, layout.name, node, place.unit, place.input, incarnation=incarnation)
+        return
+    strays = set(copies.deposed)
+    if place.backup is not None:
+        strays |= copies.standbys.keys() - {place.backup, place.node}
+    yield from _of(Kind.STRAY, layout, place, *strays)
+    if place.node in copies.primaries:
+        if _lacks_backup(place, copies, known):
+            yield from _of(Kind.NO_BACKUP, layout, place, place.node)
+    elif _is_lost(place, copies, known):
+        yield from _of(Kind.LOST, layout, place, place.node if place.node in known.alive else "")
+
+
+def _lacks_backup(place: Place, copies: Copies, known: Known) -> bool:
+    able = {name for name, member in known.alive.items() if member.status.spark == "ready"} - {place.node}
+    if not able or place.moving_to is not None or copies.primaries[place.node] != "running":
+        return False
+    backup = place.backup
+    if backup is None or place.node in copies.alone:
+        return True
+    return backup in able - copies.standbys.keys() or (backup not in known.alive and backup in known.silent)
+
+
+def _is_lost(place: Place, copies: Copies, known: Known) -> bool:
+    """Nobody runs it, and nobody will by himself."""
+    home = known.alive.get(place.node)
+    if copies.primaries or (home is None and not known.gone(place.node)):
+        return False
+    if place.node in copies.standbys:  # it was granted, and is about to open; or it never had all of it, and cannot
+        return copies.standbys[place.node] == "catching up"
+    if (home is not None and home.status.spark != "ready") or place.moving_to is not None:
+        return False
+    if place.backup is None:
+        return True
+    if place.backup in known.alive:  # one that never had all of it cannot take over
+        return copies.standbys.get(place.backup, "catching up") == "catching up"
+    return known.gone(place.backup)
