@@ -7,14 +7,14 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+from json import dumps
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from borealis.cli.ending import STOP
-from borealis.cli.reaching import Reach
+from borealis.cli.options import ClusterOptions
+from borealis.cli.tail import TailOptions
 from borealis.cli.watching import console
 from borealis.cli.words import plural
 from borealis.client.subscriber import Start, Subscription
@@ -29,39 +29,28 @@ GATHER_S = 0.02  # for more tuples that go into the same transaction
 ROWS_AT_ONCE = 200_000  # of one transaction
 
 
-@dataclass(frozen=True)
-class ForwardOptions:
-    """What to forward, as the command line has it."""
-
-    start: Start | None = None
-    reader: str | None = None
-    limit: int | None = None
-    headers: bool = False
-    json: bool = False
-
-
-def forward(stream: str, url: str, options: ForwardOptions, reach: Reach) -> None:
+def forward(
+    stream: str, url: str, start: Start | None, options: TailOptions, cluster: ClusterOptions, json: bool
+) -> None:
     """Until the stream ends, the limit is reached, or someone stops us."""
     sink = sink_at(url)
     reader = options.reader or f"kafka.{sink.topic}"
     err = console(stderr=True)
-    with reach.client() as client, STOP.deferred():
+    with cluster.client() as client, STOP.deferred():
         full = client.locate(stream).stream
         writer = sink.writer(f"borealis.{full}.{reader}")
         try:
             known = writer.open()
-            start: Start = options.start if options.start is not None else "oldest"
-            with client.subscribe(
-                stream, known.upto if known else start, reader=reader, headers=True, auto_ack=False
-            ) as subscription:
+            begin = known.upto if known else "oldest" if start is None else start
+            with client.subscribe(stream, begin, reader=reader, headers=True, auto_ack=False) as subscription:
                 _check_life(known, subscription, shown(url))
-                if not options.json:
+                if not json:
                     err.print(f"{full} to {shown(url)} as '{reader}', from {subscription.position:,}", style="dim")
                 rows = Forwarding(subscription, writer, sink.format, sink.key, options).run(known)
         finally:
             writer.close()
-    if options.json:
-        print(json.dumps({"stream": full, "to": shown(url), "reader": reader, "rows": rows}, ensure_ascii=False))
+    if json:
+        print(dumps({"stream": full, "to": shown(url), "reader": reader, "rows": rows}, ensure_ascii=False))
     else:
         print(f"{plural(rows, 'row')} of {full} to {shown(url)}")
 
@@ -78,7 +67,7 @@ class Forwarding:
     """Tuples on their way from a stream to a topic."""
 
     def __init__(
-        self, subscription: Subscription, writer: TopicWriter, format_: str, key: str | None, options: ForwardOptions
+        self, subscription: Subscription, writer: TopicWriter, format_: str, key: str | None, options: TailOptions
     ) -> None:
         self._in, self._writer, self._options = subscription, writer, options
         names = [name for name in subscription.schema.names if name not in HEADER]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
+from json import dumps
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from borealis.cli import processes
-from borealis.cli.cluster_file import is_here
-from borealis.cli.reaching import Reach
+from borealis.cli.options import ClusterOptions, Json
 from borealis.cli.watching import console
 from borealis.client.cluster_config import Part, read_record
 from borealis.errors import ClusterError, did_you_mean
@@ -19,31 +20,32 @@ from borealis.errors import ClusterError, did_you_mean
 END_S = 10.0
 
 
-def kill_command(name: str, reach: Reach, as_json: bool) -> None:
-    """`kill -9`, and wait until it is gone."""
-    with reach.client() as client:
+def kill(node: Annotated[str, typer.Argument(help="The node.")], cluster: ClusterOptions, json: Json = False) -> None:
+    with cluster.client() as client:
         nodes = client.nodes()
-    found = next((node for node in nodes if node.get("node") == name), None)
+    found = next((one for one in nodes if one.get("node") == node), None)
     if found is None:
-        known = [str(node.get("node")) for node in nodes]
+        known = [str(one.get("node")) for one in nodes]
         listing = f"nodes are {', '.join(known)}" if known else "there is none"
-        raise ClusterError(f"there is no node '{name}' ({listing})", hint=did_you_mean(name, known))
-    part = _process(name, found)
+        raise ClusterError(f"there is no node '{node}' ({listing})", hint=did_you_mean(node, known))
+    part = _process(node, found)
     if not processes.send(part, signal.SIGKILL):
         raise ClusterError(
-            f"node '{name}' (pid {part.pid}) has ended already", hint="'borealis status' shows the others"
+            f"node '{node}' (pid {part.pid}) has ended already", hint="'borealis status' shows the others"
         )
     processes.wait_end(part, END_S)
-    if as_json:
-        print(json.dumps({"killed": name, "pid": part.pid}))
+    if json:
+        print(dumps({"killed": node, "pid": part.pid}))
         return
-    print(f"killed {name} (pid {part.pid})")
+    print(f"killed {node} (pid {part.pid})")
     if part.arguments:
-        console().print(f"to start it again: borealis restart {name}", style="dim", soft_wrap=True, markup=False)
+        console().print(f"to start it again: borealis restart {node}", style="dim", soft_wrap=True, markup=False)
 
 
 def _process(name: str, node: dict[str, Any]) -> Part:
     """The node's process, if it is one of this machine and surely a node."""
+    from borealis.cli.cluster_file import is_here
+
     host, pid = str(node.get("host", "")), int(node.get("pid", 0))
     if not is_here(host):
         raise ClusterError(

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from borealis.cli.ending import STOP
-from borealis.diagram.model import Diagram
 from borealis.errors import BorealisError, MachineError
+
+if TYPE_CHECKING:
+    from borealis.diagram.model import Diagram
 
 
 def load(path: Path) -> Diagram:
     """The diagram in a file, complete and sound; without Spark, so that a slip is told at once."""
+    from borealis.diagram.model import Diagram
+
     diagram = Diagram.load(path)
     try:
         diagram.validate()

@@ -12,8 +12,8 @@ from rich.live import Live
 from rich.text import Text
 
 from borealis.cli.ending import STOP
+from borealis.cli.options import ClusterOptions
 from borealis.cli.protection import moment, protection_table, takeover_line, unprotected_lines
-from borealis.cli.reaching import Reach
 from borealis.cli.tables import FittingTable
 from borealis.cli.watching import console
 from borealis.cli.words import plural, size, span
@@ -24,9 +24,9 @@ GOOD = ("alive", "ready", "running", "ended")
 Facts = dict[str, Any]
 
 
-def status_command(watch: bool, reach: Reach, as_json: bool) -> None:
+def status_command(watch: bool, cluster: ClusterOptions, as_json: bool) -> None:
     """What the coordinator knows; no node is asked."""
-    with reach.client() as client:
+    with cluster.client() as client:
         if not watch:
             status = client.status()
             print(json.dumps(status, ensure_ascii=False)) if as_json else console().print(shown(status))
