@@ -11,9 +11,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
 
-import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from typer import Argument, Option
 
 from borealis.cli.options import Json
 from borealis.cli.watching import console
@@ -30,28 +30,20 @@ Names = list[str] | None
 
 def bench(
     experiment: Annotated[
-        str, typer.Argument(help="engine, latency, wire, chain, start, recovery, overhead, protected or io: see above.")
+        str, Argument(help="engine, latency, wire, chain, start, recovery, overhead, protected or io: see above.")
     ] = "engine",
     json: Json = False,
-    only: Annotated[Names, typer.Option(metavar="QUERY", help="Only these: q1,q3 (or repeated).")] = None,
-    runs: Annotated[int, typer.Option(min=1, help="Runs of each, of which the median counts.")] = 3,
-    quick: Annotated[bool, typer.Option("--quick", help="Less data: a smoke test, not a figure.")] = False,
-    kills: Annotated[int | None, typer.Option(min=1, help="recovery: kills of each; 5 if left out.")] = None,
-    approach: Annotated[
-        Names, typer.Option(metavar="NAME", help="recovery, overhead: only these: passive,active.")
-    ] = None,
-    diagram: Annotated[
-        Names, typer.Option(metavar="NAME", help="recovery, overhead: only these: aggregate,union.")
-    ] = None,
+    only: Annotated[Names, Option(metavar="QUERY", help="Only these: q1,q3 (or repeated).")] = None,
+    runs: Annotated[int, Option(min=1, help="Runs of each, of which the median counts.")] = 3,
+    quick: Annotated[bool, Option("--quick", help="Less data: a smoke test, not a figure.")] = False,
+    kills: Annotated[int | None, Option(min=1, help="recovery: kills of each; 5 if left out.")] = None,
+    approach: Annotated[Names, Option(metavar="NAME", help="recovery, overhead: only these: passive,active.")] = None,
+    diagram: Annotated[Names, Option(metavar="NAME", help="recovery, overhead: only these: aggregate,union.")] = None,
     interval: Annotated[
-        str | None, typer.Option(metavar="TIME", help="recovery: between checkpoints, or trimming messages.")
+        str | None, Option(metavar="TIME", help="recovery: between checkpoints, or trimming messages.")
     ] = None,
-    rate: Annotated[
-        list[int] | None, typer.Option(min=100, help="latency: rows a second, only these (repeated).")
-    ] = None,
-    plot: Annotated[
-        str | None, typer.Option(metavar="FILE", help="latency, recovery, overhead: a picture, too.")
-    ] = None,
+    rate: Annotated[list[int] | None, Option(min=100, help="latency: rows a second, only these (repeated).")] = None,
+    plot: Annotated[str | None, Option(metavar="FILE", help="latency, recovery, overhead: a picture, too.")] = None,
 ) -> None:
     """\b
     engine    one node: rows per second and time of a train

@@ -12,7 +12,7 @@ from borealis.cli.cluster_file import ClusterFile, CoordinatorPart, NodePart, is
 from borealis.cli.options import arguments
 from borealis.cli.starting import COORDINATOR
 from borealis.cli.up import UpOptions
-from borealis.client.cluster_config import Record, Whereabouts, home, read_token, split
+from borealis.client.cluster_config import PORT, Record, Whereabouts, home, read_token, split
 from borealis.errors import ClusterError
 from borealis.hosts import free_ports, is_loopback
 
@@ -95,16 +95,13 @@ def wanted(record: Record, options: UpOptions) -> dict[str, list[str]]:
         _check_same(record, "--token-file", str(options.token_file.expanduser().absolute()), str(record.token_file))
     if options.nodes is None:
         return known
-    names = [f"node{i + 1}" for i in range(options.nodes)]
+    token_file = Path(record.token_file) if record.token_file else None
+    cluster = _numbered(options, coordinator=CoordinatorPart(host=host, port=port), token_file=token_file)
+    names = [node.name for node in cluster.nodes]
     if record.ca is not None and not known.keys() >= set(names):
         raise ClusterError(
             "nodes of a cluster with certificates are not started by their number", hint="add them to its --config"
         )
-    cluster = ClusterFile(
-        coordinator=CoordinatorPart(host=host, port=port),
-        nodes=[NodePart(name=name, cores=options.cores_per_node or 1) for name in names],
-        token_file=Path(record.token_file) if record.token_file else None,
-    )
     made = part_arguments(cluster, Path(record.data)) | known
     return {name: made[name] for name in (COORDINATOR, *names) if name != COORDINATOR or name in known}
 
@@ -125,16 +122,16 @@ def _cluster(options: UpOptions) -> ClusterFile:
             raise ClusterError("--config says it all", hint="leave out --nodes, --port and --cores-per-node")
         cluster = load_cluster_file(options.config)
     else:
-        nodes = [
-            NodePart(name=f"node{i + 1}", cores=options.cores_per_node or 1)
-            for i in range(1 if options.nodes is None else options.nodes)
-        ]
         port = free_ports(1)[0] if options.port == 0 else options.port
-        part = CoordinatorPart() if port is None else CoordinatorPart(port=port)
-        cluster = ClusterFile(coordinator=part, nodes=nodes)
+        cluster = _numbered(options, coordinator=CoordinatorPart(port=PORT if port is None else port))
     if options.token_file is not None:
         cluster = cluster.model_copy(update={"token_file": options.token_file.expanduser().absolute()})
     return cluster
+
+
+def _numbered(options: UpOptions, **rest: Any) -> ClusterFile:
+    nodes = [NodePart(name=f"node{i + 1}", cores=options.cores_per_node or 1) for i in range(options.nodes or 1)]
+    return ClusterFile(nodes=nodes, **rest)
 
 
 def _check_token(cluster: ClusterFile) -> None:

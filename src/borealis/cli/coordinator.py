@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from borealis.cli.options import Host, SecurityOptions, arguments
 from borealis.cli.processes import join
@@ -15,8 +15,8 @@ from borealis.client.cluster_config import TOKEN, home
 
 def coordinator(
     host: Host = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Where it listens.")] = 7470,
-    catalog: Annotated[Path | None, typer.Option(metavar="FILE", help="What shall run, in SQLite.")] = None,
+    port: Annotated[int, Option(min=0, max=65535, help="Where it listens.")] = 7470,
+    catalog: Annotated[Path | None, Option(metavar="FILE", help="What shall run, in SQLite.")] = None,
     *,
     protection: SecurityOptions,
 ) -> None:

@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
+from typer import Option
 
 from borealis.cli.opening import start_spark
 from borealis.cli.watching import Watcher, console, stoppable, summary
@@ -64,7 +64,6 @@ class Talkers:
             self._newest = top.to_pylist()
 
     def table(self) -> pa.Table:
-        """All of them."""
         import pyarrow as pa
 
         return pa.Table.from_batches(self._batches) if self._batches else pa.table({})
@@ -90,8 +89,8 @@ class Talkers:
 
 
 def demo(
-    seconds: Annotated[float, typer.Option(min=1, max=600, help="How long packets come in.")] = 30,
-    fast: Annotated[bool, typer.Option("--fast", help="As fast as they can be computed, not at a live pace.")] = False,
+    seconds: Annotated[float, Option(min=1, max=600, help="How long packets come in.")] = 30,
+    fast: Annotated[bool, Option("--fast", help="As fast as they can be computed, not at a live pace.")] = False,
 ) -> None:
     from borealis.cli.traffic import SOURCES, packets, traffic
     from borealis.connectors.sources import rows

@@ -9,11 +9,11 @@ from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 from rich.tree import Tree
+from typer import Option
 
 from borealis.cli.opening import load, start_spark
 from borealis.cli.options import Json, Yaml
@@ -33,14 +33,12 @@ class ProtectionOptions:
 
     ha: Annotated[
         str | None,
-        typer.Option(
-            metavar="APPROACH", help="Show only protection: with amnesia, passive, active or upstream-backup."
-        ),
+        Option(metavar="APPROACH", help="Show only protection: with amnesia, passive, active or upstream-backup."),
     ] = None
-    guarantee: Annotated[str | None, typer.Option(metavar="WHAT", help="gap, no-loss or precise.")] = None
-    place: Annotated[Names, typer.Option(metavar="NAME=NODE", help="With --ha: as if it were deployed so.")] = None
-    cut: Annotated[Names, typer.Option(metavar="BOX", help="With --ha: begin a new unit here.")] = None
-    units: Annotated[int | None, typer.Option(min=1, help="With --ha: cut into about so many units.")] = None
+    guarantee: Annotated[str | None, Option(metavar="WHAT", help="gap, no-loss or precise.")] = None
+    place: Annotated[Names, Option(metavar="NAME=NODE", help="With --ha: as if it were deployed so.")] = None
+    cut: Annotated[Names, Option(metavar="BOX", help="With --ha: begin a new unit here.")] = None
+    units: Annotated[int | None, Option(min=1, help="With --ha: cut into about so many units.")] = None
 
     def __bool__(self) -> bool:
         return any(vars(self).values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from borealis.cli.options import JsonLines
 from borealis.cli.words import span
@@ -20,13 +20,9 @@ DIAGRAMS = (".yaml", ".yml")
 def sample(
     path: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="PATH...", help="packets.parquet (or .csv, .jsonl, .arrow); traffic.yaml for a diagram."
-        ),
+        Argument(metavar="PATH...", help="packets.parquet (or .csv, .jsonl, .arrow); traffic.yaml for a diagram."),
     ],
-    seconds: Annotated[
-        float, typer.Option(min=1, max=36_000, help="How long the packets were sent: 500 a second.")
-    ] = 60,
+    seconds: Annotated[float, Option(min=1, max=36_000, help="How long the packets were sent: 500 a second.")] = 60,
 ) -> None:
     from borealis.cli.traffic import SOURCES, packets, traffic
     from borealis.connectors.sinks import file_sink
@@ -54,12 +50,12 @@ def sample(
 
 def cat(
     path: Annotated[
-        list[str], typer.Argument(metavar="PATH...", help="Files, or folders of them: Parquet, CSV, JSON lines, Arrow.")
+        list[str], Argument(metavar="PATH...", help="Files, or folders of them: Parquet, CSV, JSON lines, Arrow.")
     ],
-    limit: Annotated[int | None, typer.Option(min=1, help="So many rows; all if left out.")] = None,
-    tail: Annotated[bool, typer.Option("--tail", help="The last rows: 10, or as --limit says.")] = False,
+    limit: Annotated[int | None, Option(min=1, help="So many rows; all if left out.")] = None,
+    tail: Annotated[bool, Option("--tail", help="The last rows: 10, or as --limit says.")] = False,
     json: JsonLines = False,
-    schema: Annotated[bool, typer.Option("--schema", help="Only columns and counts.")] = False,
+    schema: Annotated[bool, Option("--schema", help="Only columns and counts.")] = False,
 ) -> int:
     from borealis.cli.cat import CatOptions, cat_command
 

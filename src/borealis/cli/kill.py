@@ -9,7 +9,7 @@ from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument
 
 from borealis.cli import processes
 from borealis.cli.options import ClusterOptions, Json
@@ -20,7 +20,7 @@ from borealis.errors import ClusterError, did_you_mean
 END_S = 10.0
 
 
-def kill(node: Annotated[str, typer.Argument(help="The node.")], cluster: ClusterOptions, json: Json = False) -> None:
+def kill(node: Annotated[str, Argument(help="The node.")], cluster: ClusterOptions, json: Json = False) -> None:
     with cluster.client() as client:
         nodes = client.nodes()
     found = next((one for one in nodes if one.get("node") == node), None)

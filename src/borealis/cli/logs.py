@@ -8,7 +8,7 @@ from collections import deque
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from borealis.cli import processes
 from borealis.cli.ending import STOP
@@ -22,8 +22,8 @@ PIECE_BYTES = 1 << 16
 
 def logs(
     name: PartName,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="And what comes, until stopped.")] = False,
-    lines: Annotated[int | None, typer.Option("--lines", "-n", min=1, help="The last lines; all if left out.")] = None,
+    follow: Annotated[bool, Option("--follow", "-f", help="And what comes, until stopped.")] = False,
+    lines: Annotated[int | None, Option("--lines", "-n", min=1, help="The last lines; all if left out.")] = None,
 ) -> None:
     log = _log(name)
     try:

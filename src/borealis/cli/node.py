@@ -6,9 +6,10 @@ import os
 import re
 import socket
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 from borealis.cli.options import Coordinator, Host, Master, SecurityOptions, arguments, pairs
 from borealis.cli.processes import join
@@ -21,14 +22,14 @@ MASTER = re.compile(r"local(\[.+\])?|local-cluster\[.+\]|spark://.+|k8s://.+|yar
 
 def node(
     coordinator: Coordinator = None,
-    name: Annotated[str | None, typer.Option(help="Its name; from host and process if left out.")] = None,
+    name: Annotated[str | None, Option(help="Its name; from host and process if left out.")] = None,
     master: Master = None,
     host: Host = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="For other nodes and clients; 0: a free one.")] = 0,
-    http_port: Annotated[int, typer.Option(min=0, max=65535, help="For metrics; 0: a free one.")] = 0,
-    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where durable inputs keep their logs.")] = None,
-    cores: Annotated[int | None, typer.Option(min=1, help="Spark tasks at a time, where no master is given.")] = None,
-    conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting for Spark.")] = None,
+    port: Annotated[int, Option(min=0, max=65535, help="For other nodes and clients; 0: a free one.")] = 0,
+    http_port: Annotated[int, Option(min=0, max=65535, help="For metrics; 0: a free one.")] = 0,
+    data: Annotated[Path | None, Option(metavar="DIR", help="Where durable inputs keep their logs.")] = None,
+    cores: Annotated[int | None, Option(min=1, help="Spark tasks at a time, where no master is given.")] = None,
+    conf: Annotated[list[str] | None, Option(metavar="KEY=VALUE", help="A setting for Spark.")] = None,
     *,
     protection: SecurityOptions,
 ) -> None:
@@ -47,26 +48,12 @@ def node(
         make_folder(data, "the node's data", "give a folder of yours with --data")
     name = name or f"{socket.gethostname().split('.')[0]}-{os.getpid()}"
     at = to.url if to.tls else to.address
-    typed = {"host": host, "port": port, "http_port": http_port, "master": master, "cores": cores, "data": data}
-    join(to.host, to.port, name, arguments("node", name=name, coordinator=at, **typed, conf=conf, **vars(protection)))
+    common: dict[str, Any] = {"host": host, "port": port, "http_port": http_port, "master": master}
+    common |= {"cores": cores, "data": data}
+    join(to.host, to.port, name, arguments("node", name=name, coordinator=at, **common, conf=conf, **vars(protection)))
     from borealis.node.process import NodeOptions, serve
 
-    raise typer.Exit(
-        serve(
-            NodeOptions(
-                coordinator=at,
-                name=name,
-                master=master,
-                host=host,
-                port=port,
-                http_port=http_port,
-                data=data,
-                cores=cores,
-                security=security,
-                settings=settings,
-            )
-        )
-    )
+    raise typer.Exit(serve(NodeOptions(coordinator=at, name=name, security=security, settings=settings, **common)))
 
 
 def _check(name: str | None, master: str | None) -> None:

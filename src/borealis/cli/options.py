@@ -8,7 +8,7 @@ from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
-import typer
+from typer import Argument, Option
 
 from borealis.errors import BorealisError, ClusterError
 
@@ -16,20 +16,18 @@ if TYPE_CHECKING:
     from borealis.client.client import Client
     from borealis.wire.auth import Security
 
-Yaml = Annotated[Path, typer.Argument(metavar="DIAGRAM", help="The diagram, a YAML file.")]
-StreamName = Annotated[str, typer.Argument(help="An output, input or box: per_source, or traffic/per_source.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")]
-JsonLines = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
-Host = Annotated[str, typer.Option(help="The address to listen at; others need a token.")]
-Master = Annotated[
-    str | None, typer.Option(metavar="URL", help="Spark's master; all cores of this machine if left out.")
-]
+Yaml = Annotated[Path, Argument(metavar="DIAGRAM", help="The diagram, a YAML file.")]
+StreamName = Annotated[str, Argument(help="An output, input or box: per_source, or traffic/per_source.")]
+Json = Annotated[bool, Option("--json", help="Print JSON on stdout, and nothing else.")]
+JsonLines = Annotated[bool, Option("--json", help="Print JSON lines.")]
+Host = Annotated[str, Option(help="The address to listen at; others need a token.")]
+Master = Annotated[str | None, Option(metavar="URL", help="Spark's master; all cores of this machine if left out.")]
 Coordinator = Annotated[
     str | None,
-    typer.Option(metavar="HOST:PORT", help="The coordinator; BOREALIS_COORDINATOR, or what 'up' started, if left out."),
+    Option(metavar="HOST:PORT", help="The coordinator; BOREALIS_COORDINATOR, or what 'up' started, if left out."),
 ]
 TokenFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="The file with the cluster's token; BOREALIS_TOKEN if left out.")
+    Path | None, Option(metavar="FILE", help="The file with the cluster's token; BOREALIS_TOKEN if left out.")
 ]
 Pem = Path | None
 
@@ -40,7 +38,7 @@ class ClusterOptions:
 
     coordinator: Coordinator = None
     token_file: TokenFile = None
-    ca: Annotated[Pem, typer.Option(metavar="FILE", help="Who signed the cluster's certificates (PEM).")] = None
+    ca: Annotated[Pem, Option(metavar="FILE", help="Who signed the cluster's certificates (PEM).")] = None
 
     def client(self) -> Client:
         """A client of that cluster; nothing is sent yet."""
@@ -55,9 +53,9 @@ class SecurityOptions:
     """How a process of a cluster is protected: its token and certificates."""
 
     token_file: TokenFile = None
-    tls_cert: Annotated[Pem, typer.Option(metavar="FILE", help="Certificate for TLS (PEM).")] = None
-    tls_key: Annotated[Pem, typer.Option(metavar="FILE", help="The certificate's key (PEM).")] = None
-    tls_ca: Annotated[Pem, typer.Option(metavar="FILE", help="Who signed the others' certificates (PEM).")] = None
+    tls_cert: Annotated[Pem, Option(metavar="FILE", help="Certificate for TLS (PEM).")] = None
+    tls_key: Annotated[Pem, Option(metavar="FILE", help="The certificate's key (PEM).")] = None
+    tls_ca: Annotated[Pem, Option(metavar="FILE", help="Who signed the others' certificates (PEM).")] = None
 
     def token(self) -> str | None:
         """What the file holds."""

@@ -3,81 +3,64 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from json import dumps
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
-import typer
+from typer import Argument, Option
 
 from borealis.cli.options import ClusterOptions, Json, StreamName, Yaml, pairs
 from borealis.cli.watching import console
 from borealis.cli.words import span
 
-Time = str | None
+if TYPE_CHECKING:
+    from borealis.diagram.deployment import DeployOptions
+
+Names = list[str] | None
 
 
-def deploy(
-    diagram: Yaml,
-    place: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=NODE", help="Put an input, a box or an output on this node."),
-    ] = None,
-    cut: Annotated[list[str] | None, typer.Option(metavar="BOX", help="Begin a new unit at this box.")] = None,
-    units: Annotated[int | None, typer.Option(min=1, help="Cut each connected part into about so many units.")] = None,
-    buckets: Annotated[
-        int, typer.Option(min=1, max=1024, help="How many parts of the keys are computed side by side.")
-    ] = 1,
+@dataclass(frozen=True)
+class DeployFlags:
+    """How a diagram shall run on the cluster; see `Deployment`, which checks it."""
+
+    place: Annotated[Names, Option(metavar="NAME=NODE", help="Put an input, a box or an output on this node.")] = None
+    cut: Annotated[Names, Option(metavar="BOX", help="Begin a new unit at this box.")] = None
+    units: Annotated[int | None, Option(min=1, help="Cut each connected part into about so many units.")] = None
+    buckets: Annotated[int, Option(min=1, max=1024, help="How many parts of the keys are computed side by side.")] = 1
     ha: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="APPROACH",
             help="Protect all units: amnesia, passive, active, upstream-backup; none. As the file says if left out.",
         ),
-    ] = None,
+    ] = None
     guarantee: Annotated[
-        str | None, typer.Option(metavar="WHAT", help="What readers see after a failure: gap, no-loss, precise.")
-    ] = None,
+        str | None, Option(metavar="WHAT", help="What readers see after a failure: gap, no-loss, precise.")
+    ] = None
     interval: Annotated[
-        Time, typer.Option(metavar="TIME", help="Between checkpoints, or trimming messages: '500 ms'.")
-    ] = None,
-    ping: Annotated[Time, typer.Option(metavar="TIME", help="Between two pings of a primary: '100 ms'.")] = None,
-    misses: Annotated[
-        int | None, typer.Option(min=1, help="Missed pings in a row until it is held to be dead.")
-    ] = None,
+        str | None, Option(metavar="TIME", help="Between checkpoints, or trimming messages: '500 ms'.")
+    ] = None
+    ping: Annotated[str | None, Option(metavar="TIME", help="Between two pings of a primary: '100 ms'.")] = None
+    misses: Annotated[int | None, Option(min=1, help="Missed pings in a row until it is held to be dead.")] = None
     without_backup: Annotated[
-        str | None, typer.Option(metavar="refuse|degrade", help="What to do if no node is left for a backup.")
-    ] = None,
-    backup: Annotated[
-        list[str] | None, typer.Option(metavar="UNIT=NODE", help="Put the backup of a unit on this node.")
-    ] = None,
+        str | None, Option(metavar="refuse|degrade", help="What to do if no node is left for a backup.")
+    ] = None
+    backup: Annotated[Names, Option(metavar="UNIT=NODE", help="Put the backup of a unit on this node.")] = None
     replace: Annotated[
-        bool, typer.Option("--replace", help="End what runs under its name first; its state and streams are gone then.")
-    ] = False,
-    *,
-    cluster: ClusterOptions,
-    json: Json = False,
-) -> None:
-    from borealis.cli.deploy import deploy_command
-    from borealis.diagram.deployment import DeployOptions
+        bool, Option("--replace", help="End what runs under its name first; its state and streams are gone then.")
+    ] = False
 
-    options = DeployOptions(
-        cut=cut or [],
-        place=pairs("--place", place, "per_source=node2"),
-        units=units,
-        buckets=buckets,
-        ha=ha,
-        guarantee=guarantee,
-        interval=interval,
-        ping=ping,
-        misses=misses,
-        without_backup=without_backup,
-        backup=pairs("--backup", backup, "u2=node3"),
-        replace=replace,
-    )
-    deploy_command(diagram, options, cluster, json)
+
+def deploy(diagram: Yaml, flags: DeployFlags, cluster: ClusterOptions, json: Json = False) -> None:
+    from borealis.cli.deploy import deploy_command
+
+    place, backup = pairs("--place", flags.place, "per_source=node2"), pairs("--backup", flags.backup, "u2=node3")
+    options = vars(flags) | {"cut": flags.cut or [], "place": place, "backup": backup}
+    deploy_command(diagram, cast("DeployOptions", options), cluster, json)
 
 
 def undeploy(
-    name: Annotated[str, typer.Argument(help="The diagram's name.")], cluster: ClusterOptions, json: Json = False
+    name: Annotated[str, Argument(help="The diagram's name.")], cluster: ClusterOptions, json: Json = False
 ) -> None:
     with cluster.client() as client:
         client.undeploy(name)
@@ -97,8 +80,8 @@ def describe(stream: StreamName, cluster: ClusterOptions, json: Json = False) ->
 
 
 def forget(
-    stream: Annotated[str, typer.Argument(help="The stream: per_source, or traffic/per_source.")],
-    reader: Annotated[str, typer.Argument(help="Its reader that will not come back.")],
+    stream: Annotated[str, Argument(help="The stream: per_source, or traffic/per_source.")],
+    reader: Annotated[str, Argument(help="Its reader that will not come back.")],
     cluster: ClusterOptions,
     json: Json = False,
 ) -> None:
@@ -109,7 +92,7 @@ def forget(
 
 
 def forget_node(
-    node: Annotated[str, typer.Argument(help="The node, which is dead.")], cluster: ClusterOptions, json: Json = False
+    node: Annotated[str, Argument(help="The node, which is dead.")], cluster: ClusterOptions, json: Json = False
 ) -> None:
     with cluster.client() as client:
         client.forget_node(node)
@@ -117,7 +100,7 @@ def forget_node(
 
 
 def status(
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Again every second, until stopped.")] = False,
+    watch: Annotated[bool, Option("--watch", "-w", help="Again every second, until stopped.")] = False,
     *,
     cluster: ClusterOptions,
     json: Json = False,
@@ -128,9 +111,9 @@ def status(
 
 
 def move(
-    unit: Annotated[str, typer.Argument(help="The unit: u2, or traffic/u2.")],
-    node: Annotated[str, typer.Argument(help="Where it shall run.")],
-    diagram: Annotated[str | None, typer.Option(metavar="NAME", help="Of which diagram, if several run.")] = None,
+    unit: Annotated[str, Argument(help="The unit: u2, or traffic/u2.")],
+    node: Annotated[str, Argument(help="Where it shall run.")],
+    diagram: Annotated[str | None, Option(metavar="NAME", help="Of which diagram, if several run.")] = None,
     *,
     cluster: ClusterOptions,
     json: Json = False,

@@ -6,7 +6,7 @@ import time
 from json import dumps
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from borealis.cli import processes
 from borealis.cli.options import Json
@@ -17,7 +17,7 @@ from borealis.errors import ClusterError
 
 def restart(
     name: PartName,
-    wait: Annotated[float, typer.Option(min=1, help="Seconds until it must be ready.")] = 180,
+    wait: Annotated[float, Option(min=1, help="Seconds until it must be ready.")] = 180,
     json: Json = False,
 ) -> None:
     began = time.monotonic()

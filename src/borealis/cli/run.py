@@ -7,7 +7,7 @@ from json import dumps
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from borealis.cli.opening import load, start_spark
 from borealis.cli.options import Json, Master, Yaml, pairs
@@ -21,7 +21,7 @@ def run(
     diagram: Yaml,
     input: Annotated[
         Places,
-        typer.Option(
+        Option(
             "--input",
             "-i",
             metavar="NAME=PATH",
@@ -30,7 +30,7 @@ def run(
     ] = None,
     output: Annotated[
         Places,
-        typer.Option(
+        Option(
             "--output",
             "-o",
             metavar="NAME=PATH",
@@ -38,11 +38,11 @@ def run(
         ),
     ] = None,
     state: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep the state here: a killed run goes on where it was.")
+        Path | None, Option(metavar="DIR", help="Keep the state here: a killed run goes on where it was.")
     ] = None,
-    buckets: Annotated[int, typer.Option(min=1, help="How many parts of the keys are computed side by side.")] = 1,
-    rows_per_train: Annotated[int | None, typer.Option(min=1, help="The largest train, in tuples.")] = None,
-    headers: Annotated[bool, typer.Option("--headers", help="Write the header columns of tuples, too.")] = False,
+    buckets: Annotated[int, Option(min=1, help="How many parts of the keys are computed side by side.")] = 1,
+    rows_per_train: Annotated[int | None, Option(min=1, help="The largest train, in tuples.")] = None,
+    headers: Annotated[bool, Option("--headers", help="Write the header columns of tuples, too.")] = False,
     json: Json = False,
     master: Master = None,
 ) -> None:

@@ -9,8 +9,8 @@ from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.text import Text
+from typer import Argument, Option
 
 from borealis.cli.ending import STOP, Stopped
 from borealis.cli.options import ClusterOptions, Json
@@ -38,24 +38,20 @@ LAST_FLUSH_S = 5.0  # for what is under way when we are stopped
 class SendOptions:
     """How to send."""
 
-    rate: Annotated[float | None, typer.Option(min=0.001, help="Rows per second; as fast as they go if left out.")] = (
-        None
-    )
+    rate: Annotated[float | None, Option(min=0.001, help="Rows per second; as fast as they go if left out.")] = None
     publisher: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Send under this name: started again, it goes on where it was."),
+        str | None, Option(metavar="NAME", help="Send under this name: started again, it goes on where it was.")
     ] = None
     batch_rows: Annotated[
-        int | None, typer.Option(min=1, max=1_000_000, help="Rows per batch; keep it when going on under a name.")
+        int | None, Option(min=1, max=1_000_000, help="Rows per batch; keep it when going on under a name.")
     ] = None
-    end: Annotated[bool, typer.Option("--end", help="End the stream behind the last row.")] = False
+    end: Annotated[bool, Option("--end", help="End the stream behind the last row.")] = False
     time: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="For kafka: and watch:, the input's time, if it has several TIMESTAMPs."),
+        Option(metavar="COLUMN", help="For kafka: and watch:, the input's time, if it has several TIMESTAMPs."),
     ] = None
     state: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="For watch:, remember here which files were sent: each only once."),
+        Path | None, Option(metavar="DIR", help="For watch:, remember here which files were sent: each only once.")
     ] = None
 
     @property
@@ -69,12 +65,9 @@ class SendOptions:
 
 
 def send(
-    stream: Annotated[str, typer.Argument(help="An input of a running diagram: packets, or traffic/packets.")],
+    stream: Annotated[str, Argument(help="An input of a running diagram: packets, or traffic/packets.")],
     file: Annotated[
-        str,
-        typer.Argument(
-            help="A file (FILE?format=csv), folder or glob; kafka://host:port/topic; watch:DIR; - for stdin."
-        ),
+        str, Argument(help="A file (FILE?format=csv), folder or glob; kafka://host:port/topic; watch:DIR; - for stdin.")
     ],
     options: SendOptions,
     cluster: ClusterOptions,

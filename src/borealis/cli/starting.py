@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.table import Table
 from rich.text import Text
+from typer import Argument
 
 from borealis.cli import processes
 from borealis.cli.watching import Screen
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LOOK_EVERY_S = 0.1  # at processes and coordinator while they start
 COORDINATOR = "coordinator"
 UNAUTHORIZED = 401  # HTTP
-PartName = Annotated[str, typer.Argument(metavar="NODE", help="The node, or coordinator.")]
+PartName = Annotated[str, Argument(metavar="NODE", help="The node, or coordinator.")]
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from borealis.cli.ending import STOP
 from borealis.cli.options import ClusterOptions, JsonLines, StreamName
@@ -26,7 +26,7 @@ class TailOptions:
 
     start: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--from",
             metavar="PLACE",
             help="oldest, newest or a tuple id. If left out: newest; with --reader or --to where that was, or oldest.",
@@ -34,10 +34,10 @@ class TailOptions:
     ] = None
     reader: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Read under this name: what is not shown yet is kept for the next time."),
+        Option(metavar="NAME", help="Read under this name: what is not shown yet is kept for the next time."),
     ] = None
-    limit: Annotated[int | None, typer.Option(min=1, help="End after so many rows.")] = None
-    headers: Annotated[bool, typer.Option("--headers", help="Show the header columns of tuples, too.")] = False
+    limit: Annotated[int | None, Option(min=1, help="End after so many rows.")] = None
+    headers: Annotated[bool, Option("--headers", help="Show the header columns of tuples, too.")] = False
 
 
 def tail(
@@ -46,8 +46,7 @@ def tail(
     cluster: ClusterOptions,
     json: JsonLines = False,
     to: Annotated[
-        str | None,
-        typer.Option(metavar="TOPIC", help="Into a topic instead, exactly once: kafka://host:port/topic."),
+        str | None, Option(metavar="TOPIC", help="Into a topic instead, exactly once: kafka://host:port/topic.")
     ] = None,
 ) -> None:
     start = _start(options.start)

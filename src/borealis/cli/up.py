@@ -14,9 +14,9 @@ from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.table import Table
 from rich.text import Text
+from typer import Option
 
 from borealis.cli import processes
 from borealis.cli.options import Json
@@ -45,22 +45,22 @@ Nodes = list[dict[str, Any]]
 class UpOptions:
     """What to start."""
 
-    nodes: Annotated[int | None, typer.Option(min=1, max=64, help="How many nodes; one if left out.")] = None
+    nodes: Annotated[int | None, Option(min=1, max=64, help="How many nodes; one if left out.")] = None
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A cluster.yaml: what of it is on this machine is started.")
+        Path | None, Option(metavar="FILE", help="A cluster.yaml: what of it is on this machine is started.")
     ] = None
-    host: Annotated[str | None, typer.Option(metavar="NAME", help="Which host of the file this machine is.")] = None
+    host: Annotated[str | None, Option(metavar="NAME", help="Which host of the file this machine is.")] = None
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="The coordinator's; 7470 if left out, 0 for a free one.")
+        int | None, Option(min=0, max=65535, help="The coordinator's; 7470 if left out, 0 for a free one.")
     ] = None
-    cores_per_node: Annotated[int | None, typer.Option(min=1, help="Spark tasks at a time on each node.")] = None
+    cores_per_node: Annotated[int | None, Option(min=1, help="Spark tasks at a time on each node.")] = None
     data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep catalog and logs of durable inputs here, for a later 'up'.")
+        Path | None, Option(metavar="DIR", help="Keep catalog and logs of durable inputs here, for a later 'up'.")
     ] = None
     token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Protect the cluster with the token in this file.")
+        Path | None, Option(metavar="FILE", help="Protect the cluster with the token in this file.")
     ] = None
-    wait: Annotated[float, typer.Option(min=1, help="Seconds until all must be ready.")] = 180
+    wait: Annotated[float, Option(min=1, help="Seconds until all must be ready.")] = 180
     json: Json = False
 
 
