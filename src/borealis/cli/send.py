@@ -82,7 +82,6 @@ def send(
         raise InputError(f"{shown(file)} has no end that could be sent", hint=hint)
     if options.state is not None and not watched:
         raise InputError("--state is for a directory that is watched", hint="leave it out")
-    source = None if watched or topic else as_source(file)
     name = options.publisher
     if watched:
         from borealis.cli.send_watch import DirectoryFollower, watcher_name
@@ -92,28 +91,26 @@ def send(
         from borealis.cli.send_topic import TopicFollower, publisher_of
 
         name = name or publisher_of(file)
+    else:
+        source = as_source(file)
     began = time.monotonic()
     with cluster.client() as client, Screen(json) as screen:
         out = client.publisher(stream, name)
         sending = Sending(out, screen, options.rate)
         stopped: Stopped | None = None
+        rows: Iterable[tuple[pa.RecordBatch, str | None]]
         try:
-            if source is not None:
+            if watched:
+                rows = sending.follow(DirectoryFollower(file, out, options.time, options.state), shown(file))
+            elif topic:
+                rows = sending.follow(TopicFollower(file, out, options.time), shown(file))
+            else:
                 skip = out.next_number * options.rows
                 if skip:
                     done = plural(out.next_number, "batch", "batches")
                     screen.say(f"{out.name} has sent {done} before: going on behind row {skip:,}")
                 batches = whole_batches(source.batches(out.schema, skip, options.rows), options.rows)
-                rows: Iterable[tuple[pa.RecordBatch, str | None]] = ((batch, None) for batch in batches)
-            else:
-                follower: Follower = (
-                    DirectoryFollower(file, out, options.time, options.state)
-                    if watched
-                    else TopicFollower(file, out, options.time)
-                )
-                sending.follower = follower
-                screen.say(f"{out.name} {'goes on' if follower.resumes else 'begins'} in {shown(file)}")
-                rows = follower.batches(sending.look)
+                rows = ((batch, None) for batch in batches)
             with STOP.deferred():
                 sending.run(rows)
                 if options.end:
@@ -143,8 +140,14 @@ class Sending:
         """Records that could not be read."""
         return 0 if self.follower is None else self.follower.source.dead_letters.count
 
+    def follow(self, follower: Follower, place: str) -> Iterator[tuple[pa.RecordBatch, str]]:
+        """What comes there, for as long as there is no end to it."""
+        self.follower = follower
+        self._screen.say(f"{self._out.name} {'goes on' if follower.resumes else 'begins'} in {place}")
+        return follower.batches(self.look)
+
     def run(self, batches: Iterable[tuple[pa.RecordBatch, str | None]]) -> None:
-        """Send all of them, each with its mark; where rows are followed there may be no end to it."""
+        """Send all of them, each with its mark."""
         for batch, mark in batches:
             self._pace()
             self.wait_until(self._out.has_room)
