@@ -17,8 +17,8 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
-from borealis.cli.demo import packets
 from borealis.cli.ending import run_app
+from borealis.cli.traffic import packets
 from borealis.diagram import Diagram
 
 pytestmark = pytest.mark.spark

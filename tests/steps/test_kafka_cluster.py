@@ -107,7 +107,7 @@ def test_a_batch_that_is_too_large_for_the_wire_goes_on_in_its_midst(
 ) -> None:
     topic = broker.topic(f"t-{uuid4().hex[:8]}", 1)
     broker.put(topic, [record(n) for n in range(1000)])
-    from borealis.cli.send_topic import Follower
+    from borealis.cli.send_topic import TopicFollower
     from borealis.client import publisher as publishing
     from borealis.client.client import connect
 
@@ -117,7 +117,7 @@ def test_a_batch_that_is_too_large_for_the_wire_goes_on_in_its_midst(
     for stop_after in (3, 1, 10**9):
         with connect() as client:
             out = client.publisher("packets", "p")
-            for number, (batch, mark) in enumerate(Follower(url, out, None).batches(lambda: None)):
+            for number, (batch, mark) in enumerate(TopicFollower(url, out, None).batches(lambda: None)):
                 if number == stop_after:
                     break
                 out.send_batch(batch, mark)

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from borealis.cli import bench, demo, watching
+from borealis.cli import bench, demo, traffic, watching
 from borealis.cli.ending import Stop, Stopped, run_app, told
-from borealis.cli.run import FirstRows, given_outputs
+from borealis.cli.run_outputs import FirstRows, given_outputs
 from borealis.diagram import Diagram
 from borealis.entry.admission import Cursor
 from borealis.errors import BorealisError
@@ -264,7 +264,7 @@ def test_the_summary_says_what_became_of_everything() -> None:
 def test_plain_lines_come_every_five_seconds() -> None:
     now = [0.0]
     out = Console(width=120, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
-    lines = watching.Lines(out, lambda: now[0])
+    lines = watching.Watcher(out=out, now=lambda: now[0])
     for now[0] in (1.0, 4.9, 5.0, 6.0, 9.9, 10.0):
         lines.see([some_progress()])
     assert out.export_text().count("u1:") == 2
@@ -274,9 +274,9 @@ def test_plain_lines_come_every_five_seconds() -> None:
 
 
 def test_the_demos_packets_are_the_same_every_time_and_never_late() -> None:
-    table = demo.packets(20)
-    assert table.equals(demo.packets(20))
-    assert table.num_rows == 20 * demo.PACKETS_PER_SECOND
+    table = traffic.packets(20)
+    assert table.equals(traffic.packets(20))
+    assert table.num_rows == 20 * traffic.PACKETS_PER_SECOND
     time = table["ts"].combine_chunks().view(pa.int64()).to_numpy()
     behind = np.maximum.accumulate(time) - time
     assert 0 < behind.max() < 2_000_000
@@ -289,8 +289,8 @@ def test_a_sample_is_what_the_demo_computes_over(
     monkeypatch.chdir(tmp_path)
     assert run_app(["sample", "p.parquet", "p.csv", "t.yaml", "--seconds", "2"]) == 0
     assert "p.parquet: 1,000 packets" in capfd.readouterr().out
-    assert pq.read_table("p.parquet").equals(demo.packets(2))
-    assert Path("t.yaml").read_text() == demo.traffic().to_yaml()
+    assert pq.read_table("p.parquet").equals(traffic.packets(2))
+    assert Path("t.yaml").read_text() == traffic.traffic().to_yaml()
     assert len(Path("p.csv").read_text().splitlines()) == 1_001
     for wrong in ("p.parquet", "x/p.parquet", "p.txt"):
         assert run_app(["sample", "q.csv", wrong]) == 2

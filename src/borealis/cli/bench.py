@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from json import dumps
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from typer import Argument, Option
 
+from borealis.cli.options import Json
 from borealis.cli.watching import console
 from borealis.errors import BorealisError, did_you_mean
 
@@ -23,27 +25,58 @@ TITLES_ACROSS_MOST = 8  # columns whose titles stand in one line
 INSTALLED = "borealis.benchmarks"  # where a wheel has them
 
 
-def bench_command(
-    experiment: str, as_json: bool, only: tuple[str, ...], runs: int, quick: bool, more: Mapping[str, Any] | None = None
+Names = list[str] | None
+
+
+def bench(
+    experiment: Annotated[
+        str, Argument(help="engine, latency, wire, chain, start, recovery, overhead, protected or io: see above.")
+    ] = "engine",
+    json: Json = False,
+    only: Annotated[Names, Option(metavar="QUERY", help="Only these: q1,q3 (or repeated).")] = None,
+    runs: Annotated[int, Option(min=1, help="Runs of each, of which the median counts.")] = 3,
+    quick: Annotated[bool, Option("--quick", help="Less data: a smoke test, not a figure.")] = False,
+    kills: Annotated[int | None, Option(min=1, help="recovery: kills of each; 5 if left out.")] = None,
+    approach: Annotated[Names, Option(metavar="NAME", help="recovery, overhead: only these: passive,active.")] = None,
+    diagram: Annotated[Names, Option(metavar="NAME", help="recovery, overhead: only these: aggregate,union.")] = None,
+    interval: Annotated[
+        str | None, Option(metavar="TIME", help="recovery: between checkpoints, or trimming messages.")
+    ] = None,
+    rate: Annotated[list[int] | None, Option(min=100, help="latency: rows a second, only these (repeated).")] = None,
+    plot: Annotated[str | None, Option(metavar="FILE", help="latency, recovery, overhead: a picture, too.")] = None,
 ) -> None:
-    """Progress goes to stderr, so that stdout has figures only. `more`: options that only some experiments have."""
+    """\b
+    engine    one node: rows per second and time of a train
+    latency   the age of results at 100 to 100,000 rows/s, beside Spark's micro-batches and its real-time mode
+    wire      one stream from process to process
+    chain     three nodes in a row beside one
+    start     how long 'borealis up --nodes 3' takes
+    recovery  how long readers hear nothing when a node is killed
+    overhead  what protection costs while all is well
+    protected three protected diagrams side by side for twelve minutes, with a kill in the middle
+    io        from Kafka to Kafka, and into PostgreSQL
+    """
     module = find(experiment)
-    special = {name: value for name, value in (more or {}).items() if value}
-    _refuse_unknown(experiment, module, special)
-    known = list(getattr(module, "QUERIES", only))
-    for name in only:
+    asked = {"kills": kills, "approach": names(approach), "diagram": names(diagram), "interval": interval}
+    special = {name: value for name, value in (asked | {"rate": tuple(rate or ()), "plot": plot}).items() if value}
+    for name in special:
+        if name not in getattr(module.Options, "__dataclass_fields__", {}):
+            raise BorealisError(f"benchmark '{experiment}' has no --{name}", hint="leave it out")
+    queries = names(only)
+    known = list(getattr(module, "QUERIES", queries))
+    for name in queries:
         if name not in known:
             hint = did_you_mean(name, known) or f"it has: {', '.join(known)}"
             raise BorealisError(f"benchmark '{experiment}' has no query '{name}'", hint=hint)
-    err = console(stderr=True)
+    err = console(stderr=True)  # for progress, so that stdout has figures only
 
     def say(text: str) -> None:
         err.print(text, markup=False, soft_wrap=True)
 
-    figures: list[dict[str, Any]] = module.run(module.Options(only=only, runs=runs, quick=quick, **special), say)
+    figures: list[dict[str, Any]] = module.run(module.Options(only=queries, runs=runs, quick=quick, **special), say)
     done = [one for one in figures if "error" not in one]
-    if as_json:
-        print(json.dumps(figures, ensure_ascii=False, indent=2))
+    if json:
+        print(dumps(figures, ensure_ascii=False, indent=2))
     else:
         out = console()
         for one in tables(done, getattr(module, "SHOWN", ())) if done else ():
@@ -63,13 +96,6 @@ def names(given: Sequence[str] | None) -> tuple[str, ...]:
     ('q1', 'q2', 'q3')
     """
     return tuple(name.strip() for one in given or () for name in one.split(",") if name.strip())
-
-
-def _refuse_unknown(experiment: str, module: ModuleType, special: Mapping[str, Any]) -> None:
-    fields = getattr(module.Options, "__dataclass_fields__", {})
-    for name in special:
-        if name not in fields:
-            raise BorealisError(f"benchmark '{experiment}' has no --{name}", hint="leave it out")
 
 
 def find(experiment: str) -> ModuleType:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from borealis.cli.ending import PipeClosedError
+from borealis.connectors.files.text import JsonLines, render
 
 CELL_MOST = 40  # characters, before a value is cut for people
 NULL = "-"
@@ -97,7 +98,6 @@ def strings(texts: Sequence[str]) -> pa.Array:
 
 
 def text(value: str) -> pa.Scalar:
-    """One of them."""
     return strings([value])[0]
 
 
@@ -108,3 +108,34 @@ def to_stdout(data: bytes) -> None:
         sys.stdout.buffer.flush()
     except BrokenPipeError as error:
         raise PipeClosedError("nobody reads stdout any more") from error
+
+
+class JsonRows:
+    """Rows as JSON lines."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._rendering = JsonLines()
+        self._rendering.check(schema)
+
+    def __call__(self, batch: pa.RecordBatch) -> None:
+        to_stdout(b"".join(bytes(piece) for piece in render(pa.table(batch), self._rendering)))
+
+
+class TextRows:
+    """Rows in columns that grow as they must; the names once, and again when the widths have changed."""
+
+    def __init__(self) -> None:
+        self._widths: list[int] = []
+
+    def __call__(self, batch: pa.RecordBatch) -> None:
+        names = batch.schema.names
+        rows = [list(row) for row in zip(*(cells(column).to_pylist() for column in batch.columns), strict=True)]
+        widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
+        before = self._widths or [0] * len(widths)
+        self._widths = [max(pair) for pair in zip(before, widths, strict=True)]
+        lines = [] if self._widths == before else [self._line(names)]
+        lines += [self._line(row) for row in rows]
+        to_stdout("".join(lines).encode("utf-8", "replace"))
+
+    def _line(self, row: list[str]) -> str:
+        return "  ".join(text.ljust(width) for text, width in zip(row, self._widths, strict=True)).rstrip() + "\n"

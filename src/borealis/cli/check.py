@@ -1,23 +1,22 @@
-"""`borealis check`: whether a diagram is sound and its expressions type."""
+"""`borealis check`: whether a diagram is sound, which takes no time, and its expressions type, which takes Spark."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from json import dumps
 
 from borealis.cli.opening import load, start_spark
+from borealis.cli.options import Json, Yaml
 from borealis.cli.words import plural
 
 
-def check_command(path: Path, as_json: bool) -> None:
-    """Structure first, which takes no time; then types, which take Spark."""
-    spec = load(path).spec
+def check(diagram: Yaml, json: Json = False) -> None:
+    spec = load(diagram).spec
     spark = start_spark()
     from borealis.spark.plan import check_plan
 
     check_plan(spec, spark)
     boxes, units = len(spec.boxes), len(spec.units())
-    if as_json:
-        print(json.dumps({"ok": True, "diagram": spec.name, "boxes": boxes, "units": units}, ensure_ascii=False))
+    if json:
+        print(dumps({"ok": True, "diagram": spec.name, "boxes": boxes, "units": units}, ensure_ascii=False))
     else:
         print(f"ok: {spec.name} ({plural(boxes, 'box', 'boxes')}, {plural(units, 'unit')})")

@@ -35,16 +35,12 @@ class _Checked(BaseModel):
 
 
 class CoordinatorPart(_Checked):
-    """The coordinator's place."""
-
     host: str = HOST
     port: int = Field(default=PORT, ge=1, le=PORT_MOST)
     catalog: Path | None = None  # None: with the data of `up`
 
 
 class NodePart(_Checked):
-    """One node's place."""
-
     name: Name
     host: str = HOST
     port: int = Field(default=0, ge=0, le=PORT_MOST)  # 0: any that is free
@@ -62,8 +58,6 @@ class TlsPart(_Checked):
 
 
 class ClusterFile(_Checked):
-    """All of it."""
-
     coordinator: CoordinatorPart = CoordinatorPart()
     token_file: Path | None = None
     tls: TlsPart | None = None
@@ -71,7 +65,6 @@ class ClusterFile(_Checked):
 
     @property
     def hosts(self) -> list[str]:
-        """Where anything runs."""
         return list(dict.fromkeys([self.coordinator.host, *(node.host for node in self.nodes)]))
 
 

@@ -5,73 +5,30 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
+from typer import Option
 
-from borealis.cli.ending import STOP, Stopped
 from borealis.cli.opening import start_spark
-from borealis.cli.watching import console, summary, watcher
+from borealis.cli.watching import Watcher, console, stoppable, summary
 from borealis.cli.words import span
-from borealis.connectors.sources import rows
-from borealis.diagram import Diagram, window
 from borealis.errors import TrainError
-from borealis.trains.progress import Progress
 
-SEED = 20_050_104
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from borealis.diagram import Diagram
+    from borealis.trains.progress import Progress
+
 SPEED = 20  # seconds of the stream in one second of the demo: 30 s show ten minutes
-PACKETS_PER_SECOND = 500  # of the stream
-SOURCES = 200
-START_US = 1_767_225_600_000_000  # 2026-01-01
-DELAY_MOST_US = 1_500_000  # packets overtake each other by up to this, less than the slack
-SLACK = "2 seconds"
 TICKS_PER_SECOND = 10
 WARM_UP_MOST_S = 40.0  # the first train takes as long as Spark needs to get going
 TOP = 8
 SHOWN_BAR = 30
-SIZES = (40, 64, 128, 576, 1_200, 1_500)  # bytes, as packets tend to have
-SIZES_SHARE = (0.30, 0.15, 0.10, 0.15, 0.10, 0.20)
-
-SCHEMA = pa.schema(
-    [("ts", pa.timestamp("us", "UTC")), ("src", pa.string()), ("dst", pa.string()), ("bytes", pa.int32())]
-)
-
-
-def traffic() -> Diagram:
-    """The diagram of the tutorial: what each source sends, over the last ten seconds, every second."""
-    d = Diagram("traffic")
-    packets = d.input("packets", "ts TIMESTAMP, src STRING, dst STRING, bytes INT", time="ts", slack=SLACK)
-    big = packets.filter("bytes > 100").map(src="src", kb="bytes / 1024.0")
-    big.aggregate(by=["src"], over=window("10 seconds", "1 second"), n="count(*)", kb="sum(kb)").output("per_source")
-    return d
-
-
-def packets(stream_seconds: float, seed: int = SEED) -> pa.Table:
-    """Packets in the order in which they arrive, which is not quite that of their times; the same for a seed."""
-    chance = np.random.default_rng(seed)
-    count = max(1, int(stream_seconds * PACKETS_PER_SECOND))
-    sent = np.sort(chance.integers(0, max(1, int(stream_seconds * 1e6)), count))
-    delay = np.minimum(chance.exponential(DELAY_MOST_US / 10, count), DELAY_MOST_US).astype(np.int64)
-    share = 1 / np.arange(1, SOURCES + 1)
-    who = chance.choice(SOURCES, count, p=share / share.sum())
-    whom = chance.integers(0, SOURCES, count)
-    names = pa.array([f"10.0.{i // 50}.{i % 50 + 1}" for i in range(SOURCES)])
-    table = pa.table(
-        {
-            "ts": pa.array(START_US + sent, pa.timestamp("us", "UTC")),
-            "src": names.take(pa.array(who)),
-            "dst": names.take(pa.array(whom)),
-            "bytes": pa.array(chance.choice(SIZES, count, p=SIZES_SHARE), pa.int32()),
-        },
-        schema=SCHEMA,
-    )
-    return table.take(pa.array(np.argsort(sent + delay, kind="stable")))
 
 
 def paced(table: pa.Table, seconds: float, warm: threading.Event) -> Iterator[pa.RecordBatch]:
@@ -97,6 +54,8 @@ class Talkers:
 
     def take(self, batch: pa.RecordBatch) -> None:
         """The output's rows, as they are committed."""
+        import pyarrow.compute as pc
+
         ends = batch.column("window_end")
         newest = batch.filter(pc.equal(ends, pc.max(ends)))
         top = newest.take(pc.sort_indices(newest, [("kb", "descending"), ("src", "ascending")])[:TOP])
@@ -105,7 +64,8 @@ class Talkers:
             self._newest = top.to_pylist()
 
     def table(self) -> pa.Table:
-        """All of them."""
+        import pyarrow as pa
+
         return pa.Table.from_batches(self._batches) if self._batches else pa.table({})
 
     def show(self) -> RenderableType:
@@ -128,17 +88,22 @@ class Talkers:
         return made
 
 
-def demo_command(seconds: float, fast: bool) -> None:
-    """All of the demo: the run, its summary, and the check."""
+def demo(
+    seconds: Annotated[float, Option(min=1, max=600, help="How long packets come in.")] = 30,
+    fast: Annotated[bool, Option("--fast", help="As fast as they can be computed, not at a live pace.")] = False,
+) -> None:
+    from borealis.cli.traffic import SOURCES, packets, traffic
+    from borealis.connectors.sources import rows
+
     out = console()
     diagram, talkers = traffic(), Talkers()
-    stream_us = seconds * SPEED * 1e6
     table = packets(seconds * SPEED)
     pace = "as fast as they go" if fast else f"{SPEED} times as fast as they were sent"
-    out.print(f"{table.num_rows:,} packets of {SOURCES} sources, {span(stream_us)} of them, {pace}:")
+    out.print(f"{table.num_rows:,} packets of {SOURCES} sources, {span(seconds * SPEED * 1e6)} of them, {pace}:")
     out.print(Text(diagram.to_yaml().rstrip(), style="dim"))
-    with watcher(console(stderr=True), talkers.show) as watch:
-        watch.say("starting Spark ...")
+    places = {"per_source": "the table above"}
+    with Watcher(below=talkers.show) as watch:
+        watch.doing("starting Spark ...")
         spark = start_spark()
         from borealis.local.run import run
 
@@ -150,16 +115,10 @@ def demo_command(seconds: float, fast: bool) -> None:
                 warm.set()
             watch.see(units)
 
-        try:
-            with STOP.deferred():
-                result = run(diagram, {"packets": source}, {"per_source": talkers.take}, spark=spark, watch=see)
-        except Stopped:
-            watch.__exit__(None, None, None)
-            if watch.units:
-                out.print(summary(diagram.name, watch.units, {"per_source": "the table above"}, "stopped"))
-            raise
+        with stoppable(watch, diagram.name, places, out):
+            result = run(diagram, {"packets": source}, {"per_source": talkers.take}, spark=spark, watch=see)
     out.print(talkers.show())
-    out.print(summary(diagram.name, result.units, {"per_source": "the table above"}, "done"))
+    out.print(summary(diagram.name, result.units, places, "done"))
     _check(diagram, spark, table, talkers.table(), out)
 
 

@@ -9,19 +9,19 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from borealis.cli.opening import load
+from borealis.cli.options import ClusterOptions
 from borealis.cli.protection import promise, unprotected_lines
-from borealis.cli.reaching import Reach
 from borealis.cli.watching import console
 from borealis.cli.words import plural
 from borealis.diagram.deployment import DeployOptions
 from borealis.wire.status import ClusterStatus
 
 
-def deploy_command(path: Path, options: DeployOptions, reach: Reach, as_json: bool) -> None:
+def deploy_command(path: Path, options: DeployOptions, cluster: ClusterOptions, as_json: bool) -> None:
     """Everything that can be wrong with the file is told before the cluster is asked."""
     spec = load(path).spec
     replace = options.get("replace", False)
-    with reach.client() as client:
+    with cluster.client() as client:
         if as_json:
             print(json.dumps(client.deploy(spec, **options).model_dump()))
             return

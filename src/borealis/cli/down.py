@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import json
+from json import dumps
 
 from borealis.cli import processes
+from borealis.cli.options import Json
 from borealis.cli.watching import console
 from borealis.cli.words import plural
 from borealis.client.cluster_config import Record, find, home, read_record, record_path
 from borealis.errors import BorealisError
 
 
-def down_command(as_json: bool) -> None:
-    """Ask each process to end, and end those that do not."""
+def down(json: Json = False) -> None:
     record = read_record()
     if record is None:
-        if as_json:
-            print(json.dumps({"stopped": [], "killed": []}))
-        else:
-            print(f"no cluster of {home()} runs")
+        print(dumps({"stopped": [], "killed": []}) if json else f"no cluster of {home()} runs")
         return
     running = [part.name for part in record.parts if processes.alive(part)]
     others = _others(record)
     err = console(stderr=True)
-    killed = processes.stop(record.parts, say=None if as_json else lambda text: err.print(text, style="yellow"))
+    killed = processes.stop(record.parts, say=None if json else lambda text: err.print(text, style="yellow"))
     record_path().unlink(missing_ok=True)
     stopped = [name for name in running if name not in killed]
-    if as_json:
-        print(json.dumps({"stopped": stopped, "killed": killed, "others": others}))
+    if json:
+        print(dumps({"stopped": stopped, "killed": killed, "others": others}))
         return
     gone = len(record.parts) - len(running)
     words = [f"stopped {plural(len(running), 'process', 'processes')}"]

@@ -3,33 +3,55 @@
 from __future__ import annotations
 
 import io
-import json
 from contextlib import redirect_stdout
+from dataclasses import dataclass
+from json import dumps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 from rich.tree import Tree
+from typer import Option
 
-from borealis.cli.explain_ha import Asked, drawn_protection, protected
 from borealis.cli.opening import load, start_spark
+from borealis.cli.options import Json, Yaml
 from borealis.cli.watching import console
-from borealis.diagram.boxes.base import Box
-from borealis.diagram.cut import piece_of
-from borealis.diagram.durations import show
-from borealis.diagram.spec import Spec, Unit
-from borealis.ha.classes import Classified, classify, most_general
+
+if TYPE_CHECKING:
+    from borealis.diagram.boxes.base import Box
+    from borealis.diagram.spec import Spec, Unit
+    from borealis.ha.classes import Classified
+
+Names = list[str] | None
 
 
-def explain_command(path: Path, asked: Asked, as_json: bool) -> None:
-    """The diagram as data, printed one way or the other. Asked about protection it says that only, without Spark."""
-    spec = load(path).spec
+@dataclass(frozen=True)
+class ProtectionOptions:
+    """What is asked about protection, and about cutting as `deploy` would."""
+
+    ha: Annotated[
+        str | None,
+        Option(metavar="APPROACH", help="Show only protection: with amnesia, passive, active or upstream-backup."),
+    ] = None
+    guarantee: Annotated[str | None, Option(metavar="WHAT", help="gap, no-loss or precise.")] = None
+    place: Annotated[Names, Option(metavar="NAME=NODE", help="With --ha: as if it were deployed so.")] = None
+    cut: Annotated[Names, Option(metavar="BOX", help="With --ha: begin a new unit here.")] = None
+    units: Annotated[int | None, Option(min=1, help="With --ha: cut into about so many units.")] = None
+
+    def __bool__(self) -> bool:
+        return any(vars(self).values())
+
+
+def explain(diagram: Yaml, asked: ProtectionOptions, json: Json = False) -> None:
+    from borealis.cli.explain_ha import drawn_protection, protected
+
+    spec = load(diagram).spec
     guarded = protected(spec, asked) if asked or spec.protection else {}
-    facts = guarded if asked else explained(spec, start_spark()) | guarded
-    if as_json:
-        print(json.dumps(facts, ensure_ascii=False, indent=2))
+    facts = guarded if asked else explained(spec, start_spark()) | guarded  # protection alone takes no Spark
+    if json:
+        print(dumps(facts, ensure_ascii=False, indent=2))
         return
     parts = [] if asked else [drawn(facts)]
     console().print(Group(*parts, *([drawn_protection(guarded)] if guarded else [])))
@@ -37,6 +59,8 @@ def explain_command(path: Path, asked: Asked, as_json: bool) -> None:
 
 def explained(spec: Spec, spark: Any) -> dict[str, Any]:
     """All there is to say about a diagram."""
+    from borealis.ha.classes import most_general
+
     return {
         "diagram": spec.name,
         "class": most_general(classified(unit).kind for unit in spec.units()),
@@ -46,11 +70,15 @@ def explained(spec: Spec, spark: Any) -> dict[str, Any]:
 
 def classified(unit: Unit) -> Classified:
     """The class of a unit that is not cut, and of each box in it."""
+    from borealis.diagram.cut import piece_of
+    from borealis.ha.classes import classify
+
     return classify(unit.spec, piece_of(unit.spec, unit.name, [box.name for box in unit.spec.boxes]))
 
 
 def _unit(unit: Unit, spark: Any) -> dict[str, Any]:
     from borealis.compile.unit import compile_unit
+    from borealis.diagram.durations import show
 
     spec, classes = unit.spec, classified(unit)
     compiled = compile_unit(spec, spark)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 from rich.tree import Tree
 
-from borealis.cli.reaching import pairs
+from borealis.cli.explain import ProtectionOptions
+from borealis.cli.options import pairs
 from borealis.diagram.cut import Piece, cut, even_cuts
 from borealis.diagram.durations import show
 from borealis.diagram.protection import GUARANTEES, Protection, chosen, protection_of
@@ -23,36 +22,22 @@ from borealis.ha.offers import TABLE, given, recovery_type, refuse
 NO_TIME = show(0)
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What the command line says about protection, and about cutting as `deploy` would."""
-
-    approach: str | None = None
-    guarantee: str | None = None
-    cuts: Sequence[str] = ()
-    units: int | None = None
-    places: Sequence[str] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.approach or self.guarantee or self.cuts or self.units or self.places)
-
-
-def protected(spec: Spec, asked: Asked) -> dict[str, Any]:
+def protected(spec: Spec, asked: ProtectionOptions) -> dict[str, Any]:
     """All there is to say about the protection of a diagram."""
-    if not spec.protection and asked.approach is None:
+    if not spec.protection and asked.ha is None:
         hint = "add --ha passive (or amnesia, active, upstream-backup)"
         raise DiagramError(f"diagram '{spec.name}' says nothing of protection", hint=hint)
-    cuts = [*asked.cuts, *(even_cuts(spec, asked.units) if asked.units and asked.units > 1 else ())]
-    pieces = cut(spec, cuts, pairs("--place", asked.places, "per_source=node2"))
+    cuts = [*(asked.cut or ()), *(even_cuts(spec, asked.units) if asked.units and asked.units > 1 else ())]
+    pieces = cut(spec, cuts, pairs("--place", asked.place, "per_source=node2"))
     chosen_of = {piece.name: _chosen(spec, piece, asked) for piece in pieces}
     units = [_unit(spec, piece, chosen_of[piece.name]) for piece in pieces]
     return {"diagram": spec.name, "protection": units, "warnings": warnings(spec, pieces, chosen_of)}
 
 
-def _chosen(spec: Spec, piece: Piece, asked: Asked) -> Protection | None:
+def _chosen(spec: Spec, piece: Piece, asked: ProtectionOptions) -> Protection | None:
     found = protection_of(spec, piece.boxes)
-    if found is not None or asked.approach is not None:
-        found = chosen(found, asked.approach, asked.guarantee)
+    if found is not None or asked.ha is not None:
+        found = chosen(found, asked.ha, asked.guarantee)
     return found
 
 

@@ -7,20 +7,22 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from json import dumps
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from borealis.cli.ending import STOP
-from borealis.cli.reaching import Reach
+from borealis.cli.options import ClusterOptions
+from borealis.cli.tail import TailOptions
 from borealis.cli.watching import console
 from borealis.cli.words import plural
 from borealis.client.subscriber import Start, Subscription
 from borealis.connectors.kafka.brokers import shown
 from borealis.connectors.kafka.to_topic import sink_at
-from borealis.connectors.kafka.writer import Position, Rendering, TopicWriter
+from borealis.connectors.kafka.writer import Position, Rendering
 from borealis.errors import StreamError, WireError
 from borealis.tuples import HEADER, ID
 
@@ -29,96 +31,57 @@ GATHER_S = 0.02  # for more tuples that go into the same transaction
 ROWS_AT_ONCE = 200_000  # of one transaction
 
 
-@dataclass(frozen=True)
-class ForwardOptions:
-    """What to forward, as the command line has it."""
-
-    start: Start | None = None
-    reader: str | None = None
-    limit: int | None = None
-    headers: bool = False
-    json: bool = False
-
-
-def forward(stream: str, url: str, options: ForwardOptions, reach: Reach) -> None:
+def forward(
+    stream: str, url: str, start: Start | None, options: TailOptions, cluster: ClusterOptions, json: bool
+) -> None:
     """Until the stream ends, the limit is reached, or someone stops us."""
     sink = sink_at(url)
     reader = options.reader or f"kafka.{sink.topic}"
     err = console(stderr=True)
-    with reach.client() as client, STOP.deferred():
+    with cluster.client() as client, STOP.deferred():
         full = client.locate(stream).stream
         writer = sink.writer(f"borealis.{full}.{reader}")
-        try:
+        with closing(writer):
             known = writer.open()
-            start: Start = options.start if options.start is not None else "oldest"
-            with client.subscribe(
-                stream, known.upto if known else start, reader=reader, headers=True, auto_ack=False
-            ) as subscription:
-                _check_life(known, subscription, shown(url))
-                if not options.json:
+            begin = known.upto if known else "oldest" if start is None else start
+            with client.subscribe(stream, begin, reader=reader, headers=True, auto_ack=False) as subscription:
+                if known is not None and known.note != subscription.epoch:
+                    raise StreamError(
+                        f"{full} has begun anew since {shown(url)} was written: its ids mean other tuples now",
+                        hint="give another --reader to forward the new stream from its beginning",
+                    )
+                if not json:
                     err.print(f"{full} to {shown(url)} as '{reader}', from {subscription.position:,}", style="dim")
-                rows = Forwarding(subscription, writer, sink.format, sink.key, options).run(known)
-        finally:
-            writer.close()
-    if options.json:
-        print(json.dumps({"stream": full, "to": shown(url), "reader": reader, "rows": rows}, ensure_ascii=False))
+                names = [name for name in subscription.schema.names if name not in HEADER]
+                rows = 0
+                for some, position in _taken(subscription, known.upto if known else 0, options.limit):
+                    table = some.select([*HEADER, *names] if options.headers else names)
+                    writer.publish(*Rendering(sink.format, sink.key, table.schema).records(table), position)
+                    rows += table.num_rows
+    if json:
+        print(dumps({"stream": full, "to": shown(url), "reader": reader, "rows": rows}, ensure_ascii=False))
     else:
         print(f"{plural(rows, 'row')} of {full} to {shown(url)}")
 
 
-def _check_life(known: Position | None, subscription: Subscription, place: str) -> None:
-    if known is not None and known.note != subscription.epoch:
-        raise StreamError(
-            f"{subscription.stream} has begun anew since {place} was written: its ids mean other tuples now",
-            hint="give another --reader to forward the new stream from its beginning",
-        )
-
-
-class Forwarding:
-    """Tuples on their way from a stream to a topic."""
-
-    def __init__(
-        self, subscription: Subscription, writer: TopicWriter, format_: str, key: str | None, options: ForwardOptions
-    ) -> None:
-        self._in, self._writer, self._options = subscription, writer, options
-        names = [name for name in subscription.schema.names if name not in HEADER]
-        self._names = [*HEADER, *names] if options.headers else names
-        self._format, self._key = format_, key
-
-    def run(self, known: Position | None) -> int:
-        """All of it; returns how many rows went."""
-        upto, sent = known.upto if known else 0, 0
-        while self._options.limit is None or sent < self._options.limit:
-            STOP.point()
-            batch = self._in.read(LOOK_EVERY_S)
-            if batch is None:
-                if not self._in.running:
-                    break
-                continue
-            rows = self._gather(batch)
-            rows = rows.filter(pc.greater_equal(rows[ID], upto))
-            if self._options.limit is not None:
-                rows = rows.slice(0, self._options.limit - sent)
-            if rows.num_rows:
-                upto = rows[ID][-1].as_py() + 1
-                self._publish(rows.select(self._names), Position(upto, self._in.epoch))
-                sent += rows.num_rows
-            self._ack(upto)
-        return sent
-
-    def _gather(self, first: pa.RecordBatch) -> pa.Table:
-        batches, rows = [first], first.num_rows
-        while rows < ROWS_AT_ONCE and (more := self._in.read(GATHER_S)) is not None:
+def _taken(stream: Subscription, upto: int, limit: int | None) -> Iterator[tuple[pa.Table, Position]]:
+    """Rows from an id on, each time with the position behind them; acknowledged once the caller comes for more."""
+    left = limit
+    while left is None or left > 0:
+        STOP.point()
+        batch = stream.read(LOOK_EVERY_S)
+        if batch is None:
+            if not stream.running:
+                return
+            continue
+        batches = [batch]
+        while sum(map(len, batches)) < ROWS_AT_ONCE and (more := stream.read(GATHER_S)) is not None:
             batches.append(more)
-            rows += more.num_rows
-        return pa.Table.from_batches(batches)
-
-    def _publish(self, rows: pa.Table, position: Position) -> None:
-        rendering = Rendering(self._format, self._key, rows.schema)
-        self._writer.publish(*rendering.records(rows), position)
-
-    def _ack(self, upto: int) -> None:
-        try:
-            self._in.ack(upto)
-        except WireError:
-            return  # not connected just now; the next one says it, too
+        rows = pa.Table.from_batches(batches)
+        rows = rows.filter(pc.greater_equal(rows[ID], upto)).slice(0, left)
+        if rows.num_rows:
+            upto = rows[ID][-1].as_py() + 1
+            yield rows, Position(upto, stream.epoch)
+            left = None if left is None else left - rows.num_rows
+        with suppress(WireError):  # not connected just now; the next one says it, too
+            stream.ack(upto)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
+from json import dumps
 from pathlib import Path
+from typing import Annotated
+
+from typer import Argument
 
 from borealis.cli import processes
-from borealis.cli.cluster_file import is_here
-from borealis.cli.reaching import Reach
+from borealis.cli.options import ClusterOptions, Json
 from borealis.cli.watching import console
 from borealis.client.cluster_config import Part, read_record
 from borealis.errors import ClusterError, did_you_mean
@@ -19,31 +21,32 @@ from borealis.wire.status import NodeView
 END_S = 10.0
 
 
-def kill_command(name: str, reach: Reach, as_json: bool) -> None:
-    """`kill -9`, and wait until it is gone."""
-    with reach.client() as client:
+def kill(node: Annotated[str, Argument(help="The node.")], cluster: ClusterOptions, json: Json = False) -> None:
+    with cluster.client() as client:
         nodes = client.nodes()
-    found = next((node for node in nodes if node.node == name), None)
+    found = next((one for one in nodes if one.node == node), None)
     if found is None:
-        known = [node.node for node in nodes]
+        known = [one.node for one in nodes]
         listing = f"nodes are {', '.join(known)}" if known else "there is none"
-        raise ClusterError(f"there is no node '{name}' ({listing})", hint=did_you_mean(name, known))
-    part = _process(name, found)
+        raise ClusterError(f"there is no node '{node}' ({listing})", hint=did_you_mean(node, known))
+    part = _process(node, found)
     if not processes.send(part, signal.SIGKILL):
         raise ClusterError(
-            f"node '{name}' (pid {part.pid}) has ended already", hint="'borealis status' shows the others"
+            f"node '{node}' (pid {part.pid}) has ended already", hint="'borealis status' shows the others"
         )
     processes.wait_end(part, END_S)
-    if as_json:
-        print(json.dumps({"killed": name, "pid": part.pid}))
+    if json:
+        print(dumps({"killed": node, "pid": part.pid}))
         return
-    print(f"killed {name} (pid {part.pid})")
+    print(f"killed {node} (pid {part.pid})")
     if part.arguments:
-        console().print(f"to start it again: borealis restart {name}", style="dim", soft_wrap=True, markup=False)
+        console().print(f"to start it again: borealis restart {node}", style="dim", soft_wrap=True, markup=False)
 
 
 def _process(name: str, node: NodeView) -> Part:
     """The node's process, if it is one of this machine and surely a node."""
+    from borealis.cli.cluster_file import is_here
+
     host, pid = node.host, node.pid
     if not is_here(host):
         raise ClusterError(

@@ -1,4 +1,4 @@
-"""`borealis logs`: what a node or the coordinator of this home has said."""
+"""`borealis logs`: what a node or the coordinator of this home has said; with `--follow` also over restarts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import sys
 import time
 from collections import deque
 from pathlib import Path
+from typing import Annotated
+
+from typer import Option
 
 from borealis.cli import processes
 from borealis.cli.ending import STOP
-from borealis.cli.restart import part_of
-from borealis.cli.starting import log_of
+from borealis.cli.starting import PartName, log_of, part_of
 from borealis.client.cluster_config import read_record
 from borealis.errors import ClusterError, MachineError
 
@@ -18,8 +20,11 @@ LOOK_EVERY_S = 0.1
 PIECE_BYTES = 1 << 16
 
 
-def logs_command(name: str, follow: bool, lines: int | None) -> None:
-    """All of it, or its last lines; with `follow` also what is still to come, over restarts."""
+def logs(
+    name: PartName,
+    follow: Annotated[bool, Option("--follow", "-f", help="And what comes, until stopped.")] = False,
+    lines: Annotated[int | None, Option("--lines", "-n", min=1, help="The last lines; all if left out.")] = None,
+) -> None:
     log = _log(name)
     try:
         with STOP.deferred():

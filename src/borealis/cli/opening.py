@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from borealis.cli.ending import STOP
-from borealis.diagram.model import Diagram
 from borealis.errors import BorealisError, MachineError
+
+if TYPE_CHECKING:
+    from borealis.diagram.model import Diagram
 
 
 def load(path: Path) -> Diagram:
     """The diagram in a file, complete and sound; without Spark, so that a slip is told at once."""
+    from borealis.diagram.model import Diagram
+
     diagram = Diagram.load(path)
     try:
         diagram.validate()
@@ -42,10 +46,7 @@ def start_spark(master: str | None = None) -> Any:
 
 def _last_words(text: str) -> str:
     """The line of a Java failure that says why."""
-    lines = [
-        line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("at ", "..."))
-    ]
+    lines = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith(("at ", "..."))]
     telling = [line for line in lines if "Exception" in line or line.lower().startswith("error")]
-    return re.sub(r'^(Exception in thread "\w+" |: )?([\w.]+(Exception|Error): )?', "", (telling or lines or [""])[-1])[
-        :200
-    ]
+    last = (telling or lines or [""])[-1]
+    return re.sub(r'^(Exception in thread "\w+" |: )?([\w.]+(Exception|Error): )?', "", last)[:200]

@@ -13,11 +13,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from borealis.client.cluster_config import CA, COORDINATOR, TOKEN, Part
+from borealis.client.cluster_config import (
+    CA,
+    COORDINATOR,
+    TOKEN,
+    Part,
+    changing_record,
+    read_record,
+    split,
+    with_part,
+    write_record,
+)
 from borealis.errors import MachineError
 
 GRACE_S = 10.0  # between asking a process to end and ending it
@@ -64,12 +74,6 @@ def moment(pid: int) -> str | None:
     return None if not began or state.startswith("Z") else began.strip()
 
 
-def this_one(name: str, arguments: Sequence[str]) -> Part:
-    """This very process as a part, run by hand."""
-    pid = os.getpid()
-    return Part(name=name, pid=pid, started=moment(pid) or "", log="", arguments=list(arguments))
-
-
 def alive(part: Part) -> bool:
     """Whether this very process still runs."""
     return bool(part.started) and moment(part.pid) == part.started
@@ -94,21 +98,29 @@ def left_behind(part: Part) -> list[int]:
     return found
 
 
+@contextmanager
+def _held(part: Part) -> Iterator[int | None]:
+    """A handle of this very process, whose pid cannot pass to another one unnoticed from here on; None on a system
+    without such handles. A ProcessLookupError if it has ended.
+    """
+    handle = os.pidfd_open(part.pid) if hasattr(os, "pidfd_open") else None
+    try:
+        if not alive(part):
+            raise ProcessLookupError
+        yield handle
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
 def send(part: Part, number: int) -> bool:
     """A signal for this very process; False if it has ended."""
     try:
-        if hasattr(os, "pidfd_open"):
-            handle = os.pidfd_open(part.pid)  # from here on the pid cannot pass to another process unnoticed
-            try:
-                if not alive(part):
-                    return False
+        with _held(part) as handle:
+            if handle is not None:
                 signal.pidfd_send_signal(handle, number)
-            finally:
-                os.close(handle)
-        elif alive(part):
-            os.kill(part.pid, number)
-        else:
-            return False
+            else:
+                os.kill(part.pid, number)
     except ProcessLookupError:
         return False
     except PermissionError:
@@ -116,6 +128,21 @@ def send(part: Part, number: int) -> bool:
             f"{part.name} (pid {part.pid}) belongs to another user", hint="stop it as that user"
         ) from None
     return True
+
+
+def join(host: str, port: int, name: str, arguments: Sequence[str]) -> None:
+    """Where this process, run by hand, belongs to this home's cluster, have `down` and `restart` know of it.
+
+    What `up` and `restart` start they note themselves; and a living part keeps its name.
+    """
+    me = os.getpid()
+    with changing_record():
+        record = read_record()
+        if record is None or split(record.coordinator)[:2] != (host, port):
+            return
+        if not any(one.pid == me or (one.name == name and alive(one)) for one in record.parts):
+            part = Part(name=name, pid=me, started=moment(me) or "", log="", arguments=list(arguments))
+            write_record(with_part(record, part))
 
 
 def stop(parts: Iterable[Part], grace_s: float = GRACE_S, say: Callable[[str], None] | None = None) -> list[str]:
@@ -136,22 +163,14 @@ def stop(parts: Iterable[Part], grace_s: float = GRACE_S, say: Callable[[str], N
 
 def wait_end(part: Part, seconds: float) -> bool:
     """Wait until it has ended; False if it has not by then."""
-    deadline = time.monotonic() + seconds
-    if hasattr(os, "pidfd_open"):
-        try:
-            handle = os.pidfd_open(part.pid)
-        except ProcessLookupError:
-            return True
-        try:
-            if not alive(part):
-                return True
-            ready, _, _ = select.select([handle], [], [], seconds)
-            return bool(ready)
-        finally:
-            os.close(handle)
-    while alive(part) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not alive(part)
+    with suppress(ProcessLookupError), _held(part) as handle:
+        if handle is not None:
+            return bool(select.select([handle], [], [], seconds)[0])
+        deadline = time.monotonic() + seconds
+        while alive(part) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return not alive(part)
+    return True
 
 
 def last_lines(log: str | Path, most: int = LOG_SHOWN_LINES) -> list[str]:
@@ -168,24 +187,16 @@ def last_lines(log: str | Path, most: int = LOG_SHOWN_LINES) -> list[str]:
 
 def _sweep(parts: Sequence[Part], killed: Sequence[str]) -> None:
     deadline = time.monotonic() + LEFT_BEHIND_GRACE_S
-    for part in parts:
-        if part.name in killed:
-            _kill_all(part)
+    _kill_all(part for part in parts if part.name in killed)
     rest = [part for part in parts if left_behind(part)]
-    while (
-        rest and time.monotonic() < deadline
-    ):  # a JVM ends by itself when its Python has; there is no handle to wait on
+    while rest and time.monotonic() < deadline:  # a JVM ends by itself when its Python has; there is no handle for it
         time.sleep(0.05)
         rest = [part for part in rest if left_behind(part)]
-    for part in rest:
-        _kill_all(part)
+    _kill_all(rest)
 
 
-def _kill_all(part: Part) -> None:
-    if not PROC.is_dir():
-        send(part, signal.SIGKILL)
-        return
-    for pid in left_behind(part):
+def _kill_all(parts: Iterable[Part]) -> None:
+    for pid in (pid for part in parts for pid in left_behind(part)):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 

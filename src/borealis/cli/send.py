@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from json import dumps
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-import pyarrow as pa
-from rich.live import Live
 from rich.text import Text
+from typer import Argument, Option
 
 from borealis.cli.ending import STOP, Stopped
-from borealis.cli.reaching import Reach
-from borealis.cli.send_topic import Follower, publisher_of
-from borealis.cli.send_watch import DirectoryFollower, is_watch, watcher_name
-from borealis.cli.watching import LIVE_EVERY_S, PLAIN_EVERY_S, console
+from borealis.cli.options import ClusterOptions, Json
+from borealis.cli.watching import Screen, console
 from borealis.cli.words import plural, span
-from borealis.client.publisher import Publisher
-from borealis.connectors.kafka.brokers import is_topic, shown
-from borealis.connectors.sources import Source, as_source
 from borealis.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from borealis.cli.send_topic import TopicFollower
+    from borealis.cli.send_watch import DirectoryFollower
+    from borealis.client.publisher import Publisher
+
+    Follower = TopicFollower | DirectoryFollower
 
 BATCHES_PER_SECOND = 20  # at a given rate
 BATCH_ROWS = 16_384  # at none
@@ -32,15 +36,23 @@ LAST_FLUSH_S = 5.0  # for what is under way when we are stopped
 
 @dataclass(frozen=True)
 class SendOptions:
-    """How to send, as the command line has it."""
+    """How to send."""
 
-    rate: float | None = None
-    publisher: str | None = None
-    batch_rows: int | None = None
-    end: bool = False
-    json: bool = False
-    time: str | None = None  # for a topic or a watched directory: the column that holds a tuple's time
-    state: Path | None = None  # for a watched directory: where to keep which files were sent
+    rate: Annotated[float | None, Option(min=0.001, help="Rows per second; as fast as they go if left out.")] = None
+    publisher: Annotated[
+        str | None, Option(metavar="NAME", help="Send under this name: started again, it goes on where it was.")
+    ] = None
+    batch_rows: Annotated[
+        int | None, Option(min=1, max=1_000_000, help="Rows per batch; keep it when going on under a name.")
+    ] = None
+    end: Annotated[bool, Option("--end", help="End the stream behind the last row.")] = False
+    time: Annotated[
+        str | None,
+        Option(metavar="COLUMN", help="For kafka: and watch:, the input's time, if it has several TIMESTAMPs."),
+    ] = None
+    state: Annotated[
+        Path | None, Option(metavar="DIR", help="For watch:, remember here which files were sent: each only once.")
+    ] = None
 
     @property
     def rows(self) -> int:
@@ -52,32 +64,55 @@ class SendOptions:
         return BATCH_ROWS if self.rate is None else max(1, min(BATCH_ROWS, round(self.rate / BATCHES_PER_SECOND)))
 
 
-def send_command(stream: str, files: str, options: SendOptions, reach: Reach) -> None:
-    """Under a publisher's name, a file that was sent in part goes on where it was; nothing is sent twice."""
-    follows = is_topic(files) or is_watch(files)
-    if follows and options.end and "until=now" not in files:
-        raise InputError(f"{shown(files)} has no end that could be sent", hint=_no_end(files))
-    if options.state is not None and not is_watch(files):
+def send(
+    stream: Annotated[str, Argument(help="An input of a running diagram: packets, or traffic/packets.")],
+    file: Annotated[
+        str, Argument(help="A file (FILE?format=csv), folder or glob; kafka://host:port/topic; watch:DIR; - for stdin.")
+    ],
+    options: SendOptions,
+    cluster: ClusterOptions,
+    json: Json = False,
+) -> None:
+    from borealis.connectors.kafka.brokers import is_topic, shown
+    from borealis.connectors.sources import WATCH, as_source
+
+    watched, topic = file.startswith(WATCH), is_topic(file)
+    if (watched or topic) and options.end and "until=now" not in file:
+        hint = "leave out --end" + (", or write ?until=now" if topic else "")
+        raise InputError(f"{shown(file)} has no end that could be sent", hint=hint)
+    if options.state is not None and not watched:
         raise InputError("--state is for a directory that is watched", hint="leave it out")
-    source = None if follows else as_source(files)
+    name = options.publisher
+    if watched:
+        from borealis.cli.send_watch import DirectoryFollower, watcher_name
+
+        name = watcher_name(file, name, options.state)
+    elif topic:
+        from borealis.cli.send_topic import TopicFollower, publisher_of
+
+        name = name or publisher_of(file)
+    else:
+        source = as_source(file)
     began = time.monotonic()
-    with reach.client() as client, _watch(options.json) as watch:
-        out = client.publisher(stream, _name(files, options))
-        sending = Sending(out, watch, options.rate)
+    with cluster.client() as client, Screen(json) as screen:
+        out = client.publisher(stream, name)
+        sending = Sending(out, screen, options.rate)
         stopped: Stopped | None = None
+        rows: Iterable[tuple[pa.RecordBatch, str | None]]
         try:
-            follower = _follower(files, out, options) if follows else None
-            skip = out.next_number * options.rows
-            if follower is not None:
-                watch.say(f"{out.name} {'goes on' if follower.resumes else 'begins'} in {shown(files)}")
-            elif skip:
-                done = plural(out.next_number, "batch", "batches")
-                watch.say(f"{out.name} has sent {done} before: going on behind row {skip:,}")
+            if watched:
+                rows = sending.follow(DirectoryFollower(file, out, options.time, options.state), shown(file))
+            elif topic:
+                rows = sending.follow(TopicFollower(file, out, options.time), shown(file))
+            else:
+                skip = out.next_number * options.rows
+                if skip:
+                    done = plural(out.next_number, "batch", "batches")
+                    screen.say(f"{out.name} has sent {done} before: going on behind row {skip:,}")
+                batches = whole_batches(source.batches(out.schema, skip, options.rows), options.rows)
+                rows = ((batch, None) for batch in batches)
             with STOP.deferred():
-                if follower is not None:
-                    sending.follow(follower)
-                elif source is not None:
-                    sending.run(source, skip, options.rows)
+                sending.run(rows)
                 if options.end:
                     out.end()
                 sending.wait_until(out.idle)
@@ -86,67 +121,56 @@ def send_command(stream: str, files: str, options: SendOptions, reach: Reach) ->
             out.idle(LAST_FLUSH_S)
         finally:
             out.abandon()
-    _tell(out, sending, time.monotonic() - began, options, stopped is not None)
+    _tell(out, sending, time.monotonic() - began, json, stopped is not None)
     if stopped is not None:
         raise stopped
-
-
-def _no_end(files: str) -> str:
-    return "leave out --end" + (", or write ?until=now" if is_topic(files) else "")
-
-
-def _name(files: str, options: SendOptions) -> str | None:
-    """The publisher's."""
-    if is_watch(files):
-        return watcher_name(files, options.publisher, options.state)
-    return options.publisher or (publisher_of(files) if is_topic(files) else None)
-
-
-def _follower(files: str, out: Publisher, options: SendOptions) -> Follower | DirectoryFollower:
-    if is_watch(files):
-        return DirectoryFollower(files, out, options.time, options.state)
-    return Follower(files, out, options.time)
 
 
 class Sending:
     """Rows on their way, at their rate."""
 
-    def __init__(self, out: Publisher, watch: _Watch, rate: float | None) -> None:
-        self._out, self._watch, self._rate = out, watch, rate
+    def __init__(self, out: Publisher, screen: Screen, rate: float | None) -> None:
+        self._out, self._screen, self._rate = out, screen, rate
         self._began = time.monotonic()
+        self.follower: Follower | None = None  # of a topic or a directory
         self.rows = 0
-        self.dead_letters = 0
 
-    def run(self, source: Source, skip: int, batch_rows: int) -> None:
-        """All of the source, from a row on."""
-        for batch in whole_batches(source.batches(self._out.schema, skip, batch_rows), batch_rows):
-            self._pace()
-            self.wait_until(self._out.has_room)
-            self._out.send_batch(batch)
-            self.rows += batch.num_rows
-            STOP.point()
-            self._watch.see(self._out, self.rows)
+    @property
+    def dead_letters(self) -> int:
+        """Records that could not be read."""
+        return 0 if self.follower is None else self.follower.source.dead_letters.count
 
-    def follow(self, follower: Follower | DirectoryFollower) -> None:
-        """A topic or a directory, for as long as there is no end to it."""
-        for batch, mark in follower.batches(lambda: self._look(follower)):
+    def follow(self, follower: Follower, place: str) -> Iterator[tuple[pa.RecordBatch, str]]:
+        """What comes there, for as long as there is no end to it."""
+        self.follower = follower
+        self._screen.say(f"{self._out.name} {'goes on' if follower.resumes else 'begins'} in {place}")
+        return follower.batches(self.look)
+
+    def run(self, batches: Iterable[tuple[pa.RecordBatch, str | None]]) -> None:
+        """Send all of them, each with its mark."""
+        for batch, mark in batches:
             self._pace()
             self.wait_until(self._out.has_room)
             self._out.send_batch(batch, mark)
             self.rows += batch.num_rows
-            self._look(follower)
-        self.dead_letters = follower.source.dead_letters.count
+            self.look()
 
-    def _look(self, follower: Follower | DirectoryFollower) -> None:
-        self.dead_letters = follower.source.dead_letters.count
+    def look(self) -> None:
+        """Whether someone wants us to stop; and show how far it is, now and then."""
         STOP.point()
-        self._watch.see(self._out, self.rows, follower.source.note)
+        if not self._screen.due():
+            return
+        waiting = plural(self._out.pending, "batch", "batches")
+        rate = self.rows / max(time.monotonic() - self._began, 1e-9)
+        line = f"{self.rows:,} rows to {self._out.stream}, {rate:,.0f}/s, {waiting} not acknowledged"
+        line += "" if self._out.connected else "; not connected, trying"
+        line += f"; {note}" if self.follower is not None and (note := self.follower.source.note) else ""
+        self._screen.show(Text(line), [line])
 
     def wait_until(self, happens: Callable[[float], bool]) -> None:
         """Wait in a way that a wish to stop is heard."""
         while not happens(LOOK_EVERY_S):
-            STOP.point()
-            self._watch.see(self._out, self.rows)
+            self.look()
 
     def _pace(self) -> None:
         """Wait until the rows sent so far are due; what a stall has delayed is made up for."""
@@ -161,6 +185,7 @@ class Sending:
 def whole_batches(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
     """The same rows in batches of exactly so many; only the last may have fewer.
 
+    >>> import pyarrow as pa
     >>> parts = [pa.record_batch({"n": [1, 2, 3]}), pa.record_batch({"n": [4]}), pa.record_batch({"n": [5]})]
     >>> [b.num_rows for b in whole_batches(iter(parts), 2)]
     [2, 2, 1]
@@ -181,73 +206,16 @@ def whole_batches(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.R
 
 
 def _joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    import pyarrow as pa
+
     if len(parts) == 1:
         return parts[0]
     return pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
 
 
-class _Watch:
-    """Shows nothing."""
-
-    def __enter__(self) -> _Watch:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def say(self, text: str) -> None:
-        """Once."""
-
-    def see(self, out: Publisher, rows: int, note: str = "") -> None:
-        """How it stands."""
-
-
-class _Lines(_Watch):
-    """How many rows went, in place or a line now and then."""
-
-    def __init__(self) -> None:
-        self._err = console(stderr=True)
-        self._live = Live(console=self._err, auto_refresh=False, transient=True) if self._err.is_terminal else None
-        self._every = LIVE_EVERY_S if self._live else PLAIN_EVERY_S
-        self._began = time.monotonic()
-        self._next = self._began + self._every
-
-    def __enter__(self) -> _Watch:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def say(self, text: str) -> None:
-        self._err.print(text, markup=False, soft_wrap=True)
-
-    def see(self, out: Publisher, rows: int, note: str = "") -> None:
-        now = time.monotonic()
-        if now < self._next:
-            return
-        self._next = now + self._every
-        rate = rows / max(now - self._began, 1e-9)
-        line = (
-            f"{rows:,} rows to {out.stream}, {rate:,.0f}/s, {plural(out.pending, 'batch', 'batches')} not acknowledged"
-        )
-        line += "" if out.connected else "; not connected, trying"
-        line += f"; {note}" if note else ""
-        if self._live is not None:
-            self._live.update(Text(line), refresh=True)
-        else:
-            self.say(line)
-
-
-def _watch(quiet: bool) -> _Watch:
-    return _Watch() if quiet else _Lines()
-
-
-def _tell(out: Publisher, sending: Sending, seconds: float, options: SendOptions, stopped: bool) -> None:
+def _tell(out: Publisher, sending: Sending, seconds: float, json: bool, stopped: bool) -> None:
     rows = sending.rows
-    if options.json:
+    if json:
         told = {
             "stream": out.stream,
             "publisher": out.name,
@@ -262,7 +230,7 @@ def _tell(out: Publisher, sending: Sending, seconds: float, options: SendOptions
             "forgotten": out.forgotten,
             "stopped": stopped,
         }
-        print(json.dumps(told))
+        print(dumps(told))
         return
     words = [f"{rows:,} rows to {out.stream} in {span(seconds * 1e6)}", f"{rows / max(seconds, 1e-9):,.0f}/s"]
     words += [f"{out.receipt.late:,} late"] if out.receipt.late else []

@@ -80,7 +80,7 @@ def time_of(schema: pa.Schema, stream: str, given: str | None) -> TimeOf:
     raise StreamError(f"stream {stream} has {len(times)} TIMESTAMP columns: {', '.join(times) or 'none'}", hint=hint)
 
 
-class Follower:
+class TopicFollower:
     """Follows a topic for a publisher. `batches` gives what to send, each with its mark."""
 
     def __init__(self, url: str, out: Publisher, time: str | None) -> None:

@@ -10,9 +10,8 @@ Without a state directory each start sends all files that are there.
 from __future__ import annotations
 
 import json
-import queue
-import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +27,8 @@ from borealis.state.commits import make_directory, write_whole
 
 ROWS_MOST = 16_384  # of a batch
 LOOK_EVERY_S = 0.2  # whether someone wants us to stop, while no file comes
-READ_AHEAD = 2  # batches
 VERSION = 1
 KIND = Kind("state", "send.json", "sender")
-
-
-def is_watch(files: str) -> bool:
-    """Whether this is a directory to be watched."""
-    return files.startswith(WATCH)
 
 
 def watcher_name(files: str, given: str | None, state: Path | None) -> str | None:
@@ -104,44 +97,19 @@ def _claimed(state: Path, belongs: Mapping[str, Any]) -> Claim:
 
 
 def _drawn(source: WatchSource, schema: pa.Schema, skip: int, heard: Callable[[], None]) -> Iterator[pa.RecordBatch]:
-    """The rows of the source, read in a thread of its own: waiting for a file must not keep anyone from stopping us."""
-    arrived: queue.Queue[pa.RecordBatch | BaseException | None] = queue.Queue(READ_AHEAD)
-    over = threading.Event()
-
-    def hand(item: pa.RecordBatch | BaseException | None) -> bool:
-        while not over.is_set():
-            try:
-                arrived.put(item, timeout=LOOK_EVERY_S)
-                return True
-            except queue.Full:
-                continue
-        return False
-
-    def read() -> None:
-        end: BaseException | None = None
+    """The rows of the source, read ahead by a thread: waiting for a file must not keep anyone from stopping us."""
+    batches = (batch for batch in source.batches(schema, skip, ROWS_MOST))
+    with ThreadPoolExecutor(1, "borealis-watch") as reader:
         try:
-            for batch in source.batches(schema, skip, ROWS_MOST):
-                if not hand(batch):
+            ahead = reader.submit(next, batches, None)
+            while True:
+                heard()
+                if not wait([ahead], LOOK_EVERY_S).done:
+                    continue
+                if (batch := ahead.result()) is None:
                     return
-        except BaseException as error:
-            end = error
-        hand(end)
-
-    reader = threading.Thread(target=read, name="borealis-watch", daemon=True)
-    reader.start()
-    try:
-        while True:
-            heard()
-            try:
-                item = arrived.get(timeout=LOOK_EVERY_S)
-            except queue.Empty:
-                continue
-            if isinstance(item, BaseException):
-                raise item
-            if item is None:
-                return
-            yield item
-    finally:
-        over.set()
-        source.stop()
-        reader.join()  # it lets go of the ledger
+                ahead = reader.submit(next, batches, None)
+                yield batch
+        finally:
+            source.stop()
+            reader.submit(batches.close)  # it lets go of the ledger

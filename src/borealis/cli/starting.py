@@ -7,35 +7,26 @@ import fcntl
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
+from typer import Argument
 
 from borealis.cli import processes
-from borealis.cli.watching import console
+from borealis.cli.watching import Screen
 from borealis.client.cluster_config import Part, Record, Whereabouts, find, home, make_folder, register
-from borealis.errors import BorealisError, ClusterError, MachineError, WireError
+from borealis.errors import BorealisError, ClusterError, MachineError, WireError, did_you_mean
 
 if TYPE_CHECKING:
     from borealis.client.coordinator import CoordinatorClient
     from borealis.wire.status import NodeView
 
 LOOK_EVERY_S = 0.1  # at processes and coordinator while they start
-WAIT_S = 180.0
 COORDINATOR = "coordinator"
 UNAUTHORIZED = 401  # HTTP
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How long to wait until all is ready, and whether to say meanwhile how far it is."""
-
-    seconds: float = WAIT_S
-    quiet: bool = False
+PartName = Annotated[str, Argument(metavar="NODE", help="The node, or coordinator.")]
 
 
 @contextlib.contextmanager
@@ -57,52 +48,91 @@ def log_of(name: str) -> Path:
     return home() / "logs" / f"{name}.log"
 
 
-def start_again(record: Record, missing: Mapping[str, Sequence[str]], patience: Patience) -> list[NodeView]:
-    """Start parts, each with its arguments, beside those of the record that run; the nodes among them when all are
-    ready. When one dies while it starts, the others that were started now are stopped again.
-    """
+def part_of(record: Record | None, name: str) -> Part:
+    """A part of this home, whether it runs or not."""
+    if record is None:
+        raise ClusterError(f"no cluster of {home()} runs", hint="start one with 'borealis up'")
+    found = next((part for part in record.parts if part.name == name), None)
+    if found is None:
+        known = [part.name for part in record.parts]
+        raise ClusterError(
+            f"'{name}' is no part of the cluster of {home()} (it has {', '.join(known) or 'none'})",
+            hint=did_you_mean(name, known) or "start it where it belongs: on its machine, with its BOREALIS_HOME",
+        )
+    return found
+
+
+def start_again(record: Record, missing: Mapping[str, list[str]], wait_s: float, quiet: bool) -> list[NodeView]:
+    """Start parts beside those of the record that run; the nodes among them when all are ready."""
     processes.stop([part for part in record.parts if part.name in missing])  # what a dead part may have left behind
+    return start_parts(find(record.coordinator), missing, Path(record.data), wait_s, quiet, again=True)
+
+
+def start_parts(
+    where: Whereabouts,
+    arguments: Mapping[str, list[str]],
+    data: Path,
+    wait_s: float,
+    quiet: bool,
+    again: bool = False,
+) -> list[NodeView]:
+    """Start parts, each with its arguments; what the coordinator says of the nodes among them when all are ready.
+
+    When one dies while it starts, the others are stopped. `again`: their logs go on.
+    """
     parts: list[Part] = []
     running: dict[str, subprocess.Popen[bytes]] = {}
     try:
-        for name, arguments in missing.items():
-            part, running[name] = processes.start(
-                name, arguments, log_of(name), Path(record.data) / name, again=log_of(name).exists()
-            )
+        for name, given in arguments.items():
+            part, running[name] = processes.start(name, given, log_of(name), data / name, again=again)
             parts.append(part)
-            register(part)
-        return wait_ready(find(record.coordinator), parts, running, patience)
+            register(part)  # after each, so that `down` knows all of them whatever happens to us
+        return _wait_ready(where, parts, running, wait_s, quiet)
     except BaseException:
         processes.stop(parts)
         raise
 
 
-def wait_ready(
-    where: Whereabouts, parts: Sequence[Part], running: Mapping[str, subprocess.Popen[bytes]], patience: Patience
+def _wait_ready(
+    where: Whereabouts,
+    parts: Sequence[Part],
+    running: Mapping[str, subprocess.Popen[bytes]],
+    wait_s: float,
+    quiet: bool,
 ) -> list[NodeView]:
-    """Wait until all parts are; what the coordinator says of the nodes among them."""
     from borealis.client.coordinator import (
         CoordinatorClient,  # here, while the parts are starting: it takes a moment, too
     )
 
-    deadline = time.monotonic() + patience.seconds
-    with _show(patience.quiet) as show, CoordinatorClient(where) as coordinator:
+    before: dict[str, str] = {}
+    with Screen(quiet) as screen, CoordinatorClient(where) as coordinator:
         while True:
             for part in parts:
                 if running[part.name].poll() is not None:
-                    raise _died(part, running[part.name].returncode, patience.quiet)
+                    raise _died(part, running[part.name].returncode, screen)
             nodes = _nodes(coordinator)
             doing = {part.name: _doing(part, nodes) for part in parts}
-            show(doing)
+            seconds = time.monotonic() - screen.began
+            changes = (f"{seconds:5.1f} s  {name}: {what}" for name, what in doing.items() if before.get(name) != what)
+            screen.show(_table(doing, seconds), changes)
+            before = doing
             failed = [part for part in parts if doing[part.name] == "Spark failed"]
             if failed:
-                raise _died(failed[0], None, patience.quiet)
+                raise _died(failed[0], None, screen)
             if nodes is not None and all(what == "ready" for what in doing.values()):
                 return [node for node in nodes if node.node in doing]
-            if time.monotonic() > deadline:
+            if seconds > wait_s:
                 late = ", ".join(f"{name} ({what})" for name, what in doing.items() if what != "ready")
-                raise ClusterError(f"not ready within {patience.seconds:.0f} s: {late}", hint=f"see {home() / 'logs'}")
+                raise ClusterError(f"not ready within {wait_s:.0f} s: {late}", hint=f"see {home() / 'logs'}")
             time.sleep(LOOK_EVERY_S)  # for processes to tell the coordinator, which tells us only when asked
+
+
+def _table(doing: Mapping[str, str], seconds: float) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for name, what in doing.items():
+        table.add_row(name, Text(what, style="green" if what == "ready" else "yellow"))
+    table.add_row("", Text(f"{seconds:.0f} s", style="dim"))
+    return table
 
 
 def _nodes(coordinator: CoordinatorClient) -> list[NodeView] | None:
@@ -124,57 +154,14 @@ def _doing(part: Part, nodes: list[NodeView] | None) -> str:
     return {"starting": "starting Spark", "failed": "Spark failed"}.get(found.spark, found.spark)
 
 
-def _died(part: Part, code: int | None, quiet: bool) -> BorealisError:
+def _died(part: Part, code: int | None, screen: Screen) -> BorealisError:
     lines = processes.last_lines(part.log)
-    if lines and not quiet:
-        err = console(stderr=True)
-        err.print(f"{part.name} said at last:", style="bold")
+    if lines and not screen.quiet:
+        screen.out.print(f"{part.name} said at last:", style="bold")
         for line in lines:
-            err.print(f"  {line}", markup=False, soft_wrap=True, style="dim")
+            screen.out.print(f"  {line}", markup=False, soft_wrap=True, style="dim")
     told = next((line for line in reversed(lines) if line.startswith("error: ")), "").removeprefix("error: ")
     said, _, hint = told.partition(" Hint: ")
     ended = "could not start Spark" if code is None else f"ended while starting (exit code {code})"
     message = f"{part.name} {ended}" + (f": {said.rstrip('.')}" if said else "")
     return MachineError(message, hint=f"{hint}; its log is {part.log}" if hint else f"its log is {part.log}")
-
-
-class _Lines:
-    """What each part is doing, a line when that changes."""
-
-    def __init__(self) -> None:
-        self._last: dict[str, str] = {}
-        self._began = time.monotonic()
-
-    def __call__(self, doing: dict[str, str]) -> None:
-        err = console(stderr=True)
-        for name, what in doing.items():
-            if self._last.get(name) != what:
-                err.print(f"{time.monotonic() - self._began:5.1f} s  {name}: {what}", markup=False)
-        self._last = dict(doing)
-
-
-class _Live:
-    """What each part is doing, in place."""
-
-    def __init__(self, live: Live) -> None:
-        self._live = live
-        self._began = time.monotonic()
-
-    def __call__(self, doing: dict[str, str]) -> None:
-        table = Table.grid(padding=(0, 2))
-        for name, what in doing.items():
-            table.add_row(name, Text(what, style="green" if what == "ready" else "yellow"))
-        table.add_row("", Text(f"{time.monotonic() - self._began:.0f} s", style="dim"))
-        self._live.update(table, refresh=True)
-
-
-@contextlib.contextmanager
-def _show(quiet: bool) -> Iterator[Any]:
-    err = console(stderr=True)
-    if quiet:
-        yield lambda _: None
-    elif err.is_terminal:
-        with Live(console=err, auto_refresh=False, transient=True) as live:
-            yield _Live(live)
-    else:
-        yield _Lines()

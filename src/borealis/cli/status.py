@@ -13,8 +13,8 @@ from rich.live import Live
 from rich.text import Text
 
 from borealis.cli.ending import STOP
+from borealis.cli.options import ClusterOptions
 from borealis.cli.protection import moment, protection_table, takeover_line, unprotected_lines
-from borealis.cli.reaching import Reach
 from borealis.cli.tables import FittingTable
 from borealis.cli.watching import console
 from borealis.cli.words import plural, size, span
@@ -25,11 +25,11 @@ EVERY_S = 1.0  # nodes report that often
 GOOD = ("alive", "ready", "running", "ended")
 
 
-def status_command(watch: bool, reach: Reach, as_json: bool) -> None:
+def status_command(watch: bool, cluster: ClusterOptions, as_json: bool) -> None:
     """What the coordinator knows; no node is asked."""
     out = console()
     live = Live(console=out, auto_refresh=False) if watch and out.is_terminal and not as_json else None
-    with reach.client() as client:
+    with cluster.client() as client:
         status = client.status()
         with STOP.deferred() if watch else nullcontext(), live or nullcontext():
             while True:

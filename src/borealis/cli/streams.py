@@ -7,7 +7,7 @@ import json
 from rich.table import Table
 from rich.text import Text
 
-from borealis.cli.reaching import Reach
+from borealis.cli.options import ClusterOptions
 from borealis.cli.tables import FittingTable
 from borealis.cli.watching import console
 from borealis.cli.words import size
@@ -15,9 +15,9 @@ from borealis.errors import StreamError
 from borealis.wire.status import StreamView
 
 
-def ls_command(reach: Reach, as_json: bool) -> None:
+def ls_command(cluster: ClusterOptions, as_json: bool) -> None:
     """A line for each stream that can be read."""
-    with reach.client() as client:
+    with cluster.client() as client:
         streams = client.streams()
     if as_json:
         print(json.dumps([one.model_dump() for one in streams], ensure_ascii=False))
@@ -33,9 +33,9 @@ def ls_command(reach: Reach, as_json: bool) -> None:
     console().print(table)
 
 
-def describe_command(stream: str, reach: Reach, as_json: bool) -> None:
+def describe_command(stream: str, cluster: ClusterOptions, as_json: bool) -> None:
     """All of one stream, by its full or short name."""
-    with reach.client() as client:
+    with cluster.client() as client:
         full = client.locate(stream).stream
         found = next((one for one in client.streams() if one.stream == full), None)
     if found is None:

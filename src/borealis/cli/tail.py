@@ -3,77 +3,97 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
-import pyarrow as pa
+from typer import Option
 
-from borealis.cli.cells import cells, to_stdout
 from borealis.cli.ending import STOP
-from borealis.cli.reaching import Reach
+from borealis.cli.options import ClusterOptions, JsonLines, StreamName
 from borealis.cli.watching import console
 from borealis.cli.words import plural
-from borealis.client.client import Client
-from borealis.client.subscriber import Start, Subscription
-from borealis.connectors.files.text import JsonLines, render
 from borealis.errors import BorealisError, StreamError
+
+if TYPE_CHECKING:
+    from borealis.client.client import Client
+    from borealis.client.subscriber import Start, Subscription
 
 LOOK_EVERY_S = 0.5  # whether someone wants us to stop
 
 
 @dataclass(frozen=True)
 class TailOptions:
-    """What to show, as the command line has it."""
+    """What to show, or to forward."""
 
-    start: str | None = None
-    reader: str | None = None
-    limit: int | None = None
-    headers: bool = False
-    json: bool = False
-    to: str | None = None  # a topic instead of the screen
+    start: Annotated[
+        str | None,
+        Option(
+            "--from",
+            metavar="PLACE",
+            help="oldest, newest or a tuple id. If left out: newest; with --reader or --to where that was, or oldest.",
+        ),
+    ] = None
+    reader: Annotated[
+        str | None,
+        Option(metavar="NAME", help="Read under this name: what is not shown yet is kept for the next time."),
+    ] = None
+    limit: Annotated[int | None, Option(min=1, help="End after so many rows.")] = None
+    headers: Annotated[bool, Option("--headers", help="Show the header columns of tuples, too.")] = False
 
 
-def tail_command(stream: str, options: TailOptions, reach: Reach) -> None:
-    """Until the stream ends, the limit is reached, or someone stops us."""
+def tail(
+    stream: StreamName,
+    options: TailOptions,
+    cluster: ClusterOptions,
+    json: JsonLines = False,
+    to: Annotated[
+        str | None, Option(metavar="TOPIC", help="Into a topic instead, exactly once: kafka://host:port/topic.")
+    ] = None,
+) -> None:
     start = _start(options.start)
-    if options.to is not None:
-        from borealis.cli.forward import ForwardOptions, forward
+    if to is not None:
+        from borealis.cli.forward import forward
 
-        how = ForwardOptions(start, options.reader, options.limit, options.headers, options.json)
-        forward(stream, options.to, how, reach)
+        forward(stream, to, start, options, cluster, json)
         return
+    from borealis.cli.cells import JsonRows, TextRows
+
     with (
-        reach.client() as client,
+        cluster.client() as client,
         client.subscribe(
             stream, start, reader=options.reader, headers=options.headers, on_gap="continue"
         ) as subscription,
         STOP.deferred(),
     ):
-        show = _Json(subscription.schema) if options.json else _Text()
+        show = JsonRows(subscription.schema) if json else TextRows()
         err = console(stderr=True)
-        if err.is_terminal and not options.json:
+        if err.is_terminal and not json:
             err.print(f"{subscription.stream} from {subscription.position:,}", style="dim")
-        left, gaps, jumps, lost = options.limit, 0, 0, 0
-        quiet = _Quiet(client, subscription)
+        left, gaps, jumps, lost, silent = options.limit, 0, 0, 0, True
         while left is None or left > 0:
             STOP.point()
             batch = subscription.read(LOOK_EVERY_S)
+            at = f"{subscription.stream} goes on at {subscription.position:,}"
+            said = []
             if subscription.gaps > gaps:
                 gaps, lost = subscription.gaps, subscription.lost
-                err.print(_gap(subscription), style="yellow", soft_wrap=True)
+                said.append(f"gap: {at}" + (f", {lost:,} tuples are missing" if lost else ""))
             if subscription.lost > lost:
                 more, lost = subscription.lost - lost, subscription.lost
-                said = f"lost: {more:,} tuples of {subscription.stream} were dropped, for they were not read in time"
-                err.print(said, style="yellow", soft_wrap=True)
+                dropped = f"{more:,} tuples of {subscription.stream} were dropped"
+                said.append(f"lost: {dropped}, for they were not read in time")
             if subscription.jumps > jumps:
                 jumps = subscription.jumps
-                at = f"recovered: {subscription.stream} goes on at {subscription.position:,}"
-                err.print(f"{at}; tuples may be missing, come again or count twice", style="yellow", soft_wrap=True)
+                said.append(f"recovered: {at}; tuples may be missing, come again or count twice")
+            for line in said:
+                err.print(line, style="yellow", soft_wrap=True)
             if batch is None:
-                if (silence := quiet.told()) is not None:
+                if silent and (silence := _silence(client, subscription)):
                     err.print(silence, style="dim", soft_wrap=True, highlight=False)
+                silent = False
                 if not subscription.running:
                     break
                 continue
-            quiet.over()
+            silent = False
             shown = batch if left is None else batch.slice(0, left)
             show(shown)
             if left is not None:
@@ -82,39 +102,24 @@ def tail_command(stream: str, options: TailOptions, reach: Reach) -> None:
                 subscription.ack(subscription.position - (batch.num_rows - shown.num_rows))
 
 
-class _Quiet:
-    """What to tell of a stream from which nothing comes: once, and only until the first row."""
+def _silence(client: Client, subscription: Subscription) -> str:
+    """Of a stream from which nothing comes: that it waits or has ended, and how many rows are held before its start."""
+    before = _held_before(client, subscription)
+    if subscription.running:
+        return "; ".join([f"waiting for rows of {subscription.stream}", *before])
+    return "; ".join([f"{subscription.stream} has ended", *before]) if before else ""
 
-    def __init__(self, client: Client, subscription: Subscription) -> None:
-        self._client, self._subscription = client, subscription
-        self._over = False
 
-    def over(self) -> None:
-        """Rows come."""
-        self._over = True
-
-    def told(self) -> str | None:
-        """That it waits, or has ended, and how many rows are held before the place where it begins."""
-        if self._over:
-            return None
-        self._over = True
-        before = self._held_before()
-        if self._subscription.running:
-            waiting = f"waiting for rows of {self._subscription.stream}"
-            return f"{waiting}; {before}" if before else waiting
-        return f"{self._subscription.stream} has ended; {before}" if before else None
-
-    def _held_before(self) -> str:
-        if self._subscription.reading.reader is not None:
-            return ""  # it goes on where it was, whatever --from says
-        try:
-            found = [one for one in self._client.streams() if one.stream == self._subscription.stream]
-        except BorealisError:
-            return ""  # the coordinator is away: the stream goes on without it
-        position = self._subscription.position
-        held = sum(min(one.held_rows, max(0, position - one.first_id)) for one in found)
-        is_are = "is" if held == 1 else "are"
-        return f"{plural(held, 'row')} {is_are} held: --from oldest" if held else ""
+def _held_before(client: Client, subscription: Subscription) -> list[str]:
+    if subscription.reading.reader is not None:
+        return []  # it goes on where it was, whatever --from says
+    try:
+        found = [one for one in client.streams() if one.stream == subscription.stream]
+    except BorealisError:
+        return []  # the coordinator is away: the stream goes on without it
+    position = subscription.position
+    held = sum(min(one.held_rows, max(0, position - one.first_id)) for one in found)
+    return [f"{plural(held, 'row')} {'is' if held == 1 else 'are'} held: --from oldest"] if held else []
 
 
 def _start(text: str | None) -> Start | None:
@@ -125,39 +130,3 @@ def _start(text: str | None) -> Start | None:
     if text.isascii() and text.isdigit():
         return int(text)
     raise StreamError(f"--from '{text}' is no place in a stream", hint="give oldest, newest or a tuple id")
-
-
-def _gap(subscription: Subscription) -> str:
-    known = f", {subscription.lost:,} tuples are missing" if subscription.lost else ""
-    return f"gap: {subscription.stream} goes on at {subscription.position:,}{known}"
-
-
-class _Json:
-    """Rows as JSON lines."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self._rendering = JsonLines()
-        self._rendering.check(schema)
-
-    def __call__(self, batch: pa.RecordBatch) -> None:
-        to_stdout(b"".join(bytes(piece) for piece in render(pa.table(batch), self._rendering)))
-
-
-class _Text:
-    """Rows in columns that grow as they must; the names once, and again when the widths have changed."""
-
-    def __init__(self) -> None:
-        self._widths: list[int] = []
-
-    def __call__(self, batch: pa.RecordBatch) -> None:
-        names = batch.schema.names
-        rows = [list(row) for row in zip(*(cells(column).to_pylist() for column in batch.columns), strict=True)]
-        widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
-        before = self._widths or [0] * len(widths)
-        self._widths = [max(pair) for pair in zip(before, widths, strict=True)]
-        lines = [] if self._widths == before else [self._line(names)]
-        lines += [self._line(row) for row in rows]
-        to_stdout("".join(lines).encode("utf-8", "replace"))
-
-    def _line(self, cells: list[str]) -> str:
-        return "  ".join(cell.ljust(width) for cell, width in zip(cells, self._widths, strict=True)).rstrip() + "\n"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from borealis.cli.ending import STOP
+from borealis.cli.ending import STOP, Stopped
 from borealis.cli.words import size, span
 
 if TYPE_CHECKING:
@@ -30,93 +30,81 @@ def console(stderr: bool = False) -> Console:
     return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=WIDTH_PLAIN)
 
 
-class Watcher(Protocol):
-    """What is shown while a run runs. `see` also is the run's safe point to stop."""
+class Screen:
+    """stderr while a command works: in a terminal a view that stays in its place, elsewhere lines, or nothing."""
 
-    units: Sequence[Progress]
+    def __init__(
+        self, quiet: bool = False, out: Console | None = None, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.quiet, self.out, self._now = quiet, out or console(stderr=True), now
+        shown = self.out.is_terminal and not quiet
+        self._live = Live(console=self.out, auto_refresh=False, transient=True) if shown else None
+        self._every = LIVE_EVERY_S if shown else PLAIN_EVERY_S
+        self.began = now()
+        self._next = self.began + self._every
 
-    def see(self, units: Sequence[Progress]) -> None: ...
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def due(self) -> bool:
+        """Whether it is time to show something again."""
+        if self.quiet or self._now() < self._next:
+            return False
+        self._next = self._now() + self._every
+        return True
+
+    def show(self, view: RenderableType, lines: Iterable[str]) -> None:
+        """The view, or where it cannot stay in its place the lines."""
+        if self._live is not None:
+            self._live.update(view, refresh=True)
+        else:
+            for line in lines:
+                self.say(line)
 
     def say(self, text: str) -> None:
-        """What happens before there is any progress."""
-
-    def __enter__(self) -> Watcher: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+        """A line that stays."""
+        if not self.quiet:
+            self.out.print(text, markup=False, soft_wrap=True)
 
 
-class Silent:
-    """Shows nothing."""
+class Watcher(Screen):
+    """What is shown of a run; `below` adds what belongs under it. `see` also is the run's safe point to stop."""
 
-    def __init__(self) -> None:
+    def __init__(self, quiet: bool = False, below: Callable[[], RenderableType] | None = None, **where: Any) -> None:
+        super().__init__(quiet, **where)
+        self._below = below
         self.units: Sequence[Progress] = ()
 
+    def doing(self, text: str) -> None:
+        """What happens before there is any progress."""
+        self.show(Text(text, style="dim"), ())
+
     def see(self, units: Sequence[Progress]) -> None:
+        """How far the run is."""
         self.units = units
         STOP.point()
-
-    def say(self, text: str) -> None:
-        pass
-
-    def __enter__(self) -> Watcher:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
-
-
-class Lines(Silent):
-    """A plain line per unit every few seconds."""
-
-    def __init__(self, out: Console, now: Callable[[], float] = time.monotonic) -> None:
-        super().__init__()
-        self._out, self._now = out, now
-        self._next = now() + PLAIN_EVERY_S
-
-    def see(self, units: Sequence[Progress]) -> None:
-        super().see(units)
-        if self._now() >= self._next:
-            self._next = self._now() + PLAIN_EVERY_S
-            for unit in units:
-                self._out.print(progress_line(unit), soft_wrap=True, markup=False)
-
-
-class Terminal(Silent):
-    """A table that stays in its place; `below` adds what belongs under it."""
-
-    def __init__(self, out: Console, below: Callable[[], RenderableType] | None = None) -> None:
-        super().__init__()
-        self._below = below
-        self._live = Live(console=out, auto_refresh=False, transient=True)
-        self._next = 0.0
-
-    def see(self, units: Sequence[Progress]) -> None:
-        super().see(units)
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + LIVE_EVERY_S
+        if self.due():
             table = progress_table(units)
-            self._live.update(Group(table, self._below()) if self._below else table, refresh=True)
-
-    def say(self, text: str) -> None:
-        self._live.update(Text(text, style="dim"), refresh=True)
-
-    def __enter__(self) -> Watcher:
-        self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.stop()
+            self.show(Group(table, self._below()) if self._below else table, map(progress_line, units))
 
 
-def watcher(out: Console, below: Callable[[], RenderableType] | None = None) -> Watcher:
-    """What suits the place where it is shown."""
-    return Terminal(out, below) if out.is_terminal else Lines(out)
+@contextmanager
+def stoppable(watch: Watcher, name: str, places: Mapping[str, str | None], out: Console) -> Iterator[None]:
+    """Within, a run stops at its safe points, and says then how far it came."""
+    try:
+        with STOP.deferred():
+            yield
+    except Stopped:
+        watch.__exit__()
+        if watch.units and not watch.quiet:
+            out.print(summary(name, watch.units, places, "stopped"))
+        raise
 
 
 def progress_line(unit: Progress) -> str:
@@ -146,10 +134,7 @@ def _before_the_first(unit: Progress) -> str:
 
 def progress_table(units: Sequence[Progress]) -> Table:
     """All units' progress."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("unit")
-    for title in ("in", "out", "rate", "lag", "train", "p50", "late", "state"):
-        table.add_column(title, justify="right")
+    table = _table("unit", "in", "out", "rate", "lag", "train", "p50", "late", "state")
     several = any(unit.held_by for unit in units)
     if several:
         table.add_column("boundary held by")
@@ -184,9 +169,7 @@ def summary(name: str, units: Sequence[Progress], places: Mapping[str, str | Non
             of = f" of unit {unit.unit}" if len(units) > 1 else ""
             head.append(f", resumed after train {unit.resumed_after:,}{of}")
     parts.append(head)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for title in ("unit", "in", "rate", "trains", "p50", "p99", "late", "state"):
-        table.add_column(title, justify="left" if title == "unit" else "right")
+    table = _table("unit", "in", "rate", "trains", "p50", "p99", "late", "state")
     for unit in units:
         table.add_row(
             unit.unit,
@@ -201,9 +184,7 @@ def summary(name: str, units: Sequence[Progress], places: Mapping[str, str | Non
     if len(units) > 1:
         table.add_section()
         table.add_row("all", f"{taken:,}", f"{taken / max(seconds, 1e-9):,.0f}/s")
-    outputs = Table(box=SIMPLE_HEAD, pad_edge=False)
-    outputs.add_column("output")
-    outputs.add_column("rows", justify="right")
+    outputs = _table("output", "rows")
     outputs.add_column("went to", overflow="fold")
     counts = {output: n for u in units for output, n in u.rows_out.items()}
     for output, place in places.items():
@@ -216,6 +197,14 @@ def summary(name: str, units: Sequence[Progress], places: Mapping[str, str | Non
     parts += [table, outputs]
     parts += [Text(f"warning: {w}", style="yellow") for u in units for w in u.warnings()]
     return Group(*parts)
+
+
+def _table(name: str, *figures: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column(name)
+    for title in figures:
+        table.add_column(title, justify="right")
+    return table
 
 
 def _ms(value: float) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from borealis.errors import plural as plural
+from rich.filesize import decimal
 
-BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
+from borealis.errors import plural as plural
 
 
 def span(us: float | None) -> str:
@@ -31,9 +31,4 @@ def size(count: int) -> str:
     >>> size(624), size(1_530_000)
     ('624 B', '1.5 MB')
     """
-    value = float(count)
-    for unit in BYTE_UNITS:
-        if value < 1000 or unit == BYTE_UNITS[-1]:
-            break
-        value /= 1000
-    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+    return f"{count} B" if count < 1000 else decimal(count)

@@ -39,7 +39,6 @@ class Options:
     port: int = PORT  # 0: any that is free
     security: Security | None = None
     dead_after: float = DEAD_AFTER_SECONDS  # seconds without a heartbeat
-    pid_file: Path | None = None
     parts: Sequence[Part] = ()  # beside its own, say the gateway
 
 
@@ -48,7 +47,7 @@ def serve(options: Options, announce: Callable[[str], None] | None = None) -> in
     require_security([options.host], options.security)
     catalog = Catalog(options.catalog)  # before the port: whoever holds it is the better thing to tell
     try:
-        with _bound(options.host, options.port) as listening, _pid(options.pid_file):
+        with _bound(options.host, options.port) as listening:
             scheme = "https" if options.security is not None and options.security.tls else "http"
             host = f"[{options.host}]" if ":" in options.host else options.host
             address = f"{scheme}://{host}:{listening.getsockname()[1]}"
@@ -132,19 +131,6 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
                 hint=NOT_OURS if error.errno == errno.EADDRNOTAVAIL else "is another coordinator there? see --port",
             ) from None
         yield one
-
-
-@contextmanager
-def _pid(path: Path | None) -> Iterator[None]:
-    if path is None:
-        yield
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{os.getpid()}\n")
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
 
 
 def _say(address: str) -> None:

@@ -19,10 +19,12 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from borealis.cli import deploy, processes, status, tail, up
+from borealis.cli import cluster_plan, deploy, processes, status, tail
+from borealis.cli.cells import TextRows
 from borealis.cli.ending import run_app
-from borealis.cli.node import join
+from borealis.cli.processes import join
 from borealis.cli.send import SendOptions, whole_batches
+from borealis.cli.up import UpOptions
 from borealis.client.cluster_config import (
     Part,
     Record,
@@ -220,15 +222,15 @@ def test_up_again_starts_what_is_missing_as_it_was_started(clean: Path) -> None:
     parts = [Part(name=n, pid=4242, started="boot 1", log="", arguments=a) for n, a in started.items()]
     by_hand = Part(name="mine", pid=4243, started="boot 1", log="", arguments=["node", "--name", "mine"])
     record = Record(coordinator="127.0.0.1:7001", data=str(clean / "data"), parts=[*parts, by_hand])
-    assert up.wanted(record, up.UpOptions()) == started | {"mine": ["node", "--name", "mine"]}
-    more = up.wanted(record, up.UpOptions(nodes=2, port=0, cores_per_node=2))
+    assert cluster_plan.wanted(record, UpOptions()) == started | {"mine": ["node", "--name", "mine"]}
+    more = cluster_plan.wanted(record, UpOptions(nodes=2, port=0, cores_per_node=2))
     assert list(more) == ["coordinator", "node1", "node2"]
     assert {name: more[name] for name in started} == started
     at = ["--coordinator", "127.0.0.1:7001", "--host", "127.0.0.1", "--port", "0", "--cores", "2"]
     assert more["node2"] == ["node", "--name", "node2", *at, "--data", str(clean / "data" / "node2")]
     secure = record.model_copy(update={"ca": "ca.pem"})
     with pytest.raises(BorealisError, match="add them to its --config"):
-        up.wanted(secure, up.UpOptions(nodes=2))
+        cluster_plan.wanted(secure, UpOptions(nodes=2))
 
 
 def test_restart_is_for_what_has_ended_here(capfd: pytest.CaptureFixture[str], clean: Path) -> None:
@@ -256,8 +258,8 @@ def test_what_is_started_by_hand_from_this_home_belongs_to_its_cluster_and_down_
         assert (part.pid, part.log) == (by_hand.pid, "")
         assert part.arguments[-2:] == ["--catalog", str(clean / "c.sqlite")], "wherever it is started again"
         assert "coordinator runs in a terminal" in refused(capfd, "logs", "coordinator")
-        join("127.0.0.1", port, part.model_copy(update={"pid": 4243}))
-        join("127.0.0.1", port + 1, part.model_copy(update={"name": "of another cluster"}))
+        join("127.0.0.1", port, "coordinator", ["coordinator"])
+        join("127.0.0.1", port + 1, "of another cluster", ["node"])
         assert read_record() == record, "a living part keeps its name, and other clusters are others"
         assert run_app(["down"]) == 0
         assert capfd.readouterr().out == "stopped 1 process\n"
@@ -345,7 +347,7 @@ def test_the_plan_of_a_cluster_file_names_what_runs_here_and_what_to_type_elsewh
         "  - {name: node1, host: one, cores: 2}\n"
         "  - {name: node2, host: two, port: 7481, master: 'spark://m:7077', data: '/var/node 2'}\n"
     )
-    made = up.plan(up.UpOptions(config=clean / "cluster.yaml", we_are="one"))
+    made = cluster_plan.plan(UpOptions(config=clean / "cluster.yaml", host="one"))
     assert list(made.here) == ["coordinator", "node1"]
     assert made.here["node1"][:7] == ["node", "--name", "node1", "--coordinator", "one:7000", "--host", "one"]
     assert made.here["coordinator"][-6:] == [
@@ -360,7 +362,7 @@ def test_the_plan_of_a_cluster_file_names_what_runs_here_and_what_to_type_elsewh
 
 
 def test_up_nodes_are_named_and_share_nothing() -> None:
-    made = up.plan(up.UpOptions(nodes=3, port=7001, cores_per_node=2))
+    made = cluster_plan.plan(UpOptions(nodes=3, port=7001, cores_per_node=2))
     assert list(made.here) == ["coordinator", "node1", "node2", "node3"]
     data = [arguments[arguments.index("--data") + 1] for name, arguments in made.here.items() if name != "coordinator"]
     assert len(set(data)) == 3
@@ -696,7 +698,7 @@ def test_whole_batches_keep_every_row_in_its_place() -> None:
 
 
 def test_a_tail_is_shown_in_columns_that_grow(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    show = tail._Text()
+    show = TextRows()
     show(pa.record_batch({"src": ["a"], "kb": [1.5]}))
     show(pa.record_batch({"src": ["b" * 12, None], "kb": [2.25, 3.0]}))
     show(pa.record_batch({"src": ["c"], "kb": [4.0]}))

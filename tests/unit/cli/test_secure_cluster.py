@@ -15,8 +15,9 @@ import httpx
 import pytest
 
 import borealis
-from borealis.cli import processes, up
+from borealis.cli import processes
 from borealis.cli.cluster_file import ClusterFile, CoordinatorPart, NodePart, TlsPart
+from borealis.cli.cluster_plan import part_arguments
 from borealis.cli.ending import run_app
 from borealis.errors import ClusterError, WireError
 from borealis.hosts import free_ports
@@ -80,7 +81,7 @@ def address(folder: Path) -> Iterator[str]:
         tls=tls,
         nodes=[NodePart(name="node1")],
     )
-    arguments = up.coordinator_arguments(cluster, folder / "catalog.sqlite")
+    arguments = part_arguments(cluster, folder)["coordinator"]
     part, one = processes.start("coordinator", arguments, folder / "coordinator.log", folder / "cwd")
     deadline = time.monotonic() + READY_S
     while not any(line.startswith("coordinator at https://") for line in processes.last_lines(part.log)):

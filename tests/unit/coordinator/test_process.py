@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -180,17 +179,3 @@ def test_an_address_of_another_machine_is_told(catalog: Path) -> None:
     with pytest.raises(ClusterError, match=r"cannot listen at 192\.0\.2\.1") as told:
         serve(Options(catalog, host="192.0.2.1", port=0, security=Security(token="secret")))
     assert "no network card of this machine has that address" in told.value.hint
-
-
-def test_the_pid_is_written_while_it_runs(catalog: Path, tmp_path: Path) -> None:
-    pid_file, seen = tmp_path / "run" / "coordinator.pid", []
-
-    def announce(address: str) -> None:
-        seen.append(pid_file.read_text().strip())
-        threading.Thread(target=lambda: httpx.post(f"{address}/v1/shutdown", trust_env=False)).start()
-
-    thread = threading.Thread(target=serve, args=(Options(catalog, port=0, pid_file=pid_file), announce))
-    thread.start()
-    thread.join(30)
-    assert seen == [str(os.getpid())]
-    assert not pid_file.exists()

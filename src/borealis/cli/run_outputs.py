@@ -1,0 +1,112 @@
+"""Where the outputs of `borealis run` go: files and topics, stdout, or nowhere but for a look at the first rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from borealis.cli.cells import cell, to_stdout
+from borealis.cli.options import pairs
+from borealis.connectors.files.text import JsonLines, render
+from borealis.connectors.kafka.brokers import is_topic
+from borealis.connectors.kafka.to_topic import sink_at
+from borealis.connectors.sinks import DISCARD, DiscardSink, file_sink, is_directory
+from borealis.diagram.spec import Spec
+from borealis.errors import OutputError, did_you_mean
+
+STDOUT = "-"
+ROWS_SHOWN = 10  # of an output that goes nowhere
+
+
+def given_outputs(spec: Spec, texts: Sequence[str] | None, json_too: bool) -> dict[str, str | None]:
+    """Where each output goes, in the diagram's order; None for one that is only counted."""
+    given = pairs("--output", texts, "packets=packets.parquet", "PATH")
+    known = spec.output_names()
+    for name in given:
+        if name not in known:
+            hint = did_you_mean(name, known) or f"it has: {', '.join(known)}"
+            raise OutputError(f"diagram '{spec.name}' has no output '{name}'", hint=hint)
+    if json_too and STDOUT in given.values():
+        raise OutputError("--json and an output on stdout exclude each other", hint="send that output to a file")
+    _distinct(given)
+    always = {o.name for o in spec.outputs}
+    return {n: given.get(n) for n in known if n in given or n in always}
+
+
+def _distinct(given: Mapping[str, str]) -> None:
+    seen: dict[str, str] = {}
+    for name, place in given.items():
+        if place == STDOUT or is_topic(place):  # both can take several
+            continue
+        key = str(Path(place).absolute())
+        if key in seen:
+            raise OutputError(f"outputs '{seen[key]}' and '{name}' go to one file, {place}", hint="give each its own")
+        seen[key] = name
+
+
+def sink_of(place: str | None) -> Any:
+    """Refuses a place that cannot be written to before Spark starts."""
+    if place is None:
+        return DISCARD
+    if place == STDOUT:
+        return StdoutSink()
+    if is_topic(place):
+        return sink_at(place)
+    if not is_directory(place):
+        file_sink(place)  # complains of a suffix nobody knows
+    parent = Path(place).absolute().parent
+    if not parent.is_dir():
+        raise OutputError(f"cannot write {place}: no directory '{parent}'", hint=f"make it first: mkdir -p {parent}")
+    return place
+
+
+class FirstRows(DiscardSink):
+    """Counts rows, and keeps the first few of this start to show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._first: list[dict[str, Any]] = []
+
+    def _take(self, rows: pa.Table) -> None:
+        self._first += rows.slice(0, ROWS_SHOWN - len(self._first)).to_pylist() if len(self._first) < ROWS_SHOWN else []
+
+    def shown(self, output: str) -> RenderableType:
+        """As a table with the output's name above it."""
+        if not self._first:
+            return Text(f"{output}: no rows" if not self.rows else f"{output}: no rows since the last start")
+        count = len(self._first)
+        title = Text(
+            f"{output}: the first {count} of {self.rows:,} rows" if self.rows > count else f"{output}: all rows"
+        )
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        kinds = {field.name: field.type for field in self._schema}
+        for name, kind in kinds.items():
+            is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+            table.add_column(Text(name), justify="right" if is_number else "left", overflow="fold")
+        for row in self._first:
+            table.add_row(*(Text(cell(value)) for value in row.values()))
+        return Group(title, table)
+
+
+class StdoutSink(DiscardSink):
+    """Rows as JSON lines on stdout. A run that was resumed prints only what is new."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rendering = JsonLines()
+
+    def open(self, schema: pa.Schema, resume: int | None) -> None:
+        """Refuse what JSON cannot hold."""
+        self._rendering.check(schema)
+        super().open(schema, resume)
+
+    def _take(self, rows: pa.Table) -> None:
+        for piece in render(rows, self._rendering):
+            to_stdout(piece)
