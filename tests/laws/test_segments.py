@@ -50,12 +50,12 @@ class Twin:
                 facts = {rng.choice("abc"): rng.choice([None, *range(9)]) for _ in range(rng.randrange(3))}
                 facts["records"] = len(self.records) + 1
                 head = {"first": log.next_id, "stop": stop, "facts": facts}
-                data = rng.randbytes(rng.choice([0, 10, 200])) + rng.choice([b"", b"REC1"])
+                data = rng.randbytes(rng.choice([0, 10, 200])) + rng.choice([b"", SegmentLog.mark])
                 log.append(head, data, sync=False)
                 self.records.append((head, data))
                 if rng.random() < 0.4:
                     log.sync()
-                if log._synced == log._written:
+                if log.segments[-1].synced == log.segments[-1].length:
                     self.synced = len(self.records)
             case "sync":
                 log.sync()
@@ -93,8 +93,8 @@ class Twin:
 
     def newest(self) -> tuple[str, int, int]:
         """The newest segment, how much of it is synced, and its length."""
-        segment = self.log._segments[-1]
-        return segment.path.name, segment.length - (self.log._written - self.log._synced), segment.length
+        segment = self.log.segments[-1]
+        return segment.path.name, segment.synced, segment.length
 
 
 def story(seed: int, tmp: str) -> tuple[Twin, Random]:
@@ -141,7 +141,7 @@ def test_damage_is_refused_or_a_torn_tail(seed: int) -> None:
     with tempfile.TemporaryDirectory() as tmp:
         twin, rng = story(seed, tmp)
         twin.log.close()
-        names = [s.path.name for s in twin.log._segments]
+        names = [s.path.name for s in twin.log.segments]
         for n in range(5):
             copy = Path(tmp) / f"copy{n}"
             shutil.copytree(twin.root, copy)

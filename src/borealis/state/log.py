@@ -9,7 +9,6 @@ merging, they wait for it.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import pyarrow as pa
 
 from borealis.errors import StateError
 from borealis.state.delta import Delta, TableSpec, merge_deltas, pack, unpack
+from borealis.state.disk import write_whole
 
 STRETCHES_MOST = 64  # of one box and bucket, before neighbours are merged
 CROWD_MOST = 4 * STRETCHES_MOST  # of one box and bucket, before a commit waits for the merging
@@ -271,13 +271,10 @@ class StateLog:
             path.unlink(missing_ok=True)
 
     def _write(self, path: Path, data: bytes) -> None:
-        temporary = path.with_suffix(".tmp")
         try:
             path.parent.mkdir(exist_ok=True)
-            temporary.write_bytes(data)
-            os.replace(temporary, path)
+            write_whole(path, data, durable=False)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise StateError(
                 f"cannot write state to {path}: {error.strerror or error}", hint="make room there"
             ) from error

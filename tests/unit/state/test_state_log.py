@@ -195,7 +195,7 @@ def test_a_full_disk_is_told(log: StateLog, monkeypatch: pytest.MonkeyPatch) -> 
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as full:
-        full.setattr(state_log.os, "replace", no_room)
+        full.setattr(os, "replace", no_room)
         with pytest.raises(StateError, match=r"No space left.*Hint: make room"):
             log.commit(2, {KEY: delta(2)})
     assert not list(log.root.rglob("*.tmp"))
@@ -203,7 +203,7 @@ def test_a_full_disk_is_told(log: StateLog, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.undo()
     log.commit(3, {KEY: delta(3)})
     with monkeypatch.context() as full:
-        full.setattr(state_log.os, "replace", no_room)
+        full.setattr(os, "replace", no_room)
         with pytest.raises(StateError, match=r"No space left.*Hint: make room"):
             log.manifest()  # what lay in memory is wanted elsewhere
     assert read(log, log.manifest()) == state(3)
