@@ -29,7 +29,7 @@ from borealis.diagram.spec import LATE, Input
 from borealis.entry.admission import Admitted, Cursor, EntryPoint
 from borealis.entry.follower import Follower
 from borealis.entry.log import Facts, Kept, Step, facts_of
-from borealis.entry.mirror import Mirror, Mirrored, MirrorQueue, Send, Sides, Whole
+from borealis.entry.mirror import Mirror, Mirrored, Send, Sides, Whole
 from borealis.errors import FullError, InputError, StateError, StreamError
 from borealis.kernels.time_of import TimeOf
 from borealis.state.disk import free_bytes, has_room
@@ -55,13 +55,13 @@ class Place:
     incarnation: int = 0  # 0: it has no peer
     node: str = ""  # where it is, for whoever has to make room on its disk
 
-    def queues(self, kept: Kept | None) -> tuple[MirrorQueue, MirrorQueue]:
+    def queues(self, kept: Kept | None) -> tuple[OutputQueue, OutputQueue]:
         """The stream's and its late side's, with what the log has kept."""
         return self._queue(kept, 0, "", self.readers), self._queue(kept, 1, LATE, self.late_readers)
 
-    def _queue(self, kept: Kept | None, which: int, suffix: str, readers: Sequence[str]) -> MirrorQueue:
+    def _queue(self, kept: Kept | None, which: int, suffix: str, readers: Sequence[str]) -> OutputQueue:
         name, epoch = self.stream + suffix, self.epoch and self.epoch + suffix
-        queue = MirrorQueue(name, self.schema, self.limits, readers=readers, epoch=epoch, incarnation=self.incarnation)
+        queue = OutputQueue(name, self.schema, self.limits, readers=readers, epoch=epoch, incarnation=self.incarnation)
         if kept is not None:
             queue.become(kept.snapshot(name, self.schema, readers, which, epoch))
         return queue
@@ -395,14 +395,14 @@ class Entry:
         if self._mirror is not None:
             self._mirror.give(step, self._sides(), lambda: self._whole(before))
         if self._log is not None:
-            head, data = step.record
+            head, blobs = step.record
             try:
-                self._log.append(head, data)
+                self._log.append(head, blobs)
             except BaseException as error:
                 if self._mirror is not None:
                     self._mirror.spoil()
                 if isinstance(error, StateError):
-                    raise self._troubled(error, len(data)) from error
+                    raise self._troubled(error, sum(map(len, blobs))) from error
                 raise
             self.trouble = None
 

@@ -35,13 +35,13 @@ class DamagedFrameError(FrameError):
 def pack(mark: bytes, head: Mapping[str, Any], blobs: Iterable[bytes | pa.Buffer] = ()) -> bytes:
     """A frame."""
     views = [memoryview(blob) for blob in blobs]
-    text = json.dumps([head, [view.nbytes for view in views]]).encode()
+    sizes = [view.nbytes for view in views]
+    text = json.dumps([head, sizes]).encode()
     text += b" " * (-(_BEGIN.size + len(text)) % _ALIGN)
     checksum = 0
     for view in views:
         checksum = zlib.crc32(view, checksum)
-    begin = _BEGIN.pack(mark, zlib.crc32(text), checksum, len(text), sum(view.nbytes for view in views))
-    return b"".join([begin, text, *views])
+    return b"".join([_BEGIN.pack(mark, zlib.crc32(text), checksum, len(text), sum(sizes)), text, *views])
 
 
 def unpack(mark: bytes, data: bytes | memoryview | pa.Buffer) -> tuple[dict[str, Any], list[pa.Buffer]]:

@@ -2,7 +2,7 @@
 
 The protocol:
 
-1. A record (JSON head, bytes) goes to the end of the newest segment. It says up to where the segment was synced then.
+1. A record (JSON head, blobs) goes to the end of the newest segment. It says up to where the segment was synced then.
 2. The segment is synced. Publishers are told of their batch after that, and not before.
 3. When the newest segment has grown large, it is synced, and a new one is written whole beside it, with a record of the
    facts so far as its first, and takes its name. So only the newest segment can be torn, and never its first record.
@@ -22,12 +22,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from borealis.errors import FullError, StateError
 from borealis.state.claim import Kind
 from borealis.state.disk import sync_directory
-from borealis.state.records import Head, RecordFile, RecordLog
+from borealis.state.records import Blobs, Head, RecordFile, RecordLog
 
 VERSION = 2
 SEGMENT_BYTES = 16 << 20  # a segment that has grown beyond this is the last but one
@@ -39,12 +37,12 @@ class SegmentLog(RecordLog):
     Every head has the ids of the record's tuples as `first` and `stop`; each begins where the one before it ended. What
     must outlive the records goes into a head's `facts`, a mapping: later facts take the place of earlier ones of the
     same name, None takes one away. The facts of all records that are gone come first when the log is opened, with no
-    bytes: whoever notes the facts of each head it reads knows all of them.
+    blobs: whoever notes the facts of each head it reads knows all of them.
 
         log = SegmentLog(Path("entry"), {"stream": "traffic/packets"})
-        for head, data in log.open():
+        for head, blobs in log.open():
             ...
-        log.append({"first": 0, "stop": 10, "facts": {"publisher:ann": 7}}, data)
+        log.append({"first": 0, "stop": 10, "facts": {"publisher:ann": 7}}, blobs)
         log.trim(10)
     """
 
@@ -70,7 +68,7 @@ class SegmentLog(RecordLog):
 
     # -- start
 
-    def open(self) -> Iterator[tuple[Head, bytes]]:
+    def open(self) -> Iterator[tuple[Head, list[bytes]]]:
         """Every record that is there, oldest first; then the log is ready to append. After an error it is closed."""
         try:
             if self.segments:
@@ -80,7 +78,7 @@ class SegmentLog(RecordLog):
             self.close()
             raise
 
-    def _recover(self) -> Iterator[tuple[Head, bytes]]:
+    def _recover(self) -> Iterator[tuple[Head, list[bytes]]]:
         self.sweep()
         found = self.found("segment")
         for i, (number, segment) in enumerate(found):
@@ -89,7 +87,7 @@ class SegmentLog(RecordLog):
             for n, (head, blobs) in enumerate(segment.read()):
                 self._take(segment.path, head, begins=not n, oldest=not i)
                 if n or not i:
-                    yield head, b"".join(blobs)
+                    yield head, [blob.to_pybytes() for blob in blobs]  # a segment may go while some are held
             self.torn |= segment.mend(newest=i == len(found) - 1)
             self.segments.append(segment)
             self._stops.append(self.next_id)
@@ -112,7 +110,7 @@ class SegmentLog(RecordLog):
 
     # -- records
 
-    def append(self, head: Mapping[str, Any], data: bytes | memoryview | pa.Buffer, sync: bool = True) -> None:
+    def append(self, head: Mapping[str, Any], blobs: Blobs, sync: bool = True) -> None:
         """Add a record. With `sync` it will survive when this returns; without, when `sync` does.
 
         When the disk is full this raises, and the log is as it was before. After any other error it takes nothing more.
@@ -124,7 +122,7 @@ class SegmentLog(RecordLog):
                 raise ValueError(f"tuples {head['first']} to {head['stop']} cannot follow {self.next_id}")
             if segment.length >= self.segment_bytes:
                 segment = self._roll()
-            segment.append(head, [data], sync=False)
+            segment.append(head, blobs, sync=False)
             before = {name: self.facts.get(name) for name in facts}
             self._note(head["stop"], facts)
             self._stops[-1] = self.next_id

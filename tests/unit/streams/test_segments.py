@@ -20,7 +20,7 @@ from borealis.state import disk, records
 from borealis.streams.segments import SegmentLog
 
 OWNER = {"stream": "d/x", "columns": ["v"]}
-Found = list[tuple[dict[str, Any], bytes]]
+Found = list[tuple[dict[str, Any], list[bytes]]]
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +34,8 @@ def head(i: int) -> dict[str, Any]:
     return {"first": 2 * i, "stop": 2 * i + 2, "facts": {f"p{i % 2}": i}}
 
 
-def body(i: int) -> bytes:
-    return bytes([i % 256]) * 50
+def body(i: int) -> list[bytes]:
+    return [bytes([i % 256]) * 30, bytes([i % 256]) * 20]
 
 
 def opened(root: Path, segment_bytes: int = 1 << 20) -> tuple[SegmentLog, Found]:
@@ -57,7 +57,7 @@ def count(root: Path) -> int:
     log.close()
     n = max(0, len(found) - 1)
     if found:
-        assert found[0] == ({"first": 0, "stop": 0, "facts": {}}, b"")
+        assert found[0] == ({"first": 0, "stop": 0, "facts": {}}, [])
     assert found[1:] == [(head(i), body(i)) for i in range(n)]
     assert facts == {f"p{i % 2}": i for i in range(max(0, n - 2), n)}
     return n
@@ -86,20 +86,20 @@ def test_many_segments_are_one_log(tmp_path: Path) -> None:
 
 def test_records_must_follow_one_another(tmp_path: Path) -> None:
     log, _ = opened(tmp_path)
-    log.append({"first": 0, "stop": 3}, b"x")
-    log.append({"first": 3, "stop": 3}, b"")  # boundaries only
+    log.append({"first": 0, "stop": 3}, [b"x"])
+    log.append({"first": 3, "stop": 3}, [b""])  # boundaries only
     for bad in ({"first": 4, "stop": 5}, {"first": 2, "stop": 4}, {"first": 3, "stop": 2}):
         with pytest.raises(ValueError, match="cannot follow 3"):
-            log.append(bad, b"")
+            log.append(bad, [b""])
     with pytest.raises(KeyError):
-        log.append({"first": 3}, b"")
+        log.append({"first": 3}, [b""])
     with pytest.raises(TypeError):
-        log.append({"first": 3, "stop": 4, "what": {1}}, b"")
-    log.append({"first": 3, "stop": 4}, pa.py_buffer(b"yz"))
-    log.append({"first": 4, "stop": 5}, memoryview(b"abc")[1:])
+        log.append({"first": 3, "stop": 4, "what": {1}}, [b""])
+    log.append({"first": 3, "stop": 4}, [pa.py_buffer(b"yz")])
+    log.append({"first": 4, "stop": 5}, [memoryview(b"abc")[1:]])
     log.close()
     log, found = opened(tmp_path)
-    assert [data for _, data in found] == [b"", b"x", b"", b"yz", b"bc"]
+    assert [data for _, data in found] == [[], [b"x"], [b""], [b"yz"], [b"bc"]]
     log.close()
 
 
@@ -107,11 +107,11 @@ def test_must_be_opened_to_the_end(tmp_path: Path) -> None:
     write(tmp_path, 0, 3)
     log = SegmentLog(tmp_path, OWNER)
     with pytest.raises(ValueError, match="not opened to the end"):
-        log.append(head(3), b"")
+        log.append(head(3), [b""])
     reading = log.open()
     next(reading)
     with pytest.raises(ValueError, match="not opened to the end"):
-        log.append(head(3), b"")
+        log.append(head(3), [b""])
     with pytest.raises(ValueError, match="not opened to the end"):
         log.trim(0)
     list(reading)
@@ -261,7 +261,7 @@ def test_whole_segments_go_and_facts_stay(tmp_path: Path) -> None:
         log.close()
         log, found = opened(tmp_path, 400)
         assert found[0][0]["first"] <= upto
-        assert found[0][1] == b""
+        assert found[0][1] == []
         ids = [i for h, _ in found for i in range(h["first"], h["stop"])]
         assert ids == list(range(found[0][0]["first"], 80))
         assert log.facts == {"p0": 38, "p1": 39}
@@ -284,9 +284,9 @@ def test_what_holds_tuples_that_are_needed_stays(tmp_path: Path) -> None:
 
 def test_boundaries_at_the_edge_stay_but_not_without_end(tmp_path: Path) -> None:
     log, _ = opened(tmp_path, 1)
-    log.append({"first": 0, "stop": 4}, b"tuples")
+    log.append({"first": 0, "stop": 4}, [b"tuples"])
     for i in range(20):
-        log.append({"first": 4, "stop": 4, "facts": {"boundary": i}}, b"boundary")
+        log.append({"first": 4, "stop": 4, "facts": {"boundary": i}}, [b"boundary"])
         log.trim(4)
         assert len(files(tmp_path)) <= 3
         if i == 0:
@@ -294,7 +294,7 @@ def test_boundaries_at_the_edge_stay_but_not_without_end(tmp_path: Path) -> None
     log.close()
     log, found = opened(tmp_path)
     assert (log.next_id, log.facts) == (4, {"boundary": 19})
-    assert [data for _, data in found] == [b"", b"boundary", b"boundary"]
+    assert [data for _, data in found] == [[], [b"boundary"], [b"boundary"]]
     log.close()
 
 
@@ -410,7 +410,7 @@ def test_a_full_disk_that_only_the_sync_finds_leaves_the_log_as_it_was(
         log.append(head(4), body(4))
     log.close()
     log, found = opened(tmp_path)
-    assert [data for _, data in found] == [b"", *(body(i) for i in range(4))]
+    assert [data for _, data in found] == [[], *(body(i) for i in range(4))]
     log.close()
 
 
@@ -488,7 +488,8 @@ from borealis.streams.segments import SegmentLog
 log = SegmentLog(Path(sys.argv[1]), {"stream": "d/x", "columns": ["v"]}, segment_bytes=2000)
 found = list(log.open())
 for i in itertools.count(log.next_id // 2):
-    log.append({"first": 2 * i, "stop": 2 * i + 2, "facts": {f"p{i % 2}": i}}, bytes([i % 256]) * 50)
+    blobs = [bytes([i % 256]) * 30, bytes([i % 256]) * 20]
+    log.append({"first": 2 * i, "stop": 2 * i + 2, "facts": {f"p{i % 2}": i}}, blobs)
     print(i, flush=True)
 """
 

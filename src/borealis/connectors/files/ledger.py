@@ -65,18 +65,15 @@ class FilesTaken:
 
     def check(self, position: int) -> None:
         """Refuse a position that it does not know."""
-        last = self.files[-1] if self.files else Taken("", 0, 0, 0, 0)
-        if last.rows is not None and last.first + last.rows < position:
-            known = last.first + last.rows
+        known = self._position()
+        if known is not None and known < position:
             raise InputError(f"{position:,} rows were committed, but {self.path} knows of {known:,} only", hint=ANEW)
 
     def take(self, name: str, size: int, mtime_ns: int, first: int) -> Taken:
         """Note a file; when this returns, it will be known at the next start."""
         if self._file is not None:
-            self._file.append({"file": name, "size": size, "mtime_ns": mtime_ns, "first": first})
-        self.files.append(Taken(name, size, mtime_ns, first))
-        self._names.add(name)
-        return self.files[-1]
+            self._file.append({"name": name, "size": size, "mtime_ns": mtime_ns, "first": first})
+        return self._add(Taken(name, size, mtime_ns, first))
 
     def done(self, one: Taken, rows: int) -> None:
         """Note that the file has so many rows."""
@@ -104,9 +101,17 @@ class FilesTaken:
                 raise InputError(f"{path} is damaged", hint=ANEW)
             self.files[-1].rows = said["rows"]
             return
-        one = Taken(said["file"], said["size"], said["mtime_ns"], said["first"])
-        last = self.files[-1] if self.files else Taken("", 0, 0, 0, 0)
-        if last.rows is None or last.first + last.rows != one.first:
+        one = Taken(**said)
+        if self._position() != one.first:
             raise InputError(f"{path} is damaged: {one.name} begins at row {one.first:,}", hint=ANEW)
+        self._add(one)
+
+    def _add(self, one: Taken) -> Taken:
         self.files.append(one)
         self._names.add(one.name)
+        return one
+
+    def _position(self) -> int | None:
+        """Behind the last row, if the last file was read to its end."""
+        last = self.files[-1] if self.files else Taken("", 0, 0, 0, 0)
+        return None if last.rows is None else last.first + last.rows

@@ -13,10 +13,12 @@ The file is one of records (see state/records.py):
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
+
+from pydantic import TypeAdapter
 
 from borealis.errors import InputError
 from borealis.state.disk import ANEW, disk
@@ -26,8 +28,7 @@ MARK = b"BKL2"
 BYTES_MOST = 1 << 20  # of the file, before it is worth writing it anew
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """Records of one partition that stand together: a range of offsets, and how many tuples came of it."""
 
     partition: int
@@ -49,7 +50,7 @@ class Batch:
         return self.first + sum(part.rows for part in self.parts)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Base:
     """Where a ledger begins."""
 
@@ -58,19 +59,12 @@ class Base:
     offsets: dict[int, int] = field(default_factory=dict)  # of each partition
     ends: dict[int, int] | None = None  # None: never
 
-    def to_json(self) -> dict[str, Any]:
-        """For the file."""
-        return {"topic": self.topic, "position": self.position, "offsets": self.offsets, "ends": self.ends}
-
-    @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> Base:
-        """From the file."""
-        ends = said["ends"]
-        return cls(said["topic"], said["position"], _numbered(said["offsets"]), ends and _numbered(ends))
+    def after(self, batches: Iterable[Batch]) -> dict[int, int]:
+        """The offset of each partition behind these batches."""
+        return self.offsets | {part.partition: part.next for batch in batches for part in batch.parts}
 
 
-def _numbered(given: Mapping[str, int]) -> dict[int, int]:
-    return {int(partition): offset for partition, offset in given.items()}
+_BASE, _BATCH = TypeAdapter(Base), TypeAdapter(Batch)
 
 
 class Ledger:
@@ -97,7 +91,7 @@ class Ledger:
 
     def offsets(self) -> dict[int, int]:
         """The next record of each partition."""
-        return _after(self.base, self.batches) if self.base else {}
+        return self.base.after(self.batches) if self.base else {}
 
     def begin(self, base: Base) -> None:
         """Start a new one."""
@@ -108,7 +102,7 @@ class Ledger:
     def add(self, batch: Batch) -> None:
         """Keep a batch; when this returns, it survives."""
         with self._lock:
-            self._file.append(_said(batch))
+            self._file.append(vars(batch))
             self.batches.append(batch)
 
     def committed(self, position: int) -> None:
@@ -120,10 +114,8 @@ class Ledger:
             while done < len(self.batches) and self.batches[done].stop <= position:
                 done += 1
             if done:
-                gone = self.batches[:done]
-                ends = self.base.ends
-                self.base = Base(self.base.topic, gone[-1].stop, _after(self.base, gone), ends)
-                self.batches = self.batches[done:]
+                gone, self.batches = self.batches[:done], self.batches[done:]
+                self.base = replace(self.base, position=gone[-1].stop, offsets=self.base.after(gone))
                 self._rewrite()
 
     def close(self) -> None:
@@ -133,28 +125,16 @@ class Ledger:
 
     def _rewrite(self) -> None:
         assert self.base is not None
-        self._file.create(self.base.to_json(), *map(_said, self.batches))
+        self._file.create(vars(self.base), *map(vars, self.batches))
 
     def _read(self) -> None:
         for said, _ in self._file.read():
             if self.base is None:
-                self.base = Base.from_json(said)
+                self.base = _BASE.validate_python(said)
                 continue
-            batch = Batch(said["first"], tuple(Part(*part) for part in said["parts"]))
+            batch = _BATCH.validate_python(said)
             if batch.first != self.position:
                 raise InputError(f"{self.path} is damaged: batch {batch.first} after {self.position}", hint=ANEW)
             self.batches.append(batch)
         self._file.mend()
         self._file.resume()
-
-
-def _said(batch: Batch) -> dict[str, Any]:
-    return {"first": batch.first, "parts": [list(vars(part).values()) for part in batch.parts]}
-
-
-def _after(base: Base, batches: list[Batch]) -> dict[int, int]:
-    offsets = dict(base.offsets)
-    for batch in batches:
-        for part in batch.parts:
-            offsets[part.partition] = part.next
-    return offsets
