@@ -153,18 +153,6 @@ class Kept:
                     sections.append(part)
         return kept
 
-    def cursor(self) -> Cursor:
-        """How far the input had come."""
-        return cursor_in(self.log.facts)
-
-    def publishers(self) -> dict[str, int]:
-        """The last batch of each publisher."""
-        return publishers_in(self.log.facts)
-
-    def marks(self) -> dict[str, str]:
-        """Where each publisher was in its own source, of those that say so."""
-        return marks_in(self.log.facts)
-
     def snapshot(
         self, stream: str, schema: pa.Schema, readers: Sequence[str], which: int, epoch: str | None = None
     ) -> QueueSnapshot:

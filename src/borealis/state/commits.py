@@ -41,7 +41,6 @@ class Recovered:
 
     header: dict[str, Any] | None
     state: dict[Key, bytes]
-    torn: bool  # something behind the last commit was cut off
 
 
 class CommitLog(RecordLog):
@@ -115,7 +114,6 @@ class CommitLog(RecordLog):
         self.sweep()
         header, parts, damaged = self._read_base()
         base_train = last = int(header["train"]) if header else 0
-        torn = False
         segments = self.found("log")
         for i, (first, segment) in enumerate(segments):
             if first > last + 1:
@@ -131,7 +129,6 @@ class CommitLog(RecordLog):
                     parts.setdefault(key, []).append(data)
             self._logged += segment.length
             if segment.is_torn:
-                torn = True
                 self._cut(segment, [later for _, later in segments[i + 1 :]])
                 break
         if last < damaged:
@@ -141,7 +138,7 @@ class CommitLog(RecordLog):
         }
         self._base_bytes = sum(len(d) for d in state.values())
         self._segment = self.created("log", last + 1)
-        return Recovered(header, state, torn)
+        return Recovered(header, state)
 
     def _cut(self, segment: RecordFile, later: Sequence[RecordFile]) -> None:
         """Leave a segment's whole records; segments behind it must hold nothing, or more than a tail is damaged."""

@@ -39,11 +39,13 @@ def refused(error: OSError, what: str, verb: str, again: str) -> StateError:
     return kind(f"cannot {verb} {what}: {one_line(error)}", hint=hint)
 
 
-def write_all(file: IO[bytes], data: bytes) -> None:
-    """All bytes to a file without a buffer, which may take them piece by piece."""
-    left = memoryview(data)
+def write_all(file: IO[bytes], data: Any) -> int:
+    """All bytes to a file without a buffer, which may take them piece by piece; says how many."""
+    left = memoryview(data).cast("B")
+    size = len(left)
     while len(left):
         left = left[file.write(left) :]
+    return size
 
 
 def write_whole(path: Path, data: Any, durable: bool = True) -> None:

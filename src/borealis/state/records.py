@@ -134,13 +134,13 @@ class RecordFile:
             file = self.ready()
             data = record(self.mark, head, blobs, self.synced)
             try:
-                write_all(file, data)
+                size = write_all(file, data)
             except OSError as error:
                 refusal = refused(error, self._what, "write", self._again)
                 self._take_back(self.length, refusal)
                 raise refusal from error
             self._last = self.length
-            self.length += len(data)
+            self.length += size
         if sync:
             try:
                 self.sync(alone=True)
