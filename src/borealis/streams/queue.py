@@ -275,12 +275,6 @@ class OutputQueue:
         """Whether it is held, and nothing was released since."""
         return self._limit == _NOWHERE
 
-    @property
-    def released(self) -> Place:
-        """The place up to which readers may read; of an open queue its end."""
-        limit = self._limit
-        return (self._held.next, self._held.boundary) if limit is None else limit
-
     def hold(self) -> None:
         """Let readers wait; they get nothing behind what is released from now on."""
         with self._more:
