@@ -29,7 +29,7 @@ from borealis.connectors.sources import as_source
 from borealis.errors import BorealisError
 from borealis.spark.plan import level_schema
 from borealis.spark.worker import read_train
-from borealis.state import commits
+from borealis.state import commits, records
 from borealis.trains import unit as node_unit
 from borealis.trains.intake import Admission
 from borealis.trains.unit import UnitOptions, UnitRun
@@ -128,7 +128,7 @@ class Steps:
         def opened(path: Any, mode: str = "r", buffering: int = -1) -> Any:
             return Raw(path, mode) if buffering == 0 else open(path, mode, buffering)
 
-        commits.open = files.open = opened  # type: ignore[attr-defined]
+        records.open = files.open = opened  # type: ignore[attr-defined]
 
     def _before(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(*args: Any, **named: Any) -> Any:

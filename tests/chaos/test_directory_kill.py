@@ -22,9 +22,8 @@ from test_kill import SEED, Victim
 
 from borealis import directory, run, watch
 from borealis.connectors import dead_letters
-from borealis.connectors.files import ledger as taken_module
 from borealis.connectors.files.ledger import FilesTaken
-from borealis.state import commits
+from borealis.state import disk, records
 
 ROWS_MOST = 25
 FULL = os.environ.get("BOREALIS_CHAOS") == "full"
@@ -71,7 +70,7 @@ class Pump:
             sink.write(pa.table(batch))
             rows = sink.flush(True)
             position += batch.num_rows
-            commits.write_whole(commit, json.dumps({"in": position, "out": rows}).encode())
+            disk.write_whole(commit, json.dumps({"in": position, "out": rows}).encode())
             sink.committed(rows)
         sink.close(complete=True)
 
@@ -87,7 +86,7 @@ def test_a_crash_at_any_step_changes_nothing(home: Path, monkeypatch: pytest.Mon
 
     def watch_all(steps: Steps) -> None:
         plain_watch(steps)
-        taken_module.open = dead_letters.open = commits.open  # type: ignore[attr-defined]
+        dead_letters.open = records.open  # type: ignore[attr-defined]
 
     monkeypatch.setattr(Steps, "watch", watch_all)
     count = steps_of(pump, home / "counted")

@@ -400,5 +400,5 @@ class World:
 
 def over(queue: OutputQueue, position: int) -> int:
     """Where a reader goes on that wants this id."""
-    hole = queue._jumps.over(position)
+    hole = queue._held.jumps.over(position)
     return position if hole is None else hole[1]

@@ -178,7 +178,7 @@ def test_readers_get_what_is_released_and_no_more(shapes: list[list[int]], parts
             got += events_of(one)
             at = (one.stop, one.final)
         assert at == limit
-        assert queue.released == limit
+        assert queue._limit == limit
         assert got == whole[: len(got)]
         assert all(getattr(e, "id", -1) >= limit[0] or getattr(e, "time", 0) > limit[1] for e in whole[len(got) :])
     queue.release()

@@ -51,7 +51,7 @@ class Twin:
         for name, needed in self.needs.items():
             self.lost[name] += len(gone & needed)
             needed -= gone
-        self.sizes.append((one.stop, self.queue._cost(one)))
+        self.sizes.append((one.stop, self.queue._held.cost(one)))
         return one
 
     def register(self, name: str, start: int | None) -> None:
@@ -103,21 +103,21 @@ class Twin:
         queue, limits = self.queue, self.queue.limits
         first, stop = queue.first_id, queue.next_id
         assert all(i >= first for needed in self.needs.values() for i in needed)  # what is needed is held
-        assert (queue.dropped, {n: queue.lost_before(n) for n in self.needs}) == (self.dropped, self.lost)
+        assert (queue.dropped, {n: queue._readers[n].lost for n in self.needs}) == (self.dropped, self.lost)
         status = queue.status()
         assert (status.first_id, status.next_id, status.held_rows) == (first, stop, stop - first)
         assert set(status.readers) == set(self.needs)
         # bounds: beyond the limit there is at most the last append, and boundaries at the edges; few sections hold many
         at_edge = [e for e in self.events if isinstance(e, Boundary) and e.at in (first, stop)]
-        edge = 16 * len(at_edge) + (queue._overhead + 64) * len(at_edge).bit_length()
+        edge = 16 * len(at_edge) + (queue._held.overhead + 64) * len(at_edge).bit_length()
         largest = max((size for _, size in self.sizes), default=0)
         assert queue.held_bytes <= limits.bytes_most + largest + edge
         if not any(self.needs.values()):
             assert queue.held_bytes <= limits.keep_bytes + edge
         held = queue.snapshot().sections
-        assert queue.held_bytes == sum(map(queue._cost, held))
+        assert queue.held_bytes == sum(map(queue._held.cost, held))
         low = min((i for needed in self.needs.values() for i in needed), default=stop)
-        needed = [queue._cost(s) for s in held if s.stop > low]
+        needed = [queue._held.cost(s) for s in held if s.stop > low]
         assert queue.has_room() == (limits.full == "drop" or not needed or sum(needed) < limits.bytes_most)
         # nobody lets go of more than it must: the last section that went would not have fit
         if first and self.sizes:
@@ -223,7 +223,7 @@ def test_slow_readers_lose_nothing_and_hold_up_the_writer(seed: int) -> None:
     largest = 0
     for piece in story:
         one = section_of(piece, queue.next_id, queue.boundary)
-        largest = max(largest, queue._cost(one))
+        largest = max(largest, queue._held.cost(one))
         queue.append(one)
         assert queue.held_bytes <= limits.bytes_most + largest + 8 * LEAST  # the last for boundaries at the edge
     for thread in threads:

@@ -33,12 +33,12 @@ class Twin:
 
     def __init__(self, root: Path, rng: Random) -> None:
         self.root, self.rng = root, rng
-        self.records: list[tuple[dict[str, Any], bytes]] = []
+        self.records: list[tuple[dict[str, Any], list[bytes]]] = []
         self.synced = self.trimmed = 0  # records; ids
         self.size = rng.choice([1, 300, 1000, 1 << 20])
         self.log = self.opened(root)[0]
 
-    def opened(self, root: Path) -> tuple[SegmentLog, list[tuple[dict[str, Any], bytes]]]:
+    def opened(self, root: Path) -> tuple[SegmentLog, list[tuple[dict[str, Any], list[bytes]]]]:
         log = SegmentLog(root, OWNER, segment_bytes=self.size)
         return log, list(log.open())
 
@@ -50,12 +50,13 @@ class Twin:
                 facts = {rng.choice("abc"): rng.choice([None, *range(9)]) for _ in range(rng.randrange(3))}
                 facts["records"] = len(self.records) + 1
                 head = {"first": log.next_id, "stop": stop, "facts": facts}
-                data = rng.randbytes(rng.choice([0, 10, 200])) + rng.choice([b"", b"REC1"])
-                log.append(head, data, sync=False)
-                self.records.append((head, data))
+                sizes = rng.choices([0, 10, 200], k=rng.randrange(3))
+                blobs = [rng.randbytes(size) + rng.choice([b"", SegmentLog.mark]) for size in sizes]
+                log.append(head, blobs, sync=False)
+                self.records.append((head, blobs))
                 if rng.random() < 0.4:
                     log.sync()
-                if log._synced == log._written:
+                if log.segments[-1].synced == log.segments[-1].length:
                     self.synced = len(self.records)
             case "sync":
                 log.sync()
@@ -69,7 +70,7 @@ class Twin:
                 self.log, found = self.opened(self.root)
                 assert self.check(self.log, found) == len(self.records)
 
-    def check(self, log: SegmentLog, found: list[tuple[dict[str, Any], bytes]]) -> int:
+    def check(self, log: SegmentLog, found: list[tuple[dict[str, Any], list[bytes]]]) -> int:
         """What was found is consecutive and true; returns how many records the log has had up to there."""
         if not found:
             return 0
@@ -93,8 +94,8 @@ class Twin:
 
     def newest(self) -> tuple[str, int, int]:
         """The newest segment, how much of it is synced, and its length."""
-        segment = self.log._segments[-1]
-        return segment.path.name, segment.length - (self.log._written - self.log._synced), segment.length
+        segment = self.log.segments[-1]
+        return segment.path.name, segment.synced, segment.length
 
 
 def story(seed: int, tmp: str) -> tuple[Twin, Random]:
@@ -125,11 +126,11 @@ def test_a_crash_loses_nothing_that_was_synced(seed: int) -> None:
             log, found = twin.opened(copy)
             assert twin.check(log, found) >= twin.synced
             before = len(found)
-            log.append({"first": log.next_id, "stop": log.next_id + 1}, b"more")
+            log.append({"first": log.next_id, "stop": log.next_id + 1}, [b"more"])
             log.close()
             log, found = twin.opened(copy)  # cut once and for all
             assert not log.torn
-            assert found[-1][1] == b"more"
+            assert found[-1][1] == [b"more"]
             assert len(found) == max(before, 1) + 1
             log.close()
         twin.log.close()
@@ -141,7 +142,7 @@ def test_damage_is_refused_or_a_torn_tail(seed: int) -> None:
     with tempfile.TemporaryDirectory() as tmp:
         twin, rng = story(seed, tmp)
         twin.log.close()
-        names = [s.path.name for s in twin.log._segments]
+        names = [s.path.name for s in twin.log.segments]
         for n in range(5):
             copy = Path(tmp) / f"copy{n}"
             shutil.copytree(twin.root, copy)

@@ -27,7 +27,7 @@ from borealis.kernels.timed_windows import TimedWindows
 from borealis.state import log as state_log
 from borealis.state.cache import Cache
 from borealis.state.delta import Change, Delta, TableSpec, merge, merge_deltas, pack, unpack
-from borealis.state.log import StateLog, read_stretch, stretch_path
+from borealis.state.log import StateLog, mapped, stretch_name
 from borealis.tuples import LAST_TIME
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -310,7 +310,7 @@ def test_a_loaded_kernel_goes_on_like_the_live_one(seed: int, rows: int) -> None
 def loaded_from(log: StateLog, key: tuple[str, int], make: Any) -> Kernel:
     kernel: Kernel = make()
     for first, last in log.manifest().get(f"{key[0]}.{key[1]}", []):
-        kernel.apply(read_stretch(stretch_path(log.root, key, first, last)))
+        kernel.apply(unpack(mapped(f"{log.root}/{stretch_name(key, first, last)}")))
     return kernel
 
 

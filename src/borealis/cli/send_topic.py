@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
+from pydantic import TypeAdapter
 
 from borealis.client.publisher import Publisher, pieces
 from borealis.connectors.kafka.from_topic import KafkaSource, source_at
@@ -38,24 +38,14 @@ class Mark:
 
     def to_text(self) -> str:
         """For the entry point."""
-        parts = [list(vars(part).values()) for part in self.parts]
-        said = {"topic": self.topic, "offsets": self.offsets, "parts": parts, "sent": self.sent, "ends": self.ends}
-        return json.dumps(said, separators=(",", ":"))
+        return json.dumps(vars(self), separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str, publisher: str) -> Mark:
         """As the entry point has it; an InputError if somebody else left it there."""
         try:
-            said: dict[str, Any] = json.loads(text)
-            ends = said["ends"]
-            return cls(
-                said["topic"],
-                {int(n): offset for n, offset in said["offsets"].items()},
-                tuple(Part(*part) for part in said["parts"]),
-                said["sent"],
-                ends and {int(n): offset for n, offset in ends.items()},
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            return TypeAdapter(cls).validate_json(text)
+        except ValueError as error:
             raise InputError(
                 f"the mark of publisher '{publisher}' is of something else than a topic",
                 hint="give another --publisher",

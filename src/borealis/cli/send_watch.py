@@ -10,7 +10,7 @@ Without a state directory each start sends all files that are there.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,12 @@ from borealis.connectors.files.watch import WatchSource, watch_text
 from borealis.connectors.sources import WATCH
 from borealis.errors import InputError
 from borealis.state.claim import Claim, Kind
-from borealis.state.commits import make_directory, write_whole
+from borealis.state.disk import make_directory
 
 ROWS_MOST = 16_384  # of a batch
 LOOK_EVERY_S = 0.2  # whether someone wants us to stop, while no file comes
 VERSION = 1
-KIND = Kind("state", "send.json", "sender")
+KIND = Kind("state", "send.json", "sender", "*.files")
 
 
 def watcher_name(files: str, given: str | None, state: Path | None) -> str | None:
@@ -53,7 +53,9 @@ class DirectoryFollower:
         self.resumes = self._position > 0
         column = time_of(out.schema, out.stream, time)
         if state is not None:
-            self._claim = _claimed(state, {"version": VERSION, "stream": out.stream, "publisher": out.name})
+            make_directory(state)
+            belongs = {"version": VERSION, "stream": out.stream, "publisher": out.name}
+            self._claim = Claim(state, KIND, belongs)
         self.source.begin(out.stream.replace("/", "."), column, state)
 
     def batches(self, heard: Callable[[], None]) -> Iterator[tuple[pa.RecordBatch, str]]:
@@ -82,18 +84,6 @@ def _position(mark: str | None, publisher: str) -> int:
             f"the mark of publisher '{publisher}' is of something else than a directory",
             hint="give another --publisher",
         ) from error
-
-
-def _claimed(state: Path, belongs: Mapping[str, Any]) -> Claim:
-    make_directory(state)
-    claim = Claim(state, KIND)
-    try:
-        if not claim.is_mine(belongs, any(state.glob("*.files"))):
-            write_whole(claim.path, json.dumps(belongs).encode())
-    except BaseException:
-        claim.close()
-        raise
-    return claim
 
 
 def _drawn(source: WatchSource, schema: pa.Schema, skip: int, heard: Callable[[], None]) -> Iterator[pa.RecordBatch]:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from borealis.connectors.kafka.brokers import is_topic
 from borealis.connectors.kafka.letter_topic import LetterTopic
 from borealis.errors import InputError
-from borealis.state.disk import one_line
+from borealis.state.disk import one_line, write_all
 
 BYTES_MOST = 10**9  # of a file of letters; beyond it letters are only counted
 PLACES_KNOWN = 100_000  # of the newest letters in a file: a restart that reads these records again adds none twice
@@ -115,9 +115,7 @@ class DeadLetters:
         try:
             if self._file is None:
                 self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - held until close
-            view = memoryview(line)
-            while len(view):
-                view = view[self._file.write(view) or 0 :]
+            write_all(self._file, line)
         except OSError as error:
             raise InputError(
                 f"cannot keep a record that could not be read, in {path}: {one_line(error)}",

@@ -8,11 +8,11 @@ import pyarrow as pa
 
 from borealis.entry.admission import Cursor
 from borealis.entry.log import Step, cursor_in, facts_of, marks_in, note_ends, publishers_in, written_anew
-from borealis.entry.mirror import Following, Mirrored, MirrorQueue, Record, Sides, Whole
+from borealis.entry.mirror import Following, Mirrored, Record, Sides, Whole
 from borealis.errors import FullError, StateError
 from borealis.state.disk import has_room
 from borealis.streams import id_gaps as jumps
-from borealis.streams.queue import MovedError
+from borealis.streams.queue import MovedError, OutputQueue
 from borealis.streams.segments import SegmentLog
 from borealis.streams.snapshot import QueueSnapshot
 
@@ -24,7 +24,7 @@ class Follower:
 
     def __init__(
         self,
-        queues: tuple[MirrorQueue, MirrorQueue],
+        queues: tuple[OutputQueue, OutputQueue],
         log: SegmentLog | None,
         cursor: Cursor,
         publishers: Mapping[str, int],

@@ -65,7 +65,7 @@ class Step:
     on_time: Section
     late: Section
     facts: Facts
-    came: tuple[dict[str, Any], pa.Buffer] | None = field(default=None, repr=False, compare=False)  # as this record
+    came: tuple[dict[str, Any], list[Any]] | None = field(default=None, repr=False, compare=False)  # as this record
 
     @property
     def sections(self) -> tuple[Section, Section]:
@@ -73,29 +73,24 @@ class Step:
         return self.on_time, self.late
 
     @cached_property  # for the peer and for the log
-    def record(self) -> tuple[dict[str, Any], bytes | memoryview | pa.Buffer]:
-        """As the head and the bytes of a record."""
+    def record(self) -> tuple[dict[str, Any], list[Any]]:
+        """As the head and the blobs of a record."""
         if self.came is not None:
             return self.came
-        blobs = [_tuples(s) for s in self.sections]
         head = {
             "first": self.on_time.first,
             "stop": self.on_time.stop,
             "parts": [_places(s) for s in self.sections],
-            "sizes": [len(b) for b in blobs],
             "facts": self.facts | _ends(self.sections),
         }
-        return head, b"".join(blobs) if len(blobs[1]) else blobs[0]
+        return head, [_tuples(s) for s in self.sections]
 
     @classmethod
-    def of(cls, head: dict[str, Any], data: bytes | pa.Buffer, schema: pa.Schema) -> Step:
+    def of(cls, head: dict[str, Any], blobs: list[Any], schema: pa.Schema) -> Step:
         """From a record; the rows stay in its bytes."""
-        buffer, at, sections = pa.py_buffer(data), 0, []
-        for part, size in zip(head["parts"], head["sizes"], strict=True):
-            sections.append(_section(part, buffer.slice(at, size), schema))
-            at += size
-        on_time, late = sections
-        return cls(on_time, late, head["facts"], (head, buffer))
+        parts = zip(head["parts"], blobs, strict=True)
+        on_time, late = (_section(part, pa.py_buffer(blob), schema) for part, blob in parts)
+        return cls(on_time, late, head["facts"], (head, blobs))
 
 
 def _ends(sections: Sequence[Section]) -> Facts:
@@ -106,15 +101,15 @@ def _places(part: Section) -> dict[str, Any]:
     return {"first": part.first, "at": part.at.tolist(), "bound": part.bound.tolist(), "standing": part.standing}
 
 
-def _tuples(part: Section) -> memoryview:
+def _tuples(part: Section) -> bytes | pa.Buffer:
     """As one Arrow stream; nothing if there are none."""
     if not len(part):
-        return memoryview(b"")
+        return b""
     batch = pa.RecordBatch.from_arrays([*part.rows.columns, pa.array(part.time)], schema=wire_schema(part.rows.schema))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    return memoryview(sink.getvalue())
+    return sink.getvalue()
 
 
 def _section(places: Mapping[str, Any], data: pa.Buffer, schema: pa.Schema) -> Section:
@@ -148,27 +143,15 @@ class Kept:
         """Everything that is there; the log is ready to be written then."""
         log = _log(root, stream, schema)
         kept = cls(log)
-        for number, (head, data) in enumerate(log.open()):
+        for number, (head, blobs) in enumerate(log.open()):
             if not number:  # how things stood before the oldest record
                 kept.first = list(head["facts"].get("next", [head["first"], 0]))
                 kept.standing = list(head["facts"].get("boundary", kept.standing))
                 continue
-            for part, sections in zip(Step.of(head, data, schema).sections, kept.sections, strict=True):
+            for part, sections in zip(Step.of(head, blobs, schema).sections, kept.sections, strict=True):
                 if len(part) or len(part.bound):
                     sections.append(part)
         return kept
-
-    def cursor(self) -> Cursor:
-        """How far the input had come."""
-        return cursor_in(self.log.facts)
-
-    def publishers(self) -> dict[str, int]:
-        """The last batch of each publisher."""
-        return publishers_in(self.log.facts)
-
-    def marks(self) -> dict[str, str]:
-        """Where each publisher was in its own source, of those that say so."""
-        return marks_in(self.log.facts)
 
     def snapshot(
         self, stream: str, schema: pa.Schema, readers: Sequence[str], which: int, epoch: str | None = None
@@ -192,8 +175,8 @@ class Kept:
 def note_ends(log: SegmentLog, ends: Sequence[tuple[int, int]], facts: Facts, schema: pa.Schema) -> None:
     """Where both sides end: the ids of the next tuples, which may be far behind the last ones, and the boundaries."""
     on_time, late = (boundary_only(next_id, schema, NOTHING, boundary) for next_id, boundary in ends)
-    head, data = Step(on_time, late, facts).record
-    log.append(head | {"first": log.next_id}, data)
+    head, blobs = Step(on_time, late, facts).record
+    log.append(head | {"first": log.next_id}, blobs)
 
 
 def written_anew(
@@ -209,8 +192,8 @@ def written_anew(
             pass
         for parts in zip_longest(*(s.sections for s in snapshots)):
             ends = [_none_behind(end) if part is None else part for part, end in zip(parts, ends, strict=True)]
-            head, data = Step(ends[0], ends[1], {}).record
-            log.append(head | {"first": log.next_id}, data, sync=False)
+            head, blobs = Step(ends[0], ends[1], {}).record
+            log.append(head | {"first": log.next_id}, blobs, sync=False)
         jumps = {"jumps": [s.jumps for s in snapshots]} if any(s.jumps for s in snapshots) else {}
         note_ends(log, [(s.next_id, s.boundary) for s in snapshots], jumps, schema)
     except BaseException:

@@ -22,12 +22,10 @@ import pyarrow as pa
 from borealis.entry.log import Facts, Step
 from borealis.errors import FullError, StateError
 from borealis.state import frame
-from borealis.streams.id_gaps import Jumps
 from borealis.streams.queue import OutputQueue
 from borealis.streams.snapshot import QueueSnapshot
-from borealis.tuples import FIRST_TIME
 
-MARK = b"BEM2"
+MARK = b"BEM3"
 Send = Callable[[bytes], None]
 
 
@@ -70,17 +68,15 @@ class Whole:
     facts: Facts
 
     @property
-    def record(self) -> tuple[dict[str, Any], bytes]:
-        """As the head and the bytes of a record."""
-        blobs = [q.to_bytes() for q in self.queues]
-        return {"sizes": [len(b) for b in blobs], "facts": self.facts}, b"".join(blobs)
+    def record(self) -> tuple[dict[str, Any], list[Any]]:
+        """As the head and the blobs of a record."""
+        return {"facts": self.facts}, [q.to_bytes() for q in self.queues]
 
     @classmethod
-    def of(cls, head: Mapping[str, Any], data: pa.Buffer) -> Whole:
+    def of(cls, head: Mapping[str, Any], blobs: list[Any]) -> Whole:
         """From a record."""
-        size = head["sizes"][0]
-        queues = QueueSnapshot.from_bytes(data.slice(0, size)), QueueSnapshot.from_bytes(data.slice(size))
-        return cls(queues, head["facts"])
+        on_time, late = map(QueueSnapshot.from_bytes, blobs)
+        return cls((on_time, late), head["facts"])
 
 
 @dataclass(frozen=True)
@@ -94,7 +90,7 @@ class Record:
 
     def to_bytes(self) -> bytes:
         """For the wire."""
-        head, data = self.news.record
+        head, blobs = self.news.record
         said = {
             "whole": isinstance(self.news, Whole),
             "source": self.source,
@@ -105,7 +101,7 @@ class Record:
             "first": self.sides.first,
             "head": head,
         }
-        return frame.pack(MARK, said, [data])
+        return frame.pack(MARK, said, blobs)
 
     @classmethod
     def from_bytes(cls, data: bytes | pa.Buffer, schema: pa.Schema) -> Record:
@@ -118,10 +114,10 @@ class Record:
 
     @classmethod
     def _parse(cls, data: bytes | pa.Buffer, schema: pa.Schema) -> Record:
-        said, (body,) = frame.unpack(MARK, data)
+        said, blobs = frame.unpack(MARK, data)
         on_time, late = ({name: (int(r), int(d)) for name, (r, d) in one.items()} for one in said["acks"])
         sides = Sides(said["incarnation"], said["silent"], (on_time, late), (said["first"][0], said["first"][1]))
-        news = Whole.of(said["head"], body) if said["whole"] else Step.of(said["head"], body, schema)
+        news = Whole.of(said["head"], blobs) if said["whole"] else Step.of(said["head"], blobs, schema)
         return cls(said["source"], said["serial"], sides, news)
 
 
@@ -195,15 +191,3 @@ class Following:
     def took(self, record: Record) -> None:
         """It was taken."""
         self.source, self._serial = record.source, record.serial
-
-
-class MirrorQueue(OutputQueue):
-    """A queue that can become another one while readers wait at it."""
-
-    def become(self, snapshot: QueueSnapshot) -> None:
-        """Hold what the snapshot does, and nothing else, under its epoch; readers that it does not know stay."""
-        with self._room:
-            self._held, self._places, self._ends, self._head, self._base = [], [], [], 0, 0
-            self._first, self._next, self._boundary = 0, 0, FIRST_TIME
-            self._jumps, self.epoch = Jumps(), snapshot.epoch
-        self.absorb(snapshot)

@@ -28,8 +28,8 @@ from borealis.clock import Clock, WallClock
 from borealis.diagram.spec import LATE, Input
 from borealis.entry.admission import Admitted, Cursor, EntryPoint
 from borealis.entry.follower import Follower
-from borealis.entry.log import Facts, Kept, Step, facts_of
-from borealis.entry.mirror import Mirror, Mirrored, MirrorQueue, Send, Sides, Whole
+from borealis.entry.log import Facts, Kept, Step, cursor_in, facts_of, marks_in, publishers_in
+from borealis.entry.mirror import Mirror, Mirrored, Send, Sides, Whole
 from borealis.errors import FullError, InputError, StateError, StreamError
 from borealis.kernels.time_of import TimeOf
 from borealis.state.disk import free_bytes, has_room
@@ -55,13 +55,13 @@ class Place:
     incarnation: int = 0  # 0: it has no peer
     node: str = ""  # where it is, for whoever has to make room on its disk
 
-    def queues(self, kept: Kept | None) -> tuple[MirrorQueue, MirrorQueue]:
+    def queues(self, kept: Kept | None) -> tuple[OutputQueue, OutputQueue]:
         """The stream's and its late side's, with what the log has kept."""
         return self._queue(kept, 0, "", self.readers), self._queue(kept, 1, LATE, self.late_readers)
 
-    def _queue(self, kept: Kept | None, which: int, suffix: str, readers: Sequence[str]) -> MirrorQueue:
+    def _queue(self, kept: Kept | None, which: int, suffix: str, readers: Sequence[str]) -> OutputQueue:
         name, epoch = self.stream + suffix, self.epoch and self.epoch + suffix
-        queue = MirrorQueue(name, self.schema, self.limits, readers=readers, epoch=epoch, incarnation=self.incarnation)
+        queue = OutputQueue(name, self.schema, self.limits, readers=readers, epoch=epoch, incarnation=self.incarnation)
         if kept is not None:
             queue.become(kept.snapshot(name, self.schema, readers, which, epoch))
         return queue
@@ -103,9 +103,9 @@ class Entry:
         self._idle_us, self._slack_us = spec.idle_us, spec.slack_us
         self._clock = clock or WallClock()
         self._log = kept.log if kept else None
-        self._point = EntryPoint(spec, pace_us, kept.cursor() if kept else Cursor(), time)
-        self._publishers = kept.publishers() if kept else {}
-        self._marks = kept.marks() if kept else {}
+        facts = kept.log.facts if kept else {}
+        self._point = EntryPoint(spec, pace_us, cursor_in(facts), time)
+        self._publishers, self._marks = publishers_in(facts), marks_in(facts)
         self._lock = threading.Lock()
         self._last_arrival = self._clock.now()
         self._waiting = 0  # publishers, for room
@@ -139,11 +139,9 @@ class Entry:
         time: TimeOf | None = None,
     ) -> Entry:
         """The peer of an entry point: nobody can read from it or write to it before it is opened."""
-        kept = Kept.read(log, place.stream, place.schema) if log is not None else None
-        queues = place.queues(kept)
-        entry = cls(spec, pace_us, *queues, clock, kept, time, place.node)
+        entry = cls.open(spec, pace_us, place, log, clock, time)
         known = (entry._point.cursor, entry._publishers, entry._marks)
-        entry._standby = Follower(queues, entry._log, *known, entry.stale)
+        entry._standby = Follower((entry.queue, entry.late), entry._log, *known, entry.stale)
         return entry
 
     @property
@@ -395,14 +393,14 @@ class Entry:
         if self._mirror is not None:
             self._mirror.give(step, self._sides(), lambda: self._whole(before))
         if self._log is not None:
-            head, data = step.record
+            head, blobs = step.record
             try:
-                self._log.append(head, data)
+                self._log.append(head, blobs)
             except BaseException as error:
                 if self._mirror is not None:
                     self._mirror.spoil()
                 if isinstance(error, StateError):
-                    raise self._troubled(error, len(data)) from error
+                    raise self._troubled(error, sum(map(len, blobs))) from error
                 raise
             self.trouble = None
 

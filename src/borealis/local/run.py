@@ -26,7 +26,7 @@ from borealis.local import display
 from borealis.spark.frames import as_frame_source, is_frame
 from borealis.spark.query import Query
 from borealis.spark.session import require, session
-from borealis.state.commits import make_directory
+from borealis.state.disk import make_directory
 from borealis.trains.intake import Admission
 from borealis.trains.progress import Progress
 from borealis.trains.unit import UnitOptions, UnitRun

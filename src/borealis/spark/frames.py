@@ -20,9 +20,8 @@ from pyspark.sql import DataFrame
 from borealis.connectors.source import cut
 from borealis.errors import BorealisError, InputError
 from borealis.kernels.time_of import TimeOf
-from borealis.state.commits import write_whole
 from borealis.state.delta import from_stream, to_stream
-from borealis.state.lines import ANEW
+from borealis.state.disk import ANEW, write_whole
 from borealis.values.fit import Place, fit, match_columns
 
 LOOK_S = 0.1  # how often to see whether the query is still there

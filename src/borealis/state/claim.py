@@ -10,18 +10,24 @@ from pathlib import Path
 from typing import Any
 
 from borealis.errors import StateError
-from borealis.state.disk import one_line
-
-ANEW = "delete the {noun} directory to start anew, or restore it from a copy"
+from borealis.state.disk import one_line, sync_directory, write_whole
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What lies in a directory: a noun for errors, the file that says whose it is, and who else might hold it."""
+    """What lies in a directory: a noun for errors, the file that says whose it is, who else might hold it, and a
+    pattern of the files that are there once it is in use.
+    """
 
     noun: str
     file: str
     other: str
+    used: str
+
+    @property
+    def anew(self) -> str:
+        """What to do where the directory is of no use."""
+        return f"delete the {self.noun} directory to start anew, or restore it from a copy"
 
 
 class OtherOwnerError(StateError):
@@ -35,43 +41,51 @@ class OtherOwnerError(StateError):
 class Claim:
     """Holds the directory until `close`. A second process is refused, and so is anything it does not belong to.
 
-    Whoever finds that it is new writes `path`, whole, before anything else.
+    A new one is made, and says what it belongs to before anything else lies in it.
     """
 
-    def __init__(self, root: Path, kind: Kind) -> None:
+    def __init__(self, root: Path, kind: Kind, belongs: Mapping[str, Any]) -> None:
         self.root, self.kind = root, kind
+        if not root.exists():
+            root.mkdir(parents=True, exist_ok=True)
+            sync_directory(root.parent)
         self._lock = open(root / "lock", "w")  # noqa: SIM115 - held until close
+        try:
+            self._hold()
+            if not self._is_mine(belongs):
+                write_whole(root / kind.file, json.dumps(belongs).encode())
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._lock.close()
+
+    def _hold(self) -> None:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            self._lock.close()
-            raise StateError(
-                f"{kind.noun} directory {root} is in use by another {kind.other}", hint="wait for it, or stop it"
-            ) from error
+            held = f"{self.kind.noun} directory {self.root} is in use by another {self.kind.other}"
+            raise StateError(held, hint="wait for it, or stop it") from error
 
-    @property
-    def path(self) -> Path:
-        """The file that says what the directory belongs to."""
-        return self.root / self.kind.file
-
-    def is_mine(self, belongs: Mapping[str, Any], is_used: bool) -> bool:
-        """Whether the directory is known to belong to this; False if it is new. Raises if it is something else's.
-
-        `is_used`: something lies there, so that it cannot be new.
-        """
-        noun, anew = self.kind.noun, ANEW.format(noun=self.kind.noun)
-        if not self.path.exists():
-            if is_used:
-                missing = f"{self.path.name} is gone"
-                raise StateError(f"nothing says what the {noun} in {self.root} belongs to: {missing}", hint=anew)
+    def _is_mine(self, belongs: Mapping[str, Any]) -> bool:
+        """Whether the directory is known to belong to this; False if it is new. Raises if it is something else's."""
+        noun, path = self.kind.noun, self.root / self.kind.file
+        if not path.exists():
+            if any(self.root.glob(self.kind.used)):
+                missing = f"{path.name} is gone"
+                raise StateError(
+                    f"nothing says what the {noun} in {self.root} belongs to: {missing}", hint=self.kind.anew
+                )
             return False
         mine = json.loads(json.dumps(belongs))
         try:
-            theirs = json.loads(self.path.read_bytes())
+            theirs = json.loads(path.read_bytes())
         except (ValueError, OSError) as error:
-            raise StateError(f"{self.path} cannot be read: {one_line(error)}", hint=anew) from error
+            raise StateError(f"{path} cannot be read: {one_line(error)}", hint=self.kind.anew) from error
         if not isinstance(theirs, dict):
-            raise StateError(f"{self.path} is damaged", hint=anew)
+            raise StateError(f"{path} is damaged", hint=self.kind.anew)
         for what in {**mine, **theirs}:
             if theirs.get(what) != mine.get(what):
                 raise OtherOwnerError(
@@ -80,7 +94,3 @@ class Claim:
                     what=what,
                 )
         return True
-
-    def close(self) -> None:
-        """Let go of it."""
-        self._lock.close()

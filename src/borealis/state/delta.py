@@ -1,7 +1,7 @@
 """What a train changes in the tables of a stateful box, and how such changes add up.
 
-On the way and on disk a delta is bytes: a version, the length of a JSON index, the index, then one Arrow stream per
-table part, each starting at a multiple of 64.
+As bytes it is a version, the length of a JSON index, the index, then one Arrow stream per table part, each starting
+at a multiple of 64. It has no checksum: what goes to a disk or to another node has one around it.
 """
 
 from __future__ import annotations
@@ -106,22 +106,16 @@ def merge_deltas(specs: Sequence[TableSpec], deltas: Sequence[Delta], *, whole: 
     return merged
 
 
-_MAGIC = b"BDL1"
+_MAGIC = b"BDL2"
 _ALIGN = 64
 
 
 def pack(delta: Delta) -> bytes:
     """A delta as bytes."""
-    index: list[dict[str, object]] = []
-    blobs: list[pa.Buffer] = []
-    for name, change in delta.items():
-        entry: dict[str, object] = {"table": name, "floor": change.floor, "put": len(blobs), "cut": None}
-        blobs.append(to_stream(change.put))
-        if change.cut is not None:
-            entry["cut"] = len(blobs)
-            blobs.append(to_stream(change.cut))
-        index.append(entry)
-    head = json.dumps({"tables": index, "sizes": [b.size for b in blobs]}).encode()
+    parts = [(name, change.floor, change.cut is not None) for name, change in delta.items()]
+    tables = [table for change in delta.values() for table in (change.put, change.cut) if table is not None]
+    blobs = [to_stream(table) for table in tables]
+    head = json.dumps([parts, [blob.size for blob in blobs]]).encode()
     out = bytearray(_MAGIC + struct.pack("<I", len(head)) + head)
     for blob in blobs:
         out += b"\0" * (-len(out) % _ALIGN)
@@ -136,17 +130,15 @@ def unpack(data: bytes | pa.Buffer) -> Delta:
     if view[:4] != _MAGIC:
         raise StateError("these bytes are not a state delta of this version", hint="start with a new state directory")
     (size,) = struct.unpack("<I", view[4:8])
-    head = json.loads(bytes(view[8 : 8 + size]))
-    tables: list[pa.Table] = []
     at = 8 + size
-    for length in head["sizes"]:
+    parts, sizes = json.loads(bytes(view[8:at]))
+    tables = []
+    for length in sizes:
         at += -at % _ALIGN
         tables.append(from_stream(buffer.slice(at, length)))
         at += length
-    return {
-        e["table"]: Change(tables[e["put"]], None if e["cut"] is None else tables[e["cut"]], e["floor"])
-        for e in head["tables"]
-    }
+    table = iter(tables)
+    return {name: Change(next(table), next(table) if cut else None, floor) for name, floor, cut in parts}
 
 
 def to_stream(table: pa.Table) -> pa.Buffer:

@@ -1,4 +1,4 @@
-"""What a disk refuses, told in one sentence."""
+"""Bytes on a disk: written whole, made to survive a power cut; what the disk refuses is told in one sentence."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any
 
 from borealis.errors import FullError, StateError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+ANEW = "restore the state directory from a copy, or delete it to start anew"
 
 
 def one_line(error: BaseException) -> str:
@@ -22,17 +24,60 @@ def one_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def disk(what: str, verb: str, again: str) -> Iterator[None]:
-    """Raises a StateError for an OSError: cannot `verb` `what`; `again` is what to do once there is room.
-
-    It is a FullError where room is all that is missing.
-    """
+    """Raises a StateError for an OSError: see `refused`."""
     try:
         yield
     except OSError as error:
-        full = error.errno in FULL
-        hint = f"make room on the disk, then {again}" if full else "check the directory and its permissions"
-        kind = FullError if full else StateError
-        raise kind(f"cannot {verb} {what}: {one_line(error)}", hint=hint) from error
+        raise refused(error, what, verb, again) from error
+
+
+def refused(error: OSError, what: str, verb: str, again: str) -> StateError:
+    """The disk cannot `verb` `what`; `again` is what to do once there is room. A FullError where it lacks only that."""
+    full = error.errno in FULL
+    hint = f"make room on the disk, then {again}" if full else "check the directory and its permissions"
+    kind = FullError if full else StateError
+    return kind(f"cannot {verb} {what}: {one_line(error)}", hint=hint)
+
+
+def write_all(file: IO[bytes], data: Any) -> int:
+    """All bytes to a file without a buffer, which may take them piece by piece; says how many."""
+    left = memoryview(data).cast("B")
+    size = len(left)
+    while len(left):
+        left = left[file.write(left) :]
+    return size
+
+
+def write_whole(path: Path, data: Any, durable: bool = True) -> None:
+    """All of it or nothing; if `durable`, also after a power cut."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make names in a directory survive a power cut."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def make_directory(root: Path) -> None:
+    """The directory for a state, or a clear word why there cannot be one."""
+    with disk(f"state in {root}", "write", "start again"):
+        root.mkdir(parents=True, exist_ok=True)
 
 
 def has_room(root: Path, count: int) -> bool:

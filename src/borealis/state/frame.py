@@ -35,13 +35,13 @@ class DamagedFrameError(FrameError):
 def pack(mark: bytes, head: Mapping[str, Any], blobs: Iterable[bytes | pa.Buffer] = ()) -> bytes:
     """A frame."""
     views = [memoryview(blob) for blob in blobs]
-    text = json.dumps([head, [view.nbytes for view in views]]).encode()
+    sizes = [view.nbytes for view in views]
+    text = json.dumps([head, sizes]).encode()
     text += b" " * (-(_BEGIN.size + len(text)) % _ALIGN)
     checksum = 0
     for view in views:
         checksum = zlib.crc32(view, checksum)
-    begin = _BEGIN.pack(mark, zlib.crc32(text), checksum, len(text), sum(view.nbytes for view in views))
-    return b"".join([begin, text, *views])
+    return b"".join([_BEGIN.pack(mark, zlib.crc32(text), checksum, len(text), sum(sizes)), text, *views])
 
 
 def unpack(mark: bytes, data: bytes | memoryview | pa.Buffer) -> tuple[dict[str, Any], list[pa.Buffer]]:
@@ -54,19 +54,29 @@ def unpack(mark: bytes, data: bytes | memoryview | pa.Buffer) -> tuple[dict[str,
     borealis.state.frame.FrameError: it begins with b'TST1', not b'TST2'
     """
     buffer = pa.py_buffer(data)
-    if buffer.size < _BEGIN.size or bytes(buffer.slice(0, 4)) != mark:
-        raise FrameError(f"it begins with {bytes(buffer.slice(0, min(4, buffer.size)))!r}, not {mark!r}")
-    _, of_head, of_blobs, size, rest = _BEGIN.unpack_from(buffer)
-    at = _BEGIN.size + size
-    if buffer.size < at or zlib.crc32(buffer.slice(_BEGIN.size, size)) != of_head:
+    head, blobs, end = unpack_from(mark, buffer, 0)
+    if end != buffer.size:
+        raise DamagedFrameError(f"{buffer.size} bytes instead of {end}", head)
+    return head, blobs
+
+
+def unpack_from(mark: bytes, buffer: pa.Buffer, at: int) -> tuple[dict[str, Any], list[pa.Buffer], int]:
+    """The head and the blobs of the frame that begins at an offset, and the offset behind it."""
+    view = memoryview(buffer)[at:]
+    if len(view) < _BEGIN.size or view[:4] != mark:
+        raise FrameError(f"it begins with {bytes(view[:4])!r}, not {mark!r}")
+    _, of_head, of_blobs, size, rest = _BEGIN.unpack_from(view)
+    body = _BEGIN.size + size
+    text = bytes(view[_BEGIN.size : body])
+    if len(view) < body or not text or zlib.crc32(text) != of_head:
         raise DamagedFrameError("wrong checksum")
-    head, sizes = json.loads(bytes(buffer.slice(_BEGIN.size, size)))
-    if buffer.size != at + rest:
-        raise DamagedFrameError(f"{buffer.size} bytes instead of {at + rest}", head)
-    if zlib.crc32(buffer.slice(at)) != of_blobs or sum(sizes) != rest or min(sizes, default=0) < 0:
+    head, sizes = json.loads(text)
+    if len(view) < body + rest:
+        raise DamagedFrameError(f"{len(view)} bytes instead of {body + rest}", head)
+    if zlib.crc32(view[body : body + rest]) != of_blobs or sum(sizes) != rest or min(sizes, default=0) < 0:
         raise DamagedFrameError("wrong checksum", head)
-    blobs = []
+    blobs, at = [], at + body
     for length in sizes:
         blobs.append(buffer.slice(at, length))
         at += length
-    return head, blobs
+    return head, blobs, at

@@ -9,7 +9,6 @@ merging, they wait for it.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import pyarrow as pa
 
 from borealis.errors import StateError
 from borealis.state.delta import Delta, TableSpec, merge_deltas, pack, unpack
+from borealis.state.disk import write_whole
 
 STRETCHES_MOST = 64  # of one box and bucket, before neighbours are merged
 CROWD_MOST = 4 * STRETCHES_MOST  # of one box and bucket, before a commit waits for the merging
@@ -31,28 +31,19 @@ Key = tuple[str, int]  # box, bucket
 class Stretch:
     """The merged deltas of trains `first` to `last`, in a file of `size` bytes."""
 
+    key: Key
     first: int
     last: int
     size: int
 
     @property
     def name(self) -> str:
-        return f"{self.first}-{self.last}.delta"
+        return stretch_name(self.key, self.first, self.last)
 
 
 def stretch_name(key: Key, first: int, last: int) -> str:
     """Where a stretch lies under the log's root, on whichever machine that is."""
     return f"{key[0]}.{key[1]}/{first}-{last}.delta"
-
-
-def stretch_path(root: Path, key: Key, first: int, last: int) -> Path:
-    """Where a stretch lies."""
-    return root / stretch_name(key, first, last)
-
-
-def read_stretch(path: Path) -> Delta:
-    """A stretch's delta, mapped into memory."""
-    return unpack(mapped(str(path)))
 
 
 def mapped(path: str) -> pa.Buffer:
@@ -70,13 +61,13 @@ class StateLog:
         self.train = 0
         self.loads = 0  # how often it began anew
         self._stretches: dict[Key, list[Stretch]] = {}
-        self._unwritten: dict[Path, bytes] = {}
+        self._unwritten: dict[str, bytes] = {}  # by the names of their stretches
         self._lock = threading.Condition()
         self._merging = threading.Lock()  # taken before the other one
         self._work = threading.Event()
         self._closed = False
         # merged away while that was the last train; its successor may read them
-        self._doomed: list[tuple[int, Path]] = []
+        self._doomed: list[tuple[int, str]] = []
         self._failure: BaseException | None = None
         self._pins = 0  # readers of older stretches
         root.mkdir(parents=True, exist_ok=True)
@@ -98,15 +89,15 @@ class StateLog:
 
     def _append(self, first: int, last: int, deltas: Mapping[Key, bytes]) -> None:
         """All of it or nothing: what can fail comes first."""
-        paths = {key: stretch_path(self.root, key, first, last) for key in deltas}
-        large = {key for key, data in deltas.items() if len(data) > KEPT_BYTES_MOST}
-        for key in large:
-            self._write(paths[key], deltas[key])
+        stretches = [(Stretch(key, first, last, len(data)), data) for key, data in deltas.items()]
+        for stretch, data in stretches:
+            if stretch.size > KEPT_BYTES_MOST:
+                self._write(stretch.name, data)
         with self._lock:
-            for key, data in deltas.items():
-                if key not in large:
-                    self._unwritten[paths[key]] = data
-                self._stretches.setdefault(key, []).append(Stretch(first, last, len(data)))
+            for stretch, data in stretches:
+                if stretch.size <= KEPT_BYTES_MOST:
+                    self._unwritten[stretch.name] = data
+                self._stretches.setdefault(stretch.key, []).append(stretch)
             self.train = last
             self._delete_doomed()
             crowded = self._longest() > STRETCHES_MOST
@@ -115,8 +106,8 @@ class StateLog:
 
     def _delete_doomed(self) -> None:
         if not self._pins:
-            for _, path in (d for d in self._doomed if d[0] < self.train):
-                self._unlink(path)
+            for _, name in (d for d in self._doomed if d[0] < self.train):
+                self._unlink(name)
             self._doomed = [d for d in self._doomed if d[0] >= self.train]
 
     def _longest(self) -> int:
@@ -126,15 +117,15 @@ class StateLog:
         """Start from the whole state as of a train, whatever was here before."""
         with self._merging:
             for key, data in whole.items():
-                self._write(stretch_path(self.root, key, 0, train), data)
+                self._write(stretch_name(key, 0, train), data)
             with self._lock:
                 self._lock.wait_for(lambda: not self._pins, PIN_S)
-                old = {stretch_path(self.root, k, s.first, s.last) for k, v in self._stretches.items() for s in v}
-                self._stretches = {key: [Stretch(0, train, len(data))] for key, data in whole.items()}
+                old = {stretch.name for parts in self._stretches.values() for stretch in parts}
+                self._stretches = {key: [Stretch(key, 0, train, len(data))] for key, data in whole.items()}
                 self.train = train
                 self.loads += 1
-                for path in old - {stretch_path(self.root, key, 0, train) for key in whole}:
-                    self._unlink(path)
+                for name in old - {stretch_name(key, 0, train) for key in whole}:
+                    self._unlink(name)
 
     def extend(self, train: int, deltas: Mapping[Key, bytes]) -> None:
         """Append several trains at once: their merged deltas, up to this train. Some of them may be here already."""
@@ -150,8 +141,8 @@ class StateLog:
         They are all in files then.
         """
         with self._lock:
-            for path, data in self._unwritten.items():
-                self._write(path, data)
+            for name, data in self._unwritten.items():
+                self._write(name, data)
             self._unwritten.clear()
             return {f"{k[0]}.{k[1]}": [[s.first, s.last] for s in v] for k, v in self._stretches.items()}
 
@@ -163,7 +154,7 @@ class StateLog:
 
         def read() -> dict[Key, bytes]:
             try:
-                return {key: pack(self._merged(key, parts, whole=True)) for key, parts in stretches.items()}
+                return {key: pack(self._merged(parts, whole=True)) for key, parts in stretches.items()}
             finally:
                 self.unpin()
 
@@ -189,10 +180,10 @@ class StateLog:
                     raise ValueError(f"train {train} is merged with later ones in {key[0]}.{key[1]}")
             for key, parts in self._stretches.items():
                 for gone in (s for s in parts if s.last > train):
-                    self._unlink(stretch_path(self.root, key, gone.first, gone.last))
+                    self._unlink(gone.name)
                 self._stretches[key] = [s for s in parts if s.last <= train]
-            for _, path in self._doomed:  # trains to come may take their names
-                self._unlink(path)
+            for _, name in self._doomed:  # trains to come may take their names
+                self._unlink(name)
             self._doomed = []
             self.train = min(train, self.train)
 
@@ -242,42 +233,38 @@ class StateLog:
             total += parts[start].size
         group = parts[start:]
         whole = start == 0
-        data = pack(self._merged(key, group, whole=whole))
-        joined = Stretch(0 if whole else group[0].first, group[-1].last, len(data))
-        path, kept = stretch_path(self.root, key, joined.first, joined.last), not whole and len(data) <= KEPT_BYTES_MOST
+        data = pack(self._merged(group, whole=whole))
+        joined = Stretch(key, 0 if whole else group[0].first, group[-1].last, len(data))
+        kept = not whole and len(data) <= KEPT_BYTES_MOST
         if not kept:  # without the lock: commits do not wait for it
-            self._write(path, data)
+            self._write(joined.name, data)
         with self._lock:
             if kept:
-                self._unwritten[path] = data
+                self._unwritten[joined.name] = data
             now = self._stretches[key]  # it may have grown, but not changed: a cut waits until merging is over
             self._stretches[key] = [*now[:start], joined, *now[start + len(group) :]]
-            gone = [stretch_path(self.root, key, s.first, s.last) for s in group]
-            self._doomed += [(self.train, p) for p in gone if p.name != joined.name]
+            self._doomed += [(self.train, gone.name) for gone in group if gone.name != joined.name]
             self._lock.notify_all()
 
-    def _merged(self, key: Key, parts: Sequence[Stretch], *, whole: bool) -> Delta:
-        deltas = [self._read(stretch_path(self.root, key, s.first, s.last)) for s in parts]
-        return merge_deltas(self.specs[key[0]], deltas, whole=whole)
+    def _merged(self, parts: Sequence[Stretch], *, whole: bool) -> Delta:
+        return merge_deltas(self.specs[parts[0].key[0]], [self._read(part.name) for part in parts], whole=whole)
 
-    def _read(self, path: Path) -> Delta:
+    def _read(self, name: str) -> Delta:
         with self._lock:
-            data = self._unwritten.get(path)
-        return read_stretch(path) if data is None else unpack(data)
+            data = self._unwritten.get(name)
+        return unpack(mapped(f"{self.root}/{name}") if data is None else data)
 
-    def _unlink(self, path: Path) -> None:
+    def _unlink(self, name: str) -> None:
         """With the lock held: this stretch is not needed any more."""
-        if self._unwritten.pop(path, None) is None:
-            path.unlink(missing_ok=True)
+        if self._unwritten.pop(name, None) is None:
+            (self.root / name).unlink(missing_ok=True)
 
-    def _write(self, path: Path, data: bytes) -> None:
-        temporary = path.with_suffix(".tmp")
+    def _write(self, name: str, data: bytes) -> None:
+        path = self.root / name
         try:
             path.parent.mkdir(exist_ok=True)
-            temporary.write_bytes(data)
-            os.replace(temporary, path)
+            write_whole(path, data, durable=False)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise StateError(
                 f"cannot write state to {path}: {error.strerror or error}", hint="make room there"
             ) from error

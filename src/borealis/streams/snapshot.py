@@ -15,6 +15,7 @@ from borealis.streams.pieces import check_inside
 from borealis.streams.section import Section, wire_schema
 
 MARK = b"BQS3"
+_FACTS = ("stream", "epoch", "first_id", "next_id", "boundary", "dropped", "readers", "jumps")
 _BOUNDARIES = pa.schema([pa.field("at", pa.int64(), nullable=False), pa.field("bound", pa.int64(), nullable=False)])
 
 
@@ -46,18 +47,8 @@ class QueueSnapshot:
                 rows.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
                 pair = [pa.array(s.at, pa.int64()), pa.array(s.bound, pa.int64())]
                 bounds.write_batch(pa.RecordBatch.from_arrays(pair, schema=_BOUNDARIES))
-        head = {
-            "stream": self.stream,
-            "epoch": self.epoch,
-            "first_id": self.first_id,
-            "next_id": self.next_id,
-            "boundary": self.boundary,
-            "dropped": self.dropped,
-            "readers": self.readers,
-            "jumps": self.jumps,
-            "firsts": [s.first for s in self.sections],
-            "standing": [s.standing for s in self.sections],
-        }
+        places = {"firsts": [s.first for s in self.sections], "standing": [s.standing for s in self.sections]}
+        head = {name: getattr(self, name) for name in _FACTS} | places
         return frame.pack(MARK, head, [tuples.getvalue(), boundaries.getvalue()])
 
     @classmethod
@@ -78,21 +69,12 @@ class QueueSnapshot:
                 streams.append((reader.schema, list(reader)))
         (schema, tuples), (_, boundaries) = streams
         user = pa.schema(list(schema)[:-1], schema.metadata)
-        jumps = tuple((int(a), int(b)) for a, b in head["jumps"])
         sections = _sections(head, user, tuples, boundaries)
-        _check_row(sections, head["next_id"], Jumps(jumps))
-        return cls(
-            head["stream"],
-            user,
-            head["epoch"],
-            head["first_id"],
-            head["next_id"],
-            head["boundary"],
-            head["dropped"],
-            {name: (int(a), int(b), int(lost)) for name, (a, b, lost) in head["readers"].items()},
-            tuple(sections),
-            jumps,
-        )
+        facts = {name: head[name] for name in _FACTS}
+        facts["jumps"] = tuple((int(a), int(b)) for a, b in head["jumps"])
+        facts["readers"] = {name: (int(a), int(b), int(lost)) for name, (a, b, lost) in head["readers"].items()}
+        _check_row(sections, head["next_id"], Jumps(facts["jumps"]))
+        return cls(schema=user, sections=tuple(sections), **facts)
 
 
 def _sections(

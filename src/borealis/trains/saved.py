@@ -7,7 +7,7 @@ from dataclasses import asdict
 from borealis.entry.admission import Cursor
 from borealis.errors import StateError
 from borealis.state import frame
-from borealis.state.lines import ANEW
+from borealis.state.disk import ANEW
 from borealis.trains.header import TrainInputs, rows_apart, rows_together
 from borealis.trains.train import Train
 

@@ -18,10 +18,11 @@ from rich.console import Console
 from borealis.cli.watching import summary
 from borealis.connectors.dead_letters import DeadLetters
 from borealis.connectors.files.formats import csv as csv_format
+from borealis.connectors.files.ledger import MARK, FilesTaken
 from borealis.connectors.files.watch import WatchSource
 from borealis.connectors.source import LiveSource
 from borealis.connectors.sources import as_source, watch
-from borealis.errors import DiagramError, InputError
+from borealis.errors import DiagramError, InputError, StateError
 from borealis.trains.progress import Progress
 
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int32()), ("word", pa.string())])
@@ -269,17 +270,18 @@ def test_the_ledger_survives_a_torn_line_and_refuses_damage(place: Path, home: P
     assert len(read(a_watch(place, home))) == 15
     ledger = home / "packets.files"
     whole = ledger.read_bytes()
-    lines = whole.splitlines(keepends=True)
-    assert lines[0] == b"BOREALIS-FILES-1\n"
-    for length in range(len(b"".join(lines[:3])), len(whole) + 1, 7):  # cut anywhere behind the first file
+    known = FilesTaken(place, ledger).files
+    assert [(one.name, one.rows) for one in known] == [("a.csv", 5), ("b.csv", 5), ("c.csv", 5)]
+    second = whole.index(MARK, 1)
+    for length in range(whole.index(MARK, second + 1), len(whole) + 1, 7):  # cut anywhere behind the first file
         ledger.write_bytes(whole[:length])
         assert read(a_watch(place, home), 3) == list(range(3, 15)), length
-        assert ledger.read_bytes() == whole
+        assert FilesTaken(place, ledger).files == known
     ledger.write_bytes(whole.replace(b"b.csv", b"x.csv"))
-    with pytest.raises(InputError, match=r"packets\.files is damaged"):
+    with pytest.raises(StateError, match=r"packets\.files is damaged"):
         read(a_watch(place, home), 3)
-    ledger.write_bytes(b"BOREALIS-FILES-9\n")
-    with pytest.raises(InputError, match="no ledger of this version"):
+    ledger.write_bytes(whole.replace(MARK, b"BFL9"))
+    with pytest.raises(StateError, match="of another version"):
         read(a_watch(place, home), 3)
     ledger.unlink()
     with pytest.raises(InputError, match=r"12 rows were committed, but .* knows of 0 only"):

@@ -217,8 +217,8 @@ def test_a_whole_record_does_not_know_of_the_batch_that_comes_after_it() -> None
 def test_a_batch_that_the_log_refuses_is_taken_back_from_the_peer(tmp_path: Path) -> None:
     one, two = primary(tmp_path), standby()
     one.set_mirror(two.absorb)
-    log = one._log
-    assert log is not None
+    assert one._log is not None
+    log = one._log.segments[-1]
     log._failure = StateError("the disk is full")
     with pytest.raises(StateError, match="disk is full"):
         one.take("p", BatchHead(number=0), batch(20))

@@ -16,9 +16,8 @@ from borealis.entry.point import Entry, Place
 from borealis.errors import FullError
 from borealis.node.metrics import NodeFigures
 from borealis.node.node import Node
-from borealis.state import commits
+from borealis.state import disk, records
 from borealis.state.disk import has_room
-from borealis.streams import segments
 from borealis.streams.queue import QueueLimits
 from borealis.wire.messages import BatchHead, EntryOrder, Guard
 from borealis.wire.server import WireServer
@@ -35,8 +34,8 @@ class Disks:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.full: set[Path] = set()
-        monkeypatch.setattr(segments, "open", self.open, raising=False)
-        monkeypatch.setattr(segments, "write_whole", self.write_whole)
+        monkeypatch.setattr(records, "open", self.open, raising=False)
+        monkeypatch.setattr(records, "write_whole", self.write_whole)
         monkeypatch.setattr("borealis.entry.point.has_room", self.has_room)
         monkeypatch.setattr("borealis.entry.follower.has_room", self.has_room)
 
@@ -49,7 +48,7 @@ class Disks:
 
     def write_whole(self, path: Path, data: bytes) -> None:
         self.check(path)
-        commits.write_whole(path, data)
+        disk.write_whole(path, data)
 
     def open(self, path: Path, mode: str, **more: Any) -> Any:
         return _File(open(path, mode, **more), lambda: self.check(path))

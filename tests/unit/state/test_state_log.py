@@ -15,7 +15,7 @@ from borealis.errors import StateError
 from borealis.state import log as state_log
 from borealis.state.cache import Cache
 from borealis.state.delta import Change, Delta, TableSpec, pack, unpack
-from borealis.state.log import CROWD_MOST, STRETCHES_MOST, StateLog, read_stretch, stretch_path
+from borealis.state.log import CROWD_MOST, STRETCHES_MOST, StateLog, mapped, stretch_name
 
 SPECS = {"box": (TableSpec("t", ("k",), floor="k"),)}
 KEY = ("box", 0)
@@ -53,7 +53,7 @@ def log(tmp_path: Path) -> Iterator[StateLog]:
 def read(log: StateLog, manifest: dict[str, list[list[int]]]) -> dict[int, int]:
     kernel = Kernel()
     for first, last in manifest.get("box.0", []):
-        kernel.apply(read_stretch(stretch_path(log.root, KEY, first, last)))
+        kernel.apply(unpack(mapped(f"{log.root}/{stretch_name(KEY, first, last)}")))
     return kernel.rows
 
 
@@ -179,7 +179,7 @@ def test_a_failed_merge_is_told_at_the_next_commit(log: StateLog) -> None:
     for train in range(1, STRETCHES_MOST + 1):
         log.commit(train, {KEY: delta(train)})
     log.manifest()  # in files from here on
-    stretch_path(log.root, KEY, 3, 3).unlink()
+    (log.root / stretch_name(KEY, 3, 3)).unlink()
     log.commit(STRETCHES_MOST + 1, {KEY: delta(STRETCHES_MOST + 1)})
     log._merger.join(10)
     assert not log._merger.is_alive()
@@ -195,7 +195,7 @@ def test_a_full_disk_is_told(log: StateLog, monkeypatch: pytest.MonkeyPatch) -> 
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as full:
-        full.setattr(state_log.os, "replace", no_room)
+        full.setattr(os, "replace", no_room)
         with pytest.raises(StateError, match=r"No space left.*Hint: make room"):
             log.commit(2, {KEY: delta(2)})
     assert not list(log.root.rglob("*.tmp"))
@@ -203,7 +203,7 @@ def test_a_full_disk_is_told(log: StateLog, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.undo()
     log.commit(3, {KEY: delta(3)})
     with monkeypatch.context() as full:
-        full.setattr(state_log.os, "replace", no_room)
+        full.setattr(os, "replace", no_room)
         with pytest.raises(StateError, match=r"No space left.*Hint: make room"):
             log.manifest()  # what lay in memory is wanted elsewhere
     assert read(log, log.manifest()) == state(3)
@@ -234,7 +234,7 @@ def test_a_cut_through_merged_trains_changes_nothing(tmp_path: Path) -> None:
     assert log.manifest() == before
     for key, parts in before.items():
         for first, last in parts:
-            assert stretch_path(log.root, (key.split(".")[0], 0), first, last).exists()
+            assert (log.root / stretch_name((key.split(".")[0], 0), first, last)).exists()
     log.close()
 
 
@@ -251,7 +251,7 @@ def test_what_was_merged_before_a_cut_does_not_take_new_trains_with_it(log: Stat
     for train in range(first + 1, first + 80):
         log.commit(train, {KEY: pack({"t": Change(pa.table({"k": [train], "v": [-train]}))})})
         for a, b in log.manifest()["box.0"]:
-            assert stretch_path(log.root, KEY, a, b).exists()
+            assert (log.root / stretch_name(KEY, a, b)).exists()
 
 
 def test_a_cut_waits_for_a_reader(log: StateLog) -> None:

@@ -13,7 +13,7 @@ from borealis.clock import Clock, WallClock
 from borealis.connectors.files.sink import JOURNAL_VERSION, AppendFile, WholeFile, as_schema, told
 from borealis.connectors.files.suffixes import format_of
 from borealis.errors import OutputError
-from borealis.state.commits import write_whole
+from borealis.state.disk import write_whole
 
 ROWS_MOST = 1_000_000  # committed rows that wait for their file, before it is written
 BYTES_MOST = 128 * 2**20  # or so many bytes, where rows are large

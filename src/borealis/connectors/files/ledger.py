@@ -1,29 +1,26 @@
 """Which files of a watched directory became which tuples: a ledger of the files that were taken, in their order.
 
-The file:
+The file is one of records (see state/records.py):
 
-1. It begins with its version, then come lines of a checksum and JSON. The first says which directory it is about.
-2. Each further line is a file that was taken: its name, size, time of change, and the position of its first row. It is
+1. The first says which directory it is about.
+2. Each further one is a file that was taken: its name, size, time of change, and the position of its first row. It is
    synced before any row of it is handed on, so the files of committed rows are always in the ledger.
-3. When a file has been read to its end, a line says how many rows it had; it is on disk before the next file is taken.
-4. A torn last line is cut off at the next start: nobody has seen a row of that file.
+3. When a file has been read to its end, a record says how many rows it had; it is on disk before the next is taken.
+4. A torn last record is cut off at the next start: nobody has seen a row of that file.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from borealis.errors import InputError
-from borealis.state.commits import write_whole
-from borealis.state.disk import disk
-from borealis.state.lines import ANEW, line, lines_of
+from borealis.state.disk import ANEW
+from borealis.state.records import RecordFile
 
-VERSION = b"BOREALIS-FILES-1\n"
+MARK = b"BFL2"
 
 
 @dataclass
@@ -44,15 +41,20 @@ class FilesTaken:
         self.directory, self.path = str(directory.absolute()), path
         self.files: list[Taken] = []
         self._names: set[str] = set()
-        self._file: BinaryIO | None = None
+        self._file: RecordFile | None = None
         if path is None:
             return
-        with self._disk("read"):
-            if path.exists():
-                self._read(path)
+        file = self._file = RecordFile(path, MARK, f"the ledger {path}")
+        if not path.exists():
+            file.create({"directory": self.directory})
+            return
+        for number, (said, _) in enumerate(file.read()):
+            if not number:
+                self._check_directory(said)
             else:
-                write_whole(path, VERSION + line({"directory": self.directory}))
-            self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - held until close
+                self._note(path, said)
+        file.mend()
+        file.resume()
 
     def __contains__(self, name: object) -> bool:
         return name in self._names
@@ -63,23 +65,21 @@ class FilesTaken:
 
     def check(self, position: int) -> None:
         """Refuse a position that it does not know."""
-        last = self.files[-1] if self.files else Taken("", 0, 0, 0, 0)
-        if last.rows is not None and last.first + last.rows < position:
-            known = last.first + last.rows
+        known = self._position()
+        if known is not None and known < position:
             raise InputError(f"{position:,} rows were committed, but {self.path} knows of {known:,} only", hint=ANEW)
 
     def take(self, name: str, size: int, mtime_ns: int, first: int) -> Taken:
         """Note a file; when this returns, it will be known at the next start."""
-        one = Taken(name, size, mtime_ns, first)
-        self._add({"file": name, "size": size, "mtime_ns": mtime_ns, "first": first}, sync=True)
-        self.files.append(one)
-        self._names.add(name)
-        return one
+        if self._file is not None:
+            self._file.append({"name": name, "size": size, "mtime_ns": mtime_ns, "first": first})
+        return self._add(Taken(name, size, mtime_ns, first))
 
     def done(self, one: Taken, rows: int) -> None:
         """Note that the file has so many rows."""
         if one.rows is None:
-            self._add({"rows": rows}, sync=False)
+            if self._file is not None:
+                self._file.append({"rows": rows}, sync=False)
             one.rows = rows
 
     def close(self) -> None:
@@ -87,23 +87,6 @@ class FilesTaken:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-    def _add(self, said: dict[str, Any], sync: bool) -> None:
-        if self._file is None:
-            return
-        with self._disk("write"):
-            view = memoryview(line(said))
-            while len(view):
-                view = view[self._file.write(view) or 0 :]
-            if sync:
-                os.fdatasync(self._file.fileno())
-
-    def _read(self, path: Path) -> None:
-        for number, said in enumerate(lines_of(path, VERSION)):
-            if not number:
-                self._check_directory(said)
-            else:
-                self._note(path, said)
 
     def _check_directory(self, said: dict[str, Any]) -> None:
         if said.get("directory") != self.directory:
@@ -118,12 +101,17 @@ class FilesTaken:
                 raise InputError(f"{path} is damaged", hint=ANEW)
             self.files[-1].rows = said["rows"]
             return
-        one = Taken(said["file"], said["size"], said["mtime_ns"], said["first"])
-        last = self.files[-1] if self.files else Taken("", 0, 0, 0, 0)
-        if last.rows is None or last.first + last.rows != one.first:
+        one = Taken(**said)
+        if self._position() != one.first:
             raise InputError(f"{path} is damaged: {one.name} begins at row {one.first:,}", hint=ANEW)
+        self._add(one)
+
+    def _add(self, one: Taken) -> Taken:
         self.files.append(one)
         self._names.add(one.name)
+        return one
 
-    def _disk(self, verb: str) -> AbstractContextManager[None]:
-        return disk(f"the ledger {self.path}", verb, "start again")
+    def _position(self) -> int | None:
+        """Behind the last row, if the last file was read to its end."""
+        last = self.files[-1] if self.files else Taken("", 0, 0, 0, 0)
+        return None if last.rows is None else last.first + last.rows

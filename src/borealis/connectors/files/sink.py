@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from borealis.connectors.files.suffixes import KNOWN, TEXT, format_of, is_gzipped
 from borealis.connectors.files.text import Csv, JsonLines, Rendering, render
 from borealis.errors import OutputError
-from borealis.state.commits import sync_directory
+from borealis.state.disk import sync_directory, write_all
 
 GROUP_ROWS = 131_072  # of a Parquet row group or an Arrow file's batch, however small the writes
 GROUP_BYTES = 128 * 2**20  # or so many bytes, where rows are large
@@ -90,11 +90,7 @@ class AppendFile:
         """Write all of the bytes, or raise with `length` unchanged."""
         file = self._opened()
         with told(self.path):
-            view = memoryview(data).cast("B")
-            size = len(view)
-            while len(view):
-                view = view[file.write(view) or 0 :]
-        self.length += size
+            self.length += write_all(file, data)
 
     def sync(self) -> None:
         """Have what was appended survive a power cut."""

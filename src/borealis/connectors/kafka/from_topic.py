@@ -18,7 +18,7 @@ from borealis.connectors.records import FORMATS, records
 from borealis.connectors.source import cut
 from borealis.errors import InputError
 from borealis.kernels.time_of import TimeOf
-from borealis.state.lines import ANEW
+from borealis.state.disk import ANEW
 
 OPTIONS = ("format", "start", "until", "bad", "give_up")
 NOW = "now"

@@ -1,36 +1,34 @@
 """Which records of a topic became which tuples: partitions are merged as they arrive, so the order must be remembered.
 
-The file:
+The file is one of records (see state/records.py):
 
-1. It begins with its version, then come lines of a checksum and JSON. The first is the base: the position it begins
-   at, the offset of each partition there, and where to end, if anywhere.
-2. Each further line is a batch: its first position and its parts, each a range of offsets in a partition and how many
+1. The first is the base: the position it begins at, the offset of each partition there, and where to end, if anywhere.
+2. Each further one is a batch: its first position and its parts, each a range of offsets in a partition and how many
    tuples came of it. It is synced before the batch is handed on, so what is committed is always in the ledger.
-3. A torn last line is cut off at the next start: nobody has seen that batch.
-4. When the file is long, lines whose tuples are all committed are folded into a new base; the new file takes the place
-   of the old one in one step.
+3. A torn last record is cut off at the next start: nobody has seen that batch.
+4. When the file is long, batches whose tuples are all committed are folded into a new base; the new file takes the
+   place of the old one in one step.
 """
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import NamedTuple
+
+from pydantic import TypeAdapter
 
 from borealis.errors import InputError
-from borealis.state.commits import write_whole
-from borealis.state.disk import disk
-from borealis.state.lines import ANEW, line, lines_of
+from borealis.state.disk import ANEW, disk
+from borealis.state.records import RecordFile
 
-VERSION = b"BOREALIS-LEDGER-1\n"
+MARK = b"BKL2"
 BYTES_MOST = 1 << 20  # of the file, before it is worth writing it anew
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """Records of one partition that stand together: a range of offsets, and how many tuples came of it."""
 
     partition: int
@@ -52,7 +50,7 @@ class Batch:
         return self.first + sum(part.rows for part in self.parts)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Base:
     """Where a ledger begins."""
 
@@ -61,19 +59,12 @@ class Base:
     offsets: dict[int, int] = field(default_factory=dict)  # of each partition
     ends: dict[int, int] | None = None  # None: never
 
-    def to_json(self) -> dict[str, Any]:
-        """For the file."""
-        return {"topic": self.topic, "position": self.position, "offsets": self.offsets, "ends": self.ends}
-
-    @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> Base:
-        """From the file."""
-        ends = said["ends"]
-        return cls(said["topic"], said["position"], _numbered(said["offsets"]), ends and _numbered(ends))
+    def after(self, batches: Iterable[Batch]) -> dict[int, int]:
+        """The offset of each partition behind these batches."""
+        return self.offsets | {part.partition: part.next for batch in batches for part in batch.parts}
 
 
-def _numbered(given: Mapping[str, int]) -> dict[int, int]:
-    return {int(partition): offset for partition, offset in given.items()}
+_BASE, _BATCH = TypeAdapter(Base), TypeAdapter(Batch)
 
 
 class Ledger:
@@ -83,14 +74,13 @@ class Ledger:
         self.path = path
         self.base: Base | None = None
         self.batches: list[Batch] = []
-        self._file: BinaryIO | None = None
-        self._size = 0
+        self._file = RecordFile(path, MARK, f"the ledger {path}")
         self._lock = threading.Lock()
-        with self._disk("read"):
+        with disk(f"the ledger {path}", "read", "start again"):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.with_name(path.name + ".tmp").unlink(missing_ok=True)
-            if path.exists():
-                self._read()
+        if path.exists():
+            self._read()
 
     @property
     def position(self) -> int:
@@ -101,7 +91,7 @@ class Ledger:
 
     def offsets(self) -> dict[int, int]:
         """The next record of each partition."""
-        return _after(self.base, self.batches) if self.base else {}
+        return self.base.after(self.batches) if self.base else {}
 
     def begin(self, base: Base) -> None:
         """Start a new one."""
@@ -111,77 +101,40 @@ class Ledger:
 
     def add(self, batch: Batch) -> None:
         """Keep a batch; when this returns, it survives."""
-        data = _batch_line(batch)
-        with self._lock, self._disk("write"):
-            file = self._opened()
-            view = memoryview(data)
-            while len(view):
-                view = view[file.write(view) or 0 :]
-            os.fdatasync(file.fileno())
-            self._size += len(data)
+        with self._lock:
+            self._file.append(vars(batch))
             self.batches.append(batch)
 
     def committed(self, position: int) -> None:
         """Tuples before this position are never asked for again."""
         with self._lock:
-            if self._size < BYTES_MOST or self.base is None:
+            if self._file.length < BYTES_MOST or self.base is None:
                 return
             done = 0
             while done < len(self.batches) and self.batches[done].stop <= position:
                 done += 1
             if done:
-                gone = self.batches[:done]
-                ends = self.base.ends
-                self.base = Base(self.base.topic, gone[-1].stop, _after(self.base, gone), ends)
-                self.batches = self.batches[done:]
+                gone, self.batches = self.batches[:done], self.batches[done:]
+                self.base = replace(self.base, position=gone[-1].stop, offsets=self.base.after(gone))
                 self._rewrite()
 
     def close(self) -> None:
         """Let go of the file."""
         with self._lock:
-            if self._file is not None:
-                self._file.close()
-                self._file = None
+            self._file.close()
 
     def _rewrite(self) -> None:
         assert self.base is not None
-        lines = [line(self.base.to_json())]
-        lines += map(_batch_line, self.batches)
-        data = VERSION + b"".join(lines)
-        with self._disk("write"):
-            if self._file is not None:
-                self._file.close()
-                self._file = None
-            write_whole(self.path, data)
-        self._size = len(data)
-
-    def _opened(self) -> BinaryIO:
-        if self._file is None:
-            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - held until close
-        return self._file
+        self._file.create(vars(self.base), *map(vars, self.batches))
 
     def _read(self) -> None:
-        for said in lines_of(self.path, VERSION):
+        for said, _ in self._file.read():
             if self.base is None:
-                self.base = Base.from_json(said)
+                self.base = _BASE.validate_python(said)
                 continue
-            batch = Batch(said["first"], tuple(Part(*part) for part in said["parts"]))
+            batch = _BATCH.validate_python(said)
             if batch.first != self.position:
                 raise InputError(f"{self.path} is damaged: batch {batch.first} after {self.position}", hint=ANEW)
             self.batches.append(batch)
-        self._size = self.path.stat().st_size
-
-    def _disk(self, verb: str) -> Any:
-        return disk(f"the ledger {self.path}", verb, "start again")
-
-
-def _batch_line(batch: Batch) -> bytes:
-    return line({"first": batch.first, "parts": [list(vars(part).values()) for part in batch.parts]})
-
-
-def _after(base: Base, batches: list[Batch]) -> dict[int, int]:
-    offsets = dict(base.offsets)
-    for batch in batches:
-        for part in batch.parts:
-            offsets[part.partition] = part.next
-    return offsets
+        self._file.mend()
+        self._file.resume()

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
@@ -584,7 +584,7 @@ def merged(chunks: Sequence[Sequence[_Chunk]], schema: pa.Schema) -> pa.RecordBa
 def _up_to(ends: Mapping[int, int] | None, part: Part) -> Part:
     """A part without what is behind the end of its partition, if it has one."""
     end = ends.get(part.partition) if ends is not None else None
-    return part if end is None or part.next <= end else replace(part, next=end)
+    return part if end is None or part.next <= end else part._replace(next=end)
 
 
 def _joined_times(chunks: Iterable[_Chunk], count: int) -> Int64s:

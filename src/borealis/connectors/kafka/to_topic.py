@@ -29,10 +29,8 @@ import pyarrow as pa
 from borealis.connectors.kafka.brokers import GIVE_UP, Address, Brokers, confluent, log
 from borealis.connectors.kafka.writer import Position, Rendering, TopicWriter
 from borealis.errors import BorealisError, OutputError
-from borealis.state.commits import write_whole
 from borealis.state.delta import from_stream, to_stream
-from borealis.state.disk import disk
-from borealis.state.lines import ANEW
+from borealis.state.disk import ANEW, disk, write_whole
 
 OPTIONS = ("format", "key", "transactions", "give_up")
 WAITING_BYTES = 256 << 20  # of rows that are committed and not in the topic; then the run waits
