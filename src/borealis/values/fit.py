@@ -55,6 +55,16 @@ def _match(name: str, have: Sequence[str], source: str) -> int:
     raise InputError(f"no column '{name}' in {source} (has: {listing})", hint=hint)
 
 
+def choose(wanted: pa.Schema | None, have: pa.Schema, source: str) -> list[int]:
+    """Where the wanted columns stand, each of a type that may fit; all columns if none are named."""
+    if wanted is None:
+        return list(range(len(have)))
+    chosen = match_columns(wanted.names, have.names, source)
+    for index, field in zip(chosen, wanted, strict=True):
+        check_type(have.field(index).type, field, source)
+    return chosen
+
+
 def fit(batch: pa.RecordBatch, schema: pa.Schema, place: Place, *, text: bool = False) -> pa.RecordBatch:
     """The batch's columns, taken in order, as exactly `schema`. With `text`, strings are parsed; else never."""
     arrays = [fit_column(column, field, place, text=text) for column, field in zip(batch.columns, schema, strict=True)]

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-from borealis.connectors.files.formats.jsonl import BOM, parse_line
+from borealis.connectors.files.formats.jsonl import BOM
 from borealis.connectors.files.source import FileSource, replay
 from borealis.connectors.python.source import IterableSource, rows
+from borealis.connectors.records import parse_object
 from borealis.connectors.sorting import SortedSource
 from borealis.errors import InputError
 from borealis.values.fit import Place
@@ -67,7 +68,7 @@ def _lines() -> Iterator[dict[str, Any]]:
     for line in sys.stdin.buffer:
         line = line.removeprefix(BOM) if not number else line
         if line.strip():
-            yield parse_line(line, Place("stdin"), number)
+            yield parse_object(line, Place("stdin").row(number))
             number += 1
 
 
