@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl
 
 from borealis.connectors.files.formats.jsonl import BOM
 from borealis.connectors.files.source import FileSource, replay
+from borealis.connectors.options import flag
 from borealis.connectors.python.source import IterableSource, rows
 from borealis.connectors.records import parse_object
 from borealis.connectors.sorting import SortedSource
@@ -22,7 +23,6 @@ from borealis.values.fit import Place
 
 STDIN = "-"
 QUERY = re.compile(r"[a-z_]+=[^&]*(&[a-z_]+=[^&]*)*")
-WORDS = {"true": True, "false": False}
 FLAGS = ("header", "sort")
 
 
@@ -43,12 +43,8 @@ def file_options(text: str) -> tuple[str, dict[str, Any]]:
             options["nulls"] = (*options.get("nulls", ()), value)
         elif key in options:
             raise InputError(f"{name} has the option '{key}' twice", hint="keep one of them")
-        elif key in FLAGS:
-            if value not in WORDS:
-                raise InputError(f"{name}: {key}={value} is neither true nor false", hint=f"write {key}=false")
-            options[key] = WORDS[value]
         else:
-            options[key] = value
+            options[key] = flag(name, key, value) if key in FLAGS else value
     return name, options
 
 
