@@ -179,7 +179,7 @@ def _sifted(
 
 def _reason(error: Exception) -> tuple[str, str]:
     if not isinstance(error, InputError):
-        return f"{IT} cannot be read ({type(error).__name__}: {_said(error)})", ""
+        return f"{IT} cannot be read ({type(error).__name__}: {said(error)})", ""
     return error.message.removeprefix(f"{RECORD.row(0)}: "), error.hint
 
 
@@ -191,8 +191,9 @@ def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
-def _said(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]
+def said(error: BaseException) -> str:
+    """What a library says of a record or a file, in one line that is not too long."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 class Lines(list[bytes]):
@@ -227,7 +228,7 @@ class Json:
         self._schema, self._fold = schema, fold
         named = zip(keys or schema.names, schema, strict=True)
         self._raw = pa.schema([(key, _raw_type(field.type)) for key, field in named])
-        self._has_map = any(_has_map(field.type) for field in schema)
+        self._has_map = decimals.has(pt.is_map, schema)
         self.bytes_most = bytes_most or RECORD_BYTES_MOST
 
     def read(self, values: Sequence[bytes]) -> tuple[pa.RecordBatch, Int64s | None]:
@@ -274,9 +275,9 @@ def parse_json(line: bytes | str, where: str, **numbers: Any) -> Any:
         return json.loads(line, **numbers)
     except (ValueError, RecursionError) as error:
         known = isinstance(error, json.JSONDecodeError)  # which counts lines and columns of this line alone
-        said = f"{error.msg} at character {error.pos + 1}" if known else error  # type: ignore[union-attr]
+        why = f"{error.msg} at character {error.pos + 1}" if known else error  # type: ignore[union-attr]
         raise InputError(
-            f"{where} is not JSON ({said}): {_shown(line)!r}", hint="write one JSON object per line, in UTF-8"
+            f"{where} is not JSON ({why}): {_shown(line)!r}", hint="write one JSON object per line, in UTF-8"
         ) from None
 
 
@@ -316,12 +317,6 @@ def _raw_type(kind: pa.DataType) -> pa.DataType:
     if pt.is_struct(kind):
         return pa.struct([(field.name, _raw_type(field.type)) for field in kind])
     return kind
-
-
-def _has_map(kind: pa.DataType) -> bool:
-    if pt.is_map(kind):
-        return True
-    return bool(pt.is_nested(kind)) and any(_has_map(kind.field(i).type) for i in range(kind.num_fields))
 
 
 # -- CSV
@@ -404,7 +399,7 @@ class Csv:
         text = record.decode(errors="replace")
         row = next(csv.reader(io.StringIO(text, newline=""), **dialect(self._options)), [])
         if len(row) == len(self._names):
-            return InputError(f"{IT} is not CSV ({_said(error)})", hint="check the delimiter and the quotes")
+            return InputError(f"{IT} is not CSV ({said(error)})", hint="check the delimiter and the quotes")
         return wrong_fields(IT, len(row), len(self._names), text)
 
 
@@ -451,7 +446,7 @@ class Arrow:
             table = pa.ipc.open_stream(value).read_all()
             table.validate(full=True)
         except (pa.ArrowException, OSError, EOFError) as error:
-            raise InputError(f"{IT} is no Arrow stream ({_said(error)})") from None
+            raise InputError(f"{IT} is no Arrow stream ({said(error)})") from None
         try:
             chosen = choose(self._schema, table.schema, RECORD.source)
         except UnicodeDecodeError:

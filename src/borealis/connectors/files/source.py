@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from borealis.connectors.files.formats import Reading, csv, ipc, jsonl, parquet
 from borealis.connectors.files.suffixes import KNOWN, TEXT, check_format, format_of
-from borealis.connectors.records import CsvOptions, Decoded, decode_columns
+from borealis.connectors.records import CsvOptions, Decoded, decode_columns, said
 from borealis.connectors.sorting import SortedSource
 from borealis.connectors.source import cut
 from borealis.errors import InputError, did_you_mean
@@ -48,17 +48,13 @@ def told(path: Path, format_: str) -> Iterator[None]:
         yield
     except DAMAGE as error:
         raise InputError(
-            f"{path} is not a readable {format_} file ({_one_line(error)})",
+            f"{path} is not a readable {format_} file ({said(error)})",
             hint="the file is damaged, cut short or of another format; name the format with format=",
         ) from error
     except OSError as error:
         raise InputError(
-            f"cannot read {path} as {format_} ({_one_line(error)})", hint="check the file and its permissions"
+            f"cannot read {path} as {format_} ({said(error)})", hint="check the file and its permissions"
         ) from error
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 @dataclass

@@ -29,7 +29,7 @@ FIELD_CHARACTERS_MOST = 2**31 - 1  # as much as a C long holds anywhere: rows ar
 csv.field_size_limit(max(csv.field_size_limit(), FIELD_CHARACTERS_MOST))
 
 
-def read(path: Path, how: Reading) -> Iterator[Decoded]:
+def read(path: Path, how: Reading) -> Iterator[int | Decoded]:
     """In a file of one column an empty line is a null row."""
     options = how.options or CsvOptions()
     empty, first = _first_row(path, options)
@@ -45,6 +45,10 @@ def read(path: Path, how: Reading) -> Iterator[Decoded]:
         with _open(path) as file:
             skip_lines = empty + 1 if options.header else 0
             for batch in pacsv.open_csv(file, **reader.arrow_options(BLOCK_BYTES, skip_lines)):
+                if done + batch.num_rows <= how.skip:
+                    done += batch.num_rows
+                    yield batch.num_rows
+                    continue
                 rows = reader.rows(batch.columns)
                 if how.time is not None and how.time.until_fault(rows)[1] is not None:
                     break
@@ -52,7 +56,7 @@ def read(path: Path, how: Reading) -> Iterator[Decoded]:
                 done += rows.num_rows
             else:
                 return
-    except (InputError, pa.ArrowInvalid):
+    except (InputError, pa.ArrowException):
         pass  # found again, and told, when records are looked at one by one
     head = (empty if len(first) == 1 else 0) + 1 if options.header else 0  # among the records
     with open_text(path, "surrogateescape") as lines:
