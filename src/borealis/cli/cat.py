@@ -135,7 +135,6 @@ class Rows:
         return len(self.data) if isinstance(self.data, list) else int(self.data.num_rows)
 
     def slice(self, start: int, count: int) -> Rows:
-        """Some of them."""
         if isinstance(self.data, list):
             return Rows(self.data[start : start + count])
         return Rows(self.data.slice(start, count))
@@ -148,7 +147,6 @@ class Rows:
         return self.data.schema.names, [cells(column) for column in self.data.columns]
 
     def json(self) -> bytes:
-        """As JSON lines."""
         if isinstance(self.data, list):
             return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in self.data).encode("utf-8", "replace")
         rendering = JsonLines()

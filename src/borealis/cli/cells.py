@@ -97,7 +97,6 @@ def strings(texts: Sequence[str]) -> pa.Array:
 
 
 def text(value: str) -> pa.Scalar:
-    """One of them."""
     return strings([value])[0]
 
 

@@ -93,6 +93,7 @@ def decode(
     With `first`, only the first bad record is told, and nothing behind it is given out.
     """
     given: Any = values
+    is_json = isinstance(reader, Json)
     bad: list[Bad] = []
     good = np.arange(len(given))
     if reader.bytes_most < math.inf and (None in given or max(map(len, given), default=0) > reader.bytes_most):
@@ -105,8 +106,7 @@ def decode(
 
     def doubtful(some: Int64s) -> Int64s:
         """After an error: those that are no objects. There may be others that cannot be read."""
-        alone = [i for i in some.tolist() if isinstance(reader, Json) and not _is_object(given[i])]
-        return np.array(alone, np.int64)
+        return np.array([i for i in some.tolist() if is_json and not _is_object(given[i])], np.int64)
 
     return _sifted(good, read, doubtful, bad, schema, time, first, lambda index: given[index] or b"")
 
@@ -436,7 +436,6 @@ class Arrow:
         self._schema = schema
 
     def read(self, values: Sequence[bytes]) -> tuple[pa.RecordBatch, Int64s | None]:
-        """One after the other."""
         batches = [self._one(value) for value in values]
         counts = np.array([batch.num_rows for batch in batches], np.int64)
         return _joined(batches, self._schema), counts

@@ -77,13 +77,11 @@ class Csv:
             raise OutputError("a CSV file needs at least one column", hint="add a column in a map")
 
     def head(self, schema: pa.Schema) -> bytes:
-        """The column names."""
         line = io.StringIO()
         csv.writer(line, lineterminator="\n").writerow(schema.names)
         return line.getvalue().encode()
 
     def lines(self, rows: pa.RecordBatch) -> pa.Array:
-        """Fields with commas between."""
         pieces: list[Any] = []
         for index, column in enumerate(rows.columns):
             pieces += ([","] if index else []) + [pc.fill_null(_csv_column(column), "")]
@@ -110,11 +108,9 @@ class JsonLines:
             _check_keys(field.type, field.name)
 
     def head(self, schema: pa.Schema) -> bytes:
-        """Nothing."""
         return b""
 
     def lines(self, rows: pa.RecordBatch) -> pa.Array:
-        """Objects."""
         return _objects(rows.schema.names, rows.columns, rows.num_rows, "}\n")
 
 

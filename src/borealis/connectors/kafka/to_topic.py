@@ -81,7 +81,6 @@ class _Rows:
     place: Path | pa.Table
 
     def table(self, schema: pa.Schema) -> pa.Table:
-        """The rows."""
         if isinstance(self.place, pa.Table):
             return self.place
         try:

@@ -146,7 +146,6 @@ class _RowLines:
         self.begin()
 
     def begin(self) -> None:
-        """Another row comes."""
         self.taken: list[str] = []
         self._characters = 0
 
