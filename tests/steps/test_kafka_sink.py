@@ -18,7 +18,7 @@ from borealis import kafka
 from borealis.connectors.kafka.brokers import Brokers
 from borealis.connectors.kafka.to_topic import KafkaSink, sink_at
 from borealis.connectors.kafka.writer import Position, TopicWriter
-from borealis.errors import BorealisError, OutputError
+from borealis.errors import BorealisError, InputError, OutputError
 from kafka_login import login
 
 SCHEMA = pa.schema([("src", pa.string()), ("n", pa.int64())])
@@ -274,9 +274,9 @@ def test_a_topic_that_is_not_there_and_wrong_options(broker: Broker, tmp_path: P
         sink(broker, topic, tmp_path / "y", key="scr").open(SCHEMA, None)
     with pytest.raises(OutputError, match="no record format 'xml'"):
         sink(broker, topic, tmp_path / "z", format="xml")
-    with pytest.raises(OutputError, match="transactions=maybe"):
+    with pytest.raises(InputError, match="transactions=maybe is neither true nor false"):
         sink_at(f"kafka://{broker.address}/{topic}?transactions=maybe")
-    assert not sink_at(f"kafka://{broker.address}/{topic}?transactions=no").transactions
+    assert not sink_at(f"kafka://{broker.address}/{topic}?transactions=false").transactions
     with pytest.raises(OutputError, match="the setting 'acsk' is unknown"):
         sink(broker, topic, tmp_path / "v", settings={"acsk": "all"}).open(SCHEMA, None)
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import csv as csv_module
-import gzip
-import io
 import itertools
 import json
 import sys
-import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,13 +23,16 @@ from borealis.cli.ending import told
 from borealis.cli.watching import console
 from borealis.cli.words import plural, size
 from borealis.connectors.files.addresses import STDIN, file_options
-from borealis.connectors.files.formats.csv import CsvOptions
+from borealis.connectors.files.formats import csv, ipc, parquet
 from borealis.connectors.files.formats.ipc import FILE_MAGIC
-from borealis.connectors.files.source import reader_options
-from borealis.connectors.files.suffixes import FORMATS, KNOWN, TEXT, format_of
+from borealis.connectors.files.source import DAMAGE, reader_options, resolve
+from borealis.connectors.files.source import told as told_of
+from borealis.connectors.files.suffixes import KNOWN, TEXT, check_format, format_of, open_bytes, open_text
 from borealis.connectors.files.text import JsonLines, render
-from borealis.errors import BorealisError, InputError, did_you_mean
-from borealis.values.fit import sql_name
+from borealis.connectors.records import CsvOptions, parse_json, wrong_fields
+from borealis.connectors.source import cut
+from borealis.errors import BorealisError, InputError
+from borealis.values.fit import Place, sql_name
 
 DAMAGED = 1  # the exit code when a file could be read in part only
 ROWS_AT_ONCE = 1_000  # read, and shown in columns of the same widths
@@ -42,10 +40,8 @@ TAIL_ROWS = 10  # unless --limit says otherwise
 CELL_LEAST = 4  # characters of a column, however narrow the terminal
 GAP = "  "
 STREAM_MAGIC = b"\xff\xff\xff\xff"  # how an Arrow stream, such as a journal of ours, begins
-GZIP_MAGIC = b"\x1f\x8b"
 PARQUET_MAGIC = b"PAR1"
-BEFORE = "rows before it are shown"
-DAMAGE = (pa.ArrowException, EOFError, zlib.error, csv_module.Error, OSError)
+UNREADABLE = (InputError, OSError, *DAMAGE)
 
 T = TypeVar("T")
 
@@ -86,11 +82,11 @@ def cat_command(paths: Sequence[str], options: CatOptions) -> int:
 
 
 class File(NamedTuple):
-    """A file, how it is read, and its options as the command line has them."""
+    """A file, and how it is read."""
 
     path: Path
     format: str
-    options: dict[str, Any]
+    options: CsvOptions | None
 
 
 def _files(text: str) -> list[File]:
@@ -98,38 +94,28 @@ def _files(text: str) -> list[File]:
     name, options = file_options(text)
     options.pop("sort", None)
     path, named = Path("/dev/stdin" if name == STDIN else name), options.pop("format", None)
-    if named is not None and named not in FORMATS:
-        raise InputError(f"no format '{named}' (has: {', '.join(FORMATS)})", hint=did_you_mean(named, FORMATS))
-    if path.is_dir():
-        inside = [one for one in sorted(path.iterdir()) if one.is_file() and not one.name.startswith((".", "_"))]
-        known = [File(one, format_, options) for one in inside if (format_ := named or format_of(one))]
-        if not known:
-            raise InputError(f"no readable files in the directory {path}", hint=f"known: {KNOWN}")
-        return known
-    if not path.exists():
-        near = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise InputError(f"no file '{path}'", hint=did_you_mean(path.name, near) or "check the path")
+    check_format(named)
+    files = resolve(path, named)
     if name == STDIN:
-        return [File(path, named or "jsonl", options)]
-    return [File(path, named or format_of(path) or _by_content(path), options)]
+        named = named or "jsonl"
+    known = [(one, named or format_of(one) or _by_content(one)) for one in files]
+    return [File(one, format_, reader_options(format_, options)) for one, format_ in known]
 
 
 def _by_content(path: Path) -> str:
     """The format of a file whose name does not tell, by its first bytes."""
     with open(path, "rb") as file:
         start = file.read(len(FILE_MAGIC))
-        packed = start.startswith(GZIP_MAGIC)
     if start.startswith(PARQUET_MAGIC):
         return "parquet"
     if start.startswith((FILE_MAGIC, STREAM_MAGIC)):
         return "arrow"
     try:
-        with gzip.open(path, "rb") if packed else open(path, "rb") as file:
-            first = file.read(1)
-    except DAMAGE:
-        first = b""
-    if first == b"{":
-        return "jsonl"
+        with open_bytes(path) as unpacked:
+            if unpacked.read(1) == b"{":
+                return "jsonl"
+    except UNREADABLE:
+        pass
     raise InputError(
         f"cannot tell the format of {path}",
         hint=f"by suffix known: {KNOWN}; else name it: '{path}?format=csv&delimiter=%20&header=false'",
@@ -149,7 +135,6 @@ class Rows:
         return len(self.data) if isinstance(self.data, list) else int(self.data.num_rows)
 
     def slice(self, start: int, count: int) -> Rows:
-        """Some of them."""
         if isinstance(self.data, list):
             return Rows(self.data[start : start + count])
         return Rows(self.data.slice(start, count))
@@ -162,7 +147,6 @@ class Rows:
         return self.data.schema.names, [cells(column) for column in self.data.columns]
 
     def json(self) -> bytes:
-        """As JSON lines."""
         if isinstance(self.data, list):
             return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in self.data).encode("utf-8", "replace")
         rendering = JsonLines()
@@ -173,78 +157,34 @@ class Rows:
 def _all(files: Sequence[File], last: int | None = None) -> Iterator[Rows | InputError]:
     """All rows (those before the last so many may miss), and behind those of a damaged file what is wrong with it."""
     for file in files:
-        any_rows = False
+        any_rows, none, wrong = False, None, None
         try:
-            with _telling(file.path, file.format):
+            with told_of(file.path, file.format):
                 for rows in _rows(file, last):
-                    any_rows = any_rows or bool(len(rows.data))
-                    yield rows
+                    any_rows = any_rows or len(rows) > 0
+                    if len(rows):
+                        yield rows
+                    else:
+                        none = rows
         except InputError as error:
-            if not any_rows and error.hint == BEFORE:
-                error.hint = "no row of it can be read"
-            yield error
-
-
-@contextmanager
-def _telling(path: Path, format_: str) -> Iterator[None]:
-    """What libraries say of a damaged file, in our words."""
-    try:
-        yield
-    except DAMAGE as error:
-        said = " ".join(str(error).split())[:200] or type(error).__name__
-        damaged = InputError(f"{path} is damaged, or no {format_} file ({said})", hint=BEFORE)
-        raise damaged from error
+            error.hint = "rows before it are shown" if any_rows else "no row of it can be read"
+            wrong = error
+        yield from [none] if none is not None and not any_rows else []  # for the names of its columns
+        yield from [wrong] if wrong is not None else []
 
 
 def _rows(file: File, last: int | None) -> Iterator[Rows]:
+    """The rows as they stand there, some at a time; the first may be none, to tell the columns."""
     path, format_ = file.path, file.format
-    options = reader_options(format_, file.options)
     if format_ == "jsonl":
-        return _json_lines(path)
-    if format_ == "csv":
-        return _csv(path, options)
-    return _parquet(path, last) if format_ == "parquet" else _arrow(path)
-
-
-def _parquet(path: Path, last: int | None) -> Iterator[Rows]:
-    with pq.ParquetFile(path) as file:
-        first = 0
-        if last is not None:  # only the groups that hold the last rows
-            behind = 0
-            for first in reversed(range(file.num_row_groups)):
-                behind += file.metadata.row_group(first).num_rows
-                if behind >= last:
-                    break
-        groups = list(range(first, file.num_row_groups))
-        if not file.metadata.num_rows:
-            yield Rows(pa.RecordBatch.from_pylist([], file.schema_arrow))
-        for batch in file.iter_batches(ROWS_AT_ONCE, row_groups=groups) if groups else ():
-            yield Rows(batch)
-
-
-def _arrow(path: Path) -> Iterator[Rows]:
-    with pa.OSFile(str(path)) as source:
-        is_file = source.read(len(FILE_MAGIC)) == FILE_MAGIC
-        source.seek(0)
-        reader = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
-        batches = (reader.get_batch(n) for n in range(reader.num_record_batches)) if is_file else iter(reader)
-        any_rows = False
-        for batch in batches:
-            batch.validate()
-            for start in range(0, batch.num_rows, ROWS_AT_ONCE):
-                any_rows = True
-                yield Rows(batch.slice(start, ROWS_AT_ONCE))
-        if not any_rows:
-            yield Rows(pa.RecordBatch.from_pylist([], reader.schema))
-
-
-def _text(path: Path) -> IO[str]:
-    """A text file, unpacked if it must be; it is opened once, so that it may be a pipe."""
-    raw = open(path, "rb")  # noqa: SIM115 - closed with what is around it
-    packed = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
-    return io.TextIOWrapper(
-        gzip.GzipFile(fileobj=raw) if packed else raw, encoding="utf-8-sig", errors="replace", newline=""
-    )
+        yield from map(Rows, _chunks(_objects(path)))
+    elif format_ == "csv":
+        yield from _csv(path, file.options or CsvOptions())
+    else:
+        skip = pq.read_metadata(path).num_rows - last if format_ == "parquet" and last is not None else 0
+        for batch in (parquet if format_ == "parquet" else ipc).batches(path, None, skip, ROWS_AT_ONCE):
+            if isinstance(batch, pa.RecordBatch):
+                yield from map(Rows, cut(batch, ROWS_AT_ONCE) if batch.num_rows else [batch])
 
 
 def _chunks(items: Iterator[T]) -> Iterator[list[T]]:
@@ -256,7 +196,7 @@ def _chunks(items: Iterator[T]) -> Iterator[list[T]]:
             if len(some) == ROWS_AT_ONCE:
                 yield some
                 some = []
-    except DAMAGE:
+    except UNREADABLE:
         if some:
             yield some
         raise
@@ -266,45 +206,41 @@ def _chunks(items: Iterator[T]) -> Iterator[list[T]]:
 
 def _csv(path: Path, options: CsvOptions) -> Iterator[Rows]:
     """CSV says nothing of types: all of it is text, as it stands there. Without a header, columns are c1, c2, ..."""
-    with _text(path) as file:
-        reader = csv_module.reader(file, delimiter=options.delimiter, quotechar=options.quote)
-        records: Iterator[list[str]] = (record for record in reader if record)
-        names = next(records, [])
-        if not options.header:
-            records = itertools.chain([names] if names else [], records)
-            names = [f"c{n + 1}" for n in range(len(names))]
-        schema = pa.schema([(name, pa.string()) for name in names])
-        number, any_rows = 1, False
-        for some in _chunks(records):
-            good = next((at for at, record in enumerate(some) if len(record) != len(names)), len(some))
-            columns = list(zip(*some[:good], strict=True)) or [()] * len(names)
-            yield Rows(pa.RecordBatch.from_arrays([pa.array(c, pa.string()) for c in columns], schema=schema))
-            number, any_rows = number + good, True
-            if good < len(some):
-                raise InputError(
-                    f"{path}, row {number} has {len(some[good])} fields, not {len(names)}",
-                    hint=BEFORE,
-                )
-        if not any_rows:
-            yield Rows(pa.RecordBatch.from_pylist([], schema))
+    records = _fields(path, options)
+    names = next(records, [])
+    if not options.header:
+        records = itertools.chain([names] if names else [], records)
+        names = [f"c{n + 1}" for n in range(len(names))]
+    schema = pa.schema([(name, pa.string()) for name in names])
+    yield Rows(pa.RecordBatch.from_pylist([], schema))
+    for some in _chunks(records):
+        columns = [pa.array(column, pa.string()) for column in zip(*some, strict=True)]
+        yield Rows(pa.RecordBatch.from_arrays(columns, schema=schema))
 
 
-def _json_lines(path: Path) -> Iterator[Rows]:
-    with _text(path) as file:
-        number = 0
-        for lines in _chunks(iter(file)):
-            rows: list[dict[str, Any]] = []
-            for line in lines:
+def _fields(path: Path, options: CsvOptions) -> Iterator[list[str]]:
+    """The fields of each row, as many as the first has."""
+    with open_text(path) as file:
+        place, columns, number = Place(str(path), -options.header), 0, 0
+        for row, text in csv.rows(file, options):
+            if row is None:
+                raise csv.too_long(place.row(number), text)
+            columns = columns or len(row)
+            if row and len(row) != columns:
+                raise wrong_fields(place.row(number), len(row), columns, text)
+            if row:
+                yield row
                 number += 1
-                if line.isspace():
-                    continue
-                try:
-                    row = json.loads(line)
-                except (ValueError, RecursionError) as error:
-                    yield Rows(rows)
-                    raise InputError(f"{path}, line {number} is not JSON ({error})", hint=BEFORE) from None
-                rows.append(row if isinstance(row, dict) else {"value": row})
-            yield Rows(rows)
+
+
+def _objects(path: Path) -> Iterator[dict[str, Any]]:
+    with open_text(path) as file:
+        number = 0
+        for line in file:
+            if not line.isspace():
+                row = parse_json(line.rstrip("\r\n"), Place(str(path)).row(number))
+                yield row if isinstance(row, dict) else {"value": row}
+                number += 1
 
 
 def _tail(files: Sequence[File], count: int) -> list[Rows | InputError]:
@@ -422,7 +358,7 @@ def _schemas(files: Sequence[File], as_json: bool) -> int:
         path, format_ = file.path, file.format
         fact: dict[str, Any] = {"file": str(path), "format": format_, "bytes": path.stat().st_size}
         try:
-            with _telling(path, format_):
+            with told_of(path, format_):
                 fact |= _counted(file)
         except BorealisError as error:
             fact["error"] = error.message
@@ -438,8 +374,8 @@ def _schemas(files: Sequence[File], as_json: bool) -> int:
 
 def _counted(file: File) -> dict[str, Any]:
     if file.format == "parquet":
-        with pq.ParquetFile(file.path) as parquet:
-            return {"rows": parquet.metadata.num_rows, "columns": _typed(parquet.schema_arrow)}
+        with pq.ParquetFile(file.path) as whole:
+            return {"rows": whole.metadata.num_rows, "columns": _typed(whole.schema_arrow)}
     count = 0
     columns: dict[str, str] = {}
     for rows in _rows(file, None):

@@ -6,6 +6,7 @@ Arrow scales a decimal by a table of 38 powers of ten and looks beyond its end f
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from decimal import Decimal, InvalidOperation
 
 import pyarrow as pa
@@ -41,15 +42,17 @@ def parse(strings: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 def is_safe_json(block: bytes, schema: pa.Schema) -> bool:
     """Whether Arrow's reader may read these lines into these columns."""
-    if not any(_has_decimal(field.type) for field in schema):
+    if not has(pt.is_decimal, schema):
         return True
     return not pc.match_substring_regex(pa.scalar(block), f"{_MAYBE_FAR}|{_ESCAPED}").as_py()
 
 
-def _has_decimal(kind: pa.DataType) -> bool:
-    if pt.is_decimal(kind):
-        return True
-    return bool(pt.is_nested(kind)) and any(_has_decimal(kind.field(i).type) for i in range(kind.num_fields))
+def has(applies: Callable[[pa.DataType], bool], fields: Iterable[pa.Field]) -> bool:
+    """Whether a column is of such a type, or has one within."""
+    return any(
+        applies(one.type) or (pt.is_nested(one.type) and has(applies, map(one.type.field, range(one.type.num_fields))))
+        for one in fields
+    )
 
 
 def is_scalable(have: pa.DataType, wanted: pa.DataType) -> bool:

@@ -18,6 +18,7 @@ from borealis.values import decimals
 SHOWN_CHARACTERS = 60  # of a bad value in an error
 ZONED = r"^[^T ]*[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
 DATE_ONLY = r"^\d{4}-\d\d-\d\d$"
+SIMPLE = {"int8": "TINYINT", "int16": "SMALLINT", "int32": "INT", "int64": "BIGINT", "bool": "BOOLEAN"}
 OTHER_DELIMITERS = (";", "\t", "|", " ")  # that files have which are called CSV
 
 
@@ -53,6 +54,16 @@ def _match(name: str, have: Sequence[str], source: str) -> int:
     if mark is not None:
         hint = f"say delimiter={mark!r}; from a shell: FILE?delimiter={quote(mark)}"
     raise InputError(f"no column '{name}' in {source} (has: {listing})", hint=hint)
+
+
+def choose(wanted: pa.Schema | None, have: pa.Schema, source: str) -> list[int]:
+    """Where the wanted columns stand, each of a type that may fit; all columns if none are named."""
+    if wanted is None:
+        return list(range(len(have)))
+    chosen = match_columns(wanted.names, have.names, source)
+    for index, field in zip(chosen, wanted, strict=True):
+        check_type(have.field(index).type, field, source)
+    return chosen
 
 
 def fit(batch: pa.RecordBatch, schema: pa.Schema, place: Place, *, text: bool = False) -> pa.RecordBatch:
@@ -101,7 +112,7 @@ def misfit(place: Place, index: int, field: pa.Field, value: object) -> InputErr
 
 
 def _hint(wanted: pa.DataType, value: object) -> str:
-    if _is_string(wanted) and isinstance(value, bytes):
+    if is_string(wanted) and isinstance(value, bytes):
         return "save it as UTF-8, for example with `iconv -f LATIN1 -t UTF-8`, or declare the column BINARY"
     if pt.is_timestamp(wanted):
         return "write times as ISO 8601, such as 2024-05-01T12:00:00Z"
@@ -135,31 +146,19 @@ def sql_name(kind: pa.DataType) -> str:
         return f"STRUCT<{', '.join(f'{field.name}: {sql_name(field.type)}' for field in kind)}>"
     if pt.is_decimal(kind):
         return f"DECIMAL({kind.precision},{kind.scale})"
-    if pt.is_timestamp(kind):
-        return "TIMESTAMP"
-    if pt.is_date(kind):
-        return "DATE"
-    if _is_string(kind):
-        return "STRING"
-    if _is_binary(kind):
-        return "BINARY"
-    simple = {
-        "int8": "TINYINT",
-        "int16": "SMALLINT",
-        "int32": "INT",
-        "int64": "BIGINT",
-        "float": "FLOAT",
-        "double": "DOUBLE",
-        "bool": "BOOLEAN",
-    }
-    return simple.get(str(kind), str(kind).upper())
+    for applies, name in ((pt.is_timestamp, "TIMESTAMP"), (pt.is_date, "DATE"), (is_string, "STRING")):
+        if applies(kind):
+            return name
+    return "BINARY" if is_binary(kind) else SIMPLE.get(str(kind), str(kind).upper())
 
 
-def _is_string(kind: pa.DataType) -> bool:
+def is_string(kind: pa.DataType) -> bool:
+    """Whether it is text, however Arrow holds it."""
     return bool(pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind))
 
 
-def _is_binary(kind: pa.DataType) -> bool:
+def is_binary(kind: pa.DataType) -> bool:
+    """Whether it is bytes, however Arrow holds them."""
     return bool(
         pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_binary_view(kind) or pt.is_fixed_size_binary(kind)
     )
@@ -187,16 +186,16 @@ def _castable(have: pa.DataType, wanted: pa.DataType, text: bool) -> bool:
         )
     if _is_list(wanted):
         return _is_list(have) and _castable(have.value_type, wanted.value_type, text)
-    if text and _is_string(have):
+    if text and is_string(have):
         return True
     if pt.is_timestamp(wanted):
         return bool(pt.is_timestamp(have) or pt.is_date(have))
     if pt.is_date(wanted):
         return bool(pt.is_date(have))
-    if _is_string(wanted):
-        return _is_string(have) or _is_binary(have)
-    if _is_binary(wanted):
-        return _is_binary(have)
+    if is_string(wanted):
+        return is_string(have) or is_binary(have)
+    if is_binary(wanted):
+        return is_binary(have)
     if pt.is_decimal(have) and not decimals.is_scalable(have, wanted):
         return False
     return _is_number(wanted) and _is_number(have)
@@ -235,7 +234,7 @@ def convert(array: pa.Array, wanted: pa.DataType, *, text: bool = False) -> pa.A
         return _convert_struct(array, wanted, text)
     if pt.is_map(wanted) or _is_list(wanted):
         return _convert_nested(array, wanted, text)
-    if _is_string(have) and not _is_string(wanted):
+    if is_string(have) and not is_string(wanted):
         return parse(array.cast(pa.string()), wanted)
     if pt.is_timestamp(wanted) and pt.is_timestamp(have):
         return array.cast(wanted, safe=have.unit != "ns")

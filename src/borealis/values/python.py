@@ -109,23 +109,7 @@ def _fits(values: list[Any], wanted: pa.DataType) -> bool:
 
 def _natural(wanted: pa.DataType) -> set[type]:
     """The Python types that Arrow itself takes for this one as we mean it."""
-    if pt.is_timestamp(wanted):
-        return {datetime, NOTHING}
-    if pt.is_date(wanted):
-        return {date, NOTHING}
-    if pt.is_decimal(wanted):
-        return {Decimal, int, NOTHING}
-    if pt.is_integer(wanted):
-        return {int, NOTHING}
-    if pt.is_floating(wanted):
-        return {float, NOTHING}
-    if pt.is_boolean(wanted):
-        return {bool, NOTHING}
-    if pt.is_string(wanted):
-        return {str, NOTHING}
-    if pt.is_binary(wanted):
-        return {bytes, NOTHING}
-    return {NOTHING}
+    return next((natural for applies, natural, _ in _KINDS if applies(wanted)), set()) | {NOTHING}
 
 
 def normal(value: Any, wanted: pa.DataType) -> Any:
@@ -140,7 +124,7 @@ def normal(value: Any, wanted: pa.DataType) -> Any:
         return None
     if isinstance(value, str) and not pt.is_nested(wanted) and not pt.is_string(wanted):
         return parse(pa.array([value], pa.string()), wanted)[0].as_py()
-    for applies, make in _MAKERS:
+    for applies, _, make in _KINDS:
         if applies(wanted):
             return make(value, wanted)
     return value
@@ -163,37 +147,31 @@ def _date(value: Any, wanted: pa.DataType) -> date:
     return value if isinstance(value, date) else _refuse(value)
 
 
+def _number(value: Any) -> Any:
+    return _refuse(value) if isinstance(value, bool) or not isinstance(value, int | float | Decimal) else value
+
+
 def _decimal(value: Any, wanted: pa.DataType) -> Decimal:
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        return _refuse(value)  # type: ignore[no-any-return]
-    exact = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+    exact = Decimal(repr(value)) if isinstance(value, float) else Decimal(_number(value))
     return _refuse(value) if decimals.is_far(exact) else exact
 
 
 def _integer(value: Any, wanted: pa.DataType) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        return _refuse(value)  # type: ignore[no-any-return]
-    if isinstance(value, Decimal) and value.adjusted() >= decimals.DIGITS_MOST:
+    if isinstance(_number(value), Decimal) and value.adjusted() >= decimals.DIGITS_MOST:
         return _refuse(value)  # type: ignore[no-any-return]  # int() would write out all its digits
     return int(value) if int(value) == value else _refuse(value)
 
 
 def _floating(value: Any, wanted: pa.DataType) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        return _refuse(value)  # type: ignore[no-any-return]
-    if isinstance(value, Decimal) and pt.is_float32(wanted):  # by way of a double it would be rounded twice
+    if isinstance(_number(value), Decimal) and pt.is_float32(wanted):  # by way of a double it would be rounded twice
         made = float(pa.scalar(str(value)).cast(wanted).as_py())
     else:
         made = float(value)
     return made if isinstance(value, float) or abs(made) != float("inf") else _refuse(value)
 
 
-def _boolean(value: Any, wanted: pa.DataType) -> bool:
-    return value if isinstance(value, bool) else _refuse(value)
-
-
-def _string(value: Any, wanted: pa.DataType) -> str:
-    return value if isinstance(value, str) else _refuse(value)
+def _only(kind: type) -> Callable[[Any, pa.DataType], Any]:
+    return lambda value, wanted: value if isinstance(value, kind) else _refuse(value)
 
 
 def _binary(value: Any, wanted: pa.DataType) -> bytes:
@@ -219,16 +197,17 @@ def _struct(value: Any, wanted: pa.DataType) -> dict[str, Any]:
     return _refuse(value)  # type: ignore[no-any-return]
 
 
-_MAKERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any, pa.DataType], Any]], ...] = (
-    (pt.is_timestamp, _time),
-    (pt.is_date, _date),
-    (pt.is_decimal, _decimal),
-    (pt.is_integer, _integer),
-    (pt.is_floating, _floating),
-    (pt.is_boolean, _boolean),
-    (pt.is_string, _string),
-    (pt.is_binary, _binary),
-    (pt.is_map, _map),
-    (pt.is_list, _list),
-    (pt.is_struct, _struct),
+# what applies to which types, what Arrow takes for them, and how other values are made such
+_KINDS: tuple[tuple[Callable[[pa.DataType], bool], set[type], Callable[[Any, pa.DataType], Any]], ...] = (
+    (pt.is_timestamp, {datetime}, _time),
+    (pt.is_date, {date}, _date),
+    (pt.is_decimal, {Decimal, int}, _decimal),
+    (pt.is_integer, {int}, _integer),
+    (pt.is_floating, {float}, _floating),
+    (pt.is_boolean, {bool}, _only(bool)),
+    (pt.is_string, {str}, _only(str)),
+    (pt.is_binary, {bytes}, _binary),
+    (pt.is_map, set(), _map),
+    (pt.is_list, set(), _list),
+    (pt.is_struct, set(), _struct),
 )

@@ -131,7 +131,7 @@ def test_what_is_readable_of_a_damaged_file_is_shown_first(capfd: pytest.Capture
     assert run_app(["cat", "a.jsonl", "b.csv", "--json"]) == 1  # one damaged file does not hide the next
     out, err = capfd.readouterr()
     assert numbers(out) == [1, 2, 1, 2]
-    assert "a.jsonl, line 3 is not JSON" in err
+    assert "a.jsonl, row 3 is not JSON" in err
     assert "b.csv, row 3 has 1 fields, not 2" in err
     Path("e.parquet").write_bytes(b"PAR1 nothing")
     assert run_app(["cat", "e.parquet"]) == 1

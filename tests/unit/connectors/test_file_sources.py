@@ -16,9 +16,11 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
+from borealis.cli.ending import run_app
+from borealis.connectors.files.formats import Reading
 from borealis.connectors.files.formats import csv as csv_format
 from borealis.connectors.files.formats import jsonl as jsonl_format
-from borealis.connectors.files.rejects import pieces
+from borealis.connectors.files.source import read
 from borealis.connectors.records import decode, records
 from borealis.connectors.sources import SortedSource, Source, as_source, replay, rows
 from borealis.errors import InputError
@@ -328,11 +330,47 @@ def test_an_absent_key_is_null_wherever_the_object_comes_from(tmp_path: Path) ->
     for batches in (
         [decode(SPARSE, records("json", AB), AB).rows],  # a topic's
         [over_http.batch],
-        [piece.rows for piece in pieces(tmp_path / "a.jsonl", "jsonl", AB, None, None)],  # a watched directory's
+        [piece.rows for piece in read(tmp_path / "a.jsonl", "jsonl", Reading(AB))],  # a watched directory's
         rows(objects).batches(AB, 0, 10),
         rows(iter(objects)).batches(AB, 0, 10),
     ):
         assert [tuple(row.values()) for row in pa.Table.from_batches(batches).to_pylist()] == expected
+
+
+@pytest.mark.parametrize(
+    ("format_", "bad", "words"),
+    [
+        ("json", '{"a": 1', "is not JSON (Expecting ',' delimiter at character 8): '{\"a\": 1'"),
+        ("json", "[1]", "is not a JSON object: '[1]'"),
+        ("json", '{"a": "x"}', "column 'a' is INT, but the value is 'x'"),
+        ("csv", "1", "has 1 fields, not 2: '1'"),
+        ("csv", "1,x", "column 'b' is INT, but the value is 'x'"),
+    ],
+)
+def test_a_bad_record_is_told_in_the_same_words_wherever_it_comes_from(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], format_: str, bad: str, words: str
+) -> None:
+    good, reason = ('{"a": 1, "b": 2}' if format_ == "json" else "1,2"), words if "column" in words else f"it {words}"
+    told = f": {words}" if "column" in words else f" {words}"
+    assert decode([good.encode(), bad.encode()], records(format_, AB), AB).bad == [(1, reason)]  # a topic's
+    path = tmp_path / f"a.{format_}"
+    path.write_text("\n".join(["a,b"] * (format_ == "csv") + [good, bad, good, ""]))
+    with pytest.raises(InputError) as caught:
+        take(replay(path), AB)
+    assert caught.value.message == f"{path}, row 2{told}"
+    [piece] = read(path, {"json": "jsonl"}.get(format_, format_), Reading(AB))  # a watched directory's
+    assert (piece.rows.num_rows, piece.bad, piece.raw(1)) == (
+        2,
+        [(1, reason)],
+        bad.encode() + b"\n" * (format_ == "csv"),
+    )
+    if format_ == "json":
+        error = rows_of([Line(7, good.encode()), Line(9, bad.encode())], AB).error  # over HTTP
+        assert error is not None
+        assert error.message == f"line 9{told}"
+    if "fields" in words or "not JSON" in words:
+        assert run_app(["cat", str(path)]) == 1
+        assert f"{path}, row 2{told}. Hint: rows before it are shown" in capfd.readouterr().err
 
 
 WHOLE = {"a.csv": "n\n{}\n", "a.jsonl": '{{"n": {}}}\n', "b.jsonl": '{{"n": "{}"}}\n'}
@@ -407,8 +445,8 @@ def test_a_dash_is_stdin(monkeypatch: pytest.MonkeyPatch, address: str, text: st
         ("a.csv", "s,i\nx,1\nx,one\n", "row 2: column 'i' is INT, but the value is 'one'"),
         ("a.csv", "s,i\nx,1.5\n", "row 1: column 'i' is INT, but the value is '1.5'"),
         ("a.csv", "s,i,i\nx,1,2\n", "has 2 columns for 'i'"),
-        ("a.csv", '"s,i\n' + "a,1\n" * 1500, "row of more than 500 bytes"),
-        ("a.csv", 's,i\na,1\n"' + "x\n" * 1500 + '",1\n' + "b,1\n" * 400, "row of more than 500 bytes"),
+        ("a.csv", '"s,i\n' + "a,1\n" * 1500, "row 1 has 1,001 characters, more than can be read.*quote never"),
+        ("a.csv", 's,i\na,1\n"' + "x\n" * 1500 + '",1\n', "row 2 has 1,001 bytes, more than 1,000.*quote never"),
         ("a.jsonl", '{"s":"x","i":1}\n{"s":1,"i":1}\n', "row 2: column 's' is STRING, but the value is 1"),
         ("a.jsonl", '{"s":"x","i":1}\n{"s":"x","i":true}\n', "row 2: column 'i' is INT, but the value is True"),
         ("a.jsonl", '{"s":"x","i":1}\n{"s":"x"\n', r"row 2 is not JSON \("),

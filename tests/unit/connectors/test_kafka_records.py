@@ -114,8 +114,8 @@ def test_lines_of_csv() -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (b"2026-01-01T12:00:00Z,a", "no CSV of 3 fields"),
-        (b"2026-01-01T12:00:00Z,a,7,8", "no CSV of 3 fields"),
+        (b"2026-01-01T12:00:00Z,a", "it has 2 fields, not 3: '2026-01-01T12:00:00Z,a'"),
+        (b"2026-01-01T12:00:00Z,a,7,8", "it has 4 fields, not 3"),
         (b"2026-01-01T12:00:00Z,a,x", "column 'bytes' is INT"),
         (b"2026-01-01T12:00:00Z,a,7\n2026-01-01T12:00:00Z,a,7", "2 lines"),
         (b"", "0 lines"),

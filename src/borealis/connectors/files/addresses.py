@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-from borealis.connectors.files.formats.jsonl import BOM, parse_line
+from borealis.connectors.files.formats.jsonl import BOM
 from borealis.connectors.files.source import FileSource, replay
+from borealis.connectors.options import flag
 from borealis.connectors.python.source import IterableSource, rows
+from borealis.connectors.records import parse_object
 from borealis.connectors.sorting import SortedSource
 from borealis.errors import InputError
 from borealis.values.fit import Place
 
 STDIN = "-"
 QUERY = re.compile(r"[a-z_]+=[^&]*(&[a-z_]+=[^&]*)*")
-WORDS = {"true": True, "false": False}
 FLAGS = ("header", "sort")
 
 
@@ -42,12 +43,8 @@ def file_options(text: str) -> tuple[str, dict[str, Any]]:
             options["nulls"] = (*options.get("nulls", ()), value)
         elif key in options:
             raise InputError(f"{name} has the option '{key}' twice", hint="keep one of them")
-        elif key in FLAGS:
-            if value not in WORDS:
-                raise InputError(f"{name}: {key}={value} is neither true nor false", hint=f"write {key}=false")
-            options[key] = WORDS[value]
         else:
-            options[key] = value
+            options[key] = flag(name, key, value) if key in FLAGS else value
     return name, options
 
 
@@ -67,7 +64,7 @@ def _lines() -> Iterator[dict[str, Any]]:
     for line in sys.stdin.buffer:
         line = line.removeprefix(BOM) if not number else line
         if line.strip():
-            yield parse_line(line, Place("stdin"), number)
+            yield parse_object(line, Place("stdin").row(number))
             number += 1
 
 

@@ -140,7 +140,6 @@ class TextSink:
             self._append([self._rendering.head(schema)])
 
     def write(self, rows: pa.Table) -> None:
-        """Append the rows as text."""
         self._append(render(as_schema(rows, self._schema), self._rendering))
 
     def flush(self, sync: bool) -> int:
@@ -185,7 +184,6 @@ class WholeFile:
         self._waiting_bytes = 0
 
     def open(self, schema: pa.Schema) -> None:
-        """Begin it."""
         with told(self._target):
             if self._format == "parquet":
                 self._writer = pq.ParquetWriter(self._part, schema)
@@ -196,7 +194,6 @@ class WholeFile:
         self._schema = schema
 
     def write(self, rows: pa.Table) -> None:
-        """Take rows of the schema."""
         if not rows.num_rows:
             return
         self._waiting.append(rows)
@@ -258,7 +255,6 @@ class WholeFileSink:
         self._file.open(schema)
 
     def write(self, rows: pa.Table) -> None:
-        """Gather the rows into groups."""
         if self._file is None:
             raise OutputError(f"{self.target} is not open", hint="open the sink before writing to it")
         self._file.write(as_schema(rows, self._schema))

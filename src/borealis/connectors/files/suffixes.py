@@ -1,8 +1,13 @@
-"""Which suffix means which file format; sources and sinks agree on it."""
+"""Which suffix means which file format, and what is packed; sources and sinks agree on it."""
 
 from __future__ import annotations
 
+import gzip
+import io
 from pathlib import Path
+from typing import IO
+
+from borealis.errors import InputError, did_you_mean
 
 SUFFIXES = {
     ".parquet": "parquet",
@@ -18,6 +23,7 @@ SUFFIXES = {
 TEXT = ("csv", "jsonl")
 FORMATS = ("parquet", "csv", "jsonl", "arrow", "arrows")
 KNOWN = ", ".join(SUFFIXES) + ", and .gz after a text suffix"
+GZIP_MAGIC = b"\x1f\x8b"
 
 
 def format_of(path: Path) -> str | None:
@@ -32,6 +38,25 @@ def format_of(path: Path) -> str | None:
     return SUFFIXES.get(path.suffix.lower())
 
 
+def check_format(named: str | None) -> None:
+    """Refuse the name of a format that there is not."""
+    if named is not None and named not in FORMATS:
+        raise InputError(f"no format '{named}' (has: {', '.join(FORMATS)})", hint=did_you_mean(named, FORMATS))
+
+
 def is_gzipped(path: Path) -> bool:
     """Whether the name says gzip."""
     return path.suffix.lower() == ".gz"
+
+
+def open_bytes(path: Path) -> IO[bytes]:
+    """The file's bytes, unpacked if its name or its beginning says gzip. It is opened once, so it may be a pipe."""
+    if is_gzipped(path):
+        return gzip.open(path, "rb")  # type: ignore[return-value]
+    raw = open(path, "rb")  # noqa: SIM115 - closed with what is around it
+    return gzip.GzipFile(fileobj=raw) if raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC) else raw  # type: ignore[return-value]
+
+
+def open_text(path: Path, errors: str = "replace") -> IO[str]:
+    """The file's text, its line ends as they stand there."""
+    return io.TextIOWrapper(open_bytes(path), encoding="utf-8-sig", errors=errors, newline="")

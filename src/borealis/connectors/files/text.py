@@ -11,8 +11,7 @@ import base64
 import csv
 import io
 import json
-from collections.abc import Callable
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, Protocol
 
@@ -21,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from borealis.errors import OutputError
+from borealis.values.fit import is_binary, is_string
 
 ROWS_AT_ONCE = 65_536  # keeps a rendered column well below the 2 GiB that Arrow strings can hold
 FIRST_TIME, LAST_TIME = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999, in microseconds
@@ -77,13 +77,11 @@ class Csv:
             raise OutputError("a CSV file needs at least one column", hint="add a column in a map")
 
     def head(self, schema: pa.Schema) -> bytes:
-        """The column names."""
         line = io.StringIO()
         csv.writer(line, lineterminator="\n").writerow(schema.names)
         return line.getvalue().encode()
 
     def lines(self, rows: pa.RecordBatch) -> pa.Array:
-        """Fields with commas between."""
         pieces: list[Any] = []
         for index, column in enumerate(rows.columns):
             pieces += ([","] if index else []) + [pc.fill_null(_csv_column(column), "")]
@@ -92,7 +90,7 @@ class Csv:
 
 def _csv_column(column: pa.Array) -> pa.Array:
     text = plain(column)
-    if not _is_text(column.type) and not _is_bytes(column.type):
+    if not is_string(column.type) and not is_binary(column.type):
         return text
     quoted = pc.match_substring_regex(text, CSV_QUOTED)
     if not pc.any(quoted).as_py():
@@ -110,18 +108,19 @@ class JsonLines:
             _check_keys(field.type, field.name)
 
     def head(self, schema: pa.Schema) -> bytes:
-        """Nothing."""
         return b""
 
     def lines(self, rows: pa.RecordBatch) -> pa.Array:
-        """Objects."""
-        pieces: list[Any] = ["{"]
-        for index, (name, column) in enumerate(zip(rows.schema.names, rows.columns, strict=True)):
-            key = ("," if index else "") + json.dumps(name, ensure_ascii=False) + ":"
-            pieces += [key, pc.fill_null(_json_column(column), "null")]
-        if len(pieces) == 1:
-            return pa.array(["{}\n"] * rows.num_rows, pa.string())
-        return pc.binary_join_element_wise(*pieces, "}\n", "")
+        return _objects(rows.schema.names, rows.columns, rows.num_rows, "}\n")
+
+
+def _objects(names: Sequence[str], columns: Sequence[pa.Array], count: int, end: str) -> pa.Array:
+    pieces: list[Any] = ["{"]
+    for index, (name, column) in enumerate(zip(names, columns, strict=True)):
+        pieces += [("," if index else "") + json.dumps(name, ensure_ascii=False) + ":", _json_column(column)]
+    if len(pieces) == 1:
+        return pa.array(["{" + end] * count, pa.string())
+    return pc.binary_join_element_wise(*pieces, end, "")
 
 
 def _check_keys(kind: pa.DataType, name: str) -> None:
@@ -135,26 +134,38 @@ def _check_keys(kind: pa.DataType, name: str) -> None:
 
 
 def _json_column(column: pa.Array) -> pa.Array:
+    """Each value as JSON, null included."""
     kind = column.type
     if pt.is_nested(kind):
-        show = _json_shower(kind)
-        return pa.array([None if value is None else show(value) for value in column.to_pylist()], pa.string())
+        shown = _json_nested(column)
+        return pc.if_else(column.is_null(), "null", shown) if column.null_count else shown
     text = plain(column)
-    if _is_text(kind):
-        return _json_strings(text)
-    if pt.is_floating(kind):
+    if is_string(kind):
+        text = _json_strings(text)
+    elif pt.is_floating(kind):
         for plain_name, json_name in FLOAT_NAMES.items():
             text = pc.if_else(pc.equal(text, plain_name), json_name, text)
-        return text
-    return text if _is_bare(kind) else pc.binary_join_element_wise('"', text, '"', "")
+    elif not _is_bare(kind):
+        text = pc.binary_join_element_wise('"', text, '"', "")
+    return pc.fill_null(text, "null")
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind))
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_fixed_size_binary(kind))
+def _json_nested(column: pa.Array) -> pa.Array:
+    """Structs and maps as objects, lists as arrays; something, where there is null."""
+    kind = column.type
+    if pt.is_struct(kind):
+        return _objects([field.name for field in kind], column.flatten(), len(column), "}")
+    if not pt.is_map(kind) and not pt.is_list(kind):
+        column = column.cast(pa.list_(kind.value_type))
+    column = column.take(pa.array(range(len(column)), pa.int64()))  # compact: a slice's children reach beyond the slice
+    if pt.is_map(kind):
+        keys, ends = _json_column(column.keys), "{}"
+        keys = pc.if_else(pc.starts_with(keys, '"'), keys, pc.binary_join_element_wise('"', keys, '"', ""))
+        items = pc.binary_join_element_wise(keys, _json_column(column.items), ":")
+    else:
+        items, ends = _json_column(column.values), "[]"
+    joined = pc.binary_join(pa.ListArray.from_arrays(column.offsets, items), ",")
+    return pc.binary_join_element_wise(ends[0], joined, ends[1], "")
 
 
 def _is_bare(kind: pa.DataType) -> bool:
@@ -179,8 +190,9 @@ def plain(column: pa.Array) -> pa.Array:
         return _plain_times(column.cast(pa.timestamp("us", "UTC")), "" if kind.tz is None else "Z")
     if pt.is_decimal(kind):
         return _plain_decimals(column.cast(pa.string()))
-    if _is_bytes(kind):
-        return pa.array([None if raw is None else _base64(raw) for raw in column.to_pylist()], pa.string())
+    if is_binary(kind):
+        texts = [None if raw is None else base64.b64encode(raw).decode() for raw in column.to_pylist()]
+        return pa.array(texts, pa.string())
     return column.cast(pa.string())
 
 
@@ -202,46 +214,3 @@ def _plain_decimals(text: pa.Array) -> pa.Array:
         return text
     written = [format(Decimal(value), "f") for value in text.filter(scientific).to_pylist()]
     return pc.replace_with_mask(text, scientific, pa.array(written, pa.string()))
-
-
-def _base64(raw: bytes) -> str:
-    return base64.b64encode(raw).decode()
-
-
-def _json_shower(kind: pa.DataType) -> Callable[[Any], str]:
-    """How to write one Python value of a type, null included."""
-    if pt.is_map(kind):
-        key, item = _json_shower(kind.key_type), _json_shower(kind.item_type)
-        return _or_null(lambda pairs: "{" + ",".join(f"{_as_key(key(k))}:{item(v)}" for k, v in pairs) + "}")
-    if pt.is_struct(kind):
-        parts = [(json.dumps(field.name, ensure_ascii=False), field.name, _json_shower(field.type)) for field in kind]
-        return _or_null(lambda row: "{" + ",".join(f"{key}:{show(row[name])}" for key, name, show in parts) + "}")
-    if pt.is_nested(kind):
-        show_item = _json_shower(kind.value_type)
-        return _or_null(lambda items: "[" + ",".join(show_item(item) for item in items) + "]")
-    return _or_null(_json_value)
-
-
-def _or_null(show: Callable[[Any], str]) -> Callable[[Any], str]:
-    return lambda value: "null" if value is None else show(value)
-
-
-def _as_key(text: str) -> str:
-    return text if text.startswith('"') else f'"{text}"'
-
-
-def _json_value(value: Any) -> str:
-    if isinstance(value, datetime):
-        if value.tzinfo is None:
-            return f'"{value.isoformat(timespec="microseconds")}"'
-        return f'"{value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds")}Z"'
-    if isinstance(value, Decimal):
-        return format(value, "f")
-    if isinstance(value, bytes):
-        return f'"{_base64(value)}"'
-    if isinstance(value, float):
-        text = repr(value)
-        return FLOAT_NAMES.get(text, text)
-    if isinstance(value, bool | int | str):
-        return json.dumps(value, ensure_ascii=False)
-    return json.dumps(str(value), ensure_ascii=False)

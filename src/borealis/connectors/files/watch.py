@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv as csv_module
 import errno
 import glob
 import os
 import threading
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -19,13 +17,14 @@ import pyarrow.parquet as pq
 
 from borealis.clock import Clock, WallClock
 from borealis.connectors.dead_letters import DeadLetters
+from borealis.connectors.files.formats import EmptyFileError, Reading
 from borealis.connectors.files.ledger import FilesTaken, Taken
-from borealis.connectors.files.rejects import Piece, pieces
-from borealis.connectors.files.source import reader_options
-from borealis.connectors.files.suffixes import FORMATS, format_of
+from borealis.connectors.files.source import read, reader_options
+from borealis.connectors.files.suffixes import check_format, format_of
+from borealis.connectors.records import Decoded
 from borealis.connectors.source import cut
 from borealis.diagram.durations import parse
-from borealis.errors import BorealisError, InputError, did_you_mean
+from borealis.errors import InputError, did_you_mean
 from borealis.kernels.time_of import TimeOf
 
 Order = Literal["name", "time"]
@@ -34,7 +33,6 @@ SETTLE = "1 second"
 POLL_S_LEAST = 0.001  # whoever asks for less would only keep a core busy
 HIDDEN = (".", "_")  # how names begin that are nobody's business yet
 UNFINISHED = (".tmp", ".part")  # how they end while someone writes
-DAMAGE = (pa.ArrowException, EOFError, zlib.error, csv_module.Error)  # what libraries say of a broken file
 # an entry that went while we looked, or a link that leads to nothing
 NOWHERE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG)
 COMMITTED_OR_NOT = "its rows are not all committed"
@@ -64,8 +62,7 @@ def watch(
     """
     if order not in get_args(Order):
         raise InputError(f"no order '{order}' (has: {', '.join(get_args(Order))})", hint="files go by name or by time")
-    if format is not None and format not in FORMATS:
-        raise InputError(f"no format '{format}' (has: {', '.join(FORMATS)})", hint=did_you_mean(format, FORMATS))
+    check_format(format)
     if Path(path).exists() and not Path(path).is_dir():
         raise InputError(f"'{path}' is a file, not a directory", hint=f"read it with replay('{path}')")
     if not Path(path).is_dir():
@@ -298,27 +295,31 @@ class _Reading:
                 letters.add(one.name, b"", f"behind record {records:,}: {piece}" if records else piece)
                 letters.sync()
                 return
-            for bad in piece.bad:
-                if at + bad.rows_before >= self._skip:
-                    letters.add(f"{one.name}, record {bad.record}", bad.raw, bad.reason)
+            for index, reason in piece.bad:
+                if at + piece.rows_before(index) >= self._skip:
+                    letters.add(f"{one.name}, record {records + index + 1}", piece.raw(index), reason)
             if piece.bad:
                 letters.sync()
             at += piece.rows.num_rows
             records += piece.rows.num_rows + len(piece.bad)
             yield piece.rows
 
-    def _pieces(self, one: Taken) -> Iterator[Piece | str]:
-        """The pieces of a file, and why there are no more if it cannot be read to its end."""
-        rules, path = self._source.rules, self._path(one)
+    def _pieces(self, one: Taken) -> Iterator[Decoded | str]:
+        """What came of a file's records, and why there are no more if it cannot be read to its end."""
+        rules = self._source.rules
         format_ = rules.format_of(one.name) or "parquet"
+        how = Reading(self._schema, time=self._source.time, options=rules.options_for(format_))
         try:
-            yield from pieces(path, format_, self._schema, self._source.time, rules.options_for(format_))
-        except (InputError, OSError, *DAMAGE) as error:
+            for piece in read(self._path(one), format_, how):
+                if isinstance(piece, Decoded):
+                    yield piece
+        except EmptyFileError:
+            return
+        except InputError as error:
             self._check_unchanged(one)
-            if isinstance(error, OSError) and error.errno is not None:  # the disk's fault, not the file's
-                said = f"cannot read {path}: {error.strerror}"
-                raise InputError(said, hint="check the disk, then start again") from error
-            yield error.message if isinstance(error, BorealisError) else " ".join(str(error).split())[:200]
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno is not None:
+                raise  # the disk's fault, not the file's
+            yield error.message
 
     def _check_unchanged(self, one: Taken) -> None:
         path = self._path(one)

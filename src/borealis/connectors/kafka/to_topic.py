@@ -28,6 +28,7 @@ import pyarrow as pa
 
 from borealis.connectors.kafka.brokers import GIVE_UP, Address, Brokers, confluent, log
 from borealis.connectors.kafka.writer import Position, Rendering, TopicWriter
+from borealis.connectors.options import flag
 from borealis.errors import BorealisError, OutputError
 from borealis.state.delta import from_stream, to_stream
 from borealis.state.disk import ANEW, disk, write_whole
@@ -35,7 +36,6 @@ from borealis.state.disk import ANEW, disk, write_whole
 OPTIONS = ("format", "key", "transactions", "give_up")
 WAITING_BYTES = 256 << 20  # of rows that are committed and not in the topic; then the run waits
 ROWS_AT_ONCE = 200_000  # of one transaction, unless a single train has more
-YES_OR_NO = {"yes": True, "no": False}
 LOOK_S = 0.5  # how often a run that waits for brokers looks whether they are given up
 
 
@@ -64,10 +64,8 @@ def sink_at(url: str) -> KafkaSink:
     address = Address.parse(url)
     address.check_options(OPTIONS)
     options: dict[str, Any] = dict(address.options)
-    if (said := options.get("transactions")) is not None:
-        if said not in YES_OR_NO:
-            raise OutputError(f"transactions={said} in the address of a topic", hint="write yes or no")
-        options["transactions"] = YES_OR_NO[said]
+    if "transactions" in options:
+        options["transactions"] = flag(f"topic {address.topic}", "transactions", options["transactions"])
     return sink(address.topic, address.brokers, settings=address.settings, **options)
 
 
@@ -81,7 +79,6 @@ class _Rows:
     place: Path | pa.Table
 
     def table(self, schema: pa.Schema) -> pa.Table:
-        """The rows."""
         if isinstance(self.place, pa.Table):
             return self.place
         try:

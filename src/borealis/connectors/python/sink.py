@@ -25,7 +25,6 @@ class _Counting:
         self.rows = resume or 0
 
     def write(self, rows: pa.Table) -> None:
-        """Take the rows."""
         self.rows += rows.num_rows
         if rows.num_rows:
             self._take(rows)

@@ -1,109 +1,121 @@
-"""CSV: an unquoted empty field is null, a quoted one is an empty string."""
+"""CSV files: by blocks as long as they are clean, else record by record.
+
+Which records are good depends on the file and the declared columns alone, never on where reading began.
+"""
 
 from __future__ import annotations
 
 import csv
-import gzip
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pacsv
-import pyarrow.types as pt
 
-from borealis.connectors.files.suffixes import is_gzipped
+from borealis.connectors.files.formats import EmptyFileError, Reading
+from borealis.connectors.files.suffixes import is_gzipped, open_text
+from borealis.connectors.records import UNCLOSED, Csv, CsvOptions, Decoded, decode, dialect
 from borealis.errors import InputError
-from borealis.values.fit import Place, fit_column, match_columns
+from borealis.values.fit import match_columns
 
-BLOCK_BYTES = 4 * 2**20  # a row longer than this cannot be read
-BLOCKS_OF_A_ROW = 2  # one that begins in a block and ends in the next can be
+BLOCK_BYTES = 4 * 2**20
+BLOCKS_OF_A_ROW = 2  # a row longer than these cannot be read
+RECORDS_AT_ONCE = 10_000  # of a file with a bad one in it
+BYTES_AT_ONCE = 16 * 2**20  # of these records
 FIELD_CHARACTERS_MOST = 2**31 - 1  # as much as a C long holds anywhere: rows are bounded here, not fields by Python
 csv.field_size_limit(max(csv.field_size_limit(), FIELD_CHARACTERS_MOST))
 
 
-@dataclass(frozen=True)
-class CsvOptions:
-    """How the file is written. Without a header its columns are the declared ones, in their order."""
-
-    delimiter: str = ","
-    header: bool = True
-    quote: str = '"'
-    nulls: tuple[str, ...] = ("",)  # unquoted fields that mean null
-
-
-def read(
-    path: Path, schema: pa.Schema, skip: int, most_rows: int, options: CsvOptions
-) -> Iterator[int | pa.RecordBatch]:
-    """Blocks of text columns, checked to be UTF-8. In a file of one column an empty line is a null row."""
-    lines_before, first = first_row(path, options)
+def read(path: Path, how: Reading) -> Iterator[int | Decoded]:
+    """In a file of one column an empty line is a null row."""
+    options = how.options or CsvOptions()
+    empty, first = _first_row(path, options)
     if first is None:
         if options.header:
-            raise InputError(f"{path} is empty", hint="a CSV file begins with a line of column names, or header=False")
+            hint = "a CSV file begins with a line of column names, or header=False"
+            raise EmptyFileError(f"{path} is empty", hint=hint)
         return
-    chosen = choose(first, schema, path, options)
-    names = [f"{index}" for index in range(len(first))]
-    wanted = [names[index] for index in chosen]
-    row = 0
+    chosen = _choose(first, how.schema, path, options)
+    reader = Csv(how.schema, options, len(first), chosen, BLOCKS_OF_A_ROW * BLOCK_BYTES)
+    done = 0
     try:
         with _open(path) as file:
-            skip_lines = lines_before + 1 if options.header else 0
-            reader = pacsv.open_csv(file, **arrow_options(names, wanted, options, BLOCK_BYTES, skip_lines))
-            for batch in reader:
-                place = Place(str(path), row)
-                arrays = [
-                    text_column(column, field, place) for column, field in zip(batch.columns, schema, strict=True)
-                ]
-                yield pa.RecordBatch.from_arrays(arrays, names=schema.names)
-                row += batch.num_rows
-    except pa.ArrowInvalid as error:
-        raise _explain(error, path, len(names), options) from None
-
-
-def arrow_options(
-    names: Sequence[str], wanted: Sequence[str], options: CsvOptions, block_bytes: int, skip_lines: int = 0
-) -> dict[str, Any]:
-    """How Arrow's reader is to read such a file: the wanted columns as bytes."""
-    return {
-        "read_options": pacsv.ReadOptions(column_names=names, block_size=block_bytes, skip_rows_after_names=skip_lines),
-        "parse_options": pacsv.ParseOptions(
-            delimiter=options.delimiter,
-            quote_char=options.quote,
-            newlines_in_values=True,
-            ignore_empty_lines=len(names) > 1,
-        ),
-        "convert_options": pacsv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.binary()),
-            include_columns=wanted,
-            null_values=list(options.nulls),
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        ),
-    }
+            skip_lines = empty + 1 if options.header else 0
+            for batch in pacsv.open_csv(file, **reader.arrow_options(BLOCK_BYTES, skip_lines)):
+                if done + batch.num_rows <= how.skip:
+                    done += batch.num_rows
+                    yield batch.num_rows
+                    continue
+                rows = reader.rows(batch.columns)
+                if how.time is not None and how.time.until_fault(rows)[1] is not None:
+                    break
+                yield Decoded(rows, np.arange(rows.num_rows), [], str)
+                done += rows.num_rows
+            else:
+                return
+    except (InputError, pa.ArrowException):
+        pass  # found again, and told, when records are looked at one by one
+    head = (empty if len(first) == 1 else 0) + 1 if options.header else 0  # among the records
+    with open_text(path, "surrogateescape") as lines:
+        for values in _some(islice(_records(lines, len(first), options), done + head, None)):
+            yield decode(values, reader, how.schema, how.time, how.first)
 
 
 def _open(path: Path) -> pa.NativeFile:
     return pa.CompressedInputStream(pa.OSFile(str(path)), "gzip") if is_gzipped(path) else pa.OSFile(str(path))
 
 
-def _lines(path: Path) -> IO[str]:
-    opener = gzip.open if is_gzipped(path) else open
-    return opener(path, "rt", encoding="utf-8-sig", errors="replace", newline="")
-
-
-def first_row(path: Path, options: CsvOptions) -> tuple[int, list[str] | None]:
+def _first_row(path: Path, options: CsvOptions) -> tuple[int, list[str] | None]:
     """How many empty lines come before the first row, and that row."""
     empty = 0
-    with _lines(path) as file:
-        for row, _ in rows(file, options):
+    with open_text(path) as file:
+        for row, text in rows(file, options):
             if row is None:
-                raise _too_long(path)
+                raise too_long(f"{path}, row 1", text)
             if row:
                 return empty, row
             empty += 1
     return (0, [""]) if empty and not options.header else (empty, None)
+
+
+def too_long(where: str, text: str) -> InputError:
+    """The error for a row that was broken off."""
+    return InputError(f"{where} has {len(text):,} characters, more than can be read", hint=UNCLOSED)
+
+
+def _choose(first: list[str], schema: pa.Schema, path: Path, options: CsvOptions) -> list[int]:
+    """Where each declared column stands in a file that begins with this row."""
+    if options.header:
+        return match_columns(schema.names, first, str(path))
+    if len(first) != len(schema):
+        raise InputError(
+            f"{path} has {len(first)} columns, declared are {len(schema)}: {', '.join(schema.names)}",
+            hint="without a header the file holds exactly the declared columns, in their order",
+        )
+    return list(range(len(first)))
+
+
+def _records(file: IO[str], columns: int, options: CsvOptions) -> Iterator[bytes]:
+    """The bytes of each record; one that was broken off is longer than `decode` takes."""
+    for row, text in rows(file, options):
+        if row is None or row or columns == 1:
+            yield text.encode("utf-8", "surrogateescape")
+
+
+def _some(records: Iterator[bytes]) -> Iterator[list[bytes]]:
+    """As many records as are looked at together."""
+    values, size = [], 0
+    for record in records:
+        values.append(record)
+        size += len(record)
+        if len(values) == RECORDS_AT_ONCE or size >= BYTES_AT_ONCE:
+            yield values
+            values, size = [], 0
+    if values:
+        yield values
 
 
 def rows(file: IO[str], options: CsvOptions) -> Iterator[tuple[list[str] | None, str]]:
@@ -113,7 +125,7 @@ def rows(file: IO[str], options: CsvOptions) -> Iterator[tuple[list[str] | None,
     quote that is never closed would take the rest of the file with it.
     """
     lines = _RowLines(file, BLOCKS_OF_A_ROW * BLOCK_BYTES)
-    reader = csv.reader(lines, delimiter=options.delimiter, quotechar=options.quote)
+    reader = csv.reader(lines, **dialect(options))
     while True:
         lines.begin()
         try:
@@ -134,7 +146,6 @@ class _RowLines:
         self.begin()
 
     def begin(self) -> None:
-        """Another row comes."""
         self.taken: list[str] = []
         self._characters = 0
 
@@ -148,48 +159,3 @@ class _RowLines:
         self.taken.append(line)
         self._characters += len(line)
         return line
-
-
-def choose(first: list[str], schema: pa.Schema, path: Path, options: CsvOptions) -> list[int]:
-    """Where each declared column stands in a file that begins with this row."""
-    if options.header:
-        return match_columns(schema.names, first, str(path))
-    if len(first) != len(schema):
-        raise InputError(
-            f"{path} has {len(first)} columns, declared are {len(schema)}: {', '.join(schema.names)}",
-            hint="without a header the file holds exactly the declared columns, in their order",
-        )
-    return list(range(len(first)))
-
-
-def text_column(column: pa.Array, field: pa.Field, place: Place) -> pa.Array:
-    """The bytes of a column as text, with null for nothing where the declared type is not text."""
-    text = fit_column(column, pa.field(field.name, pa.string()), place)
-    if pt.is_string(field.type) or pt.is_binary(field.type):
-        return text
-    return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)  # programs that quote everything
-
-
-def _explain(error: pa.ArrowInvalid, path: Path, columns: int, options: CsvOptions) -> InputError:
-    """Arrow does not say which row; a second, slow reading does."""
-    if "straddl" in str(error):
-        return _too_long(path)
-    with _lines(path) as file:
-        number = 0
-        for row, _ in rows(file, options):
-            if row is None:
-                return _too_long(path)
-            if not row and columns > 1:
-                continue
-            number += 1
-            if len(row) != columns and (row or columns > 1):
-                place = f"{path}, row {number - options.header}"
-                return InputError(
-                    f"{place} has {len(row)} fields, not {columns}: {options.delimiter.join(row)[:60]!r}",
-                    hint="quote fields that hold the delimiter or a line break",
-                )
-    return InputError(f"{path} is not a readable CSV file ({error})", hint="check the delimiter and the quotes")
-
-
-def _too_long(path: Path) -> InputError:
-    return InputError(f"{path} has a row of more than {BLOCK_BYTES} bytes", hint="look for a quote never closed")

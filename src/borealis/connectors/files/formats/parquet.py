@@ -8,16 +8,16 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from borealis.values.fit import check_type, match_columns
+from borealis.values.fit import choose
 
 
-def read(path: Path, schema: pa.Schema, skip: int, most_rows: int) -> Iterator[int | pa.RecordBatch]:
-    """Batches of at most `most_rows` rows of the declared columns."""
+def batches(path: Path, schema: pa.Schema | None, skip: int, rows_most: int) -> Iterator[int | pa.RecordBatch]:
+    """Of at most `rows_most` rows. If no columns are declared: all, behind a batch without rows, for their names."""
     with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
         have = file.schema_arrow
-        chosen = match_columns(schema.names, have.names, str(path))
-        for index, field in zip(chosen, schema, strict=True):
-            check_type(have.field(index).type, field, str(path))
+        chosen = choose(schema, have, str(path))
+        if schema is None:
+            yield pa.RecordBatch.from_pylist([], have)
         first, skipped = 0, 0
         while first < file.num_row_groups and skipped + file.metadata.row_group(first).num_rows <= skip:
             skipped += file.metadata.row_group(first).num_rows
@@ -27,5 +27,5 @@ def read(path: Path, schema: pa.Schema, skip: int, most_rows: int) -> Iterator[i
         if not groups:
             return
         names = [have.names[index] for index in chosen]
-        for batch in file.iter_batches(batch_size=most_rows, row_groups=groups, columns=names):
+        for batch in file.iter_batches(batch_size=rows_most, row_groups=groups, columns=names):
             yield batch.select(names)
