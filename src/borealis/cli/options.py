@@ -110,13 +110,13 @@ def arguments(command: str, **options: Any) -> list[str]:
 
 
 def pairs(option: str, given: Sequence[str] | None, example: str, what: str = "VALUE") -> dict[str, str]:
-    """`NAME=VALUE` options as a dict."""
+    """`NAME=VALUE` options as a dict. To say the same twice is no mistake, but for a PATH."""
     found: dict[str, str] = {}
     for pair in given or ():
         name, equals, value = pair.partition("=")
         if not (name and equals and value):
             raise BorealisError(f"{option} '{pair}' is not NAME={what}", hint=f"write {option} {example}")
-        if found.get(name, value) != value:
+        if name in found and (found[name] != value or what == "PATH"):
             raise BorealisError(f"{option} {name} is given twice", hint="keep one of them")
         found[name] = value
     return found
