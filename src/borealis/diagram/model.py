@@ -233,7 +233,7 @@ class Stream:
             Route, self._named(name), branches=dict(branches or {}) | predicates, otherwise=otherwise
         ).source
         drawn = self.diagram.spec.box(box)
-        return Branches({side.removeprefix(SIDE): Stream(self.diagram, box + side) for side in drawn.sides})
+        return Branches({port.removeprefix(SIDE): Stream(self.diagram, box + port) for port in drawn.ports})
 
     def drop(
         self,

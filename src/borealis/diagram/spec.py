@@ -189,7 +189,7 @@ class Spec(Frozen):
                 raise InputError(f"nothing is given for input '{name}'", hint=how.format(name=name))
 
     def arrows(self) -> list[str]:
-        """Everything an arrow can come from: inputs, their late tuples, boxes and their sides."""
+        """Everything an arrow can come from: inputs, their late tuples, boxes and their ports."""
         return [a for i in self.inputs for a in (i.name, i.name + LATE)] + [a for box in self.boxes for a in box.arrows]
 
     def no_arrow(self, source: str) -> DiagramError:
@@ -241,7 +241,7 @@ class Spec(Frozen):
                 if source not in found:
                     e = self.no_arrow(source)
                     raise box.wrong(e.message, e.hint)
-            found |= box.side_columns([found[source] for source in box.sources])
+            found |= box.arrow_columns([found[source] for source in box.sources])
         return found
 
     def columns(self, source: str) -> list[str]:

@@ -56,7 +56,7 @@ def classify(spec: Spec, piece: Piece) -> Classified:
     origins = _origins(spec, piece)
     why = {name: _box_class(spec.box(name), origins[name]) for name in piece.boxes}
     kind = most_general(one for one, _ in why.values())
-    chance = tuple(name for name in piece.boxes if unrepeatable(spec.box(name)) or spec.box(name).chance)
+    chance = tuple(name for name in piece.boxes if unrepeatable(spec.box(name)) or spec.box(name).nondeterminism)
     return Classified(kind, why, len(piece.reads), chance, reach_back(spec, piece), _rash(spec, piece, chance))
 
 
@@ -88,8 +88,8 @@ def _box_class(box: Box, origins: list[str]) -> tuple[str, str]:
     call = unrepeatable(box)
     if call:
         return ARBITRARY, f"{call}() gives something else the next time"
-    if box.chance:
-        return ARBITRARY, box.chance
+    if box.nondeterminism:
+        return ARBITRARY, box.nondeterminism
     if len(origins) > 1:
         several = f"{', '.join(origins[:-1])} and {origins[-1]}"
         if len(box.sources) > 1:

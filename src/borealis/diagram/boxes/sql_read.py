@@ -31,16 +31,17 @@ class SqlRead(Box):
     give_up: Duration = GIVE_UP
 
     @property
-    def operator_class(self) -> str:
-        return "arbitrary" if self.chance else "repeatable"
+    def operator_class(self) -> str:  # type: ignore[override]
+        """As good as the promise that the table is stable."""
+        return "arbitrary" if self.nondeterminism else "repeatable"
 
     @property
     def class_reason(self) -> str:  # type: ignore[override]
         """Why its operator class is what it is."""
-        return self.chance or "the user promises that the same question always has the same answer"
+        return self.nondeterminism or "the user promises that the same question always has the same answer"
 
     @property
-    def chance(self) -> str:
+    def nondeterminism(self) -> str:
         return "" if self.stable else "the table it reads may have changed the next time"
 
     @property
@@ -58,13 +59,13 @@ class SqlRead(Box):
         return {"give_up": self.give_up_us}
 
     @property
-    def sides(self) -> tuple[str, ...]:
+    def ports(self) -> tuple[str, ...]:
         return ("", BAD)
 
     def columns(self, inputs: list[list[str]]) -> list[str]:
         return [*inputs[0], *self.given]
 
-    def side_columns(self, inputs: list[list[str]]) -> dict[str, list[str]]:
+    def arrow_columns(self, inputs: list[list[str]]) -> dict[str, list[str]]:
         return {self.name: self.columns(inputs), self.name + BAD: [*inputs[0], REASON]}
 
     def examine(self, inputs: list[list[str]]) -> None:

@@ -22,16 +22,13 @@ class SqlWrite(Box):
     """
 
     kind: ClassVar[str] = "sql_write"
+    operator_class: ClassVar[str] = "repeatable"
     class_reason: ClassVar[str] = "it passes its tuples on; the database remembers what was written"
     outside: ClassVar[bool] = True
 
     statement: str = Field(description="write SQL, such as INSERT INTO alerts (src) VALUES (:src)")
     database: str = DATABASE
     give_up: Duration = GIVE_UP
-
-    @property
-    def operator_class(self) -> str:
-        return "repeatable"
 
     @property
     def give_up_us(self) -> int:
@@ -43,13 +40,10 @@ class SqlWrite(Box):
         return {"give_up": self.give_up_us}
 
     @property
-    def sides(self) -> tuple[str, ...]:
+    def ports(self) -> tuple[str, ...]:
         return ("", BAD)
 
-    def columns(self, inputs: list[list[str]]) -> list[str]:
-        return list(inputs[0])
-
-    def side_columns(self, inputs: list[list[str]]) -> dict[str, list[str]]:
+    def arrow_columns(self, inputs: list[list[str]]) -> dict[str, list[str]]:
         return {self.name: self.columns(inputs), self.name + BAD: [*inputs[0], REASON]}
 
     def examine(self, inputs: list[list[str]]) -> None:

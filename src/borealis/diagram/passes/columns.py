@@ -11,4 +11,4 @@ def check(spec: Spec) -> None:
     for box in spec.topological():
         inputs = [columns[source] for source in box.sources]
         box.check(inputs)
-        columns |= box.side_columns(inputs)
+        columns |= box.arrow_columns(inputs)
