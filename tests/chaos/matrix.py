@@ -17,7 +17,7 @@ from borealis.diagram.model import Diagram
 from borealis.diagram.protection import APPROACHES, GUARANTEES, protection_of
 from borealis.errors import DiagramError
 from borealis.ha.classes import classify
-from borealis.ha.offers import refuse
+from borealis.ha.guarantees import refuse
 
 # One blow may hit several: the backup of the second unit is on the node of the first, and whoever comes back must have
 # died before. In the order of a round: what leaves least behind comes last.

@@ -17,15 +17,15 @@ from borealis.cli.explain_ha import Asked, drawn_protection, protected
 from borealis.cli.opening import load, start_spark
 from borealis.cli.watching import console
 from borealis.diagram.boxes.base import Box
-from borealis.diagram.cut import piece_of
+from borealis.diagram.cut import Piece, cut, part_of
 from borealis.diagram.durations import show
-from borealis.diagram.spec import Spec, Unit
-from borealis.ha.classes import Classified, classify, most_general
+from borealis.diagram.spec import Spec
+from borealis.ha.classes import classify, most_general
 
 
 def explain_command(path: Path, asked: Asked, as_json: bool) -> None:
     """The diagram as data, printed one way or the other. Asked about protection it says that only, without Spark."""
-    spec = load(path).spec
+    spec = load(path).validate()
     guarded = protected(spec, asked) if asked or spec.protection else {}
     facts = guarded if asked else explained(spec, start_spark()) | guarded
     if as_json:
@@ -37,26 +37,20 @@ def explain_command(path: Path, asked: Asked, as_json: bool) -> None:
 
 def explained(spec: Spec, spark: Any) -> dict[str, Any]:
     """All there is to say about a diagram."""
+    pieces = cut(spec, local=True)
     return {
         "diagram": spec.name,
-        "class": most_general(classified(unit).kind for unit in spec.units()),
-        "units": [_unit(unit, spark) for unit in spec.units()],
+        "class": most_general(classify(spec, piece).kind for piece in pieces),
+        "units": [_unit(part_of(spec, piece), piece, spark) for piece in pieces],
     }
 
 
-def classified(unit: Unit) -> Classified:
-    """The class of a unit that is not cut, and of each box in it."""
-    return classify(unit.spec, piece_of(unit.spec, unit.name, [box.name for box in unit.spec.boxes]))
-
-
-def _unit(unit: Unit, spark: Any) -> dict[str, Any]:
+def _unit(spec: Spec, piece: Piece, spark: Any) -> dict[str, Any]:
     from borealis.compile.unit import compile_unit
 
-    spec, classes = unit.spec, classified(unit)
-    compiled = compile_unit(spec, spark)
-    paces = spec.paces()
+    classes, compiled, paces = classify(spec, piece), compile_unit(spec, spark), spec.paces()
     return {
-        "unit": unit.name,
+        "unit": piece.name,
         "class": classes.kind,
         "runs": "in a lane" if compiled.one_level else "in micro-batches",
         "hinders": compiled.hinders or "",

@@ -18,7 +18,7 @@ from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError
 from borealis.ha.behind import warnings
 from borealis.ha.classes import Classified, classify
-from borealis.ha.offers import TABLE, given, recovery_type, refuse
+from borealis.ha.guarantees import TABLE, check_guarantee, recovery_of, recovery_type
 
 NO_TIME = show(0)
 
@@ -67,7 +67,7 @@ def _unit(spec: Spec, piece: Piece, found: Protection | None) -> dict[str, Any]:
             {"name": name, "does": spec.box(name).describe(), "class": kind, "why": why}
             for name, (kind, why) in classified.why.items()
         ],
-        "reach_back": {arrow: None if us is None else show(us) for arrow, us in classified.reach.items()},
+        "reach_back": {arrow: None if us is None else show(us) for arrow, us in classified.retention.items()},
         "asked": _asked(found, classified),
         "table": {approach: _approach(approach, classified) for approach in TABLE},
     }
@@ -92,11 +92,11 @@ def _approach(approach: str, classified: Classified) -> dict[str, Any]:
 def _outcome(protection: Protection | None, classified: Classified) -> dict[str, Any]:
     """What is given, or why it is refused."""
     try:
-        refuse(protection, classified)
+        check_guarantee(protection, classified)
     except DiagramError as error:
         return {"recovery": None, "refused": error.message, "hint": error.hint}
-    offer = given(protection, classified)
-    return {"recovery": offer.recovery, "how": offer.how}
+    found = recovery_of(protection, classified)
+    return {"recovery": found.kind, "how": found.how}
 
 
 def drawn_protection(facts: dict[str, Any]) -> RenderableType:

@@ -25,6 +25,7 @@ from borealis.connectors.kafka.brokers import is_topic, shown
 from borealis.connectors.kafka.to_topic import sink_at
 from borealis.connectors.sinks import DISCARD, DiscardSink, file_sink, is_directory
 from borealis.connectors.sources import as_source
+from borealis.diagram.cut import output_names
 from borealis.diagram.spec import Spec
 from borealis.errors import BorealisError, BorealisWarning, OutputError, did_you_mean
 
@@ -46,7 +47,7 @@ class RunOptions:
 
 def run_command(path: Path, inputs: Sequence[str], outputs: Sequence[str], options: RunOptions) -> None:
     """Everything that can be wrong without Spark is found before Spark starts."""
-    spec = load(path).spec
+    spec = load(path).validate()
     sources = {name: as_source(place) for name, place in given_inputs(spec, inputs).items()}
     places = given_outputs(spec, outputs, options.json)
     sinks = {name: _sink(place) for name, place in places.items()}
@@ -111,7 +112,7 @@ def given_inputs(spec: Spec, pairs: Sequence[str]) -> dict[str, str]:
 def given_outputs(spec: Spec, pairs: Sequence[str], json_too: bool) -> dict[str, str | None]:
     """Where each output goes, in the diagram's order; None for one that is only counted."""
     given = _pairs("--output", pairs)
-    known = spec.output_names()
+    known = output_names(spec)
     for name in given:
         if name not in known:
             hint = did_you_mean(name, known) or f"it has: {', '.join(known)}"

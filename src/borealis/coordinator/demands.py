@@ -13,7 +13,7 @@ from borealis.diagram.protection import Protection, chosen, protection_of
 from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError
 from borealis.ha.classes import classify
-from borealis.ha.offers import refuse
+from borealis.ha.guarantees import check_guarantee
 
 US_PER_MS = 1000
 
@@ -24,7 +24,7 @@ def protections(spec: Spec, pieces: Sequence[Piece], demand: Deployment) -> dict
     for piece in pieces:
         protection = demanded(protection_of(spec, piece.boxes), demand)
         if protection is not None:
-            refuse(protection, classify(spec, piece))
+            check_guarantee(protection, classify(spec, piece))
             protection = None if protection.ha == "none" else protection
         found[piece.name] = protection
     if not any(found.values()):

@@ -14,14 +14,14 @@ from borealis.diagram.boxes import BOXES, Box
 from borealis.diagram.boxes.sql_write import BAD
 from borealis.diagram.durations import CountWindow, Window, show, window
 from borealis.diagram.protection import ALL, Protection, ProtectOptions
-from borealis.diagram.spec import LATE, SIDE, Input, Output, Spec, Unit, origin
+from borealis.diagram.spec import LATE, SIDE, Input, Output, Spec, origin
 from borealis.diagram.statements import DATABASE, GIVE_UP
 from borealis.errors import DiagramError, did_you_mean
 
 Time = str | timedelta  # a length of time
 Columns = str | Sequence[str]
 
-__all__ = ["Branches", "Diagram", "Input", "Output", "Spec", "Stream", "Unit"]
+__all__ = ["Branches", "Diagram", "Input", "Output", "Spec", "Stream"]
 
 
 class Diagram:
@@ -121,9 +121,8 @@ class Diagram:
         self._grow(protection=(*before, Protection(name=box, **how)))
 
     def validate(self) -> Spec:
-        """The spec, if it is sound and complete; otherwise a DiagramError that says what is not."""
-        passes.check(self.spec)
-        return self.spec
+        """What will run, if the diagram is sound and complete; otherwise a DiagramError that says what is not."""
+        return passes.checked(self.spec)
 
     def to_yaml(self) -> str:
         """The YAML form; `from_yaml` gives an equal diagram back."""
@@ -133,7 +132,7 @@ class Diagram:
     def from_yaml(cls, text: str) -> Diagram:
         """The diagram in a YAML text. It must be sound, but need not be complete: `validate` asks for that."""
         spec = Spec.from_yaml(text)
-        passes.check(spec, passes.SOUND)
+        passes.checked(spec, passes.SOUND)
         diagram = cls(spec.name)
         diagram.spec = spec
         return diagram
@@ -164,7 +163,7 @@ class Diagram:
     def _grow(self, **parts: Any) -> None:
         s = self.spec
         spec = Spec(**({field: getattr(s, field) for field in Spec.model_fields} | parts))
-        passes.check(spec, passes.SOUND)
+        passes.checked(spec, passes.SOUND)
         self.spec = spec
 
     def _free_name(self, kind: str) -> str:

@@ -7,7 +7,7 @@
 
 The words are those of `borealis deploy` and of `Client.deploy`.
 
-Whether an approach can keep what is asked of it depends on the boxes: `ha/offers.py` knows.
+Whether an approach can keep what is asked of it depends on the boxes: `ha/guarantees.py` knows.
 """
 
 from __future__ import annotations

@@ -129,17 +129,8 @@ class Output(Frozen):
         return self.source if self.full == "wait" else {"from": self.source, "full": self.full}
 
 
-class Unit(Frozen):
-    """A connected piece of a diagram, which runs as one streaming query."""
-
-    noun: ClassVar[str] = "unit"
-
-    name: str
-    spec: Spec
-
-
 class Spec(Frozen):
-    """A diagram. Making one checks each piece; `passes.check` checks that the pieces fit."""
+    """A diagram. Making one checks each piece; `passes.checked` checks that the pieces fit."""
 
     noun: ClassVar[str] = "diagram"
 
@@ -149,19 +140,6 @@ class Spec(Frozen):
     outputs: tuple[Output, ...] = ()
     protection: tuple[Protection, ...] = ()  # by box, and `all` for the rest
     errors: Literal["aside", "fail"] | None = None  # None: aside where it is deployed, fail where it runs here
-
-    def output_names(self) -> list[str]:
-        """All that a local run can put out: the outputs, late tuples, and those set aside."""
-        aside = [self.errors_of(unit.name) for unit in self.units()] if self.errors == "aside" else []
-        return [o.name for o in self.outputs] + [i.name + LATE for i in self.inputs] + aside
-
-    def errors_of(self, unit: str) -> str:
-        """The stream of the tuples that a unit's boxes cannot take."""
-        name = unit + ERRORS
-        if name in self.arrows():
-            hint = "rename the box or its branch, or set errors to fail"
-            raise DiagramError(f"'{name}' is the stream of what fails in unit '{unit}', and of a box", hint=hint)
-        return name
 
     @model_validator(mode="after")
     def _check_protection(self) -> Spec:
@@ -249,34 +227,6 @@ class Spec(Frozen):
         if source not in self._columns:
             raise self.no_arrow(source)
         return list(self._columns[source])
-
-    def units(self) -> list[Unit]:
-        """The connected pieces, in the order of their first inputs."""
-        home: dict[str, str] = {}
-
-        def find(node: str) -> str:
-            while home.setdefault(node, node) != node:
-                home[node] = home.setdefault(home[node], home[node])
-                node = home[node]
-            return node
-
-        for i in self.inputs:
-            find(i.name)
-        for box in self.boxes:
-            for source in box.sources:
-                home[find(box.name)] = find(origin(source))
-        pieces: dict[str, None] = dict.fromkeys(find(node) for node in [*(i.name for i in self.inputs), *home])
-        units = []
-        for number, piece in enumerate(pieces, 1):
-            spec = Spec(
-                name=self.name,
-                inputs=tuple(i for i in self.inputs if find(i.name) == piece),
-                boxes=tuple(box for box in self.boxes if find(box.name) == piece),
-                outputs=tuple(o for o in self.outputs if find(origin(o.source)) == piece),
-                errors=self.errors,
-            )
-            units.append(Unit(name=f"u{number}", spec=spec))
-        return units
 
     def paces(self) -> dict[str, int]:
         """For each input the distance of its boundaries in microseconds: as fine as its windows need, no finer."""
@@ -424,6 +374,3 @@ def _read_box(name: str, body: Any) -> Box:
     if not isinstance(parameters, dict):
         raise DiagramError(f"box '{name}': {article(kind)} needs parameters", hint="write them as {from: ..., ...}")
     return BOXES[kind].from_plain(name, parameters)
-
-
-Unit.model_rebuild()

@@ -14,7 +14,7 @@ from borealis.diagram.cut import Piece
 from borealis.diagram.protection import Protection
 from borealis.diagram.spec import Spec
 from borealis.ha.classes import classify
-from borealis.ha.offers import given
+from borealis.ha.guarantees import recovery_of
 
 DIVERGENT = "divergent"
 
@@ -24,7 +24,7 @@ def warnings(spec: Spec, pieces: Sequence[Piece], protected: Mapping[str, Protec
     found = []
     for piece in pieces:
         protection = protected.get(piece.name)
-        if protection is None or given(protection, classify(spec, piece)).recovery != DIVERGENT:
+        if protection is None or recovery_of(protection, classify(spec, piece)).kind != DIVERGENT:
             continue
         if boxes := remembering(spec, piece):
             names, counts = ", ".join(f"'{name}'" for name in boxes), "counts" if len(boxes) == 1 else "count"

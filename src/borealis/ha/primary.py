@@ -43,8 +43,8 @@ class Primary:
     """What all approaches have in common. One message is under way at a time."""
 
     interval_s: float
-    several: bool  # it reads more than one stream, merged as they arrive
-    arbitrary: bool  # so that it, or chance, matters for what comes out
+    multi_input: bool  # it reads more than one stream, merged as they arrive
+    nondeterministic: bool  # so that it, or chance, matters for what comes out
     precise: bool
     first: CommitPoint  # where the unit stood when this began
     until: Mapping[str, Place] = field(default_factory=dict, kw_only=True)  # it does again what another did, up to here
@@ -67,7 +67,7 @@ class Primary:
     @property
     def holding(self) -> bool:
         """Whether output waits for the backup."""
-        return self.joined and self.precise and self.arbitrary and self.holds
+        return self.joined and self.precise and self.nondeterministic and self.holds
 
     # -- what happens
 
@@ -153,7 +153,7 @@ class Primary:
             self._steps.popleft()
 
     def _orders(self, since: int) -> Orders:
-        return tuple((s.train, s.order) for s in self._steps if s.train > since) if self.several else ()
+        return tuple((s.train, s.order) for s in self._steps if s.train > since) if self.multi_input else ()
 
     def _released(self, step: CommitPoint) -> Mapping[str, Place] | None:
         return step.outputs if self.holding else None

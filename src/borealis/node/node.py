@@ -24,7 +24,7 @@ from borealis.compile.types import nullable
 from borealis.compile.unit import compile_piece
 from borealis.diagram import passes
 from borealis.diagram.cut import Piece, piece_of
-from borealis.diagram.spec import LATE, Spec, Unit
+from borealis.diagram.spec import LATE, Spec
 from borealis.entry.point import Entry, Place
 from borealis.errors import BorealisError, ClusterError, StreamError, WireError, did_you_mean
 from borealis.kernels.time_of import noted
@@ -468,7 +468,8 @@ class Node:
             for arrow in piece.reads
         }
         run = UnitRun(
-            Unit(name=order.unit, spec=spec),
+            order.unit,
+            spec,
             compiled,
             feeds,
             {},
@@ -721,9 +722,7 @@ def _try(work: Callable[[], None]) -> None:
 
 
 def _spec(text: str) -> Spec:
-    spec = Spec.from_yaml(text)
-    passes.check(spec)
-    return spec
+    return passes.checked(Spec.from_yaml(text))
 
 
 def _ddl(schema: Any) -> str:

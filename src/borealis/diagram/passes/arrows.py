@@ -5,7 +5,7 @@ from __future__ import annotations
 from borealis.diagram.spec import Spec
 
 
-def check(spec: Spec) -> None:
+def check(spec: Spec) -> Spec:
     """Refuse arrows that come from nowhere."""
     known = set(spec.arrows())
     for box in spec.boxes:
@@ -18,3 +18,4 @@ def check(spec: Spec) -> None:
         if output.source not in known:
             e = spec.no_arrow(output.source)
             raise output.wrong(e.message, e.hint)
+    return spec

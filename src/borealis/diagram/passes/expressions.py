@@ -7,7 +7,7 @@ from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError
 
 
-def check(spec: Spec) -> None:
+def check(spec: Spec) -> Spec:
     """Refuse expressions that could do more than compute."""
     for one in spec.inputs:
         if one.time_expression is not None:
@@ -21,3 +21,4 @@ def check(spec: Spec) -> None:
                 require_harmless(expression)
             except DiagramError as e:
                 raise box.wrong(e.message, e.hint) from None
+    return spec

@@ -7,7 +7,7 @@ from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError
 
 
-def check(spec: Spec) -> None:
+def check(spec: Spec) -> Spec:
     """Refuse names that cannot be used or are used twice."""
     starts = [*(("input", i.name) for i in spec.inputs), *(("box", box.name) for box in spec.boxes)]
     ends = [("output", output.name) for output in spec.outputs]
@@ -15,6 +15,7 @@ def check(spec: Spec) -> None:
         require_identifier(noun, name)
     _distinct(starts)
     _distinct(ends)
+    return spec
 
 
 def _distinct(things: list[tuple[str, str]]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from borealis.diagram.spec import Spec
 
 
-def check(spec: Spec) -> None:
+def check(spec: Spec) -> Spec:
     """Refuse windows that are empty or do not move."""
     for box in spec.boxes:
         box.check_spans()
+    return spec

@@ -32,7 +32,7 @@ from borealis.tuples import LAST_TIME
 Reach = int | None  # microseconds; None: without bound
 
 
-def reach_back(spec: Spec, piece: Piece) -> dict[str, Reach]:
+def retention_of(spec: Spec, piece: Piece) -> dict[str, Reach]:
     """For each arrow that a unit reads, how far behind the unit's least boundary lies what its state depends on.
 
     With b that boundary: whatever the unit will ever emit depends, of all it has read, only on tuples with
@@ -42,10 +42,10 @@ def reach_back(spec: Spec, piece: Piece) -> dict[str, Reach]:
     return _reaches(spec, piece, piece.gives)
 
 
-def needed_after(spec: Spec, piece: Piece, bounds: Mapping[str, int]) -> dict[str, Reach]:
+def retention_horizon(spec: Spec, piece: Piece, bounds: Mapping[str, int]) -> dict[str, Reach]:
     """The same as times, given the boundary of each outlet: tuples at or before that time are never needed again.
 
-    LAST_TIME: nothing that was read is needed. None: everything is. Finer than `reach_back` where outlets differ.
+    LAST_TIME: nothing that was read is needed. None: everything is. Finer than `retention_of` where outlets differ.
     """
     found: dict[str, Reach] = dict.fromkeys(piece.reads, LAST_TIME)
     for outlet in piece.gives:
