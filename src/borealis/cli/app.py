@@ -308,12 +308,12 @@ def deploy(
         place=pairs("--place", place or [], "per_source=node2"),
         units=units,
         buckets=buckets,
-        ha=ha,
-        guarantee=guarantee,
+        ha=ha,  # type: ignore[typeddict-item]  # Deployment checks it
+        guarantee=guarantee,  # type: ignore[typeddict-item]  # Deployment checks it
         interval=interval,
         ping=ping,
         misses=misses,
-        without_backup=without_backup,
+        without_backup=without_backup,  # type: ignore[typeddict-item]  # Deployment checks it
         backup=pairs("--backup", backup or [], "u2=node3"),
         replace=replace,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -13,7 +13,7 @@ from rich.tree import Tree
 from borealis.cli.reaching import pairs
 from borealis.diagram.cut import Piece, cut, even_cuts
 from borealis.diagram.durations import show
-from borealis.diagram.protection import GUARANTEES, Protection, chosen, protection_of
+from borealis.diagram.protection import GUARANTEES, Protection, ProtectOptions, chosen, protection_of
 from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError
 from borealis.ha.behind import warnings
@@ -52,7 +52,7 @@ def protected(spec: Spec, asked: Asked) -> dict[str, Any]:
 def _chosen(spec: Spec, piece: Piece, asked: Asked) -> Protection | None:
     found = protection_of(spec, piece.boxes)
     if found is not None or asked.approach is not None:
-        found = chosen(found, asked.approach, asked.guarantee)
+        found = chosen(found, **cast(ProtectOptions, {"ha": asked.approach, "guarantee": asked.guarantee}))
     return found
 
 

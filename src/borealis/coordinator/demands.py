@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from borealis.coordinator.http_errors import AbsentError
 from borealis.coordinator.layout import Mirroring, Shield, UnitPlace
@@ -34,10 +33,7 @@ def protections(spec: Spec, pieces: Sequence[Piece], demand: Deployment) -> dict
 
 def demanded(written: Protection | None, demand: Deployment) -> Protection | None:
     """What the file says of a unit, with what is demanded of all units over it."""
-    if demand.ha is None and written is None:
-        return None
-    names = ("interval", "ping", "misses", "without_backup")
-    return chosen(written, demand.ha, demand.guarantee, **{name: getattr(demand, name) for name in names})
+    return None if demand.ha is None and written is None else chosen(written, **demand.protection)
 
 
 def shield(protection: Protection) -> Shield:
@@ -74,20 +70,10 @@ def refuse_lonely(units: Sequence[UnitPlace], protected: Mapping[str, Protection
 
 def _refuse_idle(demand: Deployment) -> None:
     """Say so where something was demanded of a protection that is not there."""
-    idle = _given(
-        guarantee=demand.guarantee,
-        interval=demand.interval,
-        ping=demand.ping,
-        misses=demand.misses,
-        without_backup=demand.without_backup,
-    )
+    idle = [name for name in demand.protection if name != "ha"]
     if idle or demand.backup:
-        what = next(iter(idle), "backup")
+        what = idle[0] if idle else "backup"
         raise DiagramError(
             f"a {what.replace('_', ' ')} is asked for, but nothing is protected",
             hint="say how: --ha passive (or active, upstream-backup, amnesia), or protection: in the diagram",
         )
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from borealis.diagram.protection import Approach, Guarantee
 from borealis.diagram.spec import LATE
 from borealis.ha.effects import active_reader
 
 State = Literal["deploying", "running", "undeploying"]
-Approach = Literal["amnesia", "passive", "active", "upstream-backup"]
-Guarantee = Literal["gap", "no-loss", "precise"]
 Mirroring = Literal["amnesia", "mirror"]
 
 

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from borealis.diagram.protection import Approach
 from borealis.ha.primary import Want
 from borealis.trains.commit_point import CommitPoint, Place
 from borealis.trains.merge_order import Passed
 from borealis.trains.merging import Script
 
 Answer = Literal["take", "known", "whole", "deposed"]
-Approach = Literal["amnesia", "passive", "active", "upstream-backup"]
 
 
 @dataclass(frozen=True)

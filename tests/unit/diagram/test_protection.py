@@ -163,11 +163,11 @@ def test_the_command_line_has_the_last_word() -> None:
     found = Protection(ha="passive", guarantee="no-loss", interval="1 s", misses=7)
     assert chosen(found) == found
     assert chosen(None) is None
-    assert chosen(None, "active") == Protection(ha="active")
+    assert chosen(None, ha="active") == Protection(ha="active")
     assert chosen(found, guarantee="precise") == Protection(ha="passive", interval="1 s", misses=7)
-    assert chosen(found, "passive") == found
-    assert chosen(found, "active") == Protection(ha="active", misses=7)
-    assert chosen(found, "none") is None
+    assert chosen(found, ha="passive") == found
+    assert chosen(found, ha="active") == Protection(ha="active", misses=7)
+    assert chosen(found, ha="none") is None
     assert chosen(found, ping="20 ms", misses=None) == found.model_copy(update={"ping": "20 milliseconds"})
     with pytest.raises(DiagramError, match="'ha' is missing"):
         chosen(None, guarantee="precise")
