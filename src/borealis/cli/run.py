@@ -25,9 +25,9 @@ from borealis.connectors.kafka.brokers import is_topic, shown
 from borealis.connectors.kafka.to_topic import sink_at
 from borealis.connectors.sinks import DISCARD, DiscardSink, file_sink, is_directory
 from borealis.connectors.sources import as_source
-from borealis.diagram.cut import output_names
+from borealis.diagram.cut import check_outputs
 from borealis.diagram.spec import Spec
-from borealis.errors import BorealisError, BorealisWarning, OutputError, did_you_mean
+from borealis.errors import BorealisError, BorealisWarning, OutputError
 
 STDOUT = "-"
 ROWS_SHOWN = 10  # of an output that goes nowhere
@@ -112,11 +112,7 @@ def given_inputs(spec: Spec, pairs: Sequence[str]) -> dict[str, str]:
 def given_outputs(spec: Spec, pairs: Sequence[str], json_too: bool) -> dict[str, str | None]:
     """Where each output goes, in the diagram's order; None for one that is only counted."""
     given = _pairs("--output", pairs)
-    known = output_names(spec)
-    for name in given:
-        if name not in known:
-            hint = did_you_mean(name, known) or f"it has: {', '.join(known)}"
-            raise OutputError(f"diagram '{spec.name}' has no output '{name}'", hint=hint)
+    known = check_outputs(spec, given)
     if json_too and STDOUT in given.values():
         raise OutputError("--json and an output on stdout exclude each other", hint="send that output to a file")
     _distinct(given)

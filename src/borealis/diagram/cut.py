@@ -12,7 +12,7 @@ from typing import ClassVar
 from borealis.diagram.boxes import Box
 from borealis.diagram.frozen import Frozen
 from borealis.diagram.spec import ERRORS, LATE, Spec, origin
-from borealis.errors import DiagramError, did_you_mean
+from borealis.errors import DiagramError, OutputError, did_you_mean
 
 
 class Piece(Frozen):
@@ -80,10 +80,15 @@ def part_of(spec: Spec, piece: Piece) -> Spec:
     )
 
 
-def output_names(spec: Spec) -> list[str]:
-    """All that a local run can put out: the outputs, late tuples, and those set aside."""
+def check_outputs(spec: Spec, given: Iterable[str]) -> list[str]:
+    """All that a local run can put out: outputs, late tuples, those set aside; an OutputError for what is none."""
     aside = [piece.errors for piece in cut(spec, local=True) if piece.errors is not None]
-    return [*(o.name for o in spec.outputs), *(i.name + LATE for i in spec.inputs), *aside]
+    known = [*(o.name for o in spec.outputs), *(i.name + LATE for i in spec.inputs), *aside]
+    for name in given:
+        if name not in known:
+            hint = did_you_mean(name, known) or f"it has: {', '.join(known)}"
+            raise OutputError(f"diagram '{spec.name}' has no output '{name}'", hint=hint)
+    return known
 
 
 def even_cuts(spec: Spec, pieces: int) -> list[str]:

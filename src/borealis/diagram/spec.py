@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections import deque
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from math import gcd
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -83,7 +83,7 @@ class Input(Frozen):
     @property
     def expressions(self) -> list[str]:
         """All Spark SQL in it."""
-        return [self.time]
+        return [] if self.time_expression is None else [self.time]
 
     @property
     def slack_us(self) -> int:
@@ -181,34 +181,23 @@ class Spec(Frozen):
     def topological(self) -> list[Box]:
         """The boxes, each after those it reads from; otherwise in the order in which they were added."""
         boxes = {box.name: box for box in self.boxes}
-        before = {name: {origin(s) for s in box.sources} & boxes.keys() for name, box in boxes.items()}
-        waiting = {name: len(before[name]) for name in boxes}
-        readers: dict[str, list[str]] = {name: [] for name in boxes}
+        order = TopologicalSorter[str](dict.fromkeys(boxes, ()))
         for box in self.boxes:
-            for name in before[box.name]:
-                readers[name].append(box.name)
-        ready = deque(name for name, n in waiting.items() if n == 0)
-        order = []
-        while ready:
-            name = ready.popleft()
-            order.append(boxes[name])
-            for reader in readers[name]:
-                waiting[reader] -= 1
-                if waiting[reader] == 0:
-                    ready.append(reader)
-        if len(order) < len(boxes):
-            way = self._cycle({name for name, n in waiting.items() if n > 0})
+            order.add(box.name, *({origin(source) for source in box.sources} & boxes.keys()))
+        try:
+            return [boxes[name] for name in order.static_order()]
+        except CycleError as e:
             hint = "a box cannot read what comes from itself: cut one of these arrows"
-            raise DiagramError(f"a cycle: {' -> '.join(way)}", hint=hint)
-        return order
+            raise DiagramError(f"a cycle: {' -> '.join(e.args[1])}", hint=hint) from None
 
-    def _cycle(self, stuck: set[str]) -> list[str]:
-        """One way along the arrows from a box back to itself, among boxes each of which waits for another."""
-        boxes = {box.name: box for box in self.boxes}
-        way = [next(box.name for box in self.boxes if box.name in stuck)]
-        while way[-1] not in way[:-1]:
-            way.append(next(name for name in map(origin, boxes[way[-1]].sources) if name in stuck))
-        return way[way.index(way[-1]) :][::-1]
+    def downstream(self, arrows: Iterable[str]) -> list[Box]:
+        """The boxes that tuples on these arrows can reach, upstream first."""
+        reached, found = set(arrows), []
+        for box in self.topological():
+            if reached.intersection(box.sources):
+                reached.update(box.arrows)
+                found.append(box)
+        return found
 
     @cached_property
     def _columns(self) -> dict[str, list[str]]:
@@ -233,12 +222,7 @@ class Spec(Frozen):
         return {i.name: i.every_us or self._pace(i.name) for i in self.inputs}
 
     def _pace(self, name: str) -> int:
-        reached = {name, name + LATE}
-        downstream = []
-        for box in self.topological():
-            if reached & set(box.sources):
-                reached |= set(box.arrows)
-                downstream.append(box)
+        downstream = self.downstream((name, name + LATE))
         grid = gcd(*(box.grid_us for box in downstream))
         reach = min((box.reach_us for box in downstream if box.reach_us), default=0)
         if grid and 0 < reach < grid:

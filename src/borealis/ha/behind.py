@@ -37,10 +37,5 @@ def warnings(spec: Spec, pieces: Sequence[Piece], protected: Mapping[str, Protec
 
 def remembering(spec: Spec, piece: Piece) -> list[str]:
     """The boxes of units behind a unit that have state, or change something outside."""
-    reached, found = set(piece.gives), []
-    for box in spec.topological():
-        if box.name not in piece.boxes and reached.intersection(box.sources):
-            reached |= {box.name, *box.arrows}
-            if box.stateful or box.outside:
-                found.append(box.name)
-    return found
+    behind = [box for box in spec.downstream(piece.gives) if box.name not in piece.boxes]
+    return [box.name for box in behind if box.stateful or box.outside]

@@ -19,7 +19,7 @@ from borealis.diagram import sql
 from borealis.diagram.boxes import Box
 from borealis.diagram.boxes.base import CLASSES
 from borealis.diagram.cut import Piece
-from borealis.diagram.spec import Spec, origin
+from borealis.diagram.spec import Spec
 from borealis.ha.retention import retention_of
 
 REPEATABLE, CONVERGENT, DETERMINISTIC, ARBITRARY = CLASSES
@@ -68,20 +68,14 @@ def most_general(classes: Iterable[str]) -> str:
 
 def _origins(spec: Spec, piece: Piece) -> dict[str, list[str]]:
     """For each box the arrows into the unit that lead to it."""
-    found: dict[str, set[str]] = {arrow: {arrow} for arrow in piece.reads}
-    for box in spec.topological():
-        if box.name in piece.boxes:
-            origins = {one for source in box.sources for one in found[source]}
-            found |= dict.fromkeys((box.name, *box.arrows), origins)
-    return {name: [a for a in piece.reads if a in found[name]] for name in piece.boxes}
+    reached = {arrow: {box.name for box in spec.downstream((arrow,))} for arrow in piece.reads}
+    return {name: [arrow for arrow in piece.reads if name in reached[arrow]] for name in piece.boxes}
 
 
 def _unsafe_effects(spec: Spec, piece: Piece, random_boxes: Collection[str]) -> tuple[str, ...]:
     """Boxes with effects outside of a unit that reads several streams; of another, those behind a box of chance."""
     unsure = set(piece.boxes if len(piece.reads) > 1 else random_boxes)
-    for box in spec.topological():
-        if box.name in piece.boxes and unsure.intersection(map(origin, box.sources)):
-            unsure.add(box.name)
+    unsure |= {box.name for box in spec.downstream(arrow for name in unsure for arrow in spec.box(name).arrows)}
     return tuple(name for name in piece.boxes if name in unsure and spec.box(name).outside)
 
 

@@ -61,7 +61,8 @@ def retention_horizon(spec: Spec, piece: Piece, bounds: Mapping[str, int]) -> di
 def _reaches(spec: Spec, piece: Piece, outlets: tuple[str, ...]) -> dict[str, Reach]:
     """The longest way from each arrow that comes in to any of the outlets; 0 also where there is none."""
     mine = set(piece.boxes)
-    boundless = _boundless(spec)
+    # late tuples come without boundaries, so what is made of them has none before the input ends
+    boundless = {box.name for box in spec.downstream(i.name + LATE for i in spec.inputs)}
     behind: dict[str, Reach] = dict.fromkeys(outlets, 0)  # of the arrows that lead to an outlet
     for box in reversed([box for box in spec.topological() if box.name in mine]):
         ahead = [behind[arrow] for arrow in box.arrows if arrow in behind]
@@ -72,15 +73,6 @@ def _reaches(spec: Spec, piece: Piece, outlets: tuple[str, ...]) -> dict[str, Re
         for source in box.sources:
             behind[source] = _longer(behind.get(source, 0), further)
     return {arrow: behind.get(arrow, 0) for arrow in piece.reads}
-
-
-def _boundless(spec: Spec) -> set[str]:
-    """The arrows and boxes where no boundary comes before the end: late tuples, and what is made of them."""
-    found = {i.name + LATE for i in spec.inputs}
-    for box in spec.topological():
-        if found & set(box.sources):
-            found |= {box.name, *box.arrows}
-    return found
 
 
 def _sum(a: Reach, b: Reach) -> Reach:

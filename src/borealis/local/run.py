@@ -19,10 +19,10 @@ from borealis.connectors.sinks import TableSink, as_sink
 from borealis.connectors.source import LiveSource, Source
 from borealis.connectors.sources import SortedSource, as_source
 from borealis.diagram import passes
-from borealis.diagram.cut import cut, output_names, part_of
+from borealis.diagram.cut import check_outputs, cut, part_of
 from borealis.diagram.model import Diagram
 from borealis.diagram.spec import Spec
-from borealis.errors import BorealisError, BorealisWarning, OutputError, did_you_mean
+from borealis.errors import BorealisError, BorealisWarning, OutputError
 from borealis.kernels.time_of import TimeOf
 from borealis.local import display
 from borealis.spark.frames import as_frame_source, is_frame
@@ -221,11 +221,7 @@ def _close(runs: list[UnitRun], queries: list[Query], complete: bool) -> None:
 
 
 def _sinks(spec: Spec, outputs: Mapping[str, Any], state: Path | None) -> dict[str, Sink]:
-    known = output_names(spec)
-    for name in outputs:
-        if name not in known:
-            hint = did_you_mean(name, known) or f"it has: {', '.join(known)}"
-            raise OutputError(f"diagram '{spec.name}' has no output '{name}'", hint=hint)
+    check_outputs(spec, outputs)
     if state is not None:
         make_directory(state)
     sinks: dict[str, Sink] = {}
