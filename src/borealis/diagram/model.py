@@ -44,7 +44,6 @@ class Diagram:
 
     @property
     def name(self) -> str:
-        """The diagram's name."""
         return self.spec.name
 
     def __repr__(self) -> str:
@@ -138,7 +137,6 @@ class Diagram:
         return diagram
 
     def save(self, path: str | Path) -> None:
-        """Write the YAML form to a file."""
         try:
             Path(path).write_text(self.to_yaml(), encoding="utf-8", newline="\n")
         except OSError as e:
@@ -148,7 +146,6 @@ class Diagram:
 
     @classmethod
     def load(cls, path: str | Path) -> Diagram:
-        """The diagram in a YAML file."""
         try:
             text = Path(path).read_bytes().decode("utf-8-sig")
         except OSError as e:
@@ -190,7 +187,6 @@ class Stream:
 
     @property
     def columns(self) -> list[str]:
-        """The names of its columns."""
         return self.diagram.spec.columns(self.source)
 
     def filter(self, predicate: str, *, name: str | None = None) -> Stream:

@@ -58,7 +58,6 @@ def require_columns(names: Sequence[str], known: Sequence[str]) -> None:
 
 
 def no_column(name: str, known: Sequence[str]) -> DiagramError:
-    """The error for a column that is not there."""
     near = [k for k in known if k.lower() == name.lower()]
     hint = f"did you mean '{near[0]}'?" if near else did_you_mean(name, known)
     return DiagramError(f"no column '{name}' (has: {', '.join(known)})", hint=hint)

@@ -106,7 +106,6 @@ class Protection(Frozen):
 
     @property
     def ping_us(self) -> int:
-        """The distance of pings."""
         return parse(self.ping)
 
     @property

@@ -102,7 +102,6 @@ class Input(Frozen):
 
     @property
     def names(self) -> list[str]:
-        """The names of the columns."""
         return [name for name, _ in sql.columns_of_ddl(self.columns)]
 
     def plain(self) -> dict[str, Any]:
@@ -148,11 +147,9 @@ class Spec(Frozen):
         return self
 
     def box(self, name: str) -> Box:
-        """The box of that name."""
         return _named("box", name, self.boxes)
 
     def input(self, name: str) -> Input:
-        """The input of that name."""
         return _named("input", name, self.inputs)
 
     def check_inputs(self, given: Iterable[str], how: str) -> None:

@@ -24,7 +24,10 @@ AGGREGATES |= {"mean": "avg", "std": "stddev", "stddev_samp": "stddev", "varianc
 AGGREGATES |= {"any_value": "first", "first_value": "first", "last_value": "last", "array_agg": "collect_list"}
 AGGREGATES |= {"every": "bool_and", "any": "bool_or", "some": "bool_or"}
 AGGREGATES |= {"count_if": "count", "approx_count_distinct": "count_distinct"}
-_PAIRS = frozenset(("max_by", "min_by", "corr", "covar_pop", "covar_samp"))  # of two arguments
+# How many arguments those take that do not take just one, at least and at most, and this in words.
+_TAKES = dict.fromkeys(("max_by", "min_by", "corr", "covar_pop", "covar_samp"), (2, 2, "two arguments"))
+_TAKES |= dict.fromkeys(("mode", "approx_count_distinct"), (1, 2, "one argument"))
+_TAKES |= {"percentile": (2, 2, "a column and a percentage"), "count": (1, 1, "* or one argument")}
 _SAME_WITHOUT = frozenset(("min", "max", "collect_set", "bool_and", "bool_or"))  # DISTINCT changes nothing
 
 
@@ -361,7 +364,9 @@ def _read_call(name: str, inner: Sequence[Token], text: str) -> Call:
     arguments = [render(part).strip() for part in split_commas(inner)] if solid else []
     if "*" in arguments and (name, function, arguments) != ("count", "count", ["*"]):
         raise DiagramError(f"'*' in '{name}' {where} means nothing", hint="only count takes *: count(*)")
-    least, most, wanted = _takes(name, function)
+    least, most, wanted = _TAKES.get(name, (1, 1, "one argument"))
+    if function == "count_distinct" and name == "count":
+        least, most, wanted = 1, 100, "columns after DISTINCT"
     if not least <= len(arguments) <= most or not all(arguments):
         hint = f"write {name}({'column, other' if least == 2 else 'column'})"
         hint = f"write {name}(column, 0.5)" if name == "percentile" else hint
@@ -376,19 +381,6 @@ def _read_call(name: str, inner: Sequence[Token], text: str) -> Call:
     if name in ("mode", "approx_count_distinct"):  # what else they take chooses among answers; here there is one
         arguments = arguments[:1]
     return Call(function, () if arguments == ["*"] else tuple(arguments))
-
-
-def _takes(name: str, function: str) -> tuple[int, int, str]:
-    """How many arguments an aggregate takes, at least and at most, and this in words."""
-    if function == "count_distinct" and name == "count":
-        return 1, 100, "columns after DISTINCT"
-    if name in ("mode", "approx_count_distinct"):
-        return 1, 2, "one argument"
-    if name == "percentile":
-        return 2, 2, "a column and a percentage"
-    if function in _PAIRS:
-        return 2, 2, "two arguments"
-    return 1, 1, "* or one argument" if name == "count" else "one argument"
 
 
 def percentages(text: str) -> list[float]:

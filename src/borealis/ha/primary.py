@@ -77,7 +77,6 @@ class Primary:
         return NONE
 
     def desert(self) -> Effects:
-        """There is no backup any more."""
         self.joined = self.known = False
         self._under_way = None
         self._steps.clear()
@@ -85,7 +84,6 @@ class Primary:
         return Effects(self.last.positions(), open=True)
 
     def committed(self, step: CommitPoint) -> Effects:
-        """A train was committed."""
         self.last = step
         if not self.joined:
             self._acked = step.train
@@ -216,7 +214,6 @@ class Upstream(Primary):
         self._start = self._floor = self.first
 
     def committed(self, step: CommitPoint) -> Effects:
-        """A train was committed."""
         self.last = step
         self._steps.append(step)
         if step.silent:

@@ -4,16 +4,10 @@ Times are event times. Once an outlet of a unit has the boundary b, it emits onl
 an aggregate only windows that end after b: the time of a result is the last instant of its window. So, going against
 the arrows from the outlet:
 
-- an aggregate needs tuples with time > b - size: those of windows that end after b. The slide does not matter,
-  nor does a timeout: it depends on the tuples of its own window only. Where windows are counted in tuples it needs
-  everything, since the count goes on for ever.
-- a join needs tuples with time > b - within, of either side: the other one of the pair is new, so not before b, and the
-  two are less than `within` apart. Before, after: both sides alike.
-- a resample emits a tuple of its first stream one window late, so those count with time > b - window; and for these,
-  tuples of the second stream that are less than a window older: time > b - 2 windows, and a little less. `previous`
-  does not wait: with it the second stream counts with time > b - window.
-- a bsort may hold a tuple for ever: it needs everything.
-- filter, map, drop and union keep nothing, and do not change times.
+- a box needs the tuples with time > b - `holds_us`, as it says: an aggregate those of windows that end after b
+  (neither slide nor timeout matter, both depend on the tuples of one window only), a join those of either side that a
+  new tuple can meet, a resample those that wait and what counts for them. Without a bound, such as where windows are
+  counted in tuples, it needs everything; without state nothing, and times stay as they are.
 - boxes in a row add up. A box built anew may emit wrong results for old windows, made of what is no longer there. They
   do not matter: whoever reads them further down could use them only for what ended at or before b.
 

@@ -51,7 +51,6 @@ class Result:
         return self.tables[output]
 
     def rows(self, output: str) -> list[dict[str, Any]]:
-        """An output as a list of dicts."""
         table = self[output]
         try:
             rows: list[dict[str, Any]] = table.to_pylist()

@@ -65,7 +65,6 @@ class Aggregate(Box):
 
     @property
     def over(self) -> Window | CountWindow:
-        """Its windows."""
         timeout = None if self.timeout is None else parse(self.timeout)
         if self.count is not None:
             return CountWindow(self.count, self.every or self.count, timeout)

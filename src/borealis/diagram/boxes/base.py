@@ -111,7 +111,6 @@ class Box(Frozen):
         raise NotImplementedError
 
     def plain(self) -> dict[str, Any]:
-        """Its parameters as the YAML form has them."""
         body: dict[str, Any] = {"from": self.sources[0] if len(self.sources) == 1 else list(self.sources)}
         for field in type(self).model_fields:
             value = getattr(self, field)
@@ -121,7 +120,6 @@ class Box(Frozen):
 
     @classmethod
     def from_plain(cls, name: str, body: Mapping[str, Any]) -> Box:
-        """A box from its parameters in the YAML form."""
         fields = dict(body)
         if "sources" in fields:
             raise DiagramError(f"box '{name}': unknown key 'sources'", hint="did you mean 'from'?")

@@ -6,7 +6,6 @@ from borealis.diagram.spec import Spec
 
 
 def check(spec: Spec) -> Spec:
-    """Refuse arrows that come from nowhere."""
     known = set(spec.arrows())
     for box in spec.boxes:
         box.check_arity()

@@ -6,7 +6,6 @@ from borealis.diagram.spec import LATE, Spec
 
 
 def check(spec: Spec) -> Spec:
-    """Refuse boxes that their input columns do not fit."""
     columns = {arrow: i.names for i in spec.inputs for arrow in (i.name, i.name + LATE)}
     for box in spec.topological():
         inputs = [columns[source] for source in box.sources]

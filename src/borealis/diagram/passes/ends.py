@@ -7,7 +7,6 @@ from borealis.errors import DiagramError
 
 
 def check(spec: Spec) -> Spec:
-    """Refuse a diagram that is not finished."""
     if not spec.inputs:
         raise DiagramError(f"diagram '{spec.name}' has no input", hint="add one with d.input(name, columns)")
     if not spec.outputs:

@@ -9,7 +9,6 @@ from borealis.errors import DiagramError
 
 
 def check(spec: Spec) -> Spec:
-    """Refuse expressions that could do more than compute."""
     parts: list[Input | Box] = [*spec.inputs, *spec.boxes]
     for one in parts:
         for expression in one.expressions:

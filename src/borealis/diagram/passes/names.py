@@ -8,7 +8,6 @@ from borealis.errors import DiagramError
 
 
 def check(spec: Spec) -> Spec:
-    """Refuse names that cannot be used or are used twice."""
     starts = [*(("input", i.name) for i in spec.inputs), *(("box", box.name) for box in spec.boxes)]
     ends = [("output", output.name) for output in spec.outputs]
     for noun, name in (*starts, *ends):

@@ -6,7 +6,6 @@ from borealis.diagram.spec import Spec
 
 
 def check(spec: Spec) -> Spec:
-    """Refuse windows that are empty or do not move."""
     for box in spec.boxes:
         box.check_spans()
     return spec
