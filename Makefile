@@ -19,7 +19,7 @@ help:
 
 setup: $(READY)
 
-LONG := $(patsubst %,tests/laws/test_%.py,takeover nodes reach_back diagrams end_to_end functions) \
+LONG := $(patsubst %,tests/laws/test_%.py,takeover nodes retention diagrams end_to_end functions) \
         $(patsubst %,tests/unit/cli/test_%.py,send_and_tail send_watch)
 EXAMPLES := brief  # how many each law takes: a profile of tests/conftest.py
 # several nodes, or executors, keep two cores busy: one test at a time

@@ -17,7 +17,7 @@ from borealis.diagram.model import Diagram
 from borealis.diagram.protection import APPROACHES, GUARANTEES, protection_of
 from borealis.errors import DiagramError
 from borealis.ha.classes import classify
-from borealis.ha.offers import refuse
+from borealis.ha.guarantees import check_guarantee
 
 # One blow may hit several: the backup of the second unit is on the node of the first, and whoever comes back must have
 # died before. In the order of a round: what leaves least behind comes last.
@@ -109,7 +109,7 @@ def possible(deployed: Deployed) -> bool:
     spec = Diagram.from_yaml(deployed.yaml).spec
     try:
         for piece in cut(spec, (), deployed.places):
-            refuse(protection_of(spec, piece.boxes), classify(spec, piece))
+            check_guarantee(protection_of(spec, piece.boxes), classify(spec, piece))
     except DiagramError:
         return False
     return True

@@ -41,8 +41,7 @@ STEPS_ASKED = 40  # of all crash points, without BOREALIS_CHAOS=full
 
 @pytest.fixture(scope="module")
 def compiled(workload: ModuleType, spark: SparkSession) -> Compiled:
-    [unit] = workload.diagram().validate().units()
-    made = compile_unit(unit.spec, spark, 1)
+    made = compile_unit(workload.diagram().validate(), spark, 1)
     assert len(made.program.levels) == 1  # so that it runs without Spark
     return made
 
@@ -62,7 +61,7 @@ def drive(
 
     monkeypatch.setattr(node_unit, "scratch", scratch)
     monkeypatch.setattr(commits, "BASE_BYTES_LEAST", 30_000)  # a base every few trains
-    [unit] = workload.diagram().validate().units()
+    spec = workload.diagram().validate()
     schema = to_arrow_schema(level_schema(compiled, 0), timezone="UTC")
 
     def run(to: Path) -> UnitRun:
@@ -70,7 +69,7 @@ def drive(
         state.mkdir(parents=True, exist_ok=True)
         sinks = {n: as_sink(p, state / f"{n}.journal") for n, p in workload.outputs(to).items()}
         sources = {n: as_source(p) for n, p in workload.inputs(home).items()}
-        one = UnitRun(unit, compiled, sources, sinks, UnitOptions(Admission(rows_most=ROWS_MOST), state / "u1"))
+        one = UnitRun("u1", spec, compiled, sources, sinks, UnitOptions(Admission(rows_most=ROWS_MOST), state / "u1"))
         complete = False
         try:
             if not one.done.is_set():

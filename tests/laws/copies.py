@@ -66,7 +66,7 @@ def items_of(part: Section) -> list[tuple[int, Item]]:
 
 
 def needed(outputs: Mapping[str, int], inputs: Sequence[str]) -> dict[str, int | None]:
-    """As `ha.span.needed_after` has it for such a unit."""
+    """As `ha.retention.retention_horizon` has it for such a unit."""
     return dict.fromkeys(inputs, outputs[SUMS] - WINDOW)
 
 

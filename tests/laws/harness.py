@@ -29,7 +29,7 @@ from borealis.compile.analyze import analyze
 from borealis.compile.batch import batch
 from borealis.compile.unit import Compiled, compile_unit
 from borealis.connectors.sinks import TableSink
-from borealis.diagram.spec import LATE, Spec, Unit
+from borealis.diagram.spec import LATE, Spec
 from borealis.entry.admission import Cursor, EntryPoint
 from borealis.spark import worker
 from borealis.spark.lane import ATTEMPT, BUCKET, LEASE, NUMBER, OVER, PARCELS, TRAIN, packed
@@ -243,7 +243,7 @@ def run_story(
 ) -> dict[str, pa.Table]:
     """Every output, and every `<input>.late`, with header columns. `watch` looks at the unit after each train."""
     sinks = {name: TableSink() for name in unit.outlets}
-    run = UnitRun(Unit(name="u", spec=story.spec), unit, _no_sources(story), sinks, UnitOptions(headers=True))
+    run = UnitRun("u", story.spec, unit, _no_sources(story), sinks, UnitOptions(headers=True))
     run.manager = Cuts(story, places, run.scratch / "trains")  # type: ignore[assignment]
     return _drive(run, sinks, luck or Luck(), spark, watch)
 
@@ -254,7 +254,7 @@ def run_sources(
     """The same with the real input manager."""
     sinks = {name: TableSink() for name in unit.outlets}
     options = UnitOptions(admission=admission, headers=True)
-    run = UnitRun(Unit(name="u", spec=spec), unit, dict(sources), sinks, options)
+    run = UnitRun("u", spec, unit, dict(sources), sinks, options)
     return _drive(run, sinks, luck or Luck(), None, None)
 
 

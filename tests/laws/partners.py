@@ -188,10 +188,10 @@ class Standby:
             for name, position in want.step.positions().items():
                 self.world.upstream[name].ack(self.unit.reader, 1, position)  # keep_from
             self.unit.resume(want.step)
-            self.unit.following = self.backup.several
+            self.unit.following = self.backup.multi_input
             self.followed = want.step.train
             self.unit.start()
-        if self.backup.several:
+        if self.backup.multi_input:
             self.unit.scripts.extend(self.backup.follow(want, self.followed))
             self.followed = max(self.followed, want.step.train)
 

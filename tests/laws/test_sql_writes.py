@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from borealis.compile.unit import Compiled
 from borealis.connectors.sinks import as_sink
 from borealis.diagram.model import Diagram
-from borealis.diagram.spec import Unit
+from borealis.diagram.spec import Spec
 from borealis.spark.plan import level_schema
 from borealis.spark.worker import read_train
 from borealis.trains.intake import Admission
@@ -101,12 +101,12 @@ class AsTheyCome(Pieces):
             yield batch
 
 
-def live(home: Path, unit: Unit, made: Compiled, sources: dict[str, Pieces], rng: Random) -> bool:
+def live(home: Path, spec: Spec, made: Compiled, sources: dict[str, Pieces], rng: Random) -> bool:
     """One life of a run; whether it came to the end, or died between the database's commit and its own."""
     schema = to_arrow_schema(level_schema(made, 0), timezone="UTC")
     sinks = {name: as_sink(home / f"{name}.arrow", home / f"{name}.journal") for name in ("kept", "bad")}
     options = UnitOptions(Admission(rows_most=rng.choice([1, 3, 10])), home / "u", headers=True)
-    run = UnitRun(unit, made, sources, sinks, options)
+    run = UnitRun("u1", spec, made, sources, sinks, options)
     complete = False
     try:
         run.start()
@@ -134,8 +134,8 @@ def outputs(home: Path) -> dict[str, pa.Table]:
 def test_runs_that_die_between_the_two_commits(
     spark: SparkSession, database: Embedded | Server, tmp_path: Path
 ) -> None:
-    [unit] = diagram(database).validate().units()
-    made = compiled(unit.spec.to_yaml(), spark, 1)
+    spec = diagram(database).validate()
+    made = compiled(spec.to_yaml(), spark, 1)
 
     @examples(6)
     @given(SEEDS, st.integers(1, 40))
@@ -144,7 +144,7 @@ def test_runs_that_die_between_the_two_commits(
         empty(database)
         home = Path(tempfile.mkdtemp(dir=tmp_path))
         table = rows(rng, count)
-        while not live(home, unit, made, {"a": Pieces([table])}, rng):
+        while not live(home, spec, made, {"a": Pieces([table])}, rng):
             continue
         found = outputs(home)
         check(database, table, found["kept"], found["bad"])
@@ -156,8 +156,8 @@ def test_live_inputs_that_come_in_another_order_after_a_death(
     spark: SparkSession, database: Embedded | Server, tmp_path: Path
 ) -> None:
     """The train that had begun is kept with its rows: it is run again as it was."""
-    [unit] = diagram(database, "ab").validate().units()
-    made = compiled(unit.spec.to_yaml(), spark, 1)
+    spec = diagram(database, "ab").validate()
+    made = compiled(spec.to_yaml(), spark, 1)
 
     @examples(4)
     @given(SEEDS, st.integers(1, 20))
@@ -166,7 +166,7 @@ def test_live_inputs_that_come_in_another_order_after_a_death(
         empty(database)
         home = Path(tempfile.mkdtemp(dir=tmp_path))
         tables = {name: rows(rng, count, name) for name in "ab"}
-        while not live(home, unit, made, {n: AsTheyCome(t, rng) for n, t in tables.items()}, rng):
+        while not live(home, spec, made, {n: AsTheyCome(t, rng) for n, t in tables.items()}, rng):
             continue
         found = outputs(home)
         wanted = sorted(r["s"] for t in tables.values() for r in t.to_pylist() if r["n"] != 3)

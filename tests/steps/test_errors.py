@@ -13,6 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from borealis import BorealisWarning, Diagram, run, window
+from borealis.cli.explain import explained
+from borealis.diagram import passes
+from borealis.diagram.boxes.filter import Filter
+from borealis.diagram.spec import Spec
 from borealis.errors import TrainError
 
 pytestmark = pytest.mark.spark
@@ -69,6 +73,27 @@ def test_tuples_that_fail_go_aside_with_the_reason_and_the_rest_goes_on(spark: S
         ("map_3", "s / (n - 4)", "division by zero in `s / (n - 4)`"),
     }
     assert result.to_json()["errors"] == {"u1": len(seen)}
+
+
+def test_what_passes_make_of_a_diagram_runs_and_errors_name_the_boxes_of_the_user(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drawn_thin(spec: Spec) -> Spec:
+        if any(box.name == "map_1_half" for box in spec.boxes):
+            return spec
+        half = Filter(name="map_1_half", sources=("a",), predicate="src = 'a'")
+        boxes = (half, spec.boxes[0].model_copy(update={"sources": ("map_1_half",)}), *spec.boxes[1:])
+        return spec.model_copy(update={"boxes": boxes})
+
+    diagram, seen = poisoned("aside"), list[dict[str, Any]]()
+    monkeypatch.setattr(passes, "PASSES", (*passes.PASSES, drawn_thin))
+    with pytest.warns(BorealisWarning, match=r"'u1\.errors'"):
+        result = run(diagram, {"a": ROWS}, {"u1.errors": seen}, spark=spark)
+    assert result["out"].num_rows == sum(1 for r in ROWS if r["n"] and r["t"] != "bad" and r["src"] == "a")
+    assert {one["box"] for one in seen} <= {"map_1", "map_2", "map_3"}
+    told = explained(diagram.validate(), spark)
+    assert [box["name"] for box in told["units"][0]["boxes"]][:2] == ["map_1_half", "map_1"]
+    assert diagram.spec.boxes[0].name == "map_1"
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,14 @@ from borealis.cli.words import plural
 
 
 def check(diagram: Yaml, json: Json = False) -> None:
-    spec = load(diagram).spec
+    from borealis.diagram.cut import cut
+
+    spec = load(diagram).validate()
     spark = start_spark()
     from borealis.spark.plan import check_plan
 
     check_plan(spec, spark)
-    boxes, units = len(spec.boxes), len(spec.units())
+    boxes, units = len(spec.boxes), len(cut(spec, local=True))
     if json:
         print(dumps({"ok": True, "diagram": spec.name, "boxes": boxes, "units": units}, ensure_ascii=False))
     else:

@@ -21,8 +21,8 @@ from borealis.cli.watching import console
 
 if TYPE_CHECKING:
     from borealis.diagram.boxes.base import Box
-    from borealis.diagram.spec import Spec, Unit
-    from borealis.ha.classes import Classified
+    from borealis.diagram.cut import Piece
+    from borealis.diagram.spec import Spec
 
 Names = list[str] | None
 
@@ -47,7 +47,7 @@ class ProtectionOptions:
 def explain(diagram: Yaml, asked: ProtectionOptions, json: Json = False) -> None:
     from borealis.cli.explain_ha import drawn_protection, protected
 
-    spec = load(diagram).spec
+    spec = load(diagram).validate()
     guarded = protected(spec, asked) if asked or spec.protection else {}
     facts = guarded if asked else explained(spec, start_spark()) | guarded  # protection alone takes no Spark
     if json:
@@ -59,32 +59,25 @@ def explain(diagram: Yaml, asked: ProtectionOptions, json: Json = False) -> None
 
 def explained(spec: Spec, spark: Any) -> dict[str, Any]:
     """All there is to say about a diagram."""
-    from borealis.ha.classes import most_general
+    from borealis.diagram.cut import cut, part_of
+    from borealis.ha.classes import classify, most_general
 
+    pieces = cut(spec, local=True)
     return {
         "diagram": spec.name,
-        "class": most_general(classified(unit).kind for unit in spec.units()),
-        "units": [_unit(unit, spark) for unit in spec.units()],
+        "class": most_general(classify(spec, piece).kind for piece in pieces),
+        "units": [_unit(part_of(spec, piece), piece, spark) for piece in pieces],
     }
 
 
-def classified(unit: Unit) -> Classified:
-    """The class of a unit that is not cut, and of each box in it."""
-    from borealis.diagram.cut import piece_of
-    from borealis.ha.classes import classify
-
-    return classify(unit.spec, piece_of(unit.spec, unit.name, [box.name for box in unit.spec.boxes]))
-
-
-def _unit(unit: Unit, spark: Any) -> dict[str, Any]:
+def _unit(spec: Spec, piece: Piece, spark: Any) -> dict[str, Any]:
     from borealis.compile.unit import compile_unit
     from borealis.diagram.durations import show
+    from borealis.ha.classes import classify
 
-    spec, classes = unit.spec, classified(unit)
-    compiled = compile_unit(spec, spark)
-    paces = spec.paces()
+    classes, compiled, paces = classify(spec, piece), compile_unit(spec, spark), spec.paces()
     return {
-        "unit": unit.name,
+        "unit": piece.name,
         "class": classes.kind,
         "runs": "in a lane" if compiled.one_level else "in micro-batches",
         "hinders": compiled.hinders or "",

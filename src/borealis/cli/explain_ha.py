@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -12,12 +12,12 @@ from borealis.cli.explain import ProtectionOptions
 from borealis.cli.options import pairs
 from borealis.diagram.cut import Piece, cut, even_cuts
 from borealis.diagram.durations import show
-from borealis.diagram.protection import GUARANTEES, Protection, chosen, protection_of
+from borealis.diagram.protection import GUARANTEES, Protection, ProtectOptions, chosen, protection_of
 from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError
 from borealis.ha.behind import warnings
 from borealis.ha.classes import Classified, classify
-from borealis.ha.offers import TABLE, given, recovery_type, refuse
+from borealis.ha.guarantees import TABLE, check_guarantee, recovery_of, recovery_type
 
 NO_TIME = show(0)
 
@@ -37,7 +37,7 @@ def protected(spec: Spec, asked: ProtectionOptions) -> dict[str, Any]:
 def _chosen(spec: Spec, piece: Piece, asked: ProtectionOptions) -> Protection | None:
     found = protection_of(spec, piece.boxes)
     if found is not None or asked.ha is not None:
-        found = chosen(found, asked.ha, asked.guarantee)
+        found = chosen(found, **cast(ProtectOptions, {"ha": asked.ha, "guarantee": asked.guarantee}))
     return found
 
 
@@ -52,7 +52,7 @@ def _unit(spec: Spec, piece: Piece, found: Protection | None) -> dict[str, Any]:
             {"name": name, "does": spec.box(name).describe(), "class": kind, "why": why}
             for name, (kind, why) in classified.why.items()
         ],
-        "reach_back": {arrow: None if us is None else show(us) for arrow, us in classified.reach.items()},
+        "reach_back": {arrow: None if us is None else show(us) for arrow, us in classified.retention.items()},
         "asked": _asked(found, classified),
         "table": {approach: _approach(approach, classified) for approach in TABLE},
     }
@@ -77,11 +77,11 @@ def _approach(approach: str, classified: Classified) -> dict[str, Any]:
 def _outcome(protection: Protection | None, classified: Classified) -> dict[str, Any]:
     """What is given, or why it is refused."""
     try:
-        refuse(protection, classified)
+        check_guarantee(protection, classified)
     except DiagramError as error:
         return {"recovery": None, "refused": error.message, "hint": error.hint}
-    offer = given(protection, classified)
-    return {"recovery": offer.recovery, "how": offer.how}
+    found = recovery_of(protection, classified)
+    return {"recovery": found.kind, "how": found.how}
 
 
 def drawn_protection(facts: dict[str, Any]) -> RenderableType:

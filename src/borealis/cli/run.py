@@ -50,7 +50,7 @@ def run(
     from borealis.connectors.kafka.brokers import shown
     from borealis.connectors.sources import as_source
 
-    spec = load(diagram).spec  # everything that can be wrong without Spark is found before Spark starts
+    spec = load(diagram).validate()  # everything that can be wrong without Spark is found before Spark starts
     inputs = pairs("--input", input, "packets=packets.parquet", "PATH")
     spec.check_inputs(inputs, "add --input {name}=FILE")
     sources = {name: as_source(place) for name, place in inputs.items()}

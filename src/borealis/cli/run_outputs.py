@@ -18,8 +18,9 @@ from borealis.connectors.files.text import JsonLines, render
 from borealis.connectors.kafka.brokers import is_topic
 from borealis.connectors.kafka.to_topic import sink_at
 from borealis.connectors.sinks import DISCARD, DiscardSink, file_sink, is_directory
+from borealis.diagram.cut import check_outputs
 from borealis.diagram.spec import Spec
-from borealis.errors import OutputError, did_you_mean
+from borealis.errors import OutputError
 
 STDOUT = "-"
 ROWS_SHOWN = 10  # of an output that goes nowhere
@@ -28,11 +29,7 @@ ROWS_SHOWN = 10  # of an output that goes nowhere
 def given_outputs(spec: Spec, texts: Sequence[str] | None, json_too: bool) -> dict[str, str | None]:
     """Where each output goes, in the diagram's order; None for one that is only counted."""
     given = pairs("--output", texts, "packets=packets.parquet", "PATH")
-    known = spec.output_names()
-    for name in given:
-        if name not in known:
-            hint = did_you_mean(name, known) or f"it has: {', '.join(known)}"
-            raise OutputError(f"diagram '{spec.name}' has no output '{name}'", hint=hint)
+    known = check_outputs(spec, given)
     if json_too and STDOUT in given.values():
         raise OutputError("--json and an output on stdout exclude each other", hint="send that output to a file")
     _distinct(given)

@@ -19,7 +19,7 @@ from borealis.compile.lowering import to_arrow
 from borealis.compile.types import nullable
 from borealis.connectors.sources import as_source
 from borealis.diagram import Diagram
-from borealis.diagram.passes import check
+from borealis.diagram.passes import checked
 from borealis.diagram.spec import Input, Spec
 from borealis.errors import InputError
 
@@ -32,7 +32,7 @@ def batch(diagram: Diagram | Spec, spark: SparkSession, inputs: Mapping[str, Any
     It is ordinary Spark SQL: the truth that the engine is held to, and the way to fill in the past.
     """
     spec = diagram if isinstance(diagram, Spec) else diagram.spec
-    check(spec)
+    checked(spec)  # and computed as it was drawn: what passes make of it is held to that
     frames: dict[str, DataFrame] = {}
     for one in spec.inputs:
         if one.name not in inputs:

@@ -12,10 +12,9 @@ from borealis.diagram.protection import Protection, chosen, protection_of
 from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError
 from borealis.ha.classes import classify
-from borealis.ha.offers import refuse
+from borealis.ha.guarantees import check_guarantee
 
 US_PER_MS = 1000
-DETAILS = ("guarantee", "interval", "ping", "misses", "without_backup")  # of a protection, beside its approach
 
 
 def protections(spec: Spec, pieces: Sequence[Piece], demand: Deployment) -> dict[str, Protection | None]:
@@ -24,13 +23,13 @@ def protections(spec: Spec, pieces: Sequence[Piece], demand: Deployment) -> dict
     for piece in pieces:
         protection = protection_of(spec, piece.boxes)
         if protection is not None or demand.ha is not None:
-            said = {name: getattr(demand, name) for name in DETAILS}
-            protection = chosen(protection, demand.ha, **said)
+            protection = chosen(protection, **demand.protection)
         if protection is not None:
-            refuse(protection, classify(spec, piece))
+            check_guarantee(protection, classify(spec, piece))
             protection = None if protection.ha == "none" else protection
         found[piece.name] = protection
-    idle = next((name for name in (*DETAILS, "backup") if getattr(demand, name)), None)
+    said = [name for name in demand.protection if name != "ha"] + ["backup"] * bool(demand.backup)
+    idle = next(iter(said), None)
     if idle is not None and not any(found.values()):
         raise DiagramError(
             f"a {idle.replace('_', ' ')} is asked for, but nothing is protected",
@@ -42,7 +41,7 @@ def protections(spec: Spec, pieces: Sequence[Piece], demand: Deployment) -> dict
 def shield(protection: Protection) -> Shield:
     """In the units of the wire."""
     return Shield(
-        protection.ha,
+        protection.ha,  # type: ignore[arg-type]
         protection.guarantee,  # type: ignore[arg-type]
         protection.interval_us / US_PER_MS,
         protection.ping_us / US_PER_MS,

@@ -63,12 +63,11 @@ def warnings(layout: Layout) -> list[str]:
     pieces = [Piece(name=u.unit, boxes=u.boxes, reads=u.reads, gives=u.gives) for u in layout.units]
     shields = {unit.unit: unit.protection for unit in layout.units if unit.protection is not None}
     protected = {n: Protection(ha=s.approach, guarantee=s.guarantee) for n, s in shields.items()}
-    return behind.warnings(Spec.from_yaml(layout.yaml), pieces, protected)
+    return behind.warnings(passes.checked(Spec.from_yaml(layout.yaml)), pieces, protected)
 
 
 def _checked(yaml: str) -> Spec:
-    spec = Spec.from_yaml(yaml)
-    passes.check(spec)
+    spec = passes.checked(Spec.from_yaml(yaml))
     if not is_name(spec.name):
         hint = f"{NAME_RULE}: the name is part of its streams' names"
         raise DiagramError(f"a diagram called {brief(spec.name)} cannot be deployed", hint=hint)

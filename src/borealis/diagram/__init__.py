@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from borealis.diagram.durations import CountWindow, Window, count_window, window
-from borealis.diagram.model import Diagram, Input, Output, Spec, Stream, Unit
+from borealis.diagram.model import Diagram, Input, Output, Spec, Stream
 
-__all__ = ["CountWindow", "Diagram", "Input", "Output", "Spec", "Stream", "Unit", "Window", "count_window", "window"]
+__all__ = ["CountWindow", "Diagram", "Input", "Output", "Spec", "Stream", "Window", "count_window", "window"]

@@ -1,4 +1,4 @@
-"""Cutting a diagram into pieces that run as units of their own, on one node or on many.
+"""Cutting a diagram into pieces that run as units of their own: in one process, on one node or on many.
 
 A piece is a connected set of boxes. An arrow between two pieces becomes a stream on the wire, named after the input or
 box it comes from. Pieces never wait for one another in a circle: an arrow always leads to a later stage.
@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from borealis.diagram.boxes import Box
 from borealis.diagram.frozen import Frozen
-from borealis.diagram.spec import Spec, origin
-from borealis.errors import DiagramError, did_you_mean
+from borealis.diagram.spec import ERRORS, LATE, Spec, origin
+from borealis.errors import DiagramError, OutputError, did_you_mean
 
 
 class Piece(Frozen):
@@ -28,11 +28,14 @@ class Piece(Frozen):
     errors: str | None = None  # the stream of tuples that a box of it cannot take; None: they stop it
 
 
-def cut(spec: Spec, cuts: Collection[str] = (), places: Mapping[str, str] | None = None) -> list[Piece]:
-    """The pieces of a checked diagram, upstream first.
+def cut(
+    spec: Spec, cuts: Collection[str] = (), places: Mapping[str, str] | None = None, *, local: bool = False
+) -> list[Piece]:
+    """The pieces of a checked diagram, upstream first, and among those by the first input that each reads.
 
     A box named in `cuts` begins a new piece. `places` says on which node an input, box or output shall be; what has no
-    place goes with its neighbours, and neighbours with different places are cut apart.
+    place goes with its neighbours, and neighbours with different places are cut apart. `local`: without entry points,
+    so that an input that no box reads is a piece, too; and if nothing else is said, a tuple no box can take is fatal.
     """
     boxes = {box.name: box for box in spec.topological()}
     for name in cuts:
@@ -46,24 +49,57 @@ def cut(spec: Spec, cuts: Collection[str] = (), places: Mapping[str, str] | None
             (stage[s] + (box.name in cuts or place[s] != place[box.name]) for s in _before(box, boxes)), default=0
         )
     home = _components(boxes, stage, place, cuts)
-    order = sorted(dict.fromkeys(home.values()), key=lambda h: (stage[h], list(boxes).index(h)))
+    groups: dict[str, list[str]] = {}
+    for name in boxes:
+        groups.setdefault(home[name], []).append(name)
+    inputs = [one.name for one in spec.inputs]
+    if local:
+        read = {origin(source) for box in spec.boxes for source in box.sources}
+        groups |= {name: [] for name in inputs if name not in read}
+
+    def rank(root: str) -> tuple[int, int]:
+        reads = {root, *(origin(source) for name in groups[root] for source in boxes[name].sources)}
+        return stage.get(root, 0), min((inputs.index(name) for name in reads if name in inputs), default=len(inputs))
+
     pieces = []
-    for number, root in enumerate(order, 1):
-        mine = [name for name in boxes if home[name] == root]
-        pieces.append(piece_of(spec, f"u{number}", mine, place[root]))
+    for number, root in enumerate(sorted(groups, key=rank), 1):
+        piece = piece_of(spec, f"u{number}", groups[root], place.get(root), aside=not local)
+        pieces.append(piece if groups[root] else piece.model_copy(update={"reads": (root,)}))
     return pieces
+
+
+def part_of(spec: Spec, piece: Piece) -> Spec:
+    """The diagram that a piece is by itself, where nothing is cut; what protects it is not part of what it computes."""
+    mine = {*piece.boxes, *map(origin, piece.reads)}
+    return Spec(
+        name=spec.name,
+        inputs=tuple(one for one in spec.inputs if one.name in mine),
+        boxes=tuple(box for box in spec.boxes if box.name in mine),
+        outputs=tuple(one for one in spec.outputs if origin(one.source) in mine),
+        errors=spec.errors,
+    )
+
+
+def check_outputs(spec: Spec, given: Iterable[str]) -> list[str]:
+    """All that a local run can put out: outputs, late tuples, those set aside; an OutputError for what is none."""
+    aside = [piece.errors for piece in cut(spec, local=True) if piece.errors is not None]
+    known = [*(o.name for o in spec.outputs), *(i.name + LATE for i in spec.inputs), *aside]
+    for name in given:
+        if name not in known:
+            hint = did_you_mean(name, known) or f"it has: {', '.join(known)}"
+            raise OutputError(f"diagram '{spec.name}' has no output '{name}'", hint=hint)
+    return known
 
 
 def even_cuts(spec: Spec, pieces: int) -> list[str]:
     """Where to cut so that each connected part of the diagram falls into about so many pieces of about equal length."""
     found: list[str] = []
-    for unit in spec.units():
-        boxes = [box.name for box in unit.spec.topological()]
-        share = {name: i * pieces // len(boxes) for i, name in enumerate(boxes)}
-        for box in unit.spec.boxes:
-            before = [share[s] for s in _before(box, share)]
-            if before and share[box.name] > max(before):
-                found.append(box.name)
+    for piece in cut(spec):
+        share = {name: i * pieces // len(piece.boxes) for i, name in enumerate(piece.boxes)}
+        for name in piece.boxes:
+            before = [share[s] for s in _before(spec.box(name), share)]
+            if before and share[name] > max(before):
+                found.append(name)
     return found
 
 
@@ -133,14 +169,17 @@ def _components(
     return {name: find(name) for name in boxes}
 
 
-def piece_of(spec: Spec, name: str, mine: Sequence[str], place: str | None = None) -> Piece:
-    """The piece that these boxes make."""
+def piece_of(spec: Spec, name: str, mine: Sequence[str], place: str | None = None, *, aside: bool = True) -> Piece:
+    """The piece that these boxes make. `aside`: what they cannot take has a stream, where the diagram does not say."""
     inside = set(mine)
     arrows = spec.arrows()
     reads = {s for box in mine for s in spec.box(box).sources if origin(s) not in inside}
     wanted = {s for box in spec.boxes if box.name not in inside for s in box.sources} | {o.source for o in spec.outputs}
     gives = [a for box in mine for a in spec.box(box).arrows if a in wanted]
-    errors = None if spec.errors == "fail" else spec.errors_of(name)
+    errors = name + ERRORS if spec.errors == "aside" or (spec.errors is None and aside) else None
+    if errors in arrows:
+        hint = "rename the box or its branch, or set errors to fail"
+        raise DiagramError(f"'{errors}' is the stream of what fails in unit '{name}', and of a box", hint=hint)
     return Piece(
         name=name,
         boxes=tuple(mine),

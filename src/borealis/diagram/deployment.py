@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, TypedDict
+from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from borealis.diagram.protection import ProtectOptions
 from borealis.errors import DiagramError
 from borealis.message import first_mistake
 
 MOST = 1024  # units, buckets
 
 
-class DeployOptions(TypedDict, total=False):
+class DeployOptions(ProtectOptions, total=False):
     """What may be said beside the diagram; see `Deployment`."""
 
     cut: Collection[str]
     place: Mapping[str, str]
     units: int | None
     buckets: int
-    ha: str | None
-    guarantee: str | None
-    interval: str | None
-    ping: str | None
-    misses: int | None
-    without_backup: str | None
     backup: Mapping[str, str]
     replace: bool
 
@@ -45,6 +40,7 @@ class Deployment(BaseModel):
     interval: str | None = Field(default=None, description="between checkpoints or trimming messages, as '500 ms'")
     ping: str | None = Field(default=None, description="between two pings of a primary, as '100 ms'")
     misses: int | None = Field(default=None, ge=1, description="pings in a row until it is held to be dead")
+    patience: str | None = Field(default=None, description="for one that accepts connections, as '5 seconds'")
     without_backup: str | None = Field(default=None, description="refuse or degrade, where no node is left")
     backup: dict[str, str] = Field(default={}, description="units to the nodes their backups shall be on")
     replace: bool = Field(default=False, description="end what runs under its name first, with its state and streams")
@@ -70,6 +66,12 @@ class Deployment(BaseModel):
         except ValidationError as error:
             where, what, given_there = first_mistake(error, "options")
             raise DiagramError(f"{where}={given_there!r}: {what}") from None
+
+    @property
+    def protection(self) -> ProtectOptions:
+        """What is said of the protection of all units."""
+        said = {name: getattr(self, name) for name in ProtectOptions.__annotations__}
+        return cast(ProtectOptions, {name: value for name, value in said.items() if value is not None})
 
     def to_json(self) -> dict[str, Any]:
         """What is not as it is by default."""

@@ -10,25 +10,18 @@ from pathlib import Path
 from typing import Any, Literal, Unpack
 
 from borealis.diagram import drawing, passes
-from borealis.diagram.boxes.aggregate import Aggregate
-from borealis.diagram.boxes.base import Box
-from borealis.diagram.boxes.bsort import BSort
-from borealis.diagram.boxes.drop import Drop
-from borealis.diagram.boxes.filter import Filter
-from borealis.diagram.boxes.join import Join
-from borealis.diagram.boxes.map import Map
-from borealis.diagram.boxes.resample import Resample
-from borealis.diagram.boxes.route import Route
-from borealis.diagram.boxes.sql_read import SqlRead
-from borealis.diagram.boxes.sql_write import BAD, SqlWrite
-from borealis.diagram.boxes.union import Union
+from borealis.diagram.boxes import BOXES, Box
+from borealis.diagram.boxes.sql_write import BAD
 from borealis.diagram.durations import CountWindow, Window, show, window
 from borealis.diagram.protection import ALL, Protection, ProtectOptions
-from borealis.diagram.spec import LATE, SIDE, Input, Output, Spec, Unit, origin
+from borealis.diagram.spec import LATE, SIDE, Input, Output, Spec, origin
 from borealis.diagram.statements import DATABASE, GIVE_UP
 from borealis.errors import DiagramError, did_you_mean
 
-__all__ = ["Branches", "Diagram", "Input", "Output", "Spec", "Stream", "Unit"]
+Time = str | timedelta  # a length of time
+Columns = str | Sequence[str]
+
+__all__ = ["Branches", "Diagram", "Input", "Output", "Spec", "Stream"]
 
 
 class Diagram:
@@ -51,7 +44,6 @@ class Diagram:
 
     @property
     def name(self) -> str:
-        """The diagram's name."""
         return self.spec.name
 
     def __repr__(self) -> str:
@@ -86,9 +78,9 @@ class Diagram:
         columns: str,
         *,
         time: str | None = None,
-        slack: str | timedelta = "0 seconds",
-        idle: str | timedelta | None = None,
-        every: str | timedelta | None = None,
+        slack: Time = "0 seconds",
+        idle: Time | None = None,
+        every: Time | None = None,
         late: Literal["keep", "fail"] = "keep",
         durable: bool = False,
         full: Literal["wait", "drop"] = "wait",
@@ -101,17 +93,9 @@ class Diagram:
         In a cluster, a `durable` input is logged on disk before its publisher is answered, and `full` says what happens
         when its queue is full: publishers wait, or the oldest tuples are dropped and counted.
         """
-        fields: dict[str, Any] = {
-            "columns": columns,
-            "time": time,
-            "slack": slack,
-            "idle": idle,
-            "every": every,
-            "late": late,
-            "durable": durable,
-            "full": full,
-        }
-        self._grow(inputs=(*self.spec.inputs, Input(name=name, **fields)))
+        times: dict[str, Any] = {"time": time, "slack": slack, "idle": idle, "every": every}
+        one = Input(name=name, columns=columns, **times, late=late, durable=durable, full=full)
+        self._grow(inputs=(*self.spec.inputs, one))
         return Stream(self, name)
 
     def stream(self, source: str) -> Stream:
@@ -136,9 +120,8 @@ class Diagram:
         self._grow(protection=(*before, Protection(name=box, **how)))
 
     def validate(self) -> Spec:
-        """The spec, if it is sound and complete; otherwise a DiagramError that says what is not."""
-        passes.check(self.spec)
-        return self.spec
+        """What will run, if the diagram is sound and complete; otherwise a DiagramError that says what is not."""
+        return passes.checked(self.spec)
 
     def to_yaml(self) -> str:
         """The YAML form; `from_yaml` gives an equal diagram back."""
@@ -148,13 +131,12 @@ class Diagram:
     def from_yaml(cls, text: str) -> Diagram:
         """The diagram in a YAML text. It must be sound, but need not be complete: `validate` asks for that."""
         spec = Spec.from_yaml(text)
-        passes.check(spec, passes.SOUND)
+        passes.checked(spec, passes.SOUND)
         diagram = cls(spec.name)
         diagram.spec = spec
         return diagram
 
     def save(self, path: str | Path) -> None:
-        """Write the YAML form to a file."""
         try:
             Path(path).write_text(self.to_yaml(), encoding="utf-8", newline="\n")
         except OSError as e:
@@ -164,7 +146,6 @@ class Diagram:
 
     @classmethod
     def load(cls, path: str | Path) -> Diagram:
-        """The diagram in a YAML file."""
         try:
             text = Path(path).read_bytes().decode("utf-8-sig")
         except OSError as e:
@@ -179,7 +160,7 @@ class Diagram:
     def _grow(self, **parts: Any) -> None:
         s = self.spec
         spec = Spec(**({field: getattr(s, field) for field in Spec.model_fields} | parts))
-        passes.check(spec, passes.SOUND)
+        passes.checked(spec, passes.SOUND)
         self.spec = spec
 
     def _free_name(self, kind: str) -> str:
@@ -206,12 +187,11 @@ class Stream:
 
     @property
     def columns(self) -> list[str]:
-        """The names of its columns."""
         return self.diagram.spec.columns(self.source)
 
     def filter(self, predicate: str, *, name: str | None = None) -> Stream:
         """The tuples for which the predicate is true."""
-        return self._then(Filter, name, predicate=predicate)
+        return self._then("filter", name, predicate=predicate)
 
     def route(
         self,
@@ -230,17 +210,17 @@ class Stream:
         ('route_1.urgent', ['ts', 'sev'])
         """
         box = self._then(
-            Route, self._named(name), branches=dict(branches or {}) | predicates, otherwise=otherwise
+            "route", self._named(name), branches=dict(branches or {}) | predicates, otherwise=otherwise
         ).source
         drawn = self.diagram.spec.box(box)
-        return Branches({side.removeprefix(SIDE): Stream(self.diagram, box + side) for side in drawn.sides})
+        return Branches({port.removeprefix(SIDE): Stream(self.diagram, box + port) for port in drawn.ports})
 
     def drop(
         self,
         rate: float | None = None,
         *,
         seed: int = 0,
-        key: str | Sequence[str] = (),
+        key: Columns = (),
         where: str | None = None,
         utility: str | None = None,
         below: float | None = None,
@@ -255,16 +235,15 @@ class Stream:
         >>> thinned.drop(utility="sev / 10", below=0.4).columns
         ['ts', 'src', 'sev']
         """
-        keys = (key,) if isinstance(key, str) else tuple(key)
         worth = {"where": where, "utility": utility, "below": below}
-        return self._then(Drop, name, rate=rate, seed=seed, key=keys, **worth)
+        return self._then("drop", name, rate=rate, seed=seed, key=key, **worth)
 
     def map(self, exprs: Mapping[str, str] | None = None, /, *, name: str | None = None, **columns: str) -> Stream:
         """New columns, each an expression; columns it does not name are gone. See `with_columns` to keep them.
 
         `name` is the box's; a column called `name` has to come in the dict.
         """
-        return self._then(Map, self._named(name), exprs=dict(exprs or {}) | columns)
+        return self._then("map", self._named(name), exprs=dict(exprs or {}) | columns)
 
     def with_columns(
         self, exprs: Mapping[str, str] | None = None, /, *, name: str | None = None, **columns: str
@@ -275,7 +254,7 @@ class Stream:
         >>> ticks.with_columns(symbol="upper(symbol)", cents="price * 100").columns
         ['ts', 'symbol', 'price', 'cents']
         """
-        return self._then(Map, self._named(name), exprs=_same(self.columns) | dict(exprs or {}) | columns)
+        return self._then("map", self._named(name), exprs=_same(self.columns) | dict(exprs or {}) | columns)
 
     def select(self, *columns: str, name: str | None = None, **more: str) -> Stream:
         """These columns, in this order, and more, each an expression.
@@ -284,7 +263,7 @@ class Stream:
         >>> ticks.select("price", "ts", cents="price * 100").columns
         ['price', 'ts', 'cents']
         """
-        return self._then(Map, self._named(name), exprs=_same(map(self._column, columns)) | more)
+        return self._then("map", self._named(name), exprs=_same(map(self._column, columns)) | more)
 
     def drop_columns(self, *columns: str, name: str | None = None) -> Stream:
         """All columns but these.
@@ -294,18 +273,16 @@ class Stream:
         ['ts', 'symbol']
         """
         gone = set(map(self._column, columns))
-        return self._then(Map, name, exprs=_same(c for c in self.columns if c not in gone))
+        return self._then("map", name, exprs=_same(c for c in self.columns if c not in gone))
 
     def union(self, *others: Stream, name: str | None = None) -> Stream:
         """This stream and others of the same columns, as they arrive."""
-        for other in others:
-            self._same_diagram(other)
-        return self._then(Union, name, sources=(self.source, *(other.source for other in others)))
+        return self._then("union", name, *others)
 
     def aggregate(
         self,
-        by: str | Sequence[str] = (),
-        over: Window | CountWindow | str | timedelta | None = None,
+        by: Columns = (),
+        over: Window | CountWindow | Time | None = None,
         exprs: Mapping[str, str] | None = None,
         *,
         name: str | None = None,
@@ -330,22 +307,13 @@ class Stream:
             windows |= {"count": over.size, "every": over.slide}
         else:
             windows |= {"size": show(over.size_us), "slide": show(over.slide_us)}
-        groups = (by,) if isinstance(by, str) else tuple(by)
-        return self._then(Aggregate, self._named(name), by=groups, **windows, exprs=dict(exprs or {}) | columns)
+        return self._then("aggregate", self._named(name), by=by, **windows, exprs=dict(exprs or {}) | columns)
 
-    def join(
-        self,
-        other: Stream,
-        *,
-        on: str,
-        within: str | timedelta | None = None,
-        name: str | None = None,
-    ) -> Stream:
+    def join(self, other: Stream, *, on: str, within: Time | None = None, name: str | None = None) -> Stream:
         """Pairs of a tuple from here (`left.`) and one from there (`right.`), less than `within` apart."""
-        self._same_diagram(other)
         if within is None:
             raise DiagramError("a join without a window", hint='say within="10 seconds"')
-        return self._then(Join, name, sources=(self.source, other.source), on=on, within=within)
+        return self._then("join", name, other, on=on, within=within)
 
     def resample(
         self,
@@ -353,8 +321,8 @@ class Stream:
         value: str | None = None,
         how: Literal["previous", "nearest", "linear"] | None = None,
         *,
-        window: str | timedelta | None = None,
-        by: str | Sequence[str] = (),
+        window: Time | None = None,
+        by: Columns = (),
         exprs: Mapping[str, str] | None = None,
         name: str | None = None,
         **columns: str,
@@ -372,23 +340,12 @@ class Stream:
         >>> orders.resample(ticks, window="1 minute", by="symbol", mean="avg(price)").columns
         ['ts', 'symbol', 'amount', 'mean']
         """
-        self._same_diagram(other)
         if window is None:
             raise DiagramError("a resample without a window", hint='say window="10 seconds"')
-        groups = (by,) if isinstance(by, str) else tuple(by)
-        aggregates = dict(exprs or {}) | columns
-        what: dict[str, Any] = {"value": value, "how": how, "exprs": aggregates or None}
-        sources = (self.source, other.source)
-        return self._then(Resample, self._named(name), sources=sources, window=window, by=groups, **what)
+        what: dict[str, Any] = {"value": value, "how": how, "exprs": (dict(exprs or {}) | columns) or None}
+        return self._then("resample", self._named(name), other, window=window, by=by, **what)
 
-    def bsort(
-        self,
-        value: str,
-        *,
-        buffer: int,
-        by: str | Sequence[str] = (),
-        name: str | None = None,
-    ) -> Stream:
+    def bsort(self, value: str, *, buffer: int, by: Columns = (), name: str | None = None) -> Stream:
         """The same tuples, sorted as far as a buffer of `buffer` tuples can: what comes much too late stays too late.
 
         A tuple's time is raised to that of the one that pushed it out of the buffer; its columns stay as they are.
@@ -397,8 +354,7 @@ class Stream:
         >>> ticks.bsort("price", buffer=100, by="symbol").columns
         ['ts', 'symbol', 'price']
         """
-        groups = (by,) if isinstance(by, str) else tuple(by)
-        return self._then(BSort, name, value=value, buffer=buffer, by=groups)
+        return self._then("bsort", name, value=value, buffer=buffer, by=by)
 
     def sql_read(
         self,
@@ -421,15 +377,10 @@ class Stream:
         (['ts', 'customer', 'name'], ['ts', 'customer', 'reason'])
         """
         fields = {"database": database, "missing": missing, "stable": stable, "give_up": give_up}
-        return self._then(SqlRead, name, statement=statement, gives=gives, **fields)
+        return self._then("sql_read", name, statement=statement, gives=gives, **fields)
 
     def sql_write(
-        self,
-        statement: str,
-        *,
-        database: str = DATABASE,
-        give_up: str = GIVE_UP,
-        name: str | None = None,
+        self, statement: str, *, database: str = DATABASE, give_up: str = GIVE_UP, name: str | None = None
     ) -> Stream:
         """The same tuples, for each of which a database is changed, exactly once; `.bad` are those it refused.
 
@@ -438,8 +389,7 @@ class Stream:
         >>> kept.columns, kept.bad.columns
         (['ts', 'customer'], ['ts', 'customer', 'reason'])
         """
-        fields = {"statement": statement, "database": database, "give_up": give_up}
-        return self._then(SqlWrite, name, **fields)
+        return self._then("sql_write", name, statement=statement, database=database, give_up=give_up)
 
     @property
     def bad(self) -> Stream:
@@ -466,9 +416,13 @@ class Stream:
         output = Output(name=name, source=self.source, full=full)
         self.diagram._grow(outputs=(*self.diagram.spec.outputs, output))
 
-    def _then(self, kind: type[Box], name: str | None, **fields: Any) -> Stream:
-        name = self.diagram._free_name(kind.kind) if name is None else name
-        return self.diagram.add(kind(**({"name": name, "sources": (self.source,)} | fields)))
+    def _then(self, kind: str, name: str | None, *others: Stream, **fields: Any) -> Stream:
+        for other in others:
+            if other.diagram is not self.diagram:
+                hint = "draw both in one Diagram"
+                raise DiagramError(f"'{other.source}' belongs to another diagram, '{other.diagram.name}'", hint=hint)
+        name = self.diagram._free_name(kind) if name is None else name
+        return self.diagram.add(BOXES[kind](name=name, sources=(self.source, *(o.source for o in others)), **fields))
 
     def _named(self, name: str | None) -> str | None:
         """The name of a box among whose keywords are columns; refuses what was meant as a column."""
@@ -482,11 +436,6 @@ class Stream:
             listing = ", ".join(self.columns)
             raise DiagramError(f"no column '{name}' (has: {listing})", hint=did_you_mean(name, self.columns))
         return name
-
-    def _same_diagram(self, other: Stream) -> None:
-        if other.diagram is not self.diagram:
-            hint = "draw both in one Diagram"
-            raise DiagramError(f"'{other.source}' belongs to another diagram, '{other.diagram.name}'", hint=hint)
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,15 @@ def require_distinct(names: Iterable[str]) -> None:
         seen[name.lower()] = name
 
 
+def require_columns(names: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse columns that are not among the known ones, and one that is named twice."""
+    for name in names:
+        if name not in known:
+            raise no_column(name, known)
+    require_distinct(names)
+
+
 def no_column(name: str, known: Sequence[str]) -> DiagramError:
-    """The error for a column that is not there."""
     near = [k for k in known if k.lower() == name.lower()]
     hint = f"did you mean '{near[0]}'?" if near else did_you_mean(name, known)
     return DiagramError(f"no column '{name}' (has: {', '.join(known)})", hint=hint)

@@ -7,13 +7,13 @@
 
 The words are those of `borealis deploy` and of `Client.deploy`.
 
-Whether an approach can keep what is asked of it depends on the boxes: `ha/offers.py` knows.
+Whether an approach can keep what is asked of it depends on the boxes: `ha/guarantees.py` knows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Required, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, Unpack, get_args
 
 from pydantic import Field, model_validator
 
@@ -25,9 +25,10 @@ from borealis.errors import DiagramError, brief, did_you_mean
 if TYPE_CHECKING:
     from borealis.diagram.spec import Spec
 
-Approach = Literal["none", "amnesia", "passive", "active", "upstream-backup"]
+Approach = Literal["amnesia", "passive", "active", "upstream-backup"]
+Choice = Literal["none", Approach]
 Guarantee = Literal["gap", "no-loss", "precise"]
-APPROACHES: tuple[str, ...] = get_args(Approach)
+APPROACHES: tuple[str, ...] = get_args(Choice)
 GUARANTEES: tuple[str, ...] = get_args(Guarantee)
 
 ALL = "all"  # the name under which those units are protected of which no box is named
@@ -35,15 +36,15 @@ INTERVALS = {"passive": "500 ms", "active": "100 ms", "upstream-backup": "100 ms
 
 
 class ProtectOptions(TypedDict, total=False):
-    """What may be said of a protection; see `Protection`."""
+    """What may be said of a protection, in a diagram and when it is deployed; see `Protection`. None: not said."""
 
-    ha: Required[str]
-    guarantee: str
-    interval: str
-    ping: str
-    misses: int
-    patience: str
-    without_backup: str
+    ha: Choice | None
+    guarantee: Guarantee | None
+    interval: str | None
+    ping: str | None
+    misses: int | None
+    patience: str | None
+    without_backup: Literal["refuse", "degrade"] | None
 
 
 class Protection(Frozen):
@@ -52,7 +53,7 @@ class Protection(Frozen):
     noun: ClassVar[str] = "protection"
 
     name: str = ALL
-    ha: Approach = Field(description=f"approaches are {', '.join(APPROACHES)}")
+    ha: Choice = Field(description=f"approaches are {', '.join(APPROACHES)}")
     guarantee: Guarantee | None = Field(default=None, description=f"guarantees are {', '.join(GUARANTEES)}")
     interval: Duration | None = None  # between two checkpoints (passive), or two messages about what can be let go
     ping: Duration = "100 milliseconds"
@@ -105,7 +106,6 @@ class Protection(Frozen):
 
     @property
     def ping_us(self) -> int:
-        """The distance of pings."""
         return parse(self.ping)
 
     @property
@@ -142,19 +142,16 @@ def protection_of(spec: Spec, boxes: Collection[str]) -> Protection | None:
     return _if_any(named[0] if named else next((p for p in spec.protection if p.name == ALL), None))
 
 
-def chosen(
-    found: Protection | None, ha: str | None = None, guarantee: str | None = None, **options: Any
-) -> Protection | None:
+def chosen(found: Protection | None, **options: Unpack[ProtectOptions]) -> Protection | None:
     """What the diagram says, with what the user says at deployment over it.
 
-    With another approach, only what does not depend on the approach is kept. Options that are None are not said.
+    With another approach, only what does not depend on the approach is kept.
     """
-    said = {"ha": ha, "guarantee": guarantee} | options
-    said = {k: v for k, v in said.items() if v is not None}
+    said = {k: v for k, v in options.items() if v is not None}
     if found is None:
         return _if_any(Protection(**said)) if said else None
     kept = {k: getattr(found, k) for k in type(found).model_fields}
-    if ha not in (None, found.ha):
+    if said.get("ha", found.ha) != found.ha:
         kept |= dict.fromkeys(("guarantee", "interval"))
     return _if_any(Protection(**(kept | said)))
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections import deque
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from math import gcd
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -83,7 +83,7 @@ class Input(Frozen):
     @property
     def expressions(self) -> list[str]:
         """All Spark SQL in it."""
-        return [self.time]
+        return [] if self.time_expression is None else [self.time]
 
     @property
     def slack_us(self) -> int:
@@ -102,7 +102,6 @@ class Input(Frozen):
 
     @property
     def names(self) -> list[str]:
-        """The names of the columns."""
         return [name for name, _ in sql.columns_of_ddl(self.columns)]
 
     def plain(self) -> dict[str, Any]:
@@ -129,17 +128,8 @@ class Output(Frozen):
         return self.source if self.full == "wait" else {"from": self.source, "full": self.full}
 
 
-class Unit(Frozen):
-    """A connected piece of a diagram, which runs as one streaming query."""
-
-    noun: ClassVar[str] = "unit"
-
-    name: str
-    spec: Spec
-
-
 class Spec(Frozen):
-    """A diagram. Making one checks each piece; `passes.check` checks that the pieces fit."""
+    """A diagram. Making one checks each piece; `passes.checked` checks that the pieces fit."""
 
     noun: ClassVar[str] = "diagram"
 
@@ -150,19 +140,6 @@ class Spec(Frozen):
     protection: tuple[Protection, ...] = ()  # by box, and `all` for the rest
     errors: Literal["aside", "fail"] | None = None  # None: aside where it is deployed, fail where it runs here
 
-    def output_names(self) -> list[str]:
-        """All that a local run can put out: the outputs, late tuples, and those set aside."""
-        aside = [self.errors_of(unit.name) for unit in self.units()] if self.errors == "aside" else []
-        return [o.name for o in self.outputs] + [i.name + LATE for i in self.inputs] + aside
-
-    def errors_of(self, unit: str) -> str:
-        """The stream of the tuples that a unit's boxes cannot take."""
-        name = unit + ERRORS
-        if name in self.arrows():
-            hint = "rename the box or its branch, or set errors to fail"
-            raise DiagramError(f"'{name}' is the stream of what fails in unit '{unit}', and of a box", hint=hint)
-        return name
-
     @model_validator(mode="after")
     def _check_protection(self) -> Spec:
         outputs = {o.name: origin(o.source) for o in self.outputs}
@@ -170,11 +147,9 @@ class Spec(Frozen):
         return self
 
     def box(self, name: str) -> Box:
-        """The box of that name."""
         return _named("box", name, self.boxes)
 
     def input(self, name: str) -> Input:
-        """The input of that name."""
         return _named("input", name, self.inputs)
 
     def check_inputs(self, given: Iterable[str], how: str) -> None:
@@ -189,7 +164,7 @@ class Spec(Frozen):
                 raise InputError(f"nothing is given for input '{name}'", hint=how.format(name=name))
 
     def arrows(self) -> list[str]:
-        """Everything an arrow can come from: inputs, their late tuples, boxes and their sides."""
+        """Everything an arrow can come from: inputs, their late tuples, boxes and their ports."""
         return [a for i in self.inputs for a in (i.name, i.name + LATE)] + [a for box in self.boxes for a in box.arrows]
 
     def no_arrow(self, source: str) -> DiagramError:
@@ -203,34 +178,23 @@ class Spec(Frozen):
     def topological(self) -> list[Box]:
         """The boxes, each after those it reads from; otherwise in the order in which they were added."""
         boxes = {box.name: box for box in self.boxes}
-        before = {name: {origin(s) for s in box.sources} & boxes.keys() for name, box in boxes.items()}
-        waiting = {name: len(before[name]) for name in boxes}
-        readers: dict[str, list[str]] = {name: [] for name in boxes}
+        order = TopologicalSorter[str](dict.fromkeys(boxes, ()))
         for box in self.boxes:
-            for name in before[box.name]:
-                readers[name].append(box.name)
-        ready = deque(name for name, n in waiting.items() if n == 0)
-        order = []
-        while ready:
-            name = ready.popleft()
-            order.append(boxes[name])
-            for reader in readers[name]:
-                waiting[reader] -= 1
-                if waiting[reader] == 0:
-                    ready.append(reader)
-        if len(order) < len(boxes):
-            way = self._cycle({name for name, n in waiting.items() if n > 0})
+            order.add(box.name, *({origin(source) for source in box.sources} & boxes.keys()))
+        try:
+            return [boxes[name] for name in order.static_order()]
+        except CycleError as e:
             hint = "a box cannot read what comes from itself: cut one of these arrows"
-            raise DiagramError(f"a cycle: {' -> '.join(way)}", hint=hint)
-        return order
+            raise DiagramError(f"a cycle: {' -> '.join(e.args[1])}", hint=hint) from None
 
-    def _cycle(self, stuck: set[str]) -> list[str]:
-        """One way along the arrows from a box back to itself, among boxes each of which waits for another."""
-        boxes = {box.name: box for box in self.boxes}
-        way = [next(box.name for box in self.boxes if box.name in stuck)]
-        while way[-1] not in way[:-1]:
-            way.append(next(name for name in map(origin, boxes[way[-1]].sources) if name in stuck))
-        return way[way.index(way[-1]) :][::-1]
+    def downstream(self, arrows: Iterable[str]) -> list[Box]:
+        """The boxes that tuples on these arrows can reach, upstream first."""
+        reached, found = set(arrows), []
+        for box in self.topological():
+            if reached.intersection(box.sources):
+                reached.update(box.arrows)
+                found.append(box)
+        return found
 
     @cached_property
     def _columns(self) -> dict[str, list[str]]:
@@ -241,7 +205,7 @@ class Spec(Frozen):
                 if source not in found:
                     e = self.no_arrow(source)
                     raise box.wrong(e.message, e.hint)
-            found |= box.side_columns([found[source] for source in box.sources])
+            found |= box.arrow_columns([found[source] for source in box.sources])
         return found
 
     def columns(self, source: str) -> list[str]:
@@ -250,45 +214,12 @@ class Spec(Frozen):
             raise self.no_arrow(source)
         return list(self._columns[source])
 
-    def units(self) -> list[Unit]:
-        """The connected pieces, in the order of their first inputs."""
-        home: dict[str, str] = {}
-
-        def find(node: str) -> str:
-            while home.setdefault(node, node) != node:
-                home[node] = home.setdefault(home[node], home[node])
-                node = home[node]
-            return node
-
-        for i in self.inputs:
-            find(i.name)
-        for box in self.boxes:
-            for source in box.sources:
-                home[find(box.name)] = find(origin(source))
-        pieces: dict[str, None] = dict.fromkeys(find(node) for node in [*(i.name for i in self.inputs), *home])
-        units = []
-        for number, piece in enumerate(pieces, 1):
-            spec = Spec(
-                name=self.name,
-                inputs=tuple(i for i in self.inputs if find(i.name) == piece),
-                boxes=tuple(box for box in self.boxes if find(box.name) == piece),
-                outputs=tuple(o for o in self.outputs if find(origin(o.source)) == piece),
-                errors=self.errors,
-            )
-            units.append(Unit(name=f"u{number}", spec=spec))
-        return units
-
     def paces(self) -> dict[str, int]:
         """For each input the distance of its boundaries in microseconds: as fine as its windows need, no finer."""
         return {i.name: i.every_us or self._pace(i.name) for i in self.inputs}
 
     def _pace(self, name: str) -> int:
-        reached = {name, name + LATE}
-        downstream = []
-        for box in self.topological():
-            if reached & set(box.sources):
-                reached |= set(box.arrows)
-                downstream.append(box)
+        downstream = self.downstream((name, name + LATE))
         grid = gcd(*(box.grid_us for box in downstream))
         reach = min((box.reach_us for box in downstream if box.reach_us), default=0)
         if grid and 0 < reach < grid:
@@ -424,6 +355,3 @@ def _read_box(name: str, body: Any) -> Box:
     if not isinstance(parameters, dict):
         raise DiagramError(f"box '{name}': {article(kind)} needs parameters", hint="write them as {from: ..., ...}")
     return BOXES[kind].from_plain(name, parameters)
-
-
-Unit.model_rebuild()

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from borealis.diagram.protection import Approach
 from borealis.ha.primary import Want
 from borealis.trains.commit_point import CommitPoint, Place
 from borealis.trains.merge_order import Passed
 from borealis.trains.merging import Script
 
 Answer = Literal["take", "known", "whole", "deposed"]
-Approach = Literal["amnesia", "passive", "active", "upstream-backup"]
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Backup:
     """What the backup of a unit knows of its primary."""
 
     approach: Approach
-    several: bool  # the unit reads more than one stream
-    arbitrary: bool  # so that the order in which they arrive, or chance, matters for what comes out
+    multi_input: bool  # the unit reads more than one stream
+    nondeterministic: bool  # so that the order in which they arrive, or chance, matters for what comes out
     precise: bool
     incarnation: int  # of the primary it stands by
     step: CommitPoint | None = None  # the last train it knows of
@@ -84,22 +84,22 @@ class Backup:
         self.incarnation += 1
         if self.step is None:
             return None
-        jump = self.arbitrary and not self.precise
+        jump = self.nondeterministic and not self.precise
         if self.approach == "amnesia":
             return Resume(None, self.step.outputs, jump=True)
         if self.approach == "passive":
             return Resume(self.step, self.step.outputs, jump=jump)
         if self.approach == "active":
-            return Resume(self.step, self.step.outputs, jump=jump, until=_places(self.step) if self.several else {})
+            return Resume(self.step, self.step.outputs, jump=jump, until=_places(self.step) if self.multi_input else {})
         assert self.start is not None
         assert self.done is not None
-        until = self.step if self.several and self.precise else self.done
+        until = self.step if self.multi_input and self.precise else self.done
         return Resume(self.start, self.done.outputs, self._scripts(self.start, self.done), jump, _places(until))
 
     def _scripts(self, start: CommitPoint, done: CommitPoint) -> tuple[Script, ...]:
         """Read again in silence what made the state, then what readers may lack."""
         known = sorted(self.orders.items())
-        if self.several and self.precise:
+        if self.multi_input and self.precise:
             silent = [Script(order, silent=True) for train, order in known if start.train < train <= done.train]
             return (*silent, *(Script(order) for train, order in known if train > done.train))
         to = tuple((name, c.position, c.boundary) for name, c in done.inputs.items())

@@ -14,7 +14,7 @@ from borealis.diagram.cut import Piece
 from borealis.diagram.protection import Protection
 from borealis.diagram.spec import Spec
 from borealis.ha.classes import classify
-from borealis.ha.offers import given
+from borealis.ha.guarantees import recovery_of
 
 DIVERGENT = "divergent"
 
@@ -24,7 +24,7 @@ def warnings(spec: Spec, pieces: Sequence[Piece], protected: Mapping[str, Protec
     found = []
     for piece in pieces:
         protection = protected.get(piece.name)
-        if protection is None or given(protection, classify(spec, piece)).recovery != DIVERGENT:
+        if protection is None or recovery_of(protection, classify(spec, piece)).kind != DIVERGENT:
             continue
         if boxes := remembering(spec, piece):
             names, counts = ", ".join(f"'{name}'" for name in boxes), "counts" if len(boxes) == 1 else "count"
@@ -37,10 +37,5 @@ def warnings(spec: Spec, pieces: Sequence[Piece], protected: Mapping[str, Protec
 
 def remembering(spec: Spec, piece: Piece) -> list[str]:
     """The boxes of units behind a unit that have state, or change something outside."""
-    reached, found = set(piece.gives), []
-    for box in spec.topological():
-        if box.name not in piece.boxes and reached.intersection(box.sources):
-            reached |= {box.name, *box.arrows}
-            if box.stateful or box.outside:
-                found.append(box.name)
-    return found
+    behind = [box for box in spec.downstream(piece.gives) if box.name not in piece.boxes]
+    return [box.name for box in behind if box.stateful or box.outside]

@@ -19,8 +19,8 @@ from borealis.diagram import sql
 from borealis.diagram.boxes import Box
 from borealis.diagram.boxes.base import CLASSES
 from borealis.diagram.cut import Piece
-from borealis.diagram.spec import Spec, origin
-from borealis.ha.span import reach_back
+from borealis.diagram.spec import Spec
+from borealis.ha.retention import retention_of
 
 REPEATABLE, CONVERGENT, DETERMINISTIC, ARBITRARY = CLASSES
 
@@ -41,12 +41,12 @@ class Classified:
     kind: str
     why: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     streams: int = 1  # that it reads
-    chance: tuple[str, ...] = ()  # boxes that compute something else the next time, from the same input
-    reach: Mapping[str, int | None] = field(default_factory=dict)  # of its state, by arrow: see `reach_back`
-    rash: tuple[str, ...] = ()  # boxes that change the world outside by what a backup may not come to again
+    random_boxes: tuple[str, ...] = ()  # boxes that compute something else the next time, from the same input
+    retention: Mapping[str, int | None] = field(default_factory=dict)  # of its state, by arrow: see `retention_of`
+    unsafe_effects: tuple[str, ...] = ()  # boxes that change the world outside by what a backup may not come to again
 
     @property
-    def arbitrary(self) -> bool:
+    def nondeterministic(self) -> bool:
         """Whether a backup may come to other tuples, or to the same under other ids."""
         return self.kind == ARBITRARY
 
@@ -56,8 +56,9 @@ def classify(spec: Spec, piece: Piece) -> Classified:
     origins = _origins(spec, piece)
     why = {name: _box_class(spec.box(name), origins[name]) for name in piece.boxes}
     kind = most_general(one for one, _ in why.values())
-    chance = tuple(name for name in piece.boxes if unrepeatable(spec.box(name)) or spec.box(name).chance)
-    return Classified(kind, why, len(piece.reads), chance, reach_back(spec, piece), _rash(spec, piece, chance))
+    random_boxes = tuple(name for name in piece.boxes if unrepeatable(spec.box(name)) or spec.box(name).nondeterminism)
+    effects = _unsafe_effects(spec, piece, random_boxes)
+    return Classified(kind, why, len(piece.reads), random_boxes, retention_of(spec, piece), effects)
 
 
 def most_general(classes: Iterable[str]) -> str:
@@ -67,20 +68,14 @@ def most_general(classes: Iterable[str]) -> str:
 
 def _origins(spec: Spec, piece: Piece) -> dict[str, list[str]]:
     """For each box the arrows into the unit that lead to it."""
-    found: dict[str, set[str]] = {arrow: {arrow} for arrow in piece.reads}
-    for box in spec.topological():
-        if box.name in piece.boxes:
-            origins = {one for source in box.sources for one in found[source]}
-            found |= dict.fromkeys((box.name, *box.arrows), origins)
-    return {name: [a for a in piece.reads if a in found[name]] for name in piece.boxes}
+    reached = {arrow: {box.name for box in spec.downstream((arrow,))} for arrow in piece.reads}
+    return {name: [arrow for arrow in piece.reads if name in reached[arrow]] for name in piece.boxes}
 
 
-def _rash(spec: Spec, piece: Piece, chance: Collection[str]) -> tuple[str, ...]:
+def _unsafe_effects(spec: Spec, piece: Piece, random_boxes: Collection[str]) -> tuple[str, ...]:
     """Boxes with effects outside of a unit that reads several streams; of another, those behind a box of chance."""
-    unsure = set(piece.boxes if len(piece.reads) > 1 else chance)
-    for box in spec.topological():
-        if box.name in piece.boxes and unsure.intersection(map(origin, box.sources)):
-            unsure.add(box.name)
+    unsure = set(piece.boxes if len(piece.reads) > 1 else random_boxes)
+    unsure |= {box.name for box in spec.downstream(arrow for name in unsure for arrow in spec.box(name).arrows)}
     return tuple(name for name in piece.boxes if name in unsure and spec.box(name).outside)
 
 
@@ -88,8 +83,8 @@ def _box_class(box: Box, origins: list[str]) -> tuple[str, str]:
     call = unrepeatable(box)
     if call:
         return ARBITRARY, f"{call}() gives something else the next time"
-    if box.chance:
-        return ARBITRARY, box.chance
+    if box.nondeterminism:
+        return ARBITRARY, box.nondeterminism
     if len(origins) > 1:
         several = f"{', '.join(origins[:-1])} and {origins[-1]}"
         if len(box.sources) > 1:

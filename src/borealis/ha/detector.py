@@ -34,13 +34,12 @@ class Detector:
         self._waited = 0.0
 
     def answered(self, now: float) -> Verdict:
-        """It is there."""
         if self.died is None:
             self.last_answer, self._misses, self._waited = now, 0, 0.0
         return self.verdict()
 
     def refused(self, now: float) -> Verdict:
-        """Nobody listens there."""
+        """The machine refuses the connection, or cannot be reached."""
         if self.died is None:
             self._misses += 1
             if self._misses >= self.pace.misses:
@@ -48,7 +47,7 @@ class Detector:
         return self.verdict()
 
     def silent(self, now: float, waited: float) -> Verdict:
-        """Somebody listens, and has not answered for so many seconds."""
+        """The node took the connection, and has not answered for so many seconds."""
         if self.died is None:
             self._misses = max(1, self._misses)
             self._waited += waited
@@ -57,7 +56,6 @@ class Detector:
         return self.verdict()
 
     def verdict(self) -> Verdict:
-        """As things stand."""
         if self.died is not None:
             return "dead"
         return "suspect" if self._misses else "alive"

@@ -43,8 +43,8 @@ class Primary:
     """What all approaches have in common. One message is under way at a time."""
 
     interval_s: float
-    several: bool  # it reads more than one stream, merged as they arrive
-    arbitrary: bool  # so that it, or chance, matters for what comes out
+    multi_input: bool  # it reads more than one stream, merged as they arrive
+    nondeterministic: bool  # so that it, or chance, matters for what comes out
     precise: bool
     first: CommitPoint  # where the unit stood when this began
     until: Mapping[str, Place] = field(default_factory=dict, kw_only=True)  # it does again what another did, up to here
@@ -67,7 +67,7 @@ class Primary:
     @property
     def holding(self) -> bool:
         """Whether output waits for the backup."""
-        return self.joined and self.precise and self.arbitrary and self.holds
+        return self.joined and self.precise and self.nondeterministic and self.holds
 
     # -- what happens
 
@@ -77,7 +77,6 @@ class Primary:
         return NONE
 
     def desert(self) -> Effects:
-        """There is no backup any more."""
         self.joined = self.known = False
         self._under_way = None
         self._steps.clear()
@@ -85,7 +84,6 @@ class Primary:
         return Effects(self.last.positions(), open=True)
 
     def committed(self, step: CommitPoint) -> Effects:
-        """A train was committed."""
         self.last = step
         if not self.joined:
             self._acked = step.train
@@ -153,7 +151,7 @@ class Primary:
             self._steps.popleft()
 
     def _orders(self, since: int) -> Orders:
-        return tuple((s.train, s.order) for s in self._steps if s.train > since) if self.several else ()
+        return tuple((s.train, s.order) for s in self._steps if s.train > since) if self.multi_input else ()
 
     def _released(self, step: CommitPoint) -> Mapping[str, Place] | None:
         return step.outputs if self.holding else None
@@ -216,7 +214,6 @@ class Upstream(Primary):
         self._start = self._floor = self.first
 
     def committed(self, step: CommitPoint) -> Effects:
-        """A train was committed."""
         self.last = step
         self._steps.append(step)
         if step.silent:

@@ -18,9 +18,11 @@ from borealis.connectors.sink import Sink
 from borealis.connectors.sinks import TableSink, as_sink
 from borealis.connectors.source import LiveSource, Source
 from borealis.connectors.sources import SortedSource, as_source
+from borealis.diagram import passes
+from borealis.diagram.cut import check_outputs, cut, part_of
 from borealis.diagram.model import Diagram
 from borealis.diagram.spec import Spec
-from borealis.errors import BorealisError, BorealisWarning, OutputError, did_you_mean
+from borealis.errors import BorealisError, BorealisWarning, OutputError
 from borealis.kernels.time_of import TimeOf
 from borealis.local import display
 from borealis.spark.frames import as_frame_source, is_frame
@@ -121,7 +123,7 @@ def run(
     not named are collected in memory: `run(...)["per_source"]`. Late tuples and records that could not be read are told
     by a BorealisWarning at the end.
     """
-    spec = diagram.validate() if isinstance(diagram, Diagram) else diagram
+    spec = passes.checked(diagram.spec if isinstance(diagram, Diagram) else diagram)
     sinks = _sinks(spec, outputs or {}, None if state is None else Path(state))
     spec.check_inputs(inputs, "give it: inputs={{'{name}': 'file.parquet'}}")
     found = {name: value if is_frame(value) else as_source(value) for name, value in inputs.items()}
@@ -133,14 +135,14 @@ def run(
     queries: list[Query] = []
     complete = False
     try:
-        for unit in spec.units():
-            errors = spec.errors_of(unit.name) if spec.errors == "aside" else None
-            compiled = compile_unit(unit.spec, spark, buckets, headers=headers, errors=errors)
-            home = None if state is None else Path(state) / unit.name
+        for piece in cut(spec, local=True):
+            part = part_of(spec, piece)
+            compiled = compile_unit(part, spark, buckets, headers=headers, errors=piece.errors)
+            home = None if state is None else Path(state) / piece.name
             options = UnitOptions(admission or Admission(), home, headers)
-            mine = {i.name: _source(i.name, compiled.times[i.name], found[i.name], state) for i in unit.spec.inputs}
+            mine = {i.name: _source(i.name, compiled.times[i.name], found[i.name], state) for i in part.inputs}
             theirs = {name: sink for name, sink in sinks.items() if name in compiled.outlets}
-            one = UnitRun(unit, compiled, mine, theirs, options, clock)
+            one = UnitRun(piece.name, part, compiled, mine, theirs, options, clock)
             one.progress.ends = (*mine.values(), *theirs.values(), one.troubles)
             runs.append(one)
             queries.append(Query(spark, compiled, one, one.commit, one.scratch))
@@ -217,11 +219,7 @@ def _close(runs: list[UnitRun], queries: list[Query], complete: bool) -> None:
 
 
 def _sinks(spec: Spec, outputs: Mapping[str, Any], state: Path | None) -> dict[str, Sink]:
-    known = spec.output_names()
-    for name in outputs:
-        if name not in known:
-            hint = did_you_mean(name, known) or f"it has: {', '.join(known)}"
-            raise OutputError(f"diagram '{spec.name}' has no output '{name}'", hint=hint)
+    check_outputs(spec, outputs)
     if state is not None:
         make_directory(state)
     sinks: dict[str, Sink] = {}

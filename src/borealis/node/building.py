@@ -10,7 +10,7 @@ from borealis.compile.lowering import to_arrow
 from borealis.compile.types import nullable
 from borealis.compile.unit import Compiled, compile_piece
 from borealis.diagram.cut import Piece, piece_of
-from borealis.diagram.spec import Spec, Unit
+from borealis.diagram.spec import Spec
 from borealis.entry.point import Entry, Place
 from borealis.errors import ClusterError
 from borealis.node.feeds import Acks, Peers, Routes, StreamFeed
@@ -110,7 +110,8 @@ class Builder:
             for arrow in piece.reads
         }
         run = UnitRun(
-            Unit(name=order.unit, spec=spec),
+            order.unit,
+            spec,
             compiled,
             feeds,
             {},

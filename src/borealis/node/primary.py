@@ -16,7 +16,7 @@ from borealis.ha.classes import classify
 from borealis.ha.detector import Detector, Pace
 from borealis.ha.effects import Effects, active_reader
 from borealis.ha.primary import Active, Amnesia, Passive, Primary, Upstream, Want
-from borealis.ha.span import needed_after
+from borealis.ha.retention import retention_horizon
 from borealis.node.parcel import Parcel
 from borealis.state.delta import merge_deltas, pack, unpack
 from borealis.state.log import Key
@@ -61,8 +61,8 @@ class Host(Protocol):
 
 def policy_of(guard: Guard, first: CommitPoint, spec: Spec, piece: Piece) -> Primary:
     """The state machine of an approach, for a unit."""
-    arbitrary = classify(spec, piece).arbitrary
-    common = (guard.interval_ms / 1000, len(piece.reads) > 1, arbitrary, guard.guarantee == "precise", first)
+    nondeterministic = classify(spec, piece).nondeterministic
+    common = (guard.interval_ms / 1000, len(piece.reads) > 1, nondeterministic, guard.guarantee == "precise", first)
     match guard.approach:
         case "passive":
             return Passive(*common)
@@ -71,7 +71,7 @@ def policy_of(guard: Guard, first: CommitPoint, spec: Spec, piece: Piece) -> Pri
         case "amnesia":
             return Amnesia(*common)
     clients = bool({piece.errors, *(o.source for o in spec.outputs)} & set(piece.gives))
-    return Upstream(*common, needed=partial(needed_after, spec, piece), clients=clients)
+    return Upstream(*common, needed=partial(retention_horizon, spec, piece), clients=clients)
 
 
 def pace_of(guard: Guard) -> Pace:
@@ -109,7 +109,7 @@ class PrimaryGuard:
         for feed in unit.feeds.values():
             feed.deferred = True
         with unit.run.between_trains():  # from here on it sees every train
-            self.policy = policy_of(guard, unit.run.step(), unit.run.unit.spec, unit.piece)
+            self.policy = policy_of(guard, unit.run.step(), unit.run.spec, unit.piece)
             self.policy.until = until or {}
             if isinstance(self.policy, Upstream) and unit.kept_steps:  # it came from another node, with its state
                 self.policy.adopt(unit.kept_steps)

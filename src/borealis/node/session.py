@@ -60,9 +60,7 @@ class Session:
 
 def spec_of(text: str) -> Spec:
     """A diagram that was sent, checked as where it was written."""
-    spec = Spec.from_yaml(text)
-    passes.check(spec)
-    return spec
+    return passes.checked(Spec.from_yaml(text))
 
 
 def _ddl(schema: Any) -> str:

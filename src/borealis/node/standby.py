@@ -44,8 +44,8 @@ class Standby:
 
     def __init__(self, unit: RunningUnit, guard: Guard, host: Host) -> None:
         self.unit, self.guard, self._host = unit, guard, host
-        several, arbitrary = len(unit.piece.reads) > 1, classify(unit.run.unit.spec, unit.piece).arbitrary
-        self.backup = Backup(guard.approach, several, arbitrary, guard.guarantee == "precise", guard.incarnation)
+        multi_input, random = len(unit.piece.reads) > 1, classify(unit.run.spec, unit.piece).nondeterministic
+        self.backup = Backup(guard.approach, multi_input, random, guard.guarantee == "precise", guard.incarnation)
         self._lock = threading.Lock()
         self._followed = 0  # the last train whose order is known, of a backup that runs in parallel
         self._heard, self._messages, self._bytes, self._discarded = time.monotonic(), 0, 0, 0
@@ -88,7 +88,7 @@ class Standby:
         """Whether a whole for a backup that runs already changes nothing: it came from the same primary's same life."""
         if parcel.incarnation != self.backup.incarnation or self.backup.step is None:
             return False
-        return not self.backup.several or parcel.want.since <= self._followed
+        return not self.backup.multi_input or parcel.want.since <= self._followed
 
     def _take(self, parcel: Parcel, want: Want) -> None:
         for name, epoch in parcel.epochs.items():
@@ -108,7 +108,7 @@ class Standby:
 
     def _keep_up(self, parcel: Parcel, want: Want) -> None:
         """Run in parallel: from the first whole on, and in the order in which the primary merges its inputs."""
-        run, several = self.unit.run, self.backup.several
+        run, multi_input = self.unit.run, self.backup.multi_input
         for name, readers in parcel.acks.items():
             self.unit.queues[name].raise_acks(readers)
         if want.kind == "whole":
@@ -116,13 +116,13 @@ class Standby:
                 feed = self.unit.feeds[name]
                 keep_from(self._host.routes, self._host.peers, feed.stream, feed.reader, position)
             run.resume(want.step)
-            if several:
+            if multi_input:
                 run.manager.follow(())
             self._followed = want.step.train
             self.unit.started = True
             if not run.done.is_set():
                 run.start()
-        if several:
+        if multi_input:
             run.manager.follow(self.backup.follow(want, self._followed))
             self._followed = max(self._followed, want.step.train)
 
@@ -142,7 +142,7 @@ class Standby:
                 self._lead(resume)
             else:
                 self._resume(resume)
-            if self.backup.several:  # of what was not heard any more, the order is not known
+            if self.backup.multi_input:  # of what was not heard any more, the order is not known
                 self.unit.run.live_anew()
             alone = {"role": "primary", "partner": "", "partner_node": "", "incarnation": self.backup.incarnation}
             become(self.guard.model_copy(update=alone), resume.until)

@@ -13,6 +13,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 from borealis.compile.lowering import CatalystStep, to_arrow
 from borealis.compile.types import empty, first_line, nullable
 from borealis.compile.unit import Compiled, compile_unit
+from borealis.diagram.cut import cut, part_of
 from borealis.diagram.spec import Spec
 from borealis.errors import ExpressionError
 from borealis.kernels.aside import BOX, EXPRESSION, RANK, TUPLE
@@ -70,8 +71,8 @@ def level_schema(compiled: Compiled, number: int) -> StructType:
 
 def check_plan(spec: Spec, spark: SparkSession, schemas: dict[str, StructType] | None = None) -> None:
     """Raise as `analyze` does, and also on what has types but no plan that could run."""
-    for unit in spec.units():
-        compiled = compile_unit(unit.spec, spark, schemas=schemas)
+    for piece in cut(spec, local=True):
+        compiled = compile_unit(part_of(spec, piece), spark, schemas=schemas)
         frame_of(compiled, empty(spark, level_schema(compiled, 0)))
 
 

@@ -21,7 +21,7 @@ from borealis.compile.unit import Compiled
 from borealis.connectors.sink import Sink
 from borealis.connectors.source import LiveSource, Source
 from borealis.diagram.differences import differences, sentence
-from borealis.diagram.spec import Input, Spec, Unit
+from borealis.diagram.spec import Input, Spec
 from borealis.errors import BorealisError, TrainError
 from borealis.kernels.flow import Bounds, Flow
 from borealis.state.commits import CommitLog
@@ -71,7 +71,8 @@ class UnitRun:
 
     def __init__(
         self,
-        unit: Unit,
+        name: str,
+        spec: Spec,
         compiled: Compiled,
         sources: Mapping[str, Source | SectionSource],
         sinks: Mapping[str, Sink],
@@ -82,13 +83,13 @@ class UnitRun:
         queues: Mapping[str, OutputQueue] | None = None,
         resume: Handover | None = None,
     ) -> None:
-        self.unit, self.compiled, self.options = unit, compiled, options
+        self.name, self.spec, self.compiled, self.options = name, spec, compiled, options
         self.queues = dict(queues or {})
         if options.headers and not compiled.headers:
             raise ValueError("outputs with headers need compile_unit(..., headers=True)")
         self.sinks = Sinks(sinks, {name: outlet.schema for name, outlet in compiled.outlets.items()}, options.headers)
-        self.progress = Progress(unit.name, live={n: s for n, s in sources.items() if isinstance(s, LiveSource)})
-        self.scratch = scratch(unit.name)
+        self.progress = Progress(name, live={n: s for n, s in sources.items() if isinstance(s, LiveSource)})
+        self.scratch = scratch(name)
         self.done = threading.Event()
         self.failure: BorealisError | None = None
         self.troubles = Troubles(self.scratch / TROUBLES)
@@ -112,12 +113,12 @@ class UnitRun:
         except BaseException:
             self._let_go()
             raise
-        inputs: Sequence[Input | Feed] = unit.spec.inputs if feeds is None else feeds
+        inputs: Sequence[Input | Feed] = spec.inputs if feeds is None else feeds
         self.manager = InputManager(
             inputs,
             sources,
             {i.name: compiled.inputs[i.name] for i in inputs},
-            unit.spec.paces(),
+            spec.paces(),
             self.scratch / "trains",
             cursors=cursors_from_json(header["cursors"]) if header else None,
             next_cause=header["next_cause"] if header else 0,
@@ -136,8 +137,8 @@ class UnitRun:
         self._passed: tuple[Passed, ...] = ()
         self._silent = False  # the last train was
         # a train that changes something outside must be the same when it is run again, also where that takes its rows
-        outside = any(box.outside for box in unit.spec.boxes)
-        self._may_wait = any(hasattr(box, "database") for box in unit.spec.boxes)  # and tell so
+        outside = any(box.outside for box in spec.boxes)
+        self._may_wait = any(hasattr(box, "database") for box in spec.boxes)  # and tell so
         self._keeps_trains = outside and options.state is not None and not self.manager.alike
         if self.manager.finished:
             self.done.set()
@@ -172,8 +173,8 @@ class UnitRun:
 
     def _recover(self) -> dict[str, Any] | None:
         assert self.options.state is not None
-        belongs = {"diagram": self.unit.spec.fingerprint(), "buckets": self.compiled.program.buckets}
-        spec = self.unit.spec
+        spec = self.spec
+        belongs = {"diagram": spec.fingerprint(), "buckets": self.compiled.program.buckets}
         self._commits = CommitLog(
             self.options.state,
             belongs,
@@ -227,7 +228,7 @@ class UnitRun:
             "state": str(self._log.root),
             "manifest": None if inline else self._log.manifest(),
             "results": str(self._results(number)),
-            "diagram": self.unit.spec.name,
+            "diagram": self.spec.name,
             "life": self.life,
             "troubles": str(self.scratch / TROUBLES),
         }
@@ -442,12 +443,12 @@ class UnitRun:
     def freeze(self, seconds: float) -> Handover:
         """Stop at a train boundary and give away all there is; `thaw` undoes it. Nothing is committed in between."""
         if self.manager.follows or self._jumps:
-            raise TrainError(f"unit '{self.unit.name}' is recovering", hint="try again in a moment")
+            raise TrainError(f"unit '{self.name}' is recovering", hint="try again in a moment")
         handed = self.manager.pause()
         try:
             with self._committing:
                 if not self._committing.wait_for(lambda: self._committed >= handed or self._closed, seconds):
-                    late = f"unit '{self.unit.name}' did not finish its train within {seconds:g} s"
+                    late = f"unit '{self.name}' did not finish its train within {seconds:g} s"
                     raise TrainError(late, hint="try again later")
                 queues = {name: queue.snapshot() for name, queue in self.queues.items()}
                 return Handover(self._header_now | {"life": self.life}, self._log.whole()(), queues)

@@ -12,7 +12,7 @@ from borealis.diagram.cut import cut
 from borealis.diagram.protection import Protection
 from borealis.errors import DiagramError
 from borealis.ha.classes import classify
-from borealis.ha.offers import given, refuse
+from borealis.ha.guarantees import check_guarantee, recovery_of
 
 SECOND = 1_000_000
 OVER: list[tuple[Window | CountWindow, dict[str, Any], str]] = [
@@ -128,16 +128,16 @@ def test_windows_of_time_can_be_built_again_and_counts_cannot(over: Window | Cou
     found = classify(d.spec, cut(d.spec, ())[0])
     counted = isinstance(over, CountWindow)
     assert found.kind == ("deterministic" if counted else "convergent-capable")
-    assert found.reach == {"s": None if counted else 10 * SECOND}
+    assert found.retention == {"s": None if counted else 10 * SECOND}
     assert ("counted from the first tuple" if counted else "aligned to the clock") in found.why["g"][1]
     for approach in ("passive", "active"):
         asked = Protection(ha=approach, guarantee="precise")
-        refuse(asked, found)
-        assert given(asked, found).recovery == "precise"
+        check_guarantee(asked, found)
+        assert recovery_of(asked, found).kind == "precise"
     for guarantee, reason in (("precise", "windows of g would be aligned"), ("no-loss", "all that ever came from s")):
         asked = Protection(ha="upstream-backup", guarantee=guarantee)
         if counted:
             with pytest.raises(DiagramError, match=reason):
-                refuse(asked, found)
+                check_guarantee(asked, found)
         else:
-            refuse(asked, found)
+            check_guarantee(asked, found)

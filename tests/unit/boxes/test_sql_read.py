@@ -196,7 +196,7 @@ def test_a_table_may_change_unless_the_user_promises_that_it_does_not() -> None:
     for stable in (False, True):
         spec = draw(stable=stable).validate()
         classified = classify(spec, cut(spec)[0])
-        found[stable] = (classified.kind, classified.chance, classified.why["sql_read_1"][1])
+        found[stable] = (classified.kind, classified.random_boxes, classified.why["sql_read_1"][1])
     assert found[False] == ("arbitrary", ("sql_read_1",), "the table it reads may have changed the next time")
     assert found[True] == (
         "repeatable",

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from borealis import Diagram
-from borealis.cli.explain import classified
-from borealis.ha.classes import most_general
+from borealis.diagram.cut import cut
+from borealis.ha.classes import Classified, classify, most_general
 
 COLUMNS = "ts TIMESTAMP, k STRING, v INT"
 
 
 def classes(d: Diagram) -> list[dict[str, str]]:
     """The class of each box, unit by unit."""
-    return [{name: kind for name, (kind, _) in classified(unit).why.items()} for unit in d.validate().units()]
+    return [{name: kind for name, (kind, _) in found.why.items()} for found in classified(d)]
+
+
+def classified(d: Diagram) -> list[Classified]:
+    spec = d.validate()
+    return [classify(spec, piece) for piece in cut(spec, local=True)]
 
 
 def test_chance_and_several_streams_make_boxes_arbitrary() -> None:
@@ -29,4 +34,4 @@ def test_branches_of_one_stream_are_merged_in_its_order() -> None:
     a.filter("v > 1", name="high").union(a.filter("v < 0", name="low"), name="either").output("either")
     d.input("b", COLUMNS).output("as_it_is")
     assert classes(d) == [{"high": "repeatable", "low": "repeatable", "either": "repeatable"}, {}]
-    assert most_general(classified(unit).kind for unit in d.validate().units()) == "repeatable"
+    assert most_general(found.kind for found in classified(d)) == "repeatable"

@@ -20,6 +20,7 @@ from borealis import Diagram, __version__, window
 from borealis.clock import ManualClock
 from borealis.coordinator.catalog import Catalog
 from borealis.coordinator.cluster import Cluster
+from borealis.diagram import passes
 from borealis.diagram.cut import piece_of
 from borealis.diagram.spec import LATE, Spec
 from borealis.errors import BorealisError, ClusterError, StreamError, WireError
@@ -190,7 +191,7 @@ class StandInNode:
         return self.status()
 
     def _check(self, order: m.CheckOrder) -> m.Checked:
-        spec = Spec.from_yaml(order.yaml)
+        spec = passes.checked(Spec.from_yaml(order.yaml))
         return m.Checked(columns={arrow: ", ".join(spec.columns(arrow)) for arrow in spec.arrows()})
 
     def _entry(self, order: m.EntryOrder) -> m.Done:
@@ -220,7 +221,7 @@ class StandInNode:
             if order.guard.role == "backup":
                 self.states[key] = "standby"
                 return m.Done()
-        piece = piece_of(Spec.from_yaml(order.yaml), order.unit, order.boxes)
+        piece = piece_of(passes.checked(Spec.from_yaml(order.yaml)), order.unit, order.boxes)
         for arrow in piece.gives:
             stream = f"{order.diagram}/{arrow}"
             made = OutputQueue(stream, PACKETS, readers=order.readers.get(arrow, ()))
@@ -233,7 +234,7 @@ class StandInNode:
         if key not in self.units:
             raise ClusterError(f"no unit {key} on {self.name}")
         order = self.units.pop(key)
-        piece = piece_of(Spec.from_yaml(order.yaml), order.unit, order.boxes)
+        piece = piece_of(passes.checked(Spec.from_yaml(order.yaml)), order.unit, order.boxes)
         given = {}
         for stream in (f"{order.diagram}/{arrow}" for arrow in piece.gives):
             queue = self.queues.pop(stream)

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 from stand_ins import Town, Yard, traffic, two_sides
 
-from borealis.coordinator.deployment import deploy, take_up, undeploy
+from borealis.coordinator.deployment import deploy, take_up, undeploy, warnings
 from borealis.coordinator.http_errors import AbsentError, MissingError, TakenError
 from borealis.coordinator.reconcile import Reconciler
+from borealis.diagram import passes
+from borealis.diagram.boxes.filter import Filter
 from borealis.diagram.deployment import Deployment
+from borealis.diagram.spec import Spec
 from borealis.errors import BorealisError, ClusterError, DiagramError, ExpressionError, WireError
 
 
@@ -38,6 +41,24 @@ def test_a_diagram_is_one_unit_unless_it_is_cut(town: Town) -> None:
     assert town.catalog.layouts() == [layout]
     assert layout.columns["agg"] == "src, window_start, window_end, n"
     assert layout.columns["u1.errors"].startswith("time TIMESTAMP, box STRING, expression STRING")
+
+
+def test_what_passes_make_of_a_diagram_is_cut_and_deployed(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    def watched(spec: Spec) -> Spec:
+        if any(box.name == "agg_seen" for box in spec.boxes):
+            return spec
+        seen = Filter(name="agg_seen", sources=("agg",), predicate="true")
+        outputs = tuple(one.model_copy(update={"source": "agg_seen"}) for one in spec.outputs)
+        return spec.model_copy(update={"boxes": (*spec.boxes, seen), "outputs": outputs})
+
+    monkeypatch.setattr(passes, "PASSES", (*passes.PASSES, watched))
+    layout = deploy(town.cluster, Deployment(yaml=traffic(), cut=("slim",), ha="passive", guarantee="no-loss"))
+    assert [unit.boxes for unit in layout.units] == [("big",), ("slim", "agg", "agg_seen")]
+    assert layout.outputs == {"per_source": "agg_seen"}
+    assert layout.yaml == traffic()  # users see what they drew
+    started = [order for node in town.yard.nodes.values() for order in node.units.values() if order.unit == "u2"]
+    assert {tuple(order.boxes) for order in started} == {("slim", "agg", "agg_seen")}
+    assert warnings(layout) == []
 
 
 def test_units_are_told_who_feeds_them_and_whom_they_feed(town: Town) -> None:

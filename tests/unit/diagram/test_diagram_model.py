@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from borealis.diagram import Diagram, Input, window
+from borealis.diagram.cut import cut, part_of
 from borealis.errors import DiagramError
 
 SCHEMA = "ts TIMESTAMP, k STRING, v INT"
@@ -143,14 +144,18 @@ def test_units_are_connected_pieces() -> None:
     a.filter("v > 0").output("pos")
     a.late.filter("v > 0").output("late_pos")
     e.output("e")
-    units = d.validate().units()
-    assert [(u.name, [i.name for i in u.spec.inputs], [o.name for o in u.spec.outputs]) for u in units] == [
+    spec = d.validate()
+    pieces = cut(spec, local=True)
+    units = [part_of(spec, piece) for piece in pieces]
+    found = zip(pieces, units, strict=True)
+    assert [(p.name, [i.name for i in u.inputs], [o.name for o in u.outputs]) for p, u in found] == [
         ("u1", ["a"], ["pos", "late_pos"]),
         ("u2", ["b", "c"], ["bc"]),
         ("u3", ["e"], ["e"]),
     ]
-    assert [len(u.spec.boxes) for u in units] == [2, 1, 0]
-    assert all(u.spec.name == "d" for u in units)
+    assert [len(u.boxes) for u in units] == [2, 1, 0]
+    assert all(u.name == "d" for u in units)
+    assert [piece.boxes for piece in cut(spec)] == [piece.boxes for piece in pieces[:2]]  # and so on a cluster
 
 
 def paced(*windows: tuple[str, str], within: str = "", every: str | None = None) -> int:

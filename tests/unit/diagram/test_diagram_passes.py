@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from borealis.diagram import Diagram, passes
+from borealis.diagram import Diagram, passes, window
+from borealis.diagram.boxes.filter import Filter
+from borealis.diagram.cut import cut
+from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError
 
 IN = '{columns: "ts TIMESTAMP, k STRING, v INT"}'
@@ -97,3 +100,33 @@ def test_the_order_of_passes() -> None:
         "expressions",
         "ends",
     ]
+
+
+def kept(spec: Spec) -> Spec:
+    """Rewrites: in front of each output stands a box, called after the one that the user drew there."""
+    boxes, outputs = list(spec.boxes), []
+    for one in spec.outputs:
+        name = one.source.removesuffix("_kept") + "_kept"
+        if name not in {box.name for box in boxes}:
+            boxes.append(Filter(name=name, sources=(one.source,), predicate="true"))
+        outputs.append(one.model_copy(update={"source": name}))
+    return spec.model_copy(update={"boxes": tuple(boxes), "outputs": tuple(outputs)})
+
+
+def test_what_a_pass_returns_is_what_will_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "PASSES", (*passes.PASSES, kept))
+    d = Diagram("d")
+    d.input("p", "ts TIMESTAMP, v INT").filter("v > 1", name="big").output("o")
+    spec = d.validate()
+    assert [box.name for box in spec.boxes] == ["big", "big_kept"]
+    assert passes.checked(spec) == spec  # it may come again
+    assert [box.name for box in d.spec.boxes] == ["big"]  # what was drawn stays as it is, also for those who go on
+    assert "kept" not in d.to_yaml()
+    assert [piece.boxes for piece in cut(spec, local=True)] == [("big", "big_kept")]
+
+
+def test_all_passes_that_are_there_change_nothing_the_second_time() -> None:
+    d = Diagram("d")
+    a = d.input("a", "ts TIMESTAMP, k STRING, v INT")
+    a.union(a.late).aggregate(by="k", over=window("1 minute"), n="count(*)").output("o")
+    assert passes.checked(d.validate()) == d.validate()

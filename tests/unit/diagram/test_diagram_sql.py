@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from borealis.diagram import sql
+from borealis.diagram import join_columns, sql
 from borealis.errors import DiagramError
 
 WORDS = [
@@ -32,7 +32,7 @@ SCRAPS = st.lists(st.sampled_from(WORDS + SIGNS)).map("".join)
 @given(st.one_of(st.text(), SCRAPS))
 @example("(" * 5000 + ")" * 5000)
 def test_any_text_is_read_or_refused(text: str) -> None:
-    for read in (sql.tokens, sql.split_aggregates, sql.split_join, sql.columns_of_ddl, sql.sides):
+    for read in (sql.tokens, sql.split_aggregates, join_columns.split_join, sql.columns_of_ddl, join_columns.mentioned):
         with suppress(DiagramError):
             read(text)
 
@@ -164,7 +164,7 @@ def test_split_aggregates_refuses(text: str, part: str) -> None:
     ],
 )
 def test_split_join(text: str, keys: list[tuple[str, str]], residual: str | None) -> None:
-    assert sql.split_join(text) == (keys, residual)
+    assert join_columns.split_join(text) == (keys, residual)
 
 
 def test_columns_of_ddl() -> None:

@@ -7,7 +7,7 @@ import pytest
 from borealis.diagram import Diagram, Spec, window
 from borealis.diagram.cut import Piece, cut
 from borealis.ha.classes import Classified, classify
-from borealis.ha.span import needed_after, reach_back
+from borealis.ha.retention import retention_horizon, retention_of
 from borealis.tuples import LAST_TIME
 
 COLUMNS = "ts TIMESTAMP, k INT, v INT"
@@ -36,7 +36,12 @@ def test_a_chain_has_the_weakest_class_of_its_boxes() -> None:
     assert classify(spec, piece).kind == "repeatable"
     some.aggregate(by="k", over=window("2 seconds"), n="count(*)", name="per_key").output("out")
     found = only(d)
-    assert (found.kind, found.streams, found.chance, found.arbitrary) == ("convergent-capable", 1, (), False)
+    assert (found.kind, found.streams, found.random_boxes, found.nondeterministic) == (
+        "convergent-capable",
+        1,
+        (),
+        False,
+    )
     assert kinds(found) == {"some": "repeatable", "plain": "repeatable", "per_key": "convergent-capable"}
     assert all(why for _, why in found.why.values())
 
@@ -72,14 +77,14 @@ def test_what_is_written_must_come_again() -> None:
     a, b = (d.input(name, COLUMNS) for name in "ab")
     written = a.union(b).sql_write("INSERT INTO t VALUES (:k)", database="sqlite:///t.db", name="billed")
     written.output("out")
-    assert only(d).rash == ("billed",)
+    assert only(d).unsafe_effects == ("billed",)
     spec, pieces = units(d, "billed")
-    assert [classify(spec, piece).rash for piece in pieces] == [(), ()]
+    assert [classify(spec, piece).unsafe_effects for piece in pieces] == [(), ()]
     d = Diagram("chance")
     some = d.input("a", COLUMNS).sql_write("INSERT INTO t VALUES (:k)", database="sqlite:///t.db", name="before")
     some = some.filter("rand() < 0.5").filter("k > 0")
     some.sql_write("INSERT INTO t VALUES (:k)", database="sqlite:///t.db", name="after").output("out")
-    assert only(d).rash == ("after",)
+    assert only(d).unsafe_effects == ("after",)
 
 
 def test_late_tuples_are_a_stream_of_their_own() -> None:
@@ -113,7 +118,7 @@ def test_chance_and_the_clock_make_a_box_arbitrary(expression: str, chance: bool
     d.input("a", COLUMNS).filter(expression, name="some").output("out")
     found = only(d)
     assert found.kind == ("arbitrary" if chance else "repeatable")
-    assert found.chance == (("some",) if chance else ())
+    assert found.random_boxes == (("some",) if chance else ())
 
 
 # -- how far back
@@ -127,8 +132,8 @@ def test_boxes_in_a_row_add_up_and_the_longest_way_counts() -> None:
     pairs.aggregate(by="k", over=window("1 s", "5 s"), n="count(*)").output("out")
     a.filter("k > 0").output("other")
     spec, [piece] = units(d)
-    assert reach_back(spec, piece) == {"a": 13 * SECOND, "b": 3 * SECOND}
-    assert classify(spec, piece).reach == reach_back(spec, piece)
+    assert retention_of(spec, piece) == {"a": 13 * SECOND, "b": 3 * SECOND}
+    assert classify(spec, piece).retention == retention_of(spec, piece)
 
 
 def test_a_unit_without_state_needs_nothing() -> None:
@@ -136,8 +141,8 @@ def test_a_unit_without_state_needs_nothing() -> None:
     a = d.input("a", COLUMNS)
     a.union(a.late).filter("k > 0", name="some").output("out")
     spec, [piece] = units(d)
-    assert reach_back(spec, piece) == {"a": 0, "a.late": 0}
-    assert needed_after(spec, piece, {"some": 5}) == {"a": LAST_TIME, "a.late": LAST_TIME}
+    assert retention_of(spec, piece) == {"a": 0, "a.late": 0}
+    assert retention_horizon(spec, piece, {"some": 5}) == {"a": LAST_TIME, "a.late": LAST_TIME}
 
 
 def test_state_made_of_late_tuples_reaches_back_for_ever() -> None:
@@ -145,11 +150,11 @@ def test_state_made_of_late_tuples_reaches_back_for_ever() -> None:
     a = d.input("a", COLUMNS)
     a.late.filter("k > 0", name="bad").join(a, on="left.k = right.k", within="1 s", name="pairs").output("out")
     spec, [piece] = units(d)
-    assert reach_back(spec, piece) == {"a": None, "a.late": None}
+    assert retention_of(spec, piece) == {"a": None, "a.late": None}
     spec, [first, second] = units(d, "pairs")  # also where it comes from another unit
-    assert reach_back(spec, first) == {"a.late": 0}
-    assert reach_back(spec, second) == {"a": None, "bad": None}
-    assert needed_after(spec, second, {"pairs": 5}) == {"a": None, "bad": None}
+    assert retention_of(spec, first) == {"a.late": 0}
+    assert retention_of(spec, second) == {"a": None, "bad": None}
+    assert retention_horizon(spec, second, {"pairs": 5}) == {"a": None, "bad": None}
 
 
 def test_each_outlet_has_its_boundary() -> None:
@@ -158,6 +163,6 @@ def test_each_outlet_has_its_boundary() -> None:
     a.aggregate(by="k", over=window("10 s"), n="count(*)", name="per").output("out")
     a.late.filter("k > 0", name="bad").output("tardy")  # has no boundary before the end
     spec, [piece] = units(d)
-    assert reach_back(spec, piece) == {"a": 10 * SECOND, "a.late": 0}
-    found = needed_after(spec, piece, {"per": 30 * SECOND, "bad": -(2**63)})
+    assert retention_of(spec, piece) == {"a": 10 * SECOND, "a.late": 0}
+    found = retention_horizon(spec, piece, {"per": 30 * SECOND, "bad": -(2**63)})
     assert found == {"a": 20 * SECOND, "a.late": LAST_TIME}

@@ -15,7 +15,7 @@ from borealis.compile.lowering import Outlet
 from borealis.compile.unit import Compiled
 from borealis.connectors.sinks import DiscardSink, Sink, file_sink
 from borealis.diagram.model import Diagram
-from borealis.diagram.spec import Unit
+from borealis.diagram.spec import Spec
 from borealis.entry.admission import Cursor
 from borealis.errors import OutputError, StateError
 from borealis.kernels.program import Level, Port, Program
@@ -54,7 +54,7 @@ def database(tmp_path: Path) -> Embedded:
     return made
 
 
-def compiled(database: Embedded, inputs: str = "ab") -> tuple[Unit, Compiled]:
+def compiled(database: Embedded, inputs: str = "ab") -> tuple[Spec, Compiled]:
     """What Spark would make of a union that is written, made by hand."""
     d = Diagram("d")
     streams = [d.input(name, "ts TIMESTAMP, n BIGINT", slack="1 hour") for name in inputs]
@@ -71,7 +71,7 @@ def compiled(database: Embedded, inputs: str = "ab") -> tuple[Unit, Compiled]:
     program = Program(1, False, dict.fromkeys(names, schema_text(ROWS)), bounds, (Level((), steps, leave),))
     outlets = {"out": Outlet(1, "judged", OUT)}
     made = Compiled(program, outlets, dict.fromkeys(names, ROWS), {}, {"w": ()}, {}, {})
-    return Unit(name="u", spec=d.validate()), made
+    return d.validate(), made
 
 
 def begin(
@@ -81,8 +81,8 @@ def begin(
     sinks: Mapping[str, Sink] | None = None,
     resume: Handover | None = None,
 ) -> UnitRun:
-    unit, made = compiled(database, "".join(sources))
-    return UnitRun(unit, made, sources, sinks or {}, UnitOptions(state=state), resume=resume)
+    spec, made = compiled(database, "".join(sources))
+    return UnitRun("u", spec, made, sources, sinks or {}, UnitOptions(state=state), resume=resume)
 
 
 def next_train(run: UnitRun) -> tuple[dict[str, Any], pa.Table]:

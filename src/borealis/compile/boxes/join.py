@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 from borealis.compile.hidden_columns import POSITION
 from borealis.compile.lowering import Lowering
 from borealis.compile.types import plain_column, require_boolean, type_of
-from borealis.diagram import sides as side_names
+from borealis.diagram import join_columns
 from borealis.diagram.boxes.join import Join
 from borealis.kernels.join import JoinKernel
 from borealis.kernels.step import schema_text
@@ -40,7 +40,7 @@ def lower(box: Join, low: Lowering) -> None:
     added: list[dict[str, str]] = [{}, {}]
     for i, texts in enumerate(box.keys):
         kinds = [pair.select(F.expr(t).alias("x")).schema["x"].dataType.simpleString() for t in texts]
-        bare = [side_names.without_side(t) for t in texts]
+        bare = [join_columns.without_side(t) for t in texts]
         plain = [plain_column(b, f.columns) for b, f in zip(bare, frames, strict=True)]
         if kinds[0] == kinds[1] and kinds[0].split("<")[0] not in ("array", "map", "struct"):
             names = [p or f"__k{i}" for p in plain]
@@ -75,7 +75,7 @@ def lower(box: Join, low: Lowering) -> None:
     pairs, tables = f"{box.name}~pairs", JoinKernel.tables
     low.stateful("join", box, sides, pairs, schema, by=by, options=options, tables=tables)
     if residual:
-        condition = side_names.with_prefix(
+        condition = join_columns.with_prefix(
             " AND ".join(f"({r})" for r in residual), frames[0].columns, frames[1].columns
         )
         low.filter(box, pairs, f"{box.name}~matches", condition)

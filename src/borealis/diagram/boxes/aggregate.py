@@ -9,12 +9,12 @@ from __future__ import annotations
 from math import gcd
 from typing import Any, ClassVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from borealis.diagram import sql
-from borealis.diagram.boxes.base import Box, flat
+from borealis.diagram.boxes.base import Box, Names, flat
 from borealis.diagram.durations import CountWindow, Duration, Window, parse
-from borealis.diagram.names import no_column, require_distinct, require_free
+from borealis.diagram.names import require_columns, require_distinct, require_free
 from borealis.errors import DiagramError
 
 START = "window_start"
@@ -31,18 +31,13 @@ class Aggregate(Box):
     kind: ClassVar[str] = "aggregate"
     stateful: ClassVar[bool] = True
 
-    by: tuple[str, ...] = ()
+    by: Names = ()
     size: Duration | None = None
     slide: Duration | None = None
     count: int | None = Field(default=None, description="write a number of tuples, such as count: 100")
     every: int | None = Field(default=None, description="write a number of tuples, such as every: 10")
     timeout: Duration | None = None
     exprs: dict[str, str] = Field(description="name each aggregate, such as exprs: {n: count(*)}")
-
-    @field_validator("by", mode="before")
-    @classmethod
-    def _one_column(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
 
     @model_validator(mode="before")
     @classmethod
@@ -70,7 +65,6 @@ class Aggregate(Box):
 
     @property
     def over(self) -> Window | CountWindow:
-        """Its windows."""
         timeout = None if self.timeout is None else parse(self.timeout)
         if self.count is not None:
             return CountWindow(self.count, self.every or self.count, timeout)
@@ -100,7 +94,8 @@ class Aggregate(Box):
         return sql.split_all(self.exprs)
 
     @property
-    def operator_class(self) -> str:
+    def operator_class(self) -> str:  # type: ignore[override]
+        """Windows of time begin on the clock, counted ones with the first tuple."""
         return "convergent-capable" if self.count is None else "deterministic"
 
     @property
@@ -145,10 +140,7 @@ class Aggregate(Box):
         return (START, END) if self.timeout is None else (START, END, TIMED_OUT)
 
     def examine(self, inputs: list[list[str]]) -> None:
-        for name in self.by:
-            if name not in inputs[0]:
-                raise no_column(name, inputs[0])
-        require_distinct(self.by)
+        require_columns(self.by, inputs[0])
         if not self.exprs:
             raise DiagramError("an aggregate without expressions", hint='name at least one, such as n="count(*)"')
         grouped = {name.lower() for name in self.by}

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field
 
 from borealis.diagram.frozen import Frozen
 from borealis.errors import DiagramError
 
 # Hwang's operator taxonomy (3.2.2), from the strongest promise to the weakest; a diagram has the weakest of its boxes.
 CLASSES = ("repeatable", "convergent-capable", "deterministic", "arbitrary")
+
+Names = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
 
 
 class Box(Frozen):
@@ -22,27 +24,18 @@ class Box(Frozen):
     stateful: ClassVar[bool] = False
     sources_min: ClassVar[int] = 1
     sources_max: ClassVar[int | None] = 1  # None: any number
+    operator_class: ClassVar[str]  # its place in the operator taxonomy, one of CLASSES
     class_reason: ClassVar[str] = ""  # why its operator class is what it is
     outside: ClassVar[bool] = False  # it changes something that no commit of ours can take back
 
     name: str
-    sources: tuple[str, ...] = Field(description="say where its tuples come from")
-
-    @field_validator("sources", mode="before")
-    @classmethod
-    def _one_source(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
+    sources: Names = Field(description="say where its tuples come from")
 
     def __hash__(self) -> int:
         return hash((self.kind, self.name, self.sources))
 
     @property
-    def operator_class(self) -> str:
-        """Its place in the operator taxonomy, one of CLASSES."""
-        raise NotImplementedError
-
-    @property
-    def chance(self) -> str:
+    def nondeterminism(self) -> str:
         """Why it gives something else the next time, from the same input; empty if it does not."""
         return ""
 
@@ -72,20 +65,20 @@ class Box(Frozen):
         return 0
 
     @property
-    def sides(self) -> tuple[str, ...]:
+    def ports(self) -> tuple[str, ...]:
         """What it gives, each as the end of an arrow's name: "" is the arrow that is called like the box itself."""
         return ("",)
 
     @property
     def arrows(self) -> list[str]:
         """The names of the arrows that come from it."""
-        return [self.name + side for side in self.sides]
+        return [self.name + port for port in self.ports]
 
     def columns(self, inputs: list[list[str]]) -> list[str]:
-        """The names of its output columns, given those of its inputs."""
-        raise NotImplementedError
+        """The names of its output columns, given those of its inputs; where it does not say, as in the first."""
+        return list(inputs[0])
 
-    def side_columns(self, inputs: list[list[str]]) -> dict[str, list[str]]:
+    def arrow_columns(self, inputs: list[list[str]]) -> dict[str, list[str]]:
         """The names of the columns on each of its arrows."""
         return {arrow: self.columns(inputs) for arrow in self.arrows}
 
@@ -118,7 +111,6 @@ class Box(Frozen):
         raise NotImplementedError
 
     def plain(self) -> dict[str, Any]:
-        """Its parameters as the YAML form has them."""
         body: dict[str, Any] = {"from": self.sources[0] if len(self.sources) == 1 else list(self.sources)}
         for field in type(self).model_fields:
             value = getattr(self, field)
@@ -128,7 +120,6 @@ class Box(Frozen):
 
     @classmethod
     def from_plain(cls, name: str, body: Mapping[str, Any]) -> Box:
-        """A box from its parameters in the YAML form."""
         fields = dict(body)
         if "sources" in fields:
             raise DiagramError(f"box '{name}': unknown key 'sources'", hint="did you mean 'from'?")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from borealis.diagram import sql
-from borealis.diagram.boxes.base import Box, flat
-from borealis.diagram.names import no_column, require_distinct
+from borealis.diagram.boxes.base import Box, Names, flat
+from borealis.diagram.names import require_columns
 from borealis.errors import DiagramError
 
 BUFFER_MOST = 10_000_000  # tuples: a buffer is held in memory
@@ -23,39 +23,25 @@ class BSort(Box):
     """
 
     kind: ClassVar[str] = "bsort"
+    operator_class: ClassVar[str] = "deterministic"
     stateful: ClassVar[bool] = True
     class_reason: ClassVar[str] = "a great value may stay in the buffer for ever, and one filled anew lacks it"
 
     value: str = Field(description="say what to sort by, such as value: price")
     buffer: int = Field(description="say how many tuples to hold, such as buffer: 100")
-    by: tuple[str, ...] = ()
-
-    @field_validator("by", mode="before")
-    @classmethod
-    def _one_column(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
-
-    @property
-    def operator_class(self) -> str:
-        return "deterministic"
+    by: Names = ()
 
     @property
     def expressions(self) -> list[str]:
         return [self.value]
 
-    def columns(self, inputs: list[list[str]]) -> list[str]:
-        return list(inputs[0])
-
     def examine(self, inputs: list[list[str]]) -> None:
-        if not any(t.solid for t in sql.tokens(self.value)):
+        if sql.is_empty(self.value):
             raise DiagramError("nothing to sort by", hint="give a column or an expression, such as price")
         if not 1 <= self.buffer <= BUFFER_MOST:
             hint = f"give a buffer of 1 (which sorts nothing) to {BUFFER_MOST:,} tuples"
             raise DiagramError(f"a buffer of {self.buffer} tuples", hint=hint)
-        for name in self.by:
-            if name not in inputs[0]:
-                raise no_column(name, inputs[0])
-        require_distinct(self.by)
+        require_columns(self.by, inputs[0])
 
     def describe(self) -> str:
         groups = f", one for each {', '.join(self.by)}" if self.by else ""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
-
-from pydantic import field_validator
+from typing import ClassVar
 
 from borealis.diagram import sql
-from borealis.diagram.boxes.base import Box, flat
-from borealis.diagram.names import no_column, require_distinct
+from borealis.diagram.boxes.base import Box, Names, flat
+from borealis.diagram.names import require_columns
 from borealis.errors import DiagramError
 
 PARTS = 1_000_000  # a rate is counted in millionths
@@ -24,19 +22,15 @@ class Drop(Box):
     """
 
     kind: ClassVar[str] = "drop"
+    operator_class: ClassVar[str] = "repeatable"  # not Hwang's random filter, which throws dice and is arbitrary
     class_reason: ClassVar[str] = "each tuple is looked at alone: its chance is a hash of its own columns"
 
     rate: float | None = None
     seed: int = 0
-    key: tuple[str, ...] = ()
+    key: Names = ()
     where: str | None = None
     utility: str | None = None
     below: float | None = None
-
-    @field_validator("key", mode="before")
-    @classmethod
-    def _one_column(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
 
     @property
     def parts(self) -> int:
@@ -44,15 +38,8 @@ class Drop(Box):
         return round((self.rate or 0.0) * PARTS)
 
     @property
-    def operator_class(self) -> str:
-        return "repeatable"  # not Hwang's random filter, which throws dice and is arbitrary
-
-    @property
     def expressions(self) -> list[str]:
         return [e for e in (self.where, self.utility) if e is not None]
-
-    def columns(self, inputs: list[list[str]]) -> list[str]:
-        return list(inputs[0])
 
     def examine(self, inputs: list[list[str]]) -> None:
         if self.rate is None and self.where is None and self.utility is None:
@@ -69,12 +56,9 @@ class Drop(Box):
         if self.below is not None and not math.isfinite(self.below):
             raise DiagramError(f"below {self.below}", hint="give a number, as a utility is: from 0 to 1")
         for what, text in (("condition", self.where), ("utility", self.utility)):
-            if text is not None and not any(t.solid for t in sql.tokens(text)):
+            if text is not None and sql.is_empty(text):
                 raise DiagramError(f"the {what} is empty", hint="give an expression, or leave it out")
-        for name in self.key:
-            if name not in inputs[0]:
-                raise no_column(name, inputs[0])
-        require_distinct(self.key)
+        require_columns(self.key, inputs[0])
 
     def describe(self) -> str:
         what = "all" if self.rate is None else f"{100 * self.rate:g} %"

@@ -15,23 +15,17 @@ class Filter(Box):
     """Lets the tuples through for which the predicate is true."""
 
     kind: ClassVar[str] = "filter"
+    operator_class: ClassVar[str] = "repeatable"
     class_reason: ClassVar[str] = "each tuple is looked at alone"
 
     predicate: str = Field(description="give a condition, such as predicate: bytes > 100")
 
     @property
-    def operator_class(self) -> str:
-        return "repeatable"
-
-    @property
     def expressions(self) -> list[str]:
         return [self.predicate]
 
-    def columns(self, inputs: list[list[str]]) -> list[str]:
-        return list(inputs[0])
-
     def examine(self, inputs: list[list[str]]) -> None:
-        if not any(t.solid for t in sql.tokens(self.predicate)):
+        if sql.is_empty(self.predicate):
             raise DiagramError("the predicate is empty", hint="give a condition, such as bytes > 100")
 
     def describe(self) -> str:

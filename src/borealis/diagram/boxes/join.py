@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from borealis.diagram import sql
+from borealis.diagram import join_columns, sql
 from borealis.diagram.boxes.base import Box, flat
 from borealis.diagram.durations import Duration, parse
 from borealis.diagram.names import no_column
@@ -19,6 +19,7 @@ class Join(Box):
     """Pairs tuples with |t1 - t2| < within for which the condition is true; in it, columns are `left.x`, `right.y`."""
 
     kind: ClassVar[str] = "join"
+    operator_class: ClassVar[str] = "repeatable"  # no timeout, and windows move with the tuples
     stateful: ClassVar[bool] = True
     class_reason: ClassVar[str] = "one tuple of each side makes a result, in windows that move with the tuples"
     sources_min: ClassVar[int] = 2
@@ -35,16 +36,12 @@ class Join(Box):
     @property
     def keys(self) -> list[tuple[str, str]]:
         """The equalities in the condition, as (left expression, right expression)."""
-        return sql.split_join(self.on)[0]
+        return join_columns.split_join(self.on)[0]
 
     @property
     def residual(self) -> str | None:
         """What the condition asks beyond the equalities."""
-        return sql.split_join(self.on)[1]
-
-    @property
-    def operator_class(self) -> str:
-        return "repeatable"  # no timeout, one tuple of each side makes a result, windows move with the tuples
+        return join_columns.split_join(self.on)[1]
 
     @property
     def spans(self) -> dict[str, int]:
@@ -79,11 +76,11 @@ class Join(Box):
         return [here for _, _, here in self.output_names(inputs[0], inputs[1])]
 
     def examine(self, inputs: list[list[str]]) -> None:
-        if not any(t.solid for t in sql.tokens(self.on)):
+        if sql.is_empty(self.on):
             raise DiagramError("the condition is empty", hint="give one, such as on: left.k = right.k")
-        sql.split_join(self.on)
-        for side, column in sql.sides(self.on):
-            known = inputs[("left", "right").index(side)]
+        join_columns.split_join(self.on)
+        for side, column in join_columns.mentioned(self.on):
+            known = inputs[join_columns.SIDES.index(side)]
             if column.lower() not in {name.lower() for name in known}:
                 e = no_column(column, known)
                 raise DiagramError(f"{side} side: {e.message}", hint=e.hint)

@@ -16,13 +16,10 @@ class Map(Box):
     """Computes each output column as an expression over one tuple."""
 
     kind: ClassVar[str] = "map"
+    operator_class: ClassVar[str] = "repeatable"
     class_reason: ClassVar[str] = "each tuple is computed alone"
 
     exprs: dict[str, str] = Field(description="name each output column, such as exprs: {kb: bytes / 1024.0}")
-
-    @property
-    def operator_class(self) -> str:
-        return "repeatable"
 
     @property
     def expressions(self) -> list[str]:
@@ -36,7 +33,7 @@ class Map(Box):
             raise DiagramError("a map without columns", hint='name at least one, such as kb="bytes / 1024.0"')
         for name, expression in self.exprs.items():
             require_free(name)
-            if not any(t.solid for t in sql.tokens(expression)):
+            if sql.is_empty(expression):
                 raise DiagramError(f"the expression of '{name}' is empty", hint="give a Spark SQL expression")
         require_distinct(self.exprs)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from borealis.diagram import sql
-from borealis.diagram.boxes.base import Box, flat
+from borealis.diagram.boxes.base import Box, Names, flat
 from borealis.diagram.boxes.join import SUFFIX
 from borealis.diagram.durations import Duration, parse
-from borealis.diagram.names import no_column, require_distinct, require_free
+from borealis.diagram.names import no_column, require_columns, require_distinct, require_free
 from borealis.errors import DiagramError
 
 
@@ -24,6 +24,7 @@ class Resample(Box):
     """
 
     kind: ClassVar[str] = "resample"
+    operator_class: ClassVar[str] = "convergent-capable"
     stateful: ClassVar[bool] = True
     class_reason: ClassVar[str] = "several tuples make one result, in windows around the tuples of the first stream"
     sources_min: ClassVar[int] = 2
@@ -33,12 +34,7 @@ class Resample(Box):
     how: Literal["previous", "nearest", "linear"] | None = Field(None, description="say previous, nearest or linear")
     exprs: dict[str, str] | None = None
     window: Duration = Field(description="a resample needs a window, such as window: 10 seconds")
-    by: tuple[str, ...] = ()
-
-    @field_validator("by", mode="before")
-    @classmethod
-    def _one_column(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
+    by: Names = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -69,10 +65,6 @@ class Resample(Box):
 
     def _split(self) -> tuple[list[sql.Call], dict[str, str]]:
         return sql.split_all(self.exprs or {})
-
-    @property
-    def operator_class(self) -> str:
-        return "convergent-capable"
 
     @property
     def spans(self) -> dict[str, int]:
@@ -110,11 +102,8 @@ class Resample(Box):
             raise DiagramError(f"aggregates are not interpolated, so there is no how='{self.how}'", hint="leave it out")
         if self.value is not None and self.value not in second:
             raise no_column(self.value, second)
-        for name in self.by:
-            for columns in inputs:
-                if name not in columns:
-                    raise no_column(name, columns)
-        require_distinct(self.by)
+        for columns in inputs:
+            require_columns(self.by, columns)
         for name in self.exprs or {}:
             require_free(name)
         try:

@@ -19,14 +19,11 @@ class Route(Box):
     """
 
     kind: ClassVar[str] = "route"
+    operator_class: ClassVar[str] = "repeatable"
     class_reason: ClassVar[str] = "each tuple is looked at alone"
 
     branches: dict[str, str] = Field(description="name each branch, such as branches: {urgent: severity > 7}")
     otherwise: str | None = None
-
-    @property
-    def operator_class(self) -> str:
-        return "repeatable"
 
     @property
     def ways(self) -> list[str]:
@@ -34,21 +31,18 @@ class Route(Box):
         return [*self.branches, *([] if self.otherwise is None else [self.otherwise])]
 
     @property
-    def sides(self) -> tuple[str, ...]:
+    def ports(self) -> tuple[str, ...]:
         return tuple(f".{way}" for way in self.ways)
 
     @property
     def expressions(self) -> list[str]:
         return list(self.branches.values())
 
-    def columns(self, inputs: list[list[str]]) -> list[str]:
-        return list(inputs[0])
-
     def examine(self, inputs: list[list[str]]) -> None:
         if not self.branches:
             raise DiagramError("a route without branches", hint='name at least one, such as urgent="severity > 7"')
         for name, predicate in self.branches.items():
-            if not any(t.solid for t in sql.tokens(predicate)):
+            if sql.is_empty(predicate):
                 raise DiagramError(f"the predicate of '{name}' is empty", hint="give a condition, such as bytes > 100")
         for name in self.ways:
             require_identifier("branch", name)

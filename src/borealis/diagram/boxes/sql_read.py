@@ -7,14 +7,14 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from borealis.diagram import sql
-from borealis.diagram.boxes.base import Box, flat
-from borealis.diagram.boxes.sql_write import BAD, REASON, require_no_reason
-from borealis.diagram.durations import Duration, parse
+from borealis.diagram.boxes.base import flat
+from borealis.diagram.boxes.sql_write import DatabaseBox
+from borealis.diagram.durations import Duration
 from borealis.diagram.names import require_distinct
-from borealis.diagram.statements import DATABASE, GIVE_UP, check_database, check_statement
+from borealis.diagram.statements import DATABASE, GIVE_UP
 
 
-class SqlRead(Box):
+class SqlRead(DatabaseBox):
     """Asks a question for each tuple; a tuple comes out for each row of the answer, with its columns behind.
 
     The columns of the answer are `gives`, in that order; an answer that does not fit them goes to `<name>.bad` with the
@@ -31,16 +31,17 @@ class SqlRead(Box):
     give_up: Duration = GIVE_UP
 
     @property
-    def operator_class(self) -> str:
-        return "arbitrary" if self.chance else "repeatable"
+    def operator_class(self) -> str:  # type: ignore[override]
+        """As good as the promise that the table is stable."""
+        return "arbitrary" if self.nondeterminism else "repeatable"
 
     @property
     def class_reason(self) -> str:  # type: ignore[override]
         """Why its operator class is what it is."""
-        return self.chance or "the user promises that the same question always has the same answer"
+        return self.nondeterminism or "the user promises that the same question always has the same answer"
 
     @property
-    def chance(self) -> str:
+    def nondeterminism(self) -> str:
         return "" if self.stable else "the table it reads may have changed the next time"
 
     @property
@@ -48,29 +49,11 @@ class SqlRead(Box):
         """The names of the columns that it appends."""
         return [name for name, _ in sql.columns_of_ddl(self.gives)]
 
-    @property
-    def give_up_us(self) -> int:
-        """How long it waits for a database before the train fails."""
-        return parse(self.give_up)
-
-    @property
-    def spans(self) -> dict[str, int]:
-        return {"give_up": self.give_up_us}
-
-    @property
-    def sides(self) -> tuple[str, ...]:
-        return ("", BAD)
-
     def columns(self, inputs: list[list[str]]) -> list[str]:
         return [*inputs[0], *self.given]
 
-    def side_columns(self, inputs: list[list[str]]) -> dict[str, list[str]]:
-        return {self.name: self.columns(inputs), self.name + BAD: [*inputs[0], REASON]}
-
     def examine(self, inputs: list[list[str]]) -> None:
-        check_database(self.database)
-        check_statement(self.statement, inputs[0], reads=True)
-        require_no_reason(inputs[0])
+        super().examine(inputs)
         require_distinct(self.columns(inputs))
 
     def plain(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -15,23 +15,13 @@ BAD = ".bad"
 REASON = "reason"
 
 
-class SqlWrite(Box):
-    """Runs a statement for each tuple, exactly once; what the database refuses goes to `<name>.bad` with the reason.
+class DatabaseBox(Box):
+    """What boxes that ask or change a database share; what it refuses goes to `<name>.bad`, with the reason."""
 
-    Parameters are columns: `INSERT INTO alerts (src, n) VALUES (:src, :n)`.
-    """
-
-    kind: ClassVar[str] = "sql_write"
-    class_reason: ClassVar[str] = "it passes its tuples on; the database remembers what was written"
-    outside: ClassVar[bool] = True
-
-    statement: str = Field(description="write SQL, such as INSERT INTO alerts (src) VALUES (:src)")
-    database: str = DATABASE
-    give_up: Duration = GIVE_UP
-
-    @property
-    def operator_class(self) -> str:
-        return "repeatable"
+    if TYPE_CHECKING:  # fields of each, in its own order: that of the YAML form
+        statement: str
+        database: str
+        give_up: str
 
     @property
     def give_up_us(self) -> int:
@@ -43,27 +33,35 @@ class SqlWrite(Box):
         return {"give_up": self.give_up_us}
 
     @property
-    def sides(self) -> tuple[str, ...]:
+    def ports(self) -> tuple[str, ...]:
         return ("", BAD)
 
-    def columns(self, inputs: list[list[str]]) -> list[str]:
-        return list(inputs[0])
-
-    def side_columns(self, inputs: list[list[str]]) -> dict[str, list[str]]:
+    def arrow_columns(self, inputs: list[list[str]]) -> dict[str, list[str]]:
         return {self.name: self.columns(inputs), self.name + BAD: [*inputs[0], REASON]}
 
     def examine(self, inputs: list[list[str]]) -> None:
         check_database(self.database)
-        check_statement(self.statement, inputs[0], reads=False)
-        require_no_reason(inputs[0])
+        check_statement(self.statement, inputs[0], reads=not self.outside)
+        taken = [name for name in inputs[0] if name.lower() == REASON]
+        if taken:
+            hint = f"the arrow {BAD} has a {REASON} of its own: rename yours with a map"
+            raise DiagramError(f"there is a column '{taken[0]}' already", hint=hint)
+
+
+class SqlWrite(DatabaseBox):
+    """Runs a statement for each tuple, exactly once; what the database refuses goes to `<name>.bad` with the reason.
+
+    Parameters are columns: `INSERT INTO alerts (src, n) VALUES (:src, :n)`.
+    """
+
+    kind: ClassVar[str] = "sql_write"
+    operator_class: ClassVar[str] = "repeatable"
+    class_reason: ClassVar[str] = "it passes its tuples on; the database remembers what was written"
+    outside: ClassVar[bool] = True
+
+    statement: str = Field(description="write SQL, such as INSERT INTO alerts (src) VALUES (:src)")
+    database: str = DATABASE
+    give_up: Duration = GIVE_UP
 
     def describe(self) -> str:
         return f"sql_write to {self.database}: {flat(self.statement)}"
-
-
-def require_no_reason(columns: list[str]) -> None:
-    """Refuse a column that `<name>.bad` needs for itself."""
-    taken = [name for name in columns if name.lower() == REASON]
-    if taken:
-        hint = f"the arrow {BAD} has a {REASON} of its own: rename yours with a map"
-        raise DiagramError(f"there is a column '{taken[0]}' already", hint=hint)

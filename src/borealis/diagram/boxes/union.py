@@ -12,16 +12,10 @@ class Union(Box):
     """Merges streams as they arrive; two replicas may therefore merge differently."""
 
     kind: ClassVar[str] = "union"
+    operator_class: ClassVar[str] = "arbitrary"
     class_reason: ClassVar[str] = "it merges streams as they arrive"
     sources_min: ClassVar[int] = 2
     sources_max: ClassVar[int | None] = None
-
-    @property
-    def operator_class(self) -> str:
-        return "arbitrary"
-
-    def columns(self, inputs: list[list[str]]) -> list[str]:
-        return list(inputs[0])
 
     def examine(self, inputs: list[list[str]]) -> None:
         for source, columns in zip(self.sources[1:], inputs[1:], strict=True):

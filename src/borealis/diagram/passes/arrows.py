@@ -5,8 +5,7 @@ from __future__ import annotations
 from borealis.diagram.spec import Spec
 
 
-def check(spec: Spec) -> None:
-    """Refuse arrows that come from nowhere."""
+def check(spec: Spec) -> Spec:
     known = set(spec.arrows())
     for box in spec.boxes:
         box.check_arity()
@@ -18,3 +17,4 @@ def check(spec: Spec) -> None:
         if output.source not in known:
             e = spec.no_arrow(output.source)
             raise output.wrong(e.message, e.hint)
+    return spec

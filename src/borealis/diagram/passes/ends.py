@@ -6,8 +6,7 @@ from borealis.diagram.spec import Spec, origin
 from borealis.errors import DiagramError
 
 
-def check(spec: Spec) -> None:
-    """Refuse a diagram that is not finished."""
+def check(spec: Spec) -> Spec:
     if not spec.inputs:
         raise DiagramError(f"diagram '{spec.name}' has no input", hint="add one with d.input(name, columns)")
     if not spec.outputs:
@@ -23,3 +22,4 @@ def check(spec: Spec) -> None:
     for i in spec.inputs:
         if i.name not in useful:
             raise i.wrong("is never read", "draw an arrow from it, or drop the input")
+    return spec

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from borealis.diagram.boxes import Box
 from borealis.diagram.harmless import require_harmless
-from borealis.diagram.spec import Spec
+from borealis.diagram.spec import Input, Spec
 from borealis.errors import DiagramError
 
 
-def check(spec: Spec) -> None:
-    """Refuse expressions that could do more than compute."""
-    for one in spec.inputs:
-        if one.time_expression is not None:
-            try:
-                require_harmless(one.time_expression)
-            except DiagramError as e:
-                raise one.wrong(e.message, e.hint) from None
-    for box in spec.boxes:
-        for expression in box.expressions:
+def check(spec: Spec) -> Spec:
+    parts: list[Input | Box] = [*spec.inputs, *spec.boxes]
+    for one in parts:
+        for expression in one.expressions:
             try:
                 require_harmless(expression)
             except DiagramError as e:
-                raise box.wrong(e.message, e.hint) from None
+                raise one.wrong(e.message, e.hint) from None
+    return spec

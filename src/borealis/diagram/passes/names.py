@@ -7,14 +7,14 @@ from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError
 
 
-def check(spec: Spec) -> None:
-    """Refuse names that cannot be used or are used twice."""
+def check(spec: Spec) -> Spec:
     starts = [*(("input", i.name) for i in spec.inputs), *(("box", box.name) for box in spec.boxes)]
     ends = [("output", output.name) for output in spec.outputs]
     for noun, name in (*starts, *ends):
         require_identifier(noun, name)
     _distinct(starts)
     _distinct(ends)
+    return spec
 
 
 def _distinct(things: list[tuple[str, str]]) -> None:

@@ -8,7 +8,7 @@ from borealis.diagram.boxes.base import CLASSES
 from borealis.diagram.protection import Protection
 from borealis.errors import DiagramError
 from borealis.ha.classes import Classified
-from borealis.ha.offers import given, recovery_type, refuse
+from borealis.ha.guarantees import check_guarantee, recovery_of, recovery_type
 
 
 def asked(approach: str, guarantee: str | None = None) -> Protection:
@@ -16,7 +16,7 @@ def asked(approach: str, guarantee: str | None = None) -> Protection:
 
 
 def unit(kind: str, **more: object) -> Classified:
-    return Classified(kind, {"box": (kind, "because")}, **({"reach": {"a": 5}} | more))  # type: ignore[arg-type]
+    return Classified(kind, {"box": (kind, "because")}, **({"retention": {"a": 5}} | more))  # type: ignore[arg-type]
 
 
 def test_hwangs_table() -> None:
@@ -47,20 +47,20 @@ def test_hwangs_table() -> None:
     ],
 )
 def test_what_is_given(approach: str, guarantee: str, kind: str, recovery: str, how: str) -> None:
-    refuse(asked(approach, guarantee), unit(kind))
-    offer = given(asked(approach, guarantee), unit(kind))
-    assert offer.recovery == recovery
+    check_guarantee(asked(approach, guarantee), unit(kind))
+    offer = recovery_of(asked(approach, guarantee), unit(kind))
+    assert offer.kind == recovery
     assert how in offer.how
 
 
 def test_without_protection_nothing_is_given() -> None:
     for nothing in (None, asked("none")):
-        refuse(nothing, unit("arbitrary"))
-        assert given(nothing, unit("arbitrary")).recovery == "none"
+        check_guarantee(nothing, unit("arbitrary"))
+        assert recovery_of(nothing, unit("arbitrary")).kind == "none"
 
 
 def test_a_unit_without_state_is_not_built_again() -> None:
-    offer = given(asked("upstream-backup"), unit("repeatable", reach={"a": 0}))
+    offer = recovery_of(asked("upstream-backup"), unit("repeatable", retention={"a": 0}))
     assert "built again" not in offer.how
 
 
@@ -73,25 +73,33 @@ def test_a_unit_without_state_is_not_built_again() -> None:
         (asked("upstream-backup", "precise"), unit("deterministic"), "windows of box would be aligned"),
         (
             asked("upstream-backup", "no-loss"),
-            unit("convergent-capable", reach={"a": 5, "a.late": None}),
+            unit("convergent-capable", retention={"a": 5, "a.late": None}),
             "all that ever came from a.late",
         ),
-        (asked("upstream-backup", "precise"), unit("arbitrary", reach={"a": None}), "all that ever came from a,"),
-        (asked("passive", "precise"), unit("arbitrary", rash=("box",)), "'box' may have written what its backup"),
-        (asked("active", "precise"), unit("arbitrary", chance=("box",)), "compute the same again: 'box' (because)"),
-        (asked("upstream-backup", "precise"), unit("arbitrary", chance=("box",)), "compute the same again"),
+        (asked("upstream-backup", "precise"), unit("arbitrary", retention={"a": None}), "all that ever came from a,"),
+        (
+            asked("passive", "precise"),
+            unit("arbitrary", unsafe_effects=("box",)),
+            "'box' may have written what its backup",
+        ),
+        (
+            asked("active", "precise"),
+            unit("arbitrary", random_boxes=("box",)),
+            "compute the same again: 'box' (because)",
+        ),
+        (asked("upstream-backup", "precise"), unit("arbitrary", random_boxes=("box",)), "compute the same again"),
     ],
 )
 def test_what_cannot_be_given_is_refused(protection: Protection, classified: Classified, says: str) -> None:
     with pytest.raises(DiagramError) as e:
-        refuse(protection, classified)
+        check_guarantee(protection, classified)
     assert says in e.value.message
     assert e.value.hint
     assert "\n" not in str(e.value)
 
 
 def test_what_can_be_given_after_all() -> None:
-    refuse(asked("upstream-backup", "gap"), unit("convergent-capable", reach={"a": None}))
-    refuse(asked("upstream-backup", "no-loss"), unit("deterministic"))
-    refuse(asked("passive", "precise"), unit("arbitrary", chance=("box",), reach={"a": None}))
-    refuse(asked("active", "no-loss"), unit("arbitrary", chance=("box",)))
+    check_guarantee(asked("upstream-backup", "gap"), unit("convergent-capable", retention={"a": None}))
+    check_guarantee(asked("upstream-backup", "no-loss"), unit("deterministic"))
+    check_guarantee(asked("passive", "precise"), unit("arbitrary", random_boxes=("box",), retention={"a": None}))
+    check_guarantee(asked("active", "no-loss"), unit("arbitrary", random_boxes=("box",)))

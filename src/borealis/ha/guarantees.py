@@ -31,10 +31,10 @@ _REBUILT = "its state is built again from what upstream kept; then " + _BY_ID
 
 
 @dataclass(frozen=True)
-class Offer:
+class Recovery:
     """What readers of a unit see when its node dies, and how that comes about."""
 
-    recovery: str  # precise, repeating, convergent, divergent, gap; none: it does not come back by itself
+    kind: str  # precise, repeating, convergent, divergent, gap; none: it does not come back by itself
     how: str
 
 
@@ -43,30 +43,30 @@ def recovery_type(approach: str, kind: str) -> str:
     return TABLE[approach][kind]
 
 
-def given(protection: Protection | None, classified: Classified) -> Offer:
-    """What is promised; `refuse` says whether it can be."""
+def recovery_of(protection: Protection | None, classified: Classified) -> Recovery:
+    """What is promised; `check_guarantee` says whether it can be."""
     if protection is None or protection.ha == "none":
-        return Offer("none", "nothing takes over: the unit and its state are gone")
+        return Recovery("none", "nothing takes over: the unit and its state are gone")
     if protection.ha == "amnesia":
-        return Offer("gap", "the backup begins with nothing, at what is newest; ids jump, so that readers know")
+        return Recovery("gap", "the backup begins with nothing, at what is newest; ids jump, so that readers know")
     least = recovery_type(protection.ha, classified.kind)
     if protection.guarantee == "precise":
-        return Offer("precise", _precisely(protection.ha, classified))
+        return Recovery("precise", _precisely(protection.ha, classified))
     if protection.guarantee == "gap":
-        return Offer("gap", f"no more is asked; as a rule it is {least}")
+        return Recovery("gap", f"no more is asked; as a rule it is {least}")
     if least == "divergent":
-        return Offer(least, "nothing is lost; ids jump, and behind the jump some tuples may come again, or differ")
-    return Offer(least, f"that is promised, but readers see precise recovery: {_BY_ID}")
+        return Recovery(least, "nothing is lost; ids jump, and behind the jump some tuples may come again, or differ")
+    return Recovery(least, f"that is promised, but readers see precise recovery: {_BY_ID}")
 
 
 def _precisely(approach: str, classified: Classified) -> str:
-    if not classified.arbitrary:
-        stateful = any(reach != 0 for reach in classified.reach.values())
+    if not classified.nondeterministic:
+        stateful = any(reach != 0 for reach in classified.retention.values())
         return _REBUILT if approach == "upstream-backup" and stateful else _BY_ID
     return _HELD if approach == "passive" else _ORDERED
 
 
-def refuse(protection: Protection | None, classified: Classified) -> None:
+def check_guarantee(protection: Protection | None, classified: Classified) -> None:
     """Raise a DiagramError, with the reason, if what is asked of an approach cannot be given for such a unit."""
     if protection is None or protection.guarantee is None:
         return
@@ -75,14 +75,14 @@ def refuse(protection: Protection | None, classified: Classified) -> None:
         raise protection.wrong(f"'{guarantee}' without an approach", "choose one, or leave the guarantee out")
     if approach == "amnesia" and guarantee != "gap":
         raise _impossible(protection, "it forgets all state", "choose passive, active or upstream-backup")
-    if guarantee == "precise" and classified.rash:
-        box = classified.rash[0]
+    if guarantee == "precise" and classified.unsafe_effects:
+        box = classified.unsafe_effects[0]
         reason = f"'{box}' may have written what its backup comes to in another order, or not again"
         raise _impossible(protection, reason, f"let its unit begin with it (--cut {box}), or guarantee no-loss")
     if guarantee == "gap" or approach not in ("active", "upstream-backup"):
         return
-    if guarantee == "precise" and classified.chance:
-        names = ", ".join(f"'{name}' ({classified.why[name][1]})" for name in classified.chance)
+    if guarantee == "precise" and classified.random_boxes:
+        names = ", ".join(f"'{name}' ({classified.why[name][1]})" for name in classified.random_boxes)
         hint = "choose passive, which sends nothing that its backup does not have, or guarantee no-loss"
         raise _impossible(protection, f"the backup cannot compute the same again: {names}", hint)
     if approach == "upstream-backup":
@@ -96,7 +96,7 @@ def _refuse_rebuilding(protection: Protection, classified: Classified) -> None:
         boxes = ", ".join(name for name, (kind, _) in classified.why.items() if kind == DETERMINISTIC) or "a box"
         reason = f"windows of {boxes} would be aligned to where the backup begins to read, and stay so"
         raise _impossible(protection, reason, f"{standby}, or guarantee no-loss")
-    endless = [arrow for arrow, reach in classified.reach.items() if reach is None]
+    endless = [arrow for arrow, reach in classified.retention.items() if reach is None]
     if endless:
         reason = f"the unit's state depends on all that ever came from {', '.join(endless)}, which nobody keeps"
         raise _impossible(protection, reason, standby)

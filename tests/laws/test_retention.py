@@ -1,4 +1,4 @@
-"""Law: a unit built again from nothing, from what `reach_back` says upstream must keep, goes on as if it had not died.
+"""Law: a unit built again from nothing, of what `retention_of` says upstream must keep, goes on as if it had not died.
 
 Random units of one or two streams, run with the real kernels and without Spark; the merge order is the same both times,
 as it is for a unit of one stream, or where the backup has it.
@@ -24,7 +24,7 @@ from borealis.diagram.boxes.aggregate import Aggregate
 from borealis.diagram.boxes.join import Join
 from borealis.diagram.boxes.resample import Resample
 from borealis.diagram.cut import Piece, piece_of
-from borealis.ha import span
+from borealis.ha import retention
 from borealis.kernels.accumulators import Call
 from borealis.kernels.aggregate import AggregateKernel
 from borealis.kernels.flow import Bounds, Flow
@@ -241,10 +241,10 @@ def dies_at(spec: Spec, piece: Piece, story: list[tuple[int, Event]], place: int
     least = min(bounds.values())
     by_least = {
         name: LAST_TIME if reach == 0 else None if reach is None else least - reach
-        for name, reach in span.reach_back(spec, piece).items()
+        for name, reach in retention.retention_of(spec, piece).items()
     }
     assert go_on(spec, piece, story, place, by_least, rng) == after
-    by_outlet = span.needed_after(spec, piece, bounds)
+    by_outlet = retention.retention_horizon(spec, piece, bounds)
     assert all(by_outlet[name] >= by_least[name] for name in piece.reads)  # type: ignore[operator]
     assert go_on(spec, piece, story, place, by_outlet, rng) == after
 
@@ -270,7 +270,7 @@ def test_less_would_not_be_enough() -> None:
     a.aggregate(by="k", over=window("5 us", "1 us"), v="sum(v)").output("out")
     spec = d.validate()
     piece = piece_of(spec, "u1", [box.name for box in spec.boxes])
-    [reach] = span.reach_back(spec, piece).values()
+    [reach] = retention.retention_of(spec, piece).values()
     assert reach == 5
     story = list(enumerate([Event("a", 6, (1, 1)), Event("a", 10), Event("a", 11, (1, 4)), Event("a", LAST_TIME)]))
     whole = Machine(spec, piece, {"a": FIRST_TIME})
@@ -287,7 +287,7 @@ def test_less_would_not_be_enough_for_a_tuple_that_waits() -> None:
     a.resample(b, "v", "nearest", window="3 us", by="k").output("out")
     spec = d.validate()
     piece = piece_of(spec, "u1", [box.name for box in spec.boxes])
-    reach = span.reach_back(spec, piece)["b"]
+    reach = retention.retention_of(spec, piece)["b"]
     assert reach == 5
     events = [Event("b", 6, (1, 7)), Event("a", 8, (1, 1)), Event("a", 10), Event("b", 10)]
     story = list(enumerate([*events, Event("a", LAST_TIME), Event("b", LAST_TIME)]))
