@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 
 from borealis.kernels.dates import format_pieces
 from borealis.kernels.expr import FLOATING, INTEGRAL, Call, Expr, Literal, can_raise
-from borealis.kernels.strings import java_regex, like_regex, lower_of
+from borealis.kernels.regex import java_regex, like_regex
+from borealis.kernels.strings import lower_of
 from borealis.kernels.times import DAY_US, SECOND_US, compiled_format
 
 TextRule: TypeAlias = Callable[[Mapping[str, Any], list[Expr]], Expr | None]

@@ -1,8 +1,8 @@
-"""Columns of a state table: NumPy where arithmetic happens, Arrow where values are only carried."""
+"""Columns as kernels take them: NumPy where arithmetic happens, Arrow where values are only carried."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from borealis.tuples import Int64s
 
+Values: TypeAlias = Any  # pa.Array | pa.ChunkedArray | pa.Scalar: constants stay scalars
 Column: TypeAlias = Any  # NDArray | pa.Array
 Columns: TypeAlias = dict[str, Column]
 
@@ -31,6 +32,28 @@ def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 def _chunks(column: pa.ChunkedArray) -> list[pa.Array]:
     return column.chunks if column.num_chunks else [pa.array([], column.type)]
+
+
+def full(value: Values, n: int) -> Values:
+    """A constant as a column of so many rows; what is a column stays as it is."""
+    if not isinstance(value, pa.Scalar):
+        return value
+    return pa.repeat(value, n) if value.is_valid else pa.nulls(n, value.type)
+
+
+def on_arrays(function: Callable[..., Values]) -> Callable[..., Values]:
+    """A function whose first argument is an array and whose others are arrays or scalars, for any mixture of both.
+
+    It is called as the functions of expressions are, with the type of the result before the values.
+    """
+
+    def applied(_: object, *args: Values) -> Values:
+        first, *more = [arg if isinstance(arg, pa.Scalar) else whole(arg) for arg in args]
+        n = next((len(arg) for arg in (first, *more) if not isinstance(arg, pa.Scalar)), None)
+        result = function(full(first, 1 if n is None else n), *more)  # Python has no value for every scalar
+        return result if n is not None else result[0]
+
+    return applied
 
 
 def take(columns: Columns, index: Int64s) -> Columns:

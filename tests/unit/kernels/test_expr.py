@@ -12,7 +12,7 @@ import pytest
 from borealis.errors import TrainError
 from borealis.kernels.dates import time_of_text
 from borealis.kernels.expr import Call, Column, Expr, Literal, column, evaluate, from_json, mask, sql, to_json
-from borealis.kernels.strings import java_regex
+from borealis.kernels.regex import java_regex
 from borealis.kernels.times import NotATimeError
 
 NAN = float("nan")
@@ -81,7 +81,7 @@ def test_casts_that_fail_name_the_value_and_the_cast() -> None:
         (Call("convert", (s,), "integer"), r"'seven' is no whole number in `CAST\(s AS INT\)`.*try_cast"),
         (Call("convert", (s,), "decimal(5,2)"), r"'seven' is no number in `CAST\(s AS DECIMAL\(5,2\)\)`"),
         (Call("convert", (s,), "boolean"), r"'7' is no BOOLEAN"),
-        (Call("convert", (s,), "date"), r"'7' is no DATE"),
+        (Call("to_date", (s,), "date"), r"'7' is no time"),
         (Call("convert", (s,), "timestamp"), r"'7' is no time"),
         (
             Call("floor", (Call("multiply", (V, Literal("1e300", "double")), "double"),), "long"),
