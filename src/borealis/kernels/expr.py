@@ -1,6 +1,6 @@
 """Spark SQL expressions as Arrow compute: only what gives Spark's own answer, to the bit, is ever built here.
 
-`plan.expressions` translates a tree that Spark has resolved into an `Expr`; the workers evaluate it on whole columns
+`compile.expressions` translates a tree that Spark has resolved into an `Expr`; the workers evaluate it on whole columns
 and no row crosses into the JVM. Spark evaluates lazily, row by row (`CASE WHEN b <> 0 THEN a / b END` never divides by
 zero); Arrow evaluates whole columns. So an expression is first evaluated eagerly: if nothing went wrong anywhere, the
 laziness could not have mattered. Only if something did is it evaluated again the slow way, each branch on just the rows
