@@ -159,7 +159,6 @@ class BSortKernel:
         self._put_places(groups, sizes, np.argsort(group, kind="stable"))
 
     def apply(self, delta: Delta) -> None:
-        """Catch up with a change that another copy made."""
         change = delta.get("held")
         if change is None:
             return
@@ -170,12 +169,10 @@ class BSortKernel:
         self._load(pa.concat_tables([table, change.put.cast(self.schema)]))
 
     def tables_now(self) -> dict[str, pa.Table]:
-        """The whole state, each table in key order."""
         return {"held": self.held.take(pa.array(self._alive())).combine_chunks()}
 
 
 def make(step: Step) -> BSortKernel:
-    """The kernel of a step, with nothing in it."""
     o = step.options
     return BSortKernel(schema_of(o["schema"]), o["value"], o["by"], o["buffer"], schema_of(step.schema).names)
 

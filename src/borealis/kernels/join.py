@@ -592,7 +592,6 @@ def _no_columns(n: int) -> pa.Table:
 
 
 def make(step: Step) -> JoinKernel:
-    """The kernel of a step, with nothing in it."""
     o = step.options
     keys = [(a, b) for a, b in o["keys"]]
     columns = [(s, c, n) for s, c, n in o["columns"]]

@@ -124,7 +124,6 @@ class ResampleKernel:
     # -- tables
 
     def apply(self, delta: Delta) -> None:
-        """Catch up with a change that another copy made."""
         for name, kept in ((FIRST, self.first), (SECOND, self.second)):
             if (change := delta.get(name)) is not None:
                 if change.floor is not None:
@@ -132,7 +131,6 @@ class ResampleKernel:
                 kept.put(change.put)
 
     def tables_now(self) -> dict[str, pa.Table]:
-        """The whole state, each table in key order."""
         return {FIRST: self.first.rows.combine_chunks(), SECOND: self.second.rows.combine_chunks()}
 
 
@@ -240,7 +238,6 @@ class _Near:
 
 
 def make(step: Step) -> ResampleKernel:
-    """The kernel of a step, with nothing in it."""
     o, calls = step.options, calls_of(step)
     return ResampleKernel(schema_of(o["first"]), schema_of(o["second"]), o["by"], o["window"], o["how"], calls)
 

@@ -52,6 +52,17 @@ def stable_order(key: Int64s) -> Int64s:
     return np.argsort((key - least).astype(np.uint16) if narrow else key, kind="stable")
 
 
+def newest(*key: Int64s) -> Int64s:
+    """The places of rows in order of their key; of several with the same key only the last.
+
+    >>> newest(np.array([7, 5, 7]), np.array([1, 2, 1])).tolist()
+    [1, 2]
+    """
+    order = np.lexsort(tuple(reversed(key)))
+    same = np.logical_and.reduce([one[order][1:] == one[order][:-1] for one in key])
+    return order[np.append(~same, True)[: len(order)]]
+
+
 def ranks_of(column: pa.Array | pa.ChunkedArray) -> Int64s:
     """Numbers in the order of the values as Spark SQL sorts them: nulls first, NaN last, one zero.
 
