@@ -240,9 +240,12 @@ def _time_of(function: str, *kinds: str) -> Rule:
     return plain(function, "timestamp", kinds, when=lambda args: not isinstance(args[0], Literal))
 
 
+_FIELDS = ("Year", "Quarter", "Month", "DayOfWeek", "WeekDay", "DayOfYear", "WeekOfYear", "YearOfWeek")  # of a date
+
 RULES: dict[str, Rule] = {
-    "Upper": plain("upper", "string", "string"),
-    "Lower": plain("lower", "string", "string"),
+    **{name: plain(name.lower(), "string", "string") for name in ("Upper", "Lower", "Reverse")},
+    **{name: plain(name.lower(), "integer", "date") for name in _FIELDS},
+    **{name: plain(name.lower(), "string", "date") for name in ("DayName", "MonthName")},
     "StringTrim": _trim("trim"),
     "StringTrimLeft": _trim("ltrim"),
     "StringTrimRight": _trim("rtrim"),
@@ -276,7 +279,6 @@ RULES: dict[str, Rule] = {
         when=lambda args: len(value(args[1]) or "") == 1 and whole(args[2]) not in (None, _INT_MIN),
     ),
     "StringReplace": plain("replace", "string", "string", "string", "string"),
-    "Reverse": plain("reverse", "string", "string"),
     "StringRepeat": plain("repeat", "string", "string", "integer", when=lambda args: _small(args[1])),
     "StringLPad": _pad("lpad"),
     "StringRPad": _pad("rpad"),
@@ -288,17 +290,7 @@ RULES: dict[str, Rule] = {
     "Ascii": plain("ascii", "integer", "string"),
     "OctetLength": plain("octet_length", "integer", "string"),
     "BitLength": plain("bit_length", "integer", "string"),
-    "Year": plain("year", "integer", "date"),
-    "Quarter": plain("quarter", "integer", "date"),
-    "Month": plain("month", "integer", "date"),
     "DayOfMonth": plain("day", "integer", "date"),
-    "DayOfWeek": plain("dayofweek", "integer", "date"),
-    "WeekDay": plain("weekday", "integer", "date"),
-    "DayOfYear": plain("dayofyear", "integer", "date"),
-    "WeekOfYear": plain("weekofyear", "integer", "date"),
-    "YearOfWeek": plain("yearofweek", "integer", "date"),
-    "DayName": plain("dayname", "string", "date"),
-    "MonthName": plain("monthname", "string", "date"),
     "Hour": _in_utc(plain("hour", "integer", "timestamp")),
     "Minute": _in_utc(plain("minute", "integer", "timestamp")),
     "Second": _in_utc(plain("second", "integer", "timestamp")),

@@ -123,6 +123,14 @@ def require_boolean(box: Box, kind: DataType, sql: str) -> None:
         )
 
 
+def require_groups(box: Box, schema: StructType, by: Collection[str]) -> None:
+    """Refuse to group by columns that have parts."""
+    for name in by:
+        kind = schema[name].dataType.typeName()
+        if kind in ("array", "map", "struct", "variant"):
+            raise box.wrong(f"cannot group by '{name}', a {kind.upper()}", "group by one of its fields")
+
+
 def show(kind: DataType) -> str:
     """A type as SQL writes it."""
     return str(kind.simpleString()).upper()

@@ -23,6 +23,12 @@ def numbers(columns: Columns, name: str) -> NDArray[Any]:
     return column
 
 
+def column_numbers(table: pa.Table, name: str) -> Int64s:
+    """A column of a table without nulls."""
+    found: Int64s = table[name].to_numpy()
+    return found
+
+
 def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """One contiguous array."""
     if isinstance(column, pa.ChunkedArray):
@@ -89,6 +95,11 @@ def to_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
         array = array.fill_null(0)
     values: NDArray[Any] = array.to_numpy(zero_copy_only=False)
     return values
+
+
+def decimal_words(array: pa.Array) -> Int64s:
+    """The unscaled value of each DECIMAL as two words, the lower first; whatever lies there where it is null."""
+    return np.frombuffer(array.buffers()[1], np.int64, 2 * len(array), 16 * array.offset).reshape(-1, 2)
 
 
 def normal_floats(array: pa.Array) -> pa.Array:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from borealis.kernels import times
+from borealis.kernels import decimals, times
 from borealis.kernels.columns import Values, full, on_arrays
 from borealis.kernels.times import DAY_US, SECOND_US, NotATimeError
 
@@ -149,14 +149,7 @@ def _named(names: tuple[str, ...], function: Callable[[Longs], Longs]) -> Callab
 def _second_with_fraction(values: pa.Array) -> Values:
     """extract(SECOND FROM ts): a DECIMAL(8,6)."""
     (micros,), nulls = _longs(values)
-    words = np.zeros((len(micros), 2), np.int64)
-    words[:, 0] = micros % (60 * SECOND_US)
-    made = pa.Array.from_buffers(pa.decimal128(8, 6), len(micros), [None, pa.py_buffer(words.tobytes())])
-    return _with_nulls(made, nulls)
-
-
-def _with_nulls(made: pa.Array, nulls: Any) -> pa.Array:
-    return made if nulls is None else pc.if_else(pa.array(nulls), pa.scalar(None, made.type), made)
+    return decimals.together(micros % (60 * SECOND_US), None if nulls is None else ~nulls, pa.decimal128(8, 6))
 
 
 # --- truncating -----------------------------------------------------------------------------------------------------
@@ -379,7 +372,8 @@ def _text(days: Longs, micros: Longs, nulls: Any, pieces: list[str]) -> pa.Array
             parts.append(_digits(micros % SECOND_US // 10 ** (6 - len(piece)), len(piece)))
         else:
             parts.append(pa.repeat(pa.scalar(piece.strip("'"), pa.string()), len(days)))
-    return _with_nulls(pc.binary_join_element_wise(*parts, ""), nulls)
+    made = pc.binary_join_element_wise(*parts, "")
+    return made if nulls is None else pc.if_else(pa.array(nulls), pa.scalar(None, made.type), made)
 
 
 def _formatted(values: pa.Array, form: pa.Scalar, unit_us: int = 1) -> Values:

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from borealis.kernels.columns import Values, full, whole
+from borealis.kernels.columns import Values, decimal_words, full, whole
 
 Ints: TypeAlias = Any  # an array of int64, or of Python's int
 
@@ -69,8 +69,7 @@ def apart(values: pa.Array) -> tuple[Ints, Any]:
     if pa.types.is_integer(values.type):
         ints = (values.fill_null(0) if values.null_count else values).to_numpy(zero_copy_only=False).astype(np.int64)
         return _fitting(ints), valid
-    halves = np.frombuffer(values.buffers()[1], np.int64, 2 * len(values), 16 * values.offset)
-    low, high = halves[0::2], halves[1::2]
+    low, high = decimal_words(values).T
     if valid is not None:
         low, high = np.where(valid, low, 0), np.where(valid, high, 0)
     if bool((high == low >> 63).all()):

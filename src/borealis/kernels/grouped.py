@@ -61,7 +61,7 @@ class Grouped:
         """Where these keys stand among the open entries, and whether they do."""
         if not len(self.open[GROUP]) or not len(wanted[0]):
             return np.zeros(len(wanted[0]), np.int64), np.zeros(len(wanted[0]), np.bool_)
-        have = want = np.int64(0)  # one sortable code for both sides
+        have = want = np.zeros(1, np.int64)  # one sortable code for both sides
         for name, values in zip(self.key, wanted, strict=True):
             mine = numbers(self.open, name)
             if name == GROUP:

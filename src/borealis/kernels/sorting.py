@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from borealis.kernels.columns import to_numpy, whole
 from borealis.tuples import Int64s
@@ -59,8 +60,9 @@ def newest(*key: Int64s) -> Int64s:
     [1, 2]
     """
     order = np.lexsort(tuple(reversed(key)))
-    same = np.logical_and.reduce([one[order][1:] == one[order][:-1] for one in key])
-    return order[np.append(~same, True)[: len(order)]]
+    same: NDArray[np.bool_] = np.logical_and.reduce([one[order][1:] == one[order][:-1] for one in key])
+    places: Int64s = order[np.append(~same, True)[: len(order)]]
+    return places
 
 
 def ranks_of(column: pa.Array | pa.ChunkedArray) -> Int64s:

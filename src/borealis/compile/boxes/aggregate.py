@@ -12,7 +12,7 @@ from pyspark.sql.window import Window as Partition
 
 from borealis.compile.hidden_columns import POSITION
 from borealis.compile.lowering import Lowering
-from borealis.compile.types import plain_column, show, type_of
+from borealis.compile.types import plain_column, require_groups, show, type_of
 from borealis.diagram import sql
 from borealis.diagram.boxes.aggregate import END, START, TIMED_OUT, Aggregate
 from borealis.diagram.boxes.base import Box
@@ -34,10 +34,7 @@ ARRIVAL = f"struct({TIME}, {POSITION})"
 def check(box: Aggregate, sources: list[DataFrame]) -> None:
     for call in box.calls:
         check_call(box, call, sources[0])
-    for name in box.by:
-        kind = sources[0].schema[name].dataType.typeName()
-        if kind in ("array", "map", "struct", "variant"):
-            raise box.wrong(f"cannot group by '{name}', a {kind.upper()}", "group by one of its fields")
+    require_groups(box, sources[0].schema, box.by)
 
 
 def check_call(box: Box, call: sql.Call, source: DataFrame) -> None:
