@@ -177,7 +177,7 @@ TIMES: dict[str, Callable[..., Values]] = {
 
 FUNCTIONS: dict[str, Callable[..., Values]] = {
     **TIMES,
-    "to_long": on_arrays(times.to_long),
+    "to_long": _cast,  # in the time of an input
     "eq": _eq,
     "gt": _gt,
     "ge": _ge,

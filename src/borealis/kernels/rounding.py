@@ -18,8 +18,6 @@ from borealis.kernels import decimals
 from borealis.kernels.casts import decimal_of
 from borealis.kernels.columns import Values
 
-DIGITS_MAX = decimals.DIGITS_MAX  # to round to, behind the point or before it
-
 
 def type_of(function: str, source: str, digits: int = 0) -> str | None:
     """The type of a result, as Spark types it; None where there is no exact twin."""
@@ -33,7 +31,7 @@ def type_of(function: str, source: str, digits: int = 0) -> str | None:
         return "double" if source == "double" else None
     if source in ("float", "double"):
         return source if digits == 0 else None
-    if abs(digits) > DIGITS_MAX or (exact is None and source not in ("byte", "short", "integer", "long")):
+    if abs(digits) > decimals.DIGITS_MAX or (exact is None and source not in ("byte", "short", "integer", "long")):
         return None
     if exact is None:
         return source

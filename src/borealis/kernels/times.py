@@ -260,26 +260,15 @@ def from_number(numbers: Array) -> Array:
 
 
 def _floats(numbers: Array, *, saturated: bool) -> Array:
-    whole = numbers.cast(pa.float64())
+    valid = pc.is_valid(numbers).to_numpy(zero_copy_only=False)
     with np.errstate(all="ignore"):
-        micros = np.trunc(whole.to_numpy(zero_copy_only=False) * float(SECOND_US))
-    return pa.array(_longs(micros, whole, saturated=saturated)).cast(_TIMESTAMP)
-
-
-def to_long(numbers: Array) -> Array:
-    """CAST(double AS BIGINT): the fraction goes; what does not fit is an OverflowError."""
-    whole = numbers.cast(pa.float64())
-    return pa.array(_longs(np.trunc(whole.to_numpy(zero_copy_only=False)), whole, saturated=False))
-
-
-def _longs(values: Any, nulls: Array, *, saturated: bool) -> Array:
-    valid = pc.is_valid(nulls).to_numpy(zero_copy_only=False)
+        values = np.trunc(numbers.cast(pa.float64()).to_numpy(zero_copy_only=False) * float(SECOND_US))
     fits = (values >= -(2.0**63)) & (values < 2.0**63)
     if not saturated and bool((valid & ~fits & (values != 2.0**63)).any()):  # 2**63 itself is the largest there is
         raise OverflowError
     longs = np.where(fits, values, 0.0).astype(np.int64)
     longs = np.where(valid & (values >= 2.0**63), _LONG[1], np.where(valid & (values < -(2.0**63)), _LONG[0], longs))
-    return pa.array(longs, mask=~valid)
+    return pa.array(longs, mask=~valid).cast(_TIMESTAMP)
 
 
 def _decimals(numbers: Array, *, exact: bool) -> Array:
