@@ -16,7 +16,7 @@ from harness import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from borealis.kernels import join
+from borealis.kernels import join, join_index
 from borealis.kernels.flow import Bounds, Flow, merge_bounds
 from borealis.kernels.join import JoinKernel
 from borealis.state.delta import Change
@@ -186,10 +186,14 @@ def cases(draw: st.DrawFn) -> Case:
 def cramped() -> ExitStack:
     """Every limit so low that small cases run the code of large ones: all hashes collide, sorts fit into no word."""
     stack = ExitStack()
-    limits = {"WORD_BITS": 12, "CANDIDATES_AT_ONCE": 3, "ROWS_PER_TAKE": 5, "SORT_PROBES_ABOVE": 1}
-    for name, value in (limits | {"LONG_STRING_BYTES": 10}).items():
-        stack.enter_context(patch.object(join, name, value))
-    stack.enter_context(patch.object(join, "_hash_words", lambda words, bits: np.zeros(len(words[0]), np.int64)))
+    limits = {
+        join: {"CANDIDATES_AT_ONCE": 3, "ROWS_PER_TAKE": 5},
+        join_index: {"WORD_BITS": 12, "SORT_PROBES_ABOVE": 1, "LONG_STRING_BYTES": 10},
+    }
+    for module, values in limits.items():
+        for name, value in values.items():
+            stack.enter_context(patch.object(module, name, value))
+    stack.enter_context(patch.object(join_index, "_hash_words", lambda words, bits: np.zeros(len(words[0]), np.int64)))
     return stack
 
 

@@ -14,17 +14,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from borealis.compile import numeric_rules, text_rules
-from borealis.compile.numeric_rules import DeclinedError as _DeclinedError
-from borealis.compile.numeric_rules import decline_unless as _decline_unless
-from borealis.compile.text_rules import TextRule
+from borealis.compile.rules import DeclinedError, Rule, decline_unless, is_constant, one_row, sure
 from borealis.errors import TrainError
 from borealis.kernels.expr import (
     ANY,
@@ -41,14 +37,20 @@ from borealis.kernels.expr import (
     evaluation_order,
     raises_itself,
 )
-from borealis.kernels.times import DAY_US, compiled_format
-from borealis.kernels.xxhash import SEED, can_hash
+from borealis.kernels.times import DAY_US
 
 _CATALYST = "org.apache.spark.sql.catalyst.expressions."
 _ALIAS = "__borealis_expression_"  # no user's column: in a select list a later item may refer to an earlier alias
-_FLOAT_IN_MAX = 10  # longer lists become a hash set in Spark, where -0.0 and 0.0 may differ
-_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d{1,6})?)?", re.ASCII)
-_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_MOMENTS: dict[str, tuple[re.Pattern[str], Callable[[str], str]]] = {  # constants that are known, and in one form
+    "date": (
+        re.compile(r"\d{4}-\d\d-\d\d", re.ASCII),
+        lambda text: datetime.date.fromisoformat(text).isoformat(),
+    ),
+    "timestamp": (
+        re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d{1,6})?)?", re.ASCII),
+        lambda text: datetime.datetime.fromisoformat(text).isoformat(" "),
+    ),
+}
 _FOLDED = frozenset({"add", "subtract", "multiply", "divide", "negate", "cast", "convert"})  # as people write constants
 _COMPARISONS = frozenset({"eq", "eq_null_safe", "gt", "ge", "lt", "le", "in"})
 _SETTINGS = {
@@ -56,12 +58,6 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.decimalOperations.allowPrecisionLoss": "true",
 }
-
-
-@cache
-def _one_row() -> pa.Table:
-    """To evaluate constants on. Not at import: the first array that pyarrow makes costs an import of pandas."""
-    return pa.table({"": [0]})
 
 
 def translate(frame: DataFrame, sql: str) -> Expr | None:
@@ -75,11 +71,11 @@ def translate(frame: DataFrame, sql: str) -> Expr | None:
 
 def translate_time(frame: DataFrame, sql: str) -> Expr | None:
     """As `translate`, for the time of an input's rows: there text and numbers may become times, too."""
-    return translate_all(frame, {"x": sql}, _TIME_RULES)["x"]
+    return translate_all(frame, {"x": sql}, _RULES | text_rules.INPUT_RULES)["x"]
 
 
 def translate_all(
-    frame: DataFrame, expressions: Mapping[str, str], rules: Mapping[str, _Rule] | None = None
+    frame: DataFrame, expressions: Mapping[str, str], rules: Mapping[str, Rule] | None = None
 ) -> dict[str, Expr | None]:
     """As `translate`, for several expressions in one analysis; an error in one is raised for all."""
     if not expressions:
@@ -134,20 +130,18 @@ def _expr_id(node: _Node) -> tuple[int, str]:
 # --- translating ------------------------------------------------------------------------------------------------------
 
 
-def _translate(
-    tree: _Node, columns: Mapping[tuple[int, str], str], sql: str, rules: Mapping[str, _Rule]
-) -> Expr | None:
+def _translate(tree: _Node, columns: Mapping[tuple[int, str], str], sql: str, rules: Mapping[str, Rule]) -> Expr | None:
     if tree.name == "AttributeReference" and (name := columns.get(_expr_id(tree))) is not None:
         kind = tree.fields["dataType"]
         return Column(name, kind if isinstance(kind, str) and arrow_type(kind) is not None else ANY)
     try:
         expr = _Translation(columns, sql, rules).of(tree)
-        _decline_unless(arrow_type(expr.type) is not None)  # a bare NULL
+        decline_unless(arrow_type(expr.type) is not None)  # a bare NULL
         _check_constants(expr)
         _check_repeats(expr)
         if any(_raising(expr)):
             _check_plain(expr)
-    except _DeclinedError:
+    except DeclinedError:
         return None
     return expr
 
@@ -161,20 +155,19 @@ def _check_constants(expr: Expr) -> None:
     if isinstance(expr, Call):
         for arg in expr.args:
             _check_constants(arg)
-    if _constant(expr) and arrow_type(expr.type) is not None:
+    if is_constant(expr) and arrow_type(expr.type) is not None:
         try:
-            value = evaluate(expr, _one_row())
+            value = evaluate(expr, one_row())
         except TrainError:
-            raise _DeclinedError from None
+            raise DeclinedError from None
         if expr.type in FLOATING and value.is_valid:
-            _decline_unless(value.as_py() != 0 or math.copysign(1, value.as_py()) > 0)
+            decline_unless(value.as_py() != 0 or math.copysign(1, value.as_py()) > 0)
 
 
 def _check_repeats(expr: Expr) -> None:
     """Decline what Spark may compute once, ahead of the conditions around it, and so raise where we would not."""
     repeated = {part for part, times in Counter(_raising(expr)).items() if times > 1}
-    if not repeated <= set(_certain(expr)):
-        raise _DeclinedError
+    decline_unless(repeated <= set(_certain(expr)))
 
 
 def _check_plain(expr: Expr) -> None:
@@ -183,28 +176,28 @@ def _check_plain(expr: Expr) -> None:
     `k + 1 > 5 AND false`, `if(k + 1 > 5, 2, 2)` and `k + 1 > NULL` never add; `1 + k + l` adds k and l first.
     """
     operands = Counter(_operands(expr))
-    _decline_unless(all(times == 1 for times in operands.values()))
+    decline_unless(all(times == 1 for times in operands.values()))
     for part in _calls(expr):
         args = part.args
-        _decline_unless(not _constant(part) or part.function in _FOLDED)
-        _decline_unless(part.function not in ("is_null", "is_not_null", "eq_null_safe") or not any(_raising(part)))
+        decline_unless(not is_constant(part) or part.function in _FOLDED)
+        decline_unless(part.function not in ("is_null", "is_not_null", "eq_null_safe") or not any(_raising(part)))
         if part.function in ("add", "multiply") and part.type in INTEGRAL:
-            constants = [_constant(operand) for operand in _chain(part, part.function)]
-            _decline_unless(len(constants) == 2 or all(constants) or not any(constants[:-1]))
-        _decline_unless(part.function not in _COMPARISONS or numeric_rules.stays(part, _one_row))
+            constants = [is_constant(operand) for operand in _chain(part, part.function)]
+            decline_unless(len(constants) == 2 or all(constants) or not any(constants[:-1]))
+        decline_unless(part.function not in _COMPARISONS or numeric_rules.stays(part))
         if any(isinstance(arg, Call) and arg.function == "date_to_timestamp" for arg in args):
-            _decline_unless(not any(map(_constant, args)))  # compared with a constant, Spark may leave out the cast
+            decline_unless(not any(map(is_constant, args)))  # compared with a constant, Spark may leave out the cast
         if part.function == "case":
             pairs, rest = divmod(len(args), 2)
             values = {*args[1 : 2 * pairs : 2], args[-1] if rest else Literal(None, part.type)}
-            _decline_unless(len(values) == pairs + 1 and not any(_constant(arg) for arg in args[: 2 * pairs : 2]))
+            decline_unless(len(values) == pairs + 1 and not any(is_constant(arg) for arg in args[: 2 * pairs : 2]))
         elif part.function == "coalesce":
-            _decline_unless(not any(_constant(arg) for arg in args[:-1]) and len(set(args)) == len(args))
+            decline_unless(not any(is_constant(arg) for arg in args[:-1]) and len(set(args)) == len(args))
         elif part.function != "in":
-            _decline_unless(not any(isinstance(arg, Literal) and arg.value is None for arg in args))
+            decline_unless(not any(isinstance(arg, Literal) and arg.value is None for arg in args))
         if part.type == "boolean" and part.function != "in":
-            _decline_unless(len(set(args)) == len(args))
-            _decline_unless(not any(arg.type == "boolean" and _constant(arg) for arg in args))
+            decline_unless(len(set(args)) == len(args))
+            decline_unless(not any(arg.type == "boolean" and is_constant(arg) for arg in args))
 
 
 def _calls(expr: Expr) -> Iterator[Call]:
@@ -212,10 +205,6 @@ def _calls(expr: Expr) -> Iterator[Call]:
         yield expr
         for arg in expr.args:
             yield from _calls(arg)
-
-
-def _constant(expr: Expr) -> bool:
-    return not isinstance(expr, Column) and (isinstance(expr, Literal) or all(map(_constant, expr.args)))
 
 
 def _chain(expr: Expr, function: str) -> Iterator[Expr]:
@@ -240,7 +229,7 @@ def _operands(expr: Expr) -> Iterator[Expr]:
 
 def _raising(expr: Expr) -> Iterator[Expr]:
     """The parts that may raise on some row; constants have been checked."""
-    if isinstance(expr, Call) and not _constant(expr):
+    if isinstance(expr, Call) and not is_constant(expr):
         if raises_itself(expr):
             yield expr
         for arg in expr.args:
@@ -262,7 +251,7 @@ def _certain(expr: Expr) -> Iterator[Expr]:
 class _Translation:
     """One expression's translation; holds the columns by Spark's id, as the name in the tree is the user's spelling."""
 
-    def __init__(self, columns: Mapping[tuple[int, str], str], sql: str, rules: Mapping[str, _Rule]) -> None:
+    def __init__(self, columns: Mapping[tuple[int, str], str], sql: str, rules: Mapping[str, Rule]) -> None:
         self.columns, self.rules = columns, rules
         self.tries = "try_cast" in sql.lower()  # nor does it tell TRY_CAST from CAST
         self.escapes = "escape" in sql.lower()  # the tree does not tell LIKE's escape character
@@ -279,32 +268,25 @@ class _Translation:
             return self.with_common(node)
         if name == "CommonExpressionRef":
             if self.common is None or self.common.type != node.fields["dataType"]:
-                raise _DeclinedError
+                raise DeclinedError
             return self.common
         if name in _TRANSPARENT and len(children) == 1:
             return self.of(children[0])
-        if name not in self.rules:
-            raise _DeclinedError
-        if (name in ("Like", "ILike") and self.escapes) or (name == "Cast" and self.tries):
-            raise _DeclinedError
-        expr = self.rules[name](node, [self.of(child) for child in children])
-        if arrow_type(expr.type) is None:
-            raise _DeclinedError
+        decline_unless(not (name in ("Like", "ILike") and self.escapes) and not (name == "Cast" and self.tries))
+        expr = sure(self.rules.get(name))(node.fields, [self.of(child) for child in children])
+        decline_unless(arrow_type(expr.type) is not None)
         return expr
 
     def attribute(self, node: _Node) -> Expr:
-        name, kind = self.columns.get(_expr_id(node)), node.fields["dataType"]
-        if name is None or not isinstance(kind, str) or arrow_type(kind) is None:
-            raise _DeclinedError
-        return Column(name, kind)
+        kind = node.fields["dataType"]
+        decline_unless(isinstance(kind, str) and arrow_type(kind) is not None)
+        return Column(sure(self.columns.get(_expr_id(node))), kind)
 
     def with_common(self, node: _Node) -> Expr:
         """Put the one common expression in place of its references; their ids are not in the tree, so never nested."""
         body, *definitions = node.children
-        if self.common is not None or len(definitions) != 1 or definitions[0].name != "CommonExpressionDef":
-            raise _DeclinedError
-        common = self.of(definitions[0].children[0])
-        self.common = common
+        decline_unless(self.common is None and [one.name for one in definitions] == ["CommonExpressionDef"])
+        self.common = self.of(definitions[0].children[0])
         try:
             return self.of(body)
         finally:
@@ -326,245 +308,24 @@ def _fused(node: _Node) -> _Node:
 def _literal(node: _Node) -> Literal:
     value, kind = node.fields["value"], node.fields["dataType"]
     if not isinstance(kind, str):
-        raise _DeclinedError
+        raise DeclinedError
     if value is None and (kind == "void" or arrow_type(kind) is not None):
         return Literal(None, kind)
     if kind in text_rules.INTERVALS and isinstance(value, str):  # its rules take it; no other knows such a type
         return Literal(value, kind)
     if arrow_type(kind) is None or kind == "binary" or not isinstance(value, str):  # a binary's text is its address
-        raise _DeclinedError
-    if kind == "date":
-        return _date(value)
-    if kind == "timestamp":
-        return _timestamp(value)
-    return Literal(value, kind)
-
-
-def _date(text: str) -> Literal:
+        raise DeclinedError
+    if kind not in _MOMENTS:
+        return Literal(value, kind)
+    form, normal = _MOMENTS[kind]
+    decline_unless(form.fullmatch(value))
     try:
-        if _DATE.fullmatch(text):
-            return Literal(datetime.date.fromisoformat(text).isoformat(), "date")
+        return Literal(normal(value), kind)
     except ValueError:
-        pass
-    raise _DeclinedError
+        raise DeclinedError from None
 
 
-def _timestamp(text: str) -> Literal:
-    try:
-        if _TIMESTAMP.fullmatch(text):
-            return Literal(datetime.datetime.fromisoformat(text).isoformat(" "), "timestamp")
-    except ValueError:
-        pass
-    raise _DeclinedError
-
-
-_Rule = Callable[[_Node, list[Expr]], Expr]
+_RULES: dict[str, Rule] = numeric_rules.RULES | text_rules.RULES
 _TRANSPARENT = text_rules.TRANSPARENT | {
     "Between", "NullIf", "Nvl", "Nvl2", "ZeroIfNull", "NullIfZero", "UnaryPositive",
 }  # fmt: skip
-_EXACT = frozenset({"add", "subtract", "multiply", "divide", "int_divide", "remainder", "negate", "abs"})
-_ORDERED = frozenset({*INTEGRAL, *FLOATING, "boolean", "string", "binary", "date", "timestamp"})
-
-
-def _known(args: list[Expr]) -> str:
-    """The one type of all arguments."""
-    kind = args[0].type
-    _decline_unless(all(arg.type == kind for arg in args) and arrow_type(kind) is not None)
-    return kind
-
-
-def _compare(function: str) -> _Rule:
-    def rule(_: _Node, args: list[Expr]) -> Expr:
-        kind = _known(args)
-        _decline_unless(kind in _ORDERED or kind.startswith("decimal"))
-        return Call(function, tuple(args), "boolean")
-
-    return rule
-
-
-def _logic(function: str) -> _Rule:
-    def rule(_: _Node, args: list[Expr]) -> Expr:
-        _decline_unless(_known(args) == "boolean")
-        return Call(function, tuple(args), "boolean")
-
-    return rule
-
-
-def _test(function: str) -> _Rule:
-    def rule(_: _Node, args: list[Expr]) -> Expr:
-        _known(args)
-        return Call(function, tuple(args), "boolean")
-
-    return rule
-
-
-def _arithmetic(function: str, kinds: tuple[str, ...]) -> _Rule:
-    def rule(node: _Node, args: list[Expr]) -> Expr:
-        _decline_unless(node.fields.get("failOnError", True) is True)
-        if function in _EXACT and (exact := numeric_rules.decimal_arithmetic(function, args)):
-            return exact
-        kind = _known(args)
-        _decline_unless(kind in kinds)
-        return Call(function, tuple(args), kind)
-
-    return rule
-
-
-def _cast(node: _Node, args: list[Expr]) -> Expr:
-    (arg,), kind = args, node.fields["dataType"]
-    if arg.type != kind and (made := text_rules.time_cast(node.fields, args)) is not None:
-        return made
-    return numeric_rules.cast(node, args, _one_row)
-
-
-def _in(_: _Node, args: list[Expr]) -> Expr:
-    kind = _known(args)
-    _decline_unless(kind in _ORDERED or kind.startswith("decimal"))
-    return numeric_rules.is_in(args, _FLOAT_IN_MAX)
-
-
-def _case(_: _Node, args: list[Expr]) -> Expr:
-    pairs, rest = divmod(len(args), 2)
-    conditions = [args[2 * i] for i in range(pairs)]
-    kind = _known([args[2 * i + 1] for i in range(pairs)] + ([args[-1]] if rest else []))
-    _decline_unless(all(condition.type == "boolean" for condition in conditions))
-    return Call("case", tuple(args), kind)
-
-
-def _null_if(_: _Node, args: list[Expr]) -> Expr:
-    predicate, value = args
-    _decline_unless(predicate.type == "boolean" and arrow_type(value.type) is not None)
-    return Call("case", (predicate, Literal(None, value.type), value), value.type)
-
-
-def _coalesce(_: _Node, args: list[Expr]) -> Expr:
-    return Call("coalesce", tuple(args), _known(args))
-
-
-def _rounded(function: str) -> _Rule:
-    def rule(node: _Node, args: list[Expr]) -> Expr:
-        _decline_unless(node.fields.get("failOnError", True) is True and node.fields.get("ansiEnabled", True) is True)
-        return numeric_rules.rounded(function, args)
-
-    return rule
-
-
-def _length(_: _Node, args: list[Expr]) -> Expr:
-    _decline_unless(_known(args) == "string")
-    return Call("length", tuple(args), "integer")
-
-
-def _concat(_: _Node, args: list[Expr]) -> Expr:
-    _decline_unless(len(args) > 0 and _known(args) == "string")
-    return Call("concat", tuple(args), "string")
-
-
-def _xxhash64(node: _Node, args: list[Expr]) -> Expr:
-    _decline_unless(node.fields.get("seed") == SEED and not all(map(_constant, args)))
-    for arg in args:
-        kind = arrow_type(arg.type)
-        _decline_unless(kind is not None and can_hash(kind))
-    return Call("xxhash64", tuple(args), "long")
-
-
-_RULES: dict[str, _Rule] = {
-    "EqualTo": _compare("eq"),
-    "EqualNullSafe": _compare("eq_null_safe"),
-    "GreaterThan": _compare("gt"),
-    "GreaterThanOrEqual": _compare("ge"),
-    "LessThan": _compare("lt"),
-    "LessThanOrEqual": _compare("le"),
-    "In": _in,
-    "And": _logic("and"),
-    "Or": _logic("or"),
-    "Not": _logic("not"),
-    "IsNull": _test("is_null"),
-    "IsNotNull": _test("is_not_null"),
-    "IsNaN": lambda node, args: _test("is_nan")(node, args) if args[0].type in FLOATING else _decline(),
-    "Add": _arithmetic("add", (*INTEGRAL, *FLOATING)),
-    "Subtract": _arithmetic("subtract", (*INTEGRAL, *FLOATING)),
-    "Multiply": _arithmetic("multiply", (*INTEGRAL, *FLOATING)),
-    "Divide": _arithmetic("divide", ("double",)),
-    "IntegralDivide": _arithmetic("int_divide", ("long",)),
-    "Remainder": _arithmetic("remainder", (*INTEGRAL, *FLOATING)),
-    "UnaryMinus": _arithmetic("negate", (*INTEGRAL, *FLOATING)),
-    "Abs": _arithmetic("abs", (*INTEGRAL, *FLOATING)),
-    "BitwiseAnd": _arithmetic("bit_and", INTEGRAL),
-    "BitwiseOr": _arithmetic("bit_or", INTEGRAL),
-    "BitwiseXor": _arithmetic("bit_xor", INTEGRAL),
-    "BitwiseNot": _arithmetic("bit_not", INTEGRAL),
-    "Sqrt": _arithmetic("sqrt", ("double",)),
-    "Cast": _cast,
-    "If": _case,
-    "CaseWhen": _case,
-    "NullIfResult": _null_if,
-    "Coalesce": _coalesce,
-    "Greatest": lambda _, args: numeric_rules.extreme("greatest", args),
-    "Least": lambda _, args: numeric_rules.extreme("least", args),
-    "Round": _rounded("round"),
-    "BRound": _rounded("bround"),
-    "Floor": _rounded("floor"),
-    "Ceil": _rounded("ceil"),
-    "Signum": _rounded("sign"),
-    "Length": _length,
-    "Concat": _concat,
-    "XxHash64": _xxhash64,
-}
-
-
-def _decline() -> Expr:
-    raise _DeclinedError
-
-
-def _text_rule(rule: TextRule) -> _Rule:
-    return lambda node, args: rule(node.fields, args) or _decline()
-
-
-_RULES |= {name: _text_rule(rule) for name, rule in text_rules.RULES.items()}
-
-
-# --- times of an input's rows ---------------------------------------------------------------------------------------
-
-
-def _time_cast(node: _Node, args: list[Expr]) -> Expr:
-    """Also casts that can fail: a row that has no time is refused, whether the time is null or an error."""
-    (arg,), kind = args, node.fields["dataType"]
-    if isinstance(arg, Literal) or arg.type == kind:
-        return _cast(node, args)
-    if kind == "timestamp":
-        return _to_timestamp(node, args)
-    if kind == "long" and arg.type in FLOATING:
-        return Call("to_long", (arg,), kind)
-    return _cast(node, args)
-
-
-def _to_timestamp(node: _Node, args: list[Expr]) -> Expr:
-    _decline_unless(node.fields["dataType"] == "timestamp" and node.fields.get("timeZoneId") == "UTC")
-    _decline_unless(node.fields.get("failOnError", True) is True)
-    value, *pattern = args
-    kinds = (*INTEGRAL, *FLOATING, "string", "date", "timestamp")
-    _decline_unless(value.type in kinds or value.type.startswith("decimal"))
-    if pattern:
-        (form,) = pattern
-        if value.type != "string" or not isinstance(form, Literal) or form.value is None:
-            raise _DeclinedError
-        _decline_unless(compiled_format(form.value) is not None)
-    return Call("to_timestamp", tuple(args), "timestamp")
-
-
-def _units(function: str, kinds: tuple[str, ...]) -> _Rule:
-    def rule(_: _Node, args: list[Expr]) -> Expr:
-        kind = _known(args)
-        _decline_unless(kind in kinds or (function == "timestamp_seconds" and kind.startswith("decimal")))
-        return Call(function, tuple(args), "timestamp")
-
-    return rule
-
-
-_TIME_RULES: dict[str, _Rule] = _RULES | {
-    "Cast": _time_cast,
-    "ParseToTimestamp": _to_timestamp,
-    "SecondsToTimestamp": _units("timestamp_seconds", (*INTEGRAL, *FLOATING)),
-    "MillisToTimestamp": _units("timestamp_millis", INTEGRAL),
-    "MicrosToTimestamp": _units("timestamp_micros", INTEGRAL),
-}

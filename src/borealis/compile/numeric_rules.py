@@ -1,39 +1,49 @@
-"""Which nodes of Spark's tree about numbers and casts have an exact twin, and of which type the result is."""
+"""Which nodes of Spark's tree about numbers, truth and casts have an exact twin, and of which type the result is."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
+from borealis.compile.rules import (
+    DeclinedError,
+    Fields,
+    Rule,
+    decline_unless,
+    is_constant,
+    one_row,
+    same,
+    sure,
+    uniform,
+    whole,
+)
 from borealis.errors import TrainError
 from borealis.kernels import casts, decimals, rounding
 from borealis.kernels.casts import decimal_of
 from borealis.kernels.expr import FLOATING, INTEGRAL, Call, Expr, Literal, arrow_type, can_raise, evaluate
+from borealis.kernels.xxhash import SEED, can_hash
 
 _NEGATED_MAX = 34  # digits; of more, Spark's -x and abs(x) lose the last ones
-
-
-class DeclinedError(Exception):
-    """There is no exact twin, or we are not sure that there is."""
-
-
-def decline_unless(sure: bool) -> None:
-    """Go on only where the twin is sure to be exact."""
-    if not sure:
-        raise DeclinedError
+_FLOAT_IN_MAX = 10  # longer lists become a hash set in Spark, where -0.0 and 0.0 may differ
+_NUMBERS = (*INTEGRAL, *FLOATING)
 
 
 # --- arithmetic -----------------------------------------------------------------------------------------------------
 
 
-def decimal_arithmetic(function: str, args: list[Expr]) -> Expr | None:
-    """A function of DECIMALs; None if they are no DECIMALs."""
-    exact = [decimal_of(arg.type) for arg in args]
-    kinds = [kind for kind in exact if kind is not None]
-    if not kinds:
-        return None
+def _arithmetic(function: str, *kinds: str) -> Rule:
+    """Of numbers of these types, or of DECIMALs."""
+
+    def rule(fields: Fields, args: list[Expr]) -> Expr:
+        decline_unless(fields.get("failOnError", True) is True)
+        exact = [kind for kind in (decimal_of(arg.type) for arg in args) if kind is not None]
+        return _of_decimals(function, args, exact) if exact else uniform(function, None, kinds)(fields, args)
+
+    return rule
+
+
+def _of_decimals(function: str, args: list[Expr], kinds: list[tuple[int, int]]) -> Expr:
     decline_unless(len(kinds) == len(args))
     if len(args) == 1:
         decline_unless(kinds[0][0] <= _NEGATED_MAX)
@@ -47,49 +57,56 @@ def decimal_arithmetic(function: str, args: list[Expr]) -> Expr | None:
     return Call(function, tuple(args), f"decimal({p},{s})")
 
 
-def rounded(function: str, args: list[Expr]) -> Expr:
-    """round, bround, floor, ceil or sign."""
-    value, *more = args
-    digits = 0
-    if more:
-        (count,) = more
-        if not isinstance(count, Literal) or count.value is None or count.type != "integer":
-            raise DeclinedError
-        digits = int(count.value)
-    kind = rounding.type_of(function, value.type, digits)
-    if kind is None:
-        raise DeclinedError
-    return value if function in ("floor", "ceil") and kind == value.type else Call(function, tuple(args), kind)
+def _rounded(function: str) -> Rule:
+    def rule(fields: Fields, args: list[Expr]) -> Expr:
+        decline_unless(fields.get("failOnError", True) is True and fields.get("ansiEnabled", True) is True)
+        number, *more = args
+        decline_unless(all(count.type == "integer" for count in more))
+        kind = sure(rounding.type_of(function, number.type, sure(whole(more[0])) if more else 0))
+        return number if function in ("floor", "ceil") and kind == number.type else Call(function, tuple(args), kind)
 
-
-def extreme(function: str, args: list[Expr]) -> Expr:
-    """greatest or least."""
-    kind = args[0].type
-    decline_unless(all(arg.type == kind for arg in args) and arrow_type(kind) is not None and kind != "binary")
-    return Call(function, tuple(args), kind)
+    return rule
 
 
 # --- casts ----------------------------------------------------------------------------------------------------------
 
 
-def cast(node: Any, args: list[Expr], one_row: Callable[[], Any]) -> Expr:
+# Of columns: these need more than `casts` can say of one value.
+_OF_TIMES = {
+    ("timestamp", "date"): "date_of",
+    ("string", "date"): "to_date",
+    ("string", "timestamp"): "text_to_timestamp",
+    ("date", "timestamp"): "date_to_timestamp",
+    ("date", "string"): "time_to_string",
+    ("timestamp", "string"): "time_to_string",
+}
+
+
+def time_cast(arg: Expr, kind: str) -> Call | None:
+    """The cast of a column to or from dates and timestamps, in UTC; None for all others."""
+    function = None if isinstance(arg, Literal) else _OF_TIMES.get((arg.type, kind))
+    return Call(function, (arg,), kind) if function else None
+
+
+def cast(fields: Fields, args: list[Expr]) -> Expr:
     """A cast. Of a constant, its value, as Spark folds it: lists of constants ask for that."""
-    (arg,), kind = args, node.fields["dataType"]
+    (arg,), kind = args, fields["dataType"]
     decline_unless(isinstance(kind, str) and arrow_type(kind) is not None)
     if arg.type == kind:
         return arg
     if isinstance(arg, Literal) and arg.value is None:
         return Literal(None, kind)
     decline_unless(casts.can(arg.type, kind))
-    times = {arg.type, kind} & {"date", "timestamp"}
-    decline_unless(not times or node.fields.get("timeZoneId") == "UTC")
+    decline_unless(not {arg.type, kind} & {"date", "timestamp"} or fields.get("timeZoneId") == "UTC")
+    if (made := time_cast(arg, kind)) is not None:
+        return made
     if kind == "double" and arg.type == "float" and _from_whole(arg):
         # Spark takes the inner of two casts out if both only widen, as it thinks of INT to FLOAT
         if not isinstance(arg, Call) or arg.function != "cast" or isinstance(arg.args[0], Literal):
             raise DeclinedError
         return Call("cast", arg.args, kind)
     made = Call("convert" if casts.may_fail(arg.type, kind) else "cast", (arg,), kind)
-    return _folded(made, one_row) if isinstance(arg, Literal) else made
+    return _folded(made) if isinstance(arg, Literal) else made
 
 
 def _from_whole(expr: Expr) -> bool:
@@ -101,28 +118,24 @@ def _from_whole(expr: Expr) -> bool:
     return expr.function in ("case", "coalesce") and any(_from_whole(arg) for arg in expr.args)
 
 
-def _folded(made: Call, one_row: Callable[[], Any]) -> Expr:
+def _folded(made: Call) -> Expr:
     """The constant that a cast of a constant is."""
     try:
-        value = evaluate(made, one_row()).as_py()
+        found = evaluate(made, one_row()).as_py()
     except (TrainError, OverflowError):  # an error, or a year that Python does not know
         raise DeclinedError from None
-    if made.type in INTEGRAL:
-        return Literal(str(value), made.type)
-    if made.type == "boolean":
-        return Literal("true" if value else "false", made.type)
-    if made.type == "string":
-        return Literal(value, made.type)
-    if isinstance(value, Decimal):
-        return Literal(f"{value:f}", made.type)
-    if made.type == "double" and math.isfinite(value):
-        return Literal(repr(value), made.type)
-    if made.type in FLOATING:
+    if made.type in FLOATING and not (made.type == "double" and math.isfinite(found)):
         return made
-    return Literal(value.isoformat() if made.type == "date" else value.replace(tzinfo=None).isoformat(" "), made.type)
+    if isinstance(found, Decimal):
+        return Literal(f"{found:f}", made.type)
+    if made.type == "boolean":
+        return Literal(str(found).lower(), made.type)
+    if made.type == "timestamp":
+        return Literal(found.replace(tzinfo=None).isoformat(" "), made.type)
+    return Literal(str(found), made.type)
 
 
-def stays(comparison: Call, one_row: Callable[[], Any]) -> bool:
+def stays(comparison: Call) -> bool:
     """Whether Spark keeps what a comparison of a cast with a constant computes.
 
     It takes casts that widen out of comparisons: `CAST(i + 1 AS BIGINT) > 5` is `i + 1 > 5`. And where the constant is
@@ -149,14 +162,83 @@ def _inside(kind: str, value: Any) -> bool:
     return False
 
 
-# --- lists ----------------------------------------------------------------------------------------------------------
+# --- others -----------------------------------------------------------------------------------------------------------
 
 
-def is_in(args: list[Expr], float_max: int) -> Expr:
-    """IN. Longer lists of constants become a hash set in Spark, where -0.0 and 0.0 may differ."""
-    value, items = args[0], args[1:]
-    decline_unless(len(items) > 0 and all(item.type == value.type for item in items))
-    if not all(isinstance(item, Literal) for item in items):
-        decline_unless(not any(can_raise(item) for item in items))
-    decline_unless(value.type not in FLOATING or len(items) <= float_max)
+def _in(_: Fields, args: list[Expr]) -> Expr:
+    kind, items = same(args), args[1:]
+    decline_unless(items and (all(isinstance(item, Literal) for item in items) or not any(map(can_raise, items))))
+    decline_unless(kind not in FLOATING or len(items) <= _FLOAT_IN_MAX)
     return Call("in", tuple(args), "boolean")
+
+
+def _extreme(function: str) -> Rule:
+    def rule(fields: Fields, args: list[Expr]) -> Expr:
+        decline_unless(args[0].type != "binary")
+        return uniform(function)(fields, args)
+
+    return rule
+
+
+def _case(_: Fields, args: list[Expr]) -> Expr:
+    pairs, rest = divmod(len(args), 2)
+    decline_unless(all(args[2 * i].type == "boolean" for i in range(pairs)))
+    kind = same([args[2 * i + 1] for i in range(pairs)] + ([args[-1]] if rest else []))
+    return Call("case", tuple(args), kind)
+
+
+def _null_if(_: Fields, args: list[Expr]) -> Expr:
+    predicate, number = args
+    decline_unless(predicate.type == "boolean" and arrow_type(number.type) is not None)
+    return Call("case", (predicate, Literal(None, number.type), number), number.type)
+
+
+def _xxhash64(fields: Fields, args: list[Expr]) -> Expr:
+    decline_unless(fields.get("seed") == SEED and not all(map(is_constant, args)))
+    decline_unless(all(can_hash(sure(arrow_type(arg.type))) for arg in args))
+    return Call("xxhash64", tuple(args), "long")
+
+
+RULES: dict[str, Rule] = {
+    "EqualTo": uniform("eq", "boolean"),
+    "EqualNullSafe": uniform("eq_null_safe", "boolean"),
+    "GreaterThan": uniform("gt", "boolean"),
+    "GreaterThanOrEqual": uniform("ge", "boolean"),
+    "LessThan": uniform("lt", "boolean"),
+    "LessThanOrEqual": uniform("le", "boolean"),
+    "In": _in,
+    "And": uniform("and", "boolean", ("boolean",)),
+    "Or": uniform("or", "boolean", ("boolean",)),
+    "Not": uniform("not", "boolean", ("boolean",)),
+    "IsNull": uniform("is_null", "boolean"),
+    "IsNotNull": uniform("is_not_null", "boolean"),
+    "IsNaN": uniform("is_nan", "boolean", FLOATING),
+    "Add": _arithmetic("add", *_NUMBERS),
+    "Subtract": _arithmetic("subtract", *_NUMBERS),
+    "Multiply": _arithmetic("multiply", *_NUMBERS),
+    "Divide": _arithmetic("divide", "double"),
+    "IntegralDivide": _arithmetic("int_divide", "long"),
+    "Remainder": _arithmetic("remainder", *_NUMBERS),
+    "UnaryMinus": _arithmetic("negate", *_NUMBERS),
+    "Abs": _arithmetic("abs", *_NUMBERS),
+    "BitwiseAnd": uniform("bit_and", None, INTEGRAL),
+    "BitwiseOr": uniform("bit_or", None, INTEGRAL),
+    "BitwiseXor": uniform("bit_xor", None, INTEGRAL),
+    "BitwiseNot": uniform("bit_not", None, INTEGRAL),
+    "Sqrt": uniform("sqrt", None, ("double",)),
+    "Cast": cast,
+    "If": _case,
+    "CaseWhen": _case,
+    "NullIfResult": _null_if,
+    "Coalesce": uniform("coalesce"),
+    "Greatest": _extreme("greatest"),
+    "Least": _extreme("least"),
+    "Round": _rounded("round"),
+    "BRound": _rounded("bround"),
+    "Floor": _rounded("floor"),
+    "Ceil": _rounded("ceil"),
+    "Signum": _rounded("sign"),
+    "Length": uniform("length", "integer", ("string",)),
+    "Concat": uniform("concat", None, ("string",)),
+    "XxHash64": _xxhash64,
+}

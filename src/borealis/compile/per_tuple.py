@@ -53,13 +53,13 @@ TABLE = Refusal("gives a table, not a value", "an expression gives one value for
 
 # what Spark plans beside the projection, and which of its groups of functions that comes from
 OPERATORS = {"Generate": GENERATOR, "Window": WINDOW, "Aggregate": AGGREGATE, "Filter": WINDOWS, "Expand": WINDOWS}
-PLACES = (
-    "MonotonicallyIncreasingID",
-    "SparkPartitionID",
-    "InputFileName",
-    "InputFileBlockStart",
-    "InputFileBlockLength",
-)
+PLACES = {
+    "MonotonicallyIncreasingID": "monotonically_increasing_id",
+    "SparkPartitionID": "spark_partition_id",
+    "InputFileName": "input_file_name",
+    "InputFileBlockStart": "input_file_block_start",
+    "InputFileBlockLength": "input_file_block_length",
+}
 GROUPS = {"agg_funcs": AGGREGATE, "window_funcs": WINDOW, "generator_funcs": GENERATOR, "table_funcs": TABLE}
 # what Spark itself refuses for the same reasons, with words about queries
 CONDITIONS = {
@@ -77,11 +77,7 @@ _NAMES = {
     "window": WINDOWS,
     "session_window": WINDOWS,
     "window_time": WINDOWS,
-    "monotonically_increasing_id": PLACE,
-    "spark_partition_id": PLACE,
-    "input_file_name": PLACE,
-    "input_file_block_start": PLACE,
-    "input_file_block_length": PLACE,
+    **dict.fromkeys(PLACES.values(), PLACE),
 }
 _CLASS = re.compile(r'"class":"org\.apache\.spark\.sql\.catalyst\.expressions\.(\w+)"')
 
@@ -105,7 +101,7 @@ def _found(made: DataFrame) -> Iterator[Refusal]:
     plan = made._jdf.queryExecution().analyzed().toJSON()
     operators = {str(node["class"]).rpartition(".")[2] for node in json.loads(plan)}
     yield from (refusal for operator, refusal in OPERATORS.items() if operator in operators)
-    if not set(PLACES).isdisjoint(_CLASS.findall(plan)):
+    if not PLACES.keys().isdisjoint(_CLASS.findall(plan)):
         yield PLACE
 
 

@@ -93,20 +93,21 @@ def require_carried(box: Box, schema: StructType) -> None:
 def require_nullable(box: Box, schema: StructType) -> None:
     """Refuse columns that Catalyst cannot hand over: those whose type has parts that Arrow may never see as null."""
     for field in schema.fields:
-        if any(isinstance(kind, WHOLE) for kind in _kinds(field.dataType)):
+        if any(isinstance(kind, WHOLE) for kind in types_in(field.dataType)):
             raise not_carried(box, f"column '{field.name}'", show(field.dataType))
 
 
-def _kinds(kind: DataType) -> Iterator[DataType]:
+def types_in(kind: DataType) -> Iterator[DataType]:
+    """A type, and whatever types are in it."""
     yield kind
     match kind:
         case StructType():
             for field in kind.fields:
-                yield from _kinds(field.dataType)
+                yield from types_in(field.dataType)
         case ArrayType():
-            yield from _kinds(kind.elementType)
+            yield from types_in(kind.elementType)
         case MapType():
-            yield from (*_kinds(kind.keyType), *_kinds(kind.valueType))
+            yield from (*types_in(kind.keyType), *types_in(kind.valueType))
 
 
 def not_carried(box: Box, what: str, kind: str) -> ExpressionError:
@@ -121,6 +122,14 @@ def require_boolean(box: Box, kind: DataType, sql: str) -> None:
         raise box.wrong(
             f"`{sql}` is {show(kind)}, not BOOLEAN", "a condition compares: write for example `bytes > 100`"
         )
+
+
+def require_groups(box: Box, schema: StructType, by: Collection[str]) -> None:
+    """Refuse to group by columns that have parts."""
+    for name in by:
+        kind = schema[name].dataType.typeName()
+        if kind in ("array", "map", "struct", "variant"):
+            raise box.wrong(f"cannot group by '{name}', a {kind.upper()}", "group by one of its fields")
 
 
 def show(kind: DataType) -> str:

@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 
 from borealis.errors import DiagramError, TrainError
 from borealis.kernels import kept_values
-from borealis.kernels.columns import Column, Columns, numbers, to_numpy, whole
+from borealis.kernels.columns import Column, Columns, decimal_words, numbers, to_numpy, whole
+from borealis.kernels.folding import Rows, add_counts, add_floats, add_ints, sum_counts
+from borealis.kernels.moments import Moments
 from borealis.kernels.sorting import ranks_of
 from borealis.kernels.step import Step, schema_of
 from borealis.tuples import Int64s
-
-Floats = NDArray[np.float64]
-_HALF = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
@@ -49,17 +48,6 @@ def calls_of(step: Step) -> list[Call]:
         Call(f, columns[0] if columns else None, result.field(f"__a{i}").type, tuple(columns[1:]), tuple(parameters))
         for i, (f, columns, parameters) in enumerate(step.options["calls"])
     ]
-
-
-@dataclass(frozen=True)
-class Rows:
-    """What one call of an aggregate function sees of a train: values that are not null, and where each belongs."""
-
-    values: pa.Array
-    slot: Int64s  # which accumulator each value goes to
-    time: Int64s
-    slots: int
-    others: tuple[pa.Array, ...] = ()  # of functions with several arguments: those after the first
 
 
 class Accumulator(Protocol):
@@ -99,14 +87,14 @@ def accumulator(call: Call, schema: pa.Schema) -> Accumulator:
         if not is_number and not pa.types.is_null(kind):
             raise DiagramError(f"{function} of {kind} is not supported", hint="cast the argument to a number")
     match function, kinds:
-        case (("sum" | "avg"), [of]) if pa.types.is_decimal(of):
-            return DecimalSum(of, call.result, average=function == "avg")
-        case (("sum" | "avg"), [of]):
-            return Sum(call.result, average=function == "avg", of=of)
+        case (("sum" | "avg"), [of]) if pa.types.is_decimal(of) or (pa.types.is_integer(of) and function == "sum"):
+            return ExactSum(of, call.result, average=function == "avg")
+        case (("sum" | "avg"), [_]):
+            return Sum(call.result, average=function == "avg")
         case (("stddev" | "stddev_pop" | "var_samp" | "var_pop"), [_]):
-            return Spread(function)
+            return Moments(function, 1)
         case (("corr" | "covar_samp" | "covar_pop"), [_, _]):
-            return Together(function)
+            return Moments(function, 2)
         case "percentile", [_]:
             return kept_values.Percentile(call.parameters, call.result)
     raise DiagramError(f"no aggregate '{function}' of {len(kinds)} arguments", hint="look into its documentation")
@@ -126,47 +114,6 @@ def seen(acc: Accumulator, columns: Sequence[pa.Array], slot: Int64s, time: Int6
     return Rows(columns[0], slot, time, slots, tuple(columns[1:]))
 
 
-def _add_counts(stored: Int64s, slot: Int64s, slots: int) -> Int64s:
-    return stored + np.bincount(slot, minlength=slots)
-
-
-def _add_floats(stored: Floats, slot: Int64s, values: Floats) -> Floats:
-    """A strict left fold: ((stored + v1) + v2) + ..."""
-    out = stored.copy()
-    with np.errstate(all="ignore"):  # infinity less infinity is NaN, and no news
-        np.add.at(out, slot, values)
-    return out
-
-
-def _sum_counts(slot: Int64s, counts: Int64s, slots: int) -> Int64s:
-    out = np.zeros(slots, np.int64)
-    np.add.at(out, slot, counts)
-    return out
-
-
-def _add_ints(low: Int64s, high: Int64s, slot: Int64s, values: Int64s) -> tuple[Int64s, Int64s]:
-    """Sums that no order of the values can overflow: each is high * 2**64 + low, low being a signed number, too.
-
-    So there is one way to write a sum, and small ones of either sign have a `high` of 0.
-    """
-    if not len(values):
-        return low, high
-    most = max(abs(int(values.max())), abs(int(values.min()))) * len(values)
-    if len(low):
-        most += max(abs(int(low.max())), abs(int(low.min())))
-    if most < 2**63:
-        out = low.copy()
-        np.add.at(out, slot, values)
-        return out, high
-    # halves of 32 bits cannot overflow a 64-bit sum of fewer than 2**31 rows
-    least, upper = low & _HALF, low >> 32
-    np.add.at(least, slot, values & _HALF)
-    np.add.at(upper, slot, values >> 32)
-    upper += least >> 32
-    out = (upper << 32) | (least & _HALF)
-    return out, high + (upper >> 32) + (out < 0)
-
-
 def _nullable(values: Column, count: Column, result: pa.DataType) -> pa.Array:
     """Null where nothing was counted."""
     array = pa.array(values, mask=count == 0) if isinstance(values, np.ndarray) else values
@@ -180,94 +127,84 @@ class Count:
         return {"c": np.zeros(n, np.int64)}
 
     def fold(self, stored: Columns, rows: Rows) -> Columns:
-        return {"c": _add_counts(stored["c"], rows.slot, rows.slots)}
+        return {"c": add_counts(stored["c"], rows.slot, rows.slots)}
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        return {"c": _sum_counts(slot, numbers(panes, "c"), slots)}
+        return {"c": sum_counts(slot, numbers(panes, "c"), slots)}
 
     def result(self, stored: Columns) -> pa.Array:
         return pa.array(stored["c"], pa.int64())
 
 
 class Sum:
-    """sum and avg of integers (sum exact, in two words) and floats (folded in input order)."""
+    """sum and avg of floats, and avg of integers, folded in input order."""
 
-    def __init__(self, result: pa.DataType, *, average: bool, of: pa.DataType) -> None:
+    def __init__(self, result: pa.DataType, *, average: bool) -> None:
         self.type, self.average = result, average
-        self.exact = pa.types.is_integer(of) and not average
 
     def start(self, n: int) -> Columns:
-        if self.exact:
-            return {"s": np.zeros(n, np.int64), "h": np.zeros(n, np.int64), "c": np.zeros(n, np.int64)}
         return {"s": np.zeros(n, np.float64), "c": np.zeros(n, np.int64)}
 
     def fold(self, stored: Columns, rows: Rows) -> Columns:
-        return self._add(stored, to_numpy(rows.values), rows.slot, np.bincount(rows.slot, minlength=rows.slots))
+        values = to_numpy(rows.values).astype(np.float64, copy=False)
+        count = add_counts(numbers(stored, "c"), rows.slot, rows.slots)
+        return {"s": add_floats(numbers(stored, "s"), rows.slot, values), "c": count}
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        total = self._add(self.start(slots), numbers(panes, "s"), slot, _sum_counts(slot, numbers(panes, "c"), slots))
-        if self.exact and numbers(panes, "h").any():
-            total["h"] = total["h"] + _sum_counts(slot, numbers(panes, "h"), slots)
-        return total
-
-    def _add(self, stored: Columns, values: NDArray[Any], slot: Int64s, count: Int64s) -> Columns:
-        total = numbers(stored, "s")
-        if self.exact:
-            low, high = _add_ints(total, numbers(stored, "h"), slot, values.astype(np.int64, copy=False))
-            return {"s": low, "h": high, "c": numbers(stored, "c") + count}
-        return {
-            "s": _add_floats(total, slot, values.astype(np.float64, copy=False)),
-            "c": numbers(stored, "c") + count,
-        }
+        total = add_floats(np.zeros(slots), slot, numbers(panes, "s"))
+        return {"s": total, "c": sum_counts(slot, numbers(panes, "c"), slots)}
 
     def result(self, stored: Columns) -> pa.Array:
         total, count = numbers(stored, "s"), numbers(stored, "c")
-        if self.exact and numbers(stored, "h").any():
-            raise TrainError("sum overflows BIGINT", hint="sum a DOUBLE or DECIMAL: sum(CAST(x AS DECIMAL(38, 0)))")
-        if self.average:
-            total = total / np.maximum(count, 1)
-        return _nullable(total, count, self.type)
+        return _nullable(total / np.maximum(count, 1) if self.average else total, count, self.type)
 
 
-class DecimalSum:
-    """sum and avg of decimals, exact: an integer in two words of 64 bits, or in three where values need two."""
+class ExactSum:
+    """sum and avg of DECIMALs, and sum of integers: in two words of 64 bits, or in three where values need two."""
 
     def __init__(self, of: pa.DataType, result: pa.DataType, *, average: bool) -> None:
         self.of, self.type, self.average = of, result, average
-        self.long = of.precision > 18
+        self.whole = pa.types.is_integer(of)
+        self.long = not self.whole and of.precision > 18
 
     def start(self, n: int) -> Columns:
         return {name: np.zeros(n, np.int64) for name in ("s", "h", *(("x",) if self.long else ()), "c")}
 
     def fold(self, stored: Columns, rows: Rows) -> Columns:
-        values = whole(rows.values).cast(pa.decimal128(38, self.of.scale))
-        words = np.frombuffer(values.buffers()[1], np.int64)[2 * values.offset : 2 * (values.offset + len(values))]
-        low = words[0::2]
-        high = words[1::2] + (low < 0) if self.long else None
+        high = None
+        if self.whole:
+            low = to_numpy(rows.values).astype(np.int64, copy=False)
+        else:
+            low, above = decimal_words(whole(rows.values).cast(pa.decimal128(38, self.of.scale))).T
+            high = above + (low < 0) if self.long else None
         return self._add(stored, low, high, rows.slot, np.bincount(rows.slot, minlength=rows.slots))
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        count = _sum_counts(slot, numbers(panes, "c"), slots)
+        count = sum_counts(slot, numbers(panes, "c"), slots)
         total = self._add(self.start(slots), numbers(panes, "s"), numbers(panes, "h"), slot, count)
         if self.long and numbers(panes, "x").any():
-            total["x"] = total["x"] + _sum_counts(slot, numbers(panes, "x"), slots)
+            total["x"] = total["x"] + sum_counts(slot, numbers(panes, "x"), slots)
         return total
 
     def _add(self, stored: Columns, low: Int64s, high: Int64s | None, slot: Int64s, count: Int64s) -> Columns:
         """Word by word, each with what the one below carries over."""
         s, h, c = (numbers(stored, name) for name in ("s", "h", "c"))
-        s, carry = _add_ints(s, np.zeros(len(s), np.int64), slot, low)
+        s, carry = add_ints(s, np.zeros(len(s), np.int64), slot, low)
         if not self.long:
-            more = 0 if high is None else _sum_counts(slot, high, len(h))
+            more = sum_counts(slot, high, len(h)) if high is not None and high.any() else 0
             return {"s": s, "h": h + carry + more, "c": c + count}
         x = numbers(stored, "x")
         if high is not None:
-            h, x = _add_ints(h, x, slot, high)
-        h, x = _add_ints(h, x, np.arange(len(h)), carry)
+            h, x = add_ints(h, x, slot, high)
+        h, x = add_ints(h, x, np.arange(len(h)), carry)
         return {"s": s, "h": h, "x": x, "c": c + count}
 
     def result(self, stored: Columns) -> pa.Array:
         low, high, count = (numbers(stored, k) for k in ("s", "h", "c"))
+        if self.whole and high.any():
+            raise TrainError("sum overflows BIGINT", hint="sum a DOUBLE or DECIMAL: sum(CAST(x AS DECIMAL(38, 0)))")
+        if self.whole:
+            return _nullable(low, count, self.type)
         most = (10**38 >> 64) + 1
         if (self.long and numbers(stored, "x").any()) or np.any((high > most) | (high < -most)):
             raise self._overflow()
@@ -332,7 +269,7 @@ class Extreme:
         return self._add(stored, values, rows.slot, np.bincount(rows.slot, minlength=rows.slots))
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        count = _sum_counts(slot, numbers(panes, "c"), slots)
+        count = sum_counts(slot, numbers(panes, "c"), slots)
         return self._add(self.start(slots), numbers(panes, "v"), slot, count)
 
     def _add(self, stored: Columns, values: NDArray[Any], slot: Int64s, count: Int64s) -> Columns:
@@ -415,7 +352,7 @@ class Pick:
         winner = np.arange(len(count))
         winner[won] = len(count) + best[won]
         when[won] = time[best[won]]
-        total = count + _sum_counts(slot, counts, len(count))
+        total = count + sum_counts(slot, counts, len(count))
         return {"v": pa.concat_arrays([stored["v"], values]).take(pa.array(winner)), "t": when, "c": total}
 
     def result(self, stored: Columns) -> pa.Array:
@@ -454,109 +391,3 @@ class Best:
 
     def result(self, stored: Columns) -> pa.Array:
         return stored["v"]
-
-
-def _floats(column: pa.Array) -> Floats:
-    wide = column.cast(pa.float64()) if pa.types.is_decimal(column.type) or pa.types.is_null(column.type) else column
-    return to_numpy(wide).astype(np.float64, copy=False)
-
-
-def _firsts(stored: Floats, count: Int64s, slot: Int64s, values: Floats) -> Floats:
-    """Each accumulator's own first value: the one it has, or the first of these."""
-    first = stored.copy()
-    first[slot[::-1]] = values[::-1]
-    return np.where(count == 0, first, stored)
-
-
-class Spread:
-    """Variances and standard deviations, from sums around each accumulator's own first value (no cancellation)."""
-
-    def __init__(self, function: str) -> None:
-        self.root, self.sample = function.startswith("stddev"), not function.endswith("_pop")
-
-    def start(self, n: int) -> Columns:
-        zeros = np.zeros(n, np.float64)
-        return {"k": zeros, "s": zeros.copy(), "q": zeros.copy(), "c": np.zeros(n, np.int64)}
-
-    def fold(self, stored: Columns, rows: Rows) -> Columns:
-        values, count = _floats(rows.values), numbers(stored, "c")
-        centre = _firsts(numbers(stored, "k"), count, rows.slot, values)
-        with np.errstate(all="ignore"):
-            off = values - centre[rows.slot]
-            squares = off * off
-        return {
-            "k": centre,
-            "s": _add_floats(numbers(stored, "s"), rows.slot, off),
-            "q": _add_floats(numbers(stored, "q"), rows.slot, squares),
-            "c": _add_counts(count, rows.slot, rows.slots),
-        }
-
-    def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        k, s, q, c = (numbers(panes, n) for n in ("k", "s", "q", "c"))
-        filled = c > 0
-        k, s, q, c, slot = k[filled], s[filled], q[filled], c[filled], slot[filled]
-        centre = np.zeros(slots)
-        centre[slot[::-1]] = k[::-1]
-        with np.errstate(all="ignore"):
-            move = k - centre[slot]
-            s, q = s + c * move, q + 2 * move * s + c * move * move
-        return {
-            "k": centre,
-            "s": _add_floats(np.zeros(slots), slot, s),
-            "q": _add_floats(np.zeros(slots), slot, q),
-            "c": _sum_counts(slot, c, slots),
-        }
-
-    def result(self, stored: Columns) -> pa.Array:
-        s, q, c = (numbers(stored, n) for n in ("s", "q", "c"))
-        with np.errstate(invalid="ignore", divide="ignore"):
-            variance = np.maximum(_moment(q, s, s, c) / np.maximum(c - self.sample, 1), 0.0)
-            return pa.array(np.sqrt(variance) if self.root else variance, mask=c <= self.sample)
-
-
-def _moment(products: Floats, left: Floats, right: Floats, count: Int64s) -> Floats:
-    """The sum of products around the means, from sums around any other place."""
-    out: Floats = products - left * right / np.maximum(count, 1)
-    return out
-
-
-class Together:
-    """corr and the covariances of two numbers, from sums around each accumulator's own first pair."""
-
-    def __init__(self, function: str) -> None:
-        self.function = function
-
-    def start(self, n: int) -> Columns:
-        return {name: np.zeros(n, np.float64) for name in "klsrpqw"} | {"c": np.zeros(n, np.int64)}
-
-    def fold(self, stored: Columns, rows: Rows) -> Columns:
-        x, y, count = _floats(rows.values), _floats(rows.others[0]), numbers(stored, "c")
-        k = _firsts(numbers(stored, "k"), count, rows.slot, x)
-        l_ = _firsts(numbers(stored, "l"), count, rows.slot, y)
-        with np.errstate(all="ignore"):
-            dx, dy = x - k[rows.slot], y - l_[rows.slot]
-            sums = {"s": dx, "r": dy, "p": dx * dy, "q": dx * dx, "w": dy * dy}
-        added = {name: _add_floats(numbers(stored, name), rows.slot, values) for name, values in sums.items()}
-        return {"k": k, "l": l_} | added | {"c": _add_counts(count, rows.slot, rows.slots)}
-
-    def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        filled = numbers(panes, "c") > 0
-        k, l_, s, r, p, q, w, c = (numbers(panes, name)[filled] for name in "klsrpqwc")
-        slot, none = slot[filled], np.zeros(slots, np.int64)
-        left, right = (_firsts(np.zeros(slots), none, slot, values) for values in (k, l_))
-        with np.errstate(all="ignore"):
-            dx, dy = k - left[slot], l_ - right[slot]
-            sums = {"s": s + c * dx, "r": r + c * dy, "p": p + dx * r + dy * s + c * dx * dy}
-            sums |= {"q": q + 2 * dx * s + c * dx * dx, "w": w + 2 * dy * r + c * dy * dy}
-        added = {name: _add_floats(np.zeros(slots), slot, values) for name, values in sums.items()}
-        return {"k": left, "l": right} | added | {"c": _sum_counts(slot, c, slots)}
-
-    def result(self, stored: Columns) -> pa.Array:
-        s, r, p, q, w, c = (numbers(stored, name) for name in "srpqwc")
-        with np.errstate(all="ignore"):
-            both = _moment(p, s, r, c)
-            if self.function != "corr":
-                sample = self.function == "covar_samp"
-                return pa.array(both / np.maximum(c - sample, 1), mask=c <= sample)
-            alone = np.sqrt(np.maximum(_moment(q, s, s, c), 0.0) * np.maximum(_moment(w, r, r, c), 0.0))
-            return pa.array(both / alone, mask=(c < 2) | (alone == 0))  # no correlation with what does not vary

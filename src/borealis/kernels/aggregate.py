@@ -12,38 +12,32 @@ import math
 import numpy as np
 import pyarrow as pa
 
-from borealis.kernels.accumulators import Call, accumulator, calls_of, seen
-from borealis.kernels.columns import Columns, concat, distinct_pairs, numbers, take, to_numpy, to_table, whole
-from borealis.kernels.flow import Bounds, Flow, empty_flow, rank_within
-from borealis.kernels.groups import Groups
+from borealis.kernels.accumulators import Call, calls_of
+from borealis.kernels.columns import Columns, concat, distinct_pairs, numbers, take, to_table, whole
+from borealis.kernels.flow import NOTHING, Bounds, Flow, empty_flow, rank_within
+from borealis.kernels.grouped import END, GROUP, GROUPS, START, Grouped, like
 from borealis.kernels.step import Step, schema_of
 from borealis.state.delta import Change, Delta, TableSpec
 from borealis.tuples import FIRST_TIME, LAST_TIME, TIMESTAMP, Int64s
 
-PANE, GROUP, FIRST_CAUSE, FIRST_SUB = "pane", "group", "first_cause", "first_sub"
+PANE, FIRST_CAUSE, FIRST_SUB = "pane", "first_cause", "first_sub"
+PANES = TableSpec("panes", (PANE, GROUP), floor=PANE)
 CHUNKS_MOST = 32  # sealed chunks held apart before they are joined into one
 
 
-class AggregateKernel:
+class AggregateKernel(Grouped):
     """State: `groups` (number to key) and `panes` (pane and group to accumulators)."""
 
-    tables = (TableSpec("groups", (GROUP,)), TableSpec("panes", (PANE, GROUP), floor=PANE))
+    tables = (GROUPS, PANES)
+    key = PANES.key
 
     def __init__(self, schema: pa.Schema, by: list[str], size: int, slide: int, calls: list[Call]) -> None:
-        self.by, self.size, self.slide = by, size, slide
+        super().__init__(schema, by, calls)
+        self.size, self.slide = size, slide
         self.width = math.gcd(size, slide)
-        self.calls = calls
-        self.accumulators = [accumulator(c, schema) for c in calls]
-        self.key_types = [schema.field(name).type for name in by]
-        self.groups = Groups(self.key_types)
-        self.last_pane = np.empty(0, np.int64)  # of each group number: the newest pane that has it
-        self.open = self._entries(np.empty(0, np.int64), np.empty(0, np.int64))
+        self.last_pane = NOTHING  # of each group number: the newest pane that has it
+        self.open = self._started({PANE: NOTHING, GROUP: NOTHING, FIRST_CAUSE: NOTHING, FIRST_SUB: NOTHING})
         self.sealed: list[Columns] = []  # panes that can no longer change, oldest first
-        self.schema = pa.schema(
-            [(name, t) for name, t in zip(by, self.key_types, strict=True)]
-            + [("window_start", TIMESTAMP), ("window_end", TIMESTAMP)]
-            + [(f"__a{i}", c.result) for i, c in enumerate(calls)]
-        )
 
     # -- one train
 
@@ -67,40 +61,28 @@ class AggregateKernel:
             inside = np.flatnonzero(np.mod(flow.time, self.slide) < self.size)
             flow = flow if len(inside) == len(flow) else flow.take(inside)
         if not len(flow):
-            return take(self.open, np.empty(0, np.int64)), []
+            return take(self.open, NOTHING), []
         group, fresh = self.groups.encode([flow.rows[c] for c in self.by], len(flow))
         pane = np.floor_divide(flow.time, self.width)
         panes, groups, slot = distinct_pairs(pane, group, self.groups.capacity)
         panes = panes * self.width
         touched = self._stored_or_new(panes, groups, flow, slot)
-        for i, (call, acc) in enumerate(zip(self.calls, self.accumulators, strict=True)):
-            rows = seen(acc, [whole(flow.rows[c]) for c in call.columns], slot, flow.time, len(panes))
-            stored = {k: touched[f"{k}{i}"] for k in acc.start(0)}
-            touched |= {f"{k}{i}": v for k, v in acc.fold(stored, rows).items()}
-        self._put_open(touched)
+        touched = self._added(touched, lambda name: whole(flow.rows[name]), slot, flow.time)
+        self._put(touched)
         self._note_groups(groups, panes)
         return touched, fresh
 
     def _stored_or_new(self, panes: Int64s, groups: Int64s, flow: Flow, slot: Int64s) -> Columns:
         first = np.empty(len(panes), np.int64)
         first[slot[::-1]] = np.arange(len(slot) - 1, -1, -1)
-        new = self._entries(panes, groups)
-        new[FIRST_CAUSE], new[FIRST_SUB] = flow.cause[first], flow.sub[first]
-        at, found = _find(self.open, panes, groups)
+        head = {PANE: panes, GROUP: groups, FIRST_CAUSE: flow.cause[first], FIRST_SUB: flow.sub[first]}
+        new = self._started(head)
+        at, found = self._find(panes, groups)
         if not found.any():
             return new
         index = np.arange(len(panes)) + len(self.open[PANE])
         index[found] = at[found]
         return take(concat([self.open, new]), index)
-
-    def _put_open(self, entries: Columns) -> None:
-        """Put entries into the open panes, over those of the same pane and group."""
-        panes, groups = numbers(entries, PANE), numbers(entries, GROUP)
-        at, found = _find(self.open, panes, groups)
-        keep = np.ones(len(self.open[PANE]), np.bool_)
-        keep[at[found]] = False
-        both = concat([take(self.open, np.flatnonzero(keep)), entries])
-        self.open = take(both, np.lexsort((numbers(both, GROUP), numbers(both, PANE))))
 
     def _note_groups(self, groups: Int64s, panes: Int64s) -> None:
         if self.groups.capacity > len(self.last_pane):
@@ -133,10 +115,10 @@ class AggregateKernel:
         ends = windows * self.slide + self.size
         order = _by_first(entries, index, slot, ends)
         columns = dict(zip(self.by, self.groups.keys(groups[order]), strict=True))
-        columns["window_start"] = pa.array((ends - self.size)[order]).view(TIMESTAMP)
-        columns["window_end"] = pa.array(ends[order]).view(TIMESTAMP)
+        columns[START] = pa.array((ends - self.size)[order]).view(TIMESTAMP)
+        columns[END] = pa.array(ends[order]).view(TIMESTAMP)
         for i, acc in enumerate(self.accumulators):
-            stored = take({k: entries[f"{k}{i}"] for k in acc.start(0)}, index)
+            stored = take(self._of_call(entries, i), index)
             columns[f"__a{i}"] = acc.result(take(acc.combine(stored, slot, len(ends)), order))
         ends = ends[order]
         cause = bounds.cause[np.searchsorted(bounds.time, ends, "left")]
@@ -187,62 +169,30 @@ class AggregateKernel:
     # -- tables
 
     def _delta(self, touched: Columns, fresh: list[int], dead: list[int], floor: int | None) -> Delta:
-        delta: Delta = {}
+        delta = self._group_delta(fresh, dead)
         if floor is not None:
             touched = take(touched, np.flatnonzero(numbers(touched, PANE) >= floor))
         if len(touched[PANE]) or floor is not None:
-            delta["panes"] = Change(to_table(touched), floor=floor)
-        gone = set(dead)
-        born = [n for n in fresh if n not in gone]
-        cut = sorted(gone.difference(fresh))
-        if born or cut:
-            put = self._group_table(np.array(born, np.int64))
-            delta["groups"] = Change(put, cut=pa.table({GROUP: pa.array(cut, pa.int64())}) if cut else None)
+            delta = {PANES.name: Change(to_table(touched), floor=floor)} | delta
         return delta
 
     def apply(self, delta: Delta) -> None:
-        """Catch up with a change that another copy made."""
-        if (groups := delta.get("groups")) is not None:
-            cut = groups.cut[GROUP].to_pylist() if groups.cut is not None else []
-            self.groups.cut(cut)
-            known = [n for n in cut if n < len(self.last_pane)]  # others were born and died in between
-            self.last_pane[known] = FIRST_TIME
-            columns = [whole(groups.put[f"g{i}"]) for i in range(len(self.by))]
-            self.groups.put(groups.put[GROUP].to_pylist(), columns)
-        if (panes := delta.get("panes")) is not None:
+        cut = self._apply_groups(delta)
+        self.last_pane[[n for n in cut if n < len(self.last_pane)]] = FIRST_TIME  # others were born and died in between
+        if (panes := delta.get(PANES.name)) is not None:
             if panes.floor is not None:
                 self._evict(panes.floor)
             if panes.put.num_rows:
-                entries = self._from_table(panes.put)
+                entries = like(self.open, panes.put)
                 if self.sealed and numbers(entries, PANE).min() <= numbers(self.sealed[-1], PANE)[-1]:
                     # a change that is known in part already: what was sealed is put once more
                     self.open, self.sealed = concat([*self.sealed, self.open]), []
-                self._put_open(entries)
+                self._put(entries)
                 self._note_groups(numbers(entries, GROUP), numbers(entries, PANE))
 
     def tables_now(self) -> dict[str, pa.Table]:
-        """The whole state, each table in key order."""
         panes = concat([*self.sealed, self.open])
-        return {"groups": self._group_table(self.groups.alive()), "panes": to_table(panes)}
-
-    def _group_table(self, numbers: Int64s) -> pa.Table:
-        keys = {f"g{i}": k for i, k in enumerate(self.groups.keys(numbers))}
-        return pa.table({GROUP: pa.array(numbers)} | keys)
-
-    def _entries(self, panes: Int64s, groups: Int64s) -> Columns:
-        n = len(panes)
-        entries: Columns = {
-            PANE: panes,
-            GROUP: groups,
-            FIRST_CAUSE: np.zeros(n, np.int64),
-            FIRST_SUB: np.zeros(n, np.int64),
-        }
-        for i, acc in enumerate(self.accumulators):
-            entries |= {f"{k}{i}": v for k, v in acc.start(n).items()}
-        return entries
-
-    def _from_table(self, table: pa.Table) -> Columns:
-        return {k: to_numpy(table[k]) if isinstance(v, np.ndarray) else whole(table[k]) for k, v in self.open.items()}
+        return {GROUPS.name: self._group_table(self.groups.alive()), PANES.name: to_table(panes)}
 
 
 def oldest_needed(boundary: int, size: int, slide: int) -> int:
@@ -257,23 +207,8 @@ def oldest_needed(boundary: int, size: int, slide: int) -> int:
 
 
 def make(step: Step) -> AggregateKernel:
-    """The kernel of a step, with nothing in it."""
     o = step.options
     return AggregateKernel(schema_of(o["schema"]), o["by"], o["size"], o["slide"], calls_of(step))
-
-
-def _find(entries: Columns, panes: Int64s, groups: Int64s) -> tuple[Int64s, Int64s]:
-    """Where (pane, group) pairs stand among sorted entries, and whether they do."""
-    have_pane, have_group = numbers(entries, PANE), numbers(entries, GROUP)
-    if not len(have_pane) or not len(panes):
-        return np.zeros(len(panes), np.int64), np.zeros(len(panes), np.bool_)
-    # one sortable code for both sides: the rank of the pane among all panes, then the group
-    distinct = np.unique(np.concatenate([have_pane, panes]))
-    many = int(max(have_group.max(), groups.max())) + 1
-    have = np.searchsorted(distinct, have_pane) * many + have_group
-    want = np.searchsorted(distinct, panes) * many + groups
-    at = np.minimum(np.searchsorted(have, want), len(have) - 1)
-    return at, have[at] == want
 
 
 def _by_first(entries: Columns, index: Int64s, slot: Int64s, ends: Int64s) -> Int64s:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -36,21 +36,25 @@ class Failed:
     error: Exception
 
 
-def sift(flow: Flow, run: Callable[[Flow], Flow]) -> tuple[Flow, list[Failed]]:
-    """What `run`, which looks at each row alone, makes of the rows it can take; and those it cannot."""
-    run(flow.take(np.empty(0, np.int64)))  # what fails without a row is no row's fault
-    failed: list[Failed] = []
-    waiting = [(0, len(flow))]
+def failing(rows: int, run: Callable[[int, int], object], kind: type[Exception] = Exception) -> Iterator[Failed]:
+    """The rows on which `run`, given from where to where, fails, in order: what fails is halved."""
+    waiting = [(0, rows)]
     while waiting:
         start, stop = waiting.pop()
         try:
-            run(flow.take(np.arange(start, stop)))
-        except Exception as error:
+            run(start, stop)
+        except kind as error:
             if stop - start == 1:
-                failed.append(Failed(start, error))
+                yield Failed(start, error)
             else:
                 middle = (start + stop) // 2
                 waiting += [(middle, stop), (start, middle)]
+
+
+def sift(flow: Flow, run: Callable[[Flow], Flow]) -> tuple[Flow, list[Failed]]:
+    """What `run`, which looks at each row alone, makes of the rows it can take; and those it cannot."""
+    run(flow.take(np.empty(0, np.int64)))  # what fails without a row is no row's fault
+    failed = list(failing(len(flow), lambda start, stop: run(flow.take(np.arange(start, stop)))))
     good = np.delete(np.arange(len(flow)), [f.row for f in failed])
     return run(flow.take(good)), failed
 

@@ -12,7 +12,7 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 
-from borealis.kernels.columns import whole
+from borealis.kernels.columns import column_numbers, whole
 from borealis.kernels.flow import NOTHING, Bounds, Flow, empty_flow, rank_within
 from borealis.kernels.groups import Groups
 from borealis.kernels.sorting import ranks_of
@@ -53,7 +53,7 @@ class BSortKernel:
         new = pa.Table.from_arrays([*head, *flow.rows.columns], schema=self.schema)
         both = pa.concat_tables([self.held, new])
         rows = both.take(pa.array(left))
-        time, cause = np.maximum(_numbers(rows, TIME), flow.time[pusher]), flow.cause[pusher]
+        time, cause = np.maximum(column_numbers(rows, TIME), flow.time[pusher]), flow.cause[pusher]
         gone = np.sort(left[left < before])
         put = new.take(pa.array(kept)).combine_chunks()
         self.held = pa.concat_tables([self.held, put])
@@ -127,7 +127,7 @@ class BSortKernel:
         last = self.held.take(pa.array(rest))
         return (
             pa.concat_tables([rows, last]),
-            np.concatenate([time, np.maximum(_numbers(last, TIME), stood)]),
+            np.concatenate([time, np.maximum(column_numbers(last, TIME), stood)]),
             np.concatenate([cause, np.full(len(rest), bounds.cause[-1])]),
         )
 
@@ -151,7 +151,9 @@ class BSortKernel:
 
     def _load(self, table: pa.Table) -> None:
         """Hold just these rows."""
-        self.held = table.take(pa.array(np.lexsort((_numbers(table, SUB), _numbers(table, CAUSE))))).combine_chunks()
+        self.held = table.take(
+            pa.array(np.lexsort((column_numbers(table, SUB), column_numbers(table, CAUSE))))
+        ).combine_chunks()
         self.groups = Groups([self.schema.field(name).type for name in self.by])
         group, _ = self.groups.encode([self.held[name] for name in self.by], len(self.held))
         self.places = {}
@@ -159,7 +161,6 @@ class BSortKernel:
         self._put_places(groups, sizes, np.argsort(group, kind="stable"))
 
     def apply(self, delta: Delta) -> None:
-        """Catch up with a change that another copy made."""
         change = delta.get("held")
         if change is None:
             return
@@ -170,12 +171,10 @@ class BSortKernel:
         self._load(pa.concat_tables([table, change.put.cast(self.schema)]))
 
     def tables_now(self) -> dict[str, pa.Table]:
-        """The whole state, each table in key order."""
         return {"held": self.held.take(pa.array(self._alive())).combine_chunks()}
 
 
 def make(step: Step) -> BSortKernel:
-    """The kernel of a step, with nothing in it."""
     o = step.options
     return BSortKernel(schema_of(o["schema"]), o["value"], o["by"], o["buffer"], schema_of(step.schema).names)
 
@@ -189,14 +188,9 @@ def _ends(bounds: Bounds) -> bool:
     return bool(len(bounds.time)) and bounds.final == LAST_TIME
 
 
-def _numbers(table: pa.Table, name: str) -> Int64s:
-    numbers: Int64s = table[name].to_numpy()
-    return numbers
-
-
 def _without(table: pa.Table, keys: pa.Table) -> pa.Table:
     """The rows whose key is not among these; keys are unique on both sides."""
-    cause, sub = (np.concatenate([_numbers(table, name), _numbers(keys, name)]) for name in (CAUSE, SUB))
+    cause, sub = (np.concatenate([column_numbers(table, name), column_numbers(keys, name)]) for name in (CAUSE, SUB))
     order = np.lexsort((sub, cause))  # stable: a row stands before the key that is equal
     cause, sub = cause[order], sub[order]
     doubled = np.append((cause[1:] == cause[:-1]) & (sub[1:] == sub[:-1]), False)

@@ -1,7 +1,8 @@
 """Casts as Spark does them (ANSI mode, UTC): the value in the other type, or an error for one that has none there.
 
 Text is read a column at a time where it is as people write it, else value by value; the two ways agree. Not here:
-DOUBLE and FLOAT to text or DECIMAL, which go by Java's own digits, and those differ between versions of Java.
+DOUBLE and FLOAT to text or DECIMAL, which go by Java's own digits, and those differ between versions of Java. Columns
+become dates, timestamps and their texts by functions of `dates`; here only the constants do, which the planner folds.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from borealis.kernels import decimals, times
+from borealis.kernels import dates, decimals, times
 
 NAMES = {
     "boolean": "BOOLEAN", "byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "long": "BIGINT",
@@ -26,9 +27,7 @@ _INTEGRAL = ("byte", "short", "integer", "long")
 _DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
 _EXACT_DIGITS = 15  # that a double keeps: Spark casts a larger DECIMAL to INT and smaller by way of a double
 _TRIMMED = "".join(map(chr, range(33)))  # what Java's trim cuts off
-_TRIMMED_MORE = _TRIMMED + "\x7f"  # and Spark's
 _EXPONENT_MAX = 2**31 - 1
-_INT_MAX = 2**31 - 1
 _PLAIN_SCALE_MAX = 6  # up to here Arrow writes no exponent
 
 
@@ -163,44 +162,13 @@ def _real(numbers: pa.Array, type: pa.DataType) -> pa.Array:
 def _to_text(values: pa.Array) -> pa.Array:
     if pt.is_decimal(values.type):
         return _plain(values)
-    if pt.is_date(values.type):
-        days = values.cast(pa.int32())
-        if _within(days, -719_162, 2_932_896):  # the years 1 to 9999
-            return values.cast(pa.string())
-        return pa.array([None if day is None else _date_text(day) for day in days.to_pylist()], pa.string())
-    if pt.is_timestamp(values.type):
-        micros = values.cast(pa.int64())
-        if _within(micros, -719_162 * times.DAY_US, 2_932_897 * times.DAY_US - 1):
-            full = values.cast(pa.timestamp("us")).cast(pa.string())
-            return pc.replace_substring_regex(full, r"\.?0{1,6}$", "") if _all(full, r"\.\d{6}$") else full
-        return pa.array([None if one is None else _time_text(one) for one in micros.to_pylist()], pa.string())
+    if pt.is_temporal(values.type):
+        return dates.to_text(values)
     return values.cast(pa.string())
-
-
-def _within(values: pa.Array, low: int, high: int) -> bool:
-    ends = pc.min_max(values).as_py()
-    return ends["min"] is None or (low <= ends["min"] and ends["max"] <= high)
 
 
 def _all(strings: pa.Array, form: str) -> bool:
     return pc.all(pc.match_substring_regex(strings, form)).as_py() is not False  # nulls do not count
-
-
-def _date_text(day: int) -> str:
-    date = np.datetime64(day, "D")
-    year = int(date.astype("datetime64[Y]").astype(np.int64)) + 1970
-    of_year = date.astype("datetime64[M]").astype(np.int64)
-    month = int(of_year) % 12 + 1
-    in_month = int((date - date.astype("datetime64[M]").astype("datetime64[D]")).astype(np.int64)) + 1
-    years = f"{year:05d}" if year < 0 else f"+{year}" if year > 9999 else f"{year:04d}"
-    return f"{years}-{month:02d}-{in_month:02d}"
-
-
-def _time_text(micros: int) -> str:
-    days, rest = divmod(micros, times.DAY_US)
-    seconds, fraction = divmod(rest, times.SECOND_US)
-    text = f"{_date_text(days)} {seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
-    return f"{text}.{fraction:06d}".rstrip("0").rstrip(".") if fraction else text
 
 
 def _plain(numbers: pa.Array) -> pa.Array:
@@ -226,16 +194,14 @@ def _digits(number: int, scale: int) -> str:
 
 def _from_text(strings: pa.Array, type: pa.DataType) -> pa.Array:
     if pt.is_timestamp(type):
-        return times.from_text(strings)
+        return times.from_text(strings)  # not `dates.text_to_timestamp`: a constant '12:30' is of no day yet
     if pt.is_integer(type):
         return _ints(strings, type)
     if pt.is_floating(type):
         return _doubles(strings)
     if pt.is_decimal(type):
         return _decimals(strings, type)
-    if pt.is_boolean(type):
-        return _booleans(strings)
-    return _dates(strings)
+    return _booleans(strings) if pt.is_boolean(type) else dates.to_date(strings)
 
 
 def _first(strings: pa.Array, good: Any) -> str:
@@ -263,7 +229,7 @@ def _ints(strings: pa.Array, type: pa.DataType) -> pa.Array:
             return strings.cast(pa.int64()).cast(type)
         except pa.ArrowInvalid:
             pass
-    trimmed = pc.utf8_trim(strings, _TRIMMED_MORE)
+    trimmed = pc.utf8_trim(strings, times.TRIMMED)
     if not _all(trimmed, _INT):
         raise MalformedError(_first(strings, pc.match_substring_regex(trimmed, _INT)), "whole number")
     bare = pc.replace_substring_regex(trimmed, r"^(-?)\+?0*([0-9])", r"\1\2")
@@ -340,7 +306,7 @@ _TRUE, _FALSE = pa.array(["t", "true", "y", "yes", "1"]), pa.array(["f", "false"
 
 
 def _booleans(strings: pa.Array) -> pa.Array:
-    words = pc.ascii_lower(pc.utf8_trim(strings, _TRIMMED_MORE))
+    words = pc.ascii_lower(pc.utf8_trim(strings, times.TRIMMED))
     true, false = pc.is_in(words, _TRUE), pc.is_in(words, _FALSE)
     known = pc.or_(pc.or_(true, false), pc.is_null(strings))
     if pc.all(known).as_py() is False:
@@ -350,54 +316,23 @@ def _booleans(strings: pa.Array) -> pa.Array:
 
 # --- dates and times ------------------------------------------------------------------------------------------------
 
-_DATE = re.compile(r"([+-]?)(\d{4,7})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?", re.ASCII | re.DOTALL)
-
-
-def _dates(strings: pa.Array) -> pa.Array:
-    if _all(strings, r"^[0-9]{4}-[0-9][0-9]-[0-9][0-9]$"):
-        try:
-            return strings.cast(pa.date32())
-        except pa.ArrowInvalid:
-            pass
-    days = [None if text is None else day_of(text) for text in strings.to_pylist()]
-    return pa.array(days, pa.int32()).cast(pa.date32())
-
-
-def day_of(text: str) -> int:
-    """The days since 1970 that a text stands for.
-
-    >>> day_of("1970-1-2"), day_of(" 1970-01-03 whatever ")
-    (1, 2)
-    """
-    found = _DATE.fullmatch(text.strip(_TRIMMED_MORE))
-    if found is None:
-        raise MalformedError(text, "DATE")
-    year, month, day = int(found[2]) * (-1 if found[1] == "-" else 1), int(found[3] or 1), int(found[4] or 1)
-    if not (1 <= month <= 12 and 1 <= day <= times.days_of(year, month)):
-        raise MalformedError(text, "DATE")
-    days = times.days_since_1970(year, month, day)
-    if not -_INT_MAX - 1 <= days <= _INT_MAX:
-        raise MalformedError(text, "DATE")
-    return days
-
 
 def _time(values: pa.Array, type: pa.DataType) -> pa.Array:
     source = values.type
     if not pt.is_temporal(source):
         return times.from_number(values)
-    numbers = values.cast(pa.int32()).cast(pa.int64()) if pt.is_date(source) else values.cast(pa.int64())
     if pt.is_date(source):
-        try:
-            return pc.multiply_checked(numbers, pa.scalar(times.DAY_US, pa.int64())).cast(type)
-        except pa.ArrowInvalid:
-            raise OverflowError from None
-    valid = pc.is_valid(numbers).to_numpy(zero_copy_only=False)
-    micros = numbers.fill_null(0).to_numpy(zero_copy_only=False)
-    if pt.is_float64(type):
-        return pa.array(micros.astype(np.float64) / float(times.SECOND_US), mask=~valid)
+        return dates.to_timestamp(type, values)
     if pt.is_date(type):
-        return pa.array((micros // times.DAY_US).astype(np.int32), mask=~valid).cast(type)
+        return dates.date_of(type, values)
+    micros = values.cast(pa.int64())
+    nulls, micros = (
+        pc.is_null(micros).to_numpy(zero_copy_only=False),
+        micros.fill_null(0).to_numpy(zero_copy_only=False),
+    )
+    if pt.is_float64(type):
+        return pa.array(micros.astype(np.float64) / float(times.SECOND_US), mask=nulls)
     try:
-        return pa.array(micros // times.SECOND_US, mask=~valid).cast(type)
+        return pa.array(micros // times.SECOND_US, mask=nulls).cast(type)
     except pa.ArrowInvalid:
         raise OverflowError from None

@@ -1,8 +1,8 @@
-"""Columns of a state table: NumPy where arithmetic happens, Arrow where values are only carried."""
+"""Columns as kernels take them: NumPy where arithmetic happens, Arrow where values are only carried."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from borealis.tuples import Int64s
 
+Values: TypeAlias = Any  # pa.Array | pa.ChunkedArray | pa.Scalar: constants stay scalars
 Column: TypeAlias = Any  # NDArray | pa.Array
 Columns: TypeAlias = dict[str, Column]
 
@@ -20,6 +21,12 @@ def numbers(columns: Columns, name: str) -> NDArray[Any]:
     """A column that is NumPy."""
     column: NDArray[Any] = columns[name]
     return column
+
+
+def column_numbers(table: pa.Table, name: str) -> Int64s:
+    """A column of a table without nulls."""
+    found: Int64s = table[name].to_numpy()
+    return found
 
 
 def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -31,6 +38,28 @@ def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 def _chunks(column: pa.ChunkedArray) -> list[pa.Array]:
     return column.chunks if column.num_chunks else [pa.array([], column.type)]
+
+
+def full(value: Values, n: int) -> Values:
+    """A constant as a column of so many rows; what is a column stays as it is."""
+    if not isinstance(value, pa.Scalar):
+        return value
+    return pa.repeat(value, n) if value.is_valid else pa.nulls(n, value.type)
+
+
+def on_arrays(function: Callable[..., Values]) -> Callable[..., Values]:
+    """A function whose first argument is an array and whose others are arrays or scalars, for any mixture of both.
+
+    It is called as the functions of expressions are, with the type of the result before the values.
+    """
+
+    def applied(_: object, *args: Values) -> Values:
+        first, *more = [arg if isinstance(arg, pa.Scalar) else whole(arg) for arg in args]
+        n = next((len(arg) for arg in (first, *more) if not isinstance(arg, pa.Scalar)), None)
+        result = function(full(first, 1 if n is None else n), *more)  # Python has no value for every scalar
+        return result if n is not None else result[0]
+
+    return applied
 
 
 def take(columns: Columns, index: Int64s) -> Columns:
@@ -66,6 +95,11 @@ def to_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
         array = array.fill_null(0)
     values: NDArray[Any] = array.to_numpy(zero_copy_only=False)
     return values
+
+
+def decimal_words(array: pa.Array) -> Int64s:
+    """The unscaled value of each DECIMAL as two words, the lower first; whatever lies there where it is null."""
+    return np.frombuffer(array.buffers()[1], np.int64, 2 * len(array), 16 * array.offset).reshape(-1, 2)
 
 
 def normal_floats(array: pa.Array) -> pa.Array:

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from borealis.kernels.accumulators import Call, calls_of
 from borealis.kernels.columns import Columns, concat, numbers, take
-from borealis.kernels.open_windows import DUE, END, GROUP, OPENED, START, TIMED_OUT, OpenWindows, find
+from borealis.kernels.grouped import END, GROUP, START
+from borealis.kernels.open_windows import DUE, OPENED, TIMED_OUT, OpenWindows
 from borealis.kernels.step import Step, schema_of
 from borealis.state.delta import Change, Delta, TableSpec
 from borealis.tuples import LAST_TIME, TIME, Int64s
@@ -66,7 +67,7 @@ class CountWindows(OpenWindows):
         place = begin[of] - before[of] + window * self.slide  # of its first row, if it is among these
         begins = window * self.slide >= before[of]
         opened = np.where(begins, time[np.where(begins, place, 0)], 0)
-        at, found = find(self.open, group[begin][of], window)
+        at, found = self._find(group[begin][of], window)
         fresh = self._entries(group[begin][of], window, opened)
         stood = len(self.open[GROUP])
         entries = take(concat([self.open, fresh]), np.where(found, at, stood + np.arange(len(of))))
@@ -115,14 +116,12 @@ class CountWindows(OpenWindows):
         return {COUNTS.name: Change(self._count_table(groups))} if len(groups) else {}
 
     def apply(self, delta: Delta) -> None:
-        """Catch up with a change that another copy made."""
         super().apply(delta)
         if (counts := delta.get(COUNTS.name)) is not None:
             self._grow()
             self.counts[counts.put[GROUP].to_numpy()] = counts.put[COUNT].to_numpy()
 
     def tables_now(self) -> dict[str, pa.Table]:
-        """The whole state, each table in key order."""
         return super().tables_now() | {COUNTS.name: self._count_table(np.flatnonzero(self.counts))}
 
     def _count_table(self, groups: Int64s) -> pa.Table:
@@ -130,6 +129,5 @@ class CountWindows(OpenWindows):
 
 
 def make(step: Step) -> CountWindows:
-    """The kernel of a step, with nothing in it."""
     o, calls = step.options, calls_of(step)
     return CountWindows(schema_of(o["schema"]), o["by"], o["size"], o["slide"], o["timeout"], calls, o["order"])

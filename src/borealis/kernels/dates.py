@@ -18,16 +18,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from borealis.kernels import times
-from borealis.kernels.strings import on_arrays
+from borealis.kernels import decimals, times
+from borealis.kernels.columns import Values, full, on_arrays
 from borealis.kernels.times import DAY_US, SECOND_US, NotATimeError
 
-Values: TypeAlias = Any  # pa.Array | pa.Scalar
 Longs: TypeAlias = npt.NDArray[np.int64]
 
-_DATE, _TIMESTAMP = pa.date32(), pa.timestamp("us", "UTC")
-_LONG = (-(2**63), 2**63 - 1)
-_INT = (-(2**31), 2**31 - 1)
+_DATE, _TIMESTAMP, _INT, _LONG = pa.date32(), pa.timestamp("us", "UTC"), pa.int32(), pa.int64()
+_INT_ENDS, _LONG_ENDS = (-(2**31), 2**31 - 1), (-(2**63), 2**63 - 1)
 _DAYS_OF_WEEK = ("Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed")  # 1970 began on a Thursday
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _TEXT = re.compile(r"([+-]?)(\d{4,7})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?", re.ASCII | re.DOTALL)
@@ -38,58 +36,64 @@ _PLAIN = r"^\d{4}-\d\d-\d\d$"
 # --- numbers in and out -----------------------------------------------------------------------------------------------
 
 
-def _longs(values: pa.Array) -> tuple[Longs, Any]:
-    """The numbers of a date (days), a timestamp (microseconds) or a number, 0 for null, and where the nulls are."""
-    if pa.types.is_date(values.type):
-        values = values.cast(pa.int32())
-    values = values.cast(pa.int64())
-    nulls = pc.is_null(values).to_numpy(zero_copy_only=False) if values.null_count else None
-    full = values.fill_null(0) if values.null_count else values
-    return full.to_numpy(zero_copy_only=False), nulls
+def _longs(*columns: Values) -> tuple[list[Longs], Any]:
+    """The numbers of dates (days), timestamps (microseconds) or numbers, and where one is null: None if nowhere.
+
+    There all of them are 0, for which no function raises.
+    """
+    n = next((len(column) for column in columns if not isinstance(column, pa.Scalar)), 1)
+    numbers, nulls = [], None
+    for column in columns:
+        values = full(column, n)
+        values = (values.cast(_INT) if pa.types.is_date(values.type) else values).cast(_LONG)
+        if values.null_count:
+            mine = pc.is_null(values).to_numpy(zero_copy_only=False)
+            nulls = mine if nulls is None else nulls | mine
+            values = values.fill_null(0)
+        numbers.append(values.to_numpy(zero_copy_only=False))
+    return numbers if nulls is None or len(numbers) == 1 else [np.where(nulls, 0, some) for some in numbers], nulls
 
 
 def _made(numbers: Any, nulls: Any, type: pa.DataType) -> pa.Array:
-    """The array of these numbers. Raises OverflowError if one that is no null is not in the type's range."""
-    if type in (_TIMESTAMP, pa.int64()):
-        return pa.array(numbers, pa.int64(), mask=nulls).cast(type)
-    if numbers.size and (numbers.min() < _INT[0] or numbers.max() > _INT[1]):
-        wide = (numbers < _INT[0]) | (numbers > _INT[1])
-        if (wide if nulls is None else wide & ~nulls).any():
-            raise OverflowError
-        numbers = np.where(wide, 0, numbers)
-    return pa.array(numbers.astype(np.int32), pa.int32(), mask=nulls).cast(type)
+    """The array of these numbers. Raises OverflowError if one is not in the type's range."""
+    if type in (_TIMESTAMP, _LONG):
+        return pa.array(numbers, _LONG, mask=nulls).cast(type)
+    if numbers.size and (numbers.min() < _INT_ENDS[0] or numbers.max() > _INT_ENDS[1]):
+        raise OverflowError
+    return pa.array(numbers.astype(np.int32), _INT, mask=nulls).cast(type)
+
+
+def _of(type: pa.DataType, function: Callable[..., Longs]) -> Callable[..., Values]:
+    """A function of the numbers of all arguments, null where one is."""
+
+    def applied(*columns: Values) -> Values:
+        numbers, nulls = _longs(*columns)
+        return _made(function(*numbers), nulls, type)
+
+    return on_arrays(applied)
 
 
 def _wrapped(numbers: Longs) -> Longs:
     return numbers.astype(np.int32).astype(np.int64)
 
 
-def _exact(result: Longs, wrong: Any, nulls: Any) -> Longs:
-    """The result, unless a row that is no null went wrong."""
-    if (wrong if nulls is None else wrong & ~nulls).any():
+def _exact(result: Longs, wrong: Any) -> Longs:
+    if wrong.any():
         raise OverflowError
     return result
 
 
-def _sum(a: Longs, b: Longs, nulls: Any) -> Longs:
+def _sum(a: Longs, b: Longs) -> Longs:
     with np.errstate(all="ignore"):
         total = a + b
-    return _exact(total, ((a ^ total) & (b ^ total)) < 0, nulls)
+    return _exact(total, ((a ^ total) & (b ^ total)) < 0)
 
 
-def _product(a: Longs, factor: int, nulls: Any) -> Longs:
+def _day_start(days: Longs) -> Longs:
+    """The microseconds at which a day begins."""
     with np.errstate(all="ignore"):
-        product = a * np.int64(factor)
-    return _exact(product, (a > _LONG[1] // factor) | (a < -(2**63 // factor)), nulls)
-
-
-def _together(a: pa.Array, b: Values) -> tuple[Longs, Longs, Any]:
-    if isinstance(b, pa.Scalar):
-        b = pa.repeat(b, len(a)) if b.is_valid else pa.nulls(len(a), b.type)
-    (left, left_nulls), (right, right_nulls) = _longs(a), _longs(b)
-    if left_nulls is None or right_nulls is None:
-        return left, right, right_nulls if left_nulls is None else left_nulls
-    return left, right, left_nulls | right_nulls
+        product = days * np.int64(DAY_US)
+    return _exact(product, (days > _LONG_ENDS[1] // DAY_US) | (days < -(2**63 // DAY_US)))
 
 
 # --- the calendar -----------------------------------------------------------------------------------------------------
@@ -134,45 +138,24 @@ def _day_of_year(days: Longs) -> Longs:
     return days - _month_start((_year(days) - 1970) * 12) + 1
 
 
-def _field(function: Callable[[Longs], Longs]) -> Callable[..., Values]:
-    def applied(values: pa.Array) -> Values:
-        numbers, nulls = _longs(values)
-        return _made(function(numbers), nulls, pa.int32())
-
-    return on_arrays(applied)
-
-
 def _named(names: tuple[str, ...], function: Callable[[Longs], Longs]) -> Callable[..., Values]:
     def applied(values: pa.Array) -> Values:
-        numbers, nulls = _longs(values)
+        (numbers,), nulls = _longs(values)
         return pa.array(names, pa.string()).take(pa.array(function(numbers), mask=nulls))
 
     return on_arrays(applied)
 
 
-def second_with_fraction(values: pa.Array) -> Values:
+def _second_with_fraction(values: pa.Array) -> Values:
     """extract(SECOND FROM ts): a DECIMAL(8,6)."""
-    micros, nulls = _longs(values)
-    words = np.zeros((len(micros), 2), np.int64)
-    words[:, 0] = micros % (60 * SECOND_US)
-    made = pa.Array.from_buffers(pa.decimal128(8, 6), len(micros), [None, pa.py_buffer(words.tobytes())])
-    return made if nulls is None else pc.if_else(pa.array(nulls), pa.scalar(None, made.type), made)
+    (micros,), nulls = _longs(values)
+    return decimals.together(micros % (60 * SECOND_US), None if nulls is None else ~nulls, pa.decimal128(8, 6))
 
 
 # --- truncating -----------------------------------------------------------------------------------------------------
 
 _MONTHS_OF = {"month": 1, "quarter": 3, "year": 12}
-_MICROS_OF = {
-    "microsecond": 1,
-    "millisecond": 1000,
-    "second": SECOND_US,
-    "minute": 60 * SECOND_US,
-    "hour": 3600 * SECOND_US,
-    "day": DAY_US,
-    "week": 7 * DAY_US,
-}
-
-
+_MICROS_OF = {"second": SECOND_US, "minute": 60 * SECOND_US, "hour": 3600 * SECOND_US, "day": DAY_US}
 _MONDAY = 4
 
 
@@ -188,140 +171,81 @@ def _truncated(days: Longs, level: str) -> Longs:
     return _month_start(months - months % _MONTHS_OF[level])
 
 
-def trunc(values: pa.Array, level: pa.Scalar) -> Values:
+def _trunc(values: pa.Array, level: pa.Scalar) -> Values:
     """Spark lets it wrap around, at all levels but the quarter."""
-    days, nulls = _longs(values)
+    (days,), nulls = _longs(values)
     return _made(_wrapped(_truncated(days, level.as_py())), nulls, _DATE)
 
 
-def trunc_quarter(values: pa.Array) -> Values:
-    days, nulls = _longs(values)
-    return _made(_truncated(days, "quarter"), nulls, _DATE)
-
-
-def date_trunc(level: pa.Scalar, values: pa.Array) -> Values:
-    micros, nulls = _longs(values)
+def _date_trunc(level: pa.Scalar, values: pa.Array) -> Values:
+    (micros,), nulls = _longs(values)
     unit = level.as_py()
     if unit in _MONTHS_OF or unit == "week":
-        return _made(_product(_truncated(micros // DAY_US, unit), DAY_US, nulls), nulls, _TIMESTAMP)
+        return _made(_day_start(_truncated(micros // DAY_US, unit)), nulls, _TIMESTAMP)
     rest = micros % _MICROS_OF[unit]
-    return _made(_exact(micros - rest, micros < _LONG[0] + rest, nulls), nulls, _TIMESTAMP)
+    return _made(_exact(micros - rest, micros < _LONG_ENDS[0] + rest), nulls, _TIMESTAMP)
 
 
 # --- counting -------------------------------------------------------------------------------------------------------
 
 
-def date_add(values: pa.Array, count: Values) -> Values:
-    days, more, nulls = _together(values, count)
-    return _made(_wrapped(days + more), nulls, _DATE)
-
-
-def date_sub(values: pa.Array, count: Values) -> Values:
-    days, less, nulls = _together(values, count)
-    return _made(_wrapped(days - less), nulls, _DATE)
-
-
-def date_diff(end: pa.Array, start: Values) -> Values:
-    later, earlier, nulls = _together(end, start)
-    return _made(_wrapped(later - earlier), nulls, pa.int32())
-
-
-def add_months(values: pa.Array, count: Values) -> Values:
-    days, months, nulls = _together(values, count)
-    return _made(_plus_months(days, months), nulls, _DATE)
-
-
-def last_day(values: pa.Array) -> Values:
-    days, nulls = _longs(values)
-    return _made(_wrapped(_month_start(_month_number(days) + 1) - 1), nulls, _DATE)
-
-
-def next_day(values: pa.Array, weekday: pa.Scalar) -> Values:
-    days, nulls = _longs(values)
+def _next_day(values: pa.Array, weekday: pa.Scalar) -> Values:
+    (days,), nulls = _longs(values)
     return _made(_next_weekday(days, weekday.as_py()), nulls, _DATE)
 
 
-def plus_micros(values: pa.Array, count: Values) -> Values:
-    micros, more, nulls = _together(values, count)
-    return _made(_sum(micros, more, nulls), nulls, _TIMESTAMP)
-
-
-def plus_months(values: pa.Array, count: Values) -> Values:
-    """A timestamp so many months on, at the same time of the day."""
-    micros, months, nulls = _together(values, count)
+def _timestamp_plus_months(micros: Longs, months: Longs) -> Longs:
+    """So many months on, at the same time of the day."""
     days, rest = micros // DAY_US, micros % DAY_US
     there = _plus_months(days, months)
-    (first, first_us), (last, last_us) = divmod(_LONG[0], DAY_US), divmod(_LONG[1], DAY_US)
+    (first, first_us), (last, last_us) = (divmod(end, DAY_US) for end in _LONG_ENDS)
     below = (there < first) | ((there == first) & (rest < first_us))
     above = (there > last) | ((there == last) & (rest > last_us))
     with np.errstate(all="ignore"):
         result = there * np.int64(DAY_US) + rest
-    return _made(_exact(result, below | above, nulls), nulls, _TIMESTAMP)
+    return _exact(result, below | above)
 
 
-def between(unit_us: pa.Scalar, start: Values, end: Values) -> Values:
+def _units_apart(unit_us: pa.Scalar, start: Values, end: Values) -> Values:
     """timestampdiff: whole units from start to end, towards zero."""
     unit = unit_us.as_py()
-    first, last, nulls = _together(_array(start, end), end)
+    (first, last), nulls = _longs(start, end)
     with np.errstate(all="ignore"):
         away = last - first
     if (((last ^ first) & (last ^ away)) < 0).any():  # more than 64 bits: once in 292,000 years
         exact = last.astype(object) - first.astype(object)
         counts = [int(abs(n) // unit) * (1 if n >= 0 else -1) for n in exact]
-        if any(not _LONG[0] <= n <= _LONG[1] for n in counts):
+        if any(not _LONG_ENDS[0] <= n <= _LONG_ENDS[1] for n in counts):
             raise OverflowError
-        return _made(np.array(counts, np.int64), nulls, pa.int64())
-    whole = away // unit
-    return _made(whole + ((away < 0) & (away % unit != 0)), nulls, pa.int64())
+        return _made(np.array(counts, np.int64), nulls, _LONG)
+    return _made(away // unit + ((away < 0) & (away % unit != 0)), nulls, _LONG)
 
 
-def months_apart(size: pa.Scalar, start: Values, end: Values) -> Values:
+def _months_apart(size: pa.Scalar, start: Values, end: Values) -> Values:
     """timestampdiff in months, quarters or years: whole ones, towards zero."""
-    first, last, nulls = _together(_array(start, end), end)
+    (first, last), nulls = _longs(start, end)
     days = [first // DAY_US, last // DAY_US]
     months = _month_number(days[1]) - _month_number(days[0])
     inside = [_day(day) * DAY_US + micros % DAY_US for day, micros in zip(days, (first, last), strict=True)]
     months = np.where((months > 0) & (inside[1] < inside[0]), months - 1, months)
     months = np.where((months < 0) & (inside[1] > inside[0]), months + 1, months)
-    whole = np.sign(months) * (np.abs(months) // size.as_py())
-    return _made(whole, nulls, pa.int64())
+    return _made(np.sign(months) * (np.abs(months) // size.as_py()), nulls, _LONG)
 
 
-def _array(value: Values, other: Values) -> pa.Array:
-    if not isinstance(value, pa.Scalar):
-        return value
-    n = 1 if isinstance(other, pa.Scalar) else len(other)
-    return pa.repeat(value, n) if value.is_valid else pa.nulls(n, value.type)
-
-
-# --- seconds since 1970 ---------------------------------------------------------------------------------------------
-
-
-def _units(unit_us: int) -> Callable[..., Values]:
-    def applied(values: pa.Array) -> Values:
-        micros, nulls = _longs(values)
-        return _made(micros // unit_us, nulls, pa.int64())
-
-    return on_arrays(applied)
-
-
-def unix_timestamp(values: pa.Array, form: Values = None) -> Values:
+def _unix_timestamp(values: pa.Array, form: Values = None) -> Values:
     """Before 1970 towards zero, other than unix_seconds."""
     if pa.types.is_string(values.type):
         values = times.from_format(values, form.as_py())
     elif pa.types.is_date(values.type):
-        values = to_timestamp(values)
-    micros, nulls = _longs(values)
-    return _made(micros // SECOND_US + ((micros < 0) & (micros % SECOND_US != 0)), nulls, pa.int64())
+        values = to_timestamp(None, values)
+    (micros,), nulls = _longs(values)
+    return _made(micros // SECOND_US + ((micros < 0) & (micros % SECOND_US != 0)), nulls, _LONG)
 
 
 # --- one type from another --------------------------------------------------------------------------------------------
 
-
-def to_timestamp(values: pa.Array) -> Values:
-    """CAST(date AS TIMESTAMP)."""
-    days, nulls = _longs(values)
-    return _made(_product(days, DAY_US, nulls), nulls, _TIMESTAMP)
+to_timestamp = _of(_TIMESTAMP, _day_start)  # CAST(date AS TIMESTAMP)
+date_of = _of(_DATE, lambda micros: micros // DAY_US)  # CAST(timestamp AS DATE)
 
 
 def text_to_timestamp(values: pa.Array) -> Values:
@@ -330,9 +254,12 @@ def text_to_timestamp(values: pa.Array) -> Values:
         return times.from_text(values)
     except NotATimeError:
         now = datetime.now(UTC)
-        known = values.dictionary_encode()
-        micros = pa.array([time_of_text(text, now) for text in known.dictionary.to_pylist()], pa.int64())
-        return micros.take(known.indices).cast(_TIMESTAMP)
+        return _each_text(values, lambda text: time_of_text(text, now), _LONG).cast(_TIMESTAMP)
+
+
+def _each_text(texts: pa.Array, function: Callable[[str], int], type: pa.DataType) -> pa.Array:
+    known = texts.dictionary_encode()
+    return pa.array([function(text) for text in known.dictionary.to_pylist()], type).take(known.indices)
 
 
 def time_of_text(text: str, now: datetime) -> int:
@@ -352,49 +279,43 @@ def time_of_text(text: str, now: datetime) -> int:
         raise NotATimeError(text) from None
 
 
-def date_of(values: pa.Array) -> Values:
-    """CAST(timestamp AS DATE)."""
-    micros, nulls = _longs(values)
-    return _made(micros // DAY_US, nulls, _DATE)
-
-
 def to_date(values: pa.Array, form: Values = None) -> Values:
     """CAST(text AS DATE), and to_date(text, format)."""
     if form is not None:
-        return date_of(times.from_format(values, form.as_py()))
+        return date_of(None, times.from_format(values, form.as_py()))
     if pc.all(pc.match_substring_regex(values, _PLAIN)).as_py() is not False:  # nulls do not count
         try:
             return values.cast(_DATE)
         except pa.ArrowInvalid:
             pass
-    known = values.dictionary_encode()
-    days = pa.array([day_of_text(text) for text in known.dictionary.to_pylist()], pa.int32())
-    return days.take(known.indices).cast(_DATE)
+    return _each_text(values, day_of_text, _INT).cast(_DATE)
 
 
 def day_of_text(text: str) -> int:
-    """The days since 1970 that a text stands for; the truth that the fast way is held to."""
+    """The days since 1970 that a text stands for; the truth that the fast way is held to.
+
+    >>> day_of_text("1970-1-2"), day_of_text(" 1970-01-03 whatever ")
+    (1, 2)
+    """
     found = _TEXT.fullmatch(text.strip(times.TRIMMED))
     if found is None:
         raise NotATimeError(text)
     sign, year, month, day = found.groups()
-    years = -int(year) if sign == "-" else int(year)
-    days = times.day_number(years, int(month or 1), int(day or 1))
-    if days is None or not _INT[0] <= days <= _INT[1]:
+    days = times.day_number(-int(year) if sign == "-" else int(year), int(month or 1), int(day or 1))
+    if days is None or not _INT_ENDS[0] <= days <= _INT_ENDS[1]:
         raise NotATimeError(text)
     return days
 
 
-def make_date(years: pa.Array, months: Values, day: Values) -> Values:
-    year, month, nulls = _together(years, months)
-    _, number, more = _together(years, day)
-    nulls = more if nulls is None else nulls if more is None else nulls | more
+def _make_date(years: pa.Array, months: Values, day: Values) -> Values:
+    (year, month, number), nulls = _longs(years, months, day)
     right = (month >= 1) & (month <= 12) & (number >= 1) & (np.abs(year) <= 999_999_999)
     first = (np.where(right, year, 1970) - 1970) * 12 + np.where(right, month, 1) - 1
     start = _month_start(first)
     wrong = ~right | (number > _month_start(first + 1) - start)
-    if (wrong if nulls is None else wrong & ~nulls).any():
-        at = int(np.flatnonzero(wrong if nulls is None else wrong & ~nulls)[0])
+    faults = np.flatnonzero(wrong if nulls is None else wrong & ~nulls)
+    if len(faults):
+        at = int(faults[0])
         raise NotATimeError(f"{year[at]}-{month[at]}-{number[at]}")
     return _made(start + np.where(wrong, 1, number) - 1, nulls, _DATE)
 
@@ -432,55 +353,44 @@ def _years(days: Longs) -> pa.Array:
     return pc.binary_join_element_wise(signs, _digits(np.abs(years), 4), "")
 
 
-def _written(days: Longs, micros: Longs, pieces: list[str]) -> pa.Array:
-    """micros are those of the day."""
-    seconds = micros // SECOND_US
+_WRITTEN: dict[str, Callable[[Longs, Longs], pa.Array]] = {  # of the days, and of the microseconds of the day
+    "yyyy": lambda days, _: _years(days),
+    "MM": lambda days, _: _digits(_month_number(days) % 12 + 1, 2),
+    "dd": lambda days, _: _digits(_day(days), 2),
+    "HH": lambda _, micros: _digits(micros // (3600 * SECOND_US), 2),
+    "mm": lambda _, micros: _digits(micros // (60 * SECOND_US) % 60, 2),
+    "ss": lambda _, micros: _digits(micros // SECOND_US % 60, 2),
+}
+
+
+def _text(days: Longs, micros: Longs, nulls: Any, pieces: list[str]) -> pa.Array:
     parts: list[Any] = []
     for piece in pieces:
-        match piece:
-            case "yyyy":
-                parts.append(_years(days))
-            case "MM":
-                parts.append(_digits(_month_number(days) % 12 + 1, 2))
-            case "dd":
-                parts.append(_digits(_day(days), 2))
-            case "HH":
-                parts.append(_digits(seconds // 3600, 2))
-            case "mm":
-                parts.append(_digits(seconds // 60 % 60, 2))
-            case "ss":
-                parts.append(_digits(seconds % 60, 2))
-            case _ if piece.startswith("S"):
-                parts.append(_digits(micros % SECOND_US // 10 ** (6 - len(piece)), len(piece)))
-            case _:
-                parts.append(pa.repeat(pa.scalar(piece.strip("'"), pa.string()), len(days)))
-    return pc.binary_join_element_wise(*parts, "")
+        if piece in _WRITTEN:
+            parts.append(_WRITTEN[piece](days, micros))
+        elif piece.startswith("S"):
+            parts.append(_digits(micros % SECOND_US // 10 ** (6 - len(piece)), len(piece)))
+        else:
+            parts.append(pa.repeat(pa.scalar(piece.strip("'"), pa.string()), len(days)))
+    made = pc.binary_join_element_wise(*parts, "")
+    return made if nulls is None else pc.if_else(pa.array(nulls), pa.scalar(None, made.type), made)
 
 
-def _text(micros: Longs, nulls: Any, pieces: list[str]) -> pa.Array:
-    made = _written(micros // DAY_US, micros % DAY_US, pieces)
-    return made if nulls is None else pc.if_else(pa.array(nulls), pa.scalar(None, pa.string()), made)
-
-
-def date_format(values: pa.Array, form: pa.Scalar) -> Values:
-    micros, nulls = _longs(values)
-    return _text(micros, nulls, format_pieces(form.as_py()) or [])
-
-
-def from_unixtime(values: pa.Array, form: pa.Scalar) -> Values:
-    seconds, nulls = _longs(values)
+def _formatted(values: pa.Array, form: pa.Scalar, unit_us: int = 1) -> Values:
+    (numbers,), nulls = _longs(values)
     with np.errstate(all="ignore"):
-        micros = seconds * np.int64(SECOND_US)  # Spark lets it wrap around
-    return _text(micros, nulls, format_pieces(form.as_py()) or [])
+        micros = numbers * np.int64(unit_us)  # of seconds: Spark lets it wrap around
+    return _text(micros // DAY_US, micros % DAY_US, nulls, format_pieces(form.as_py()) or [])
 
 
 def to_text(values: pa.Array) -> Values:
     """CAST(date or timestamp AS STRING)."""
-    numbers, nulls = _longs(values)
+    (numbers,), nulls = _longs(values)
+    day = ["yyyy", "-", "MM", "-", "dd"]
     if pa.types.is_date(values.type):
-        made = _written(numbers, np.zeros_like(numbers), ["yyyy", "-", "MM", "-", "dd"])
-        return made if nulls is None else pc.if_else(pa.array(nulls), pa.scalar(None, pa.string()), made)
-    made = _text(numbers, nulls, ["yyyy", "-", "MM", "-", "dd", " ", "HH", ":", "mm", ":", "ss", ".", "SSSSSS"])
+        return _text(numbers, np.zeros_like(numbers), nulls, day)
+    pieces = [*day, " ", "HH", ":", "mm", ":", "ss", ".", "SSSSSS"]
+    made = _text(numbers // DAY_US, numbers % DAY_US, nulls, pieces)
     return pc.utf8_rtrim(pc.utf8_rtrim(made, characters="0"), characters=".")
 
 
@@ -494,47 +404,47 @@ def _second_array(function: Callable[..., Values]) -> Callable[..., Values]:
 
 
 FUNCTIONS: dict[str, Callable[..., Values]] = {
-    "year": _field(_year),
-    "quarter": _field(lambda days: _month_number(days) % 12 // 3 + 1),
-    "month": _field(lambda days: _month_number(days) % 12 + 1),
-    "day": _field(_day),
-    "dayofweek": _field(lambda days: (days + 4) % 7 + 1),
-    "weekday": _field(lambda days: (days + 3) % 7),
-    "dayofyear": _field(_day_of_year),
-    "weekofyear": _field(_week),
-    "yearofweek": _field(lambda days: _year(_thursday(days))),
-    "hour": _field(lambda micros: micros // (3600 * SECOND_US) % 24),
-    "minute": _field(lambda micros: micros // (60 * SECOND_US) % 60),
-    "second": _field(lambda micros: micros // SECOND_US % 60),
-    "second_with_fraction": on_arrays(second_with_fraction),
+    "year": _of(_INT, _year),
+    "quarter": _of(_INT, lambda days: _month_number(days) % 12 // 3 + 1),
+    "month": _of(_INT, lambda days: _month_number(days) % 12 + 1),
+    "day": _of(_INT, _day),
+    "dayofweek": _of(_INT, lambda days: (days + 4) % 7 + 1),
+    "weekday": _of(_INT, lambda days: (days + 3) % 7),
+    "dayofyear": _of(_INT, _day_of_year),
+    "weekofyear": _of(_INT, _week),
+    "yearofweek": _of(_INT, lambda days: _year(_thursday(days))),
+    "hour": _of(_INT, lambda micros: micros // (3600 * SECOND_US) % 24),
+    "minute": _of(_INT, lambda micros: micros // (60 * SECOND_US) % 60),
+    "second": _of(_INT, lambda micros: micros // SECOND_US % 60),
+    "second_with_fraction": on_arrays(_second_with_fraction),
     "dayname": _named(_DAYS_OF_WEEK, lambda days: days % 7),
     "monthname": _named(_MONTHS, lambda days: _month_number(days) % 12),
-    "trunc": on_arrays(trunc),
-    "trunc_quarter": on_arrays(trunc_quarter),
-    "date_trunc": _second_array(date_trunc),
-    "date_add": on_arrays(date_add),
-    "date_sub": on_arrays(date_sub),
-    "date_diff": on_arrays(date_diff),
-    "add_months": on_arrays(add_months),
-    "last_day": on_arrays(last_day),
-    "next_day": on_arrays(next_day),
-    "plus_micros": on_arrays(plus_micros),
-    "plus_months": on_arrays(plus_months),
-    "timestamp_diff": _second_array(between),
-    "months_diff": _second_array(months_apart),
-    "unix_seconds": _units(SECOND_US),
-    "unix_millis": _units(1000),
-    "unix_micros": _units(1),
-    "unix_date": on_arrays(lambda values: values.cast(pa.int32())),
+    "trunc": on_arrays(_trunc),
+    "trunc_quarter": _of(_DATE, lambda days: _truncated(days, "quarter")),
+    "date_trunc": _second_array(_date_trunc),
+    "date_add": _of(_DATE, lambda days, more: _wrapped(days + more)),
+    "date_sub": _of(_DATE, lambda days, less: _wrapped(days - less)),
+    "date_diff": _of(_INT, lambda end, start: _wrapped(end - start)),
+    "add_months": _of(_DATE, _plus_months),
+    "last_day": _of(_DATE, lambda days: _wrapped(_month_start(_month_number(days) + 1) - 1)),
+    "next_day": on_arrays(_next_day),
+    "plus_micros": _of(_TIMESTAMP, _sum),
+    "plus_months": _of(_TIMESTAMP, _timestamp_plus_months),
+    "timestamp_diff": _second_array(_units_apart),
+    "months_diff": _second_array(_months_apart),
+    "unix_seconds": _of(_LONG, lambda micros: micros // SECOND_US),
+    "unix_millis": _of(_LONG, lambda micros: micros // 1000),
+    "unix_micros": _of(_LONG, lambda micros: micros),
+    "unix_date": on_arrays(lambda values: values.cast(_INT)),
     "date_from_unix_date": on_arrays(lambda values: values.cast(_DATE)),
-    "unix_timestamp": on_arrays(unix_timestamp),
+    "unix_timestamp": on_arrays(_unix_timestamp),
     "text_to_timestamp": on_arrays(text_to_timestamp),
-    "date_to_timestamp": on_arrays(to_timestamp),
-    "date_of": on_arrays(date_of),
+    "date_to_timestamp": to_timestamp,
+    "date_of": date_of,
     "to_date": on_arrays(to_date),
-    "make_date": on_arrays(make_date),
-    "date_format": on_arrays(date_format),
-    "from_unixtime": on_arrays(from_unixtime),
+    "make_date": on_arrays(_make_date),
+    "date_format": on_arrays(_formatted),
+    "from_unixtime": on_arrays(lambda values, form: _formatted(values, form, SECOND_US)),
     "time_to_string": on_arrays(to_text),
 }
 

@@ -19,7 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Values: TypeAlias = Any  # pa.Array | pa.ChunkedArray | pa.Scalar
+from borealis.kernels.columns import Values, decimal_words, full, whole
+
 Ints: TypeAlias = Any  # an array of int64, or of Python's int
 
 DIGITS_MAX = 38  # of Spark's DECIMAL, and of Arrow's with 128 bits
@@ -68,8 +69,7 @@ def apart(values: pa.Array) -> tuple[Ints, Any]:
     if pa.types.is_integer(values.type):
         ints = (values.fill_null(0) if values.null_count else values).to_numpy(zero_copy_only=False).astype(np.int64)
         return _fitting(ints), valid
-    halves = np.frombuffer(values.buffers()[1], np.int64, 2 * len(values), 16 * values.offset)
-    low, high = halves[0::2], halves[1::2]
+    low, high = decimal_words(values).T
     if valid is not None:
         low, high = np.where(valid, low, 0), np.where(valid, high, 0)
     if bool((high == low >> 63).all()):
@@ -114,9 +114,9 @@ def _halved_up(ints: Ints, divisor: Ints | int) -> Ints:
     """Divided by positive numbers, a half rounded away from zero."""
     if isinstance(divisor, int) and divisor > _NARROW_MAX:
         ints = ints.astype(object)
-    whole = np.abs(ints)
-    quotient = whole // divisor
-    rest = whole - quotient * divisor
+    size = np.abs(ints)
+    quotient = size // divisor
+    rest = size - quotient * divisor
     quotient = quotient + (rest >= divisor - rest)
     return np.where(ints < 0, -quotient, quotient)
 
@@ -133,46 +133,37 @@ def arrays(function: Callable[..., pa.Array]) -> Callable[..., Values]:
     """A function of arrays, for constants, too: they come as arrays of one. All else is handed on."""
 
     def applied(*args: Any) -> Values:
-        found = function(*map(_array, args))
+        found = function(*(whole(full(arg, 1)) for arg in args))
         return found if any(isinstance(arg, pa.Array | pa.ChunkedArray) for arg in args) else found[0]
 
     return applied
-
-
-def _array(value: Any) -> Any:
-    if isinstance(value, pa.Scalar):
-        return pa.repeat(value, 1) if value.is_valid else pa.nulls(1, value.type)
-    return value.combine_chunks() if isinstance(value, pa.ChunkedArray) else value
 
 
 def _both(a: Any, b: Any) -> Any:
     return b if a is None else a if b is None else a & b
 
 
-def _sum(a: pa.Array, b: pa.Array, type: pa.Decimal128Type, sign: int) -> pa.Array:
-    scale = max(a.type.scale, b.type.scale)
+def _aligned(x: Ints, a: pa.DataType, y: Ints, b: pa.DataType) -> tuple[Ints, Ints, int]:
+    """Both with the same number of digits behind the point, and how many these are."""
+    scale = max(a.scale, b.scale)
+    return rescaled(x, scale - a.scale), rescaled(y, scale - b.scale), scale
+
+
+@arrays
+def add(a: pa.Array, b: pa.Array, type: pa.Decimal128Type, sign: int = 1) -> pa.Array:
     (x, x_valid), (y, y_valid) = apart(a), apart(b)
-    x, y = rescaled(x, scale - a.type.scale), rescaled(y, scale - b.type.scale)
+    x, y, scale = _aligned(x, a.type, y, b.type)
     if _most(x) + _most(y) > _NARROW_MAX:
         x = x.astype(object)
     return together(rescaled(x + sign * y, type.scale - scale), _both(x_valid, y_valid), type)
 
 
-@arrays
-def add(a: pa.Array, b: pa.Array, type: pa.Decimal128Type) -> pa.Array:
-    """a + b."""
-    return _sum(a, b, type, 1)
-
-
-@arrays
-def subtract(a: pa.Array, b: pa.Array, type: pa.Decimal128Type) -> pa.Array:
-    """a - b."""
-    return _sum(a, b, type, -1)
+def subtract(a: Values, b: Values, type: pa.Decimal128Type) -> Values:
+    return add(a, b, type, -1)
 
 
 @arrays
 def multiply(a: pa.Array, b: pa.Array, type: pa.Decimal128Type) -> pa.Array:
-    """a * b."""
     (x, x_valid), (y, y_valid) = apart(a), apart(b)
     if _most(x) * _most(y) > _NARROW_MAX:
         x = x.astype(object)
@@ -193,7 +184,6 @@ def _divisible(a: pa.Array, b: pa.Array) -> tuple[Ints, Ints, Any]:
 
 @arrays
 def divide(a: pa.Array, b: pa.Array, type: pa.Decimal128Type) -> pa.Array:
-    """a / b."""
     x, y, valid = _divisible(a, b)
     return together(_ratio(x, y, type.scale + b.type.scale - a.type.scale), valid, type)
 
@@ -240,35 +230,31 @@ def _divided(x: Any, y: Any, digits: int) -> Ints:
 def remainder(a: pa.Array, b: pa.Array, type: pa.Decimal128Type) -> pa.Array:
     """a % b, with the sign of a."""
     x, y, valid = _divisible(a, b)
-    scale = max(a.type.scale, b.type.scale)
-    x, y = rescaled(x, scale - a.type.scale), rescaled(y, scale - b.type.scale)
+    x, y, scale = _aligned(x, a.type, y, b.type)
     rest = np.abs(x) % np.abs(y)
     return together(rescaled(np.where(x < 0, -rest, rest), type.scale - scale), valid, type)
 
 
 @arrays
-def int_divide(a: pa.Array, b: pa.Array) -> pa.Array:
+def int_divide(a: pa.Array, b: pa.Array, _: pa.DataType) -> pa.Array:
     """a DIV b: the whole part, a BIGINT; the planner lets through only types whose quotients fit."""
     x, y, valid = _divisible(a, b)
-    scale = max(a.type.scale, b.type.scale)
-    x, y = rescaled(x, scale - a.type.scale), rescaled(y, scale - b.type.scale)
-    whole = np.abs(x) // np.abs(y)
-    whole = np.where((x < 0) != (y < 0), -whole, whole).astype(np.int64)
-    return pa.array(whole, mask=None if valid is None else ~np.broadcast_to(valid, len(whole)))
+    x, y, _ = _aligned(x, a.type, y, b.type)
+    size = np.abs(x) // np.abs(y)
+    quotient = np.where((x < 0) != (y < 0), -size, size).astype(np.int64)
+    return pa.array(quotient, mask=None if valid is None else ~np.broadcast_to(valid, len(quotient)))
 
 
 @arrays
-def negate(a: pa.Array) -> pa.Array:
-    """-a."""
+def negate(a: pa.Array, type: pa.Decimal128Type) -> pa.Array:
     ints, valid = apart(a)
-    return together(-ints, valid, a.type)
+    return together(-ints, valid, type)
 
 
 @arrays
-def absolute(a: pa.Array) -> pa.Array:
-    """abs(a)."""
+def absolute(a: pa.Array, type: pa.Decimal128Type) -> pa.Array:
     ints, valid = apart(a)
-    return together(np.abs(ints), valid, a.type)
+    return together(np.abs(ints), valid, type)
 
 
 @arrays
@@ -293,25 +279,18 @@ def rounded_ints(ints: Ints, unit: int, *, even: bool) -> Ints:
     """To a multiple of the unit, a half away from zero or to the even multiple."""
     wide = 2 * unit > _NARROW_MAX or _most(ints) + unit > _NARROW_MAX
     ints = ints.astype(object) if wide else ints
-    whole = np.abs(ints)
-    count = whole // unit
-    twice = 2 * (whole - count * unit)
+    size = np.abs(ints)
+    count = size // unit
+    twice = 2 * (size - count * unit)
     up = (twice > unit) | ((twice == unit) & (count % 2 == 1)) if even else twice >= unit
     nearest = (count + up) * unit
     return np.where(ints < 0, -nearest, nearest)
 
 
 @arrays
-def floor(values: pa.Array, type: pa.Decimal128Type) -> pa.Array:
-    """The whole number below."""
+def to_whole(values: pa.Array, type: pa.Decimal128Type, sign: int) -> pa.Array:
+    """floor with the sign 1, ceil with -1."""
     ints, valid = apart(values)
     unit = 10**values.type.scale
-    return together((ints if unit <= _NARROW_MAX else ints.astype(object)) // unit, valid, type)
-
-
-@arrays
-def ceil(values: pa.Array, type: pa.Decimal128Type) -> pa.Array:
-    """The whole number above."""
-    ints, valid = apart(values)
-    unit = 10**values.type.scale
-    return together(-(-(ints if unit <= _NARROW_MAX else ints.astype(object)) // unit), valid, type)
+    ints = ints if unit <= _NARROW_MAX else ints.astype(object)
+    return together(sign * (sign * ints // unit), valid, type)

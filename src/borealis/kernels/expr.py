@@ -1,6 +1,6 @@
 """Spark SQL expressions as Arrow compute: only what gives Spark's own answer, to the bit, is ever built here.
 
-`plan.expressions` translates a tree that Spark has resolved into an `Expr`; the workers evaluate it on whole columns
+`compile.expressions` translates a tree that Spark has resolved into an `Expr`; the workers evaluate it on whole columns
 and no row crosses into the JVM. Spark evaluates lazily, row by row (`CASE WHEN b <> 0 THEN a / b END` never divides by
 zero); Arrow evaluates whole columns. So an expression is first evaluated eagerly: if nothing went wrong anywhere, the
 laziness could not have mattered. Only if something did is it evaluated again the slow way, each branch on just the rows
@@ -16,8 +16,6 @@ True
 from __future__ import annotations
 
 import datetime
-import math
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -30,9 +28,9 @@ import pyarrow.compute as pc
 
 from borealis.errors import TrainError
 from borealis.kernels import casts, dates, decimals, rounding, strings, times
-from borealis.kernels.xxhash import xxhash64
+from borealis.kernels.columns import Values, full, whole
+from borealis.kernels.functions import FUNCTIONS, RAISING, TIMES
 
-Values: TypeAlias = Any  # pa.Array | pa.ChunkedArray | pa.Scalar: literals stay scalars
 Rows: TypeAlias = Any  # pa.Table | pa.RecordBatch
 
 ARROW_TYPES = {
@@ -51,8 +49,6 @@ ARROW_TYPES = {
 INTEGRAL = ("byte", "short", "integer", "long")
 FLOATING = ("float", "double")
 ANY = "any"  # a type that is only carried, never looked at: a plain column may have it
-_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
-_IN_AS_EQUALITIES_MAX = 8  # up to here a chain of comparisons beats building a hash table
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +108,8 @@ def arrow_type(kind: str) -> pa.DataType | None:
     """The Arrow type of a Spark type name, or None for a type (or collation) that is not handled here."""
     if known := ARROW_TYPES.get(kind):
         return known
-    decimal = _DECIMAL.fullmatch(kind)
-    return pa.decimal128(int(decimal[1]), int(decimal[2])) if decimal else None
+    exact = casts.decimal_of(kind)
+    return pa.decimal128(*exact) if exact else None
 
 
 # --- evaluating ---------------------------------------------------------------------------------------------------
@@ -129,9 +125,7 @@ def evaluate(expr: Expr, table: Rows) -> Values:
 
 def column(expr: Expr, table: Rows, type: pa.DataType) -> Values:
     """The value as an array of full length and exactly this Arrow type."""
-    value = evaluate(expr, table)
-    if isinstance(value, pa.Scalar):
-        value = _full(value, table.num_rows)
+    value = full(evaluate(expr, table), table.num_rows)
     return value if value.type == type else value.cast(type)
 
 
@@ -146,9 +140,8 @@ def mask(expr: Expr, table: Rows) -> Values:
     except _FaultError:
         value = _alive(expr, table)
         for part in _conjuncts(expr):
-            value = _one(pc.and_(value, pc.fill_null(_on(value, part, table), False)))
-    if isinstance(value, pa.Scalar):
-        value = _full(value, table.num_rows)
+            value = whole(pc.and_(value, pc.fill_null(_on(value, part, table), False)))
+    value = full(value, table.num_rows)
     return value.fill_null(False) if value.null_count else value
 
 
@@ -193,12 +186,10 @@ def _eager(expr: Expr, table: Rows, seen: dict[Call, Values]) -> Values:
 
 def _apply(expr: Call, values: list[Values]) -> Values:
     try:
-        return FUNCTIONS[expr.function](expr, *values)
+        return FUNCTIONS[expr.function](arrow_type(expr.type), *values)
     except ZeroDivisionError:
         raise _FaultError("division by zero", expr) from None
-    except (times.NotATimeError, casts.MalformedError) as error:
-        raise _FaultError(str(error), expr) from None
-    except strings.NoSuchPartError as error:
+    except (times.NotATimeError, casts.MalformedError, strings.NoSuchPartError) as error:
         raise _FaultError(str(error), expr) from None
     except OverflowError:
         raise _FaultError("overflow", expr) from None
@@ -215,19 +206,19 @@ def _lazy(expr: Expr, table: Rows) -> Values:
     if not table.num_rows:  # where there is no row, even 1 / 0 is no error
         return pa.nulls(0, arrow_type(expr.type))
     if not isinstance(expr, Call) or not can_raise(expr):
-        return _full(_eager(expr, table, {}), table.num_rows)
+        return full(_eager(expr, table, {}), table.num_rows)
     if expr.function in LAZY:
         return LAZY[expr.function](expr, table)
     order = list(evaluation_order(expr))
     values: list[Values] = [None] * len(order)
-    alive = _full(pa.scalar(True), table.num_rows)
+    alive = full(pa.scalar(True), table.num_rows)
     for i in order:
         arg = expr.args[i]
         values[i] = scalar(arg) if isinstance(arg, Literal) else _on(alive, arg, table)
         if expr.function not in NULL_TOLERANT:
             alive = pc.and_(alive, pc.is_valid(values[i]))
     try:
-        return _full(_apply(expr, values), table.num_rows)
+        return full(_apply(expr, values), table.num_rows)
     except _FaultError as fault:
         raise fault.told() from None
 
@@ -235,29 +226,19 @@ def _lazy(expr: Expr, table: Rows) -> Values:
 def _on(rows: Values, expr: Expr, table: Rows) -> Values:
     """The expression on just these rows; null elsewhere."""
     if not can_raise(expr):
-        return _full(_eager(expr, table, {}), table.num_rows)
+        return full(_eager(expr, table, {}), table.num_rows)
     return _scatter(_lazy(expr, table.filter(rows)), rows, arrow_type(expr.type))
 
 
 def _scatter(values: Values, rows: Values, type: pa.DataType) -> Values:
-    return pc.replace_with_mask(pa.nulls(len(rows), type), _one(rows), _one(values))
-
-
-def _full(value: Values, n: int) -> Values:
-    if not isinstance(value, pa.Scalar):
-        return value
-    return pa.repeat(value, n) if value.is_valid else pa.nulls(n, value.type)
-
-
-def _one(values: Values) -> pa.Array:
-    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    return pc.replace_with_mask(pa.nulls(len(rows), type), whole(rows), whole(values))
 
 
 def _alive(expr: Expr, table: Rows) -> pa.Array:
     """The rows on which no part of a conjunction is null for sure."""
-    alive = _full(pa.scalar(True), table.num_rows)
+    alive = full(pa.scalar(True), table.num_rows)
     for name in sorted({name for part in _conjuncts(expr) for name in _null_spreads(part)}):
-        alive = pc.and_(alive, _one(pc.is_valid(table.column(name))))
+        alive = pc.and_(alive, whole(pc.is_valid(table.column(name))))
     return alive
 
 
@@ -292,7 +273,7 @@ def raises_itself(expr: Expr) -> bool:
                 return not _harmless_divisor(args[1], minus_one=minus_one) or _too_many_digits(function, args)
             if function in rounding.FUNCTIONS:
                 return rounding.may_fail(function, args[0].type, kind)
-            return function in TIMES or function in RAISING or function in ("to_long", "convert")
+            return function in RAISING
     return False
 
 
@@ -338,7 +319,7 @@ def _lazy_or(expr: Call, table: Rows) -> Values:
 
 def _lazy_case(expr: Call, table: Rows) -> Values:
     result = pa.nulls(table.num_rows, arrow_type(expr.type))
-    waiting = _full(pa.scalar(True), table.num_rows)
+    waiting = full(pa.scalar(True), table.num_rows)
     pairs, rest = divmod(len(expr.args), 2)
     for i in range(pairs):
         chosen = pc.and_(waiting, pc.fill_null(_on(waiting, expr.args[2 * i], table), False))
@@ -372,263 +353,30 @@ NULL_UNTOLD = frozenset({
 # --- literals -------------------------------------------------------------------------------------------------------
 
 
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(INTEGRAL, int),
+    "float": np.float32,
+    "double": float,
+    "boolean": {"true": True, "false": False}.__getitem__,
+    "string": str,
+    "date": datetime.date.fromisoformat,
+    "timestamp": lambda text: datetime.datetime.fromisoformat(text).replace(tzinfo=datetime.UTC),
+}
+
+
 @lru_cache(1024)  # small trains ask for the same few again and again
 def scalar(literal: Literal) -> pa.Scalar:
     """The Arrow scalar of a literal. Spark's text of a timestamp is in the session's zone, here always UTC."""
     type, text = arrow_type(literal.type), literal.value
     if text is None:
         return pa.scalar(None, type)
-    value: Any
-    if literal.type in INTEGRAL:
-        value = int(text)
-    elif literal.type in FLOATING:
-        value = np.float32(text) if literal.type == "float" else float(text)
-    elif literal.type == "boolean":
-        value = {"true": True, "false": False}[text]
-    elif literal.type == "string":
-        value = text
-    elif literal.type == "date":
-        value = datetime.date.fromisoformat(text)
-    elif literal.type == "timestamp":
-        value = datetime.datetime.fromisoformat(text).replace(tzinfo=datetime.UTC)
-    elif literal.type.startswith("decimal"):
-        value = Decimal(text)
-    else:
+    parse = Decimal if literal.type.startswith("decimal") else _PARSERS.get(literal.type)
+    if parse is None:
         raise TrainError(f"no constants of type {literal.type}", hint="start the program again")
-    return pa.scalar(value, type)
+    return pa.scalar(parse(text), type)
 
 
-# --- the functions ----------------------------------------------------------------------------------------------------
-
-
-def _may_be_nan(x: Values) -> bool:
-    if not pa.types.is_floating(x.type):
-        return False
-    return not isinstance(x, pa.Scalar) or (x.is_valid and math.isnan(x.as_py()))
-
-
-def _eq(_: Call, a: Values, b: Values) -> Values:
-    same = pc.equal(a, b)
-    if _may_be_nan(a) and _may_be_nan(b):
-        return pc.or_(same, pc.and_(pc.is_nan(a), pc.is_nan(b)))
-    return same
-
-
-def _gt(_: Call, a: Values, b: Values) -> Values:
-    if not _may_be_nan(a):  # NaN on the right is above everything, and IEEE says false too
-        return pc.greater(a, b)
-    above = pc.invert(pc.less_equal(a, b))  # true for NaN on either side
-    return pc.and_(above, pc.invert(pc.is_nan(b))) if _may_be_nan(b) else above
-
-
-def _ge(expr: Call, a: Values, b: Values) -> Values:
-    if not _may_be_nan(a):
-        return pc.greater_equal(a, b)
-    return pc.invert(_gt(expr, b, a)) if _may_be_nan(b) else pc.invert(pc.less(a, b))
-
-
-def _eq_null_safe(expr: Call, a: Values, b: Values) -> Values:
-    same = pc.coalesce(_eq(expr, a, b), pa.scalar(False))
-    return pc.or_(same, pc.and_(pc.is_null(a), pc.is_null(b)))
-
-
-def _in(expr: Call, value: Values, *items: Values) -> Values:
-    constant = all(isinstance(item, pa.Scalar) for item in items)
-    if pa.types.is_floating(value.type) or len(items) <= _IN_AS_EQUALITIES_MAX or not constant:
-        found = _eq(expr, value, items[0])
-        for item in items[1:]:
-            found = pc.or_kleene(found, _eq(expr, value, item))
-        return found
-    present = pa.array([item.as_py() for item in items if item.is_valid], value.type)
-    found = pc.is_in(value, value_set=present)
-    null = pa.scalar(None, pa.bool_())
-    if len(present) < len(items):  # not found among items one of which is unknown: unknown
-        found = pc.if_else(found, found, null)
-    return pc.if_else(pc.is_valid(value), found, null)
-
-
-def _add(expr: Call, a: Values, b: Values) -> Values:
-    if pa.types.is_decimal(a.type):
-        return decimals.add(a, b, arrow_type(expr.type))
-    return pc.add_checked(a, b) if pa.types.is_integer(a.type) else pc.add(a, b)
-
-
-def _subtract(expr: Call, a: Values, b: Values) -> Values:
-    if pa.types.is_decimal(a.type):
-        return decimals.subtract(a, b, arrow_type(expr.type))
-    return pc.subtract_checked(a, b) if pa.types.is_integer(a.type) else pc.subtract(a, b)
-
-
-def _multiply(expr: Call, a: Values, b: Values) -> Values:
-    if pa.types.is_decimal(a.type):
-        return decimals.multiply(a, b, arrow_type(expr.type))
-    return pc.multiply_checked(a, b) if pa.types.is_integer(a.type) else pc.multiply(a, b)
-
-
-def _refuse_zero(expr: Call, a: Values, b: Values) -> None:
-    """A zero divisor raises unless the dividend is null."""
-    if _harmless_divisor(expr.args[1], minus_one=False):
-        return
-    zero = pa.scalar(0, b.type)
-    hit = pc.and_kleene(pc.equal(b, zero), pc.is_valid(a))
-    if (hit if isinstance(hit, pa.Scalar) else pc.any(hit)).as_py():
-        raise ZeroDivisionError
-
-
-def _divide(expr: Call, a: Values, b: Values) -> Values:
-    if pa.types.is_decimal(a.type):
-        return decimals.divide(a, b, arrow_type(expr.type))
-    _refuse_zero(expr, a, b)
-    return pc.divide(a, b)
-
-
-def _int_divide(_: Call, a: Values, b: Values) -> Values:
-    return decimals.int_divide(a, b) if pa.types.is_decimal(a.type) else pc.divide_checked(a, b)
-
-
-def _remainder(expr: Call, a: Values, b: Values) -> Values:
-    """Java's %, with the sign of the dividend; Arrow has none, numpy's fmod is it."""
-    if pa.types.is_decimal(a.type):
-        return decimals.remainder(a, b, arrow_type(expr.type))
-    _refuse_zero(expr, a, b)
-    if isinstance(a, pa.Scalar) and isinstance(b, pa.Scalar):
-        return _remainder(expr, pa.array([a.as_py()], a.type), b)[0]
-    if any(isinstance(x, pa.Scalar) and not x.is_valid for x in (a, b)):
-        return pa.nulls(len(a) if isinstance(b, pa.Scalar) else len(b), a.type)
-    with np.errstate(all="ignore"):
-        rest = pa.array(np.fmod(_numpy(a, 0), _numpy(b, 1)))
-    nulls = [x for x in (a, b) if not isinstance(x, pa.Scalar) and x.null_count]
-    for x in nulls:
-        rest = pc.if_else(_one(pc.is_valid(x)), rest, pa.scalar(None, rest.type))
-    return rest
-
-
-def _numpy(x: Values, instead_of_null: int) -> Any:
-    if isinstance(x, pa.Scalar):
-        return x.type.to_pandas_dtype()(x.as_py())
-    full = x.fill_null(pa.scalar(instead_of_null, x.type)) if x.null_count else x
-    return _one(full).to_numpy(zero_copy_only=False)
-
-
-def _negate(_: Call, a: Values) -> Values:
-    if pa.types.is_decimal(a.type):
-        return decimals.negate(a)
-    return pc.negate_checked(a) if pa.types.is_integer(a.type) else pc.negate(a)
-
-
-def _abs(_: Call, a: Values) -> Values:
-    if pa.types.is_decimal(a.type):
-        return decimals.absolute(a)
-    return pc.abs_checked(a) if pa.types.is_integer(a.type) else pc.abs(a)
-
-
-def _cast(expr: Call, a: Values) -> Values:
-    return casts.convert(a, arrow_type(expr.type))
-
-
-def _extreme(above: bool) -> Callable[..., Values]:
-    """greatest or least: nulls do not count, NaN is above all, and of equals (0.0 and -0.0) the first is taken."""
-
-    def function(expr: Call, *args: Values) -> Values:
-        found = args[0]
-        for arg in args[1:]:
-            better = _gt(expr, arg, found) if above else _gt(expr, found, arg)
-            found = pc.if_else(pc.coalesce(better, pc.is_null(found)), arg, found)
-        return found
-
-    return function
-
-
-def _case(expr: Call, *args: Values) -> Values:
-    pairs, rest = divmod(len(args), 2)
-    result = args[-1] if rest else pa.scalar(None, arrow_type(expr.type))
-    for i in reversed(range(pairs)):
-        chosen = pc.coalesce(args[2 * i], pa.scalar(False))
-        result = pc.if_else(chosen, args[2 * i + 1], result)
-    return result
-
-
-def _concat(_: Call, *args: Values) -> Values:
-    return pc.binary_join_element_wise(*args, pa.scalar("", pa.string()), null_handling="emit_null")
-
-
-def _xxhash64(_: Call, *args: Values) -> Values:
-    rows = next(len(arg) for arg in args if not isinstance(arg, pa.Scalar))  # the planner lets no constants through
-    return xxhash64(list(args), rows)
-
-
-def _arrays(function: Callable[..., Values]) -> Callable[..., Values]:
-    """A function of an array, for a constant, too."""
-
-    def applied(expr: Call, value: Values, *more: pa.Scalar) -> Values:
-        if not isinstance(value, pa.Scalar):
-            return function(_one(value), *(m.as_py() for m in more))
-        return function(_full(value, 1), *(m.as_py() for m in more))[0]
-
-    return applied
-
-
-def _to_timestamp(values: pa.Array, pattern: str | None = None) -> Values:
-    if pattern is not None:
-        return times.from_format(values, pattern)
-    if pa.types.is_string(values.type):
-        return times.from_text(values)
-    if pa.types.is_date(values.type) or pa.types.is_timestamp(values.type):
-        return values.cast(ARROW_TYPES["timestamp"])
-    return times.from_number(values)
-
-
-# Numbers and text as times: the planner lets them through only where an input gets its times.
-TIMES: dict[str, Callable[..., Values]] = {
-    "to_timestamp": _arrays(_to_timestamp),
-    "timestamp_seconds": _arrays(times.from_seconds),
-    "timestamp_millis": _arrays(lambda values: times.from_units(values, 1_000)),
-    "timestamp_micros": _arrays(lambda values: times.from_units(values, 1)),
-}
-
-FUNCTIONS: dict[str, Callable[..., Values]] = {
-    **TIMES,
-    "to_long": _arrays(times.to_long),
-    "eq": _eq,
-    "gt": _gt,
-    "ge": _ge,
-    "lt": lambda expr, a, b: _gt(expr, b, a),
-    "le": lambda expr, a, b: _ge(expr, b, a),
-    "eq_null_safe": _eq_null_safe,
-    "in": _in,
-    "and": lambda _, a, b: pc.and_kleene(a, b),
-    "or": lambda _, a, b: pc.or_kleene(a, b),
-    "not": lambda _, a: pc.invert(a),
-    "is_null": lambda _, a: pc.is_null(a),
-    "is_not_null": lambda _, a: pc.is_valid(a),
-    "is_nan": lambda _, a: pc.coalesce(pc.is_nan(a), pa.scalar(False)),
-    "add": _add,
-    "subtract": _subtract,
-    "multiply": _multiply,
-    "divide": _divide,
-    "int_divide": _int_divide,
-    "remainder": _remainder,
-    "negate": _negate,
-    "abs": _abs,
-    "cast": _cast,  # one that cannot fail
-    "convert": _cast,  # one that can
-    **rounding.FUNCTIONS,
-    "case": _case,
-    "coalesce": lambda _, *args: pc.coalesce(*args),
-    "greatest": _extreme(above=True),
-    "least": _extreme(above=False),
-    "bit_and": lambda _, a, b: pc.bit_wise_and(a, b),
-    "bit_or": lambda _, a, b: pc.bit_wise_or(a, b),
-    "bit_xor": lambda _, a, b: pc.bit_wise_xor(a, b),
-    "bit_not": lambda _, a: pc.bit_wise_not(a),
-    "sqrt": lambda _, a: pc.sqrt(a),
-    "length": lambda _, a: pc.utf8_length(a),
-    "concat": _concat,
-    "xxhash64": _xxhash64,
-    **strings.FUNCTIONS,
-    **dates.FUNCTIONS,
-}
-RAISING = dates.RAISING | {"split_item"}
+# --- for error messages ----------------------------------------------------------------------------------------------
 
 _INFIX = {
     "eq": "=", "gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq_null_safe": "<=>", "and": "AND", "or": "OR",

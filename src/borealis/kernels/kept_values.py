@@ -7,7 +7,6 @@ windows hold that it touches; all other accumulators cost a few words for each.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -15,11 +14,9 @@ import pyarrow.compute as pc
 
 from borealis.errors import TrainError
 from borealis.kernels.columns import Columns, normal_floats, whole
+from borealis.kernels.folding import Rows
 from borealis.kernels.sorting import ranks_of, stable_order
 from borealis.tuples import Int64s
-
-if TYPE_CHECKING:
-    from borealis.kernels.accumulators import Rows
 
 VALUES_MAX = 2**31 - 1  # that one column of lists can have
 

@@ -17,48 +17,38 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from borealis.kernels.accumulators import Call, accumulator, seen
-from borealis.kernels.columns import Columns, concat, numbers, take, to_numpy, to_table, whole
-from borealis.kernels.flow import Flow, empty_flow, rank_within
-from borealis.kernels.groups import Groups
-from borealis.kernels.sorting import in_order
+from borealis.kernels.accumulators import Call
+from borealis.kernels.columns import Columns, concat, numbers, take, to_table, whole
+from borealis.kernels.flow import NOTHING, Flow, empty_flow, rank_within
+from borealis.kernels.grouped import END, GROUP, GROUPS, START, Grouped, like
+from borealis.kernels.sorting import in_order, newest
 from borealis.state.delta import Change, Delta, TableSpec
 from borealis.tuples import CAUSE, SUB, TIME, TIMESTAMP, Int64s
 
-GROUP, WINDOW, OPENED = "group", "window", "opened"
+WINDOW, OPENED, TIMED_OUT = "window", "opened", "timed_out"
 CHANGED = "changed"  # whether this train changed an open window; not in the table
-START, END, TIMED_OUT = "window_start", "window_end", "timed_out"
 DUE = "due"  # the least boundary that closes a window; its result has the instant before it as its time
 ENTRIES_MOST = 1 << 20  # pairs of a row and a window at a time: what a train needs of memory does not grow with overlap
 
-GROUPS = TableSpec("groups", (GROUP,))
 WAITING = TableSpec("waiting", (CAUSE, SUB), floor=TIME)
 OPEN = TableSpec("open", (GROUP, WINDOW))
 
 
-class OpenWindows:
+class OpenWindows(Grouped):
     """State: `groups` (number to key), `waiting` (rows), `open` (group and window to accumulators)."""
 
     tables: ClassVar[tuple[TableSpec, ...]] = (GROUPS, WAITING, OPEN)
+    key = OPEN.key
 
     def __init__(self, schema: pa.Schema, by: list[str], calls: list[Call], order: list[str], *, timed: bool) -> None:
-        self.by, self.calls, self.timed = by, calls, timed
+        super().__init__(schema, by, calls, [(TIMED_OUT, pa.bool_())] if timed else [])
+        self.timed = timed
         names = [name for c in calls for name in c.columns]
         self.arguments = {name: f"x{i}" for i, name in enumerate(dict.fromkeys(names))}  # to the name in a table
         self.ties = [self.arguments[name] for name in order]
-        self.accumulators = [accumulator(c, schema) for c in calls]
-        key_types = [schema.field(name).type for name in by]
-        self.groups = Groups(key_types)
-        none = np.empty(0, np.int64)
-        self.waiting: Columns = {CAUSE: none, SUB: none, TIME: none, GROUP: none}
+        self.waiting: Columns = {CAUSE: NOTHING, SUB: NOTHING, TIME: NOTHING, GROUP: NOTHING}
         self.waiting |= {x: pa.nulls(0, schema.field(name).type) for name, x in self.arguments.items()}
-        self.open = self._entries(none, none, none)  # in order of (group, window)
-        self.schema = pa.schema(
-            [(name, kind) for name, kind in zip(by, key_types, strict=True)]
-            + [(START, TIMESTAMP), (END, TIMESTAMP)]
-            + ([(TIMED_OUT, pa.bool_())] if timed else [])
-            + [(f"__a{i}", c.result) for i, c in enumerate(calls)]
-        )
+        self.open = self._entries(NOTHING, NOTHING, NOTHING)
 
     # -- what differs
 
@@ -111,7 +101,7 @@ class OpenWindows:
     def _arrived(self, flow: Flow) -> tuple[Columns, list[int]]:
         """Rows as they wait, and the numbers of groups that are new."""
         if not len(flow):
-            return take(self.waiting, np.empty(0, np.int64)), []
+            return take(self.waiting, NOTHING), []
         group, fresh = self.groups.encode([flow.rows[c] for c in self.by], len(flow))
         rows: Columns = {CAUSE: flow.cause, SUB: flow.sub, TIME: flow.time, GROUP: group.astype(np.int64, copy=False)}
         return rows | {x: whole(flow.rows[name]) for name, x in self.arguments.items()}, fresh
@@ -128,14 +118,10 @@ class OpenWindows:
 
     def _fold(self, entries: Columns, rows: Columns, index: Int64s, slot: Int64s) -> Columns:
         """Entries with the rows at `index` added to those at `slot`, in this order."""
-        time = numbers(rows, TIME)[index]
         entries = entries | {CHANGED: np.ones(len(entries[GROUP]), np.bool_)}
-        for i, (call, acc) in enumerate(zip(self.calls, self.accumulators, strict=True)):
-            columns = [rows[self.arguments[name]].take(pa.array(index)) for name in call.columns]
-            kept = {k: entries[f"{k}{i}"] for k in acc.start(0)}
-            folded = acc.fold(kept, seen(acc, columns, slot, time, len(entries[GROUP])))
-            entries |= {f"{k}{i}": v for k, v in folded.items()}
-        return entries
+        places = pa.array(index)
+        time = numbers(rows, TIME)[index]
+        return self._added(entries, lambda name: rows[self.arguments[name]].take(places), slot, time)
 
     def _emit(self, closed: Columns, flow: Flow) -> Flow:
         bounds = flow.bounds
@@ -150,25 +136,15 @@ class OpenWindows:
         if self.timed:
             columns[TIMED_OUT] = pa.array(closed[TIMED_OUT])
         for i, acc in enumerate(self.accumulators):
-            columns[f"__a{i}"] = acc.result({k: closed[f"{k}{i}"] for k in acc.start(0)})
+            columns[f"__a{i}"] = acc.result(self._of_call(closed, i))
         rows = pa.table([columns[name] for name in self.schema.names], schema=self.schema)
         return Flow(rows, numbers(closed, TIME), cause, rank_within(cause), bounds)
 
     # -- open windows
 
     def _entries(self, groups: Int64s, windows: Int64s, opened: Int64s) -> Columns:
-        n = len(groups)
-        entries: Columns = {GROUP: groups, WINDOW: windows, OPENED: opened, CHANGED: np.ones(n, np.bool_)}
-        for i, acc in enumerate(self.accumulators):
-            entries |= {f"{k}{i}": v for k, v in acc.start(n).items()}
-        return entries
-
-    def _replace(self, cut: Int64s, put: Columns) -> None:
-        """Take out the open windows at these places and put others in."""
-        keep = np.ones(len(self.open[GROUP]), np.bool_)
-        keep[cut] = False
-        both = concat([take(self.open, np.flatnonzero(keep)), put])
-        self.open = take(both, np.lexsort((both[WINDOW], both[GROUP])))
+        changed = np.ones(len(groups), np.bool_)
+        return self._started({GROUP: groups, WINDOW: windows, OPENED: opened, CHANGED: changed})
 
     def _take_out(self, which: NDArray[np.bool_]) -> Columns:
         """Open windows that are open no longer."""
@@ -194,18 +170,9 @@ class OpenWindows:
 
     # -- tables
 
-    def _group_delta(self, fresh: list[int], dead: list[int]) -> Delta:
-        gone = set(dead)
-        born = [n for n in fresh if n not in gone]
-        cut = sorted(gone.difference(fresh))
-        if not born and not cut:
-            return {}
-        put = self._group_table(np.array(born, np.int64))
-        return {GROUPS.name: Change(put, cut=pa.table({GROUP: pa.array(cut, pa.int64())}) if cut else None)}
-
     def _open_delta(self, before: Columns) -> Delta:
         put = take(self.open, np.flatnonzero(self.open[CHANGED]))
-        _, still = find(self.open, before[GROUP], before[WINDOW])
+        _, still = self._find(before[GROUP], before[WINDOW])
         gone = to_table({k: before[k][~still] for k in OPEN.key})
         if not len(put[GROUP]) and not gone.num_rows:
             return {}
@@ -216,63 +183,27 @@ class OpenWindows:
         return {}
 
     def apply(self, delta: Delta) -> None:
-        """Catch up with a change that another copy made."""
-        if (groups := delta.get(GROUPS.name)) is not None:
-            self.groups.cut([] if groups.cut is None else groups.cut[GROUP].to_pylist())
-            columns = [whole(groups.put[f"g{i}"]) for i in range(len(self.by))]
-            self.groups.put(groups.put[GROUP].to_pylist(), columns)
+        self._apply_groups(delta)
         if (waiting := delta.get(WAITING.name)) is not None:
             rows = self.waiting
             if waiting.floor is not None:
                 rows = take(rows, np.flatnonzero(rows[TIME] >= waiting.floor))
-            self.waiting = _newest(concat([rows, _like(rows, waiting.put)]), (CAUSE, SUB))
+            rows = concat([rows, like(rows, waiting.put)])
+            self.waiting = take(rows, newest(rows[CAUSE], rows[SUB]))
         if (windows := delta.get(OPEN.name)) is not None:
             if windows.cut is not None:
-                at, found = find(self.open, *(windows.cut[k].to_numpy() for k in OPEN.key))
-                self._replace(at[found], take(self.open, np.empty(0, np.int64)))
-            put = _like({k: v for k, v in self.open.items() if k != CHANGED}, windows.put)
-            put[CHANGED] = np.zeros(len(put[GROUP]), np.bool_)
-            self.open = _newest(concat([self.open, put]), OPEN.key)
+                at, found = self._find(*(windows.cut[k].to_numpy() for k in OPEN.key))
+                self._replace(at[found], take(self.open, NOTHING))
+            put = like({k: v for k, v in self.open.items() if k != CHANGED}, windows.put)
+            self._put(put | {CHANGED: np.zeros(len(put[GROUP]), np.bool_)})
 
     def tables_now(self) -> dict[str, pa.Table]:
-        """The whole state, each table in key order."""
         return {
             GROUPS.name: self._group_table(self.groups.alive()),
             WAITING.name: to_table(self.waiting),
             OPEN.name: _table(self.open),
         }
 
-    def _group_table(self, which: Int64s) -> pa.Table:
-        keys = {f"g{i}": k for i, k in enumerate(self.groups.keys(which))}
-        return pa.table({GROUP: pa.array(which)} | keys)
-
-
-def find(entries: Columns, groups: Int64s, windows: Int64s) -> tuple[Int64s, NDArray[np.bool_]]:
-    """Where (group, window) pairs stand among entries in order, and whether they do."""
-    have_group, have_window = numbers(entries, GROUP), numbers(entries, WINDOW)
-    if not len(have_group) or not len(groups):
-        return np.zeros(len(groups), np.int64), np.zeros(len(groups), np.bool_)
-    distinct = np.unique(np.concatenate([have_window, windows]))  # ranks, for windows may be any numbers
-    have = have_group * len(distinct) + np.searchsorted(distinct, have_window)
-    want = groups * len(distinct) + np.searchsorted(distinct, windows)
-    at = np.minimum(np.searchsorted(have, want), len(have) - 1)
-    return at, have[at] == want
-
 
 def _table(entries: Columns) -> pa.Table:
     return to_table({k: v for k, v in entries.items() if k != CHANGED})
-
-
-def _like(columns: Columns, table: pa.Table) -> Columns:
-    """A table as the columns that are NumPy there are, or Arrow."""
-    return {k: to_numpy(table[k]) if isinstance(v, np.ndarray) else whole(table[k]) for k, v in columns.items()}
-
-
-def _newest(columns: Columns, key: tuple[str, ...]) -> Columns:
-    """In order of the key, and of rows with the same key only the last."""
-    order = np.lexsort(tuple(columns[k] for k in reversed(key)))
-    same = np.ones(max(len(order) - 1, 0), np.bool_)
-    for k in key:
-        ranked = columns[k][order]
-        same &= ranked[1:] == ranked[:-1]
-    return take(columns, order[np.append(~same, True)[: len(order)]])

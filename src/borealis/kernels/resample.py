@@ -13,10 +13,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from borealis.kernels.accumulators import Call, accumulator, calls_of, seen
-from borealis.kernels.columns import normal_floats, to_numpy, whole
+from borealis.kernels.columns import column_numbers, normal_floats, to_numpy, whole
 from borealis.kernels.flow import Bounds, Flow, empty_flow, merge_bounds, rank_within
 from borealis.kernels.groups import Groups
-from borealis.kernels.sorting import in_order
+from borealis.kernels.sorting import in_order, newest
 from borealis.kernels.step import Step, schema_of
 from borealis.state.delta import Change, Delta, TableSpec
 from borealis.tuples import CAUSE, FIRST_TIME, LAST_TIME, SUB, TIME, Int64s
@@ -87,7 +87,7 @@ class ResampleKernel:
         if not len(due):
             return empty_flow(self.schema, bounds)
         rows = self.first.rows.take(pa.array(due))
-        cause, sub, own = (_numbers(rows, name) for name in HEAD)
+        cause, sub, own = (column_numbers(rows, name) for name in HEAD)
         time = np.minimum(own, LAST_TIME - 1 - self.waits) + self.waits
         reached = np.searchsorted(bounds.time, time, "right")
         order = np.lexsort((sub, cause, own, reached))
@@ -124,7 +124,6 @@ class ResampleKernel:
     # -- tables
 
     def apply(self, delta: Delta) -> None:
-        """Catch up with a change that another copy made."""
         for name, kept in ((FIRST, self.first), (SECOND, self.second)):
             if (change := delta.get(name)) is not None:
                 if change.floor is not None:
@@ -132,7 +131,6 @@ class ResampleKernel:
                 kept.put(change.put)
 
     def tables_now(self) -> dict[str, pa.Table]:
-        """The whole state, each table in key order."""
         return {FIRST: self.first.rows.combine_chunks(), SECOND: self.second.rows.combine_chunks()}
 
 
@@ -146,7 +144,7 @@ class _Kept:
 
     def numbers(self, name: str) -> Int64s:
         """A column of the head."""
-        return _numbers(self.rows, name)
+        return column_numbers(self.rows, name)
 
     def table_of(self, flow: Flow) -> pa.Table:
         """A flow's rows with their head."""
@@ -164,7 +162,7 @@ class _Kept:
         """Forget what lies before `floor`: what changed, `new` being the rows that were added just now."""
         old = len(self.rows) - len(new)
         self.raise_floor(floor)
-        stays = _numbers(new, TIME) >= floor
+        stays = column_numbers(new, TIME) >= floor
         new = new.filter(pa.array(stays)).combine_chunks()
         dropped = len(self.rows) - len(new) < old
         return Change(new, floor=floor if dropped else None) if dropped or len(new) else None
@@ -180,11 +178,8 @@ class _Kept:
         if not len(rows):
             return
         both = pa.concat_tables([self.rows, rows.cast(self.schema)])
-        cause, sub = _numbers(both, CAUSE), _numbers(both, SUB)
-        order = np.lexsort((sub, cause))  # stable: of equal keys the newest is the last
-        cause, sub = cause[order], sub[order]
-        newest = np.append((cause[1:] != cause[:-1]) | (sub[1:] != sub[:-1]), True)
-        self.rows = both.take(pa.array(order[newest])).combine_chunks()
+        places = newest(column_numbers(both, CAUSE), column_numbers(both, SUB))
+        self.rows = both.take(pa.array(places)).combine_chunks()
 
 
 class _Near:
@@ -240,14 +235,8 @@ class _Near:
 
 
 def make(step: Step) -> ResampleKernel:
-    """The kernel of a step, with nothing in it."""
     o, calls = step.options, calls_of(step)
     return ResampleKernel(schema_of(o["first"]), schema_of(o["second"]), o["by"], o["window"], o["how"], calls)
-
-
-def _numbers(table: pa.Table, name: str) -> Int64s:
-    numbers: Int64s = table[name].to_numpy()
-    return numbers
 
 
 def _line(

@@ -7,7 +7,7 @@ differ between versions of Java. A number that lies half way between two whole o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +16,7 @@ import pyarrow.types as pt
 
 from borealis.kernels import decimals
 from borealis.kernels.casts import decimal_of
-
-Values: TypeAlias = Any  # pa.Array | pa.ChunkedArray | pa.Scalar
-
-DIGITS_MAX = decimals.DIGITS_MAX  # to round to, behind the point or before it
+from borealis.kernels.columns import Values
 
 
 def type_of(function: str, source: str, digits: int = 0) -> str | None:
@@ -34,7 +31,7 @@ def type_of(function: str, source: str, digits: int = 0) -> str | None:
         return "double" if source == "double" else None
     if source in ("float", "double"):
         return source if digits == 0 else None
-    if abs(digits) > DIGITS_MAX or (exact is None and source not in ("byte", "short", "integer", "long")):
+    if abs(digits) > decimals.DIGITS_MAX or (exact is None and source not in ("byte", "short", "integer", "long")):
         return None
     if exact is None:
         return source
@@ -80,23 +77,15 @@ def _to_whole(values: pa.Array, even: bool) -> pa.Array:
 
 
 def _round(even: bool) -> Callable[..., Values]:
-    def function(expr: Any, values: Values, digits: pa.Scalar) -> Values:
-        return _rounded(values, digits.as_py(), _type(expr.type, values.type), even)
-
-    return function
-
-
-def _type(kind: str, source: pa.DataType) -> pa.DataType:
-    exact = decimal_of(kind)
-    return source if exact is None else pa.decimal128(*exact)
+    return lambda type, values, digits: _rounded(values, digits.as_py(), type, even)
 
 
 def _whole(down: bool) -> Callable[..., Values]:
-    def function(expr: Any, values: Values) -> Values:
+    def function(type: pa.DataType, values: Values) -> Values:
         if pt.is_integer(values.type):
             return values
         if pt.is_decimal(values.type):
-            return (decimals.floor if down else decimals.ceil)(values, _type(expr.type, values.type))
+            return decimals.to_whole(values, type, 1 if down else -1)
         return _longs(values, np.floor if down else np.ceil)
 
     return function

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from borealis.kernels.columns import to_numpy, whole
 from borealis.tuples import Int64s
@@ -50,6 +51,18 @@ def stable_order(key: Int64s) -> Int64s:
     least = key.min()
     narrow = int(key.max()) - int(least) <= np.iinfo(np.uint16).max  # NumPy sorts these by digits
     return np.argsort((key - least).astype(np.uint16) if narrow else key, kind="stable")
+
+
+def newest(*key: Int64s) -> Int64s:
+    """The places of rows in order of their key; of several with the same key only the last.
+
+    >>> newest(np.array([7, 5, 7]), np.array([1, 2, 1])).tolist()
+    [1, 2]
+    """
+    order = np.lexsort(tuple(reversed(key)))
+    same: NDArray[np.bool_] = np.logical_and.reduce([one[order][1:] == one[order][:-1] for one in key])
+    places: Int64s = order[np.append(~same, True)[: len(order)]]
+    return places
 
 
 def ranks_of(column: pa.Array | pa.ChunkedArray) -> Int64s:

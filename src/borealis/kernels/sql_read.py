@@ -221,7 +221,6 @@ def _postgresql_type(kind: pa.DataType) -> str:
 
 
 def make(step: Step) -> SqlReadKernel:
-    """The kernel of a step, with nothing in it."""
     from borealis.databases.database import Database
 
     options = step.options

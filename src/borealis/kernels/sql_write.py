@@ -178,7 +178,6 @@ class _Rows:
 
 
 def make(step: Step) -> SqlWriteKernel:
-    """The kernel of a step, with nothing in it."""
     from borealis.databases.database import Database
 
     options = step.options

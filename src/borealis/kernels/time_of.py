@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from borealis.errors import TrainError
+from borealis.kernels.aside import failing
 from borealis.kernels.expr import Expr, column, from_json, to_json
 from borealis.tuples import TIMESTAMP, Int64s
 
@@ -55,25 +56,14 @@ class TimeOf:
 
     def faults(self, rows: pa.Table | pa.RecordBatch) -> list[tuple[int, str]]:
         """All rows without a time, in order, and why each has none; halves what has a value that is no time."""
-        found: list[tuple[int, str]] = []
+        nulls: list[tuple[int, str]] = []
 
-        def walk(start: int, stop: int) -> None:
-            try:
-                times = self.column(rows.slice(start, stop - start))
-            except TrainError as error:
-                if stop - start == 1:
-                    found.append((start, error.message))
-                    return
-                middle = (start + stop) // 2
-                walk(start, middle)
-                walk(middle, stop)
-                return
-            if times.null_count:
-                nulls = np.flatnonzero(np.asarray(times.is_null()))
-                found.extend((start + int(at), self._null) for at in nulls)
+        def look(start: int, stop: int) -> None:
+            found = self.column(rows.slice(start, stop - start)).is_null()
+            nulls.extend((start + int(at), self._null) for at in np.flatnonzero(np.asarray(found)))
 
-        walk(0, rows.num_rows)
-        return found
+        wrong = [(one.row, str(one.error.args[0])) for one in failing(rows.num_rows, look, TrainError)]
+        return sorted(nulls + wrong)
 
     @property
     def _null(self) -> str:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from borealis.kernels.accumulators import Call, calls_of
 from borealis.kernels.columns import Columns, concat, distinct_pairs, numbers, take
 from borealis.kernels.flow import Flow
-from borealis.kernels.open_windows import DUE, END, GROUP, OPENED, START, TIMED_OUT, WINDOW, OpenWindows, find
+from borealis.kernels.grouped import END, GROUP, START
+from borealis.kernels.open_windows import DUE, OPENED, TIMED_OUT, WINDOW, OpenWindows
 from borealis.kernels.sorting import stable_order
 from borealis.kernels.step import Step, schema_of
 from borealis.tuples import TIME, Int64s
@@ -54,7 +55,7 @@ class TimedWindows(OpenWindows):
         windows, groups, slot = distinct_pairs(window, group[index], self.groups.capacity)
         order = stable_order(slot)  # window after window, in each as the rows are
         index, slot = index[order], slot[order]
-        at, found = find(self.open, groups, windows)
+        at, found = self._find(groups, windows)
         parts = self._parts(time, index, slot, np.where(found, self._opened(at), 0), found)
         begins = np.flatnonzero(parts)
         # the parts of a window lie side by side, the one that was open first
@@ -125,6 +126,5 @@ class TimedWindows(OpenWindows):
 
 
 def make(step: Step) -> TimedWindows:
-    """The kernel of a step, with nothing in it."""
     o = step.options
     return TimedWindows(schema_of(o["schema"]), o["by"], o["size"], o["slide"], o["timeout"], calls_of(step))

@@ -98,33 +98,23 @@ def _micros(fraction: str) -> int:
 
 
 def _instant(text: str, date: tuple[int, int, int], time: tuple[int, int, int], micros: int) -> int:
-    (year, month, day), (hour, minute, second) = date, time
-    if not (1 <= month <= 12 and 1 <= day <= days_of(year, month) and hour < 24 and minute < 60 and second < 60):
+    days, (hour, minute, second) = day_number(*date), time
+    if days is None or hour > 23 or minute > 59 or second > 59:
         raise NotATimeError(text)
-    days = days_since_1970(year, month, day)
     return ((days * 24 + hour) * 60 + minute) * 60 * SECOND_US + second * SECOND_US + micros
 
 
 def day_number(year: int, month: int, day: int) -> int | None:
-    """The days since 1970, or None if there is no such day."""
-    if not (1 <= month <= 12 and 1 <= day <= days_of(year, month)):
+    """The days since 1970, by the calendar of today, whatever the year; None if there is no such day."""
+    if not (1 <= month <= 12 and 1 <= day <= _first_day(year, month + 1) - _first_day(year, month)):
         return None
-    return days_since_1970(year, month, day)
+    return _first_day(year, month) + day - 1
 
 
-def days_of(year: int, month: int) -> int:
-    """How many days a month has."""
-    if month == 2:
-        return 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
-    return 30 if month in (4, 6, 9, 11) else 31
-
-
-def days_since_1970(year: int, month: int, day: int) -> int:
-    """The days from 1970 to a date, by the calendar of today, whatever the year."""
-    year, month = (year - 1, month + 9) if month < 3 else (year, month - 3)  # years begin in March: leap days end them
+def _first_day(year: int, month: int) -> int:
+    year, month = divmod(12 * year + month - 3, 12)  # years begin in March: leap days end them
     era, of_era = divmod(year, 400)
-    of_year = (153 * month + 2) // 5 + day - 1
-    return era * ERA_DAYS + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
+    return era * ERA_DAYS + of_era * 365 + of_era // 4 - of_era // 100 + (153 * month + 2) // 5 - 719_468
 
 
 def _checked(text: object, micros: int) -> int:
@@ -170,20 +160,9 @@ def _region(name: str) -> ZoneInfo | None:
 
 # --- text in a format -----------------------------------------------------------------------------------------------
 
-# What a letter may stand for, how often: the groups of the expression that reads it.
-_FIELDS = {
-    "yyyy": ("year", r"(\d{4})"),
-    "MM": ("month", r"(\d{2})"),
-    "dd": ("day", r"(\d{2})"),
-    "HH": ("hour", r"(\d{2})"),
-    "mm": ("minute", r"(\d{2})"),
-    "ss": ("second", r"(\d{2})"),
-    "M": ("month", r"(\d{1,19})"),
-    "d": ("day", r"(\d{1,19})"),
-    "H": ("hour", r"(\d{1,19})"),
-    "m": ("minute", r"(\d{1,19})"),
-    "s": ("second", r"(\d{1,19})"),
-}
+_LETTERS = {"M": "month", "d": "day", "H": "hour", "m": "minute", "s": "second"}
+_FIELDS = {"yyyy": "year"} | {letter * n: field for letter, field in _LETTERS.items() for n in (1, 2)}
+_DIGITS = {4: r"(\d{4})", 2: r"(\d{2})", 1: r"(\d{1,19})"}  # that so many letters stand for
 _PIECE = re.compile(r"'(?:[^']|'')*'|([A-Za-z])\1*|[^A-Za-z']", re.DOTALL)
 _FREE = frozenset(" -/:.,_")  # signs that stand for themselves
 
@@ -209,7 +188,7 @@ def compiled_format(pattern: str) -> tuple[re.Pattern[str], tuple[str, ...]] | N
             if set(text) == {"S"} and len(text) <= 9:
                 field, form = "fraction", rf"(\d{{1,{len(text)}}})"
             elif text in _FIELDS:
-                field, form = _FIELDS[text]
+                field, form = _FIELDS[text], _DIGITS[len(text)]
             else:
                 return None
             if field in fields or (open_ended and made and made[-1].startswith("(")):
@@ -281,26 +260,15 @@ def from_number(numbers: Array) -> Array:
 
 
 def _floats(numbers: Array, *, saturated: bool) -> Array:
-    whole = numbers.cast(pa.float64())
+    valid = pc.is_valid(numbers).to_numpy(zero_copy_only=False)
     with np.errstate(all="ignore"):
-        micros = np.trunc(whole.to_numpy(zero_copy_only=False) * float(SECOND_US))
-    return pa.array(_longs(micros, whole, saturated=saturated)).cast(_TIMESTAMP)
-
-
-def to_long(numbers: Array) -> Array:
-    """CAST(double AS BIGINT): the fraction goes; what does not fit is an OverflowError."""
-    whole = numbers.cast(pa.float64())
-    return pa.array(_longs(np.trunc(whole.to_numpy(zero_copy_only=False)), whole, saturated=False))
-
-
-def _longs(values: Any, nulls: Array, *, saturated: bool) -> Array:
-    valid = pc.is_valid(nulls).to_numpy(zero_copy_only=False)
+        values = np.trunc(numbers.cast(pa.float64()).to_numpy(zero_copy_only=False) * float(SECOND_US))
     fits = (values >= -(2.0**63)) & (values < 2.0**63)
     if not saturated and bool((valid & ~fits & (values != 2.0**63)).any()):  # 2**63 itself is the largest there is
         raise OverflowError
     longs = np.where(fits, values, 0.0).astype(np.int64)
     longs = np.where(valid & (values >= 2.0**63), _LONG[1], np.where(valid & (values < -(2.0**63)), _LONG[0], longs))
-    return pa.array(longs, mask=~valid)
+    return pa.array(longs, mask=~valid).cast(_TIMESTAMP)
 
 
 def _decimals(numbers: Array, *, exact: bool) -> Array:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from borealis.kernels.columns import normal_floats, whole
+from borealis.kernels.columns import decimal_words, normal_floats, whole
 from borealis.tuples import Int64s
 
 Words = NDArray[np.uint64]
@@ -60,9 +60,9 @@ def _hashed(array: pa.Array, seed: Words) -> Words:
     """The hashes of values none of which is null."""
     kind = array.type
     if kind in _BYTES:
-        return _hash_bytes(*_bytes_of(array), seed)
+        return _hash_bytes(*bytes_of(array), seed)
     if pa.types.is_decimal128(kind):
-        halves = _halves(array)
+        halves = decimal_words(array)
         if kind.precision <= LONG_DECIMAL_DIGITS:
             return _hash_longs(np.ascontiguousarray(halves[:, 0]), seed)
         return _hash_bytes(*_shortest_bytes(halves), seed)
@@ -152,22 +152,19 @@ def _hash_stripes(eights: Words, start: Int64s, stripes: Int64s, seed: Words) ->
     return state
 
 
-def _bytes_of(array: pa.Array) -> tuple[NDArray[np.uint8], Int64s, Int64s]:
-    """The bytes of strings or binaries, and where each starts and how long it is."""
+def bytes_of(array: pa.Array) -> tuple[NDArray[np.uint8], Int64s, Int64s]:
+    """The bytes of strings or binaries and eight more, and where each starts and how long it is."""
     _, offset_buffer, data_buffer = array.buffers()
     if offset_buffer is None or not len(array):
         return np.zeros(8, np.uint8), np.zeros(len(array), np.int64), np.zeros(len(array), np.int64)
-    offsets = np.frombuffer(offset_buffer, np.int32)[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    every = np.frombuffer(offset_buffer, np.int64 if wide else np.int32)
+    offsets: Int64s = every[array.offset : array.offset + len(array) + 1].astype(np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
     data = np.zeros(last - first + 8, np.uint8)
     if last > first:
         data[:-8] = np.frombuffer(data_buffer, np.uint8)[first:last]
     return data, offsets[:-1] - first, np.diff(offsets)
-
-
-def _halves(array: pa.Array) -> Int64s:
-    """The unscaled value of each decimal as two words, the lower first."""
-    return np.frombuffer(array.buffers()[1], np.int64).reshape(-1, 2)[array.offset : array.offset + len(array)]
 
 
 def _shortest_bytes(halves: Int64s) -> tuple[NDArray[np.uint8], Int64s, Int64s]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from borealis.errors import DiagramError, StateError
-from borealis.kernels import join
+from borealis.kernels import join_index
 from borealis.kernels.flow import Bounds, Flow
 from borealis.kernels.join import JoinKernel
 from borealis.state.delta import Change
@@ -157,7 +157,7 @@ def test_without_keys_and_without_columns_of_a_side() -> None:
 
 def test_strings_whose_hashes_are_equal_are_still_compared() -> None:
     names = ["a", "b", "a", "c"]
-    with patch.object(join, "_hash_text", lambda array: np.zeros(len(array), np.int64)):
+    with patch.object(join_index, "hash_text", lambda array: np.zeros(len(array), np.int64)):
         k = kernel()
         k.step(packets(*[(i, 0, name, i) for i, name in enumerate(names)]), alarms())
         out, _ = k.step(packets(), alarms((9, 0, "a", 1), (10, 0, "z", 1)))
@@ -169,7 +169,7 @@ def test_hashes_see_every_byte_and_the_length() -> None:
     texts += ["x" * n for n in range(1, 40)] + ["x" * n + "y" + "x" * (20 - n) for n in range(21)]
     for kind in (pa.string(), pa.large_string()):
         array = pa.array(["lead", *texts, *texts], kind)[1:]  # an offset of one
-        hashes = join._hash_text(array).tolist()
+        hashes = join_index.hash_text(array).tolist()
         assert hashes[: len(texts)] == hashes[len(texts) :]
         assert len(set(hashes)) == len(set(texts))
 

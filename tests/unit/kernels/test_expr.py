@@ -9,10 +9,12 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
+from borealis.compile.numeric_rules import cast
+from borealis.compile.rules import DeclinedError
 from borealis.errors import TrainError
 from borealis.kernels.dates import time_of_text
 from borealis.kernels.expr import Call, Column, Expr, Literal, column, evaluate, from_json, mask, sql, to_json
-from borealis.kernels.strings import java_regex
+from borealis.kernels.regex import java_regex
 from borealis.kernels.times import NotATimeError
 
 NAN = float("nan")
@@ -81,7 +83,7 @@ def test_casts_that_fail_name_the_value_and_the_cast() -> None:
         (Call("convert", (s,), "integer"), r"'seven' is no whole number in `CAST\(s AS INT\)`.*try_cast"),
         (Call("convert", (s,), "decimal(5,2)"), r"'seven' is no number in `CAST\(s AS DECIMAL\(5,2\)\)`"),
         (Call("convert", (s,), "boolean"), r"'7' is no BOOLEAN"),
-        (Call("convert", (s,), "date"), r"'7' is no DATE"),
+        (Call("to_date", (s,), "date"), r"'7' is no time"),
         (Call("convert", (s,), "timestamp"), r"'7' is no time"),
         (
             Call("floor", (Call("multiply", (V, Literal("1e300", "double")), "double"),), "long"),
@@ -332,3 +334,17 @@ def test_a_time_without_a_date_is_one_of_today_in_its_zone() -> None:
     assert time_of_text("T01:00:00+01:00", now) == 2 * DAY_US  # there it is the third already
     with pytest.raises(NotATimeError):
         time_of_text(" T1:00", now)
+    table = pa.table({"s": ["12:30", "2024-05-01", None]})
+    before = datetime.datetime.now(datetime.UTC)
+    found = evaluate(Call("text_to_timestamp", (Column("s", "string"),), "timestamp"), table).to_pylist()
+    days = {at.date() for at in (before, datetime.datetime.now(datetime.UTC))}  # midnight may pass between
+    assert found[0] in [datetime.datetime.combine(day, datetime.time(12, 30), datetime.UTC) for day in days]
+    assert found[1:] == [datetime.datetime(2024, 5, 1, tzinfo=datetime.UTC), None]
+
+
+def test_a_constant_time_without_a_date_is_left_to_spark_which_knows_the_day_of_each_train() -> None:
+    fields = {"dataType": "timestamp", "timeZoneId": "UTC"}
+    with pytest.raises(DeclinedError):
+        cast(fields, [Literal("12:30", "string")])
+    assert cast(fields, [Literal("2024-05-01 12:30", "string")]) == Literal("2024-05-01 12:30:00", "timestamp")
+    assert cast(fields, [Column("s", "string")]) == Call("text_to_timestamp", (Column("s", "string"),), "timestamp")

@@ -12,7 +12,7 @@ from pyspark.sql.window import Window as Partition
 
 from borealis.compile.hidden_columns import POSITION
 from borealis.compile.lowering import Lowering
-from borealis.compile.types import plain_column, show, type_of
+from borealis.compile.types import plain_column, require_groups, show, type_of, types_in
 from borealis.diagram import sql
 from borealis.diagram.boxes.aggregate import END, START, TIMED_OUT, Aggregate
 from borealis.diagram.boxes.base import Box
@@ -34,10 +34,7 @@ ARRIVAL = f"struct({TIME}, {POSITION})"
 def check(box: Aggregate, sources: list[DataFrame]) -> None:
     for call in box.calls:
         check_call(box, call, sources[0])
-    for name in box.by:
-        kind = sources[0].schema[name].dataType.typeName()
-        if kind in ("array", "map", "struct", "variant"):
-            raise box.wrong(f"cannot group by '{name}', a {kind.upper()}", "group by one of its fields")
+    require_groups(box, sources[0].schema, box.by)
 
 
 def check_call(box: Box, call: sql.Call, source: DataFrame) -> None:
@@ -145,11 +142,8 @@ def _by(box: Aggregate) -> list[Column]:
 
 def sorted_by(kind: DataType) -> bool:
     """Whether the kernels put values of this type in order, as Spark does; text with a collation they do not."""
-    if isinstance(kind, ArrayType):
-        return sorted_by(kind.elementType)
-    if isinstance(kind, StructType):
-        return all(sorted_by(field.dataType) for field in kind.fields)
-    return kind.typeName() not in UNSORTED and "collate" not in kind.simpleString()
+    plain = (one for one in types_in(kind) if not isinstance(one, ArrayType | StructType))
+    return all(one.typeName() not in UNSORTED and "collate" not in one.simpleString() for one in plain)
 
 
 def batch_call(call: sql.Call, order: str, where: str = "") -> Column:

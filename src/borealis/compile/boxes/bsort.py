@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 
 from borealis.compile.hidden_columns import POSITION
 from borealis.compile.lowering import Lowering
-from borealis.compile.types import plain_column, show, type_of
+from borealis.compile.types import plain_column, require_groups, show, type_of
 from borealis.diagram.boxes.bsort import BSort
 from borealis.kernels.bsort import BSortKernel
 from borealis.kernels.step import schema_text
@@ -38,10 +38,7 @@ def check(box: BSort, sources: list[DataFrame]) -> None:
     kind = type_of(sources[0], box.value, box)
     if not has_order(kind):
         raise box.wrong(f"cannot sort by `{box.value}`, {show(kind)}", "sort by a number, text, a date or a time")
-    for name in box.by:
-        group = sources[0].schema[name].dataType.typeName()
-        if group in ("array", "map", "struct", "variant"):
-            raise box.wrong(f"cannot group by '{name}', a {group.upper()}", "group by one of its fields")
+    require_groups(box, sources[0].schema, box.by)
 
 
 def has_order(kind: DataType) -> bool:

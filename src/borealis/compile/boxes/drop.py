@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, NumericType, StructType, VariantType
+from pyspark.sql.types import DataType, MapType, NumericType, StructType, VariantType
 
 from borealis.compile.hidden_columns import visible
 from borealis.compile.lowering import Lowering
-from borealis.compile.types import require_boolean, show, type_of
+from borealis.compile.types import require_boolean, show, type_of, types_in
 from borealis.diagram.boxes.drop import PARTS, Drop
 
 NOT_NEGATIVE = 2**63 - 1  # all bits but the sign
@@ -59,8 +59,4 @@ def hashed(box: Drop, schema: StructType) -> list[str]:
 
 def hashable(kind: DataType) -> bool:
     """Whether Spark has a hash of it: not of a map, nor of anything with a map inside."""
-    if isinstance(kind, ArrayType):
-        return hashable(kind.elementType)
-    if isinstance(kind, StructType):
-        return all(hashable(field.dataType) for field in kind.fields)
-    return not isinstance(kind, MapType | VariantType)
+    return not any(isinstance(one, MapType | VariantType) for one in types_in(kind))

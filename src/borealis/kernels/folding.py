@@ -1,0 +1,68 @@
+"""Rows added to sums, each to its own: in input order, and without loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from borealis.tuples import Int64s
+
+Floats = NDArray[np.float64]
+_HALF = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What one call of an aggregate function sees of a train: values that are not null, and where each belongs."""
+
+    values: pa.Array
+    slot: Int64s  # which accumulator each value goes to
+    time: Int64s
+    slots: int
+    others: tuple[pa.Array, ...] = ()  # of functions with several arguments: those after the first
+
+
+def add_counts(stored: Int64s, slot: Int64s, slots: int) -> Int64s:
+    """One more for every row."""
+    return stored + np.bincount(slot, minlength=slots)
+
+
+def add_floats(stored: Floats, slot: Int64s, values: Floats) -> Floats:
+    """A strict left fold: ((stored + v1) + v2) + ..."""
+    out = stored.copy()
+    with np.errstate(all="ignore"):  # infinity less infinity is NaN, and no news
+        np.add.at(out, slot, values)
+    return out
+
+
+def sum_counts(slot: Int64s, counts: Int64s, slots: int) -> Int64s:
+    """The sum of the counts of panes."""
+    out = np.zeros(slots, np.int64)
+    np.add.at(out, slot, counts)
+    return out
+
+
+def add_ints(low: Int64s, high: Int64s, slot: Int64s, values: Int64s) -> tuple[Int64s, Int64s]:
+    """Sums that no order of the values can overflow: each is high * 2**64 + low, low being a signed number, too.
+
+    So there is one way to write a sum, and small ones of either sign have a `high` of 0.
+    """
+    if not len(values):
+        return low, high
+    most = max(abs(int(values.max())), abs(int(values.min()))) * len(values)
+    if len(low):
+        most += max(abs(int(low.max())), abs(int(low.min())))
+    if most < 2**63:
+        out = low.copy()
+        np.add.at(out, slot, values)
+        return out, high
+    # halves of 32 bits cannot overflow a 64-bit sum of fewer than 2**31 rows
+    least, upper = low & _HALF, low >> 32
+    np.add.at(least, slot, values & _HALF)
+    np.add.at(upper, slot, values >> 32)
+    upper += least >> 32
+    out = (upper << 32) | (least & _HALF)
+    return out, high + (upper >> 32) + (out < 0)
