@@ -14,11 +14,11 @@ from nodes import PATIENCE_S, Cluster
 from borealis.diagram.cut import Piece, cut
 from borealis.diagram.spec import LATE, Spec
 from borealis.errors import BorealisError
-from borealis.node.feeds import Way
 from borealis.streams.queue import StandbyError
 from borealis.streams.section import Section
 from borealis.tuples import FIRST_TIME
 from borealis.wire.client import Patience, Peer
+from borealis.wire.endpoints import Location
 from borealis.wire.messages import Claim, Claimed, Done, EntryOrder, Guard, Protect, Subscribe, UnitOrder
 
 Approach = Literal["amnesia", "passive", "active", "upstream-backup"]
@@ -61,7 +61,7 @@ class Guarded(Cluster):
         for i, node in enumerate(self.nodes):
             if i not in self.dead and stream in node.queues:
                 other = [n for j, n in enumerate(self.nodes) if j not in self.dead and stream in n.kept]
-                return Way(node.address, other[0].address if other else None)
+                return Location(stream, node.address, fallback=other[0].address if other else None)
         return None
 
     def protect(

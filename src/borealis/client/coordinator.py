@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
@@ -10,22 +9,13 @@ from urllib.parse import quote
 from borealis.client.cluster_config import Whereabouts, how_to_start
 from borealis.diagram.deployment import Deployment
 from borealis.errors import WireError
+from borealis.wire.endpoints import Location
 from borealis.wire.messages import Problem
 from borealis.wire.problems import error_of
 
 TIMEOUT_S = 10.0
 DEPLOY_TIMEOUT_S = 180.0  # types are checked by Spark, and units start before the answer comes
 MOVE_TIMEOUT_S = 180.0
-
-
-@dataclass(frozen=True)
-class Location:
-    """Where a stream is served."""
-
-    stream: str  # in full, as `traffic/agg`
-    address: str  # of a Flight server
-    entry: bool  # whether it can be published to there
-    fallback: str | None = None  # the address of its backup
 
 
 class Coordinator:

@@ -30,16 +30,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from borealis.client.coordinator import Location
-from borealis.client.endpoints import Places
-from borealis.client.retrying import RETRIES, Backoff, Retries, is_temporary
-from borealis.client.subscriber import Route, check_name, located
+from borealis.client.subscriber import check_name
 from borealis.clock import Clock, WallClock
 from borealis.connectors.sources import as_source
-from borealis.errors import BorealisError, FullError, GoneError, InputError, StreamError, WireError
+from borealis.errors import BorealisError, FullError, InputError, StreamError, WireError
+from borealis.retrying import RETRIES, Backoff, Retries, is_elsewhere, is_temporary
 from borealis.streams.queue import MovedError, StandbyError
 from borealis.streams.section import empty_rows
 from borealis.wire import client as wire
+from borealis.wire.endpoints import Endpoints, Location, Locator, located
 from borealis.wire.messages import BatchHead, Publish, Receipt, SchemaIs, SchemaOf
 
 BATCH_ROWS = 65_536
@@ -77,13 +76,13 @@ class Publisher:
     """Sends rows to a stream. A context manager: leaving it waits until all of them are taken over."""
 
     def __init__(
-        self, route: Route, stream: str, publishing: Publishing | None = None, clock: Clock | None = None
+        self, locator: Locator, stream: str, publishing: Publishing | None = None, clock: Clock | None = None
     ) -> None:
         self.publishing = publishing or Publishing()
         self.name = self.publishing.name or f"client-{uuid.uuid4().hex[:12]}"
         self.reconnects = 0
         self.forgotten = 0  # how often the entry point had lost what it knew of us
-        self._route = route
+        self._locator = locator
         self._clock = clock or WallClock()
         self._kept: deque[_Kept] = deque()
         self._bytes = 0
@@ -96,12 +95,13 @@ class Publisher:
         self._told_full = False  # that a disk is full where batches go
         self._refused: tuple[int, str] | None = None  # the batch and the words of the last refusal
         self._changed = threading.Condition()
-        found = _entry(located(route, stream))
+        found = _entry(located(locator, stream))
         self.stream = found.stream
-        self._places = Places(found, self._locate)
+        self._endpoints = Endpoints(lambda: _entry(locator.locate(self.stream)), found)
         self._peer: wire.Peer
         self._publication: wire.Publication | None = None
-        known = self._connect_first()
+        at_once = Backoff(Retries(give_up_s=0.0), self._clock)  # or at its backup, if that has taken over just now
+        known = self._endpoints.call(self._connect_first, lambda error: isinstance(error, WireError), at_once)
         self.receipt: Receipt = known.known
         self.mark = known.known.mark  # what was sent with the last batch under this name, before now
         self._next = self._to_send = self.receipt.number + 1
@@ -294,8 +294,8 @@ class Publisher:
             publication = self._publication
             try:
                 if publication is None:
-                    if self._places.exhausted:
-                        self._wait(self._places.pause(self._backoff))
+                    if self._endpoints.exhausted:
+                        self._wait(self._endpoints.pause(self._backoff))
                     self._reconnect()
                 elif (awaited := self._await_sent(publication)) is not None:
                     receipt = publication.wait(awaited)
@@ -333,13 +333,13 @@ class Publisher:
                 self._failed = self._failed or error
             self._publication, self._broken = None, error
             self._sent.clear()
-            self._places.lost(error)
+            self._endpoints.lost(error)
             self._changed.notify_all()
 
     def _may_try_again(self, error: BorealisError, connected: bool) -> bool:
         if is_temporary(error) or isinstance(error, MovedError | StandbyError | FullError):
             return True
-        if not isinstance(error, StreamError) or isinstance(error, GoneError) or hasattr(error, "status"):
+        if not is_elsewhere(error):
             return False  # what we send is wrong, or the coordinator knows of no such stream
         if not connected:
             return True  # its node has not got it yet, or no longer
@@ -359,10 +359,10 @@ class Publisher:
             self._changed.notify_all()
 
     def _reconnect(self) -> None:
-        if self._is_over() or (address := self._places.next()) is None:
+        if self._is_over() or (address := self._endpoints.next()) is None:
             return
         self._peer.close()
-        self._peer = self._route.peer(address)
+        self._peer = self._locator.peer(address)
         publication = self._connect()
         self.reconnects += 1
         with self._changed:
@@ -374,7 +374,7 @@ class Publisher:
             if not self._kept:
                 self._backoff.found()
             self._to_send = first
-            self._places.found()
+            self._endpoints.found()
             self._publication, self._broken = publication, None
             self._changed.notify_all()
         self._start_sending(publication)
@@ -386,25 +386,15 @@ class Publisher:
         self._kept = deque(renumbered)
         self._next = first + len(renumbered)
 
-    def _locate(self) -> Location:
-        return _entry(self._route.locate(self.stream))
-
-    def _connect_first(self) -> wire.Publication:
-        """To the entry point, or to its backup if that has taken over just now."""
-        while True:
-            self._peer = self._route.peer(self._places.next() or "")
-            try:
-                self.schema = schema_of(self._peer, self.stream)
-                self._publication = self._connect()
-                self._places.found()
-                return self._publication
-            except BaseException as error:
-                self._peer.close()
-                if not isinstance(error, WireError):
-                    raise
-                self._places.lost(error)
-                if not self._places.more:
-                    raise
+    def _connect_first(self, address: str) -> wire.Publication:
+        self._peer = self._locator.peer(address)
+        try:
+            self.schema = schema_of(self._peer, self.stream)
+            self._publication = self._connect()
+            return self._publication
+        except BaseException:
+            self._peer.close()
+            raise
 
     def _connect(self) -> wire.Publication:
         return self._peer.publish(Publish(stream=self.stream, publisher=self.name), self.schema)

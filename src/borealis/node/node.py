@@ -30,7 +30,7 @@ from borealis.errors import BorealisError, ClusterError, StreamError, WireError,
 from borealis.kernels.time_of import noted
 from borealis.message import Message
 from borealis.node.entry_guard import EntryGuard
-from borealis.node.feeds import Acks, Peers, Routes, StreamFeed, Way
+from borealis.node.feeds import Acks, Peers, Routes, StreamFeed
 from borealis.node.guards import Claiming, Guards
 from borealis.node.running import RunningUnit
 from borealis.spark.plan import check_plan
@@ -43,6 +43,7 @@ from borealis.trains.relay import Feed
 from borealis.trains.unit import UnitOptions, UnitRun
 from borealis.version import __version__
 from borealis.wire.auth import Security
+from borealis.wire.endpoints import Location
 from borealis.wire.messages import (
     Ack,
     Checked,
@@ -87,7 +88,7 @@ class Node:
         *,
         data: Path | None = None,
         security: Security | None = None,
-        ask: Callable[[str], Way | None] = lambda _: None,
+        ask: Callable[[str], Location | None] = lambda _: None,
         claim: Claiming = lambda _: None,
         master: str = "",
         cores: int = 0,

@@ -9,8 +9,8 @@ import httpx
 from pydantic import TypeAdapter, ValidationError
 
 from borealis.errors import BorealisError, UnreachableError, WireError
-from borealis.node.feeds import Way
 from borealis.wire.auth import Security
+from borealis.wire.endpoints import Location
 from borealis.wire.messages import Claim, Claimed, Problem
 from borealis.wire.problems import error_of
 
@@ -40,7 +40,7 @@ class Coordinator:
         except httpx.HTTPError as error:
             raise UnreachableError(f"the coordinator at {self._address} does not answer: {error}") from error
 
-    def locate(self, stream: str) -> Way | None:
+    def locate(self, stream: str) -> Location | None:
         """Who serves a stream now, and who will if that one dies, if the coordinator can tell."""
         try:
             answer = self._http.get("/v1/locate", params={"stream": stream})
@@ -52,7 +52,7 @@ class Coordinator:
             return None
         if not isinstance(found, dict) or not found.get("address"):
             return None
-        return Way(str(found["address"]), found.get("fallback"))
+        return Location(stream, str(found["address"]), fallback=found.get("fallback"))
 
     def claim(self, claims: Sequence[Claim]) -> list[Claimed] | None:
         """What the coordinator says to claims; None if it says nothing in time, or nothing that makes sense."""

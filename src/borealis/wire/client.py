@@ -369,11 +369,11 @@ class Subscription:
     """
 
     def __init__(self, pushed: _Pushed, wanted: Subscribe) -> None:
-        self._pushed, self._address, self._stop = pushed, pushed.address, wanted.stop
+        self._pushed, self.address, self._stop = pushed, pushed.address, wanted.stop
         schema = pushed.schema
         facts = StreamFacts.decode((schema.metadata or {}).get(FACTS, b""))
         if schema.names[-1:] != [TIME] or schema.types[-1] != pa.int64():
-            raise WireError(f"{self._address} serves {wanted.stream} without '{TIME}'")
+            raise WireError(f"{self.address} serves {wanted.stream} without '{TIME}'")
         self.stream, self.epoch, self.next_id = facts.stream, facts.epoch, facts.first
         self.incarnation = facts.incarnation  # of the unit that writes it; 0: nothing protects it
         self.schema = pa.schema(list(schema)[:-1])
@@ -395,7 +395,7 @@ class Subscription:
             yield section if news else None
         whole = self.boundary == LAST_TIME or (self._stop is not None and self.next_id >= self._stop)
         if not whole and not self._pushed.cancelled:
-            raise WireError(f"{self._address} ended stream {self.stream} before its end")
+            raise WireError(f"{self.address} ended stream {self.stream} before its end")
 
     def cancel(self) -> None:
         """End it, from any thread."""
@@ -411,14 +411,14 @@ class Subscription:
         """A pushed batch as a section, if it is one and follows the last."""
         batch = chunk.data
         if batch is None or chunk.app_metadata is None:
-            raise WireError(f"{self._address} sent a batch of {self.stream} without its head")
+            raise WireError(f"{self.address} sent a batch of {self.stream} without its head")
         head = SectionHead.decode(chunk.app_metadata)
         try:
             batch.validate()
         except pa.ArrowException as error:
-            raise WireError(f"{self._address} sent a broken batch of {self.stream}: {error}") from None
+            raise WireError(f"{self.address} sent a broken batch of {self.stream}: {error}") from None
         if batch.column(batch.num_columns - 1).null_count:
-            raise WireError(f"{self._address} sent tuples of {self.stream} without a time")
+            raise WireError(f"{self.address} sent tuples of {self.stream} without a time")
         rows = pa.RecordBatch.from_arrays(batch.columns[:-1], schema=self.schema)
         time_of = _int64s(batch.column(batch.num_columns - 1))
         at, bound = np.array(head.at, np.int64), np.array(head.bound, np.int64)
@@ -427,7 +427,7 @@ class Subscription:
         follows = head.first > due if head.jump else head.first == due
         if not follows or head.standing < self.boundary or not _is_whole(section):
             raise WireError(
-                f"{self._address} sent tuples {head.first} to {section.stop} of {self.stream} ({head.lost} lost, "
+                f"{self.address} sent tuples {head.first} to {section.stop} of {self.stream} ({head.lost} lost, "
                 f"boundary {head.standing}) after tuple {self.next_id}, boundary {self.boundary}",
                 hint="subscribe again from there",
             )

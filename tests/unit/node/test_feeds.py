@@ -9,11 +9,12 @@ import pyarrow as pa
 import pytest
 
 from borealis.errors import GoneError, StreamError
-from borealis.node.feeds import Acks, Peers, Routes, StreamFeed, Way, keep_from
+from borealis.node.feeds import Acks, Peers, Routes, StreamFeed, keep_from
 from borealis.node.node import Node
 from borealis.streams.queue import OutputQueue
 from borealis.streams.section import section
 from borealis.tuples import FIRST_TIME
+from borealis.wire.endpoints import Location
 from borealis.wire.server import WireServer
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -99,7 +100,7 @@ def test_what_a_backup_will_read_is_kept_where_it_is_served_now() -> None:
     node.kept["d/s"] = node.queues["d/s"] = kept = queue(5)
     with WireServer(node) as server:
         peers = Peers(None)
-        routes = Routes(lambda _: None, lambda _: Way(server.address, None))
+        routes = Routes(lambda _: None, lambda stream: Location(stream, server.address))
         routes.put("d/s", "grpc://127.0.0.1:1")
         keep_from(routes, peers, "d/s", "d.u2", 3)
         assert kept.acked("d.u2", 1) == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +20,6 @@ from borealis.entry.point import Entry
 from borealis.errors import GoneError, InputError, OutputError, StateError, StreamError, WireError
 from borealis.node.node import Node
 from borealis.spark import public_writer
-from borealis.spark import stream_client as reach
 from borealis.spark.interpreter import VARIABLE as PYTHON
 from borealis.spark.interpreter import worker_python
 from borealis.spark.public import BorealisSource, register
@@ -93,9 +93,10 @@ def place() -> Iterator[Place]:
 # -- the source
 
 
-def reader(place: Place, **options: str) -> StreamReader:
+def reader(place: Place, elsewhere_s: float = 10.0, **options: str) -> StreamReader:
     """As a new start of the job has it."""
-    return StreamReader(Reading.of(place.options | options), SPARK_SCHEMA)
+    reading = Reading.of(place.options | options)
+    return StreamReader(replace(reading, address=replace(reading.address, elsewhere_s=elsewhere_s)), SPARK_SCHEMA)
 
 
 def rows_of(one: StreamReader, start: Offset, end: Offset) -> list[int]:
@@ -242,18 +243,17 @@ def test_a_job_follows_a_stream_that_moves(place: Place) -> None:
     other.close()
 
 
-def test_a_primary_that_was_deposed_is_not_believed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_primary_that_was_deposed_is_not_believed(place: Place) -> None:
     """Neither by the driver, which asks how far the stream is, nor by tasks, nor after a restart."""
-    monkeypatch.setattr(reach, "ELSEWHERE_S", 0.3)
     place.publish(4)
     deposed = OutputQueue.restore(place.queue.snapshot())
     place.queue.incarnation, deposed.incarnation = 2, 1
-    one = reader(place)
+    one = reader(place, 0.3)
     start = one.initialOffset()
     end = one.latestOffset(start, ALL)
     assert rows_of(one, start, end) == list(range(4))
     place.node.queues[STREAM] = deposed
-    for job in (one, reader(place)):
+    for job in (one, reader(place, 0.3)):
         with pytest.raises(StreamError, match="by incarnation 2 of its unit, not by 1"):
             rows_of(job, start, end)
         with pytest.raises(StreamError, match="by incarnation 2 of its unit, not by 1"):
@@ -428,8 +428,9 @@ def test_rows_that_do_not_fit_are_refused_whole(place: Place) -> None:
         BorealisSource(place.options).streamWriter(SPARK_SCHEMA, overwrite=True)
 
 
-def test_a_computed_stream_cannot_be_written_to(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "ELSEWHERE_S", 0.2)
+def test_a_computed_stream_cannot_be_written_to(place: Place) -> None:
     del place.node.entries[STREAM]
+    writing = writer(place).writing
+    soon = StreamWriter(replace(writing, address=replace(writing.address, elsewhere_s=0.2)))
     with pytest.raises(StreamError, match="computed"):
-        writer(place).commit(messages([0]), 0)
+        soon.commit(messages([0]), 0)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from borealis.clock import Clock, WallClock
-from borealis.errors import BorealisError, WireError
+from borealis.errors import BorealisError, GoneError, StreamError, WireError
 
 TEMPORARY_STATUS = 503  # the coordinator's word for what may be better in a moment
 
@@ -20,6 +21,7 @@ class Retries:
 
 
 RETRIES = Retries()
+FOR_EVER = Retries(most_s=1.0, give_up_s=math.inf)
 
 
 class Backoff:
@@ -48,6 +50,10 @@ class Backoff:
 
 def is_temporary(error: BorealisError) -> bool:
     """Whether the same may succeed a moment later: nobody there, or the coordinator says so."""
-    if getattr(error, "status", None) == TEMPORARY_STATUS:
-        return True
-    return isinstance(error, WireError) and getattr(error, "status", None) is None
+    status = getattr(error, "status", None)
+    return status == TEMPORARY_STATUS or (isinstance(error, WireError) and status is None)
+
+
+def is_elsewhere(error: BorealisError) -> bool:
+    """Whether a node says that it does not serve a stream: another does, or will; the coordinator would know."""
+    return isinstance(error, StreamError) and not isinstance(error, GoneError) and not hasattr(error, "status")
