@@ -19,7 +19,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -61,8 +60,6 @@ class Link:
 
 @dataclass(frozen=True)
 class Reading:
-    """How to read a stream."""
-
     start: Start | None = None  # None: the newest; for a named reader where it was, or the oldest
     reader: str | None = None
     headers: bool = False
@@ -102,7 +99,6 @@ class Buffer:
 
     @property
     def closed(self) -> bool:
-        """Whether no more will come."""
         return self._closed
 
     def put(self, came: Came) -> bool:
@@ -266,16 +262,13 @@ class Subscription:
     def __enter__(self) -> Subscription:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.stop()
 
     # -- what other forms of iteration are made of
 
     @property
     def running(self) -> bool:
-        """Whether more may come."""
         return not self._buffer.closed
 
     @property

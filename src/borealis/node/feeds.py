@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from borealis.errors import BorealisError, GoneError, StreamError, WireError
 from borealis.retrying import Backoff, Retries
@@ -37,6 +37,8 @@ ACK_TRIES = 20
 ACK_S_MOST = 2.0  # for an acknowledgement to arrive: a node that is frozen must not keep the others waiting
 KEEP_S = 3.0
 GONE_TRIES = 5  # to find the oldest tuple there is, while others let go of it
+
+Acked = tuple[str, str, int]  # which stream, by which reader, and the level
 
 log = logging.getLogger("borealis.node")
 
@@ -117,26 +119,16 @@ class Peers:
         self._lock = threading.Lock()
 
     def at(self, address: str) -> Peer:
-        """The node at an address."""
         with self._lock:
             if address not in self._peers:
                 self._peers[address] = Peer(address, self._security)
             return self._peers[address]
 
     def close(self) -> None:
-        """Let go of all connections."""
         with self._lock:
             for peer in self._peers.values():
                 peer.close()
             self._peers.clear()
-
-
-class _Acked(NamedTuple):
-    """What is acknowledged, and by whom."""
-
-    stream: str
-    reader: str
-    level: int
 
 
 class Acks:
@@ -148,7 +140,7 @@ class Acks:
 
     def __init__(self, routes: Routes, peers: Peers) -> None:
         self._routes, self._peers = routes, peers
-        self._waiting: dict[_Acked, int] = {}
+        self._waiting: dict[Acked, int] = {}
         self._lock = threading.Lock()
         self._some, self._stopped = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._send_forever, name="acks", daemon=True)
@@ -161,7 +153,7 @@ class Acks:
             with suppress(StreamError):  # it was closed or began anew just now
                 queue.ack(reader, level, upto)
             return
-        key = _Acked(stream, reader, level)
+        key = (stream, reader, level)
         with self._lock:
             first = not self._waiting
             self._waiting[key] = max(upto, self._waiting.get(key, 0))
@@ -169,13 +161,12 @@ class Acks:
             self._some.set()
 
     def stop(self) -> None:
-        """Send no more."""
         self._stopped.set()
         self._some.set()
         self._thread.join()
 
     def _send_forever(self) -> None:
-        tries: dict[_Acked, int] = {}
+        tries: dict[Acked, int] = {}
         while True:
             self._some.wait()
             if self._stopped.wait(ACK_AGAIN_S if tries else ACK_S):
@@ -188,19 +179,19 @@ class Acks:
             for key in tries:
                 self.put(*key, failed[key])
 
-    def _send(self, waiting: Mapping[_Acked, int]) -> dict[_Acked, int]:
+    def _send(self, waiting: Mapping[Acked, int]) -> dict[Acked, int]:
         """Sends all of them; those that have to be sent again."""
-        there: dict[str, dict[_Acked, int]] = {}
+        there: dict[str, dict[Acked, int]] = {}
         for key, upto in waiting.items():
-            if (address := self._routes.address(key.stream)) is not None:
+            if (address := self._routes.address(key[0])) is not None:
                 there.setdefault(address, {})[key] = upto
-        failed: dict[_Acked, int] = {}
+        failed: dict[Acked, int] = {}
         for address, keys in there.items():
-            acks = [Ack(stream=k.stream, reader=k.reader, level=1 if k.level else 0, upto=u) for k, u in keys.items()]
+            acks = [Ack(stream=s, reader=r, level=1 if level else 0, upto=u) for (s, r, level), u in keys.items()]
             try:
                 self._peers.at(address).ack(*acks, within=ACK_S_MOST)
             except WireError:
-                failed |= {key: upto for key, upto in keys.items() if key.level}  # for the others nobody waits
+                failed |= {key: upto for key, upto in keys.items() if key[2]}  # for the others nobody waits
             except BorealisError as error:
                 log.info("an acknowledgement was refused: %s", error)
         return failed
@@ -253,7 +244,6 @@ class LocalFeed:
                 return
 
     def cancel(self) -> None:
-        """End it, from any thread."""
         self._cancelled = True
 
 
@@ -346,5 +336,4 @@ class StreamFeed:
         self._acks.put(self.stream, self.reader, 1, self._acknowledged)
 
     def stop(self) -> None:
-        """Read no more."""
         self._follower.stop()

@@ -56,7 +56,6 @@ class Reading:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Reading:
-        """From a job's options."""
         check_options(options, OPTIONS)
         return cls(
             address=StreamAddress.of(options),
@@ -99,8 +98,6 @@ class Range(InputPartition):
 
 
 class _Reader:
-    """What both readers do."""
-
     def __init__(self, reading: Reading, schema: StructType) -> None:
         self.reading, self.schema = reading, schema
         self._client: StreamClient | None = None

@@ -36,7 +36,7 @@ from borealis.spark.frames import in_order
 from borealis.spark.stream_client import ADDRESS, StreamAddress, StreamClient, check_options, whole_number
 from borealis.state.delta import from_stream, to_stream
 from borealis.streams.section import empty_rows
-from borealis.tuples import TIMESTAMP
+from borealis.tuples import TIMESTAMP, halves
 from borealis.values.fit import Place, fit, match_columns
 from borealis.wire.client import Peer
 from borealis.wire.messages import BatchHead, Publish
@@ -62,7 +62,6 @@ class Writing:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Writing:
-        """From a job's options."""
         check_options(options, OPTIONS)
         publisher = options.get("publisher", "spark")
         if not re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", publisher):
@@ -171,16 +170,7 @@ def cut(rows: pa.Table, time: str | TimeOf, most_bytes: int) -> list[pa.RecordBa
     if whole.nbytes <= most_bytes:
         return [whole]
     [whole] = in_order(rows, times, rows.column_names).to_batches()
-    return list(_halves(whole, most_bytes))
-
-
-def _halves(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
-    if batch.num_rows > 1 and batch.nbytes > most_bytes:
-        half = batch.num_rows // 2
-        yield from _halves(batch.slice(0, half), most_bytes)
-        yield from _halves(batch.slice(half), most_bytes)
-    else:
-        yield batch
+    return list(halves(whole, most_bytes))
 
 
 def time_of(writing: Writing, schema: pa.Schema, client: StreamClient) -> TimeOf:

@@ -59,11 +59,9 @@ class StreamAddress:
         return Client(self.whereabouts) if self.whereabouts is not None else self
 
     def locate(self, stream: str) -> Location:
-        """At the node that was named."""
         return Location(stream, self.node or "", entry=True)
 
     def peer(self, address: str) -> Peer:
-        """A new connection."""
         return Peer(address, self.security)
 
 

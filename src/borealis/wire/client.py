@@ -57,9 +57,7 @@ class Patience:
 class Sendable(Protocol):
     """Anything that knows its bytes: a message, or what is too large for one."""
 
-    def encode(self) -> bytes:
-        """For the wire."""
-        ...
+    def encode(self) -> bytes: ...
 
 
 class Peer:
@@ -86,7 +84,6 @@ class Peer:
         self._talks: list[_Talk] = []  # those that are free
 
     def ping(self, within: float | None = None) -> Pong:
-        """Who is there?"""
         return self.say("ping", Ping(), Pong, within=within or self.patience.connect_s)
 
     def act(self, name: str, message: Sendable, answer: type[A], *, within: float | None = None) -> A:
@@ -219,7 +216,6 @@ class _Asked(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Wait for the first word."""
         try:
             reader, error = self._ask(), None
         except BaseException as failure:
@@ -273,7 +269,6 @@ class _Pushed:
             self._waiting_since = None
 
     def cancel(self) -> None:
-        """End it, from any thread."""
         self.cancelled = True
         self._reader.cancel()
 
@@ -318,7 +313,6 @@ class _Talk:
         return bytes(words)
 
     def cancel(self) -> None:
-        """End it."""
         self._reader.cancel()
         with suppress(*BROKEN):  # left to Arrow, it would print that
             self._writer.close()
@@ -339,7 +333,6 @@ class _Watch:
         self._thread: threading.Thread | None = None
 
     def add(self, pushed: _Pushed | _Talk) -> None:
-        """From now on."""
         with self._lock:
             self._watched.add(pushed)
             if self._thread is None or not self._thread.is_alive():
@@ -398,7 +391,6 @@ class Subscription:
             raise WireError(f"{self.address} ended stream {self.stream} before its end")
 
     def cancel(self) -> None:
-        """End it, from any thread."""
         self._pushed.cancel()
 
     def __enter__(self) -> Subscription:
@@ -475,7 +467,6 @@ class Publication:
 
     @property
     def receipt(self) -> Receipt:
-        """The last that came."""
         return self._last or self.known
 
     def send(self, batch: pa.RecordBatch, head: BatchHead) -> None:

@@ -38,13 +38,9 @@ class Location:
 class Locator(Protocol):
     """Who knows where streams are: a coordinator's client, the gateway, or a job that was given an address."""
 
-    def locate(self, stream: str) -> Location:
-        """Which node serves a stream now."""
-        ...
+    def locate(self, stream: str) -> Location: ...
 
-    def peer(self, address: str) -> Peer:
-        """A new connection to a node."""
-        ...
+    def peer(self, address: str) -> Peer: ...
 
 
 def located(locator: Locator, stream: str, clock: Clock | None = None) -> Location:

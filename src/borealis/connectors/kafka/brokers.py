@@ -187,7 +187,6 @@ class Presence:
 
     @property
     def is_lost(self) -> bool:
-        """Whether nobody answers."""
         return self._since is not None
 
     def heard(self, error: Any) -> bool:
@@ -217,7 +216,6 @@ class Presence:
             raise self._kind(told, hint=LOGIN if self._denied else START)
 
     def found(self) -> None:
-        """Somebody answered."""
         if self._since is not None:
             away = self._clock.now() - self._since
             log.warning("%s: the broker is back after %.1f s", self._what, away)

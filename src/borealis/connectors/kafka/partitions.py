@@ -34,7 +34,6 @@ class Chunk:
     reach: Int64s  # the largest time of the partition up to and including each row
 
     def part(self, start: int, stop: int) -> Chunk:
-        """Some of its rows."""
         arrays = (array[start:stop] for array in (self.offset, self.time, self.reach))
         return Chunk(self.rows.slice(start, stop - start), *arrays)
 
@@ -70,7 +69,6 @@ class Partition:
         return self.size > PARTITION_BYTES and self.stop >= self.wanted
 
     def add(self, chunk: Chunk) -> None:
-        """More was read."""
         if len(chunk.offset):
             self.reach = int(chunk.reach[-1])
             self.chunks.append(chunk)

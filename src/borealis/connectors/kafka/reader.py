@@ -430,11 +430,9 @@ class TopicReader:
             self._consumer.incremental_assign([self._kafka.TopicPartition(self.topic, number, 0)])
 
     def stop(self) -> None:
-        """Wait no more."""
         self._stopped.set()
 
     def close(self) -> None:
-        """Let go of the brokers."""
         self._other.shutdown(cancel_futures=True)
         self._consumer.close()
 

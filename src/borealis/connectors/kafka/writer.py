@@ -17,6 +17,7 @@ from borealis.connectors.files.text import Csv, JsonLines, plain, render
 from borealis.connectors.kafka.brokers import PAUSE_S, Brokers, Presence, away, confluent, refused
 from borealis.connectors.records import FORMATS
 from borealis.errors import OutputError, did_you_mean
+from borealis.tuples import halves
 
 ASK_S = 2.0  # one question to a broker
 OFFSETS_S = 20.0  # to send the position; the library itself may wait for ever
@@ -57,7 +58,7 @@ class Rendering:
     def records(self, rows: pa.Table) -> tuple[list[bytes], list[bytes | None] | None]:
         """Values, and keys if there are any."""
         if self._format == "arrow":
-            return [_stream(part) for part in _small(rows)], None
+            return [_stream(part) for part in halves(rows, ARROW_BYTES_MOST)], None
         if self._format == "json":
             values = [value for piece in render(rows, JsonLines()) for value in bytes(piece).split(b"\n")[:-1]]
         else:
@@ -70,14 +71,6 @@ class Rendering:
             return values, None
         column = rows[self._key].combine_chunks()
         return values, plain(column).cast(pa.binary()).to_pylist()
-
-
-def _small(rows: pa.Table) -> list[pa.Table]:
-    """The rows in parts that brokers take as one record."""
-    if rows.num_rows < 2 or rows.nbytes <= ARROW_BYTES_MOST:
-        return [rows]
-    half = rows.num_rows // 2
-    return _small(rows.slice(0, half)) + _small(rows.slice(half))
 
 
 def _stream(rows: pa.Table) -> bytes:
@@ -155,7 +148,6 @@ class TopicWriter:
         self._stopped.set()
 
     def close(self) -> None:
-        """Let go of the brokers."""
         if self._group is not None:
             self._group.close()
             self._group = None
