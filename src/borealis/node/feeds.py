@@ -250,7 +250,16 @@ class LocalFeed:
 class StreamFeed:
     """One stream as the source of a unit's input."""
 
-    def __init__(self, stream: str, reader: str, routes: Routes, peers: Peers, acks: Acks, epoch: str | None) -> None:
+    def __init__(
+        self,
+        stream: str,
+        reader: str,
+        routes: Routes,
+        peers: Peers,
+        acks: Acks,
+        epoch: str | None,
+        retries: Retries = RETRIES,
+    ) -> None:
         self.stream, self.reader = stream, reader
         self.epoch = epoch  # of the ids this unit has seen; None: it has seen none
         self.waiting_for = ""  # why nothing comes, if it is known
@@ -264,7 +273,7 @@ class StreamFeed:
         self._address: str | None = None  # where it was looked for
         endpoints = Endpoints(lambda: routes.look_up(stream), recall=self._recall)
         self._follower = Follower(
-            stream, endpoints, self._subscribe, self._broken, Backoff(RETRIES), reader=reader, pause=self._pause
+            stream, endpoints, self._subscribe, self._broken, Backoff(retries), reader=reader, pause=self._pause
         )
 
     def sections(self, start: int, boundary: int) -> Iterator[Section]:

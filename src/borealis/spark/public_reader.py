@@ -227,8 +227,8 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             raise _gone(now, start["epoch"], start["id"])
         if start["epoch"] == now.epoch:
             log.warning("tuples %d to %d of %s are lost", start["id"], now.first_id, now.stream)
-            return now.first_id
-        log.warning("stream %s begins anew, in epoch %s", now.stream, now.epoch)
+        else:
+            log.warning("stream %s begins anew, in epoch %s", now.stream, now.epoch)
         return now.first_id
 
     def _acknowledge(self, done: Offset, now: QueueStatus) -> None:

@@ -13,7 +13,7 @@ import pytest
 from borealis.errors import GoneError, StreamError
 from borealis.node.feeds import Acks, Peers, Routes, StreamFeed, keep_from
 from borealis.node.node import Node
-from borealis.retrying import Backoff, Retries
+from borealis.retrying import Retries
 from borealis.streams.queue import OutputQueue
 from borealis.streams.section import section
 from borealis.tuples import FIRST_TIME
@@ -118,8 +118,7 @@ def test_one_that_waits_for_a_stream_hears_at_once_where_it_is(
 ) -> None:
     """A pause would last for an hour: the route that comes meanwhile ends it."""
     queues, routes, *rest = place
-    feed = StreamFeed("d/s", "d.u1", routes, *rest, None)
-    feed._follower.backoff = Backoff(Retries(3600.0, 3600.0))
+    feed = StreamFeed("d/s", "d.u1", routes, *rest, None, Retries(3600.0, 3600.0))
     found: list[int] = []
     reader = threading.Thread(target=lambda: found.append(len(next(feed.sections(0, FIRST_TIME)))), daemon=True)
     reader.start()
