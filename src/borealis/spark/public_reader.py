@@ -263,8 +263,8 @@ def sections(client: StreamClient, wanted: Range, goes_on: bool) -> Iterator[Sec
     at = wanted.start
 
     def subscribe(address: str) -> Subscription:
-        ask = place.wanted().model_copy(update={"stream": client.stream, "epoch": wanted.epoch})
-        return client.peer(address).subscribe(ask)
+        place.stream = client.stream  # in full, since it was found
+        return client.peer(address).subscribe(place.wanted().model_copy(update={"epoch": wanted.epoch}))
 
     def broken(error: BorealisError) -> None:
         nonlocal at

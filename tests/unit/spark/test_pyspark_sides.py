@@ -25,10 +25,12 @@ from borealis.spark.interpreter import worker_python
 from borealis.spark.public import BorealisSource, register
 from borealis.spark.public_reader import HeldReader, Offset, Reading, StreamReader
 from borealis.spark.public_writer import Rows, StreamWriter, Writing
+from borealis.spark.stream_client import StreamAddress
 from borealis.state.delta import to_stream
 from borealis.streams.queue import OutputQueue, QueueLimits
 from borealis.tuples import TIMESTAMP
 from borealis.wire.auth import Security
+from borealis.wire.endpoints import Location
 from borealis.wire.messages import BatchHead, Receipt
 from borealis.wire.server import WireServer
 
@@ -47,6 +49,7 @@ class Place:
         self.node = Node("n1")
         self.server = WireServer(self.node).start()
         self.options = {"address": self.server.address, "stream": STREAM}
+        self.readers: list[StreamReader] = []  # of jobs that ended without a word, as they do
         self.begin(limits)
 
     def begin(self, limits: QueueLimits | None = None) -> None:
@@ -72,6 +75,8 @@ class Place:
         return found
 
     def close(self) -> None:
+        for one in self.readers:
+            one.stop()
         self.node.close()
         self.server.close()
 
@@ -96,7 +101,9 @@ def place() -> Iterator[Place]:
 def reader(place: Place, elsewhere_s: float = 10.0, **options: str) -> StreamReader:
     """As a new start of the job has it."""
     reading = Reading.of(place.options | options)
-    return StreamReader(replace(reading, address=replace(reading.address, elsewhere_s=elsewhere_s)), SPARK_SCHEMA)
+    address = replace(reading.address, elsewhere_s=elsewhere_s)
+    place.readers.append(StreamReader(replace(reading, address=address), SPARK_SCHEMA))
+    return place.readers[-1]
 
 
 def rows_of(one: StreamReader, start: Offset, end: Offset) -> list[int]:
@@ -241,6 +248,21 @@ def test_a_job_follows_a_stream_that_moves(place: Place) -> None:
         place.queue.close(moved_to=server.address)
         assert rows_of(one, start, end) == list(range(10))
     other.close()
+
+
+class Short(StreamAddress):
+    """A stream by its short name, which whoever is asked for it knows in full."""
+
+    def locate(self, stream: str) -> Location:
+        return Location(STREAM, self.node or "", entry=True)
+
+
+def test_a_stream_may_have_a_short_name(place: Place) -> None:
+    place.publish(4)
+    reading = Reading.of(place.options)
+    one = StreamReader(replace(reading, address=Short("p", node=reading.address.node)), SPARK_SCHEMA)
+    start = one.initialOffset()
+    assert rows_of(one, start, one.latestOffset(start, ALL)) == list(range(4))
 
 
 def test_a_primary_that_was_deposed_is_not_believed(place: Place) -> None:
