@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from borealis.clock import Clock, WallClock
@@ -21,7 +20,6 @@ class Retries:
 
 
 RETRIES = Retries()
-FOR_EVER = Retries(most_s=1.0, give_up_s=math.inf)
 
 
 class Backoff:
