@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import IntEnum
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +12,7 @@ from numpy.typing import NDArray
 
 Int64s = NDArray[np.int64]
 Int8s = NDArray[np.int8]
+R = TypeVar("R", pa.RecordBatch, pa.Table)
 
 ID = "_id"  # position in its stream, consecutive from 0
 TIME = "_time"  # tuple time, microseconds since 1970 (event time)
@@ -56,3 +59,13 @@ def with_header(
         STABLE: pa.array(np.full(n, stable, np.bool_)),
     }
     return pa.table(columns | dict(zip(rows.column_names, rows.columns, strict=True)))
+
+
+def halves(rows: R, most_bytes: int) -> Iterator[R]:
+    """The rows in parts that are not too large; the same parts for the same rows."""
+    if rows.num_rows > 1 and rows.nbytes > most_bytes:
+        half = rows.num_rows // 2
+        yield from halves(rows.slice(0, half), most_bytes)
+        yield from halves(rows.slice(half), most_bytes)
+    else:
+        yield rows

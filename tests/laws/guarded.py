@@ -14,11 +14,11 @@ from nodes import PATIENCE_S, Cluster
 from borealis.diagram.cut import Piece, cut
 from borealis.diagram.spec import LATE, Spec
 from borealis.errors import BorealisError
-from borealis.node.feeds import Way
 from borealis.streams.queue import StandbyError
 from borealis.streams.section import Section
 from borealis.tuples import FIRST_TIME
 from borealis.wire.client import Peer
+from borealis.wire.endpoints import Location
 from borealis.wire.messages import Claim, Claimed, Done, EntryOrder, Guard, Protect, Subscribe, UnitOrder
 from borealis.wire.waiting import Patience
 
@@ -61,10 +61,9 @@ class Guarded(Cluster):
     def locate(self, stream: str) -> Any:
         for i, node in enumerate(self.nodes):
             if i not in self.dead and stream in node.queues:
-                other = [
-                    n for j, n in enumerate(self.nodes) if j not in self.dead and stream in n.served.standby_queues
-                ]
-                return Way(node.address, other[0].address if other else None)
+                alive = [n for j, n in enumerate(self.nodes) if j not in self.dead]
+                other = [n for n in alive if stream in n.served.standby_queues]
+                return Location(stream, node.address, fallback=other[0].address if other else None)
         return None
 
     def protect(

@@ -23,7 +23,6 @@ from borealis.compile.unit import Compiled
 from borealis.diagram.cut import Piece, cut
 from borealis.diagram.spec import LATE, Spec
 from borealis.errors import BorealisError, TrainError
-from borealis.node.feeds import Way
 from borealis.node.node import Node
 from borealis.spark import worker
 from borealis.spark.lane import run_lane
@@ -34,6 +33,7 @@ from borealis.streams.section import Section, joined
 from borealis.trains.message import decode, encode, without_prefix
 from borealis.tuples import FIRST_TIME, with_header
 from borealis.wire.client import Peer
+from borealis.wire.endpoints import Location
 from borealis.wire.messages import BatchHead, Done, EntryOrder, Publish, Subscribe, UnitOrder
 from borealis.wire.server import WireServer
 
@@ -137,9 +137,9 @@ class Cluster:
             for peer in self.peers:
                 stack.callback(peer.close)
 
-    def locate(self, stream: str) -> Way | None:
+    def locate(self, stream: str) -> Location | None:
         """What a coordinator would know."""
-        return next((Way(node.address) for node in self.nodes if stream in node.queues), None)
+        return next((Location(stream, node.address) for node in self.nodes if stream in node.queues), None)
 
     def home(self, stream: str) -> int:
         """Which node serves a stream."""

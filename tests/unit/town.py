@@ -17,8 +17,8 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 import pyarrow as pa
 
-from borealis.client.retrying import Retries
 from borealis.errors import ClusterError, InputError, StreamError
+from borealis.retrying import Retries
 from borealis.streams.queue import OutputQueue
 from borealis.streams.section import boundary_only, section
 from borealis.tuples import LAST_TIME

@@ -17,16 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from borealis.client.cluster_config import Whereabouts, find
-from borealis.client.coordinator import CoordinatorClient, Location
+from borealis.client.coordinator import CoordinatorClient
 from borealis.client.publisher import Publisher, Publishing
-from borealis.client.retrying import RETRIES, Retries
 from borealis.client.subscriber import Reading, Start, Subscription
 from borealis.diagram.deployment import Deployment, DeployOptions
 from borealis.diagram.model import Diagram
 from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError, InputError
+from borealis.retrying import RETRIES, Retries
 from borealis.wire.auth import Security
 from borealis.wire.client import Peer
+from borealis.wire.endpoints import Location
 from borealis.wire.messages import Done, Forget, Receipt
 from borealis.wire.status import ClusterStatus, Deployed, NodeView, Ordered, StreamView
 

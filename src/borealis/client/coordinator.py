@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -12,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from borealis.client.cluster_config import Whereabouts, how_to_start
 from borealis.diagram.deployment import Deployment
 from borealis.errors import BorealisError, UnreachableError, WireError
+from borealis.wire.endpoints import Location
 from borealis.wire.messages import Claim, Claimed, Problem
 from borealis.wire.problems import error_of
 from borealis.wire.status import ClusterStatus, Deployed, Nodes, NodeView, Ordered, Streams, StreamView
@@ -23,18 +23,6 @@ CLAIM_CONNECT_S = 0.1  # and not for one that is not there
 REFUSALS = (401, 403, 409)  # of a heartbeat: this node shall not be
 DEPLOY_TIMEOUT_S = 180.0  # types are checked by Spark, and units start before the answer comes
 MOVE_TIMEOUT_S = 180.0
-
-
-@dataclass(frozen=True)
-class Location:
-    """Where a stream is served."""
-
-    stream: str  # in full, as `traffic/agg`
-    address: str  # of a Flight server
-    entry: bool  # whether it can be published to there
-    fallback: str | None = None  # the address of its backup, where it goes on if that node dies
-    node: str = ""
-    incarnation: int = 0  # of whoever serves it; 0: it is not protected
 
 
 class CoordinatorClient:

@@ -25,21 +25,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
-from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
 
-from borealis.client.coordinator import Location
-from borealis.client.endpoints import Places
-from borealis.client.retrying import RETRIES, Backoff, Retries, is_temporary
-from borealis.client.subscriber import Route, check_name, located
+from borealis.client.subscriber import check_name
 from borealis.clock import Clock, WallClock
 from borealis.connectors.sources import as_source
-from borealis.errors import BorealisError, FullError, GoneError, InputError, StreamError, WireError
+from borealis.errors import BorealisError, FullError, InputError, StreamError, WireError
+from borealis.retrying import RETRIES, Backoff, Retries, is_elsewhere, is_temporary
 from borealis.streams.queue import MovedError, StandbyError
 from borealis.streams.section import empty_rows
+from borealis.tuples import halves
 from borealis.wire import client as wire
+from borealis.wire.endpoints import Endpoints, Location, Locator, located
 from borealis.wire.messages import BatchHead, Publish, Receipt, SchemaIs, SchemaOf
 
 BATCH_ROWS = 65_536
@@ -55,8 +54,6 @@ log = logging.getLogger("borealis.client")
 
 @dataclass(frozen=True)
 class Publishing:
-    """How to publish."""
-
     name: str | None = None  # under which the entry point counts batches; two publishers of one name lose each other's
     retries: Retries = RETRIES
     kept_bytes: int = KEPT_BYTES
@@ -77,13 +74,13 @@ class Publisher:
     """Sends rows to a stream. A context manager: leaving it waits until all of them are taken over."""
 
     def __init__(
-        self, route: Route, stream: str, publishing: Publishing | None = None, clock: Clock | None = None
+        self, locator: Locator, stream: str, publishing: Publishing | None = None, clock: Clock | None = None
     ) -> None:
         self.publishing = publishing or Publishing()
         self.name = self.publishing.name or f"client-{uuid.uuid4().hex[:12]}"
         self.reconnects = 0
         self.forgotten = 0  # how often the entry point had lost what it knew of us
-        self._route = route
+        self._locator = locator
         self._clock = clock or WallClock()
         self._kept: deque[_Kept] = deque()
         self._bytes = 0
@@ -92,16 +89,16 @@ class Publisher:
         self._alone_until = -1  # up to this number batches go one by one: something among them was refused
         self._closing = self._ended = False
         self._failed: BaseException | None = None
-        self._broken: BorealisError | None = None  # why there is no connection
         self._told_full = False  # that a disk is full where batches go
         self._refused: tuple[int, str] | None = None  # the batch and the words of the last refusal
         self._changed = threading.Condition()
-        found = _entry(located(route, stream))
+        found = _entry(located(locator, stream))
         self.stream = found.stream
-        self._places = Places(found, self._locate)
+        self._endpoints = Endpoints(lambda: _entry(locator.locate(self.stream)), found)
         self._peer: wire.Peer
         self._publication: wire.Publication | None = None
-        known = self._connect_first()
+        at_once = Backoff(Retries(give_up_s=0.0), self._clock)  # or at its backup, if that has taken over just now
+        known = self._endpoints.call(self._connect_first, lambda error: isinstance(error, WireError), at_once)
         self.receipt: Receipt = known.known
         self.mark = known.known.mark  # what was sent with the last batch under this name, before now
         self._next = self._to_send = self.receipt.number + 1
@@ -200,9 +197,7 @@ class Publisher:
     def __enter__(self) -> Publisher:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is None:
             self.close()
         else:
@@ -294,18 +289,18 @@ class Publisher:
             publication = self._publication
             try:
                 if publication is None:
-                    if self._places.exhausted:
-                        self._wait(self._places.pause(self._backoff))
-                    self._reconnect()
+                    made = self._endpoints.call(self._reconnect, self._passes, self._backoff, self._wait)
+                    self._start_sending(made)
                 elif (awaited := self._await_sent(publication)) is not None:
                     receipt = publication.wait(awaited)
                     with self._changed:
                         if self._publication is publication:
                             self._taken(receipt)
-            except BorealisError as error:
-                self._lost(error, publication)
             except BaseException as error:
-                self._fail(error)
+                if publication is not None and isinstance(error, BorealisError):
+                    self._lost(error, publication)
+                elif not self._closing:
+                    self._fail(error)
 
     def _await_sent(self, publication: wire.Publication) -> int | None:
         """Wait until something is under way; the number of the oldest of it."""
@@ -320,29 +315,30 @@ class Publisher:
         with self._changed:
             self._changed.wait_for(lambda: self._closing, seconds)
 
-    def _lost(self, error: BorealisError, publication: wire.Publication | None) -> None:
-        """The connection broke, or could not be made: prepare to try again, or fail where that would be in vain."""
+    def _lost(self, error: BorealisError, publication: wire.Publication) -> None:
+        """The connection broke: prepare to make another, or fail where that would be in vain."""
         with self._changed:
             if publication is not self._publication:
                 return  # of an earlier connection
             if isinstance(error, FullError) and not self._told_full:
                 self._told_full = True
                 log.warning("%s; trying again for %.0f s", error.message, self.publishing.retries.give_up_s)
-            connected = publication is not None
-            if error is self._broken or not (self._may_try_again(error, connected) or self._goes_one_by_one()):
+            if not (self._may_try_again(error) or self._goes_one_by_one()):
                 self._failed = self._failed or error
-            self._publication, self._broken = None, error
+            self._publication = None
             self._sent.clear()
-            self._places.lost(error)
+            self._endpoints.lost(error)
             self._changed.notify_all()
 
-    def _may_try_again(self, error: BorealisError, connected: bool) -> bool:
+    def _passes(self, error: BorealisError) -> bool:
+        """Whether the entry point may be found later, or elsewhere; if not, the coordinator knows of no such stream."""
+        return not self._is_over() and (is_temporary(error) or is_elsewhere(error))
+
+    def _may_try_again(self, error: BorealisError) -> bool:
         if is_temporary(error) or isinstance(error, MovedError | StandbyError | FullError):
             return True
-        if not isinstance(error, StreamError) or isinstance(error, GoneError) or hasattr(error, "status"):
-            return False  # what we send is wrong, or the coordinator knows of no such stream
-        if not connected:
-            return True  # its node has not got it yet, or no longer
+        if not is_elsewhere(error):
+            return False  # what we send is wrong
         refused = (self._kept[0].head.number if self._kept else -1, error.message)
         again, self._refused = refused == self._refused, refused
         return not again
@@ -358,11 +354,11 @@ class Publisher:
             self._failed = self._failed or error
             self._changed.notify_all()
 
-    def _reconnect(self) -> None:
-        if self._is_over() or (address := self._places.next()) is None:
-            return
+    def _reconnect(self, address: str) -> wire.Publication:
+        if self._is_over():
+            raise InputError(f"this publisher of {self.stream} is closed")
         self._peer.close()
-        self._peer = self._route.peer(address)
+        self._peer = self._locator.peer(address)
         publication = self._connect()
         self.reconnects += 1
         with self._changed:
@@ -373,11 +369,9 @@ class Publisher:
                 self._renumber(first)
             if not self._kept:
                 self._backoff.found()
-            self._to_send = first
-            self._places.found()
-            self._publication, self._broken = publication, None
+            self._to_send, self._publication = first, publication
             self._changed.notify_all()
-        self._start_sending(publication)
+        return publication
 
     def _renumber(self, first: int) -> None:
         renumbered = [
@@ -386,25 +380,15 @@ class Publisher:
         self._kept = deque(renumbered)
         self._next = first + len(renumbered)
 
-    def _locate(self) -> Location:
-        return _entry(self._route.locate(self.stream))
-
-    def _connect_first(self) -> wire.Publication:
-        """To the entry point, or to its backup if that has taken over just now."""
-        while True:
-            self._peer = self._route.peer(self._places.next() or "")
-            try:
-                self.schema = schema_of(self._peer, self.stream)
-                self._publication = self._connect()
-                self._places.found()
-                return self._publication
-            except BaseException as error:
-                self._peer.close()
-                if not isinstance(error, WireError):
-                    raise
-                self._places.lost(error)
-                if not self._places.more:
-                    raise
+    def _connect_first(self, address: str) -> wire.Publication:
+        self._peer = self._locator.peer(address)
+        try:
+            self.schema = schema_of(self._peer, self.stream)
+            self._publication = self._connect()
+            return self._publication
+        except BaseException:
+            self._peer.close()
+            raise
 
     def _connect(self) -> wire.Publication:
         return self._peer.publish(Publish(stream=self.stream, publisher=self.name), self.schema)
@@ -434,7 +418,6 @@ def _as_one(items: Sequence[_Kept]) -> _Kept:
 
 
 def schema_of(peer: wire.Peer, stream: str) -> pa.Schema:
-    """The columns of a stream."""
     answer = peer.act("schema", SchemaOf(stream=stream), SchemaIs)
     try:
         return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(answer.arrow, validate=True)))
@@ -452,12 +435,7 @@ def batches_of(data: Any, schema: pa.Schema, most_rows: int = BATCH_ROWS) -> Ite
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The batch in parts that are not too large for the wire."""
-    if batch.num_rows > 1 and batch.nbytes > BATCH_BYTES:
-        half = batch.num_rows // 2
-        yield from pieces(batch.slice(0, half))
-        yield from pieces(batch.slice(half))
-    elif batch.num_rows:
-        yield batch
+    return (part for part in halves(batch, BATCH_BYTES) if part.num_rows)
 
 
 def _entry(found: Location) -> Location:

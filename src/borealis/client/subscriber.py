@@ -16,58 +16,30 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import pyarrow as pa
 
-from borealis.client.coordinator import Location
-from borealis.client.endpoints import Places
-from borealis.client.retrying import RETRIES, TEMPORARY_STATUS, Backoff, Retries, is_temporary
 from borealis.clock import Clock, WallClock
 from borealis.errors import BorealisError, GoneError, InputError, StreamError, WireError
+from borealis.retrying import RETRIES, Backoff, Retries, is_elsewhere, is_temporary
 from borealis.streams.id_gaps import is_jump
 from borealis.streams.queue import MovedError, StandbyError
 from borealis.streams.section import Section
-from borealis.tuples import FIRST_TIME, with_header
+from borealis.tuples import with_header
 from borealis.wire import client as wire
-from borealis.wire.messages import Ack, Subscribe
+from borealis.wire.endpoints import Endpoints, Locator, located
+from borealis.wire.follow import Follower
+from borealis.wire.follow import Start as Start
+from borealis.wire.messages import Ack
 from borealis.wire.problems import ReplacedError
 
 BUFFER_BYTES = 16 << 20  # read ahead of the program
 ACK_EVERY_S = 0.2  # acknowledgements are calls of their own: not one for every section
-OPEN_S = 5.0  # for a stream that the coordinator says will be served soon
 FIRST_S = 3.0  # for the first connection to a node, where waiting longer only hides a mistake
-
-Start = int | Literal["oldest", "newest"]
-
-
-class Route(Protocol):
-    """How to get to streams."""
-
-    def locate(self, stream: str) -> Location:
-        """Which node serves a stream now."""
-        ...
-
-    def peer(self, address: str) -> wire.Peer:
-        """A new connection to a node."""
-        ...
-
-
-def located(route: Route, stream: str, clock: Clock | None = None) -> Location:
-    """Where a stream is; waits a little where the coordinator says that it will be somewhere soon."""
-    backoff = Backoff(Retries(give_up_s=OPEN_S), clock)
-    while True:
-        try:
-            return route.locate(stream)
-        except BorealisError as error:
-            if getattr(error, "status", None) != TEMPORARY_STATUS:
-                raise
-            time.sleep(backoff.lost(error))
 
 
 @dataclass(frozen=True)
@@ -88,8 +60,6 @@ class Link:
 
 @dataclass(frozen=True)
 class Reading:
-    """How to read a stream."""
-
     start: Start | None = None  # None: the newest; for a named reader where it was, or the oldest
     reader: str | None = None
     headers: bool = False
@@ -129,7 +99,6 @@ class Buffer:
 
     @property
     def closed(self) -> bool:
-        """Whether no more will come."""
         return self._closed
 
     def put(self, came: Came) -> bool:
@@ -180,9 +149,11 @@ class Subscription:
     One thread iterates; any thread may `stop()`.
     """
 
-    def __init__(self, route: Route, stream: str, reading: Reading | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self, locator: Locator, stream: str, reading: Reading | None = None, clock: Clock | None = None
+    ) -> None:
         self.reading = reading or Reading()
-        found = located(route, stream, clock)
+        found = located(locator, stream, clock)
         self.stream = found.stream
         self.schema: pa.Schema = pa.schema([])
         self.gaps = 0  # how often the stream did not go on where it was
@@ -190,21 +161,22 @@ class Subscription:
         self.jumps = 0  # how often a recovery left ids out: tuples are missing, or came again
         self.reconnects = 0
         self.ended = False  # whether the stream itself has ended, and its last section was taken
-        self._route = route
+        self._locator = locator
         self._clock = clock or WallClock()
         self._buffer = Buffer(self.reading.buffer_bytes)
         self._link: Link | None = None
-        self._feed: wire.Subscription | None = None
-        self._places = Places(found, self._locate)
-        self._incarnation = 0  # the highest seen
-        self._stopped = threading.Event()
-        self._opened = threading.Event()
-        start = self.reading.start
-        self._start: Start = ("oldest" if self.reading.reader else "newest") if start is None else start
-        self._epoch: str | None = None
-        self._anew = True  # whether to subscribe at `_start`, not at the place behind what was read
-        self._next = 0  # that place, once there is an epoch
-        self._boundary = FIRST_TIME
+        self._feed: wire.Subscription
+        self._before = (0, 0)  # lost and jumps, in earlier connections
+        start, retries = self.reading.start, self.reading.retries
+        self._follower = Follower(
+            self.stream,
+            Endpoints(lambda: locator.locate(self.stream), found),
+            self._subscribe,
+            self._broken,
+            Backoff(replace(retries, give_up_s=min(FIRST_S, retries.give_up_s)), self._clock),
+            start=("oldest" if self.reading.reader else "newest") if start is None else start,
+            reader=self.reading.reader,
+        )
         self._current: Section | None = None
         self._position = 0  # the id behind what was handed out
         self._had = 0  # the id behind what the program has done with, as it came back for more
@@ -213,8 +185,8 @@ class Subscription:
         self._next_ack = 0.0
         self._thread = threading.Thread(target=self._read, name=f"borealis-subscription {self.stream}", daemon=True)
         self._thread.start()
-        self._opened.wait()
-        if self._epoch is None:
+        self._follower.opened.wait()
+        if self._follower.epoch is None:
             self._buffer.take(0)  # raises why
 
     # -- for the program
@@ -227,7 +199,7 @@ class Subscription:
     @property
     def epoch(self) -> str:
         """Which life of the stream the ids are of."""
-        return self._epoch or ""
+        return self._follower.epoch or ""
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return self.rows()
@@ -281,32 +253,28 @@ class Subscription:
     def stop(self) -> None:
         """End it; iterations end. What was read ahead and not handed out is dropped."""
         self.ack_what_was_had(now=True)
-        self._stopped.set()
+        self._follower.stopped.set()
         self._buffer.close(drop=True)
-        if (feed := self._feed) is not None:
-            feed.cancel()
+        self._follower.stop()
         if not self._thread.is_alive():
             self._hang_up()
 
     def __enter__(self) -> Subscription:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.stop()
 
     # -- what other forms of iteration are made of
 
     @property
     def running(self) -> bool:
-        """Whether more may come."""
         return not self._buffer.closed
 
     @property
     def connected(self) -> bool:
         """Whether there is a connection now; if not, another one is being tried."""
-        return self._feed is not None
+        return self._follower.feed is not None
 
     def on_news(self, tell: Callable[[], None]) -> None:
         """Call this from the reading thread when there may be something to take."""
@@ -384,85 +352,44 @@ class Subscription:
             if not self._ending_well(error):
                 self._hang_up()
         self._buffer.close(error)
-        self._opened.set()
+        self._follower.opened.set()
 
     def _ending_well(self, error: BaseException | None) -> bool:
         """A named reader still needs the connection for its last acknowledgements."""
-        return error is None and self.reading.reader is not None and not self._stopped.is_set()
+        return error is None and self.reading.reader is not None and not self._follower.stopped.is_set()
 
     def _read_on(self) -> None:
-        patience, places = self.reading.retries, self._places
-        backoff = Backoff(Retries(patience.first_s, patience.most_s, min(FIRST_S, patience.give_up_s)), self._clock)
-        while not self._stopped.is_set():
-            try:
-                if (place := places.next()) is not None:
-                    with self._open(place) as feed:
-                        self._opened.set()
-                        backoff = Backoff(patience, self._clock)
-                        self._follow(feed)
-                        return
-            except BorealisError as error:
-                if self._stopped.is_set():
-                    return
-                self._prepare(error)
-                places.lost(error)
-                self._hang_up()
-            if places.exhausted:
-                self._stopped.wait(places.pause(backoff))
-
-    def _open(self, address: str) -> wire.Subscription:
-        wanted = Subscribe(
-            stream=self.stream,
-            start=self._start if self._anew else self._next,
-            boundary=self._boundary,
-            epoch=None if self._anew else self._epoch,
-            incarnation=self._incarnation,
-            reader=self.reading.reader,
-        )
-        peer = self._route.peer(address)
-        self._link = Link(peer, self.gaps)
-        feed = self._feed = peer.subscribe(wanted)
-        if self._stopped.is_set():  # `stop` may have come when there was nothing to cancel
-            feed.cancel()
-        self._places.found()
-        self._incarnation = max(self._incarnation, feed.incarnation)
-        self.reconnects += self._epoch is not None
-        if self._anew:
-            if feed.epoch == self._epoch and not is_jump(self._next, feed.next_id):
-                self.lost += max(0, feed.next_id - self._next)
-            if self._epoch is None:
-                self._position = self._had = feed.next_id
-            self._epoch, self._next, self._anew = feed.epoch, feed.next_id, False
-            self.schema = feed.schema
-        return feed
-
-    def _locate(self) -> Location:
-        return self._route.locate(self.stream)
-
-    def _follow(self, feed: wire.Subscription) -> None:
-        """Take what comes, until the stream ends or nobody wants more of it."""
-        lost, jumps = self.lost, self.jumps
-        for section in feed:
-            self.lost, self.jumps = lost + feed.lost, jumps + feed.jumps
-            self._next, self._boundary = section.stop, section.final
+        """Take what comes, until the stream ends or the program wants no more of it."""
+        for section in self._follower:
+            self.lost, self.jumps = self._before[0] + self._feed.lost, self._before[1] + self._feed.jumps
             if not self._buffer.put(Came(section, self.gaps)):
                 return
 
-    def _prepare(self, error: BorealisError) -> None:
+    def _subscribe(self, address: str) -> wire.Subscription:
+        place, peer = self._follower, self._locator.peer(address)
+        self._link = Link(peer, self.gaps)
+        feed = self._feed = peer.subscribe(place.wanted())
+        place.backoff = Backoff(self.reading.retries, self._clock)
+        self.reconnects += place.epoch is not None
+        if feed.epoch == place.epoch and not is_jump(place.next_id, feed.next_id):
+            self.lost += max(0, feed.next_id - place.next_id)
+        if place.epoch is None:
+            self._position = self._had = feed.next_id
+        self._before, self.schema = (self.lost, self.jumps), feed.schema
+        return feed
+
+    def _broken(self, error: BorealisError) -> None:
         """Get ready to try again after this error; raises it where that would be in vain, or wrong."""
-        if isinstance(error, GoneError):
-            if self.reading.on_gap == "raise" or self._epoch is None:
-                raise error
+        seen = self._follower.epoch is not None
+        again = is_temporary(error) or isinstance(error, MovedError | StandbyError) or (seen and is_elsewhere(error))
+        if isinstance(error, GoneError) and self.reading.on_gap == "continue" and seen:
             self.gaps += 1
-            self._anew, self._start, self._boundary = True, "oldest", FIRST_TIME
-            return
-        said_by_coordinator = getattr(error, "status", None) is not None
-        not_there_yet = isinstance(error, StreamError) and self._epoch is not None and not said_by_coordinator
-        again = is_temporary(error) or isinstance(error, MovedError | StandbyError) or not_there_yet
-        if isinstance(error, ReplacedError) or not again:
+            self._follower.begin("oldest")
+        elif isinstance(error, ReplacedError) or not again:
             raise error
+        self._hang_up()
 
     def _hang_up(self) -> None:
-        link, self._link, self._feed = self._link, None, None
+        link, self._link = self._link, None
         if link is not None:
             link.peer.close()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from borealis.client.coordinator import Location
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.http_errors import FIRST, AmbiguousError, UnservedError
 from borealis.coordinator.layout import Layout, stream_name
 from borealis.errors import BorealisError, StreamError, did_you_mean
+from borealis.wire.endpoints import Location
 
 
 @dataclass(frozen=True)

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from borealis.client.coordinator import Location
-from borealis.client.retrying import Retries
 from borealis.client.subscriber import Reading, Start, Subscription
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.http_errors import status_of
 from borealis.coordinator.naming import locate
 from borealis.coordinator.threads import THREADS, in_thread, spawn
 from borealis.errors import BorealisError
+from borealis.retrying import Retries
 from borealis.streams.section import Section
 from borealis.tuples import with_header
 from borealis.wire.client import Peer
+from borealis.wire.endpoints import Location
 from borealis.wire.problems import problem_of
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from borealis.client.coordinator import Location
-from borealis.client.retrying import Retries
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.http_errors import NoEntryError, UnservedError
 from borealis.coordinator.naming import locate
 from borealis.gateway.events import CatalogRoute
+from borealis.retrying import Retries
+from borealis.wire.endpoints import Location
 from borealis.wire.messages import BatchHead, Publish, Receipt
 
 if TYPE_CHECKING:

@@ -32,7 +32,6 @@ class MirrorMessage:
         self.diagram, self.entry, self.incarnation, self.data = diagram, entry, incarnation, data
 
     def encode(self) -> bytes:
-        """For the wire."""
         head = {"diagram": self.diagram, "input": self.entry, "incarnation": self.incarnation}
         return json.dumps(head).encode() + b"\n" + self.data
 
@@ -64,12 +63,10 @@ class EntryGuard:
 
     @property
     def stream(self) -> str:
-        """Which one."""
         return self.entry.queue.stream
 
     @property
     def is_backup(self) -> bool:
-        """Whether it stands by."""
         return self.guard.role == "backup"
 
     @property
@@ -89,7 +86,6 @@ class EntryGuard:
             threading.Thread(target=self._retry_forever, name="entry-guard", daemon=True).start()
 
     def stop(self) -> None:
-        """No more."""
         self._stopped = True
         self._wake.set()
         if self.guard.partner:
@@ -223,7 +219,6 @@ class EntryGuard:
     # -- how it stands
 
     def status(self) -> GuardStatus:
-        """How well it is protected."""
         guard, stale = self.guard, self.entry.stale
         state = "watching" if self.ready else "catching up"
         if not self.is_backup:

@@ -7,24 +7,31 @@ now, and takes it up at the tuple where it stands.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import replace
+from typing import Literal
 
 from borealis.errors import BorealisError, GoneError, StreamError, WireError
+from borealis.retrying import Backoff, Retries
 from borealis.streams.queue import MovedError, OutputQueue
 from borealis.streams.section import Section
 from borealis.streams.status import QueueStatus
-from borealis.tuples import FIRST_TIME, LAST_TIME
+from borealis.tuples import FIRST_TIME
 from borealis.wire.auth import Security
 from borealis.wire.client import Peer
+from borealis.wire.endpoints import Endpoints, Location
+from borealis.wire.follow import Follower
 from borealis.wire.messages import Ack, Done, SchemaOf, Subscribe
 from borealis.wire.subscription import Subscription
 
 LOOK_S = 0.2  # how often a feed looks whether it was stopped
-RETRY_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # between attempts to reach an upstream
+RETRIES = Retries(0.02, 1.0, math.inf)  # to reach an upstream
+STATUS_RETRIES = Retries(0.05, 0.05, math.inf)  # to learn how an upstream stands, in a takeover
+STATUS_S = 0.5  # for one answer
+HERE = "here"  # instead of an address: a queue of this node, of which no other has heard
 ACK_S = 0.1  # acknowledgements that came meanwhile go together: nobody waits for one
 ACK_AGAIN_S = 0.5  # until one that could not be delivered is tried again
 ACK_TRIES = 20
@@ -32,78 +39,76 @@ ACK_S_MOST = 2.0  # for an acknowledgement to arrive: a node that is frozen must
 KEEP_S = 3.0
 GONE_TRIES = 5  # to find the oldest tuple there is, while others let go of it
 
+Acked = tuple[str, str, int]  # which stream, by which reader, and the level
+
 log = logging.getLogger("borealis.node")
-
-
-@dataclass(frozen=True)
-class Way:
-    """Where a stream is served, and where its backup stands by, if it has one."""
-
-    address: str
-    fallback: str | None = None
 
 
 class Routes:
     """Where streams are served, as far as this node knows. Thread-safe."""
 
-    def __init__(self, local: Callable[[str], OutputQueue | None], ask: Callable[[str], Way | None]) -> None:
+    def __init__(self, local: Callable[[str], OutputQueue | None], ask: Callable[[str], Location | None]) -> None:
         self.local = local
         self._ask = ask  # the coordinator; None where it does not know or does not answer
-        self._addresses: dict[str, str] = {}
-        self._fallbacks: dict[str, str] = {}
-        self._incarnations: dict[str, int] = {}
+        self._streams: dict[str, Location] = {}
         self._changed = threading.Condition()
 
     def put(self, stream: str, address: str, incarnation: int = 0) -> None:
         """A stream is served there, as this incarnation; nothing changes if a higher one is known."""
         with self._changed:
-            if incarnation and incarnation < self._incarnations.get(stream, 0):
+            known = self._get(stream)
+            if incarnation and incarnation < known.incarnation:
                 return
-            self._incarnations[stream] = max(incarnation, self._incarnations.get(stream, 0))
-            self._addresses[stream] = address
-            self._changed.notify_all()
+            if address != known.address or incarnation > known.incarnation:
+                incarnation = max(incarnation, known.incarnation)
+                self._streams[stream] = replace(known, address=address, incarnation=incarnation)
+                self._changed.notify_all()
 
     def put_fallback(self, stream: str, address: str) -> None:
         """The backup of a stream is there."""
         with self._changed:
-            self._fallbacks[stream] = address
+            self._streams[stream] = replace(self._get(stream), fallback=address)
 
     def forget(self, diagram: str) -> None:
         """A diagram is no more; the next of its name begins anew."""
         with self._changed:
-            for known in (self._addresses, self._fallbacks, self._incarnations):
-                for stream in [s for s in known if s.partition("/")[0] == diagram]:
-                    del known[stream]
+            for stream in [s for s in self._streams if s.partition("/")[0] == diagram]:
+                del self._streams[stream]
 
     def incarnation(self, stream: str) -> int:
         """The highest that is known."""
-        with self._changed:
-            return self._incarnations.get(stream, 0)
-
-    def other(self, stream: str, than: str | None) -> str | None:
-        """Where else a stream may be served, without asking anybody."""
-        with self._changed:
-            known = (self._fallbacks.get(stream), self._addresses.get(stream))
-            return next((address for address in known if address not in (None, than)), None)
+        return self._get(stream).incarnation
 
     def address(self, stream: str) -> str | None:
         """Where to go for a stream, as far as is known."""
-        with self._changed:
-            return self._addresses.get(stream)
+        return self._get(stream).address or None
 
-    def look_up(self, stream: str) -> str | None:
-        """Where to go for a stream that was not found where it should be."""
+    def known(self, stream: str) -> Location | None:
+        """Where a stream is served, and where its backup stands by, without asking anybody."""
+        known = self._get(stream)
+        if not known.address and self.local(stream) is not None:
+            known = replace(known, address=HERE)
+        return known if known.address else None
+
+    def _get(self, stream: str) -> Location:
+        return self._streams.get(stream) or Location(stream, "")
+
+    def look_up(self, stream: str) -> Location:
+        """Where to go for a stream that was not found where it should be; raises if nobody knows."""
         found = self._ask(stream)
         if found is not None:
             self.put(stream, found.address)
             if found.fallback is not None:
                 self.put_fallback(stream, found.fallback)
-        return self.address(stream)
+        known = self.known(stream)
+        if known is None:
+            raise StreamError(f"nobody serves stream {stream} yet")
+        return known
 
     def wait(self, stream: str, known: str | None, seconds: float) -> None:
         """Wait until a stream has another address than the known one, but not longer than so many seconds."""
         with self._changed:
-            self._changed.wait_for(lambda: self._addresses.get(stream) != known, seconds)
+            self._changed.wait_for(lambda: self.address(stream) != known, seconds)
 
 
 class Peers:
@@ -115,26 +120,16 @@ class Peers:
         self._lock = threading.Lock()
 
     def at(self, address: str) -> Peer:
-        """The node at an address."""
         with self._lock:
             if address not in self._peers:
                 self._peers[address] = Peer(address, self._security)
             return self._peers[address]
 
     def close(self) -> None:
-        """Let go of all connections."""
         with self._lock:
             for peer in self._peers.values():
                 peer.close()
             self._peers.clear()
-
-
-class _Acked(NamedTuple):
-    """What is acknowledged, and by whom."""
-
-    stream: str
-    reader: str
-    level: int
 
 
 class Acks:
@@ -146,7 +141,7 @@ class Acks:
 
     def __init__(self, routes: Routes, peers: Peers) -> None:
         self._routes, self._peers = routes, peers
-        self._waiting: dict[_Acked, int] = {}
+        self._waiting: dict[Acked, int] = {}
         self._lock = threading.Lock()
         self._some, self._stopped = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._send_forever, name="acks", daemon=True)
@@ -159,7 +154,7 @@ class Acks:
             with suppress(StreamError):  # it was closed or began anew just now
                 queue.ack(reader, level, upto)
             return
-        key = _Acked(stream, reader, level)
+        key = (stream, reader, level)
         with self._lock:
             first = not self._waiting
             self._waiting[key] = max(upto, self._waiting.get(key, 0))
@@ -167,13 +162,12 @@ class Acks:
             self._some.set()
 
     def stop(self) -> None:
-        """Send no more."""
         self._stopped.set()
         self._some.set()
         self._thread.join()
 
     def _send_forever(self) -> None:
-        tries: dict[_Acked, int] = {}
+        tries: dict[Acked, int] = {}
         while True:
             self._some.wait()
             if self._stopped.wait(ACK_AGAIN_S if tries else ACK_S):
@@ -186,19 +180,19 @@ class Acks:
             for key in tries:
                 self.put(*key, failed[key])
 
-    def _send(self, waiting: Mapping[_Acked, int]) -> dict[_Acked, int]:
+    def _send(self, waiting: Mapping[Acked, int]) -> dict[Acked, int]:
         """Sends all of them; those that have to be sent again."""
-        there: dict[str, dict[_Acked, int]] = {}
+        there: dict[str, dict[Acked, int]] = {}
         for key, upto in waiting.items():
-            if (address := self._routes.address(key.stream)) is not None:
+            if (address := self._routes.address(key[0])) is not None:
                 there.setdefault(address, {})[key] = upto
-        failed: dict[_Acked, int] = {}
+        failed: dict[Acked, int] = {}
         for address, keys in there.items():
-            acks = [Ack(stream=k.stream, reader=k.reader, level=1 if k.level else 0, upto=u) for k, u in keys.items()]
+            acks = [Ack(stream=s, reader=r, level=1 if level else 0, upto=u) for (s, r, level), u in keys.items()]
             try:
                 self._peers.at(address).ack(*acks, within=ACK_S_MOST)
             except WireError:
-                failed |= {key: upto for key, upto in keys.items() if key.level}  # for the others nobody waits
+                failed |= {key: upto for key, upto in keys.items() if key[2]}  # for the others nobody waits
             except BorealisError as error:
                 log.info("an acknowledgement was refused: %s", error)
         return failed
@@ -213,7 +207,7 @@ def keep_from(routes: Routes, peers: Peers, stream: str, reader: str, position: 
     try:
         _keep_at(tried, routes, peers, stream, reader, position)
     except BorealisError:
-        there = routes.look_up(stream)
+        there = routes.look_up(stream).address
         if there == tried:
             raise
         _keep_at(there, routes, peers, stream, reader, position)
@@ -229,130 +223,117 @@ def _keep_at(address: str | None, routes: Routes, peers: Peers, stream: str, rea
     peers.at(address).act("keep", Ack(stream=stream, reader=reader, level=1, upto=position), Done, within=KEEP_S)
 
 
+class LocalFeed:
+    """A queue of this node, read as a subscription is."""
+
+    def __init__(self, queue: OutputQueue, wanted: Subscribe) -> None:
+        if wanted.epoch not in (None, queue.epoch):
+            raise queue.of_another_life(wanted.epoch)
+        start = None if wanted.start == "oldest" else queue.next_id if wanted.start == "newest" else wanted.start
+        assert wanted.reader is not None
+        self.next_id, self.epoch = queue.register(wanted.reader, start), queue.epoch
+        self.incarnation = wanted.incarnation  # this node knows what it serves
+        self._queue, self._boundary, self._cancelled = queue, wanted.boundary, False
+
+    def __iter__(self) -> Iterator[Section]:
+        while not self._cancelled:
+            section = self._queue.read(self.next_id, self._boundary, LOOK_S)
+            if section is not None:
+                self.next_id, self._boundary = section.stop, section.final
+                yield section
+            elif self._queue.ended:
+                return
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+
 class StreamFeed:
     """One stream as the source of a unit's input."""
 
-    def __init__(self, stream: str, reader: str, routes: Routes, peers: Peers, acks: Acks, epoch: str | None) -> None:
+    def __init__(
+        self,
+        stream: str,
+        reader: str,
+        routes: Routes,
+        peers: Peers,
+        acks: Acks,
+        epoch: str | None,
+        retries: Retries = RETRIES,
+    ) -> None:
         self.stream, self.reader = stream, reader
         self.epoch = epoch  # of the ids this unit has seen; None: it has seen none
         self.waiting_for = ""  # why nothing comes, if it is known
-        self._routes, self._peers, self._acks = routes, peers, acks
         self.forgetful = False  # what is gone is gone: it goes on at the oldest tuple there is
         self.fresh: Literal["oldest", "newest"] = "oldest"  # where it begins, having seen nothing
-        self._anywhere = False
         self.deferred = False  # whoever protects the unit acknowledges (level 1), not the commit
-        self._stopped = threading.Event()
-        self._open: Subscription | None = None
-        self._lock = threading.Lock()
-        self._next, self._boundary = 0, FIRST_TIME
+        self._routes, self._peers, self._acks = routes, peers, acks
+        self._anywhere = False
+        self._gone = 0  # how often it was, since something came
         self._acknowledged = 0
+        self._address: str | None = None  # where it was looked for
+        endpoints = Endpoints(lambda: routes.look_up(stream), recall=self._recall)
+        self._follower = Follower(
+            stream, endpoints, self._subscribe, self._broken, Backoff(retries), reader=reader, pause=self._pause
+        )
 
     def sections(self, start: int, boundary: int) -> Iterator[Section]:
         """The stream from a tuple id on, across moves and broken connections; ends when the stream does."""
-        self._next, self._boundary = start, boundary
         self._acknowledged = min(self._acknowledged, start) if self.deferred else start
-        failures, elsewhere = 0, None
-        while not self._stopped.is_set() and self._boundary != LAST_TIME:
-            address, elsewhere = elsewhere or self._routes.address(self.stream), None
-            try:
-                for section in self._once(address):
-                    failures, self.waiting_for = 0, ""
-                    section = section.above(self._boundary)
-                    self._next, self._boundary = section.stop, section.final
-                    yield section
-                    self._acks.put(self.stream, self.reader, 0, self._next)
-                continue
-            except MovedError as moved:
-                if moved.moved_to and moved.moved_to != address:
-                    self._routes.put(self.stream, moved.moved_to)
-                    continue
-                self.waiting_for = str(moved)
-            except GoneError:
-                if not self.forgetful or failures >= GONE_TRIES:
-                    raise
-                self._anywhere = True
-                failures += 1
-                continue
-            except (StreamError, WireError) as error:
-                self.waiting_for = str(error)
-                elsewhere = self._routes.other(self.stream, address) if not failures % 2 else None
-            if self._stopped.is_set():
-                return
-            if elsewhere is not None:  # its backup may open any moment: wait there, not here
-                failures += 1
-                continue
-            before = self._routes.address(self.stream)
-            if self._routes.look_up(self.stream) == before:
-                self._routes.wait(self.stream, before, RETRY_S[min(failures, len(RETRY_S) - 1)])
-            failures += 1
+        self._follower.go_on(start, boundary)
+        for section in self._follower:
+            self._gone, self.waiting_for = 0, ""
+            if isinstance(feed := self._follower.feed, Subscription):
+                self._routes.put(self.stream, feed.address, feed.incarnation)
+            yield section
+            self._acks.put(self.stream, self.reader, 0, section.stop)
 
-    def _once(self, address: str | None) -> Iterator[Section]:
+    def _broken(self, error: BorealisError) -> None:
+        """Get ready to try again after this error; raises what only a person can mend."""
+        if isinstance(error, GoneError) and self.forgetful and self._gone < GONE_TRIES:
+            self._anywhere, self._gone = True, self._gone + 1
+        elif isinstance(error, MovedError) and error.moved_to:
+            self._routes.put(self.stream, error.moved_to)
+        elif isinstance(error, StreamError | WireError) and not isinstance(error, GoneError):
+            self.waiting_for = str(error)
+        else:
+            raise error
+
+    def status(self, wanted: Callable[[], bool]) -> QueueStatus:
+        """How the stream stands; waits until somebody can tell, for as long as that is wanted."""
+        endpoints = Endpoints(lambda: self._routes.look_up(self.stream), recall=self._recall)
+        return endpoints.call(self._status, lambda _: wanted(), Backoff(STATUS_RETRIES), self._pause)
+
+    def _status(self, address: str) -> QueueStatus:
         queue = self._routes.local(self.stream)
         if queue is not None:
-            yield from self._from_queue(queue)
-            return
-        if address is None:
-            raise StreamError(f"nobody serves stream {self.stream} yet")
-        peer = self._peers.at(address)
-        ask = Subscribe(
-            stream=self.stream,
-            start=self._where(lambda: peer.act("stream", SchemaOf(stream=self.stream), QueueStatus)),
-            boundary=self._boundary,
-            epoch=self._known_epoch(),
-            reader=self.reader,
-            incarnation=self._routes.incarnation(self.stream) if self._known_epoch() is not None else 0,
-        )
-        with peer.subscribe(ask) as subscription:
-            with self._lock:
-                self._open = subscription
-            if self._stopped.is_set():
-                return
-            if subscription.incarnation < ask.incarnation:
-                raise StreamError(f"{address} serves stream {self.stream} no more: it was deposed")
-            self.epoch, self._next, self._anywhere = subscription.epoch, subscription.next_id, False
-            self._acks.put(self.stream, self.reader, 1, self._acknowledged)
-            try:
-                for section in subscription:
-                    self._routes.put(self.stream, address, subscription.incarnation)
-                    yield section
-            finally:
-                with self._lock:
-                    self._open = None
+            return queue.status()
+        return self._peers.at(address).act("stream", SchemaOf(stream=self.stream), QueueStatus, within=STATUS_S)
 
-    def _where(self, status: Callable[[], QueueStatus]) -> int | Literal["oldest", "newest"]:
-        """Where to take it up. "oldest" is where this reader's acknowledgements stand, even if that is gone."""
+    def _recall(self) -> Location | None:
+        self._address = self._routes.address(self.stream)
+        return self._routes.known(self.stream)
+
+    def _pause(self, seconds: float) -> None:
+        self._routes.wait(self.stream, self._address, seconds)
+
+    def _subscribe(self, address: str) -> LocalFeed | Subscription:
+        place = self._follower
+        if not place.next_id and place.boundary == FIRST_TIME:  # nothing was seen: until then a stream may begin anew
+            place.begin(self.fresh)  # "oldest" is where this reader's acknowledgements stand, even if that is gone
         if self._anywhere:
-            return status().first_id
-        return self.fresh if self._is_fresh() else self._next
-
-    def _known_epoch(self) -> str | None:
-        """The epoch, if anything of it has been seen; until then a stream may begin anew."""
-        return None if self._is_fresh() else self.epoch
-
-    def _is_fresh(self) -> bool:
-        """Whether nothing of the stream has been seen."""
-        return not self._next and self._boundary == FIRST_TIME
-
-    def _from_queue(self, queue: OutputQueue) -> Iterator[Section]:
-        if self._known_epoch() not in (None, queue.epoch):
-            raise queue.of_another_life(self.epoch)
-        where = self._where(queue.status)
-        start = None if where == "oldest" else queue.next_id if where == "newest" else where
-        self.epoch = queue.epoch
-        self._next, self._anywhere = queue.register(self.reader, start), False
-        queue.ack(self.reader, 1, self._acknowledged)  # it may not know: it may have come from another node just now
-        while not self._stopped.is_set():
-            section = queue.read(self._next, self._boundary, LOOK_S)
-            if section is not None:
-                yield section
-            elif queue.ended:
-                return
+            place.start = place.next_id = self._status(address).first_id
+        place.epoch = self.epoch
+        place.incarnation = self._routes.incarnation(self.stream) if not place.anew and self.epoch is not None else 0
+        queue, wanted = self._routes.local(self.stream), place.wanted()
+        feed = LocalFeed(queue, wanted) if queue is not None else self._peers.at(address).subscribe(wanted)
+        self.epoch, self._anywhere = feed.epoch, False
+        self._acks.put(self.stream, self.reader, 1, self._acknowledged)
+        return feed
 
     def look_again(self) -> None:
         """The stream is served elsewhere now: whoever serves it here does so in vain."""
-        with self._lock:
-            if self._open is not None:
-                self._open.cancel()
+        self._follower.look_again()
 
     def committed(self, position: int) -> None:
         """Everything before this position is in committed trains."""
@@ -365,8 +346,4 @@ class StreamFeed:
         self._acks.put(self.stream, self.reader, 1, self._acknowledged)
 
     def stop(self) -> None:
-        """Read no more."""
-        self._stopped.set()
-        with self._lock:
-            if self._open is not None:
-                self._open.cancel()
+        self._follower.stop()

@@ -87,7 +87,6 @@ class Guards:
         return Done()
 
     def close(self) -> None:
-        """Watch nobody, protect nothing."""
         for primary in self.primaries.values():
             primary.stop()
         for entry in self.entries.values():

@@ -24,7 +24,7 @@ from borealis.message import Message
 from borealis.node.building import Builder
 from borealis.node.care import FREEZE_S, Care
 from borealis.node.entry_guard import EntryGuard
-from borealis.node.feeds import Acks, Peers, Routes, Way
+from borealis.node.feeds import Acks, Peers, Routes
 from borealis.node.guards import Claiming, Guards
 from borealis.node.moves import close_source, fetch
 from borealis.node.running import RunningUnit
@@ -36,6 +36,7 @@ from borealis.streams.status import QueueStatus
 from borealis.trains.handover import Handover
 from borealis.version import __version__
 from borealis.wire.auth import Security
+from borealis.wire.endpoints import Location
 from borealis.wire.messages import (
     Ack,
     Checked,
@@ -72,7 +73,7 @@ class Node:
         *,
         data: Path | None = None,
         security: Security | None = None,
-        ask: Callable[[str], Way | None] = lambda _: None,
+        ask: Callable[[str], Location | None] = lambda _: None,
         claim: Claiming = lambda _: None,
         master: str = "",
         cores: int = 0,

@@ -24,9 +24,9 @@ from borealis.spark.session import is_local, session
 
 if TYPE_CHECKING:
     from borealis.client.coordinator import CoordinatorClient
-    from borealis.node.feeds import Way
     from borealis.node.node import Node
     from borealis.wire.auth import Security
+    from borealis.wire.endpoints import Location
 
 HEARTBEAT_S = 1.0
 JVM_DIED = 3  # exit code
@@ -158,15 +158,12 @@ def _serve(options: NodeOptions, name: str, master: str, spark: _Spark) -> int:
         metrics.close()
 
 
-def located(coordinator: CoordinatorClient, stream: str) -> Way | None:
+def located(coordinator: CoordinatorClient, stream: str) -> Location | None:
     """Who serves a stream now, and who will if that one dies, if the coordinator can tell."""
-    from borealis.node.feeds import Way
-
     try:
-        found = coordinator.locate(stream)
+        return coordinator.locate(stream)
     except BorealisError:
         return None
-    return Way(found.address, found.fallback)
 
 
 def _warm(node: Node, spark: Any, beats: _Heartbeats) -> None:

@@ -95,7 +95,6 @@ class RunningUnit:
         return [] if died is None else [f"{died} (trying again, {self.restarts} of {RESTARTS_MOST})"]
 
     def status(self) -> UnitStatus:
-        """How it stands."""
         progress, failure = self.run.progress, self.look()
         troubles = self.run.troubles.now() if failure is None else []
         awaited = [f.waiting_for for f in self.feeds.values() if f.waiting_for]

@@ -6,12 +6,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from borealis.entry.admission import Cursor
-from borealis.errors import BorealisError, StateError, StreamError
+from borealis.errors import BorealisError, StateError
 from borealis.ha.backup import Backup, Resume
 from borealis.ha.classes import classify
 from borealis.ha.detector import Detector
@@ -19,14 +18,13 @@ from borealis.ha.primary import Want
 from borealis.node.feeds import keep_from
 from borealis.node.parcel import Parcel
 from borealis.streams.snapshot import QueueSnapshot
-from borealis.streams.status import QueueStatus
 from borealis.trains.commit_point import CommitPoint, Place
 from borealis.trains.sections import beyond
 from borealis.tuples import LAST_TIME
-from borealis.wire.messages import Guard, GuardAnswer, GuardStatus, SchemaOf, Takeover
+from borealis.wire.messages import Guard, GuardAnswer, GuardStatus, Takeover
 
 if TYPE_CHECKING:
-    from borealis.node.feeds import Peers, Routes, StreamFeed
+    from borealis.node.feeds import Peers, Routes
     from borealis.node.running import RunningUnit
 
 log = logging.getLogger("borealis.node")
@@ -186,28 +184,13 @@ class Standby:
         assert self.backup.step is not None
         inputs = {}
         for name, feed in self.unit.feeds.items():
-            status = self._end_of(feed)
+            status = feed.status(lambda: not self.unit.run.closed)
             feed.epoch, feed.forgetful = status.epoch, True
             boundary = status.boundary
             if boundary == LAST_TIME:  # the end itself is to be read
                 boundary = self.backup.step.inputs[name].boundary
             inputs[name] = Cursor(position=status.next_id, boundary=boundary)
         return CommitPoint(0, 0, inputs, resume.outputs, rows=self.backup.step.rows)
-
-    def _end_of(self, feed: StreamFeed) -> QueueStatus:
-        routes = self._host.routes
-        while not self.unit.run.closed:
-            queue = routes.local(feed.stream)
-            if queue is not None:
-                return queue.status()
-            known = routes.address(feed.stream)
-            for address in (known, routes.other(feed.stream, known)):
-                with suppress(BorealisError):
-                    if address is not None:
-                        ask = SchemaOf(stream=feed.stream)
-                        return self._host.peers.at(address).act("stream", ask, QueueStatus, within=0.5)
-            routes.wait(feed.stream, routes.look_up(feed.stream), 0.05)
-        raise StreamError(f"nobody serves stream {feed.stream}, and unit {self.unit.order.unit} was dropped")
 
     # -- how it stands
 

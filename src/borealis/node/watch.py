@@ -63,7 +63,6 @@ class Watch:
         return "alive" if known is None else known.detector.verdict()
 
     def close(self) -> None:
-        """Watch nobody."""
         with self._lock:
             for watched in self._watched.values():
                 watched.stop()
@@ -105,11 +104,9 @@ class _HangUp:
                 return
 
     def ring(self) -> None:
-        """Wait no more."""
         self._button.close()
 
     def close(self) -> None:
-        """Let go of the line."""
         for one in (self._line, self._bell, self._button):
             if one is not None:
                 one.close()
@@ -126,8 +123,6 @@ class _HangUp:
 
 
 class _Watched:
-    """One node."""
-
     def __init__(self, address: str, security: Security | None, pace: Pace) -> None:
         self.address, self._pace = address, pace
         self.told: set[Told] = set()

@@ -171,7 +171,6 @@ class Loan:
         return value
 
     def close(self) -> None:
-        """Lend no more."""
         _give_back(self)
 
 

@@ -154,7 +154,6 @@ class FrameSource:
             kept.path.unlink(missing_ok=True)
 
     def stop(self) -> None:
-        """Let the query go."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()

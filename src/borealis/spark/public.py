@@ -22,7 +22,7 @@ from borealis.spark.interpreter import names_another, worker_python
 from borealis.spark.public_reader import HeldReader, Reading, StreamReader, outward
 from borealis.spark.public_writer import StreamWriter, Writing
 from borealis.spark.session import is_local
-from borealis.spark.stream_client import Reach
+from borealis.spark.stream_client import StreamClient
 
 FORMAT = "borealis"
 
@@ -57,11 +57,11 @@ class BorealisSource(DataSource):
 
     def schema(self) -> StructType:
         reading = Reading.of(self.options)
-        reach = Reach(reading.way)
+        client = StreamClient(reading.address)
         try:
-            return from_arrow_schema(outward(reach.schema(), reading.headers))
+            return from_arrow_schema(outward(client.schema(), reading.headers))
         finally:
-            reach.close()
+            client.close()
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return HeldReader(Reading.of(self.options), schema)

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -27,16 +27,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from borealis.errors import BorealisError, GoneError, InputError, StateError
-from borealis.spark.stream_client import WAY, Reach, Way, check_options, whole_number
+from borealis.spark.stream_client import ADDRESS, Patience, StreamAddress, StreamClient, check_options, whole_number
 from borealis.streams.section import Section, empty_rows
 from borealis.streams.status import QueueStatus
 from borealis.tuples import with_header
 from borealis.values.fit import Place, fit, match_columns
-from borealis.wire.client import Peer
+from borealis.wire.follow import Follower, Start
 from borealis.wire.messages import Ack, Subscribe
 from borealis.wire.subscription import Subscription
 
-OPTIONS = (*WAY, "reader", "from", "headers", "maxTuplesPerTrigger", "partitions", "onGap")
+OPTIONS = (*ADDRESS, "reader", "from", "headers", "maxTuplesPerTrigger", "partitions", "onGap")
 Offset = dict[str, Any]
 
 log = logging.getLogger("borealis.spark")
@@ -46,9 +46,9 @@ log = logging.getLogger("borealis.spark")
 class Reading:
     """What a job wants of a stream."""
 
-    way: Way
+    address: StreamAddress
     reader: str | None = None  # None: the stream keeps nothing for this job, and tells it when something is gone
-    start: int | Literal["oldest", "newest"] = "oldest"
+    start: Start = "oldest"
     headers: bool = False
     most: int | None = None  # tuples in a micro-batch
     partitions: int = 1
@@ -56,10 +56,9 @@ class Reading:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Reading:
-        """From a job's options."""
         check_options(options, OPTIONS)
         return cls(
-            way=Way.of(options),
+            address=StreamAddress.of(options),
             reader=options.get("reader"),
             start=_start(options.get("from", "oldest")),
             headers=_choice(options, "headers", ("false", "true")) == "true",
@@ -69,7 +68,7 @@ class Reading:
         )
 
 
-def _start(text: str) -> int | Literal["oldest", "newest"]:
+def _start(text: str) -> Start:
     match text.casefold():
         case "oldest":
             return "oldest"
@@ -99,41 +98,39 @@ class Range(InputPartition):
 
 
 class _Reader:
-    """What both readers do."""
-
     def __init__(self, reading: Reading, schema: StructType) -> None:
         self.reading, self.schema = reading, schema
-        self._reach: Reach | None = None
+        self._client: StreamClient | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_reach": None}  # connections stay where they are
+        return self.__dict__ | {"_client": None}  # connections stay where they are
 
     @property
-    def reach(self) -> Reach:
+    def client(self) -> StreamClient:
         """The way to the stream from this process."""
-        if self._reach is None:
-            self._reach = Reach(self.reading.way)
-        return self._reach
+        if self._client is None:
+            self._client = StreamClient(self.reading.address)
+        return self._client
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Range):  # Spark's own, where there is nothing to read
             return
         wanted = to_arrow_schema(self.schema, timezone="UTC")
-        reach = Reach(self.reading.way)
+        client = StreamClient(self.reading.address)
         try:
-            for section in sections(reach, partition, self.reading.goes_on):
+            for section in sections(client, partition, self.reading.goes_on):
                 if len(section):
                     yield shaped(section, wanted, self.reading.headers)
         finally:
-            reach.close()
+            client.close()
 
 
 class HeldReader(_Reader, DataSourceReader):
     """`spark.read`: what the stream holds now, from `from` on."""
 
     def partitions(self) -> Sequence[InputPartition]:
-        now, start = self.reach.status(), self.reading.start
-        self.reach.close()
+        now, start = self.client.status(), self.reading.start
+        self.client.close()
         if start == "newest":
             return []
         first = now.first_id if start == "oldest" else start
@@ -161,12 +158,12 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return ReadAllAvailable() if self.reading.most is None else ReadMaxRows(self.reading.most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        now = self.reach.status()
+        now = self.client.status()
         self._last = (now.epoch, now.next_id)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
-        self.reach.knows(start["epoch"], start.get("incarnation", 0))
-        now = self.reach.status()
+        self.client.knows(start["epoch"], start.get("incarnation", 0))
+        now = self.client.status()
         self._seen = {"id": now.next_id, "epoch": now.epoch}
         first = self._place(start, now)
         self._acknowledge(start, now)
@@ -187,31 +184,31 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             return []
         if "from" in start and start["epoch"] == end["epoch"] and start["id"] > end["from"]:
             raise StateError(
-                f"a micro-batch of stream {self.reading.way.stream} is to begin at tuple {start['id']}, but was noted "
-                f"as {end['from']} to {end['id']}",
+                f"a micro-batch of stream {self.reading.address.stream} is to begin at tuple {start['id']}, but was "
+                f"noted as {end['from']} to {end['id']}",
                 hint="restore the checkpoint from a copy, or delete it to start anew",
             )
         return _ranges(end["epoch"], end.get("incarnation", 0), end["from"], end["id"], self.reading.partitions)
 
     def commit(self, end: Offset) -> None:
         try:
-            self._acknowledge(end, self.reach.status())
+            self._acknowledge(end, self.client.status())
         except BorealisError as error:  # the next question for an offset acknowledges as well
             log.warning("%s", error)
 
     def stop(self) -> None:
-        if self._reach is not None:
-            self._reach.close()
+        if self._client is not None:
+            self._client.close()
 
     def _begin(self) -> Offset:
-        now, reader, start = self.reach.status(), self.reading.reader, self.reading.start
+        now, reader, start = self.client.status(), self.reading.reader, self.reading.start
         if reader is None:
             at = now.first_id if start == "oldest" else now.next_id if start == "newest" else start
             return self._offset(at, now)
         if reader in now.readers:  # of an earlier start: what it has not acknowledged is still to come
             return self._offset(now.readers[reader], now)
         wanted = Subscribe(stream=now.stream, start=start, reader=reader, stop=0)  # no tuples, only to be known
-        with self.reach.call(lambda peer, _: peer.subscribe(wanted)) as registered:
+        with self.client.call(lambda peer, _: peer.subscribe(wanted)) as registered:
             return {"id": registered.next_id, "epoch": registered.epoch}
 
     def _offset(self, at: int, now: QueueStatus) -> Offset:
@@ -230,8 +227,8 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             raise _gone(now, start["epoch"], start["id"])
         if start["epoch"] == now.epoch:
             log.warning("tuples %d to %d of %s are lost", start["id"], now.first_id, now.stream)
-            return now.first_id
-        log.warning("stream %s begins anew, in epoch %s", now.stream, now.epoch)
+        else:
+            log.warning("stream %s begins anew, in epoch %s", now.stream, now.epoch)
         return now.first_id
 
     def _acknowledge(self, done: Offset, now: QueueStatus) -> None:
@@ -239,7 +236,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         if reader is None or done["epoch"] != now.epoch or now.readers.get(reader, -1) >= done["id"]:
             return
         ack = Ack(stream=now.stream, reader=reader, level=1, upto=done["id"])
-        self.reach.call(lambda peer, _: peer.ack(ack))
+        self.client.call(lambda peer, _: peer.ack(ack))
 
 
 def _gone(now: QueueStatus, epoch: str, at: int) -> GoneError:
@@ -261,43 +258,37 @@ def _ranges(epoch: str, incarnation: int, start: int, stop: int, most: int) -> l
     return [Range(epoch, incarnation, a, b) for a, b in pairwise(cuts)]
 
 
-def sections(reach: Reach, wanted: Range, goes_on: bool) -> Iterator[Section]:
+def sections(client: StreamClient, wanted: Range, goes_on: bool) -> Iterator[Section]:
     """The tuples of a range, in order. A connection that breaks is made anew, where it was."""
     at = wanted.start
-    patience = reach.patience()
-    while at is None or at < wanted.stop:
-        try:
-            with _subscribe(reach, wanted, at) as feed:
-                at = feed.next_id
-                for section in feed:
-                    if section.first > at:
-                        _tell_lost(reach.stream, at, section.first, goes_on)
-                    at = section.stop
-                    patience.found()
-                    yield section
-            return
-        except GoneError:
-            if not goes_on:
-                raise
-            now = reach.status()
+
+    def subscribe(address: str) -> Subscription:
+        place.stream = client.stream  # in full, since it was found
+        return client.peer(address).subscribe(place.wanted().model_copy(update={"epoch": wanted.epoch}))
+
+    def broken(error: BorealisError) -> None:
+        nonlocal at
+        if isinstance(error, GoneError) and goes_on:
+            now = client.status()
             if now.epoch != wanted.epoch or at is None:
-                log.warning("tuples up to %d of %s are lost: it was restarted", wanted.stop, reach.stream)
-                return
-            log.warning("tuples %d to %d of %s are lost", at, min(now.first_id, wanted.stop), reach.stream)
-            at = max(at, now.first_id)
-        except BorealisError as error:
-            reach.lost(error, patience)
+                log.warning("tuples up to %d of %s are lost: it was restarted", wanted.stop, client.stream)
+                at = wanted.stop
+            else:
+                log.warning("tuples %d to %d of %s are lost", at, min(now.first_id, wanted.stop), client.stream)
+                at = max(at, now.first_id)
+            place.go_on(at)
+        elif not client.passes(error):
+            raise error
 
-
-def _subscribe(reach: Reach, wanted: Range, at: int | None) -> Subscription:
-    start: Any = "oldest" if at is None else at
-
-    def subscribe(peer: Peer, stream: str) -> Subscription:
-        epoch, incarnation = wanted.epoch, wanted.incarnation
-        ask = Subscribe(stream=stream, start=start, stop=wanted.stop, epoch=epoch, incarnation=incarnation)
-        return peer.subscribe(ask)
-
-    return reach.call(subscribe)
+    place = Follower(client.stream, client.endpoints, subscribe, broken, Patience(client.address), stop=wanted.stop)
+    place.epoch, place.incarnation = wanted.epoch, wanted.incarnation
+    if at is not None:
+        place.go_on(at)
+    for section in place:
+        if at is not None and section.first > at:
+            _tell_lost(client.stream, at, section.first, goes_on)
+        at = section.stop
+        yield section
 
 
 def _tell_lost(stream: str, at: int, first: int, goes_on: bool) -> None:

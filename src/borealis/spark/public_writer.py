@@ -28,21 +28,21 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from borealis.client.coordinator import CoordinatorClient
 from borealis.client.publisher import schema_of
-from borealis.client.retrying import RETRIES
 from borealis.diagram.spec import Spec
 from borealis.errors import InputError, OutputError, StateError, did_you_mean
 from borealis.kernels.time_of import TimeOf, note_in
+from borealis.retrying import RETRIES
 from borealis.spark.frames import in_order
-from borealis.spark.stream_client import WAY, Reach, Way, check_options, whole_number
+from borealis.spark.stream_client import ADDRESS, StreamAddress, StreamClient, check_options, whole_number
 from borealis.state.delta import from_stream, to_stream
 from borealis.streams.section import empty_rows
-from borealis.tuples import TIMESTAMP
+from borealis.tuples import TIMESTAMP, halves
 from borealis.values.fit import Place, fit, match_columns
 from borealis.wire.client import Peer
 from borealis.wire.messages import BatchHead, Publish
 from borealis.wire.server import BATCH_BYTES_MOST
 
-OPTIONS = (*WAY, "publisher", "time", "partBytes", "checkpointLocation")
+OPTIONS = (*ADDRESS, "publisher", "time", "partBytes", "checkpointLocation")
 PART_BYTES = 32 << 20  # well below what the wire takes at most
 PATIENT = replace(RETRIES, give_up_s=300.0)  # a full stream keeps its publishers waiting
 QUERY_ID = "sql.streaming.queryId"  # Spark's name for a property of its tasks
@@ -55,14 +55,13 @@ log = logging.getLogger("borealis.spark")
 class Writing:
     """What a job wants to write, and how."""
 
-    way: Way
+    address: StreamAddress
     publisher: str = "spark"  # the first part of the name that it publishes under
     time: str | None = None  # the column that the input takes for a tuple's time; None: the only TIMESTAMP
     part_bytes: int = PART_BYTES
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Writing:
-        """From a job's options."""
         check_options(options, OPTIONS)
         publisher = options.get("publisher", "spark")
         if not re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", publisher):
@@ -73,7 +72,7 @@ class Writing:
         part_bytes = whole_number(options, "partBytes", 1) or PART_BYTES
         if part_bytes > BATCH_BYTES_MOST:
             raise OutputError(f"option partBytes cannot be {part_bytes}", hint=f"{BATCH_BYTES_MOST} at most")
-        return cls(Way.of(options), publisher, options.get("time"), part_bytes)
+        return cls(replace(StreamAddress.of(options), retries=PATIENT), publisher, options.get("time"), part_bytes)
 
 
 @dataclass(frozen=True)
@@ -110,15 +109,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def publish(writing: Writing, query: str, number: int, rows: pa.Table) -> None:
     """Publish a micro-batch, if it is not in the stream yet."""
-    reach = Reach(writing.way, PATIENT, entry=True)
+    client = StreamClient(writing.address, entry=True)
     name = f"{writing.publisher}.{query}"
     try:
-        schema = reach.call(schema_of)
-        time = time_of(writing, schema, reach)
+        schema = client.call(schema_of)
+        time = time_of(writing, schema, client)
         parts = cut(as_stream(rows, schema), time, writing.part_bytes)
-        reach.call(lambda peer, stream: _send(peer, Publish(stream=stream, publisher=name), number, parts))
+        client.call(lambda peer, stream: _send(peer, Publish(stream=stream, publisher=name), number, parts))
     finally:
-        reach.close()
+        client.close()
 
 
 def _send(peer: Peer, to: Publish, number: int, parts: list[pa.RecordBatch]) -> None:
@@ -171,39 +170,30 @@ def cut(rows: pa.Table, time: str | TimeOf, most_bytes: int) -> list[pa.RecordBa
     if whole.nbytes <= most_bytes:
         return [whole]
     [whole] = in_order(rows, times, rows.column_names).to_batches()
-    return list(_halves(whole, most_bytes))
+    return list(halves(whole, most_bytes))
 
 
-def _halves(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
-    if batch.num_rows > 1 and batch.nbytes > most_bytes:
-        half = batch.num_rows // 2
-        yield from _halves(batch.slice(0, half), most_bytes)
-        yield from _halves(batch.slice(half), most_bytes)
-    else:
-        yield batch
-
-
-def time_of(writing: Writing, schema: pa.Schema, reach: Reach) -> TimeOf:
+def time_of(writing: Writing, schema: pa.Schema, client: StreamClient) -> TimeOf:
     """How an input's tuples get their times: as the writer says, or as the input's node does."""
     if writing.time is None and (noted := note_in(schema)) is not None:
         return noted
-    time = writing.time or time_column(schema, reach)
+    time = writing.time or time_column(schema, client)
     if time not in schema.names:
-        raise OutputError(f"no column '{time}' in stream {reach.stream}", hint=did_you_mean(time, schema.names))
+        raise OutputError(f"no column '{time}' in stream {client.stream}", hint=did_you_mean(time, schema.names))
     return TimeOf(time)
 
 
-def time_column(schema: pa.Schema, reach: Reach) -> str:
+def time_column(schema: pa.Schema, client: StreamClient) -> str:
     """The column that an input takes for a tuple's time."""
     times: list[str] = [field.name for field in schema if field.type == TIMESTAMP]
     if len(times) == 1:
         return times[0]
-    if reach.way.whereabouts is not None:
-        diagram, _, arrow = reach.stream.partition("/")
-        with CoordinatorClient(reach.way.whereabouts) as coordinator:
+    if client.address.whereabouts is not None:
+        diagram, _, arrow = client.stream.partition("/")
+        with CoordinatorClient(client.address.whereabouts) as coordinator:
             found = coordinator.ask("GET", f"/v1/diagrams/{quote(diagram, safe='')}")
         time: str = Spec.from_yaml(found["yaml"]).input(arrow).time
         return time
     raise InputError(
-        f"stream {reach.stream} has {len(times)} TIMESTAMP columns", hint='say which is its time: .option("time", ...)'
+        f"stream {client.stream} has {len(times)} TIMESTAMP columns", hint='say which is its time: .option("time", ...)'
     )

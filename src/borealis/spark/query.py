@@ -149,7 +149,6 @@ class Query:
             raise
 
     def failure(self) -> BorealisError | None:
-        """Why the query died, if it did."""
         if self._query is None:
             return self._never
         if self._lanes is not None and self._lanes.failure is not None:

@@ -170,7 +170,6 @@ class TrainServer:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), name="train-server", daemon=True).start()
 
     def close(self) -> None:
-        """Answer no more."""
         self._server.shutdown()
         self._server.server_close()
 

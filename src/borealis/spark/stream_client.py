@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,37 +13,35 @@ import pyarrow as pa
 
 from borealis.client.client import Client
 from borealis.client.cluster_config import CA, TOKEN, Whereabouts, find
-from borealis.client.coordinator import Location
 from borealis.client.publisher import schema_of
-from borealis.client.retrying import RETRIES, Backoff, Retries, is_temporary
-from borealis.client.subscriber import Route, located
-from borealis.errors import BorealisError, GoneError, InputError, OutputError, StreamError, did_you_mean
+from borealis.errors import BorealisError, InputError, OutputError, did_you_mean
+from borealis.retrying import RETRIES, Backoff, Retries, is_elsewhere, is_temporary
 from borealis.streams.queue import MovedError
 from borealis.streams.status import QueueStatus
 from borealis.wire.auth import Security
 from borealis.wire.client import Peer
+from borealis.wire.endpoints import Endpoints, Location, Locator, located
 from borealis.wire.messages import SchemaOf
 
-GIVE_UP_S = 60.0  # without an answer; then the job fails, and goes on from its checkpoint when it is started again
-ELSEWHERE_S = 10.0  # for a node that answers, but has no such stream: it may be on its way there
-PATIENT = replace(RETRIES, give_up_s=GIVE_UP_S)
-WAY = ("stream", "path", "coordinator", "address", "token", "ca")  # options of source and sink alike
+ADDRESS = ("stream", "path", "coordinator", "address", "token", "ca")  # options of source and sink alike
 
 T = TypeVar("T")
 log = logging.getLogger("borealis.spark")
 
 
 @dataclass(frozen=True)
-class Way:
+class StreamAddress:
     """Which stream, and whom to ask for it. It is made on the driver, with what is known there, and travels."""
 
     stream: str
     node: str | None = None  # the address of the node that serves it; None: the coordinator knows
     whereabouts: Whereabouts | None = field(default=None, repr=False)
     security: Security = field(default_factory=Security)
+    retries: Retries = RETRIES  # then the job fails, and goes on from its checkpoint when it is started again
+    elsewhere_s: float = 10.0  # for a node that answers, but has no such stream: it may be on its way there
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> Way:
+    def of(cls, options: Mapping[str, str]) -> StreamAddress:
         """From a job's options; what is left out comes from where `borealis.connect` takes it."""
         stream = options.get("stream") or options.get("path")
         if not stream:
@@ -57,66 +54,49 @@ class Way:
         token, ca = token or os.environ.get(TOKEN) or None, ca or os.environ.get(CA) or None
         return cls(stream, node=node, security=Security(token=token, ca=Path(ca) if ca else None))
 
-    def route(self) -> Route:
+    def locator(self) -> Locator:
         """How to get there from this process."""
-        if self.whereabouts is not None:
-            return Client(self.whereabouts)
-        return Straight(self.node or "", self.security)
-
-
-@dataclass(frozen=True)
-class Straight:
-    """The way to streams whose node is known."""
-
-    node: str
-    security: Security
+        return Client(self.whereabouts) if self.whereabouts is not None else self
 
     def locate(self, stream: str) -> Location:
-        """At the node."""
-        return Location(stream, self.node, entry=True)
+        return Location(stream, self.node or "", entry=True)
 
     def peer(self, address: str) -> Peer:
-        """A new connection."""
         return Peer(address, self.security)
 
 
-class Patience:
-    """The waits between attempts at one thing; `found` after each success."""
+class Patience(Backoff):
+    """The waits for a node that is away; and those, not as long, for one that answers and has no such stream."""
 
-    def __init__(self, retries: Retries) -> None:
-        self._away = Backoff(retries)
-        self._elsewhere = Backoff(replace(retries, give_up_s=min(ELSEWHERE_S, retries.give_up_s)))
+    def __init__(self, address: StreamAddress) -> None:
+        super().__init__(address.retries)
+        self._elsewhere = Backoff(
+            replace(address.retries, give_up_s=min(address.elsewhere_s, address.retries.give_up_s))
+        )
 
     def found(self) -> None:
-        """It went well."""
-        self._away.found()
+        super().found()
         self._elsewhere.found()
 
     def lost(self, error: BorealisError) -> float:
-        """Seconds to wait before the next attempt; raises the error where that would be in vain."""
-        if is_temporary(error):
-            return self._away.lost(error)
-        on_its_way = isinstance(error, StreamError) and not isinstance(error, GoneError)
-        if not on_its_way or getattr(error, "status", None) is not None:  # the coordinator would know
-            raise error
-        return self._elsewhere.lost(error)
+        return super().lost(error) if is_temporary(error) else self._elsewhere.lost(error)
 
 
-class Reach:
+class StreamClient:
     """A stream, wherever it is now: what fails because its node is away, or it has moved, is tried again."""
 
-    def __init__(self, way: Way, retries: Retries = PATIENT, *, entry: bool = False) -> None:
-        self.way, self.stream = way, way.stream  # its full name, once it was found
+    def __init__(self, address: StreamAddress, *, entry: bool = False) -> None:
+        self.address, self.stream = address, address.stream  # its full name, once it was found
         self._entry = entry  # whether it is to be published to
-        self._route = way.route()
-        self._retries = retries
+        self._locator = address.locator()
+        self._found: Location | None = None
         self._peer: Peer | None = None
-        self._moved_to = ""
         self._epoch, self._incarnation = "", 0  # the highest seen, of this epoch
+        self.endpoints = Endpoints(self._locate, recall=self._recall)
 
     def schema(self) -> pa.Schema:
         """The columns. The first question to a stream: whatever is wrong with the way to it is told at once."""
-        return schema_of(self._connected(), self.stream)
+        return schema_of(self.peer(self.endpoints.next() or ""), self.stream)
 
     def status(self) -> QueueStatus:
         """How the stream stands, by its primary: one that was deposed is not believed."""
@@ -138,26 +118,20 @@ class Reach:
 
     def call(self, do: Callable[[Peer, str], T]) -> T:
         """Do something with the node that serves the stream; it may be done again."""
-        patience = self.patience()
-        while True:
-            try:
-                return do(self._connected(), self.stream)
-            except BorealisError as error:
-                self.lost(error, patience)
+        return self.endpoints.call(lambda at: do(self.peer(at), self.stream), self.passes, Patience(self.address))
 
-    def patience(self) -> Patience:
-        """For one thing that may be tried several times."""
-        return Patience(self._retries)
-
-    def lost(self, error: BorealisError, patience: Patience) -> None:
-        """Get ready to try again after this error; raises it where that would be in vain."""
-        wait = patience.lost(error)
-        log.info("%s: %s; trying again", self.stream, error)
+    def passes(self, error: BorealisError) -> bool:
+        """Hang up after this error; whether the same may succeed later, or elsewhere."""
+        log.info("%s: %s", self.stream, error)
         self.close()
-        if isinstance(error, MovedError) and error.moved_to:
-            self._moved_to = error.moved_to
-        else:
-            time.sleep(wait)
+        return is_temporary(error) or is_elsewhere(error)
+
+    def peer(self, address: str) -> Peer:
+        """The connection to the node at this address."""
+        if self._peer is None or self._peer.address != address:
+            self.close()
+            self._peer = self._locator.peer(address)
+        return self._peer
 
     def close(self) -> None:
         """Hang up; the next call connects again."""
@@ -165,16 +139,18 @@ class Reach:
         if peer is not None:
             peer.close()
 
-    def _connected(self) -> Peer:
-        if self._peer is None:
-            address, self._moved_to = self._moved_to, ""
-            if not address:
-                found = located(self._route, self.stream)
-                if self._entry and not found.entry:
-                    raise OutputError(f"{found.stream} cannot be written to", hint="only inputs of a diagram can")
-                self.stream, address = found.stream, found.address
-            self._peer = self._route.peer(address)
-        return self._peer
+    def _locate(self) -> Location:
+        found = located(self._locator, self.stream)
+        if self._entry and not found.entry:
+            raise OutputError(f"{found.stream} cannot be written to", hint="only inputs of a diagram can")
+        self._found, self.stream = found, found.stream
+        return found
+
+    def _recall(self) -> Location | None:
+        """Where it was found, while that connection stands."""
+        if self._found is None or self._peer is None:
+            return None
+        return replace(self._found, address=self._peer.address)
 
 
 def check_options(options: Mapping[str, str], known: tuple[str, ...]) -> None:

@@ -31,9 +31,7 @@ NEVER_MS = 24 * 3600 * 1000  # gRPC's own pings are not wanted: servers take the
 class Sendable(Protocol):
     """Anything that knows its bytes: a message, or what is too large for one."""
 
-    def encode(self) -> bytes:
-        """For the wire."""
-        ...
+    def encode(self) -> bytes: ...
 
 
 class Peer:
@@ -60,7 +58,6 @@ class Peer:
         self._talks: list[Talk] = []  # those that are free
 
     def ping(self, within: float | None = None) -> Pong:
-        """Who is there?"""
         return self.say("ping", Ping(), Pong, within=within or self.patience.connect_s)
 
     def act(self, name: str, message: Sendable, answer: type[A], *, within: float | None = None) -> A:

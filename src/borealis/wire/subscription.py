@@ -24,13 +24,13 @@ class Subscription:
     """
 
     def __init__(self, pushed: Pushed, wanted: Subscribe) -> None:
-        self._pushed, self._address, self._stop = pushed, pushed.address, wanted.stop
+        self._pushed, self.address, self._stop = pushed, pushed.address, wanted.stop
         schema = pushed.schema
         facts = StreamFacts.decode((schema.metadata or {}).get(FACTS, b""))
         self.revised = schema.names[-1:] == [KIND]
         self.schema = pa.schema(list(schema)[: -2 if self.revised else -1])
         if not schema.remove_metadata().equals(wire_schema(self.schema, self.revised)):
-            raise WireError(f"{self._address} serves {wanted.stream} without '{TIME}'")
+            raise WireError(f"{self.address} serves {wanted.stream} without '{TIME}'")
         self.stream, self.epoch, self.next_id = facts.stream, facts.epoch, facts.first
         self.incarnation = facts.incarnation  # of the unit that writes it; 0: nothing protects it
         self.boundary = wanted.boundary  # with `next_id`: where to take the stream up again
@@ -51,7 +51,7 @@ class Subscription:
             yield section if news else None
         whole = self.boundary == LAST_TIME or (self._stop is not None and self.next_id >= self._stop)
         if not whole and not self._pushed.cancelled:
-            raise WireError(f"{self._address} ended stream {self.stream} before its end")
+            raise WireError(f"{self.address} ended stream {self.stream} before its end")
 
     def cancel(self) -> None:
         """End it, from any thread."""
@@ -67,21 +67,21 @@ class Subscription:
         """A pushed batch as a section, if it is one and follows the last."""
         batch = chunk.data
         if batch is None or chunk.app_metadata is None:
-            raise WireError(f"{self._address} sent a batch of {self.stream} without its head")
+            raise WireError(f"{self.address} sent a batch of {self.stream} without its head")
         head = SectionHead.decode(chunk.app_metadata)
         try:
             batch.validate()
         except pa.ArrowException as error:
-            raise WireError(f"{self._address} sent a broken batch of {self.stream}: {error}") from None
+            raise WireError(f"{self.address} sent a broken batch of {self.stream}: {error}") from None
         if any(column.null_count for column in batch.columns[len(self.schema) :]):
-            raise WireError(f"{self._address} sent tuples of {self.stream} without a time")
+            raise WireError(f"{self.address} sent tuples of {self.stream} without a time")
         bounds = np.array(head.at, np.int64), np.array(head.bound, np.int64), head.standing
         section = from_batch(batch, self.schema, head.first, bounds, stable=head.stable, undo=head.undo)
         due = self.next_id + head.lost
         follows = head.first > due if head.jump else head.first == due or (head.undo and head.first < due)
         if not follows or head.standing < self.boundary or not _is_whole(section):
             raise WireError(
-                f"{self._address} sent tuples {head.first} to {section.stop} of {self.stream} ({head.lost} lost, "
+                f"{self.address} sent tuples {head.first} to {section.stop} of {self.stream} ({head.lost} lost, "
                 f"boundary {head.standing}) after tuple {self.next_id}, boundary {self.boundary}",
                 hint="subscribe again from there",
             )

@@ -20,10 +20,10 @@ import borealis
 from borealis.client.client import Client
 from borealis.client.cluster_config import Whereabouts
 from borealis.client.publisher import UNDER_WAY, Publisher, Publishing, batches_of
-from borealis.client.retrying import Backoff, Retries
 from borealis.client.subscriber import Buffer, Came, Reading, Subscription
 from borealis.clock import ManualClock
 from borealis.errors import BorealisError, DiagramError, FullError, GoneError, InputError, StreamError, WireError
+from borealis.retrying import Backoff, Retries
 from borealis.streams.queue import OutputQueue, QueueLimits
 from borealis.streams.section import Section, section
 from borealis.wire.auth import Security

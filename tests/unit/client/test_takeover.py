@@ -10,16 +10,15 @@ from contextlib import ExitStack
 import pytest
 from town import SCHEMA, SOON, STREAM, WAIT_S, Counter, Place, add, eventually, finish
 
-from borealis.client.coordinator import Location
-from borealis.client.endpoints import STANDBY_S, Places
 from borealis.client.publisher import Publisher, Publishing
-from borealis.client.retrying import Backoff, Retries
 from borealis.client.subscriber import Reading, Subscription
 from borealis.errors import GoneError, StreamError, WireError
+from borealis.retrying import Backoff, Retries
 from borealis.streams.id_gaps import JUMP
 from borealis.streams.queue import MovedError, OutputQueue, StandbyError
 from borealis.wire.calls import cut_connections
 from borealis.wire.client import Peer
+from borealis.wire.endpoints import STANDBY_S, Endpoints, Location
 from borealis.wire.feed import FeedTimings
 from stopwatch import Stopwatch
 
@@ -251,7 +250,7 @@ def test_a_publisher_begins_at_the_backup_where_that_has_taken_over(pair: Pair) 
 # -- in which order addresses are tried
 
 
-def places(*answers: Location | Exception, fallback: str | None = "B") -> Places:
+def endpoints(*answers: Location | Exception, fallback: str | None = "B") -> Endpoints:
     left = list(answers)
 
     def locate() -> Location:
@@ -260,10 +259,10 @@ def places(*answers: Location | Exception, fallback: str | None = "B") -> Places
             raise answer
         return answer
 
-    return Places(Location("s", "A", False, fallback), locate)
+    return Endpoints(locate, Location("s", "A", False, fallback))
 
 
-def lose(some: Places, error: Callable[[], WireError | StreamError], *expected: str | None) -> None:
+def lose(some: Endpoints, error: Callable[[], WireError | StreamError], *expected: str | None) -> None:
     for address in expected:
         assert some.next() == address
         some.lost(error())
@@ -274,7 +273,7 @@ def broken() -> WireError:
 
 
 def test_the_backup_is_next_then_where_the_coordinator_says_then_there_is_a_pause() -> None:
-    some = places(Location("s", "B", False, "C"), Location("s", "C", False))
+    some = endpoints(Location("s", "B", False, "C"), Location("s", "C", False))
     lose(some, broken, "A", "B", "C")
     assert (some.next(), some.exhausted) == (None, True)
     assert some.pause(Backoff(Retries(first_s=0.3))) == 0.3
@@ -282,7 +281,7 @@ def test_the_backup_is_next_then_where_the_coordinator_says_then_there_is_a_paus
 
 
 def test_while_a_backup_stands_by_pauses_are_short() -> None:
-    some = places(Location("s", "A", False, "B"))
+    some = endpoints(Location("s", "A", False, "B"))
     backoff = Backoff(Retries(first_s=10.0))
     lose(some, broken, "A")
     lose(some, lambda: StandbyError("not yet"), "B")
@@ -293,7 +292,7 @@ def test_while_a_backup_stands_by_pauses_are_short() -> None:
 
 
 def test_a_stream_that_moves_is_followed_at_once_but_not_in_circles() -> None:
-    some = places(Location("s", "A", False), fallback=None)
+    some = endpoints(Location("s", "A", False), fallback=None)
     assert some.next() == "A"
     some.lost(MovedError("gone", moved_to="C"))
     assert some.next() == "C"
@@ -303,7 +302,7 @@ def test_a_stream_that_moves_is_followed_at_once_but_not_in_circles() -> None:
 
 def test_while_the_coordinator_is_away_the_addresses_are_those_that_were() -> None:
     away = WireError("no coordinator")
-    some = places(away, away)
+    some = endpoints(away, away)
     lose(some, broken, "A", "B", None)
     some.pause(Backoff(Retries()))
     lose(some, broken, "A", "B")
@@ -312,14 +311,14 @@ def test_while_the_coordinator_is_away_the_addresses_are_those_that_were() -> No
 def test_what_the_coordinator_says_for_good_is_raised() -> None:
     error = StreamError("no such stream")
     error.status = 404  # type: ignore[attr-defined]
-    some = places(error, fallback=None)
+    some = endpoints(error, fallback=None)
     lose(some, broken, "A")
     with pytest.raises(StreamError, match="no such"):
         some.next()
 
 
 def test_a_gap_leads_back_to_where_it_was_told() -> None:
-    some = places(Location("s", "A", False, "B"))
+    some = endpoints(Location("s", "A", False, "B"))
     lose(some, lambda: GoneError("gone"), "A")
     assert some.exhausted
     some.pause(Backoff(Retries()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,11 +11,13 @@ import pyarrow as pa
 import pytest
 
 from borealis.errors import GoneError, StreamError
-from borealis.node.feeds import Acks, Peers, Routes, StreamFeed, Way, keep_from
+from borealis.node.feeds import Acks, Peers, Routes, StreamFeed, keep_from
 from borealis.node.node import Node
+from borealis.retrying import Retries
 from borealis.streams.queue import OutputQueue
 from borealis.streams.section import section
 from borealis.tuples import FIRST_TIME
+from borealis.wire.endpoints import Location
 from borealis.wire.server import WireServer
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -99,7 +103,7 @@ def test_what_a_backup_will_read_is_kept_where_it_is_served_now() -> None:
     node.served.standby_queues["d/s"] = node.queues["d/s"] = kept = queue(5)
     with WireServer(node) as server:
         peers = Peers(None)
-        routes = Routes(lambda _: None, lambda _: Way(server.address, None))
+        routes = Routes(lambda _: None, lambda stream: Location(stream, server.address))
         routes.put("d/s", "grpc://127.0.0.1:1")
         keep_from(routes, peers, "d/s", "d.u2", 3)
         assert kept.acked("d.u2", 1) == 3
@@ -107,3 +111,23 @@ def test_what_a_backup_will_read_is_kept_where_it_is_served_now() -> None:
             keep_from(routes, peers, "d/other", "d.u2", 3)
         peers.close()
     node.close()
+
+
+def test_one_that_waits_for_a_stream_hears_at_once_where_it_is(
+    place: tuple[dict[str, OutputQueue], Routes, Peers, Acks],
+) -> None:
+    """A pause would last for an hour: the route that comes meanwhile ends it."""
+    queues, routes, *rest = place
+    feed = StreamFeed("d/s", "d.u1", routes, *rest, None, Retries(3600.0, 3600.0))
+    found: list[int] = []
+    reader = threading.Thread(target=lambda: found.append(len(next(feed.sections(0, FIRST_TIME)))), daemon=True)
+    reader.start()
+    until = time.monotonic() + 10
+    while not feed.waiting_for and time.monotonic() < until:
+        time.sleep(0.005)
+    assert "nobody serves stream d/s yet" in feed.waiting_for
+    queues["d/s"] = queue(5)
+    routes.put("d/s", "grpc://127.0.0.1:1")
+    reader.join(10)
+    assert found == [5]
+    feed.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,16 +20,17 @@ from borealis.entry.point import Entry
 from borealis.errors import GoneError, InputError, OutputError, StateError, StreamError, WireError
 from borealis.node.node import Node
 from borealis.spark import public_writer
-from borealis.spark import stream_client as reach
 from borealis.spark.interpreter import VARIABLE as PYTHON
 from borealis.spark.interpreter import worker_python
 from borealis.spark.public import BorealisSource, register
 from borealis.spark.public_reader import HeldReader, Offset, Reading, StreamReader
 from borealis.spark.public_writer import Rows, StreamWriter, Writing
+from borealis.spark.stream_client import StreamAddress
 from borealis.state.delta import to_stream
 from borealis.streams.queue import OutputQueue, QueueLimits
 from borealis.tuples import TIMESTAMP
 from borealis.wire.auth import Security
+from borealis.wire.endpoints import Location
 from borealis.wire.messages import BatchHead, Receipt
 from borealis.wire.server import WireServer
 
@@ -47,6 +49,7 @@ class Place:
         self.node = Node("n1")
         self.server = WireServer(self.node).start()
         self.options = {"address": self.server.address, "stream": STREAM}
+        self.readers: list[StreamReader] = []  # of jobs that ended without a word, as they do
         self.begin(limits)
 
     def begin(self, limits: QueueLimits | None = None) -> None:
@@ -72,6 +75,8 @@ class Place:
         return found
 
     def close(self) -> None:
+        for one in self.readers:
+            one.stop()
         self.node.close()
         self.server.close()
 
@@ -93,9 +98,12 @@ def place() -> Iterator[Place]:
 # -- the source
 
 
-def reader(place: Place, **options: str) -> StreamReader:
+def reader(place: Place, elsewhere_s: float = 10.0, **options: str) -> StreamReader:
     """As a new start of the job has it."""
-    return StreamReader(Reading.of(place.options | options), SPARK_SCHEMA)
+    reading = Reading.of(place.options | options)
+    address = replace(reading.address, elsewhere_s=elsewhere_s)
+    place.readers.append(StreamReader(replace(reading, address=address), SPARK_SCHEMA))
+    return place.readers[-1]
 
 
 def rows_of(one: StreamReader, start: Offset, end: Offset) -> list[int]:
@@ -242,18 +250,32 @@ def test_a_job_follows_a_stream_that_moves(place: Place) -> None:
     other.close()
 
 
-def test_a_primary_that_was_deposed_is_not_believed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+class Short(StreamAddress):
+    """A stream by its short name, which whoever is asked for it knows in full."""
+
+    def locate(self, stream: str) -> Location:
+        return Location(STREAM, self.node or "", entry=True)
+
+
+def test_a_stream_may_have_a_short_name(place: Place) -> None:
+    place.publish(4)
+    reading = Reading.of(place.options)
+    one = StreamReader(replace(reading, address=Short("p", node=reading.address.node)), SPARK_SCHEMA)
+    start = one.initialOffset()
+    assert rows_of(one, start, one.latestOffset(start, ALL)) == list(range(4))
+
+
+def test_a_primary_that_was_deposed_is_not_believed(place: Place) -> None:
     """Neither by the driver, which asks how far the stream is, nor by tasks, nor after a restart."""
-    monkeypatch.setattr(reach, "ELSEWHERE_S", 0.3)
     place.publish(4)
     deposed = OutputQueue.restore(place.queue.snapshot())
     place.queue.incarnation, deposed.incarnation = 2, 1
-    one = reader(place)
+    one = reader(place, 0.3)
     start = one.initialOffset()
     end = one.latestOffset(start, ALL)
     assert rows_of(one, start, end) == list(range(4))
     place.node.queues[STREAM] = deposed
-    for job in (one, reader(place)):
+    for job in (one, reader(place, 0.3)):
         with pytest.raises(StreamError, match="by incarnation 2 of its unit, not by 1"):
             rows_of(job, start, end)
         with pytest.raises(StreamError, match="by incarnation 2 of its unit, not by 1"):
@@ -428,8 +450,9 @@ def test_rows_that_do_not_fit_are_refused_whole(place: Place) -> None:
         BorealisSource(place.options).streamWriter(SPARK_SCHEMA, overwrite=True)
 
 
-def test_a_computed_stream_cannot_be_written_to(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "ELSEWHERE_S", 0.2)
+def test_a_computed_stream_cannot_be_written_to(place: Place) -> None:
     del place.node.entries[STREAM]
+    writing = writer(place).writing
+    soon = StreamWriter(replace(writing, address=replace(writing.address, elsewhere_s=0.2)))
     with pytest.raises(StreamError, match="computed"):
-        writer(place).commit(messages([0]), 0)
+        soon.commit(messages([0]), 0)

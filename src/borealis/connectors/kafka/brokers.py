@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from borealis.clock import Clock, WallClock
@@ -16,6 +17,7 @@ from borealis.errors import BorealisError, DiagramError, InputError, MachineErro
 
 SCHEME = "kafka"
 GIVE_UP = "2 minutes"  # without an answer from any broker
+PAUSE_S = 0.2  # between two questions to brokers that do not answer
 RECONNECT_MS = 2_000  # the longest pause before the library tries a broker again
 VARIABLE = re.compile(r"\$\{(\w+)\}")
 LOGIN = "check security.protocol, sasl.* and ssl.* in the settings"
@@ -25,6 +27,7 @@ START = (
 )
 OURS = ("bootstrap.servers", "group.id", "transactional.id", "enable.auto.commit", "auto.offset.reset")
 
+T = TypeVar("T")
 log = logging.getLogger("borealis.kafka")
 
 
@@ -184,7 +187,6 @@ class Presence:
 
     @property
     def is_lost(self) -> bool:
-        """Whether nobody answers."""
         return self._since is not None
 
     def heard(self, error: Any) -> bool:
@@ -214,12 +216,46 @@ class Presence:
             raise self._kind(told, hint=LOGIN if self._denied else START)
 
     def found(self) -> None:
-        """Somebody answered."""
         if self._since is not None:
             away = self._clock.now() - self._since
             log.warning("%s: the broker is back after %.1f s", self._what, away)
             self._since = None
         self._met, self._tries, self._said, self._denied = True, 0, "", False
+
+    def ask(self, question: Callable[[], T], stopped: threading.Event, unanswered: Callable[[Any], None]) -> T:
+        """Ask until a broker answers, or `stopped`; what it refuses is raised as the library has it.
+
+        What `unanswered` is given may be better in a moment: it says whether that is a loss.
+        """
+        kafka = confluent()
+        while True:
+            try:
+                answer = question()
+                self.found()
+                return answer
+            except kafka.KafkaException as error:
+                code = error.args[0]
+                if code.fatal() or code.txn_requires_abort() or not (code.retriable() or code.code() in away(kafka)):
+                    raise
+                unanswered(code)
+            self.check(stopped)
+            stopped.wait(PAUSE_S)
+
+    def check(self, stopped: threading.Event) -> None:
+        """Raise if there is no more waiting for brokers."""
+        if stopped.is_set():
+            raise self._kind(f"{self._what}: stopped while waiting for a broker", hint="start again to go on")
+
+    def topic(self, name: str, list_topics: Callable[..., Any]) -> Any:
+        """What brokers say of a topic; an error if there is none, or not for us."""
+        found = list_topics(name).topics[name]
+        if found.error is None:
+            return found
+        if found.error.code() == confluent().KafkaError.UNKNOWN_TOPIC_OR_PART:
+            known = sorted(other for other in list_topics().topics if not other.startswith("__") and other != name)
+            hint = did_you_mean(name, known) or f"make the topic first; there are: {', '.join(known)}"
+            raise self._kind(f"{self._what}: there is no topic '{name}'", hint=hint)
+        raise self._kind(f"{self._what}: topic '{name}': {found.error.str()}", hint="check the access rights")
 
 
 def away(kafka: Any) -> tuple[int, ...]:

@@ -7,12 +7,12 @@ that are each in order gives tuples in order, and none of them late. At the end 
 from __future__ import annotations
 
 import gc
+import threading
 import time as clock_time
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
@@ -22,20 +22,19 @@ import pyarrow as pa
 
 from borealis.connectors.kafka.brokers import Brokers, Presence, away, confluent, refused
 from borealis.connectors.kafka.ledger import Part
+from borealis.connectors.kafka.partitions import PARTITION_BYTES, Bad, Chunk, Partition, cut, merged
 from borealis.connectors.records import decode, records
-from borealis.errors import InputError, did_you_mean
+from borealis.errors import InputError
 from borealis.kernels.time_of import TimeOf
-from borealis.tuples import FIRST_TIME, Int64s
+from borealis.tuples import Int64s
 
 ASK_S = 2.0  # one question to a broker
-PAUSE_S = 0.2  # between two questions to brokers that do not answer
 PROBE_S = 1.0  # between two looks whether brokers are back
 WAIT_S = 0.1  # for the first record of a batch; also how soon a wish to stop is heard
 HOLD_S = 5.0  # how long a partition that does not deliver may hold the others back
 TAKE_MOST = 50_000  # records at a time
 PIECE = 10_000  # of them that are objects at the same time
 MANY = 5_000  # records that are worth another thread
-PARTITION_BYTES = 64 << 20  # read ahead of the others; then the partition waits
 LOOK_FOR_PARTITIONS_S = 30.0
 FULL_MS = 10  # how soon the library fetches again when its queue was full; its own choice is a second
 FETCH_BYTES = 4 << 20  # of a partition at a time
@@ -45,37 +44,12 @@ Start = str | datetime | Mapping[int, int]
 
 
 @dataclass(frozen=True)
-class Bad:
-    """A record that cannot be read."""
-
-    partition: int
-    offset: int
-    value: bytes
-    reason: str
-
-
-@dataclass(frozen=True)
 class Taken:
     """Rows that go on together, and the records they came from."""
 
     rows: pa.RecordBatch
     parts: tuple[Part, ...]
     bad: tuple[Bad, ...]
-
-
-@dataclass
-class _Chunk:
-    """Rows of one partition that were read together."""
-
-    rows: pa.RecordBatch
-    offset: Int64s
-    time: Int64s
-    reach: Int64s  # the largest time of the partition up to and including each row
-
-    def part(self, start: int, stop: int) -> _Chunk:
-        """Some of its rows."""
-        arrays = (array[start:stop] for array in (self.offset, self.time, self.reach))
-        return _Chunk(self.rows.slice(start, stop - start), *arrays)
 
 
 @dataclass(frozen=True)
@@ -98,81 +72,6 @@ class _Arrived:
     bad: list[Bad]
 
 
-@dataclass
-class _Partition:
-    """One partition: where it stands, and what was read of it and not handed on."""
-
-    number: int
-    next: int  # the first record that was not handed on
-    stop: int  # behind the last record read
-    end: int | None = None  # read no further than this
-    wanted: int = 0  # it does not wait for the others before it is read up to here
-    chunks: deque[_Chunk] = field(default_factory=deque)
-    bad: deque[Bad] = field(default_factory=deque)
-    reach: int = FIRST_TIME
-    rows: int = 0
-    size: int = 0
-    at_end: bool = False
-    paused: bool = False
-    given_up: bool = False  # it did not deliver: until it does, others do not wait for it
-
-    def done(self) -> bool:
-        """Whether nothing more is to be read of it."""
-        return self.end is not None and self.stop >= self.end
-
-    def read_to(self, offset: int) -> None:
-        """All before this offset was read. What is behind the end is not ours, though it came along."""
-        self.stop = max(self.stop, offset if self.end is None else min(offset, self.end))
-
-    def may_pause(self) -> bool:
-        """Whether enough was read ahead of the others."""
-        return self.size > PARTITION_BYTES and self.stop >= self.wanted
-
-    def add(self, chunk: _Chunk) -> None:
-        """More was read."""
-        if len(chunk.offset):
-            self.reach = int(chunk.reach[-1])
-            self.chunks.append(chunk)
-            self.rows += len(chunk.offset)
-            self.size += chunk.rows.nbytes
-
-    def up_to(self, time: int | None) -> int:
-        """How many rows do not go beyond a time; all of them if there is none."""
-        if time is None:
-            return self.rows
-        count = 0
-        for chunk in self.chunks:
-            fit = int(np.searchsorted(chunk.reach, time, "right"))
-            count += fit
-            if fit < len(chunk.reach):
-                break
-        return count
-
-    def before(self, offset: int) -> int:
-        """How many rows are of records before an offset."""
-        return sum(int(np.searchsorted(chunk.offset, offset)) for chunk in self.chunks)
-
-    def take(self, count: int) -> list[_Chunk]:
-        """The next rows; whole records only, so it may be some more."""
-        taken: list[_Chunk] = []
-        while count > 0 and self.chunks:
-            chunk = self.chunks.popleft()
-            if count < len(chunk.offset):
-                stop = int(np.searchsorted(chunk.offset, chunk.offset[count - 1], "right"))
-                if stop < len(chunk.offset):
-                    self.chunks.appendleft(chunk.part(stop, len(chunk.offset)))
-                    chunk = chunk.part(0, stop)
-            taken.append(chunk)
-            count -= len(chunk.offset)
-            self.rows -= len(chunk.offset)
-            self.size = max(0, self.size - chunk.rows.nbytes) if self.chunks else 0
-        return taken
-
-    def first_waiting(self) -> int:
-        """The offset of the first row that is left, or behind all that was read."""
-        return int(self.chunks[0].offset[0]) if self.chunks else self.stop
-
-
 class TopicReader:
     """Reads a topic from given offsets on. For one thread; `stop` may come from another."""
 
@@ -184,8 +83,8 @@ class TopicReader:
         self._schema, self._time = schema, time
         self._records = records(format_, schema)
         self.presence = Presence(noun, brokers, InputError)
-        self._partitions: dict[int, _Partition] = {}
-        self._stopped = False
+        self._partitions: dict[int, Partition] = {}
+        self._stopped = threading.Event()
         self._held_since: float | None = None
         self._other = ThreadPoolExecutor(1, f"decode {topic}")
         self._decoding: Future[list[_Arrived | Any]] | None = None
@@ -209,17 +108,10 @@ class TopicReader:
 
     def partitions(self) -> list[int]:
         """The topic's partitions; waits for a broker."""
-        said = self._ask(lambda: self._consumer.list_topics(self.topic, timeout=ASK_S))
-        found = said.topics[self.topic]
-        if found.error is not None:
-            if found.error.code() == self._kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
-                known = [
-                    t for t in self._ask(lambda: self._consumer.list_topics(timeout=ASK_S)).topics if t[:2] != "__"
-                ]
-                hint = did_you_mean(self.topic, known) or f"make the topic first; there are: {', '.join(sorted(known))}"
-                raise InputError(f"{self.what}: there is no topic '{self.topic}'", hint=hint)
-            raise InputError(f"{self.what}: topic '{self.topic}': {found.error.str()}", hint="check the access rights")
-        return sorted(found.partitions)
+        return sorted(self.presence.topic(self.topic, self._list_topics).partitions)
+
+    def _list_topics(self, *name: str) -> Any:
+        return self._ask(lambda: self._consumer.list_topics(*name, timeout=ASK_S))
 
     def range(self, partition: int) -> tuple[int, int]:
         """The oldest offset that a partition holds, and the one behind its newest record."""
@@ -248,25 +140,17 @@ class TopicReader:
         found = self._ask(lambda: self._consumer.offsets_for_times(wanted, timeout=ASK_S))
         return {p.partition: p.offset if p.offset >= 0 else self.range(p.partition)[1] for p in found}
 
-    def _ask(self, question: Any) -> Any:
-        """Ask until a broker answers."""
-        while True:
-            try:
-                answer = question()
-                self.presence.found()
-                return answer
-            except self._kafka.KafkaException as error:
-                code = error.args[0]
-                if not (code.retriable() or code.code() in away(self._kafka)):
-                    raise InputError(
-                        f"{self.what}: {code.str()}", hint="check the settings and access rights"
-                    ) from None
-                if not self._partitions:  # the library says why only to who takes records, and there are none yet
-                    self._consumer.poll(0)
-                self.presence.lost(code.str())
-            if self._stopped:
-                raise InputError(f"{self.what}: stopped while waiting for a broker")
-            clock_time.sleep(PAUSE_S)
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        try:
+            return self.presence.ask(question, self._stopped, self._unanswered)
+        except self._kafka.KafkaException as error:
+            said = error.args[0].str()
+            raise InputError(f"{self.what}: {said}", hint="check the settings and access rights") from None
+
+    def _unanswered(self, code: Any) -> None:
+        if not self._partitions:  # the library says why only to who takes records, and there are none yet
+            self._consumer.poll(0)
+        self.presence.lost(code.str())
 
     def _heard(self, error: Any) -> None:
         """What the library says of its connections."""
@@ -284,7 +168,7 @@ class TopicReader:
             low, high = self.range(number)
             self._check_holds(number, offset, low, high)
         self._decoding = None  # whatever it is, it is not of these offsets, or it is read again
-        self._partitions = {n: _Partition(n, at, at, ends.get(n, 0) if ends else None) for n, at in offsets.items()}
+        self._partitions = {n: Partition(n, at, at, ends.get(n, 0) if ends else None) for n, at in offsets.items()}
         for one in self._partitions.values():
             one.at_end = one.done()
         open_ = [p for p in self._partitions.values() if not p.done()]
@@ -324,10 +208,10 @@ class TopicReader:
         limit = min((p.reach for p in behind if p.rows), default=None) if self._time is not None else None
         counts = {p.number: p.up_to(limit) for p in self._partitions.values()}
         if sum(counts.values()) > most_rows:
-            counts = self._cut(counts, most_rows)
+            counts = cut(self._partitions, counts, most_rows)
         return self._hand_on(counts)
 
-    def _is_held(self, empty: Sequence[_Partition]) -> bool:
+    def _is_held(self, empty: Sequence[Partition]) -> bool:
         """Whether to wait for partitions that have more, as far as is known; not for ever."""
         now = clock_time.monotonic()
         if not empty or self._time is None or len(self._partitions) == 1:
@@ -340,20 +224,9 @@ class TopicReader:
             one.given_up = True
         return False
 
-    def _cut(self, counts: Mapping[int, int], most_rows: int) -> dict[int, int]:
-        """Fewer of each partition, as they come in the order of their times."""
-        owners, keys = [], []
-        for number, count in counts.items():
-            time = _joined_times(self._partitions[number].chunks, count)
-            owners.append(np.full(count, number))
-            keys.append(np.maximum.accumulate(time) if count else time)
-        first = np.argsort(np.concatenate(keys), kind="stable")[:most_rows]
-        owner = np.concatenate(owners)[first]
-        return {number: int((owner == number).sum()) for number in counts}
-
     def _hand_on(self, counts: Mapping[int, int]) -> Taken | None:
         parts: list[Part] = []
-        chunks: list[list[_Chunk]] = []
+        chunks: list[list[Chunk]] = []
         bad: list[Bad] = []
         for number, count in counts.items():
             one = self._partitions[number]
@@ -392,11 +265,10 @@ class TopicReader:
                 self._resume(one)
             while any(self._partitions[p.partition].stop < p.next for p in parts):
                 self._poll()
-                if self._stopped:
-                    raise InputError(f"{self.what}: stopped while reading again")
+                self.presence.check(self._stopped)
             yield merged([self._take_again(part) for part in parts], self._schema)
 
-    def _take_again(self, part: Part) -> list[_Chunk]:
+    def _take_again(self, part: Part) -> list[Chunk]:
         one = self._partitions[part.partition]
         mine = one.take(one.before(part.next))
         if sum(len(c.offset) for c in mine) != part.rows:
@@ -408,7 +280,7 @@ class TopicReader:
         self._resume(one)
         return mine
 
-    def _resume(self, one: _Partition) -> None:
+    def _resume(self, one: Partition) -> None:
         if one.paused and (one.size < PARTITION_BYTES // 2 or one.stop < one.wanted):
             one.paused = False
             self._consumer.resume([self._kafka.TopicPartition(self.topic, one.number)])
@@ -526,9 +398,9 @@ class TopicReader:
             one.paused = True
             self._consumer.pause([self._kafka.TopicPartition(self.topic, one.number)])
 
-    def _add_rows(self, one: _Partition, rows: pa.RecordBatch, offset: Int64s) -> None:
+    def _add_rows(self, one: Partition, rows: pa.RecordBatch, offset: Int64s) -> None:
         time = np.zeros(rows.num_rows, np.int64) if self._time is None else self._time.micros(rows)
-        one.add(_Chunk(rows, offset, time, np.maximum(np.maximum.accumulate(time), one.reach)))
+        one.add(Chunk(rows, offset, time, np.maximum(np.maximum.accumulate(time), one.reach)))
 
     def _probe(self) -> None:
         """Nothing came: is anybody there?"""
@@ -554,47 +426,21 @@ class TopicReader:
         except self._kafka.KafkaException:
             return
         for number in sorted(set(said.topics[self.topic].partitions) - set(self._partitions)):
-            self._partitions[number] = _Partition(number, 0, 0)
+            self._partitions[number] = Partition(number, 0, 0)
             self._consumer.incremental_assign([self._kafka.TopicPartition(self.topic, number, 0)])
 
     def stop(self) -> None:
-        """Wait no more."""
-        self._stopped = True
+        self._stopped.set()
 
     def close(self) -> None:
-        """Let go of the brokers."""
         self._other.shutdown(cancel_futures=True)
         self._consumer.close()
-
-
-def merged(chunks: Sequence[Sequence[_Chunk]], schema: pa.Schema) -> pa.RecordBatch:
-    """The rows of some partitions in one order, which depends on nothing but these rows: by the largest time so far."""
-    flat = [chunk for some in chunks for chunk in some if len(chunk.offset)]
-    if not flat:
-        return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
-    rows = flat[0].rows if len(flat) == 1 else pa.Table.from_batches([c.rows for c in flat]).combine_chunks()
-    times = [np.concatenate([c.time for c in some]) for some in chunks if some]
-    times = [np.maximum.accumulate(time) for time in times if len(time)]
-    if len(times) > 1:
-        order = np.argsort(np.concatenate(times), kind="stable")
-        rows = rows.take(pa.array(order))
-    return rows if isinstance(rows, pa.RecordBatch) else rows.combine_chunks().to_batches()[0]
 
 
 def _up_to(ends: Mapping[int, int] | None, part: Part) -> Part:
     """A part without what is behind the end of its partition, if it has one."""
     end = ends.get(part.partition) if ends is not None else None
     return part if end is None or part.next <= end else part._replace(next=end)
-
-
-def _joined_times(chunks: Iterable[_Chunk], count: int) -> Int64s:
-    found: list[Int64s] = []
-    for chunk in chunks:
-        if count <= 0:
-            break
-        found.append(chunk.time[:count])
-        count -= len(chunk.time)
-    return np.concatenate(found) if found else np.empty(0, np.int64)
 
 
 @contextmanager

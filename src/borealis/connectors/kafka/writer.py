@@ -14,16 +14,16 @@ from typing import Any
 import pyarrow as pa
 
 from borealis.connectors.files.text import Csv, JsonLines, plain, render
-from borealis.connectors.kafka.brokers import Brokers, Presence, away, confluent, refused
+from borealis.connectors.kafka.brokers import PAUSE_S, Brokers, Presence, away, confluent, refused
 from borealis.connectors.records import FORMATS
 from borealis.errors import OutputError, did_you_mean
+from borealis.tuples import halves
 
 ASK_S = 2.0  # one question to a broker
 OFFSETS_S = 20.0  # to send the position; the library itself may wait for ever
 COMMIT_S = 60.0  # one attempt to end a transaction; a broker that dies in its midst is noticed only then
 ROOM_S = 0.1  # for room in the library's own queue
 SILENT_MS = 10_000  # a request without an answer; calls within a transaction come back no sooner
-PAUSE_S = 0.2  # between two attempts
 RETRY_MS = 5  # the library's own: a broker that is not done with the last transaction takes the next in a moment
 MET_S = 0.25  # a broker that committed so lately is not asked whether it is there
 REFUSALS_MOST = 5  # of a transaction, by brokers that are there
@@ -58,7 +58,7 @@ class Rendering:
     def records(self, rows: pa.Table) -> tuple[list[bytes], list[bytes | None] | None]:
         """Values, and keys if there are any."""
         if self._format == "arrow":
-            return [_stream(part) for part in _small(rows)], None
+            return [_stream(part) for part in halves(rows, ARROW_BYTES_MOST)], None
         if self._format == "json":
             values = [value for piece in render(rows, JsonLines()) for value in bytes(piece).split(b"\n")[:-1]]
         else:
@@ -71,14 +71,6 @@ class Rendering:
             return values, None
         column = rows[self._key].combine_chunks()
         return values, plain(column).cast(pa.binary()).to_pylist()
-
-
-def _small(rows: pa.Table) -> list[pa.Table]:
-    """The rows in parts that brokers take as one record."""
-    if rows.num_rows < 2 or rows.nbytes <= ARROW_BYTES_MOST:
-        return [rows]
-    half = rows.num_rows // 2
-    return _small(rows.slice(0, half)) + _small(rows.slice(half))
 
 
 def _stream(rows: pa.Table) -> bytes:
@@ -116,7 +108,7 @@ class TopicWriter:
     def open(self) -> Position | None:
         """Wait for a broker; what an earlier life had committed, or None."""
         self._make()
-        self._check_topic()
+        self.presence.topic(self.topic, self._list_topics)
         if self.transactions:
             self._call(lambda: self._producer.init_transactions(ASK_S))
         self._last, self._anew = self._position(), False
@@ -144,18 +136,6 @@ class TopicWriter:
         except self._kafka.KafkaException as error:
             raise refused(error, self.what, OutputError) from None
 
-    def _check_topic(self) -> None:
-        said = self._call(lambda: self._group.list_topics(self.topic, timeout=ASK_S))
-        found = said.topics[self.topic]
-        if found.error is None:
-            return
-        if found.error.code() == self._kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
-            everything = self._call(lambda: self._group.list_topics(timeout=ASK_S)).topics
-            known = [name for name in everything if not name.startswith("__") and name != self.topic]
-            hint = did_you_mean(self.topic, known) or f"make the topic first; there are: {', '.join(sorted(known))}"
-            raise OutputError(f"{self.what}: there is no topic '{self.topic}'", hint=hint)
-        raise OutputError(f"{self.what}: topic '{self.topic}': {found.error.str()}", hint="check the access rights")
-
     def _position(self) -> Position | None:
         place = self._kafka.TopicPartition(self.topic, 0)
         (found,) = self._call(lambda: self._group.committed([place], timeout=ASK_S))
@@ -168,7 +148,6 @@ class TopicWriter:
         self._stopped.set()
 
     def close(self) -> None:
-        """Let go of the brokers."""
         if self._group is not None:
             self._group.close()
             self._group = None
@@ -181,7 +160,7 @@ class TopicWriter:
         refusals = 0
         while True:
             if time.monotonic() > self._met + MET_S:  # a transaction would wait in silence
-                self._call(lambda: self._group.list_topics(self.topic, timeout=ASK_S))
+                self._list_topics(self.topic)
             self._listen()
             if self._anew and self._open_again(position):
                 return
@@ -198,7 +177,7 @@ class TopicWriter:
                     f"{self.what}: the broker refused rows {refusals} times ({self._trouble})",
                     hint="look into the broker's log",
                 )
-            self._check_stopped()
+            self.presence.check(self._stopped)
             self._stopped.wait(PAUSE_S)
 
     def _open_again(self, position: Position) -> bool:
@@ -230,7 +209,7 @@ class TopicWriter:
 
         self._produce(values, keys, delivered)
         while self._producer.flush(PAUSE_S):  # for as long as the library itself allows
-            self._check_stopped()
+            self.presence.check(self._stopped)
         if failed:
             raise self._kafka.KafkaException(failed[0])
         group, offset = self._group, self._offset(position)
@@ -256,7 +235,7 @@ class TopicWriter:
         until = time.monotonic() + OFFSETS_S + PAUSE_S
         while sending.is_alive() and time.monotonic() < until:
             sending.join(PAUSE_S)
-            self._check_stopped()
+            self.presence.check(self._stopped)
         if failed:
             raise failed[0]
         if sending.is_alive():
@@ -277,40 +256,27 @@ class TopicWriter:
     def _wait_for_room(self, produce: Callable[[], None]) -> None:
         while True:
             self._producer.poll(ROOM_S)
-            self._check_stopped()
+            self.presence.check(self._stopped)
             try:
                 produce()
                 return
             except BufferError:
                 continue
 
-    def _call(self, question: Any) -> Any:
-        """Ask until a broker answers; what it refuses is raised as the library has it."""
-        while True:
-            try:
-                answer = question()
-                self.presence.found()
-                return answer
-            except self._kafka.KafkaException as error:
-                code = error.args[0]
-                if code.fatal() or code.txn_requires_abort() or not self._is_temporary(code):
-                    raise
-                if self._is_away(code):
-                    self._anew = True
-                    self._listen()
-                    self.presence.lost(code.str())
-            self._check_stopped()
-            time.sleep(PAUSE_S)
+    def _call(self, question: Callable[[], Any]) -> Any:
+        return self.presence.ask(question, self._stopped, self._unanswered)
+
+    def _unanswered(self, code: Any) -> None:
+        if self._is_away(code):
+            self._anew = True
+            self._listen()
+            self.presence.lost(code.str())
+
+    def _list_topics(self, *name: str) -> Any:
+        return self._call(lambda: self._group.list_topics(*name, timeout=ASK_S))
 
     def _is_away(self, code: Any) -> bool:
         return code.code() in away(self._kafka)
-
-    def _is_temporary(self, code: Any) -> bool:
-        return bool(code.retriable()) or self._is_away(code)
-
-    def _check_stopped(self) -> None:
-        if self._stopped.is_set():
-            raise OutputError(f"{self.what}: stopped while waiting for a broker", hint="start again to go on")
 
     def _explain(self, code: Any) -> None:
         """Raise what no second attempt can mend."""

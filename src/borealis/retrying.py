@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from borealis.clock import Clock, WallClock
-from borealis.errors import BorealisError, WireError
+from borealis.errors import BorealisError, GoneError, StreamError, WireError
 
 TEMPORARY_STATUS = 503  # the coordinator's word for what may be better in a moment
 
@@ -48,6 +48,10 @@ class Backoff:
 
 def is_temporary(error: BorealisError) -> bool:
     """Whether the same may succeed a moment later: nobody there, or the coordinator says so."""
-    if getattr(error, "status", None) == TEMPORARY_STATUS:
-        return True
-    return isinstance(error, WireError) and getattr(error, "status", None) is None
+    status = getattr(error, "status", None)
+    return status == TEMPORARY_STATUS or (isinstance(error, WireError) and status is None)
+
+
+def is_elsewhere(error: BorealisError) -> bool:
+    """Whether a node says that it does not serve a stream: another does, or will; the coordinator would know."""
+    return isinstance(error, StreamError) and not isinstance(error, GoneError) and not hasattr(error, "status")

@@ -1,0 +1,131 @@
+"""Following a stream over moves, gaps and failovers: one way for units, clients, the gateway and jobs of Spark.
+
+1. A follower knows the place behind what it has read: epoch, id, boundary, and the highest incarnation of the stream's
+   unit that it has read from. Its reader's `subscribe` asks the node at an address for what is `wanted` from there.
+2. When the connection breaks or the stream moves, the next of its `Endpoints` is asked. When all of them have failed,
+   it pauses, longer each time.
+3. Of each error the reader's `broken` hears first, and raises what it cannot bear. Where the stream cannot go on from
+   this place (another epoch, or tuples that are gone), it may say from where: `begin`, `go_on`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Literal, Protocol
+
+from borealis.errors import BorealisError, StreamError
+from borealis.retrying import Backoff
+from borealis.streams.section import Section
+from borealis.tuples import FIRST_TIME, LAST_TIME
+from borealis.wire.endpoints import Endpoints
+from borealis.wire.messages import Subscribe
+
+Start = int | Literal["oldest", "newest"]
+
+
+class Feed(Protocol):
+    """A stream as it comes in: a subscription over the wire, or to a queue of this process."""
+
+    epoch: str
+    next_id: int
+    incarnation: int
+
+    def __iter__(self) -> Iterator[Section]: ...
+
+    def cancel(self) -> None: ...
+
+
+class Follower:
+    """Where one reader stands in a stream; iterate for what comes. One thread does, any may `stop` it."""
+
+    def __init__(
+        self,
+        stream: str,
+        endpoints: Endpoints,
+        subscribe: Callable[[str], Feed],
+        broken: Callable[[BorealisError], None],
+        backoff: Backoff,
+        *,
+        start: Start = "oldest",
+        stop: int | None = None,
+        reader: str | None = None,
+        pause: Callable[[float], object] | None = None,
+    ) -> None:
+        self.stream, self.backoff = stream, backoff
+        self.epoch: str | None = None
+        self.incarnation = 0  # the highest seen in this epoch
+        self.next_id, self.boundary = 0, FIRST_TIME
+        self.start, self.anew = start, True  # whether to subscribe at `start`, not behind what was read
+        self.stopped, self.opened = threading.Event(), threading.Event()
+        self.feed: Feed | None = None  # None: there is no connection now, another one is being tried
+        self._endpoints, self._subscribe, self._broken = endpoints, subscribe, broken
+        self._stop, self._reader, self._pause = stop, reader, pause or self.stopped.wait
+
+    def begin(self, start: Start) -> None:
+        """Take the stream up there, in whichever epoch it is by now."""
+        self.start, self.anew, self.boundary = start, True, FIRST_TIME
+
+    def go_on(self, next_id: int, boundary: int = FIRST_TIME) -> None:
+        """Take the stream up at this place, of the epoch that is known."""
+        self.anew, self.next_id, self.boundary = False, next_id, boundary
+
+    def wanted(self) -> Subscribe:
+        """What to ask a node for."""
+        return Subscribe(
+            stream=self.stream,
+            start=self.start if self.anew else self.next_id,
+            boundary=self.boundary,
+            epoch=None if self.anew else self.epoch,
+            incarnation=self.incarnation,
+            reader=self._reader,
+            stop=self._stop,
+        )
+
+    def __iter__(self) -> Iterator[Section]:
+        while not self.stopped.is_set() and not self._ended():
+            try:
+                if (address := self._endpoints.next()) is not None:
+                    yield from self._once(address)
+                    continue
+            except BorealisError as error:
+                if self.stopped.is_set():
+                    return
+                self._broken(error)
+                self._endpoints.lost(error)
+            if self._endpoints.exhausted:
+                self._pause(self._endpoints.pause(self.backoff))
+
+    def stop(self) -> None:
+        """End it, from any thread."""
+        self.stopped.set()
+        self.look_again()
+
+    def look_again(self) -> None:
+        """The stream is served elsewhere now: whoever serves it here does so in vain."""
+        if (feed := self.feed) is not None:
+            feed.cancel()
+
+    def _ended(self) -> bool:
+        """Whether all was read: up to the end of the stream, or of what was asked for."""
+        return self.boundary == LAST_TIME or (self._stop is not None and not self.anew and self.next_id >= self._stop)
+
+    def _once(self, address: str) -> Iterator[Section]:
+        feed = self.feed = self._subscribe(address)
+        try:
+            if self.stopped.is_set():  # `stop` may have come when there was nothing to cancel
+                return
+            same = feed.epoch == self.epoch
+            if same and not self.anew and feed.incarnation < self.incarnation:
+                raise StreamError(f"{address} serves stream {self.stream} no more: it was deposed")
+            self.incarnation = max(self.incarnation, feed.incarnation) if same else feed.incarnation
+            self.epoch, self.next_id, self.anew = feed.epoch, feed.next_id, False
+            self._endpoints.found()
+            self.backoff.found()
+            self.opened.set()
+            for section in feed:
+                self.next_id, self.boundary = section.stop, section.final
+                yield section
+        finally:
+            self.feed = None
+            feed.cancel()
