@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from harness import examples
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from streams import SCHEMA, Events, events, events_of, section_of
 
@@ -157,6 +157,7 @@ def test_a_hole_is_noticed_and_changes_nothing(shapes: list[list[int]], seed: in
 
 @examples(100)
 @given(st.lists(SHAPES, min_size=1, max_size=8), st.lists(st.floats(0, 1), max_size=8), st.integers(0, 2**32 - 1))
+@example([[0], [0], [0]], [0.5], 160)  # boundaries alone between two jumps
 def test_readers_get_what_is_released_and_no_more(shapes: list[list[int]], parts: list[float], seed: int) -> None:
     rng = Random(seed)
     queue = OutputQueue("d/x", SCHEMA, QueueLimits(), readers=["a"], incarnation=1)

@@ -21,10 +21,10 @@ import pyarrow as pa
 
 from borealis.entry.admission import Cursor
 from borealis.state.delta import from_stream
-from borealis.streams.section import NOTHING, Section, boundary_only, empty_rows, section, wire_schema
+from borealis.streams.section import NOTHING, Section, boundary_only, empty_rows, from_batch
 from borealis.streams.segments import SegmentLog
 from borealis.streams.snapshot import QueueSnapshot
-from borealis.tuples import FIRST_TIME, TIME
+from borealis.tuples import FIRST_TIME
 
 PUBLISHER = "publisher:"  # before its name, among the facts
 MARK = "mark:"  # before the name of a publisher that leaves marks
@@ -105,7 +105,7 @@ def _tuples(part: Section) -> bytes | pa.Buffer:
     """As one Arrow stream; nothing if there are none."""
     if not len(part):
         return b""
-    batch = pa.RecordBatch.from_arrays([*part.rows.columns, pa.array(part.time)], schema=wire_schema(part.rows.schema))
+    batch = part.batch()
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
@@ -117,11 +117,7 @@ def _section(places: Mapping[str, Any], data: pa.Buffer, schema: pa.Schema) -> S
     first, standing = places["first"], places["standing"]
     if not data.size:
         return Section(first, _no_rows(schema), NOTHING, at, bound, standing)
-    table = from_stream(data)
-    rows = table.drop_columns([TIME])
-    if not rows.schema.equals(schema):
-        rows = rows.cast(schema)
-    return section(first, rows, table[TIME].to_numpy(), at, bound, standing)
+    return from_batch(from_stream(data).to_batches()[0], schema, first, (at, bound, standing))
 
 
 @lru_cache(maxsize=64)

@@ -65,6 +65,17 @@ class Held:
         """The place up to which there is something to read."""
         return (self.jumps.back(self.next), self.boundary) if self.is_empty else self.places[-1]
 
+    def upto(self, limit: Place) -> Place:
+        """The last place that is not behind a limit: where ids were left out, that is before or among them."""
+        over = self.jumps.over(limit[0])
+        if over is None:
+            return limit
+        at = bisect_right(self.places, limit, self._head)
+        if at < len(self.sections) and self.sections[at].first <= limit[0]:  # boundaries, between two jumps
+            return limit
+        before = self.places[at - 1] if at > self._head else (over[0], limit[1])
+        return before if before[0] > over[0] else (over[0], limit[1])
+
     def parts(self, start: int, boundary: int, most_bytes: int) -> list[Section]:
         """The sections behind a place, as many as fit; the first of them may begin before it and be too large."""
         at = bisect_right(self.places, (start, boundary), self._head)
@@ -76,7 +87,7 @@ class Held:
             size = size * (here.stop - start) // len(here)
         end = bisect_right(self.ends, self.ends[at] + max(0, most_bytes - size), at + 1)
         for i in range(at + 1, end):
-            if self.sections[i].first != self.sections[i - 1].stop:  # ids jumped
+            if not self.sections[i - 1].is_continued_by(self.sections[i]):  # ids jumped, or what holds of them changes
                 return self.sections[at:i]
         return self.sections[at:end]
 
@@ -141,7 +152,7 @@ class Held:
         while (
             len(held) - self._head >= 2
             and not len(held[-2])
-            and held[-2].first == held[-1].first
+            and held[-2].is_continued_by(held[-1])
             and len(held[-2].bound) <= len(held[-1].bound)
         ):
             late = self._pop()
@@ -151,7 +162,7 @@ class Held:
                 melted = len(bound) - BOUNDARIES_MOST // 2
                 bound, standing = bound[melted:].copy(), int(bound[melted - 1])
             at = np.full(len(bound), late.first, np.int64)
-            self._push(Section(late.first, late.rows, NOTHING, at, bound, standing))
+            self._push(early.bounded(at, bound, standing))
 
     # -- retention
 
@@ -228,4 +239,4 @@ class Held:
             return
         self._base -= at.nbytes + bound.nbytes
         at, bound = np.concatenate([at, old.at]), np.concatenate([bound, old.bound])
-        self.sections[self._head] = Section(old.first, old.rows, old.time, at, bound, standing)
+        self.sections[self._head] = old.bounded(at, bound, standing)

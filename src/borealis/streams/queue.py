@@ -74,8 +74,10 @@ class OutputQueue:
         next_id: int = 0,
         standing: int = FIRST_TIME,
         incarnation: int = 0,
+        revised: bool = False,
     ) -> None:
         self.stream, self.schema = stream, schema
+        self.revised = revised  # tuples have kinds
         self.incarnation = incarnation  # of the unit that writes it; 0: nothing protects it
         self.limits = limits or QueueLimits()
         self.epoch = epoch or uuid.uuid4().hex[:16]
@@ -229,8 +231,7 @@ class OutputQueue:
         last = self._held.end
         if self._limit is None:
             return last
-        over = self._held.jumps.over(self._limit[0])
-        return min(last, (over[0], self._limit[1]) if over else self._limit)
+        return min(last, self._held.upto(self._limit))
 
     def _is_news(self, start: int, boundary: int) -> bool:
         if self._closed:
@@ -466,6 +467,8 @@ class OutputQueue:
             raise ValueError(f"a section from {begin} cannot follow {end} in stream {self.stream}")
         if len(section) and self.ended:
             raise ValueError(f"stream {self.stream} has ended: no tuple can follow")
+        if section.undo or (section.kind is not None and not self.revised):
+            raise ValueError(f"a section that revises in stream {self.stream}, which does not")
         if not section.rows.schema.equals(self.schema):
             raise ValueError(f"a section of {section.rows.schema} in stream {self.stream} of {self.schema}")
 

@@ -64,10 +64,10 @@ class Section:
 
     def batch(self, schema: pa.Schema | None = None) -> pa.RecordBatch:
         """The tuples with the columns of `wire_schema`: the user's, then their times, and kinds if there are any."""
-        columns = [*self.rows.columns, _column(pa.int64(), self.time, np.int64)]
-        if self.kind is not None:
-            columns.append(_column(pa.int8(), self.kind, np.int8))
         schema = schema or wire_schema(self.rows.schema, revised=self.kind is not None)
+        columns = [*self.rows.columns, _column(pa.int64(), self.time, np.int64)]
+        if len(schema) > len(columns):
+            columns.append(_column(pa.int8(), kinds(self), np.int8))
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def table(self) -> pa.Table:

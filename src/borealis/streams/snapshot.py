@@ -12,9 +12,10 @@ from borealis.errors import StateError
 from borealis.state import frame
 from borealis.streams.id_gaps import Interval, Jumps
 from borealis.streams.pieces import check_inside
-from borealis.streams.section import Section, wire_schema
+from borealis.streams.section import Section, from_batch, wire_schema
+from borealis.tuples import HEADER
 
-MARK = b"BQS3"
+MARK = b"BQS4"
 _FACTS = ("stream", "epoch", "first_id", "next_id", "boundary", "dropped", "readers", "jumps")
 _BOUNDARIES = pa.schema([pa.field("at", pa.int64(), nullable=False), pa.field("bound", pa.int64(), nullable=False)])
 
@@ -40,15 +41,14 @@ class QueueSnapshot:
     def to_bytes(self) -> bytes:
         """All of it, for another node or for a disk."""
         tuples, boundaries = pa.BufferOutputStream(), pa.BufferOutputStream()
-        schema = wire_schema(self.schema)
+        schema = wire_schema(self.schema, revised=any(s.kind is not None for s in self.sections))
         with pa.ipc.new_stream(tuples, schema) as rows, pa.ipc.new_stream(boundaries, _BOUNDARIES) as bounds:
             for s in self.sections:
-                columns = [*s.rows.columns, pa.array(s.time, pa.int64())]
-                rows.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+                rows.write_batch(s.batch(schema))
                 pair = [pa.array(s.at, pa.int64()), pa.array(s.bound, pa.int64())]
                 bounds.write_batch(pa.RecordBatch.from_arrays(pair, schema=_BOUNDARIES))
-        places = {"firsts": [s.first for s in self.sections], "standing": [s.standing for s in self.sections]}
-        head = {name: getattr(self, name) for name in _FACTS} | places
+        each = [{"first": s.first, "standing": s.standing, "stable": s.stable, "undo": s.undo} for s in self.sections]
+        head = {name: getattr(self, name) for name in _FACTS} | {"sections": each}
         return frame.pack(MARK, head, [tuples.getvalue(), boundaries.getvalue()])
 
     @classmethod
@@ -68,7 +68,7 @@ class QueueSnapshot:
             with pa.ipc.open_stream(blob) as reader:
                 streams.append((reader.schema, list(reader)))
         (schema, tuples), (_, boundaries) = streams
-        user = pa.schema(list(schema)[:-1], schema.metadata)
+        user = pa.schema([field for field in schema if field.name not in HEADER], schema.metadata)
         sections = _sections(head, user, tuples, boundaries)
         facts = {name: head[name] for name in _FACTS}
         facts["jumps"] = tuple((int(a), int(b)) for a, b in head["jumps"])
@@ -81,15 +81,9 @@ def _sections(
     head: dict[str, Any], user: pa.Schema, tuples: list[pa.RecordBatch], boundaries: list[pa.RecordBatch]
 ) -> list[Section]:
     found = []
-    for rows, bounds, first, standing in zip(tuples, boundaries, head["firsts"], head["standing"], strict=True):
-        one = Section(
-            int(first),
-            pa.RecordBatch.from_arrays(rows.columns[:-1], schema=user),
-            rows.columns[-1].to_numpy(),
-            bounds.column("at").to_numpy(),
-            bounds.column("bound").to_numpy(),
-            standing,
-        )
+    for rows, bounds, each in zip(tuples, boundaries, head["sections"], strict=True):
+        at = (bounds.column("at").to_numpy(), bounds.column("bound").to_numpy(), each["standing"])
+        one = from_batch(rows, user, int(each["first"]), at, stable=each["stable"], undo=each["undo"])
         check_inside(one)
         found.append(one)
     return found

@@ -74,7 +74,7 @@ class Feed:
         facts = StreamFacts(
             stream=wanted.stream, epoch=queue.epoch, first=self._next, incarnation=self._queue.incarnation
         )
-        self.schema = wire_schema(queue.schema).with_metadata({FACTS: facts.encode()})
+        self.schema = wire_schema(queue.schema, queue.revised).with_metadata({FACTS: facts.encode()})
 
     def __iter__(self) -> Feed:
         return self
