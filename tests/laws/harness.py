@@ -40,7 +40,7 @@ from borealis.state.cache import Cache
 from borealis.state.delta import to_stream
 from borealis.trains.header import PAYLOADS, rows_together
 from borealis.trains.intake import Admission
-from borealis.trains.message import decode, encode, without_prefix
+from borealis.trains.message import decode, encode
 from borealis.trains.train import Train
 from borealis.trains.unit import UnitOptions, UnitRun
 from borealis.tuples import CAUSE, FIRST_TIME, LAST_TIME
@@ -309,8 +309,8 @@ def _drive_lanes(run: UnitRun, luck: Luck, watch: Callable[[UnitRun], None] | No
     before = run.committed()
 
     def turn(head: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
-        told = lanes.turn(*decode(without_prefix(encode(head, buffers))))
-        return decode(without_prefix(encode(*told)))
+        told = lanes.turn(*decode(encode(head, buffers)))
+        return decode(encode(*told))
 
     while not run.done.is_set():
         if not said or luck.rng.random() < luck.forget:

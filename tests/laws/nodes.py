@@ -30,7 +30,7 @@ from borealis.spark.lanes import Lanes, failure_of
 from borealis.spark.plan import level_schema
 from borealis.streams.queue import MovedError
 from borealis.streams.section import Section, joined
-from borealis.trains.message import decode, encode, without_prefix
+from borealis.trains.message import decode, encode
 from borealis.tuples import FIRST_TIME, with_header
 from borealis.wire.client import Peer
 from borealis.wire.endpoints import Location
@@ -84,8 +84,8 @@ class ThreadQuery:
         assert lanes is not None
 
         def ask(head: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[pa.Buffer]]:
-            told = lanes.turn(*decode(without_prefix(encode(head, buffers))))
-            return decode(without_prefix(encode(*told)))
+            told = lanes.turn(*decode(encode(head, buffers)))
+            return decode(encode(*told))
 
         return lambda: run_lane(ask, 1, bucket)
 

@@ -37,9 +37,10 @@ from borealis.retrying import RETRIES, Backoff, Retries, is_elsewhere, is_tempor
 from borealis.streams.queue import MovedError, StandbyError
 from borealis.streams.section import empty_rows
 from borealis.tuples import halves
-from borealis.wire import client as wire
+from borealis.wire.client import Peer
 from borealis.wire.endpoints import Endpoints, Location, Locator, located
 from borealis.wire.messages import BatchHead, Publish, Receipt, SchemaIs, SchemaOf
+from borealis.wire.publication import Publication
 
 BATCH_ROWS = 65_536
 BATCH_BYTES = 4 << 20  # well below what the wire takes at most
@@ -95,8 +96,8 @@ class Publisher:
         found = _entry(located(locator, stream))
         self.stream = found.stream
         self._endpoints = Endpoints(lambda: _entry(locator.locate(self.stream)), found)
-        self._peer: wire.Peer
-        self._publication: wire.Publication | None = None
+        self._peer: Peer
+        self._publication: Publication | None = None
         at_once = Backoff(Retries(give_up_s=0.0), self._clock)  # or at its backup, if that has taken over just now
         known = self._endpoints.call(self._connect_first, lambda error: isinstance(error, WireError), at_once)
         self.receipt: Receipt = known.known
@@ -250,11 +251,11 @@ class Publisher:
 
     # -- the thread that sends, one for each connection: a dead machine may hold it up for long
 
-    def _start_sending(self, publication: wire.Publication) -> None:
+    def _start_sending(self, publication: Publication) -> None:
         name = f"borealis-publisher {self.stream} sends"
         threading.Thread(target=self._send_on, args=(publication,), name=name, daemon=True).start()
 
-    def _send_on(self, publication: wire.Publication) -> None:
+    def _send_on(self, publication: Publication) -> None:
         try:
             while (item := self._take(publication)) is not None:
                 publication.send(item.batch, item.head)
@@ -265,7 +266,7 @@ class Publisher:
         finally:
             publication.__exit__(WireError, None, None)  # the node shall not wait for more
 
-    def _take(self, publication: wire.Publication) -> _Kept | None:
+    def _take(self, publication: Publication) -> _Kept | None:
         """What to send next; waits for it. None: this connection is not wanted any more."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_over() or self._publication is not publication or self._may_send())
@@ -302,7 +303,7 @@ class Publisher:
                 elif not self._closing:
                     self._fail(error)
 
-    def _await_sent(self, publication: wire.Publication) -> int | None:
+    def _await_sent(self, publication: Publication) -> int | None:
         """Wait until something is under way; the number of the oldest of it."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_over() or self._publication is not publication or self._under_way())
@@ -315,7 +316,7 @@ class Publisher:
         with self._changed:
             self._changed.wait_for(lambda: self._closing, seconds)
 
-    def _lost(self, error: BorealisError, publication: wire.Publication) -> None:
+    def _lost(self, error: BorealisError, publication: Publication) -> None:
         """The connection broke: prepare to make another, or fail where that would be in vain."""
         with self._changed:
             if publication is not self._publication:
@@ -354,7 +355,7 @@ class Publisher:
             self._failed = self._failed or error
             self._changed.notify_all()
 
-    def _reconnect(self, address: str) -> wire.Publication:
+    def _reconnect(self, address: str) -> Publication:
         if self._is_over():
             raise InputError(f"this publisher of {self.stream} is closed")
         self._peer.close()
@@ -380,7 +381,7 @@ class Publisher:
         self._kept = deque(renumbered)
         self._next = first + len(renumbered)
 
-    def _connect_first(self, address: str) -> wire.Publication:
+    def _connect_first(self, address: str) -> Publication:
         self._peer = self._locator.peer(address)
         try:
             self.schema = schema_of(self._peer, self.stream)
@@ -390,7 +391,7 @@ class Publisher:
             self._peer.close()
             raise
 
-    def _connect(self) -> wire.Publication:
+    def _connect(self) -> Publication:
         return self._peer.publish(Publish(stream=self.stream, publisher=self.name), self.schema)
 
 
@@ -417,7 +418,7 @@ def _as_one(items: Sequence[_Kept]) -> _Kept:
     return _Kept(head, pa.concat_batches([item.batch for item in items]))
 
 
-def schema_of(peer: wire.Peer, stream: str) -> pa.Schema:
+def schema_of(peer: Peer, stream: str) -> pa.Schema:
     answer = peer.act("schema", SchemaOf(stream=stream), SchemaIs)
     try:
         return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(answer.arrow, validate=True)))

@@ -29,8 +29,8 @@ from borealis.retrying import RETRIES, Backoff, Retries, is_elsewhere, is_tempor
 from borealis.streams.id_gaps import is_jump
 from borealis.streams.queue import MovedError, StandbyError
 from borealis.streams.section import Section
-from borealis.tuples import with_header
-from borealis.wire import client as wire
+from borealis.wire import subscription as wire
+from borealis.wire.client import Peer
 from borealis.wire.endpoints import Endpoints, Locator, located
 from borealis.wire.follow import Follower
 from borealis.wire.follow import Start as Start
@@ -54,7 +54,7 @@ class Came:
 class Link:
     """A connection to the node that serves the stream, and the life of the stream there."""
 
-    peer: wire.Peer
+    peer: Peer
     life: int
 
 
@@ -321,8 +321,7 @@ class Subscription:
         """A section's tuples as the program wants them, with or without header."""
         if not self.reading.headers:
             return section.rows
-        table = with_header(pa.table(section.rows), section.first, section.time)
-        return table.combine_chunks().to_batches()[0]
+        return section.with_header().combine_chunks().to_batches()[0]
 
     @property
     def wants_to_ack(self) -> bool:

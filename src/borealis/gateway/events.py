@@ -11,8 +11,6 @@ from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from borealis.client.subscriber import Reading, Start, Subscription
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.http_errors import status_of
@@ -21,7 +19,6 @@ from borealis.coordinator.threads import THREADS, in_thread, spawn
 from borealis.errors import BorealisError
 from borealis.retrying import Retries
 from borealis.streams.section import Section
-from borealis.tuples import with_header
 from borealis.wire.client import Peer
 from borealis.wire.endpoints import Location
 from borealis.wire.problems import problem_of
@@ -65,11 +62,9 @@ def rendered(section: Section, headers: bool, limit: int | None = None) -> Itera
 
     count = len(section) if limit is None else min(limit, len(section))
     for at in range(0, count, ROWS_AT_ONCE):
-        rows = section.rows.slice(at, min(ROWS_AT_ONCE, count - at))
         first = section.first + at
-        if headers:
-            whole = with_header(pa.Table.from_batches([rows]), first, section.time[at : at + rows.num_rows])
-            rows = whole.combine_chunks().to_batches()[0]
+        some = section.since(first).until(min(first + ROWS_AT_ONCE, section.first + count))
+        rows = some.with_header().combine_chunks().to_batches()[0] if headers else some.rows
         lines = JsonLines().lines(rows).to_pylist()
         yield "".join(f"id: {number}\ndata: {line}\n" for number, line in enumerate(lines, first)).encode()
 

@@ -303,9 +303,7 @@ def _tell_lost(stream: str, at: int, first: int, goes_on: bool) -> None:
 
 def shaped(section: Section, wanted: pa.Schema, headers: bool) -> pa.RecordBatch:
     """A section as the columns that Spark expects."""
-    table = pa.table(section.rows)
-    if headers:
-        table = with_header(table, section.first, section.time)
+    table = section.with_header() if headers else pa.table(section.rows)
     [batch] = table.select(match_columns(wanted.names, table.column_names, "the stream")).to_batches()
     return fit(batch, wanted, Place("the stream", section.first))
 

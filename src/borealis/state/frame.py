@@ -3,7 +3,7 @@
 1. The mark, 4 bytes: what this is, and of which version.
 2. The checksums of head and blobs, and their sizes. So a frame whose blobs are damaged can still be told by its head.
 3. The head, filled up with spaces, so that the blobs begin where Arrow can read them in place.
-4. The blobs, one behind the other; the head has their sizes.
+4. The blobs, each from a multiple of 8 bytes on; the head has their sizes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from typing import Any
 import pyarrow as pa
 
 _BEGIN = struct.Struct("<4sIIIQ")  # mark, checksum of the head, of the blobs, size of the head, of the blobs
-_ALIGN = 64
+_ALIGN, _ALIGN_BLOB = 64, 8
+_NOTHING = bytes(_ALIGN_BLOB)
+BEGIN_BYTES = _BEGIN.size
 
 
 class FrameError(ValueError):
@@ -34,14 +36,26 @@ class DamagedFrameError(FrameError):
 
 def pack(mark: bytes, head: Mapping[str, Any], blobs: Iterable[bytes | pa.Buffer] = ()) -> bytes:
     """A frame."""
-    views = [memoryview(blob) for blob in blobs]
-    sizes = [view.nbytes for view in views]
-    text = json.dumps([head, sizes]).encode()
+    views: list[memoryview] = []
+    sizes: list[int] = []
+    for blob in blobs:
+        view = memoryview(blob).cast("B")
+        sizes.append(len(view))
+        views += (view, memoryview(_NOTHING)[: -len(view) % _ALIGN_BLOB])
+    text = json.dumps([head, sizes], separators=(",", ":")).encode()
     text += b" " * (-(_BEGIN.size + len(text)) % _ALIGN)
-    checksum = 0
+    checksum, size = 0, 0
     for view in views:
-        checksum = zlib.crc32(view, checksum)
-    return b"".join([_BEGIN.pack(mark, zlib.crc32(text), checksum, len(text), sum(sizes)), text, *views])
+        checksum, size = zlib.crc32(view, checksum), size + len(view)
+    return b"".join([_BEGIN.pack(mark, zlib.crc32(text), checksum, len(text), size), text, *views])
+
+
+def rest_bytes(mark: bytes, begin: bytes | bytearray) -> int:
+    """How long a frame is behind its first `BEGIN_BYTES`."""
+    found, _, _, size, rest = _BEGIN.unpack(begin)
+    if found != mark:
+        raise FrameError(f"it begins with {found!r}, not {mark!r}")
+    return int(size + rest)
 
 
 def unpack(mark: bytes, data: bytes | memoryview | pa.Buffer) -> tuple[dict[str, Any], list[pa.Buffer]]:
@@ -73,10 +87,11 @@ def unpack_from(mark: bytes, buffer: pa.Buffer, at: int) -> tuple[dict[str, Any]
     head, sizes = json.loads(text)
     if len(view) < body + rest:
         raise DamagedFrameError(f"{len(view)} bytes instead of {body + rest}", head)
-    if zlib.crc32(view[body : body + rest]) != of_blobs or sum(sizes) != rest or min(sizes, default=0) < 0:
+    padded = [size + -size % _ALIGN_BLOB for size in sizes]
+    if zlib.crc32(view[body : body + rest]) != of_blobs or sum(padded) != rest or min(sizes, default=0) < 0:
         raise DamagedFrameError("wrong checksum", head)
     blobs, at = [], at + body
-    for length in sizes:
-        blobs.append(buffer.slice(at, length))
+    for size, length in zip(sizes, padded, strict=True):
+        blobs.append(buffer.slice(at, size))
         at += length
     return head, blobs, at

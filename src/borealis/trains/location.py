@@ -82,10 +82,9 @@ def put_message(writer: Any, whole: bytes) -> None:
         writer.write_batch(pa.record_batch([piece], schema=PIECES))
 
 
-def got_message(reader: Any) -> pa.Buffer:
-    """The message that `put_message` sent, without its prefix."""
-    pieces = [bytes(chunk.data.column(0)[0].as_buffer()) for chunk in reader]
-    return message.without_prefix(b"".join(pieces))
+def got_message(reader: Any) -> bytes:
+    """The message that `put_message` sent."""
+    return b"".join(bytes(chunk.data.column(0)[0].as_buffer()) for chunk in reader)
 
 
 def is_remote(location: str) -> bool:

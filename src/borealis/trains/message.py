@@ -1,72 +1,38 @@
-"""What passes between a unit's node and those who run its trains: a small JSON head, and buffers behind it.
+"""What passes between a unit's node and those who run its trains: a frame of `state`. Nothing in it is executed.
 
-As bytes: the lengths of head and whole, the head (which lists the buffers' sizes), the buffers, each aligned as Arrow
-likes it. Nothing in a message is ever executed.
-
->>> head, buffers = decode(encode({"say": "hello"}, [b"abc", b""])[_PREFIX.size :])
+>>> head, buffers = decode(encode({"say": "hello"}, [b"abc", b""]))
 >>> head, [b.to_pybytes() for b in buffers]
 ({'say': 'hello'}, [b'abc', b''])
 """
 
 from __future__ import annotations
 
-import json
 import socket
-import struct
 from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from borealis.errors import WireError
+from borealis.state import frame
 
-_PREFIX = struct.Struct("<IQ")  # a mark, the length of what follows
-_HEAD = struct.Struct("<I")
-_MARK = 0x314C4F42  # "BOL1"
-_ALIGN = 64
-_NOTHING = bytes(_ALIGN)
+MARK = b"BOL2"
 MESSAGE_BYTES_MOST = 8 << 30
 
 Head = dict[str, Any]
 
 
 def encode(head: Head, buffers: Sequence[Any] = ()) -> bytes:
-    """A message with its prefix."""
-    views = [memoryview(b).cast("B") for b in buffers]
-    text = json.dumps([[len(v) for v in views], head], separators=(",", ":")).encode()
-    parts: list[Any] = [_HEAD.pack(len(text)), text]
-    at = _HEAD.size + len(text)
-    for view in views:
-        pad = -at % _ALIGN
-        parts += (_NOTHING[:pad], view)
-        at += pad + len(view)
-    return b"".join([_PREFIX.pack(_MARK, at), *parts])
+    """A message as bytes."""
+    return frame.pack(MARK, head, buffers)
 
 
-def decode(body: Any) -> tuple[Head, list[pa.Buffer]]:
-    """A message without its prefix; its buffers are views into it."""
-    whole = pa.py_buffer(body)
+def decode(message: Any) -> tuple[Head, list[pa.Buffer]]:
+    """A message's head and its buffers, which are views into it."""
     try:
-        (length,) = _HEAD.unpack_from(whole)
-        sizes, head = json.loads(memoryview(whole)[_HEAD.size : _HEAD.size + length].tobytes())
-        found, at = [], _HEAD.size + length
-        for size in sizes:
-            at += -at % _ALIGN
-            found.append(whole.slice(at, size))
-            at += size
-    except (ValueError, TypeError, struct.error, pa.ArrowException) as error:
-        raise WireError(f"this is no message of version 1: {error}") from error
-    if at != whole.size or not isinstance(head, dict):
-        raise WireError(f"a message of {whole.size} bytes says that it has {at}")
-    return head, found
-
-
-def without_prefix(message: Any) -> pa.Buffer:
-    """What follows a message's prefix, if all of it is there."""
-    whole = pa.py_buffer(message)
-    if whole.size < _PREFIX.size or _PREFIX.unpack_from(whole) != (_MARK, whole.size - _PREFIX.size):
-        raise WireError("this is no message of version 1")
-    return whole.slice(_PREFIX.size)
+        return frame.unpack(MARK, message)
+    except frame.FrameError as error:
+        raise WireError(f"this is no message of version 2: {error}") from error
 
 
 class Line:
@@ -74,7 +40,7 @@ class Line:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        self._prefix = bytearray(_PREFIX.size)
+        self._begin = bytearray(frame.BEGIN_BYTES)
 
     @staticmethod
     def to(path: str) -> Line:
@@ -89,13 +55,18 @@ class Line:
 
     def receive(self) -> tuple[Head, list[pa.Buffer]] | None:
         """The next message; None if the other side is gone."""
-        if not self._fill(memoryview(self._prefix)):
+        if not self._fill(memoryview(self._begin)):
             return None
-        mark, length = _PREFIX.unpack(self._prefix)
-        if mark != _MARK or length > MESSAGE_BYTES_MOST:
-            raise WireError("this is no message of version 1")
-        body = pa.allocate_buffer(length)
-        return decode(body) if self._fill(memoryview(body).cast("B")) else None
+        try:
+            length = frame.rest_bytes(MARK, self._begin)
+        except frame.FrameError as error:
+            raise WireError(f"this is no message of version 2: {error}") from error
+        if length > MESSAGE_BYTES_MOST:
+            raise WireError(f"a message of {length:,} bytes")
+        whole = pa.allocate_buffer(frame.BEGIN_BYTES + length)
+        view = memoryview(whole).cast("B")
+        view[: frame.BEGIN_BYTES] = self._begin
+        return decode(whole) if self._fill(view[frame.BEGIN_BYTES :]) else None
 
     def ask(self, head: Head, buffers: Sequence[Any] = ()) -> tuple[Head, list[pa.Buffer]]:
         """Send a message and wait for its answer."""

@@ -19,8 +19,6 @@ from borealis.wire.publication import Publication
 from borealis.wire.subscription import Subscription
 from borealis.wire.waiting import Asked, Patience, Pushed, Talk, silent
 
-__all__ = ["Patience", "Peer", "Publication", "Subscription"]
-
 A = TypeVar("A", bound=Message)
 
 WINDOW_BYTES = 4 << 20  # so much may be under way to a subscriber that does not read

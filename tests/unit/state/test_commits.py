@@ -412,7 +412,7 @@ def in_small_room(room: int, act: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-@pytest.mark.parametrize("room", [5, 15, 600, 1500, 3000])
+@pytest.mark.parametrize("room", [5, 15, 400, 1500, 3000])
 def test_a_write_that_the_system_cuts_short(tmp_path: Path, room: int) -> None:
     """A real limit of the system: part of a record is on disk when the error comes."""
 

@@ -36,7 +36,7 @@ def test_every_damaged_byte_and_every_cut_is_found_out() -> None:
 
 def test_a_damaged_blob_leaves_the_head_and_a_damaged_head_nothing() -> None:
     data = bytearray(pack(MARK, {"n": 7}, [b"abc"]))
-    data[-1] ^= 1
+    data[-8] ^= 1
     with pytest.raises(DamagedFrameError) as caught:
         unpack(MARK, bytes(data))
     assert caught.value.head == {"n": 7}
@@ -52,9 +52,9 @@ def test_another_kind_is_no_damage() -> None:
     assert not isinstance(caught.value, DamagedFrameError)
 
 
-@pytest.mark.parametrize("sizes", [[], [2], [3, 1], [-1, 4]])
+@pytest.mark.parametrize("sizes", [[], [9], [3, 1], [-1, 4]])
 def test_sizes_that_do_not_fit_are_refused(sizes: list[int]) -> None:
     text = json.dumps([{}, sizes]).encode()
-    data = struct.pack("<4sIIIQ", MARK, zlib.crc32(text), zlib.crc32(b"abc"), len(text), 3) + text + b"abc"
+    data = struct.pack("<4sIIIQ", MARK, zlib.crc32(text), zlib.crc32(b"abcdefgh"), len(text), 8) + text + b"abcdefgh"
     with pytest.raises(FrameError):
         unpack(MARK, data)

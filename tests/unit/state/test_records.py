@@ -65,7 +65,7 @@ def test_damage_is_a_torn_tail_only_where_nothing_behind_it_was_written_after_a_
     file.append({"n": 3}, sync=False)
     file.close()
     data = bytearray(path.read_bytes())
-    data[data.rindex(b'"n": 2')] ^= 1
+    data[data.rindex(b'"n":2')] ^= 1
     path.write_bytes(data)
     if synced:
         with pytest.raises(StateError, match=r"damaged at byte \d+ of \d+, and not at its end"):
