@@ -15,9 +15,9 @@ from borealis.entry.admission import Cursor
 from borealis.streams.id_gaps import JUMP, above, is_jump
 from borealis.streams.queue import OutputQueue, QueueLimits
 from borealis.streams.section import Section, section
-from borealis.trains.commit_point import CommitPoint, Place
-from borealis.trains.merge_order import Passed
-from borealis.trains.merging import Script
+from borealis.trains.commit_point import CommitPoint, Position
+from borealis.trains.merge_order import Determinant
+from borealis.trains.merging import Replay
 from borealis.tuples import FIRST_TIME, LAST_TIME
 
 if TYPE_CHECKING:
@@ -80,13 +80,13 @@ class Unit:
     queues: dict[str, OutputQueue] = field(init=False)
     state: State = field(default_factory=dict)
     train: int = 0
-    passed: tuple[Passed, ...] = ()
+    passed: tuple[Determinant, ...] = ()
     silent: bool = False  # the last train was
     deferred: bool = False
     runs: bool = False
     jumps: bool = False
     following: bool = False
-    scripts: deque[Script] = field(default_factory=deque)
+    replays: deque[Replay] = field(default_factory=deque)
     acknowledged: dict[str, int] = field(default_factory=dict)
     watch: Callable[[CommitPoint, State], None] | None = None
 
@@ -112,10 +112,10 @@ class Unit:
         self.acknowledged[name] = max(position, self.acknowledged.get(name, 0))
         self.world.acks.append((name, self.reader, self.acknowledged[name]))
 
-    def resume(self, begin: CommitPoint, scripts: Sequence[Script] = (), *, jump: bool = False) -> None:
+    def resume(self, begin: CommitPoint, replays: Sequence[Replay] = (), *, jump: bool = False) -> None:
         self.jumps = jump
         self.cursors, self.train = dict(begin.inputs), begin.train
-        self.scripts.extend(scripts)
+        self.replays.extend(replays)
         self.following = False
 
     def load(self, step: CommitPoint, state: State) -> None:
@@ -124,7 +124,7 @@ class Unit:
     def run_train(self, rng: Random) -> bool:
         """Make a train of what is there, and commit it."""
         at = {name: c.position for name, c in self.cursors.items()}
-        if self.scripts or self.following:
+        if self.replays or self.following:
             taken, silent = self._by_script(rng)
             free = False
         else:
@@ -145,13 +145,13 @@ class Unit:
         return taken
 
     def _by_script(self, rng: Random) -> tuple[list[tuple[str, int, Item]], bool]:
-        """A train does not go beyond a script, and may have to stop before its end."""
+        """A train does not go beyond a replay, and may have to stop before its end."""
         taken: list[tuple[str, int, Item]] = []
         silent, room = False, rng.randint(1, 6)
         places = {name: (c.position, c.boundary) for name, c in self.cursors.items()}
-        while self.scripts and not taken:
-            script, left = self.scripts[0], deque(self.scripts[0].order)
-            silent = script.silent
+        while self.replays and not taken:
+            replay, left = self.replays[0], deque(self.replays[0].order)
+            silent = replay.silent
             while left:
                 name, *to = left[0]
                 there = self._there(name, places[name], begins=not taken)
@@ -162,13 +162,13 @@ class Unit:
                 if places[name] < tuple(to):
                     break
                 left.popleft()
-            self.scripts.popleft()
+            self.replays.popleft()
             if left:
-                self.scripts.appendleft(Script(tuple(left), script.silent))
+                self.replays.appendleft(Replay(tuple(left), replay.silent))
                 break
         return taken, silent
 
-    def _there(self, name: str, place: Place, *, begins: bool) -> list[tuple[int, Item]]:
+    def _there(self, name: str, place: Position, *, begins: bool) -> list[tuple[int, Item]]:
         """What follows; nothing behind a jump, unless a train begins there."""
         queue = self.world.upstream[name]
         if self.world.approach == "amnesia":  # a gap
@@ -224,15 +224,15 @@ def beyond(queue: OutputQueue, last: int) -> int:
     return above(max(last, (queue.incarnation - 1) * JUMP - 1))
 
 
-def behind(place: Place, events: Sequence[tuple[int, Item]]) -> Place:
+def behind(place: Position, events: Sequence[tuple[int, Item]]) -> Position:
     for behind, (time, value) in events:
         place = (behind, place[1] if value is not None else time)
     return place
 
 
-def _passed(taken: list[tuple[str, int, Item]], places: dict[str, Place]) -> tuple[Passed, ...]:
+def _passed(taken: list[tuple[str, int, Item]], places: dict[str, Position]) -> tuple[Determinant, ...]:
     """input_manager._passed: the places where the merge went from one input to another."""
-    found: list[Passed] = []
+    found: list[Determinant] = []
     for name, *event in taken:
         places[name] = behind(places[name], [tuple(event)])  # type: ignore[list-item]
         if found and found[-1][0] == name:

@@ -16,7 +16,7 @@ from borealis.ha.effects import Effects
 from borealis.ha.primary import Want
 from borealis.streams.section import Section
 from borealis.streams.snapshot import QueueSnapshot
-from borealis.trains.commit_point import CommitPoint, Place
+from borealis.trains.commit_point import CommitPoint, Position
 from borealis.tuples import FIRST_TIME, LAST_TIME
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Leader:
         self.alive = True  # neither dead nor stepped down
         self.under_way: Message | None = None  # it waits for the answer
         self.deltas: list[tuple[int, State]] = []
-        self.shown: Mapping[str, Place] = {}
+        self.shown: Mapping[str, Position] = {}
         for queue in unit.queues.values():
             queue.incarnation = incarnation
         unit.deferred, unit.watch = True, self.committed
@@ -64,10 +64,10 @@ class Leader:
                 queue.hold()
                 queue.release((queue.next_id, queue.boundary))
 
-    def desert(self) -> None:
-        """_desert"""
+    def remove_backup(self) -> None:
+        """_remove_backup"""
         self.partner = None
-        self.do(self.policy.desert())
+        self.do(self.policy.remove_backup())
         self.deltas.clear()
         if self.world.approach == "active":
             self.world.forget(twin_of(self.unit.reader))
@@ -173,7 +173,7 @@ class Standby:
 
     def _take(self, message: Message, want: Want) -> None:
         for name, snapshot in message.queues.items():
-            self.unit.queues[name].absorb(snapshot)
+            self.unit.queues[name].apply(snapshot)
         if want.kind == "delta":
             self.unit.load(want.step, {k: v for k, v in (self.unit.state | message.state).items() if v})
         elif want.kind == "whole" and self.world.approach in ("passive", "active"):
@@ -192,7 +192,7 @@ class Standby:
             self.followed = want.step.train
             self.unit.start()
         if self.backup.multi_input:
-            self.unit.scripts.extend(self.backup.follow(want, self.followed))
+            self.unit.replays.extend(self.backup.follow(want, self.followed))
             self.followed = max(self.followed, want.step.train)
 
     def take_over(self) -> Leader:
@@ -229,7 +229,7 @@ class Standby:
                     queue.jump_to(beyond(queue, place[0]))
                 else:
                     queue.begin_at(place)
-        self.unit.resume(begin, resume.scripts, jump=resume.jump and self.world.approach != "amnesia")
+        self.unit.resume(begin, resume.replays, jump=resume.jump and self.world.approach != "amnesia")
 
     def _present(self, resume: Resume) -> CommitPoint:
         ends = {name: (q.next_id, q.boundary) for name, q in self.world.upstream.items()}
@@ -245,8 +245,8 @@ class Reader:
     """Reads from whoever serves, never from a lower incarnation than it has seen, and remembers everything."""
 
     name: str
-    places: dict[str, Place] = field(default_factory=lambda: dict.fromkeys((EACH, SUMS), (0, FIRST_TIME)))
-    durable: dict[str, Place] = field(default_factory=lambda: dict.fromkeys((EACH, SUMS), (0, FIRST_TIME)))
+    places: dict[str, Position] = field(default_factory=lambda: dict.fromkeys((EACH, SUMS), (0, FIRST_TIME)))
+    durable: dict[str, Position] = field(default_factory=lambda: dict.fromkeys((EACH, SUMS), (0, FIRST_TIME)))
     incarnation: int = 0
     seen: dict[str, dict[int, Item]] = field(default_factory=lambda: {EACH: {}, SUMS: {}})
     landings: dict[str, set[int]] = field(default_factory=lambda: {EACH: set(), SUMS: set()})  # behind jumps

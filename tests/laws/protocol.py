@@ -17,7 +17,7 @@ from copies import EACH, SCHEMA, SUMS, WINDOW, Item, State, Unit, append, needed
 from partners import Leader, Message, Reader, Standby
 
 from borealis.coordinator import claims
-from borealis.coordinator.layout import Shield, UnitPlace
+from borealis.coordinator.layout import Shield, UnitAssignment
 from borealis.errors import GoneError
 from borealis.ha.backup import Approach, Backup
 from borealis.ha.primary import Active, Amnesia, Passive, Primary, Upstream
@@ -63,7 +63,7 @@ class World:
         self.acks: list[tuple[str, str, int]] = []  # on their way upstream
         self.messages: list[Message] = []
         self.answers: list[tuple[Message, str]] = []
-        self.place = UnitPlace("u1", (), tuple(inputs), (EACH, SUMS), "n1", protection=Shield(approach, "gap"))
+        self.place = UnitAssignment("u1", (), tuple(inputs), (EACH, SUMS), "n1", protection=Shield(approach, "gap"))
         self.nodes = 1
         unit = Unit(self, READER)
         self.leaders = [Leader(self, "n1", unit, 1)]
@@ -263,7 +263,7 @@ class World:
         if not claimed.granted and claimed.incarnation > leader.incarnation:
             leader.alive = False
             return
-        leader.desert()
+        leader.remove_backup()
 
     def kill_primary(self) -> None:
         """Only what is protected may die."""
@@ -293,7 +293,7 @@ class World:
         leader = self.leader
         if self.standby is None and leader.partner is not None:
             self.place = claims.alone(self.place)
-            leader.desert()
+            leader.remove_backup()
         for other in self.leaders:
             other.alive = other is leader
         self._run_out(leader)

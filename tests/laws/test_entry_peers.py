@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from borealis.clock import ManualClock
 from borealis.diagram.spec import Input
-from borealis.entry.point import Entry, Place
+from borealis.entry.point import Entry, StreamConfig
 from borealis.errors import StateError, UnreachableError
 from borealis.streams.queue import OutputQueue, QueueLimits
 from borealis.tuples import FIRST_TIME
@@ -72,8 +72,8 @@ class Line:
             case "damaged":
                 data = data[:-1] + bytes([data[-1] ^ 255])
             case "twice":
-                self.peer.absorb(data)
-        self.peer.absorb(data)
+                self.peer.apply(data)
+        self.peer.apply(data)
         self.unheard_s = 0.0
         match what:
             case "died after":
@@ -87,7 +87,9 @@ class Town:
 
     def __init__(self) -> None:
         self.clock, self.alone_clock = ManualClock(), ManualClock()
-        self.alone = Entry.open(SPEC, SECOND, Place("d/a", SCHEMA, LIMITS, ["all"], ["all"]), None, self.alone_clock)
+        self.alone = Entry.open(
+            SPEC, SECOND, StreamConfig("d/a", SCHEMA, LIMITS, ["all"], ["all"]), None, self.alone_clock
+        )
         self.incarnation = 1
         self.entry = Entry.open(SPEC, SECOND, self.place(), None, self.clock)
         self.numbers: dict[str, int] = {}
@@ -95,8 +97,8 @@ class Town:
         self.readers = {name: Reader(name) for name in READERS}
         self.protect()
 
-    def place(self) -> Place:
-        return Place("d/a", SCHEMA, LIMITS, READERS, READERS, epoch="e", incarnation=self.incarnation)
+    def place(self) -> StreamConfig:
+        return StreamConfig("d/a", SCHEMA, LIMITS, READERS, READERS, epoch="e", incarnation=self.incarnation)
 
     def protect(self) -> None:
         self.line = Line(Entry.standby(SPEC, SECOND, self.place(), None, self.clock))

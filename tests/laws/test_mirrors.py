@@ -70,7 +70,7 @@ class Pair:
         """Bring the mirror up to the queue."""
         news = self.queue.since(self.place)
         self.sent.append(QueueSnapshot.from_bytes(news.to_bytes()) if as_bytes else news)
-        self.mirror.absorb(self.sent[-1])
+        self.mirror.apply(self.sent[-1])
         self.place = (news.next_id, news.boundary)
         self.check()
 
@@ -127,7 +127,7 @@ def test_a_mirror_can_go_on_for_every_reader(steps: list[Any], bytes_most: int, 
                 pair.send(as_bytes)
             case ("again",) if pair.sent:
                 before = mirror.snapshot().to_bytes()
-                mirror.absorb(Random(seed).choice(pair.sent[:-1] or pair.sent))  # an old one
+                mirror.apply(Random(seed).choice(pair.sent[:-1] or pair.sent))  # an old one
                 if (pair.sent[-1].next_id, pair.sent[-1].boundary) == (mirror.next_id, mirror.boundary):
                     assert ids(OutputQueue.restore(QueueSnapshot.from_bytes(before))) == ids(mirror)
         assert mirror.read(0, FIRST_TIME, 0) is None
@@ -149,9 +149,9 @@ def test_a_hole_is_noticed_and_changes_nothing(shapes: list[list[int]], seed: in
     beyond = Random(seed).choice(whole[1:])
     before = mirror.snapshot().to_bytes()
     with pytest.raises(StateError, match=f"tuples 0 to {beyond} of stream d/x are missing"):
-        mirror.absorb(queue.since((beyond, FIRST_TIME)))
+        mirror.apply(queue.since((beyond, FIRST_TIME)))
     assert mirror.snapshot().to_bytes() == before
-    mirror.absorb(queue.snapshot())
+    mirror.apply(queue.snapshot())
     assert ids(mirror) == whole
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from borealis.kernels.flow import Bounds, Flow
 from borealis.trains.notices import Notice
 
-TRAIN = {"diagram": "d", "life": "first"}
+TRAIN = {"diagram": "d", "writer_id": "first"}
 NOWHERE = Notice("/no/such/directory/w.0", 0)  # to tell a trouble that nobody reads
 
 

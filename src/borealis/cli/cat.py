@@ -32,7 +32,7 @@ from borealis.connectors.files.text import JsonLines, render
 from borealis.connectors.records import CsvOptions, parse_json, wrong_fields
 from borealis.connectors.source import cut
 from borealis.errors import BorealisError, InputError
-from borealis.values.fit import Place, sql_name
+from borealis.values.fit import RowOrigin, sql_name
 
 DAMAGED = 1  # the exit code when a file could be read in part only
 ROWS_AT_ONCE = 1_000  # read, and shown in columns of the same widths
@@ -221,7 +221,7 @@ def _csv(path: Path, options: CsvOptions) -> Iterator[Rows]:
 def _fields(path: Path, options: CsvOptions) -> Iterator[list[str]]:
     """The fields of each row, as many as the first has."""
     with open_text(path) as file:
-        place, columns, number = Place(str(path), -options.header), 0, 0
+        place, columns, number = RowOrigin(str(path), -options.header), 0, 0
         for row, text in csv.rows(file, options):
             if row is None:
                 raise csv.too_long(place.row(number), text)
@@ -238,7 +238,7 @@ def _objects(path: Path) -> Iterator[dict[str, Any]]:
         number = 0
         for line in file:
             if not line.isspace():
-                row = parse_json(line.rstrip("\r\n"), Place(str(path)).row(number))
+                row = parse_json(line.rstrip("\r\n"), RowOrigin(str(path)).row(number))
                 yield row if isinstance(row, dict) else {"value": row}
                 number += 1
 

@@ -22,7 +22,7 @@ from borealis.client.publisher import Publisher, pieces
 from borealis.connectors.files.watch import WatchSource, watch_text
 from borealis.connectors.sources import WATCH
 from borealis.errors import InputError
-from borealis.state.claim import Claim, Kind
+from borealis.state.directory_lock import DirectoryLock, Kind
 from borealis.state.disk import make_directory
 
 ROWS_MOST = 16_384  # of a batch
@@ -48,14 +48,14 @@ class DirectoryFollower:
     def __init__(self, files: str, out: Publisher, time: str | None, state: Path | None) -> None:
         self.source: WatchSource = watch_text(files.removeprefix(WATCH))
         self._out = out
-        self._claim: Claim | None = None
+        self._claim: DirectoryLock | None = None
         self._position = 0 if state is None else _position(out.mark, out.name)
         self.resumes = self._position > 0
         column = time_of(out.schema, out.stream, time)
         if state is not None:
             make_directory(state)
             belongs = {"version": VERSION, "stream": out.stream, "publisher": out.name}
-            self._claim = Claim(state, KIND, belongs)
+            self._claim = DirectoryLock(state, KIND, belongs)
         self.source.begin(out.stream.replace("/", "."), column, state)
 
     def batches(self, heard: Callable[[], None]) -> Iterator[tuple[pa.RecordBatch, str]]:

@@ -309,15 +309,15 @@ class Subscription:
     def whole(self, section: Section) -> pa.RecordBatch:
         """All of a section at once."""
         self._position = section.stop
-        return self.dressed(section)
+        return self.with_headers(section)
 
     def hand_out(self, section: Section) -> Iterator[dict[str, Any]]:
         """A section's rows, counted as they go."""
-        for row in self.dressed(section).to_pylist():
+        for row in self.with_headers(section).to_pylist():
             self._had, self._position = self._position, self._position + 1
             yield row
 
-    def dressed(self, section: Section) -> pa.RecordBatch:
+    def with_headers(self, section: Section) -> pa.RecordBatch:
         """A section's tuples as the program wants them, with or without header."""
         if not self.reading.headers:
             return section.rows

@@ -27,7 +27,7 @@ from borealis.errors import InputError, did_you_mean
 from borealis.kernels.time_of import TimeOf
 from borealis.tuples import Int64s
 from borealis.values import decimals
-from borealis.values.fit import Place, choose, fit, fit_column
+from borealis.values.fit import RowOrigin, choose, fit, fit_column
 from borealis.values.python import batch_of
 
 FORMATS = ("json", "csv", "arrow")
@@ -38,7 +38,7 @@ SHOWN = 60  # characters of a bad record
 NULL, NULL_FIRST = re.compile(rb"[\n}][ \t\r]*null"), re.compile(rb"[ \t\r\n]*null")
 UNCLOSED = "look for a quote never closed"
 THREADS_BYTES = 1 << 16  # less than this is read sooner by the thread that has it
-RECORD = Place("the record")
+RECORD = RowOrigin("the record")
 IT = "it"  # how reasons name the record, where they begin with it
 
 Bad = tuple[int, str, str]  # which record, why, and how to mend it

@@ -1,6 +1,7 @@
 """Where backups go: on another node than the primary, where there is least to do. Pure, and the same twice.
 
->>> units = [UnitPlace(u, (u,), (), (u,), "node1", protection=Shield("passive", "precise")) for u in ("u1", "u2", "u3")]
+>>> shield = Shield("passive", "precise")
+>>> units = [UnitAssignment(u, (u,), (), (u,), "node1", protection=shield) for u in ("u1", "u2", "u3")]
 >>> [u.backup for u in with_backups(units, {}, [Load("node1"), Load("node2"), Load("node3")])]
 ['node2', 'node3', 'node2']
 """
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from borealis.coordinator.http_errors import MissingError
-from borealis.coordinator.layout import EntryPlace, Place, Shield, UnitPlace
+from borealis.coordinator.layout import Assignment, EntryAssignment, Shield, UnitAssignment
 from borealis.coordinator.placement import Load, idlest, no_node, rank
 from borealis.errors import ClusterError, did_you_mean
 
@@ -24,7 +25,9 @@ def weight(protection: Shield | None) -> float:
     return 1.0 if protection is not None and protection.approach == "active" else STANDBY_WEIGHT
 
 
-def with_backups(units: Sequence[UnitPlace], wanted: Mapping[str, str], loads: Iterable[Load]) -> list[UnitPlace]:
+def with_backups(
+    units: Sequence[UnitAssignment], wanted: Mapping[str, str], loads: Iterable[Load]
+) -> list[UnitAssignment]:
     """The units with the nodes that stand by for them; None where no other node is able to."""
     nodes = {load.name: load for load in loads}
     _check(units, wanted, nodes)
@@ -40,7 +43,7 @@ def with_backups(units: Sequence[UnitPlace], wanted: Mapping[str, str], loads: I
     return found
 
 
-def with_peer(entry: EntryPlace, units: Sequence[UnitPlace], loads: Sequence[Load]) -> EntryPlace:
+def with_peer(entry: EntryAssignment, units: Sequence[UnitAssignment], loads: Sequence[Load]) -> EntryAssignment:
     """The entry point with its peer: by preference where the backup of its first reader is, or the reader itself."""
     if entry.approach is None:
         return entry
@@ -57,13 +60,13 @@ def idlest_other(primary: str, nodes: Iterable[Load], given: Mapping[str, float]
     return idlest(others, given) if others else None
 
 
-def candidates(place: Place, loads: Iterable[Load]) -> list[str]:
+def candidates(place: Assignment, loads: Iterable[Load]) -> list[str]:
     """Who may stand by for a place that has lost its backup: the one that was, then those with least to do."""
     others = sorted((n for n in loads if n.name != place.node and n.ready), key=rank)
     return sorted((n.name for n in others), key=lambda name: name not in (place.backup, place.was))
 
 
-def _check(units: Sequence[UnitPlace], wanted: Mapping[str, str], nodes: Mapping[str, Load]) -> None:
+def _check(units: Sequence[UnitAssignment], wanted: Mapping[str, str], nodes: Mapping[str, Load]) -> None:
     known = {unit.unit: unit for unit in units}
     for name, node in wanted.items():
         if name not in known:

@@ -25,7 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from borealis.coordinator import claims
 from borealis.coordinator.http_errors import CatalogError, there_already
-from borealis.coordinator.layout import EntryPlace, Layout, Place, State, UnitPlace
+from borealis.coordinator.layout import Assignment, EntryAssignment, Layout, State, UnitAssignment
 from borealis.errors import ClusterError
 from borealis.wire.messages import Claim
 
@@ -48,7 +48,7 @@ CREATE TABLE past (name TEXT PRIMARY KEY) STRICT;
 -- nodes that could not be told that a diagram is no more: they are told before they get anything new of that name
 CREATE TABLE owed (node TEXT NOT NULL, diagram TEXT NOT NULL, PRIMARY KEY (node, diagram)) STRICT;
 """
-P = TypeVar("P", bound=UnitPlace | EntryPlace)
+P = TypeVar("P", bound=UnitAssignment | EntryAssignment)
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Catalog:
     def moved(self, diagram: str, unit: str, node: str, incarnation: int = 1) -> bool:
         """The unit has arrived; false if it was taken over meanwhile."""
 
-        def arrive(now: UnitPlace) -> UnitPlace | None:
+        def arrive(now: UnitAssignment) -> UnitAssignment | None:
             return replace(now, node=node, moving_to=None) if now.incarnation == incarnation else None
 
         return self._change(diagram, unit, "", arrive)
@@ -182,12 +182,12 @@ class Catalog:
 
     # -- protection
 
-    def claim(self, asked: Iterable[Claim]) -> list[tuple[bool, Place | None]]:
+    def claim(self, asked: Iterable[Claim]) -> list[tuple[bool, Assignment | None]]:
         """Grant what may be granted, all in one transaction: for each claim whether it holds, and what is in force."""
         with self._writing() as db:
             return [self._claim(db, one) for one in asked]
 
-    def _claim(self, db: sqlite3.Connection, claim: Claim) -> tuple[bool, Place | None]:
+    def _claim(self, db: sqlite3.Connection, claim: Claim) -> tuple[bool, Assignment | None]:
         layout = _read(db, claim.diagram)
         place = None if layout is None else layout.part(claim.unit, claim.input)
         if layout is None or place is None:
@@ -211,11 +211,11 @@ class Catalog:
         then = claims.alone(place) if node is None else replace(place, backup=node, was=None)
         return then if self._replace(diagram, place, then) else None
 
-    def _replace(self, diagram: str, place: Place, then: Place) -> bool:
+    def _replace(self, diagram: str, place: Assignment, then: Assignment) -> bool:
         """Compare and set: only if node, backup and incarnation are as the caller thinks."""
         return self._change(diagram, place.unit, place.input, lambda now: then if _core(now) == _core(place) else None)
 
-    def _change(self, diagram: str, unit: str, entry: str, change: Callable[[Any], Place | None]) -> bool:
+    def _change(self, diagram: str, unit: str, entry: str, change: Callable[[Any], Assignment | None]) -> bool:
         """Change one unit or entry point, in one transaction; false if it is not there, or `change` gives nothing."""
         with self._writing() as db:
             layout = _read(db, diagram)
@@ -270,14 +270,14 @@ def _write(db: sqlite3.Connection, layout: Layout) -> None:
     db.execute(change, (layout.name, text))
 
 
-def _put(db: sqlite3.Connection, layout: Layout, before: Place, then: Place) -> None:
+def _put(db: sqlite3.Connection, layout: Layout, before: Assignment, then: Assignment) -> None:
     """Write a place as it is now. On another node it may have been told other addresses: it is told all of them."""
     _write(db, layout.with_part(then))
     if before.node != then.node:
         db.execute("DELETE FROM told WHERE diagram = ? AND unit = ?", (layout.name, then.unit))
 
 
-def _core(place: Place) -> tuple[str, str | None, int, int]:
+def _core(place: Assignment) -> tuple[str, str | None, int, int]:
     return place.node, place.backup, place.incarnation, place.lives
 
 

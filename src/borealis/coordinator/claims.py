@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeVar
 
-from borealis.coordinator.layout import EntryPlace, UnitPlace
+from borealis.coordinator.layout import EntryAssignment, UnitAssignment
 from borealis.wire.messages import Claim
 
-P = TypeVar("P", bound=UnitPlace | EntryPlace)
+P = TypeVar("P", bound=UnitAssignment | EntryAssignment)
 
 
 def after(place: P, claim: Claim) -> P | None:
@@ -34,7 +34,7 @@ def alone(place: P) -> P:
 def taken_over(place: P, node: str, incarnation: int) -> P:
     """Run by this node from now on."""
     went = replace(place, node=node, backup=None, was=place.node, incarnation=incarnation)
-    return replace(went, moving_to=None) if isinstance(went, UnitPlace) else went
+    return replace(went, moving_to=None) if isinstance(went, UnitAssignment) else went
 
 
 def begun_anew(place: P, node: str) -> P:
@@ -45,8 +45,8 @@ def begun_anew(place: P, node: str) -> P:
     """
     lives = place.lives if _may_lose(place) else place.lives + 1
     anew = replace(place, node=node, backup=None, was=None, incarnation=place.incarnation + 1, lives=lives)
-    return replace(anew, moving_to=None) if isinstance(anew, UnitPlace) else anew
+    return replace(anew, moving_to=None) if isinstance(anew, UnitAssignment) else anew
 
 
-def _may_lose(place: UnitPlace | EntryPlace) -> bool:
-    return isinstance(place, UnitPlace) and place.protection is not None and place.protection.guarantee == "gap"
+def _may_lose(place: UnitAssignment | EntryAssignment) -> bool:
+    return isinstance(place, UnitAssignment) and place.protection is not None and place.protection.guarantee == "gap"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from borealis.coordinator.http_errors import AbsentError
-from borealis.coordinator.layout import Mirroring, Shield, UnitPlace
+from borealis.coordinator.layout import Mirroring, Shield, UnitAssignment
 from borealis.diagram.cut import Piece
 from borealis.diagram.deployment import Deployment
 from borealis.diagram.protection import Protection, chosen, protection_of
@@ -58,7 +58,7 @@ def mirroring(protected: Sequence[Protection | None]) -> Mirroring | None:
     return "amnesia" if approaches == {"amnesia"} else "mirror"
 
 
-def refuse_lonely(units: Sequence[UnitPlace], protected: Mapping[str, Protection | None], alive: int) -> None:
+def refuse_lonely(units: Sequence[UnitAssignment], protected: Mapping[str, Protection | None], alive: int) -> None:
     """Refuse a unit that wants a backup and gets none, unless its user takes that."""
     for unit in units:
         protection = protected[unit.unit]

@@ -19,7 +19,7 @@ from borealis.coordinator import backups
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.demands import mirroring, protections, refuse_lonely, shield
 from borealis.coordinator.http_errors import AbsentError, TakenError, there_already
-from borealis.coordinator.layout import EntryPlace, Layout, Place, UnitPlace
+from borealis.coordinator.layout import Assignment, EntryAssignment, Layout, UnitAssignment
 from borealis.coordinator.orders import Role, entry_order, feeds, unit_order
 from borealis.coordinator.placement import Load, place
 from borealis.coordinator.rates import busy
@@ -95,13 +95,16 @@ def _placed(cluster: Cluster, spec: Spec, pieces: Sequence[Piece], wish: Deploym
     placed = place(pieces, [i.name for i in spec.inputs], wish.place, nodes)
     shields = {name: None if p is None else shield(p) for name, p in protected.items()}
     units = backups.with_backups(
-        [UnitPlace(p.name, p.boxes, p.reads, p.gives, placed.units[p.name], None, shields[p.name]) for p in pieces],
+        [
+            UnitAssignment(p.name, p.boxes, p.reads, p.gives, placed.units[p.name], None, shields[p.name])
+            for p in pieces
+        ],
         wish.backup,
         nodes,
     )
     refuse_lonely(units, protected, len(nodes))
     kind = mirroring(list(protected.values()))
-    entries = [EntryPlace(i.name, placed.entries[i.name], kind) for i in spec.inputs]
+    entries = [EntryAssignment(i.name, placed.entries[i.name], kind) for i in spec.inputs]
     return Layout(
         name=spec.name,
         yaml=wish.yaml,
@@ -167,7 +170,7 @@ def _each_node(layout: Layout, work: Callable[[str], None]) -> None:
 
 
 def _start_places(
-    cluster: Cluster, layout: Layout, role: Role, places: Sequence[Place], begun: set[str], node: str
+    cluster: Cluster, layout: Layout, role: Role, places: Sequence[Assignment], begun: set[str], node: str
 ) -> None:
     """What a node has to start of these. One that refuses has begun nothing; one that falls silent may have."""
     for one in places:
@@ -180,12 +183,12 @@ def _start_places(
             begun.add(node)
 
 
-def order_place(cluster: Cluster, layout: Layout, one: Place, role: Role = "primary") -> None:
+def order_place(cluster: Cluster, layout: Layout, one: Assignment, role: Role = "primary") -> None:
     """Make a node run a unit, be an entry point, or stand by for one."""
     node = one.node if role == "primary" else one.backup
     if node is None:
         return
-    if isinstance(one, EntryPlace):
+    if isinstance(one, EntryAssignment):
         cluster.order(node, "entry", entry_order(layout, one, cluster.address, role))
         return
     cluster.order(node, "start", unit_order(layout, one, cluster.address, role=role))

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from enum import Enum
 
-from borealis.coordinator.layout import Layout, Place, UnitPlace, called, stream_name
+from borealis.coordinator.layout import Assignment, Layout, UnitAssignment, called, stream_name
 from borealis.coordinator.membership import Member
 from borealis.wire.messages import GuardStatus
 
@@ -87,7 +87,7 @@ class Copies:
     ahead: dict[str, int] = field(default_factory=dict)  # those of a higher incarnation than the catalog knows
     alone: set[str] = field(default_factory=set)  # primaries that say they have no backup
 
-    def add(self, place: Place, node: str, state: str, guard: GuardStatus | None) -> None:
+    def add(self, place: Assignment, node: str, state: str, guard: GuardStatus | None) -> None:
         """What a node tells. Without a guard it has never been anything but a primary."""
         incarnation = place.incarnation if guard is None else guard.incarnation
         if state == "standby" or (guard is not None and guard.role == "backup"):
@@ -103,7 +103,7 @@ class Copies:
                 self.alone.add(node)
 
 
-def copies_of(layout: Layout, place: Place, believed: Mapping[str, Member]) -> Copies:
+def copies_of(layout: Layout, place: Assignment, believed: Mapping[str, Member]) -> Copies:
     """Those that nodes tell of."""
     found = Copies()
     for node, member in believed.items():
@@ -113,9 +113,9 @@ def copies_of(layout: Layout, place: Place, believed: Mapping[str, Member]) -> C
     return found
 
 
-def _told(layout: Layout, place: Place, member: Member) -> tuple[str, GuardStatus | None] | None:
+def _told(layout: Layout, place: Assignment, member: Member) -> tuple[str, GuardStatus | None] | None:
     """State and protection of a node's copy. An entry point that is a primary and does not serve has stepped down."""
-    if isinstance(place, UnitPlace):
+    if isinstance(place, UnitAssignment):
         status = member.unit(layout.name, place.unit)
         return None if status is None else (status.state, status.guard)
     stream = stream_name(layout.name, place.input)
@@ -145,15 +145,15 @@ def differences(known: Known) -> list[Difference]:
     return found
 
 
-def _of(kind: Kind, layout: Layout, place: Place, *nodes: str) -> Iterable[Difference]:
+def _of(kind: Kind, layout: Layout, place: Assignment, *nodes: str) -> Iterable[Difference]:
     return [Difference(kind, layout.name, node, place.unit, place.input) for node in sorted(nodes)]
 
 
-def _part(layout: Layout, place: Place, known: Known) -> Iterable[Difference]:
+def _part(layout: Layout, place: Assignment, known: Known) -> Iterable[Difference]:
     """What is to be done about a unit or an entry point."""
     copies = copies_of(layout, place, known.believed(layout.name))
     has, home = copies.primaries, known.alive.get(place.node)
-    is_unit = isinstance(place, UnitPlace)
+    is_unit = isinstance(place, UnitAssignment)
     running = [name for name, state in has.items() if is_unit and state in ("running", "ended")]
     if place.protected:
         yield from _guarded(layout, place, copies, known)
@@ -173,7 +173,7 @@ def _part(layout: Layout, place: Place, known: Known) -> Iterable[Difference]:
         yield from _of(Kind.MISSING, layout, place, place.node)
 
 
-def _misled(layout: Layout, place: Place, known: Known) -> Iterable[Difference]:
+def _misled(layout: Layout, place: Assignment, known: Known) -> Iterable[Difference]:
     served = layout.served()
     for arrow in place.reads:
         member = known.alive.get(served[arrow])
@@ -190,7 +190,7 @@ def _strays(layout: Layout, known: Known) -> Iterable[Difference]:
         yield from (Difference(Kind.STRAY, layout.name, node, unit) for unit in sorted(others))
 
 
-def _guarded(layout: Layout, place: Place, copies: Copies, known: Known) -> Iterable[Difference]:
+def _guarded(layout: Layout, place: Assignment, copies: Copies, known: Known) -> Iterable[Difference]:
     """What is to be done about the protection of one that was promised it."""
     if copies.ahead:
         incarnation, node = max((incarnation, name) for name, incarnation in copies.ahead.items())
@@ -207,7 +207,7 @@ def _guarded(layout: Layout, place: Place, copies: Copies, known: Known) -> Iter
         yield from _of(Kind.LOST, layout, place, place.node if place.node in known.alive else "")
 
 
-def _lacks_backup(place: Place, copies: Copies, known: Known) -> bool:
+def _lacks_backup(place: Assignment, copies: Copies, known: Known) -> bool:
     able = {name for name, member in known.alive.items() if member.status.spark == "ready"} - {place.node}
     if not able or place.moving_to is not None or copies.primaries[place.node] != "running":
         return False
@@ -217,7 +217,7 @@ def _lacks_backup(place: Place, copies: Copies, known: Known) -> bool:
     return backup in able - copies.standbys.keys() or (backup not in known.alive and backup in known.silent)
 
 
-def _is_lost(place: Place, copies: Copies, known: Known) -> bool:
+def _is_lost(place: Assignment, copies: Copies, known: Known) -> bool:
     """Nobody runs it, and nobody will by himself."""
     home = known.alive.get(place.node)
     if copies.primaries or (home is None and not known.gone(place.node)):

@@ -27,7 +27,7 @@ class Shield:
 
 
 @dataclass(frozen=True)
-class UnitPlace:
+class UnitAssignment:
     """A unit and the node it shall run on; `moving_to` is set while it is under way to another."""
 
     input: ClassVar[str] = ""  # it is no entry point
@@ -50,7 +50,7 @@ class UnitPlace:
 
 
 @dataclass(frozen=True)
-class EntryPlace:
+class EntryAssignment:
     """An input, the node that is its entry point, and the peer that holds what is not acknowledged yet."""
 
     unit: ClassVar[str] = ""  # it is none, reads nothing from other nodes, and never moves
@@ -75,7 +75,7 @@ class EntryPlace:
         return self.input, self.input + LATE
 
 
-Place = UnitPlace | EntryPlace
+Assignment = UnitAssignment | EntryAssignment
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class Layout:
     name: str
     yaml: str
     state: State
-    units: tuple[UnitPlace, ...]
-    entries: tuple[EntryPlace, ...]
+    units: tuple[UnitAssignment, ...]
+    entries: tuple[EntryAssignment, ...]
     outputs: Mapping[str, str] = field(default_factory=dict)  # a client's name to the arrow it stands for
     cuts: tuple[str, ...] = ()
     places: Mapping[str, str] = field(default_factory=dict)
@@ -95,29 +95,29 @@ class Layout:
     since: float = 0.0  # seconds since 1970
     epoch: str = ""  # of the streams of whatever is protected
 
-    def unit(self, name: str) -> UnitPlace | None:
+    def unit(self, name: str) -> UnitAssignment | None:
         """The unit of that name, if there is one."""
         return next((u for u in self.units if u.unit == name), None)
 
-    def entry(self, name: str) -> EntryPlace | None:
+    def entry(self, name: str) -> EntryAssignment | None:
         """The entry point of that input, if there is one."""
         return next((e for e in self.entries if e.input == name), None)
 
-    def part(self, unit: str, entry: str) -> Place | None:
+    def part(self, unit: str, entry: str) -> Assignment | None:
         """A unit or an entry point by its name; the other name is empty."""
         return self.unit(unit) if unit else self.entry(entry)
 
-    def with_part(self, part: Place) -> Layout:
+    def with_part(self, part: Assignment) -> Layout:
         """The same, with this unit or entry point in the place of the one of its name."""
-        if isinstance(part, UnitPlace):
+        if isinstance(part, UnitAssignment):
             return replace(self, units=tuple(part if u.unit == part.unit else u for u in self.units))
         return replace(self, entries=tuple(part if e.input == part.input else e for e in self.entries))
 
-    def parts(self) -> list[Place]:
+    def parts(self) -> list[Assignment]:
         """All that runs somewhere, entry points first."""
         return [*self.entries, *self.units]
 
-    def servers(self) -> dict[str, Place]:
+    def servers(self) -> dict[str, Assignment]:
         """Each arrow that can be subscribed to, and who serves it."""
         return {arrow: part for part in self.parts() for arrow in part.gives}
 
@@ -125,7 +125,7 @@ class Layout:
         """Each arrow that can be subscribed to, and the node that serves it."""
         return {arrow: place.node for arrow, place in self.servers().items()}
 
-    def readers(self, arrow: str) -> list[UnitPlace]:
+    def readers(self, arrow: str) -> list[UnitAssignment]:
         """The units that read an arrow from the wire."""
         return [u for u in self.units if arrow in u.reads]
 
@@ -133,11 +133,11 @@ class Layout:
         """Every node that has a part of it, or shall get one."""
         return {node for p in self.parts() for node in (p.node, p.backup, p.moving_to) if node is not None}
 
-    def epoch_of(self, place: Place) -> str | None:
+    def epoch_of(self, place: Assignment) -> str | None:
         """That of its streams; None where nothing is promised, and each start begins a new one."""
         return f"{self.epoch}-{place.lives}" if place.protected else None
 
-    def protection_of(self, entry: EntryPlace) -> Shield | None:
+    def protection_of(self, entry: EntryAssignment) -> Shield | None:
         """How an entry point is watched: as the first protected unit that reads it, or else any, is."""
         if entry.approach is None:
             return None
@@ -160,7 +160,7 @@ def reader_name(diagram: str, unit: str) -> str:
     return f"{diagram}.{unit}"
 
 
-def reader_names(diagram: str, unit: UnitPlace) -> list[str]:
+def reader_names(diagram: str, unit: UnitAssignment) -> list[str]:
     """The same for both copies, the primary's first. Only an active standby reads beside its primary."""
     name = reader_name(diagram, unit.unit)
     if unit.protection is None or unit.protection.approach != "active":

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from borealis.coordinator import protecting
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.http_errors import FIRST, MissingError, TakenError
-from borealis.coordinator.layout import Layout, UnitPlace, stream_name
+from borealis.coordinator.layout import Layout, UnitAssignment, stream_name
 from borealis.coordinator.orders import feeds, unit_order
 from borealis.errors import BorealisError, ClusterError, did_you_mean
 from borealis.wire.messages import NodeStatus, Ping, Reroute, UnitName
@@ -28,7 +28,7 @@ from borealis.wire.messages import NodeStatus, Ping, Reroute, UnitName
 log = logging.getLogger("borealis.coordinator")
 
 
-def find_unit(cluster: Cluster, name: str, diagram: str | None = None) -> tuple[Layout, UnitPlace]:
+def find_unit(cluster: Cluster, name: str, diagram: str | None = None) -> tuple[Layout, UnitAssignment]:
     """A unit as `u2` or `traffic/u2`; several diagrams may have one of the same name."""
     layouts = cluster.catalog.layouts() if diagram is None else [cluster.layout(diagram)]
     units = [(layout, unit) for layout in layouts for unit in layout.units]
@@ -89,7 +89,7 @@ def _for_later(what: str) -> Iterator[None]:
         log.warning("%s: %s", what, error)
 
 
-def arrived(cluster: Cluster, layout: Layout, unit: UnitPlace, node: str) -> None:
+def arrived(cluster: Cluster, layout: Layout, unit: UnitAssignment, node: str) -> None:
     """The unit runs on this node now: note it, and tell its readers."""
     if not cluster.catalog.moved(layout.name, unit.unit, node, unit.incarnation):
         raise TakenError(f"unit '{unit.unit}' was taken over while it moved", hint="see the status")
@@ -101,7 +101,7 @@ def arrived(cluster: Cluster, layout: Layout, unit: UnitPlace, node: str) -> Non
                 reroute(cluster, layout, reader, arrow)
 
 
-def reroute(cluster: Cluster, layout: Layout, reader: UnitPlace, arrow: str) -> None:
+def reroute(cluster: Cluster, layout: Layout, reader: UnitAssignment, arrow: str) -> None:
     """Tell a unit where an arrow is served now."""
     server = layout.servers()[arrow]
     address = cluster.address(server.node)
@@ -122,7 +122,7 @@ def _has(cluster: Cluster, diagram: str, unit: str, node: str) -> bool:
     return any(u.diagram == diagram and u.unit == unit and u.state in ("running", "ended") for u in status.units)
 
 
-def stayed(cluster: Cluster, layout: Layout, unit: UnitPlace) -> None:
+def stayed(cluster: Cluster, layout: Layout, unit: UnitAssignment) -> None:
     """A move that nobody saw to its end did not happen: if the source has the unit still, it goes on there."""
     status = cluster.living(unit.node).unit(layout.name, unit.unit)
     if status is not None and status.state == "frozen":
@@ -130,7 +130,7 @@ def stayed(cluster: Cluster, layout: Layout, unit: UnitPlace) -> None:
     cluster.catalog.moving(layout.name, unit.unit, None)
 
 
-def _go_on(cluster: Cluster, diagram: str, unit: UnitPlace, target: str) -> None:
+def _go_on(cluster: Cluster, diagram: str, unit: UnitAssignment, target: str) -> None:
     """The target failed: it lets go of what it has, and the source goes on. What cannot be told now is told later."""
     name = UnitName(diagram=diagram, unit=unit.unit)
     cluster.try_order(target, "drop", name)

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from borealis.coordinator.layout import EntryPlace, Layout, Place, Shield, UnitPlace, reader_names, stream_name
+from borealis.coordinator.layout import (
+    Assignment,
+    EntryAssignment,
+    Layout,
+    Shield,
+    UnitAssignment,
+    reader_names,
+    stream_name,
+)
 from borealis.diagram.spec import LATE
 from borealis.wire.messages import EntryOrder, Guard, Protect, UnitOrder
 
@@ -13,7 +21,7 @@ Address = Callable[[str], str | None]  # where a node is, or None if nobody know
 Role = Literal["primary", "backup"]
 
 
-def entry_order(layout: Layout, entry: EntryPlace, address: Address, role: Role = "primary") -> EntryOrder:
+def entry_order(layout: Layout, entry: EntryAssignment, address: Address, role: Role = "primary") -> EntryOrder:
     """Be this entry point, or its peer."""
     return EntryOrder(
         diagram=layout.name,
@@ -27,7 +35,7 @@ def entry_order(layout: Layout, entry: EntryPlace, address: Address, role: Role 
 
 
 def unit_order(
-    layout: Layout, unit: UnitPlace, address: Address, take_over: str | None = None, role: Role = "primary"
+    layout: Layout, unit: UnitAssignment, address: Address, take_over: str | None = None, role: Role = "primary"
 ) -> UnitOrder:
     """Run this unit, or stand by for it."""
     names = reader_names(layout.name, unit)
@@ -47,26 +55,26 @@ def unit_order(
     )
 
 
-def protect_order(layout: Layout, place: Place, address: Address) -> Protect:
+def protect_order(layout: Layout, place: Assignment, address: Address) -> Protect:
     """Know who stands on the other side now; nobody, if there is no backup."""
     partner, incarnation = _partner(place.backup, address), place.incarnation
     return Protect(diagram=layout.name, unit=place.unit, input=place.input, incarnation=incarnation, **partner)
 
 
-def feeds(layout: Layout, unit: UnitPlace, address: Address) -> dict[str, str]:
+def feeds(layout: Layout, unit: UnitAssignment, address: Address) -> dict[str, str]:
     """For each arrow the unit reads the address that serves it, as far as that is known."""
     served = layout.served()
     return {arrow: at for arrow in unit.reads if (at := address(served[arrow])) is not None}
 
 
-def fallbacks(layout: Layout, unit: UnitPlace, address: Address) -> dict[str, str]:
+def fallbacks(layout: Layout, unit: UnitAssignment, address: Address) -> dict[str, str]:
     """For each arrow the unit reads the address of the backup of whoever serves it, if there is one."""
     servers = layout.servers()
     backups = [(arrow, node) for arrow in unit.reads if (node := servers[arrow].backup) is not None]
     return {arrow: at for arrow, node in backups if (at := address(node)) is not None}
 
 
-def _entry_guard(layout: Layout, entry: EntryPlace, address: Address, role: Role) -> Guard | None:
+def _entry_guard(layout: Layout, entry: EntryAssignment, address: Address, role: Role) -> Guard | None:
     """Of an entry point `passive` says that all it takes in is mirrored at once."""
     shield = layout.protection_of(entry)
     if shield is None:
@@ -77,7 +85,7 @@ def _entry_guard(layout: Layout, entry: EntryPlace, address: Address, role: Role
     return guard.model_copy(update=kind)
 
 
-def _guard(shield: Shield, place: Place, address: Address, role: Role) -> Guard:
+def _guard(shield: Shield, place: Assignment, address: Address, role: Role) -> Guard:
     partner = _partner(place.backup if role == "primary" else place.node, address)
     return Guard(role=role, incarnation=place.incarnation, **partner, **vars(shield))
 

@@ -16,7 +16,7 @@ from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.deployment import loads, order_place
 from borealis.coordinator.drift import copies_of
 from borealis.coordinator.http_errors import AbsentError
-from borealis.coordinator.layout import EntryPlace, Layout, Place, UnitPlace, called, stream_name
+from borealis.coordinator.layout import Assignment, EntryAssignment, Layout, UnitAssignment, called, stream_name
 from borealis.coordinator.orders import protect_order
 from borealis.coordinator.placement import Load
 from borealis.coordinator.threads import spawn
@@ -27,7 +27,7 @@ from borealis.wire.messages import Claim, Claimed, EntryName, Ping, Pong, Rerout
 log = logging.getLogger("borealis.coordinator")
 
 
-def protect(cluster: Cluster, layout: Layout, place: Place) -> None:
+def protect(cluster: Cluster, layout: Layout, place: Assignment) -> None:
     """Give a running primary a backup; what has changed meanwhile is looked at anew later."""
     node = _willing(cluster, place)
     now = cluster.catalog.back_up(layout.name, place, node)
@@ -40,7 +40,7 @@ def protect(cluster: Cluster, layout: Layout, place: Place) -> None:
     log.info("%s is protected by %s again", called(layout.name, now.unit, now.input), node)
 
 
-def unprotect(cluster: Cluster, layout: Layout, place: UnitPlace) -> UnitPlace:
+def unprotect(cluster: Cluster, layout: Layout, place: UnitAssignment) -> UnitAssignment:
     """Take the backup away, in an order in which nobody takes over by mistake."""
     backup = place.backup
     if backup is None:
@@ -56,11 +56,11 @@ def unprotect(cluster: Cluster, layout: Layout, place: UnitPlace) -> UnitPlace:
     return now
 
 
-def begin_anew(cluster: Cluster, layout: Layout, place: Place) -> None:
+def begin_anew(cluster: Cluster, layout: Layout, place: Assignment) -> None:
     """Both copies are lost: begin from nothing, under a new epoch, where it was or where there is least to do."""
     able, what = _able(cluster), called(layout.name, place.unit, place.input)
     names = {node.name for node in able}
-    if isinstance(place, EntryPlace) and _is_durable(layout, place) and place.node not in names:
+    if isinstance(place, EntryAssignment) and _is_durable(layout, place) and place.node not in names:
         raise AbsentError(f"{what} has its log on '{place.node}', which is not there", hint="start it")
     other = next((name for name in (place.node, place.backup, *candidates(place, able)) if name in names), None)
     if other is None:
@@ -88,7 +88,7 @@ def claim(cluster: Cluster, asked: Sequence[Claim]) -> list[Claimed]:
     return found
 
 
-def _tell_readers(cluster: Cluster, diagram: str, place: Place) -> None:
+def _tell_readers(cluster: Cluster, diagram: str, place: Assignment) -> None:
     """Units that read from whoever was deposed: most notice that it is dead, but not if it is only frozen."""
     layout, address = cluster.catalog.layout(diagram), cluster.address(place.node)
     if layout is None or address is None:
@@ -99,7 +99,7 @@ def _tell_readers(cluster: Cluster, diagram: str, place: Place) -> None:
             cluster.try_order(node, "reroute", order)
 
 
-def is_stray(cluster: Cluster, layout: Layout | None, place: Place | None, node: str) -> bool:
+def is_stray(cluster: Cluster, layout: Layout | None, place: Assignment | None, node: str) -> bool:
     """Whether a node's copy is where it shall not be, as things stand now."""
     member = cluster.members.member(node)
     if layout is None or place is None or member is None or node not in (place.node, place.backup):
@@ -115,10 +115,10 @@ def drop(cluster: Cluster, diagram: str, unit: str, entry: str, node: str) -> No
         cluster.order(node, "drop_entry", EntryName(stream=stream_name(diagram, entry)))
 
 
-def _clear(cluster: Cluster, layout: Layout, place: Place, node: str) -> None:
+def _clear(cluster: Cluster, layout: Layout, place: Assignment, node: str) -> None:
     """Whatever the node has of it goes first: a standby that was given up may be far behind, and watches nobody."""
     status = cluster.living(node)
-    if isinstance(place, UnitPlace):
+    if isinstance(place, UnitAssignment):
         there = status.unit(layout.name, place.unit) is not None
     else:
         there = status.entry(stream_name(layout.name, place.input)) is not None
@@ -131,7 +131,7 @@ def _able(cluster: Cluster) -> list[Load]:
     return [load for load in loads(cluster) if load.name in ready]
 
 
-def _willing(cluster: Cluster, place: Place) -> str:
+def _willing(cluster: Cluster, place: Assignment) -> str:
     """The first that answers: a node that has just died is taken for alive for a while."""
     for name in candidates(place, _able(cluster)):
         try:
@@ -142,6 +142,6 @@ def _willing(cluster: Cluster, place: Place) -> str:
     raise AbsentError("no node is there for a backup", hint="start one")
 
 
-def _is_durable(layout: Layout, entry: EntryPlace) -> bool:
+def _is_durable(layout: Layout, entry: EntryAssignment) -> bool:
     spec = Spec.from_yaml(layout.yaml)
     return any(i.durable for i in spec.inputs if i.name == entry.input)

@@ -17,7 +17,7 @@ from borealis.coordinator import deployment, moving, protecting
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.drift import Difference, Kind, Known, differences
 from borealis.coordinator.http_errors import TakenError
-from borealis.coordinator.layout import EntryPlace
+from borealis.coordinator.layout import EntryAssignment
 from borealis.coordinator.threads import side_by_side, spawn
 from borealis.errors import BorealisError
 from borealis.wire.status import Trouble
@@ -151,7 +151,7 @@ def mend(cluster: Cluster, difference: Difference) -> None:
                 protecting.protect(cluster, layout, place)
         case Kind.LOST:
             protecting.begin_anew(cluster, layout, place)
-        case _ if isinstance(place, EntryPlace):  # what follows is of units
+        case _ if isinstance(place, EntryAssignment):  # what follows is of units
             return
         case Kind.ARRIVED:
             moving.arrived(cluster, layout, place, node)

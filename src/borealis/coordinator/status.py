@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from borealis.coordinator.cluster import Cluster
-from borealis.coordinator.layout import Layout, UnitPlace, stream_name
+from borealis.coordinator.layout import Layout, UnitAssignment, stream_name
 from borealis.coordinator.membership import Member
 from borealis.coordinator.naming import Found, streams
 from borealis.coordinator.protection_view import guard_view, unprotected
@@ -58,7 +58,7 @@ def units_view(cluster: Cluster) -> list[views.UnitView]:
     return found
 
 
-def _unit(cluster: Cluster, layout: Layout, unit: UnitPlace, queues: dict[str, QueueStatus]) -> views.UnitView:
+def _unit(cluster: Cluster, layout: Layout, unit: UnitAssignment, queues: dict[str, QueueStatus]) -> views.UnitView:
     member, alive = cluster.members.member(unit.node), cluster.members.lives(unit.node)
     status = None if member is None else member.unit(layout.name, unit.unit)
     facts: dict[str, Any] = {"error": "", "waiting": []}

@@ -48,8 +48,8 @@ class Follower:
     def _schema(self) -> pa.Schema:
         return self.queues[0].schema
 
-    def absorb(self, data: bytes | pa.Buffer) -> None:
-        """Take a record; see Entry.absorb."""
+    def apply(self, data: bytes | pa.Buffer) -> None:
+        """Take a record; see Entry.apply."""
         try:
             record = Record.from_bytes(data, self._schema)
             self._check_incarnation(record.sides.incarnation)
@@ -99,7 +99,7 @@ class Follower:
             self._following.lose()  # until the log is whole again
             self.log = written_anew(self.log.root, self.queues[0].stream, self._schema, whole.queues, whole.facts)
         for queue, snapshot in zip(self.queues, whole.queues, strict=True):
-            queue.become(snapshot)
+            queue.reset_to(snapshot)
         self.cursor, self.publishers = cursor_in(whole.facts), publishers_in(whole.facts)
         self.marks = marks_in(whole.facts)
 
@@ -111,7 +111,7 @@ class Follower:
             news = (part,) if len(part) or len(part.bound) else ()
             readers = {name: (received, done, 0) for name, (received, done) in acks.items()}
             end = (part.stop, part.final)
-            queue.absorb(
+            queue.apply(
                 QueueSnapshot(queue.stream, self._schema, queue.epoch, first, *end, queue.dropped, readers, news)
             )
         self.cursor = cursor_in(step.facts)

@@ -146,7 +146,7 @@ class Mirror:
         self._give(sides, whole())
         self._give(sides, step)
 
-    def spoil(self) -> None:
+    def invalidate(self) -> None:
         """What was sent last did not come to be."""
         self._sound = False
 

@@ -43,7 +43,7 @@ ROOM_BYTES = 1 << 16  # a disk that has not even that is full
 
 
 @dataclass(frozen=True)
-class Place:
+class StreamConfig:
     """The stream that an entry point serves: its name, its columns, and who reads it and its late side."""
 
     stream: str
@@ -63,7 +63,7 @@ class Place:
         name, epoch = self.stream + suffix, self.epoch and self.epoch + suffix
         queue = OutputQueue(name, self.schema, self.limits, readers=readers, epoch=epoch, incarnation=self.incarnation)
         if kept is not None:
-            queue.become(kept.snapshot(name, self.schema, readers, which, epoch))
+            queue.reset_to(kept.snapshot(name, self.schema, readers, which, epoch))
         return queue
 
 
@@ -119,7 +119,7 @@ class Entry:
         cls,
         spec: Input,
         pace_us: int,
-        place: Place,
+        place: StreamConfig,
         log: Path | None = None,
         clock: Clock | None = None,
         time: TimeOf | None = None,
@@ -133,7 +133,7 @@ class Entry:
         cls,
         spec: Input,
         pace_us: int,
-        place: Place,
+        place: StreamConfig,
         log: Path | None = None,
         clock: Clock | None = None,
         time: TimeOf | None = None,
@@ -300,7 +300,7 @@ class Entry:
     def set_mirror(self, send: Send | None) -> None:
         """Give everything there is to this peer, and from now on every step; with None, go on alone.
 
-        `send` gets records for `absorb` and raises a BorealisError if the peer does not take one. The batch is not
+        `send` gets records for `apply` and raises a BorealisError if the peer does not take one. The batch is not
         taken then, and the publisher gets the error. When the peer has taken over, that is a MovedError: step down.
         """
         with self._lock:
@@ -335,7 +335,7 @@ class Entry:
         """Records that came damaged, or did not follow."""
         return self.stale.discarded
 
-    def absorb(self, data: bytes | pa.Buffer) -> None:
+    def apply(self, data: bytes | pa.Buffer) -> None:
         """Take a record of the one whose peer this is.
 
         A StateError refuses one that is damaged or does not follow: nothing has changed then, and a whole one is
@@ -346,7 +346,7 @@ class Entry:
                 where = f"stream {self.queue.stream} is served here as incarnation {self.queue.incarnation}"
                 raise MovedError(where, hint="step down")
             try:
-                self._standby.absorb(data)
+                self._standby.apply(data)
                 self.trouble = None
             except FullError as error:
                 raise self._troubled(error, len(data)) from error
@@ -398,7 +398,7 @@ class Entry:
                 self._log.append(head, blobs)
             except BaseException as error:
                 if self._mirror is not None:
-                    self._mirror.spoil()
+                    self._mirror.invalidate()
                 if isinstance(error, StateError):
                     raise self._troubled(error, sum(map(len, blobs))) from error
                 raise

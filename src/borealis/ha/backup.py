@@ -11,9 +11,9 @@ from typing import Literal
 
 from borealis.diagram.protection import Approach
 from borealis.ha.primary import Want
-from borealis.trains.commit_point import CommitPoint, Place
-from borealis.trains.merge_order import Passed
-from borealis.trains.merging import Script
+from borealis.trains.commit_point import CommitPoint, Position
+from borealis.trains.merge_order import Determinant
+from borealis.trains.merging import Replay
 
 Answer = Literal["take", "known", "whole", "deposed"]
 
@@ -23,10 +23,10 @@ class Resume:
     """How to go on after the primary."""
 
     begin: CommitPoint | None  # inputs are read from here; None: from the present
-    outputs: Mapping[str, Place]  # outputs stand here then
-    scripts: tuple[Script, ...] = ()  # what to read first, in this order
+    outputs: Mapping[str, Position]  # outputs stand here then
+    replays: tuple[Replay, ...] = ()  # what to read first, in this order
     jump: bool = False  # what is merged freely gets ids behind a hole
-    until: Mapping[str, Place] = field(default_factory=dict)  # the order of inputs is known up to here
+    until: Mapping[str, Position] = field(default_factory=dict)  # the order of inputs is known up to here
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Backup:
     step: CommitPoint | None = None  # the last train it knows of
     start: CommitPoint | None = None
     done: CommitPoint | None = None
-    orders: dict[int, tuple[Passed, ...]] = field(default_factory=dict)
+    orders: dict[int, tuple[Determinant, ...]] = field(default_factory=dict)
     taken_over: bool = False
 
     def receive(self, incarnation: int, want: Want) -> Answer:
@@ -74,9 +74,9 @@ class Backup:
             self.orders.update(want.orders)
             self.orders = {train: order for train, order in self.orders.items() if train > self.start.train}
 
-    def follow(self, want: Want, followed: int) -> list[Script]:
+    def follow(self, want: Want, followed: int) -> list[Replay]:
         """For a backup that runs in parallel: what to read next, after the trains it follows already."""
-        return [Script(order) for train, order in want.orders if train > followed]
+        return [Replay(order) for train, order in want.orders if train > followed]
 
     def take_over(self) -> Resume | None:
         """The primary is dead; None if the backup never knew anything of it and cannot go on for it."""
@@ -96,15 +96,15 @@ class Backup:
         until = self.step if self.multi_input and self.precise else self.done
         return Resume(self.start, self.done.outputs, self._scripts(self.start, self.done), jump, _places(until))
 
-    def _scripts(self, start: CommitPoint, done: CommitPoint) -> tuple[Script, ...]:
+    def _scripts(self, start: CommitPoint, done: CommitPoint) -> tuple[Replay, ...]:
         """Read again in silence what made the state, then what readers may lack."""
         known = sorted(self.orders.items())
         if self.multi_input and self.precise:
-            silent = [Script(order, silent=True) for train, order in known if start.train < train <= done.train]
-            return (*silent, *(Script(order) for train, order in known if train > done.train))
+            silent = [Replay(order, silent=True) for train, order in known if start.train < train <= done.train]
+            return (*silent, *(Replay(order) for train, order in known if train > done.train))
         to = tuple((name, c.position, c.boundary) for name, c in done.inputs.items())
-        return (Script(to, silent=True),) if done.train > start.train else ()
+        return (Replay(to, silent=True),) if done.train > start.train else ()
 
 
-def _places(step: CommitPoint) -> dict[str, Place]:
+def _places(step: CommitPoint) -> dict[str, Position]:
     return {name: (cursor.position, cursor.boundary) for name, cursor in step.inputs.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from borealis.trains.commit_point import Place
+from borealis.trains.commit_point import Position
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class Effects:
     """What is to be done now: acknowledge inputs (level 1) up to a tuple, let readers see outputs up to a place."""
 
     ack: Mapping[str, int] = field(default_factory=dict)
-    release: Mapping[str, Place] | None = None
+    release: Mapping[str, Position] | None = None
     open: bool = False  # outputs are not held back any more
 
 

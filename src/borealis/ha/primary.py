@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from borealis.ha.effects import NONE, Effects
-from borealis.trains.commit_point import CommitPoint, Place
-from borealis.trains.merge_order import Passed
+from borealis.trains.commit_point import CommitPoint, Position
+from borealis.trains.merge_order import Determinant
 
 CLIENT_S = 1.0  # what a client was pushed may be under way for so long; it acknowledges nothing
 Kind = Literal["whole", "delta", "facts"]
 # for the boundaries of the outputs: up to which time tuples of each input are never needed again; None: never so
 Needed = Callable[[Mapping[str, int]], Mapping[str, int | None]]
-Orders = tuple[tuple[int, tuple[Passed, ...]], ...]  # by train
+Orders = tuple[tuple[int, tuple[Determinant, ...]], ...]  # by train
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,9 @@ class Primary:
     nondeterministic: bool  # so that it, or chance, matters for what comes out
     precise: bool
     first: CommitPoint  # where the unit stood when this began
-    until: Mapping[str, Place] = field(default_factory=dict, kw_only=True)  # it does again what another did, up to here
+    until: Mapping[str, Position] = field(
+        default_factory=dict, kw_only=True
+    )  # it does again what another did, up to here
     joined: bool = False  # there is a backup
     known: bool = False  # it has had the whole
     last: CommitPoint = field(init=False)
@@ -76,7 +78,7 @@ class Primary:
         self.joined, self.known, self._under_way, self._sent_at = True, False, None, float("-inf")
         return NONE
 
-    def desert(self) -> Effects:
+    def remove_backup(self) -> Effects:
         self.joined = self.known = False
         self._under_way = None
         self._steps.clear()
@@ -153,7 +155,7 @@ class Primary:
     def _orders(self, since: int) -> Orders:
         return tuple((s.train, s.order) for s in self._steps if s.train > since) if self.multi_input else ()
 
-    def _released(self, step: CommitPoint) -> Mapping[str, Place] | None:
+    def _released(self, step: CommitPoint) -> Mapping[str, Position] | None:
         return step.outputs if self.holding else None
 
 
@@ -220,7 +222,7 @@ class Upstream(Primary):
             self._floor = step
         return NONE if self.joined else Effects(open=True)
 
-    def desert(self) -> Effects:
+    def remove_backup(self) -> Effects:
         """There is no backup any more."""
         self.joined = self.known = False
         self._under_way = None

@@ -52,7 +52,7 @@ class SqlWriteKernel:
 
     def begin(self, train: Mapping[str, Any], bucket: int, notice: Notice) -> None:
         """Learn in whose name the next train writes: a unit that goes on from its state goes on under the same."""
-        self._writer = f"{train['diagram']}/{self.box}/{bucket}/{train['life']}"
+        self._writer = f"{train['diagram']}/{self.box}/{bucket}/{train['writer_id']}"
         self.database.begin(notice)
 
     def step(self, flow: Flow) -> tuple[Flow, Delta]:

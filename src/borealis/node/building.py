@@ -11,7 +11,7 @@ from borealis.compile.types import nullable
 from borealis.compile.unit import Compiled, compile_piece
 from borealis.diagram.cut import Piece, piece_of
 from borealis.diagram.spec import Spec
-from borealis.entry.point import Entry, Place
+from borealis.entry.point import Entry, StreamConfig
 from borealis.errors import ClusterError
 from borealis.node.feeds import Acks, Peers, Routes, StreamFeed
 from borealis.node.running import RunningUnit
@@ -52,7 +52,7 @@ class Builder:
         spec, guard = spec_of(order.yaml), order.guard
         one, spark = spec.input(order.input), self.session.get()
         schema = to_arrow(nullable(input_schema(one)))
-        place = Place(
+        place = StreamConfig(
             f"{order.diagram}/{order.input}",
             schema,
             QueueLimits(full=one.full),
@@ -121,4 +121,4 @@ class Builder:
             resume=handover,
         )
         kept = [CommitPoint.from_json(step) for step in handover.header.get("kept", ())] if handover else []
-        return RunningUnit(order, piece, run, self.query(run), feeds, queues, kept_steps=kept)
+        return RunningUnit(order, piece, run, self.query(run), feeds, queues, retained_points=kept)

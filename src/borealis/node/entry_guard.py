@@ -179,13 +179,13 @@ class EntryGuard:
 
     # -- as backup
 
-    def absorb(self, message: MirrorMessage) -> GuardAnswer:
+    def apply(self, message: MirrorMessage) -> GuardAnswer:
         """Take a record of the primary."""
         incarnation = self.guard.incarnation
         if not self.is_backup or message.incarnation < incarnation:
             return GuardAnswer(said="deposed", incarnation=incarnation)
         try:
-            self.entry.absorb(message.data)
+            self.entry.apply(message.data)
         except MovedError:
             return GuardAnswer(said="deposed", incarnation=incarnation)
         except FullError as error:

@@ -17,7 +17,7 @@ from borealis.node.parcel import DamagedError, Parcel
 from borealis.node.primary import PrimaryGuard, pace_of
 from borealis.node.standby import Standby
 from borealis.node.watch import Watch
-from borealis.trains.commit_point import Place
+from borealis.trains.commit_point import Position
 from borealis.wire.auth import Security
 from borealis.wire.messages import Claim, Claimed, Done, EntryOrder, Forget, Guard, GuardAnswer, Protect
 
@@ -114,7 +114,7 @@ class Guards:
         guard = self.entries.get(stream)
         if guard is None:
             raise ClusterError(f"node {self.name} does not stand by for {stream}")
-        return guard.absorb(message)
+        return guard.apply(message)
 
     def step_down_entry(self, guard: EntryGuard, address: str) -> None:
         """Another node is this entry point now."""
@@ -223,7 +223,7 @@ class Guards:
             log.exception("unit %s of %s could not be taken over: %s", key[1], key[0], error)
             self._node.drop_unit(key, only=standby.unit)
 
-    def _become(self, key: Key, standby: Standby, guard: Guard, until: Mapping[str, Place]) -> PrimaryGuard:
+    def _become(self, key: Key, standby: Standby, guard: Guard, until: Mapping[str, Position]) -> PrimaryGuard:
         """A standby is a primary from now on, before it runs its first train as one."""
         unit = standby.unit
         unit.order = unit.order.model_copy(update={"guard": guard})

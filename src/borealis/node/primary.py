@@ -20,7 +20,7 @@ from borealis.ha.retention import retention_horizon
 from borealis.node.parcel import Parcel
 from borealis.state.delta import merge_deltas, pack, unpack
 from borealis.state.log import Key
-from borealis.trains.commit_point import CommitPoint, Place
+from borealis.trains.commit_point import CommitPoint, Position
 from borealis.wire.messages import Claim, Claimed, Guard, GuardAnswer, GuardStatus, Takeover
 
 if TYPE_CHECKING:
@@ -91,7 +91,9 @@ def successor_of(claim: Claim, ask: Callable[[Sequence[Claim]], list[Claimed] | 
 class PrimaryGuard:
     """Protects one unit as long as it runs here."""
 
-    def __init__(self, unit: RunningUnit, guard: Guard, host: Host, until: Mapping[str, Place] | None = None) -> None:
+    def __init__(
+        self, unit: RunningUnit, guard: Guard, host: Host, until: Mapping[str, Position] | None = None
+    ) -> None:
         self.unit, self.guard, self._host = unit, guard, host
         self.takeovers: list[Takeover] = []
         self._lock = threading.RLock()
@@ -99,7 +101,7 @@ class PrimaryGuard:
         self._stopped = False
         self._deltas: list[tuple[int, Mapping[Key, bytes]]] = []
         self._deltas_bytes = 0
-        self._shown: Mapping[str, Place] = {}  # outputs up to here are at the backup
+        self._shown: Mapping[str, Position] = {}  # outputs up to here are at the backup
         self._since, self._why = time.time(), "no backup yet"
         self._messages = self._bytes = self._failures = 0
         self._stale_readers = self._others()  # names that nobody reads under, as long as there is no backup
@@ -111,8 +113,8 @@ class PrimaryGuard:
         with unit.run.between_trains():  # from here on it sees every train
             self.policy = policy_of(guard, unit.run.step(), unit.run.spec, unit.piece)
             self.policy.until = until or {}
-            if isinstance(self.policy, Upstream) and unit.kept_steps:  # it came from another node, with its state
-                self.policy.adopt(unit.kept_steps)
+            if isinstance(self.policy, Upstream) and unit.retained_points:  # it came from another node, with its state
+                self.policy.adopt(unit.retained_points)
             unit.run.watch = self._committed
 
     # -- coming and going
@@ -147,7 +149,7 @@ class PrimaryGuard:
         if address:
             self._join()
         else:
-            self._desert("its backup was taken away")
+            self._remove_backup("its backup was taken away")
         self._wake.set()
 
     def _join(self) -> None:
@@ -164,9 +166,9 @@ class PrimaryGuard:
             self._since = time.time()
         self._host.watch.add(self.guard.partner, pace_of(self.guard), self._partner_died)
 
-    def _desert(self, why: str) -> None:
+    def _remove_backup(self, why: str) -> None:
         with self.unit.run.between_trains(), self._lock:
-            self._do(self.policy.desert())
+            self._do(self.policy.remove_backup())
             self._deltas.clear()
             self._since, self._why = time.time(), why
             self._stale_readers = self._others()
@@ -197,7 +199,7 @@ class PrimaryGuard:
         with self._lock:
             node = self.guard.partner_node or self.guard.partner
             self.guard = self.guard.model_copy(update={"partner": "", "partner_node": ""})
-        self._desert(f"{node} does not answer")
+        self._remove_backup(f"{node} does not answer")
 
     # -- trains
 

@@ -45,7 +45,7 @@ class RunningUnit:
     last_failure: BorealisError | None = None  # of its query, since the last train that was committed
     standby: bool = False  # it waits for the death of another
     rehearsed_at: float = 0.0
-    kept_steps: list[CommitPoint] = field(default_factory=list)  # noted by its protection on the node it came from
+    retained_points: list[CommitPoint] = field(default_factory=list)  # noted by its protection on the node it came from
 
     @property
     def reader(self) -> str:

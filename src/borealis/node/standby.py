@@ -18,7 +18,7 @@ from borealis.ha.primary import Want
 from borealis.node.feeds import keep_from
 from borealis.node.parcel import Parcel
 from borealis.streams.snapshot import QueueSnapshot
-from borealis.trains.commit_point import CommitPoint, Place
+from borealis.trains.commit_point import CommitPoint, Position
 from borealis.trains.sections import beyond
 from borealis.tuples import LAST_TIME
 from borealis.wire.messages import Guard, GuardAnswer, GuardStatus, Takeover
@@ -83,7 +83,7 @@ class Standby:
             return GuardAnswer(said=said, number=want.number, incarnation=self.backup.incarnation)
 
     def _goes_on(self, parcel: Parcel) -> bool:
-        """Whether a whole for a backup that runs already changes nothing: it came from the same primary's same life."""
+        """Whether a whole for a backup that runs already changes nothing: it came from the same run of the primary."""
         if parcel.incarnation != self.backup.incarnation or self.backup.step is None:
             return False
         return not self.backup.multi_input or parcel.want.since <= self._followed
@@ -96,7 +96,7 @@ class Standby:
             parcel = replace(parcel, queues={})
         snapshots = {name: QueueSnapshot.from_bytes(data) for name, data in parcel.queues.items()}
         for name, snapshot in snapshots.items():
-            self.unit.queues[name].absorb(snapshot)
+            self.unit.queues[name].apply(snapshot)
         if want.kind == "delta":
             self.unit.run.extend(want.step, parcel.state)
         elif want.kind == "whole" and self.guard.approach in ("passive", "active"):
@@ -115,18 +115,20 @@ class Standby:
                 keep_from(self._host.routes, self._host.peers, feed.stream, feed.reader, position)
             run.resume(want.step)
             if multi_input:
-                run.manager.follow(())
+                run.manager.replay(())
             self._followed = want.step.train
             self.unit.started = True
             if not run.done.is_set():
                 run.start()
         if multi_input:
-            run.manager.follow(self.backup.follow(want, self._followed))
+            run.manager.replay(self.backup.follow(want, self._followed))
             self._followed = max(self._followed, want.step.train)
 
     # -- the primary is dead
 
-    def take_over(self, dead: Detector | None, become: Callable[[Guard, Mapping[str, Place]], None]) -> Takeover | None:
+    def take_over(
+        self, dead: Detector | None, become: Callable[[Guard, Mapping[str, Position]], None]
+    ) -> Takeover | None:
         """Go on in its place; None if that is impossible. `become` is called before anything new is run or read."""
         begun, primary = time.time(), self.guard.partner_node
         with self._lock:
@@ -141,7 +143,7 @@ class Standby:
             else:
                 self._resume(resume)
             if self.backup.multi_input:  # of what was not heard any more, the order is not known
-                self.unit.run.live_anew()
+                self.unit.run.renew_writer_id()
             alone = {"role": "primary", "partner": "", "partner_node": "", "incarnation": self.backup.incarnation}
             become(self.guard.model_copy(update=alone), resume.until)
             for queue in self.unit.queues.values():
@@ -162,14 +164,14 @@ class Standby:
         """It runs already: from here on it merges for itself."""
         if resume.jump:
             self.unit.run.jump()
-        self.unit.run.manager.lead()
+        self.unit.run.manager.go_live()
 
     def _resume(self, resume: Resume) -> None:
         run = self.unit.run
         begin = resume.begin or self._present(resume)
         if self.guard.approach in ("amnesia", "upstream-backup"):
             at = (begin.train, begin.next_cause, begin.inputs, resume.outputs)
-            run.load(CommitPoint(*at, life=begin.life, rows=begin.rows), {})
+            run.load(CommitPoint(*at, writer_id=begin.writer_id, rows=begin.rows), {})
             for name, place in resume.outputs.items():
                 queue = self.unit.queues[name]
                 if self.guard.approach == "amnesia":  # whoever lacks something before the hole goes on behind it, too
@@ -177,7 +179,7 @@ class Standby:
                     queue.jump_to(beyond(queue, place[0]))
                 else:
                     queue.begin_at(place)
-        run.resume(begin, resume.scripts, jump=resume.jump and self.guard.approach != "amnesia", repeats=True)
+        run.resume(begin, resume.replays, jump=resume.jump and self.guard.approach != "amnesia", repeats=True)
 
     def _present(self, resume: Resume) -> CommitPoint:
         """Inputs as they stand now: what came before is forgotten."""

@@ -147,7 +147,7 @@ class Loan:
         where: Lane = {"lane": f"{self.root}/lane", "program": f"{self.root}/program.json"}
         return self._told(where)
 
-    def abroad(self, train: TrainHeader) -> TrainHeader:
+    def for_remote(self, train: TrainHeader) -> TrainHeader:
         """A train's header for executors elsewhere: its files are locations, and its results come through Spark."""
         told = self._told(train)
         told["results"] = None

@@ -22,7 +22,7 @@ from borealis.errors import BorealisError, InputError
 from borealis.kernels.time_of import TimeOf
 from borealis.state.delta import from_stream, to_stream
 from borealis.state.disk import ANEW, write_whole
-from borealis.values.fit import Place, fit, match_columns
+from borealis.values.fit import RowOrigin, fit, match_columns
 
 LOOK_S = 0.1  # how often to see whether the query is still there
 SOURCE = "the streaming DataFrame"
@@ -61,7 +61,7 @@ class FiniteFrameSource:
             table = self.frame.select(*_quoted(wanted)).toArrow()
         except PySparkException as error:
             raise InputError(f"the DataFrame cannot be computed: {_said(error)}", hint="try df.collect()") from error
-        parts = [fit(batch, schema, Place(FINITE, 0)) for batch in table.combine_chunks().to_batches()]
+        parts = [fit(batch, schema, RowOrigin(FINITE, 0)) for batch in table.combine_chunks().to_batches()]
         rows = pa.Table.from_batches(parts, schema)
         times, fault = self._time.until_fault(rows)
         if fault is not None:
@@ -263,7 +263,7 @@ def _read(kept: Kept) -> pa.Table:
 def _pieces(table: pa.Table, schema: pa.Schema, position: int, most_rows: int) -> Iterator[pa.RecordBatch]:
     for batch in table.combine_chunks().to_batches():
         for part in cut(batch, most_rows):
-            yield fit(part, schema, Place(SOURCE, position))
+            yield fit(part, schema, RowOrigin(SOURCE, position))
             position += part.num_rows
 
 

@@ -12,7 +12,7 @@ from borealis.errors import WireError
 from borealis.kernels.program import Parcel
 from borealis.spark.worker import run_train, settle, written
 from borealis.trains.header import Lane, TrainHeader, rows_together
-from borealis.trains.location import exchange, is_remote, meet, read
+from borealis.trains.location import check_version, exchange, is_remote, read
 from borealis.trains.message import Line
 
 FILE_BYTES_LEAST = 1 << 20  # from here on a payload goes by way of a file, where node and task share files
@@ -28,7 +28,7 @@ def keep_lane(where: Lane, lease: int, bucket: int) -> None:
     """Run train after train, until the lease is over."""
     settle()
     if is_remote(where["program"]):
-        meet(where)
+        check_version(where)
         run_lane(lambda head, buffers: exchange(where["lane"], head, buffers), lease, bucket)
         return
     line = Line.to(where["lane"])

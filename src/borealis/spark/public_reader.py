@@ -31,7 +31,7 @@ from borealis.spark.stream_client import ADDRESS, Patience, StreamAddress, Strea
 from borealis.streams.section import Section, empty_rows
 from borealis.streams.status import QueueStatus
 from borealis.tuples import with_header
-from borealis.values.fit import Place, fit, match_columns
+from borealis.values.fit import RowOrigin, fit, match_columns
 from borealis.wire.follow import Follower, Start
 from borealis.wire.messages import Ack, Subscribe
 from borealis.wire.subscription import Subscription
@@ -305,7 +305,7 @@ def shaped(section: Section, wanted: pa.Schema, headers: bool) -> pa.RecordBatch
     """A section as the columns that Spark expects."""
     table = section.with_header() if headers else pa.table(section.rows)
     [batch] = table.select(match_columns(wanted.names, table.column_names, "the stream")).to_batches()
-    return fit(batch, wanted, Place("the stream", section.first))
+    return fit(batch, wanted, RowOrigin("the stream", section.first))
 
 
 def outward(schema: pa.Schema, headers: bool) -> pa.Schema:

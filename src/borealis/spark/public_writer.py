@@ -37,7 +37,7 @@ from borealis.spark.stream_client import ADDRESS, StreamAddress, StreamClient, c
 from borealis.state.delta import from_stream, to_stream
 from borealis.streams.section import empty_rows
 from borealis.tuples import TIMESTAMP, halves
-from borealis.values.fit import Place, fit, match_columns
+from borealis.values.fit import RowOrigin, fit, match_columns
 from borealis.wire.client import Peer
 from borealis.wire.messages import BatchHead, Publish
 from borealis.wire.server import BATCH_BYTES_MOST
@@ -158,7 +158,7 @@ def as_stream(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     rows = rows.select(found)
     at, fitted = 0, []
     for batch in rows.to_batches():
-        fitted.append(fit(batch, schema, Place(SOURCE, at)))
+        fitted.append(fit(batch, schema, RowOrigin(SOURCE, at)))
         at += batch.num_rows
     return pa.Table.from_batches(fitted, schema)
 

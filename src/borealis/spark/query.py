@@ -88,7 +88,7 @@ class Query:
     def _serve(self) -> None:
         """Be there for those who ask for trains."""
         path = self.scratch / "trains.sock"
-        outward = None if self._loan is None else self._loan.abroad
+        outward = None if self._loan is None else self._loan.for_remote
         if self.compiled.one_level:
             self.hinders = CORES.take(self.spark, self, self.compiled.program.buckets)
         if not self.compiled.one_level or self.hinders is not None:

@@ -27,7 +27,7 @@ from borealis.kernels.step import Kernel, schema_of
 from borealis.state.cache import Cache
 from borealis.state.delta import from_stream
 from borealis.trains.header import Payload, TrainHeader
-from borealis.trains.location import is_there, meet, read
+from borealis.trains.location import check_version, is_there, read
 from borealis.trains.notices import Notice
 from borealis.trains.results import BUCKET, FILE, HIDDEN, PAYLOAD, TAG, Arrived, rows_column, train_bounds
 from borealis.tuples import CAUSE, SUB, TIME
@@ -47,7 +47,7 @@ def program_at(location: str) -> Program:
 
 def program_of(train: TrainHeader) -> Program:
     """The program that a train is for."""
-    meet(train)
+    check_version(train)
     return program_at(train["program"])
 
 

@@ -10,7 +10,7 @@ The protocol:
 A restart takes the newest whole base, then every record behind it up to the first that is torn or damaged; the log is
 cut there. Only the newest segment with records can be torn by a crash, so damage before it, or trains that are missing
 altogether, are refused. Files: `base-<train>.bin`, `log-<first train>.bin`, `state.json` (what the state belongs to),
-`diagram.yaml` (that diagram, to say how another differs), `life` (under which name outsiders know it), `begun.bin` (the
+`diagram.yaml` (that diagram, to say how another differs), `writer_id` (under which outsiders know it), `begun.bin` (the
 train that was run last, where a replay needs it), `lock`.
 """
 
@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from borealis.errors import StateError
-from borealis.state.claim import Kind, OtherOwnerError
 from borealis.state.delta import TableSpec, merge_deltas, pack, unpack
+from borealis.state.directory_lock import Kind, OtherOwnerError
 from borealis.state.disk import one_line, write_whole
 from borealis.state.log import Key
 from borealis.state.records import Head, RecordFile, RecordLog, record
@@ -80,9 +80,9 @@ class CommitLog(RecordLog):
             self.close()
             raise
 
-    def life(self, suggested: str) -> str:
+    def writer_id(self, suggested: str) -> str:
         """The name under which the runs of this state are known elsewhere; the first one's suggestion stays."""
-        path = self.root / "life"
+        path = self.root / "writer_id"
         with self._disk():
             if not path.exists():
                 write_whole(path, suggested.encode())

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from borealis.errors import FullError, StateError
 from borealis.state import frame
-from borealis.state.claim import Claim, Kind
+from borealis.state.directory_lock import DirectoryLock, Kind
 from borealis.state.disk import ANEW, disk, refused, sync_directory, write_all, write_whole
 
 RESTART = "mend the disk, then start again"
@@ -216,7 +216,7 @@ class RecordLog:
     def __init__(self, root: Path, belongs: Mapping[str, Any]) -> None:
         self.root = root
         with self._disk():
-            self._claim = Claim(root, self.kind, belongs)
+            self._claim = DirectoryLock(root, self.kind, belongs)
 
     def found(self, name: str) -> list[tuple[int, RecordFile]]:
         """The files of a name that are there, in the order of their numbers."""

@@ -23,13 +23,13 @@ _SMALL_BYTES = 64 << 10
 _SHED_LEAST = 1024  # entries of gone sections before the lists are cut
 _GONE = Section(0, empty_rows(pa.schema([])), NOTHING, NOTHING, NOTHING)
 
-Place = tuple[int, int]  # id, boundary
+Position = tuple[int, int]  # id, boundary
 
 
 class Held:
     """The sections of a queue, whose lock is held around all of it."""
 
-    def __init__(self, schema: pa.Schema, place: Place = (0, FIRST_TIME)) -> None:
+    def __init__(self, schema: pa.Schema, place: Position = (0, FIRST_TIME)) -> None:
         self.first = place[0]  # the oldest id from which the stream can be read
         self.next, self.boundary = place  # where it goes on
         self.jumps = Jumps()
@@ -41,7 +41,7 @@ class Held:
         # What is held, oldest first, behind `_head` entries that are gone. For each section: the place behind it, and
         # the bytes of all sections ever held up to and with it; `_base` are those before the first that is held.
         self.sections: list[Section] = []
-        self.places: list[Place] = []
+        self.places: list[Position] = []
         self.ends: list[int] = []
         self._head = self._base = 0
 
@@ -61,11 +61,11 @@ class Held:
         return self.jumps.tuples(self.first, self.next)
 
     @property
-    def end(self) -> Place:
+    def end(self) -> Position:
         """The place up to which there is something to read."""
         return (self.jumps.back(self.next), self.boundary) if self.is_empty else self.places[-1]
 
-    def upto(self, limit: Place) -> Place:
+    def upto(self, limit: Position) -> Position:
         """The last place that is not behind a limit: where ids were left out, that is before or among them."""
         over = self.jumps.over(limit[0])
         if over is None:
@@ -91,7 +91,7 @@ class Held:
                 return self.sections[at:i]
         return self.sections[at:end]
 
-    def since(self, place: Place) -> tuple[Section, ...]:
+    def since(self, place: Position) -> tuple[Section, ...]:
         """All that is behind a place."""
         sections = self.sections[bisect_right(self.places, place, self._head) :]
         if sections:

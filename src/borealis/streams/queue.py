@@ -15,7 +15,7 @@ from typing import Literal
 import pyarrow as pa
 
 from borealis.errors import GoneError, StateError, StreamError, did_you_mean
-from borealis.streams.held import Held, Place
+from borealis.streams.held import Held, Position
 from borealis.streams.id_gaps import Jumps
 from borealis.streams.pieces import check_inside, cut, upto
 from borealis.streams.section import NOTHING, Section, joined
@@ -84,7 +84,7 @@ class OutputQueue:
         self._held = Held(schema, (next_id, standing))
         self._readers = {name: _Reader(next_id, next_id) for name in readers}
         self._mirrored = set(self._readers)  # those that an increment may take away
-        self._limit: Place | None = None  # readers get nothing behind this place; None: it is open
+        self._limit: Position | None = None  # readers get nothing behind this place; None: it is open
         self.dropped = 0  # tuples lost to a reader that was too slow (policy `drop`)
         self._closed = False
         self._moved_to: str | None = None
@@ -179,7 +179,7 @@ class OutputQueue:
             held.skip_to(first)
             self._more.notify_all()
 
-    def begin_at(self, place: Place) -> None:
+    def begin_at(self, place: Position) -> None:
         """Let a queue that holds nothing go on at a place: what was before it was delivered by another."""
         with self._more:
             held = self._held
@@ -226,7 +226,7 @@ class OutputQueue:
         with self._more:
             return self._held.jumps.tuples(start, first)
 
-    def _end(self) -> Place:
+    def _end(self) -> Position:
         """The place up to which there is something to read."""
         last = self._held.end
         if self._limit is None:
@@ -281,7 +281,7 @@ class OutputQueue:
         with self._more:
             self._limit = self._limit or _NOWHERE
 
-    def release(self, place: Place | None = None) -> None:
+    def release(self, place: Position | None = None) -> None:
         """Let readers of a held queue read up to a place (id, boundary), or without one everything, also to come."""
         with self._more:
             if self._limit is not None:
@@ -381,7 +381,7 @@ class OutputQueue:
         """All of it at one moment, also of a closed queue; passing readers (`~...`) stay behind."""
         return self.since(_NOWHERE)
 
-    def since(self, place: Place) -> QueueSnapshot:
+    def since(self, place: Position) -> QueueSnapshot:
         """What is behind a place (id, boundary), and how far readers are: what a mirror at that place needs."""
         with self._more:
             held = self._held
@@ -398,7 +398,7 @@ class OutputQueue:
                 tuple(held.jumps),
             )
 
-    def absorb(self, news: QueueSnapshot) -> None:
+    def apply(self, news: QueueSnapshot) -> None:
         """Become like the queue that these news are of: hold what it held, for the same readers. Never waits.
 
         What is known already is skipped, and news older than what is known change nothing. A StateError says that
@@ -442,14 +442,14 @@ class OutputQueue:
     def restore(cls, snapshot: QueueSnapshot, limits: QueueLimits | None = None) -> OutputQueue:
         """The queue as it was, with the same epoch."""
         queue = cls(snapshot.stream, snapshot.schema, limits)
-        queue.become(snapshot)
+        queue.reset_to(snapshot)
         return queue
 
-    def become(self, snapshot: QueueSnapshot) -> None:
+    def reset_to(self, snapshot: QueueSnapshot) -> None:
         """Hold what the snapshot does, and nothing else, under its epoch; readers that it does not know stay."""
         with self._room:
             self._held, self.epoch = Held(self.schema), snapshot.epoch
-        self.absorb(snapshot)
+        self.apply(snapshot)
 
     # -- inside, under the lock
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from borealis.errors import FullError, StateError
-from borealis.state.claim import Kind
+from borealis.state.directory_lock import Kind
 from borealis.state.disk import sync_directory
 from borealis.state.records import Blobs, Head, RecordFile, RecordLog
 

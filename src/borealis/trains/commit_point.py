@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from borealis.entry.admission import Cursor
-from borealis.trains.merge_order import Passed
+from borealis.trains.merge_order import Determinant
 
-Place = tuple[int, int]  # in a stream: the id of the next tuple, and the boundary in force
+Position = tuple[int, int]  # in a stream: the id of the next tuple, and the boundary in force
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,11 @@ class CommitPoint:
     train: int
     next_cause: int
     inputs: Mapping[str, Cursor]
-    outputs: Mapping[str, Place]
-    order: tuple[Passed, ...] = ()
+    outputs: Mapping[str, Position]
+    order: tuple[Determinant, ...] = ()
     at: float = 0.0  # when it was committed, on the node's own clock
     silent: bool = False  # it only built state again: what it gave had been given before
-    life: str = ""  # of the run; empty: whoever goes on from here begins a new one
+    writer_id: str = ""  # of the run; empty: whoever goes on from here begins a new one
     rows: int = 0  # tuples in all trains up to this one; nothing but a figure
 
     def to_json(self) -> dict[str, Any]:
@@ -34,7 +34,7 @@ class CommitPoint:
             "inputs": {name: asdict(cursor) for name, cursor in self.inputs.items()},
             "outputs": {name: list(place) for name, place in self.outputs.items()},
             "order": [list(passed) for passed in self.order],
-            "life": self.life,
+            "writer_id": self.writer_id,
             "rows": self.rows,
         }
 
@@ -47,7 +47,7 @@ class CommitPoint:
             {name: Cursor(**cursor) for name, cursor in data["inputs"].items()},
             {name: (int(place[0]), int(place[1])) for name, place in data["outputs"].items()},
             tuple((str(name), int(at), int(bound)) for name, at, bound in data["order"]),
-            life=str(data["life"]),
+            writer_id=str(data["writer_id"]),
             rows=int(data["rows"]),
         )
 

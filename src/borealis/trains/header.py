@@ -44,7 +44,7 @@ class TrainHeader(TrainInputs):
     manifest: Manifest | None  # None: for those who hold the state already
     results: str | None  # where large results go; None: through Spark
     diagram: str
-    life: str
+    writer_id: str
     troubles: str
     version: NotRequired[str]  # of the node, for executors elsewhere
     authority: NotRequired[str]  # whose certificates of the node to trust

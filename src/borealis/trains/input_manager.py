@@ -26,8 +26,8 @@ from borealis.state.delta import to_stream
 from borealis.streams.section import Section, wire_schema
 from borealis.trains.header import PAYLOADS, TrainInputs
 from borealis.trains.intake import Admission, Intake
-from borealis.trains.merge_order import bounds, numbered, passed, with_cause
-from borealis.trains.merging import ByArrival, ByScript, ByTime, Merged, MergeOrder, Script
+from borealis.trains.merge_order import bounds, determinants, numbered, with_cause
+from borealis.trains.merging import ByArrival, ByReplay, ByTime, Merged, MergeOrder, Replay
 from borealis.trains.relay import Feed, Relay, Relayed, SectionSource
 from borealis.trains.train import Train
 from borealis.tuples import TIME
@@ -97,7 +97,7 @@ class InputManager:
         self._making = threading.Lock()  # one makes trains at a time; taken before the other
         arrival = ByArrival(self._intakes, self.admission, self.clock)
         self._live: MergeOrder = ByTime(self._intakes, self.admission, arrival) if self.by_time else arrival
-        self._scripts = ByScript(self._intakes, self.admission, self._changed)
+        self._scripts = ByReplay(self._intakes, self.admission, self._changed)
         self._maker: threading.Thread | None = None
         self._readers: list[threading.Thread] = []
 
@@ -124,21 +124,21 @@ class InputManager:
             self._made = train.number
             self._tell()
 
-    def follow(self, scripts: Iterable[Script]) -> None:
-        """Read as the scripts say, and nothing else, until `lead`."""
+    def replay(self, replays: Iterable[Replay]) -> None:
+        """Read as the replays say, and nothing else, until `lead`."""
         with self._changed:
             self._scripts.only = True
-            self._scripts.add(scripts)
+            self._scripts.add(replays)
             self._tell()
 
     @property
-    def follows(self) -> bool:
-        """Whether there is a script that is not done."""
+    def is_replaying(self) -> bool:
+        """Whether there is a replay that is not done."""
         with self._changed:
             return self._scripts.unfinished
 
-    def lead(self) -> None:
-        """When the scripts that are there are done, read whatever arrives."""
+    def go_live(self) -> None:
+        """When the replays that are there are done, read whatever arrives."""
         with self._changed:
             self._scripts.only = False
             self._tell()
@@ -174,7 +174,7 @@ class InputManager:
             reader.join(max(0.0, until - time.monotonic()))
 
     @property
-    def alike(self) -> bool:
+    def deterministic(self) -> bool:
         """Whether the same causes will stand for the same tuples if this is read again: nothing depends on arrival."""
         idle = any(i.entry.spec.idle_us for i in self._intakes.values())
         return self.by_time or (len(self._intakes) == 1 and not idle)
@@ -458,7 +458,7 @@ class InputManager:
                 self._next_cause,
                 rows,
                 final,
-                passed(pieces),
+                determinants(pieces),
                 merged.silent,
                 merged.free,
                 leaps,

@@ -92,7 +92,7 @@ def is_remote(location: str) -> bool:
     return location.startswith(("depot://", "depots://"))
 
 
-def meet(train: TrainHeader | Lane) -> None:
+def check_version(train: TrainHeader | Lane) -> None:
     """Before a train from elsewhere is run: be of its node's version, and know whose certificate the node shows."""
     theirs = train.get("version", __version__)
     if theirs != __version__:

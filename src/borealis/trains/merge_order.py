@@ -12,7 +12,7 @@ from borealis.trains.intake import Piece
 from borealis.trains.relay import Relayed
 from borealis.tuples import CAUSE, TIME, Int64s
 
-Passed = tuple[str, int, int]  # an input was read up to this tuple id and boundary
+Determinant = tuple[str, int, int]  # an input was read up to this tuple id and boundary
 
 
 def numbered(pieces: Sequence[Piece], order: Int64s | None, first: int) -> tuple[int, list[Int64s]]:
@@ -29,9 +29,9 @@ def numbered(pieces: Sequence[Piece], order: Int64s | None, first: int) -> tuple
     return int(flat.sum()), [cause[end - len(w) : end] for end, w in zip(ends, weights, strict=True)]
 
 
-def passed(pieces: Sequence[Piece]) -> tuple[Passed, ...]:
+def determinants(pieces: Sequence[Piece]) -> tuple[Determinant, ...]:
     """The places behind the pieces of streams, in their order; only where it changes the input."""
-    found: list[Passed] = []
+    found: list[Determinant] = []
     for piece in pieces:
         if isinstance(piece.rows, Relayed):
             boundary = piece.tail[-1] if piece.tail else piece.rows.cursor(len(piece.rows)).boundary

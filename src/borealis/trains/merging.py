@@ -1,7 +1,7 @@
 """Merge orders: which rows of which inputs go into the next train, and in which order.
 
 `ByTime` is for finite, replayable inputs (files): the tuple whose input had come less far goes first, so that a replay
-gives the same order every time. `ByArrival` takes live inputs as they come. `ByScript` repeats what another copy of the
+gives the same order every time. `ByArrival` takes live inputs as they come. `ByReplay` repeats what another copy of the
 unit did.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from borealis.clock import Clock
 from borealis.trains.intake import Admission, Intake, Piece
-from borealis.trains.merge_order import Passed, dense
+from borealis.trains.merge_order import Determinant, dense
 from borealis.trains.relay import Relayed
 from borealis.tuples import FIRST_TIME, LAST_TIME, Int64s
 
@@ -31,7 +31,7 @@ class Merged:
     pieces: list[Piece]
     order: Int64s | None = None
     silent: bool = False  # what comes of it is known downstream already
-    free: bool = True  # merged as tuples arrived, not as a script says
+    free: bool = True  # merged as tuples arrived, not as a replay says
 
 
 NOTHING = Merged([])
@@ -46,10 +46,10 @@ class MergeOrder(Protocol):
 
 
 @dataclass(frozen=True)
-class Script:
+class Replay:
     """What to read next, in this order, whatever arrives first."""
 
-    order: tuple[Passed, ...]
+    order: tuple[Determinant, ...]
     silent: bool = False
 
 
@@ -156,36 +156,36 @@ class ByTime:
         return all(i.source_ended or i.entry.cursor.newest > mine for i in others)
 
 
-class ByScript:
-    """What is there of the first script that is not done, in its order; a train does not go beyond a script."""
+class ByReplay:
+    """What is there of the first replay that is not done, in its order; a train does not go beyond a replay."""
 
     def __init__(self, intakes: Intakes, admission: Admission, lock: threading.Condition) -> None:
         self._intakes, self._admission, self._lock = intakes, admission, lock
-        self._scripts: deque[Script] = deque()
-        self.only = False  # without a script there is nothing to do
+        self._scripts: deque[Replay] = deque()
+        self.only = False  # without a replay there is nothing to do
 
     @property
     def active(self) -> bool:
-        """Whether trains are made as scripts say."""
+        """Whether trains are made as replays say."""
         return bool(self._scripts) or self.only
 
     @property
     def unfinished(self) -> bool:
-        """Whether there is a script that is not done, or may come."""
+        """Whether there is a replay that is not done, or may come."""
         cuts = {name: (intake.cut.position, intake.cut.boundary) for name, intake in self._intakes.items()}
         return self.only or any(cuts[n] < (at, bound) for s in self._scripts for n, at, bound in s.order)
 
-    def add(self, scripts: Iterable[Script]) -> None:
+    def add(self, replays: Iterable[Replay]) -> None:
         """More to do, behind what is there."""
-        self._scripts.extend(scripts)
+        self._scripts.extend(replays)
 
     def next(self) -> Merged:
         """As far as the tuples are there."""
         pieces: list[Piece] = []
         room = self._admission.rows_most
         while self._scripts and not pieces:
-            script = self._scripts[0]
-            left = deque(script.order)
+            replay = self._scripts[0]
+            left = deque(replay.order)
             while left and room > 0:
                 name, position, boundary = left[0]
                 intake = self._intakes[name]
@@ -205,10 +205,10 @@ class ByScript:
             with self._lock:
                 self._scripts.popleft()
                 if left:
-                    self._scripts.appendleft(Script(tuple(left), script.silent))
+                    self._scripts.appendleft(Replay(tuple(left), replay.silent))
             if left:
                 break
-        return Merged(pieces, silent=script.silent if pieces else False, free=False)
+        return Merged(pieces, silent=replay.silent if pieces else False, free=False)
 
 
 def _taken(name: str, intake: Intake, rows: Relayed) -> Piece:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from borealis.entry.admission import Cursor
-from borealis.trains.merge_order import Passed
+from borealis.trains.merge_order import Determinant
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,9 @@ class Train:
     next_cause: int
     rows: int
     final: bool
-    order: tuple[Passed, ...] = ()  # the order in which its inputs were merged
+    order: tuple[Determinant, ...] = ()  # the order in which its inputs were merged
     silent: bool = False  # what comes of it is known downstream already
-    free: bool = True  # merged as tuples arrived, not as a script says
+    free: bool = True  # merged as tuples arrived, not as a replay says
     leaps: bool = False  # ids of an input were left out in it, or tuples lost
     jumps: bool = False  # it begins where ids of an input were left out, in a recovery
 

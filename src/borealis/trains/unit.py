@@ -36,8 +36,8 @@ from borealis.trains.handover import Handover
 from borealis.trains.header import Manifest, TrainHeader, TrainInput, TrainInputs
 from borealis.trains.input_manager import InputManager
 from borealis.trains.intake import Admission
-from borealis.trains.merge_order import Passed
-from borealis.trains.merging import Script
+from borealis.trains.merge_order import Determinant
+from borealis.trains.merging import Replay
 from borealis.trains.notices import TROUBLES, Troubles
 from borealis.trains.progress import Progress
 from borealis.trains.rehearsals import Rehearsals
@@ -100,7 +100,7 @@ class UnitRun:
         self._commits: CommitLog | None = None
         self._committed = 0
         self._rows = 0  # tuples in all committed trains, here and wherever the unit ran before
-        self.life = new_life()  # whatever goes on from this run's state goes on under the same
+        self.writer_id = new_writer_id()  # whatever goes on from this run's state goes on under the same
         self.rehearsals = Rehearsals(self._log)
         self._kept = 0  # the last train that was kept before it was run
         self._ids = dict.fromkeys(compiled.outlets, 0)
@@ -134,12 +134,12 @@ class UnitRun:
         self.reason: Reason | None = None
         self._jumps = False  # ids go on behind a hole, as soon as inputs are merged freely
         self._repeats = False  # readers may have what another made of the same input
-        self._passed: tuple[Passed, ...] = ()
+        self._passed: tuple[Determinant, ...] = ()
         self._silent = False  # the last train was
         # a train that changes something outside must be the same when it is run again, also where that takes its rows
         outside = any(box.outside for box in spec.boxes)
         self._may_wait = any(hasattr(box, "database") for box in spec.boxes)  # and tell so
-        self._keeps_trains = outside and options.state is not None and not self.manager.alike
+        self._keeps_trains = outside and options.state is not None and not self.manager.deterministic
         if self.manager.finished:
             self.done.set()
         elif self._keeps_trains:
@@ -155,7 +155,7 @@ class UnitRun:
 
     def _take_over(self, resume: Handover) -> dict[str, Any]:
         self._go_on_after(resume.header, resume.state)
-        self.life = str(resume.header.get("life", self.life))
+        self.writer_id = str(resume.header.get("writer_id", self.writer_id))
         self._count_on(self._rows)
         return resume.header
 
@@ -183,7 +183,7 @@ class UnitRun:
             spec.to_yaml(),
         )
         found = self._commits.recover()
-        self.life = self._commits.life(self.life)
+        self.writer_id = self._commits.writer_id(self.writer_id)
         if found.header is None:
             return None
         self._go_on_after(found.header, found.state)
@@ -216,7 +216,7 @@ class UnitRun:
             header = self.manager.header(number) if inline else self.manager.header_in_files(number)
             if self._repeats and self.manager.train(number).leaps:  # from here on the input may be another
                 self._repeats, self._jumps = False, True
-                self.live_anew()
+                self.renew_writer_id()
             if self._keeps_trains and self._kept != number:
                 assert self._commits is not None
                 self._commits.begin(pack(self.manager.train(number), header))
@@ -229,7 +229,7 @@ class UnitRun:
             "manifest": None if inline else self._log.manifest(),
             "results": str(self._results(number)),
             "diagram": self.spec.name,
-            "life": self.life,
+            "writer_id": self.writer_id,
             "troubles": str(self.scratch / TROUBLES),
         }
         if "rehearsal" in header:
@@ -375,7 +375,7 @@ class UnitRun:
             self._passed,
             time.monotonic(),
             self._silent,
-            self.life,
+            self.writer_id,
             self._rows,
         )
 
@@ -403,7 +403,7 @@ class UnitRun:
 
     def _stand_at(self, step: CommitPoint) -> None:
         self._committed = self.progress.resumed_after = step.train
-        self.life = step.life or new_life()
+        self.writer_id = step.writer_id or new_writer_id()
         self._ids |= {name: place[0] for name, place in step.outputs.items()}
         self._header_now = {
             "train": step.train,
@@ -416,33 +416,33 @@ class UnitRun:
         self._count_on(step.rows)
 
     def resume(
-        self, begin: CommitPoint, scripts: Sequence[Script] = (), *, jump: bool = False, repeats: bool = False
+        self, begin: CommitPoint, replays: Sequence[Replay] = (), *, jump: bool = False, repeats: bool = False
     ) -> None:
-        """End standing by: read from there, first as the scripts say. The state is what `load` and `extend` said.
+        """End standing by: read from there, first as the replays say. The state is what `load` and `extend` said.
 
         If it repeats what a dead primary did, readers may have had some of that. It comes under the same ids then, as
         long as the input is the same: not behind ids that were left out, since whoever gives it died, too.
         """
         self._jumps, self._repeats = jump, repeats
         self.manager.begin_at(begin.inputs, begin.next_cause, begin.train)
-        self.manager.follow(scripts)
-        self.manager.lead()
+        self.manager.replay(replays)
+        self.manager.go_live()
         if self.manager.finished:
             self.done.set()
 
-    def live_anew(self) -> None:
+    def renew_writer_id(self) -> None:
         """From the next train on, causes may stand for other tuples than those of the run whose state this is."""
-        self.life = new_life()
+        self.writer_id = new_writer_id()
 
     def jump(self) -> None:
-        """Ids go on behind a hole as soon as there is no script to follow."""
+        """Ids go on behind a hole as soon as there is no replay to follow."""
         self._jumps = True
 
     # -- moving elsewhere
 
     def freeze(self, seconds: float) -> Handover:
         """Stop at a train boundary and give away all there is; `thaw` undoes it. Nothing is committed in between."""
-        if self.manager.follows or self._jumps:
+        if self.manager.is_replaying or self._jumps:
             raise TrainError(f"unit '{self.name}' is recovering", hint="try again in a moment")
         handed = self.manager.pause()
         try:
@@ -451,7 +451,7 @@ class UnitRun:
                     late = f"unit '{self.name}' did not finish its train within {seconds:g} s"
                     raise TrainError(late, hint="try again later")
                 queues = {name: queue.snapshot() for name, queue in self.queues.items()}
-                return Handover(self._header_now | {"life": self.life}, self._log.whole()(), queues)
+                return Handover(self._header_now | {"writer_id": self.writer_id}, self._log.whole()(), queues)
         except BaseException:
             self.manager.resume()
             raise
@@ -490,7 +490,7 @@ class UnitRun:
         shutil.rmtree(self.scratch, ignore_errors=True)
 
 
-def new_life() -> str:
+def new_writer_id() -> str:
     """A name that no other run has had; who goes on from a run's state goes on under its name."""
     return uuid.uuid4().hex[:16]
 

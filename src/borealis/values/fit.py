@@ -23,7 +23,7 @@ OTHER_DELIMITERS = (";", "\t", "|", " ")  # that files have which are called CSV
 
 
 @dataclass(frozen=True)
-class Place:
+class RowOrigin:
     """Where a batch begins: the file (or other source) and how many of its rows come before."""
 
     source: str
@@ -66,13 +66,13 @@ def choose(wanted: pa.Schema | None, have: pa.Schema, source: str) -> list[int]:
     return chosen
 
 
-def fit(batch: pa.RecordBatch, schema: pa.Schema, place: Place, *, text: bool = False) -> pa.RecordBatch:
+def fit(batch: pa.RecordBatch, schema: pa.Schema, place: RowOrigin, *, text: bool = False) -> pa.RecordBatch:
     """The batch's columns, taken in order, as exactly `schema`. With `text`, strings are parsed; else never."""
     arrays = [fit_column(column, field, place, text=text) for column, field in zip(batch.columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def fit_column(column: pa.Array, field: pa.Field, place: Place, *, text: bool = False) -> pa.Array:
+def fit_column(column: pa.Array, field: pa.Field, place: RowOrigin, *, text: bool = False) -> pa.Array:
     """One column as its declared type; every value must survive, only digits below a microsecond may go."""
     if column.type == field.type:
         return column
@@ -100,7 +100,7 @@ def check_type(have: pa.DataType, field: pa.Field, source: str, *, text: bool = 
         )
 
 
-def misfit(place: Place, index: int, field: pa.Field, value: object) -> InputError:
+def misfit(place: RowOrigin, index: int, field: pa.Field, value: object) -> InputError:
     """The error for one value that does not fit."""
     shown = repr(value) if isinstance(value, str | bytes) else str(value)
     if len(shown) > SHOWN_CHARACTERS:

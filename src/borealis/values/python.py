@@ -13,13 +13,13 @@ import pyarrow.types as pt
 
 from borealis.errors import InputError, did_you_mean
 from borealis.values import decimals
-from borealis.values.fit import Place, first_misfit, misfit, parse
+from borealis.values.fit import RowOrigin, first_misfit, misfit, parse
 
 NOTHING = type(None)
 FAILURES = (pa.ArrowException, ValueError, TypeError, OverflowError, ArithmeticError, AttributeError)
 
 
-def batch_of(rows: Sequence[object], schema: pa.Schema, place: Place) -> pa.RecordBatch:
+def batch_of(rows: Sequence[object], schema: pa.Schema, place: RowOrigin) -> pa.RecordBatch:
     """The rows as one batch of exactly `schema`; a dict may hold more or less than is declared, a tuple may not."""
     if all(type(row) is dict for row in rows):
         try:
@@ -34,12 +34,12 @@ def batch_of(rows: Sequence[object], schema: pa.Schema, place: Place) -> pa.Reco
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _slowly(rows: Sequence[object], schema: pa.Schema, place: Place) -> list[list[Any]]:
+def _slowly(rows: Sequence[object], schema: pa.Schema, place: RowOrigin) -> list[list[Any]]:
     tuples = [_as_tuple(row, schema, place, index) for index, row in enumerate(rows)]
     return [list(column) for column in zip(*tuples, strict=True)] if tuples else [[] for _ in schema]
 
 
-def _as_tuple(row: object, schema: pa.Schema, place: Place, index: int) -> Sequence[Any]:
+def _as_tuple(row: object, schema: pa.Schema, place: RowOrigin, index: int) -> Sequence[Any]:
     if isinstance(row, Mapping):
         return [_value_in(row, name) for name in schema.names]
     if isinstance(row, tuple | list):
@@ -80,7 +80,7 @@ def absent(wanted: Sequence[str], have: Collection[str], source: str, notes: lis
     return found
 
 
-def column_of(values: list[Any], field: pa.Field, place: Place) -> pa.Array:
+def column_of(values: list[Any], field: pa.Field, place: RowOrigin) -> pa.Array:
     """Values of one column as its declared type. A naive datetime is UTC; text is parsed as in a CSV file."""
     wanted = field.type
     kinds = set(map(type, values))

@@ -38,7 +38,7 @@ def database(empty_database: Embedded | Server) -> Embedded | Server:
 
 def kernel(url: str, statement: str = INSERT, life: str = "first", **how: Any) -> SqlWriteKernel:
     made = SqlWriteKernel("w", statement, Database("w", url, how.pop("give_up_us", GIVE_UP_US), **how))
-    made.begin(TRAIN | {"life": life}, 0, NOWHERE)
+    made.begin(TRAIN | {"writer_id": life}, 0, NOWHERE)
     return made
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from borealis.coordinator.catalog import VERSION, Catalog, KnownNode
 from borealis.coordinator.http_errors import TakenError
-from borealis.coordinator.layout import EntryPlace, Layout, Shield, UnitPlace
+from borealis.coordinator.layout import EntryAssignment, Layout, Shield, UnitAssignment
 from borealis.errors import ClusterError
 
 LAYOUT = Layout(
@@ -18,10 +18,10 @@ LAYOUT = Layout(
     yaml="borealis: 1",
     state="running",
     units=(
-        UnitPlace("u2", ("big",), ("packets",), ("big",), "node2"),
-        UnitPlace("u1", ("agg", "x"), ("big", "packets.late"), ("agg",), "node1", "node3"),
+        UnitAssignment("u2", ("big",), ("packets",), ("big",), "node2"),
+        UnitAssignment("u1", ("agg", "x"), ("big", "packets.late"), ("agg",), "node1", "node3"),
     ),
-    entries=(EntryPlace("packets", "node2"), EntryPlace("alarms", "node1")),
+    entries=(EntryAssignment("packets", "node2"), EntryAssignment("alarms", "node1")),
     outputs={"per_source": "agg", "again": "agg"},
     cuts=("agg",),
     places={"agg": "node1"},
@@ -152,8 +152,8 @@ def test_a_layout_that_is_damaged_is_told(path: Path) -> None:
 
 def test_protection_comes_back_as_it_was(path: Path) -> None:
     kept = Shield("active", "no-loss", 50.0, 20.0, 5, 900.0)
-    unit = UnitPlace("u1", ("a",), ("p",), ("a",), "node1", None, kept, "node2", "node3", 7, 3)
-    entry = EntryPlace("p", "node1", "mirror", "node3", "node2", 4, 2)
+    unit = UnitAssignment("u1", ("a",), ("p",), ("a",), "node1", None, kept, "node2", "node3", 7, 3)
+    entry = EntryAssignment("p", "node1", "mirror", "node3", "node2", 4, 2)
     layout = Layout("traffic", "borealis: 1", "running", (unit,), (entry,), epoch="abc")
     catalog = Catalog(path)
     catalog.add(layout)

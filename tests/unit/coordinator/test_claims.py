@@ -11,14 +11,14 @@ from stand_ins import Town, traffic
 
 from borealis.coordinator.claims import after, begun_anew, taken_over
 from borealis.coordinator.deployment import deploy
-from borealis.coordinator.layout import EntryPlace, Shield, UnitPlace
+from borealis.coordinator.layout import EntryAssignment, Shield, UnitAssignment
 from borealis.coordinator.naming import locate
 from borealis.coordinator.protecting import claim
 from borealis.diagram.deployment import Deployment
 from borealis.wire.messages import Claim
 from stopwatch import Stopwatch
 
-UNIT = UnitPlace("u1", ("a",), ("p",), ("a",), "node1", None, Shield("passive", "precise"), "node2")
+UNIT = UnitAssignment("u1", ("a",), ("p",), ("a",), "node1", None, Shield("passive", "precise"), "node2")
 
 
 def wants(what: str, node: str, incarnation: int, **of: str) -> Claim:
@@ -65,8 +65,8 @@ def test_one_that_took_over_unseen_may_be_alone() -> None:
 
 
 def test_what_is_not_protected_cannot_be_claimed() -> None:
-    assert after(UnitPlace("u1", (), (), (), "node1"), wants("take over", "node2", 2)) is None
-    assert after(EntryPlace("packets", "node1"), wants("take over", "node2", 2)) is None
+    assert after(UnitAssignment("u1", (), (), (), "node1"), wants("take over", "node2", 2)) is None
+    assert after(EntryAssignment("packets", "node1"), wants("take over", "node2", 2)) is None
 
 
 def test_what_begins_anew_is_another_incarnation_of_another_life() -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from borealis.coordinator.http_errors import AmbiguousError
-from borealis.coordinator.layout import EntryPlace, Layout, UnitPlace
+from borealis.coordinator.layout import EntryAssignment, Layout, UnitAssignment
 from borealis.coordinator.naming import find
 from borealis.errors import StreamError
 
 
 def layout(name: str, outputs: dict[str, str] | None = None) -> Layout:
     units = (
-        UnitPlace("u1", ("big", "slim"), ("packets",), ("slim",), "node1"),
-        UnitPlace("u2", ("agg",), ("slim", "packets.late"), ("agg",), "node2"),
+        UnitAssignment("u1", ("big", "slim"), ("packets",), ("slim",), "node1"),
+        UnitAssignment("u2", ("agg",), ("slim", "packets.late"), ("agg",), "node2"),
     )
-    entries = (EntryPlace("packets", "node3"),)
+    entries = (EntryAssignment("packets", "node3"),)
     return Layout(name, "", "running", units, entries, {"per_source": "agg"} if outputs is None else outputs)
 
 

@@ -11,7 +11,7 @@ from stand_ins import Town, Yard, traffic, two_sides
 from borealis.coordinator.backups import candidates, with_backups, with_peer
 from borealis.coordinator.deployment import deploy, undeploy, warnings
 from borealis.coordinator.http_errors import AbsentError, MissingError
-from borealis.coordinator.layout import EntryPlace, Layout, Shield, UnitPlace
+from borealis.coordinator.layout import EntryAssignment, Layout, Shield, UnitAssignment
 from borealis.coordinator.placement import Load
 from borealis.diagram.deployment import Deployment
 from borealis.errors import BorealisError, ClusterError, DiagramError
@@ -26,8 +26,8 @@ def town(tmp_path: Path) -> Town:
     return made
 
 
-def unit(name: str, node: str, shield: Shield | None = PASSIVE, reads: tuple[str, ...] = ("in",)) -> UnitPlace:
-    return UnitPlace(name, (name,), reads, (name,), node, None, shield)
+def unit(name: str, node: str, shield: Shield | None = PASSIVE, reads: tuple[str, ...] = ("in",)) -> UnitAssignment:
+    return UnitAssignment(name, (name,), reads, (name,), node, None, shield)
 
 
 # -- where they go
@@ -57,18 +57,18 @@ def test_no_backup_where_no_other_node_is_able() -> None:
 
 def test_the_peer_of_an_entry_point_is_near_its_first_reader() -> None:
     nodes = [Load("node1"), Load("node2"), Load("node3", 5)]
-    readers = [UnitPlace("u1", ("a",), ("in",), ("a",), "node1", None, PASSIVE, "node3")]
-    assert with_peer(EntryPlace("in", "node1", "mirror"), readers, nodes).backup == "node3"
-    assert with_peer(EntryPlace("in", "node3", "mirror"), readers, nodes).backup == "node1"
-    assert with_peer(EntryPlace("other", "node1", "mirror"), readers, nodes).backup == "node2"
-    assert with_peer(EntryPlace("in", "node1"), readers, nodes).backup is None
-    assert with_peer(EntryPlace("in", "node1", "mirror"), readers, nodes[:1]).backup is None
+    readers = [UnitAssignment("u1", ("a",), ("in",), ("a",), "node1", None, PASSIVE, "node3")]
+    assert with_peer(EntryAssignment("in", "node1", "mirror"), readers, nodes).backup == "node3"
+    assert with_peer(EntryAssignment("in", "node3", "mirror"), readers, nodes).backup == "node1"
+    assert with_peer(EntryAssignment("other", "node1", "mirror"), readers, nodes).backup == "node2"
+    assert with_peer(EntryAssignment("in", "node1"), readers, nodes).backup is None
+    assert with_peer(EntryAssignment("in", "node1", "mirror"), readers, nodes[:1]).backup is None
 
 
 def test_who_was_there_before_is_asked_first() -> None:
     nodes = [Load("node1"), Load("node2", 3), Load("node3"), Load("node4", 1), Load("node5", ready=False)]
-    assert candidates(UnitPlace("u1", (), (), (), "node1", was="node2"), nodes) == ["node2", "node3", "node4"]
-    assert candidates(UnitPlace("u1", (), (), (), "node3"), nodes) == ["node1", "node4", "node2"]
+    assert candidates(UnitAssignment("u1", (), (), (), "node1", was="node2"), nodes) == ["node2", "node3", "node4"]
+    assert candidates(UnitAssignment("u1", (), (), (), "node3"), nodes) == ["node1", "node4", "node2"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from stand_ins import Town, Yard, traffic
 
 from borealis.coordinator.deployment import deploy
 from borealis.coordinator.http_errors import TakenError
-from borealis.coordinator.layout import EntryPlace, UnitPlace
+from borealis.coordinator.layout import EntryAssignment, UnitAssignment
 from borealis.coordinator.moving import move
 from borealis.coordinator.protecting import claim
 from borealis.coordinator.reconcile import Reconciler
@@ -40,11 +40,11 @@ class Guarded(Town):
         return Guarded(self.catalog.path, self.yard)
 
     @property
-    def unit(self) -> UnitPlace:
+    def unit(self) -> UnitAssignment:
         return self.cluster.layout("traffic").units[0]
 
     @property
-    def entry(self) -> EntryPlace:
+    def entry(self) -> EntryAssignment:
         return self.cluster.layout("traffic").entries[0]
 
     def die(self, name: str) -> None:

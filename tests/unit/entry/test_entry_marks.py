@@ -9,13 +9,13 @@ import pytest
 from pydantic import ValidationError
 
 from borealis.diagram.spec import Input
-from borealis.entry.point import Entry, Place
+from borealis.entry.point import Entry, StreamConfig
 from borealis.errors import UnreachableError
 from borealis.streams.queue import QueueLimits
 from borealis.wire.messages import BatchHead
 
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC"))])
-PLACE = Place("d/a", SCHEMA, QueueLimits(), ["d.u1"], [], epoch="e", incarnation=1)
+PLACE = StreamConfig("d/a", SCHEMA, QueueLimits(), ["d.u1"], [], epoch="e", incarnation=1)
 SPEC = Input(name="a", columns="ts TIMESTAMP", time="ts")
 
 
@@ -64,10 +64,10 @@ def test_a_mark_is_in_the_log(tmp_path: Path) -> None:
 def test_a_mark_is_at_the_peer_and_in_its_log(tmp_path: Path, before: bool) -> None:
     one, two = primary(), Entry.standby(SPEC, 1_000_000, PLACE, tmp_path / "log")
     if not before:
-        one.set_mirror(two.absorb)
+        one.set_mirror(two.apply)
     one.take("p", BatchHead(number=0, mark="here"), batch(1))
     if before:
-        one.set_mirror(two.absorb)  # as a part of the whole
+        one.set_mirror(two.apply)  # as a part of the whole
     two.open_up(2)
     assert (two.known("p").number, two.known("p").mark) == (0, "here")
     two.take("p", BatchHead(number=1, mark="there"), batch(2))

@@ -13,7 +13,7 @@ import pytest
 from borealis.clock import ManualClock
 from borealis.diagram.spec import Input
 from borealis.entry.mirror import Mirror
-from borealis.entry.point import Entry, Place
+from borealis.entry.point import Entry, StreamConfig
 from borealis.errors import InputError, StateError, UnreachableError
 from borealis.streams.queue import MovedError, OutputQueue, QueueLimits, StandbyError
 from borealis.tuples import FIRST_TIME
@@ -29,7 +29,7 @@ def spec(**fields: object) -> Input:
     return Input.model_validate({"name": "a", "columns": "ts TIMESTAMP, n INT", "slack": "1 second", **fields})
 
 
-PLACE = Place("d/a", SCHEMA, QueueLimits(keep_bytes=0), ["d.u1"], ["d.u2"], epoch="e", incarnation=1)
+PLACE = StreamConfig("d/a", SCHEMA, QueueLimits(keep_bytes=0), ["d.u1"], ["d.u2"], epoch="e", incarnation=1)
 
 
 def primary(log: Path | None = None, clock: ManualClock | None = None, **fields: object) -> Entry:
@@ -47,7 +47,7 @@ def batch(*seconds: float, n: int = 0) -> pa.RecordBatch:
 
 def pair(**fields: Any) -> tuple[Entry, Entry]:
     one, two = primary(**fields), standby(**fields)
-    one.set_mirror(two.absorb)
+    one.set_mirror(two.apply)
     return one, two
 
 
@@ -91,7 +91,7 @@ def test_what_was_there_before_is_mirrored_first() -> None:
     one.queue.ack("d.u1", 1, 3)
     one.take("p", BatchHead(number=1), batch(13, n=3))
     assert not two.loaded
-    one.set_mirror(two.absorb)
+    one.set_mirror(two.apply)
     assert two.loaded
     one.take("p", BatchHead(number=2), batch(14, n=4))
     assert (one.stale.records, one.stale.wholes) == (two.stale.records, two.stale.wholes) == (2, 1)
@@ -150,8 +150,8 @@ def test_going_on_alone_and_with_another_peer() -> None:
     one.take("p", BatchHead(number=0), batch(10))
     assert two.queue.next_id == 0
     three = standby()
-    one.set_mirror(three.absorb)
-    one.set_mirror(two.absorb)
+    one.set_mirror(three.apply)
+    one.set_mirror(two.apply)
     assert (two.queue.next_id, three.queue.next_id) == (1, 1)
 
 
@@ -161,8 +161,8 @@ def test_going_on_alone_and_with_another_peer() -> None:
 class Line:
     """The way to a peer: it can break before or after a record has come through, or damage it."""
 
-    def __init__(self, absorb: Callable[[bytes], None]) -> None:
-        self.absorb, self.sent = absorb, list[bytes]()
+    def __init__(self, apply: Callable[[bytes], None]) -> None:
+        self.apply, self.sent = apply, list[bytes]()
         self.broken = self.deaf = self.noisy = False
 
     def __call__(self, data: bytes) -> None:
@@ -172,14 +172,14 @@ class Line:
         if self.noisy:
             self.noisy = False
             data = data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]
-        self.absorb(data)
+        self.apply(data)
         if self.deaf:
             raise UnreachableError("no answer")
 
 
 def with_line(**fields: Any) -> tuple[Entry, Entry, Line]:
     one, two = primary(**fields), standby(**fields)
-    line = Line(two.absorb)
+    line = Line(two.apply)
     one.set_mirror(line)
     return one, two, line
 
@@ -216,7 +216,7 @@ def test_a_whole_record_does_not_know_of_the_batch_that_comes_after_it() -> None
 
 def test_a_batch_that_the_log_refuses_is_taken_back_from_the_peer(tmp_path: Path) -> None:
     one, two = primary(tmp_path), standby()
-    one.set_mirror(two.absorb)
+    one.set_mirror(two.apply)
     assert one._log is not None
     log = one._log.segments[-1]
     log._failure = StateError("the disk is full")
@@ -242,7 +242,7 @@ def test_damage_is_found_counted_and_mended() -> None:
     good = line.sent[-1]
     for bad in (b"", good[:7], good[:-1], b"XXXX" + good[4:], *(_flipped(good, at) for at in range(0, len(good), 7))):
         with pytest.raises(StateError, match="damaged"):
-            two.absorb(bad)
+            two.apply(bad)
     assert two.queue.next_id == 1
     one.take("p", BatchHead(number=1), batch(11))
     assert two.queue.next_id == 2
@@ -257,25 +257,25 @@ def test_a_record_that_comes_again_changes_nothing_and_a_missing_one_is_missed()
     for number in range(3):
         one.take("p", BatchHead(number=number), batch(10 + number, n=number))
     for data in line.sent:
-        two.absorb(data)
+        two.apply(data)
     assert (two.queue.next_id, two.discarded) == (3, 0)
     three = standby()
     for start in (1, 2, 3):
         with pytest.raises(StateError, match="does not follow"):
-            three.absorb(line.sent[start])
-    three.absorb(line.sent[0])
+            three.apply(line.sent[start])
+    three.apply(line.sent[0])
     with pytest.raises(StateError, match="does not follow"):
-        three.absorb(line.sent[2])
+        three.apply(line.sent[2])
     assert (three.queue.next_id, three.discarded) == (0, 4)
 
 
 def test_records_of_another_stream_are_refused() -> None:
     one, two, line = with_line()
-    other = Entry.standby(spec(), SECOND, Place("d/b", SCHEMA, incarnation=1))
+    other = Entry.standby(spec(), SECOND, StreamConfig("d/b", SCHEMA, incarnation=1))
     with pytest.raises(StateError, match="came to d/b"):
-        other.absorb(line.sent[0])
+        other.apply(line.sent[0])
     with pytest.raises(MovedError, match="served here as incarnation 1"):
-        one.absorb(line.sent[0])
+        one.apply(line.sent[0])
     assert two.loaded
 
 
@@ -319,7 +319,7 @@ def test_one_that_waits_for_room_hears_of_it_too() -> None:
     while not one._waiting:
         pass
     two = standby()
-    one.set_mirror(two.absorb)  # does not wait for room
+    one.set_mirror(two.apply)  # does not wait for room
     one.step_down("")
     thread.join(5)
     assert len(caught) == 1
@@ -328,10 +328,10 @@ def test_one_that_waits_for_room_hears_of_it_too() -> None:
 
 def test_one_that_is_deposed_while_it_mirrors_answers_nobody() -> None:
     one, two = primary(), standby()
-    one.set_mirror(two.absorb)
+    one.set_mirror(two.apply)
 
     def deposes(data: bytes) -> None:
-        two.absorb(data)
+        two.apply(data)
         one.step_down("")
 
     one._mirror = Mirror(deposes, one.stale)
@@ -356,11 +356,11 @@ def test_the_peer_of_the_peer() -> None:
     one.take("p", BatchHead(number=0), batch(10))
     two.open_up(2)
     three = standby()
-    two.set_mirror(three.absorb)
+    two.set_mirror(three.apply)
     two.take("p", BatchHead(number=1), batch(11, n=1))
     assert three.queue.incarnation == 2
     with pytest.raises(MovedError):
-        one.set_mirror(three.absorb)  # a deposed one that does not know it yet
+        one.set_mirror(three.apply)  # a deposed one that does not know it yet
     three.open_up(3)
     assert tuples(three.queue) == [(0, 0), (1, 1)]
 
@@ -399,7 +399,7 @@ def test_a_durable_peer_has_all_of_it_on_disk(tmp_path: Path) -> None:
     one, two = primary(tmp_path / "one"), standby(tmp_path / "two")
     one.take("p", BatchHead(number=0), batch(10, 3, 12))
     one.queue.ack("d.u1", 1, 2)
-    one.set_mirror(two.absorb)
+    one.set_mirror(two.apply)
     one.take("q", BatchHead(number=0, heartbeat=20 * SECOND), batch(13, n=3))
     two.close()
     again = primary(tmp_path / "two")
@@ -420,7 +420,7 @@ def test_a_whole_record_takes_the_place_of_an_old_log(tmp_path: Path) -> None:
     old.close()
     one, two = primary(), standby(tmp_path)
     assert two.queue.next_id == 5
-    one.set_mirror(two.absorb)
+    one.set_mirror(two.apply)
     one.take("q", BatchHead(number=0), batch(10))
     two.open_up(2)
     two.take("q", BatchHead(number=1), batch(11, n=1))
@@ -443,7 +443,7 @@ def test_a_jump_survives_a_restart_and_a_whole_record(tmp_path: Path) -> None:
     one = primary(tmp_path / "one")
     assert tuples(one.queue, 77) == [(TRILLION, 0)]
     two = standby(tmp_path / "two")
-    one.set_mirror(two.absorb)
+    one.set_mirror(two.apply)
     one.take("p", BatchHead(number=1), batch(11, n=1))
     two.open_up(2)
     assert tuples(two.queue, 77) == [(TRILLION, 0), (TRILLION + 1, 1)]
@@ -456,17 +456,17 @@ def test_a_jump_survives_a_restart_and_a_whole_record(tmp_path: Path) -> None:
 
 def test_a_log_that_cannot_be_written_anew_is_no_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = primary(), standby(tmp_path / "two")
-    line = Line(two.absorb)
+    line = Line(two.apply)
     one.set_mirror(line)
     whole = line.sent[0]
     monkeypatch.setattr("borealis.entry.follower.written_anew", _full)
     other = primary()
     other.take("p", BatchHead(number=0), batch(10))
     with pytest.raises(StateError, match="disk is full"):
-        other.set_mirror(two.absorb)
+        other.set_mirror(two.apply)
     assert not two.loaded
     monkeypatch.undo()
-    two.absorb(whole)
+    two.apply(whole)
     assert two.loaded
     two.close()
 
@@ -478,5 +478,5 @@ def _full(*_: object) -> None:
 def test_a_given_epoch_is_that_of_both_queues() -> None:
     one = primary()
     assert (one.queue.epoch, one.late.epoch) == ("e", "e.late")
-    assert Entry.open(spec(), SECOND, Place("d/a", SCHEMA)).queue.epoch not in ("", "e")
+    assert Entry.open(spec(), SECOND, StreamConfig("d/a", SCHEMA)).queue.epoch not in ("", "e")
     assert (one.queue.incarnation, one.late.incarnation) == (1, 1)

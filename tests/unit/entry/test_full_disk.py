@@ -12,7 +12,7 @@ import pytest
 
 from borealis.clock import ManualClock
 from borealis.diagram.spec import Input
-from borealis.entry.point import Entry, Place
+from borealis.entry.point import Entry, StreamConfig
 from borealis.errors import FullError
 from borealis.node.metrics import NodeFigures
 from borealis.node.node import Node
@@ -71,8 +71,8 @@ def disks(monkeypatch: pytest.MonkeyPatch) -> Disks:
     return Disks(monkeypatch)
 
 
-def place(node: str) -> Place:
-    return Place("d/a", SCHEMA, QueueLimits(), ["d.u1"], [], epoch="e", incarnation=1, node=node)
+def place(node: str) -> StreamConfig:
+    return StreamConfig("d/a", SCHEMA, QueueLimits(), ["d.u1"], [], epoch="e", incarnation=1, node=node)
 
 
 def batch(second: int) -> pa.RecordBatch:
@@ -87,7 +87,7 @@ def test_the_node_and_its_disk_are_named_and_it_goes_on_when_there_is_room(disks
     clock = ManualClock()
     one = Entry.open(SPEC, SECOND, place("node1"), tmp_path / "one", clock)
     two = Entry.standby(SPEC, SECOND, place("node2"))
-    one.set_mirror(two.absorb)
+    one.set_mirror(two.apply)
     assert take(one, 0) == 1
     disks.full.add(tmp_path / "one")
     told = f"the disk of node1 is full: cannot write the log in {tmp_path / 'one'}: No space left on device"
@@ -120,7 +120,7 @@ def test_the_node_and_its_disk_are_named_and_it_goes_on_when_there_is_room(disks
 def test_a_peer_whose_disk_is_full_keeps_what_it_has(disks: Disks, tmp_path: Path) -> None:
     one = Entry.open(SPEC, SECOND, place("node1"))
     two = Entry.standby(SPEC, SECOND, place("node2"), tmp_path / "two")
-    one.set_mirror(two.absorb)
+    one.set_mirror(two.apply)
     take(one, 0)
     disks.full.add(tmp_path / "two")
     for _ in range(3):  # a step, then whole ones

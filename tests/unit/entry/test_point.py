@@ -10,7 +10,7 @@ import pytest
 
 from borealis.clock import ManualClock
 from borealis.diagram.spec import Input
-from borealis.entry.point import Entry, Place
+from borealis.entry.point import Entry, StreamConfig
 from borealis.errors import InputError, StateError
 from borealis.streams.queue import QueueLimits
 from borealis.streams.section import Section
@@ -23,7 +23,7 @@ SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int32())])
 
 def entry(log: Path | None = None, clock: ManualClock | None = None, **fields: object) -> Entry:
     spec = Input.model_validate({"name": "a", "columns": "ts TIMESTAMP, n INT", "slack": "1 second", **fields})
-    return Entry.open(spec, SECOND, Place("d/a", SCHEMA, QueueLimits(), ["d.u1"], []), log, clock)
+    return Entry.open(spec, SECOND, StreamConfig("d/a", SCHEMA, QueueLimits(), ["d.u1"], []), log, clock)
 
 
 def batch(*seconds: float | None) -> pa.RecordBatch:
@@ -164,7 +164,7 @@ def test_another_streams_log_is_refused(tmp_path: Path) -> None:
     entry(tmp_path).close()
     spec = Input.model_validate({"name": "a", "columns": "ts TIMESTAMP, n INT"})
     with pytest.raises(StateError, match="another stream"):
-        Entry.open(spec, SECOND, Place("d/b", SCHEMA), tmp_path)
+        Entry.open(spec, SECOND, StreamConfig("d/b", SCHEMA), tmp_path)
 
 
 def test_the_log_of_a_diagram_that_is_no_more_is_no_more(tmp_path: Path) -> None:

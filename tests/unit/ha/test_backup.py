@@ -10,7 +10,7 @@ from borealis.entry.admission import Cursor
 from borealis.ha.backup import Approach, Backup
 from borealis.ha.primary import Want
 from borealis.trains.commit_point import CommitPoint
-from borealis.trains.merging import Script
+from borealis.trains.merging import Replay
 
 
 def step(train: int) -> CommitPoint:
@@ -90,11 +90,11 @@ def test_upstream_reads_again_in_silence_what_readers_have(precise: bool) -> Non
     assert (resume.begin, resume.outputs, resume.jump) == (step(1), {"o": (3, 3)}, not precise)
     if precise:
         orders = {t: (("a", 10 * t, t), ("b", 10 * t, t)) for t in (2, 3, 4)}
-        assert resume.scripts == (Script(orders[2], silent=True), Script(orders[3], silent=True), Script(orders[4]))
+        assert resume.replays == (Replay(orders[2], silent=True), Replay(orders[3], silent=True), Replay(orders[4]))
         assert resume.until == {"a": (40, step(4).inputs["a"].boundary), "b": (40, step(4).inputs["b"].boundary)}
     else:
-        assert [script.silent for script in resume.scripts] == [True]
-        assert [(name, at) for name, at, _ in resume.scripts[0].order] == [("a", 30), ("b", 30)]
+        assert [replay.silent for replay in resume.replays] == [True]
+        assert [(name, at) for name, at, _ in resume.replays[0].order] == [("a", 30), ("b", 30)]
 
 
 def test_orders_are_kept_only_as_far_back_as_they_are_needed() -> None:
@@ -110,7 +110,7 @@ def test_orders_are_kept_only_as_far_back_as_they_are_needed() -> None:
 
 def test_one_that_runs_in_parallel_is_told_each_order_once() -> None:
     one = backup("active")
-    assert [script.order[0][2] for script in one.follow(want("facts", 6, since=2), 4)] == [5, 6]
+    assert [replay.order[0][2] for replay in one.follow(want("facts", 6, since=2), 4)] == [5, 6]
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_desertion_opens_everything_and_forgets_what_was_under_way() -> None:
     policy.committed(step(1))
     want = policy.want(0.6, {})
     assert want is not None
-    assert policy.desert() == Effects({"a": 10, "b": 10}, open=True)
+    assert policy.remove_backup() == Effects({"a": 10, "b": 10}, open=True)
     assert policy.acknowledged(want.number) == NONE
     assert not policy.holding
 

@@ -25,7 +25,7 @@ from borealis.spark.worker import Sending
 from borealis.state.cache import HELD_MOST, Cache
 from borealis.state.delta import Change, Delta, TableSpec, pack
 from borealis.state.log import StateLog
-from borealis.trains.location import Address, ask, is_there, meet, read
+from borealis.trains.location import Address, ask, check_version, is_there, read
 from borealis.trains.notices import Notice, notices
 from borealis.trains.results import BUCKET, FILE, PAYLOAD, TAG, Arrived
 
@@ -185,7 +185,7 @@ def test_a_train_abroad_names_no_path(loan: Loan) -> None:
         "results": f"{at}/results/3",
         "troubles": f"{at}/troubles",
     }
-    told = loan.abroad(train)
+    told = loan.for_remote(train)
     assert at not in json.dumps(told)
     assert told["results"] is None
     assert told["troubles"] == loan.location("troubles")
@@ -195,10 +195,10 @@ def test_a_train_abroad_names_no_path(loan: Loan) -> None:
 
 
 def test_an_executor_of_another_version_says_so() -> None:
-    meet({"train": 1})
-    meet({"train": 1, "version": __version__})
+    check_version({"train": 1})
+    check_version({"train": 1, "version": __version__})
     with pytest.raises(MachineError, match=f"this executor has Borealis {__version__}, its node 0.0.1"):
-        meet({"train": 1, "version": "0.0.1"})
+        check_version({"train": 1, "version": "0.0.1"})
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
@@ -211,7 +211,7 @@ def test_a_certificate_is_shown_and_checked(tmp_path: Path) -> None:
         assert location.startswith("depots://localhost:")
         with pytest.raises(WireError):
             read(location)  # nobody has said whom to trust
-        meet(loan.abroad({"program": str(tmp_path / "program.json")}))
+        check_version(loan.for_remote({"program": str(tmp_path / "program.json")}))
         assert read(location).to_pybytes() == b"{}"
 
 

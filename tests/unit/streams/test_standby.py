@@ -222,14 +222,14 @@ def test_an_increment_is_what_is_behind_a_place() -> None:
     queue, mirror = new(), new()
     mirror.hold()
     put(queue, 3, (2, 20), (3, 30))
-    mirror.absorb(queue.since((0, FIRST_TIME)))
+    mirror.apply(queue.since((0, FIRST_TIME)))
     put(queue, 0, (3, 31))
     put(queue, 2)
     queue.ack("r", 1, 1)
     news = QueueSnapshot.from_bytes(queue.since((3, 30)).to_bytes())
     assert sum(len(s) for s in news.sections) == 2
-    mirror.absorb(news)
-    mirror.absorb(news)
+    mirror.apply(news)
+    mirror.apply(news)
     assert (mirror.next_id, mirror.boundary, mirror.acks()) == (5, 31, {"r": (1, 1)})
     mirror.release()
     for place in ((0, FIRST_TIME), (3, 20), (3, 30), (3, 31), (4, 31)):
@@ -241,16 +241,16 @@ def test_a_mirror_lets_go_of_what_the_primary_let_go_of() -> None:
     queue, mirror = new(limits), new(limits)
     for _ in range(4):
         put(queue, 5)
-    mirror.absorb(queue.since((0, FIRST_TIME)))
+    mirror.apply(queue.since((0, FIRST_TIME)))
     queue.ack("r", 1, 12)
     put(queue, 5)
-    mirror.absorb(queue.since((20, FIRST_TIME)))
+    mirror.apply(queue.since((20, FIRST_TIME)))
     assert (queue.first_id, mirror.first_id) == (10, 10)
     queue.ack("r", 1, 25)
     put(queue, 5)
     queue.ack("r", 1, 30)
     put(queue, 5)
-    mirror.absorb(queue.since((25, FIRST_TIME)))  # some of what it did not hear of is gone already
+    mirror.apply(queue.since((25, FIRST_TIME)))  # some of what it did not hear of is gone already
     assert (queue.first_id, mirror.first_id, mirror.next_id) == (30, 30, 35)
     assert mirror.held_bytes == queue.held_bytes
 
@@ -260,9 +260,9 @@ def test_readers_that_are_forgotten_are_forgotten_by_the_mirror_but_not_its_own(
     queue.register("client")
     mirror.register("~waiting")
     mirror.register("early")
-    mirror.absorb(queue.since((0, FIRST_TIME)))
+    mirror.apply(queue.since((0, FIRST_TIME)))
     queue.forget("client")
-    mirror.absorb(queue.since((0, FIRST_TIME)))
+    mirror.apply(queue.since((0, FIRST_TIME)))
     assert set(mirror.status().readers) == {"r", "~waiting", "early"}
 
 
@@ -271,9 +271,9 @@ def test_news_of_something_else_and_damaged_ones_are_refused() -> None:
     put(queue, 5)
     other = OutputQueue("d/x", SCHEMA, epoch="f")
     with pytest.raises(StateError, match="news of stream d/x"):
-        other.absorb(queue.snapshot())
+        other.apply(queue.snapshot())
     with pytest.raises(StateError, match="tuples 0 to 2 of stream d/x are missing"):
-        new().absorb(queue.since((2, FIRST_TIME)))
+        new().apply(queue.since((2, FIRST_TIME)))
     queue.jump_to(JUMP)
     put(queue, 2)
     data = queue.snapshot().to_bytes()

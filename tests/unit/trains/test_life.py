@@ -101,8 +101,8 @@ def test_a_state_directory_keeps_its_name_from_before_the_first_train(database: 
     lives = []
     for state in (tmp_path / "s", tmp_path / "s", tmp_path / "other", None, None):
         run = begin(database, {"a": Turns(0, 1)}, state)
-        lives.append(run.life)
-        assert run.plan(-1)["life"] == run.life
+        lives.append(run.writer_id)
+        assert run.plan(-1)["writer_id"] == run.writer_id
         run.close(False)
     assert lives[0] == lives[1]
     assert len(set(lives)) == 4
@@ -111,15 +111,15 @@ def test_a_state_directory_keeps_its_name_from_before_the_first_train(database: 
 def test_a_backup_goes_on_under_the_name_of_its_primary(database: Embedded) -> None:
     primary, backup = (begin(database, {"a": Turns(0, 1)}, None) for _ in range(2))
     step = Done.from_json(primary.step().to_json())
-    assert step.life == primary.life != backup.life
+    assert step.writer_id == primary.writer_id != backup.writer_id
     backup.load(step, {})
-    assert backup.life == primary.life
+    assert backup.writer_id == primary.writer_id
     backup.load(Done(0, 0, {"a": Cursor()}, {}), {})  # from nothing, as after amnesia
-    anew = backup.life
-    assert anew not in ("", primary.life)
-    backup.live_anew()
-    assert backup.life != anew
-    assert primary.freeze(1.0).header["life"] == primary.life
+    anew = backup.writer_id
+    assert anew not in ("", primary.writer_id)
+    backup.renew_writer_id()
+    assert backup.writer_id != anew
+    assert primary.freeze(1.0).header["writer_id"] == primary.writer_id
     for run in (primary, backup):
         run.close(False)
 

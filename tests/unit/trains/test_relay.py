@@ -14,7 +14,7 @@ from borealis.streams.id_gaps import HOP
 from borealis.streams.section import Section, section
 from borealis.trains.input_manager import InputManager
 from borealis.trains.intake import Admission
-from borealis.trains.merging import Script
+from borealis.trains.merging import Replay
 from borealis.trains.relay import Feed, Relay, Relayed
 from borealis.trains.train import Train
 from borealis.tuples import FIRST_TIME, LAST_TIME
@@ -30,14 +30,14 @@ class Given:
         yield from self._sections
 
 
-def trains_of(folder: Path, feeds: dict[str, Given], rows_most: int, scripts: Sequence[Script] = ()) -> list[Train]:
+def trains_of(folder: Path, feeds: dict[str, Given], rows_most: int, replays: Sequence[Replay] = ()) -> list[Train]:
     """All trains to the end."""
     schemas = dict.fromkeys(feeds, pa.schema([("n", pa.int64())]))
     inputs, paces = [Feed(name) for name in feeds], dict.fromkeys(feeds, 1)
     admission = Admission(rows_most=rows_most)
     manager = InputManager(inputs, dict(feeds), schemas, paces, folder, admission=admission)
-    manager.follow(scripts)
-    manager.lead()
+    manager.replay(replays)
+    manager.go_live()
     manager.start()
     found: list[Train] = []
     try:
@@ -105,7 +105,7 @@ def test_a_jump_stands_before_what_comes_next_and_a_loss_is_none() -> None:
 
 @pytest.mark.parametrize("rows_most", [1, 2, 4, 100])
 def test_a_train_begins_where_ids_jumped_whatever_else_is_there(tmp_path: Path, rows_most: int) -> None:
-    """By arrival and by the script of another that arrived so: what comes of it can be told from what came before."""
+    """By arrival and by the replay of another that arrived so: what comes of it can be told from what came before."""
     jumping = Given(piece(0, 3, []), piece(HOP, 2, []), piece(2 * HOP, 2, [(2 * HOP + 2, LAST_TIME)]))
     steady = Given(piece(0, 50, [(50, LAST_TIME)]))
     trains = trains_of(tmp_path / "free", {"a": jumping, "b": steady}, rows_most)
@@ -114,6 +114,6 @@ def test_a_train_begins_where_ids_jumped_whatever_else_is_there(tmp_path: Path, 
     before = [train.cursors["a"].position for train in trains if train.cursors["a"].position < HOP]
     assert max(before) == 3  # all before the jump is in trains before it
     order = tuple(place for train in trains for place in train.order)
-    again = trains_of(tmp_path / "script", {"a": jumping, "b": steady}, 7, [Script(order)])
+    again = trains_of(tmp_path / "replay", {"a": jumping, "b": steady}, 7, [Replay(order)])
     assert [t.order[0][1] // HOP for t in again if t.jumps] == [1, 2]
     assert sum(train.rows for train in again) == sum(train.rows for train in trains) == 57

@@ -19,7 +19,7 @@ from borealis.connectors.python.source import IterableSource, rows
 from borealis.connectors.records import parse_object
 from borealis.connectors.sorting import SortedSource
 from borealis.errors import InputError
-from borealis.values.fit import Place
+from borealis.values.fit import RowOrigin
 
 STDIN = "-"
 QUERY = re.compile(r"[a-z_]+=[^&]*(&[a-z_]+=[^&]*)*")
@@ -64,7 +64,7 @@ def _lines() -> Iterator[dict[str, Any]]:
     for line in sys.stdin.buffer:
         line = line.removeprefix(BOM) if not number else line
         if line.strip():
-            yield parse_object(line, Place("stdin").row(number))
+            yield parse_object(line, RowOrigin("stdin").row(number))
             number += 1
 
 

@@ -19,7 +19,7 @@ from borealis.connectors.records import CsvOptions, Decoded, decode_columns, sai
 from borealis.connectors.sorting import SortedSource
 from borealis.connectors.source import cut
 from borealis.errors import InputError, did_you_mean
-from borealis.values.fit import Place
+from borealis.values.fit import RowOrigin
 
 OTHERS = f"known: {KNOWN}; else name it: 'FILE?format=csv', in Python replay(path, format='csv')"
 
@@ -83,7 +83,7 @@ class FileSource:
                 yield from cut(piece.rows.slice(drop), most_rows)
                 row, left = row + piece.rows.num_rows, left - drop
                 if piece.bad:
-                    raise piece.error(Place(str(path), row).row(0))
+                    raise piece.error(RowOrigin(str(path), row).row(0))
 
 
 def replay(

@@ -14,7 +14,7 @@ from borealis.connectors.python.tables import table_of
 from borealis.connectors.sorting import SortedSource
 from borealis.connectors.source import cut
 from borealis.errors import InputError, article
-from borealis.values.fit import Place, fit, match_columns
+from borealis.values.fit import RowOrigin, fit, match_columns
 from borealis.values.python import absent, batch_of, not_a_row
 
 BURST_S = 0.0005  # for the rows that a generator gives right behind the first, so that they are not two trains
@@ -76,7 +76,7 @@ class SequenceSource:
                 seen = dict.fromkeys(str(key) for row in items[:SEARCHED] if isinstance(row, Mapping) for key in row)
                 absent(schema.names, seen, SOURCE, self._notes)
             for start in range(skip, len(items), most_rows):
-                yield batch_of(items[start : start + most_rows], schema, Place(SOURCE, start))
+                yield batch_of(items[start : start + most_rows], schema, RowOrigin(SOURCE, start))
             return
         assembler = _Assembler(schema, skip, most_rows)
         for start in range(0, len(items), most_rows):
@@ -142,12 +142,12 @@ class _Assembler:
     def _parts(self, run: Any) -> Iterator[pa.RecordBatch]:
         if isinstance(run, list):
             for start in range(0, len(run), self._most_rows):
-                yield batch_of(run[start : start + self._most_rows], self._schema, Place(SOURCE, self._row))
+                yield batch_of(run[start : start + self._most_rows], self._schema, RowOrigin(SOURCE, self._row))
             return
         chosen = match_columns(self._schema.names, run.schema.names, SOURCE)
         for batch in run.to_batches() if isinstance(run, pa.Table) else [run]:
             for part in cut(batch.select(chosen), self._most_rows):
-                yield fit(part, self._schema, Place(SOURCE, self._row))
+                yield fit(part, self._schema, RowOrigin(SOURCE, self._row))
 
 
 def _runs(items: Sequence[Any]) -> Iterator[Any]:

@@ -10,7 +10,7 @@ from typing import IO
 from borealis.connectors.files.formats import Reading
 from borealis.connectors.files.suffixes import open_bytes
 from borealis.connectors.records import Decoded, Json, Lines, decode, parse_object
-from borealis.values.fit import Place, match_columns
+from borealis.values.fit import RowOrigin, match_columns
 from borealis.values.python import absent
 
 BLOCK_BYTES = 4 * 2**20
@@ -52,7 +52,7 @@ def _keys(lines: list[bytes], how: Reading, source: str) -> list[str]:
     """Under which keys the declared columns stand in a file that begins with these lines."""
     seen: dict[str, None] = {}
     for index, line in enumerate(lines[:LINES_SEARCHED]):
-        seen |= dict.fromkeys(parse_object(line, Place(source).row(index)))
+        seen |= dict.fromkeys(parse_object(line, RowOrigin(source).row(index)))
     names = list(seen)
     names += absent(how.schema.names, names, source, [] if how.notes is None else how.notes)
     return [names[index] for index in match_columns(how.schema.names, names, source)]

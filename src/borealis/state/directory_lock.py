@@ -38,7 +38,7 @@ class OtherOwnerError(StateError):
         self.what = what
 
 
-class Claim:
+class DirectoryLock:
     """Holds the directory until `close`. A second process is refused, and so is anything it does not belong to.
 
     A new one is made, and says what it belongs to before anything else lies in it.
