@@ -83,8 +83,8 @@ def _train(start: int, count: int) -> Flow:
 
 def _box(url: str, number: int) -> Callable[[Flow], object]:
     kernel = SqlWriteKernel("bench", INSERT, Database("bench", url, 60_000_000))
-    life = f"{os.getpid()}-{time.time_ns()}-{number}"
-    kernel.begin({"diagram": "bench", "writer_id": life}, 0, Notice(f"{tempfile.gettempdir()}/borealis-troubles/bench.0", 0))
+    train = {"diagram": "bench", "writer_id": f"{os.getpid()}-{time.time_ns()}-{number}"}
+    kernel.begin(train, 0, Notice(f"{tempfile.gettempdir()}/borealis-troubles/bench.0", 0))
     return kernel.step
 
 

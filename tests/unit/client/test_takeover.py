@@ -19,10 +19,6 @@ from borealis.streams.queue import MovedError, OutputQueue, StandbyError
 from borealis.wire.calls import cut_connections
 from borealis.wire.client import Peer
 from borealis.wire.endpoints import STANDBY_S, Endpoints, Location
-from borealis.wire.feed import FeedTimings
-from stopwatch import Stopwatch
-
-SILENCE_S = 0.1  # after the backup's queue is open
 
 
 class Node(Place):
@@ -69,12 +65,10 @@ class Pair:
     def peer(self, address: str) -> Peer:
         return Peer(address)
 
-    def take_over(self) -> Stopwatch:
-        """The backup goes on; since when."""
+    def take_over(self) -> None:
+        """The backup goes on."""
         self.mirror.incarnation = 2
-        at = Stopwatch()
         self.mirror.release()
-        return at
 
     def subscribe(self, **reading: object) -> Subscription:
         return Subscription(self, STREAM, Reading(**{"start": "oldest", "retries": SOON} | reading))  # type: ignore[arg-type]
@@ -94,28 +88,19 @@ def numbers(subscription: Subscription, count: int) -> list[int]:
 # -- subscribers
 
 
-def silence(pair: Pair) -> float:
-    """Seconds from the opening of a backup, 50 ms after the primary died, to the next row at a client."""
+def test_a_client_waits_at_the_backup_and_goes_on_when_that_is_open(pair: Pair) -> None:
     subscription = pair.subscribe(timeout=WAIT_S)
     add(pair.queue, 5)
     add(pair.mirror, 5)
     assert numbers(subscription, 5) == list(range(5))
     pair.primary.die()
-    time.sleep(0.05)
+    eventually(lambda: bool(pair.mirror.status().readers))
     add(pair.mirror, 3)
-    opened = pair.take_over()
+    pair.take_over()
     assert numbers(subscription, 1) == [5]
-    seconds = opened.seconds
     finish(pair.mirror)
     assert [row["n"] for row in subscription] == [6, 7]
     assert (subscription.gaps, subscription.lost, subscription.jumps, subscription.reconnects) == (0, 0, 0, 1)
-    return seconds
-
-
-def test_a_client_goes_on_at_the_backup_as_soon_as_that_is_open() -> None:
-    with ExitStack() as stack:
-        found = [silence(Pair(stack)) for _ in range(3)]
-    assert min(found) < SILENCE_S  # the machine may be busy with something else
 
 
 def test_a_connection_that_breaks_for_no_reason_is_found_again(pair: Pair) -> None:
@@ -133,12 +118,12 @@ def test_a_client_outlives_a_backup_that_takes_its_time(pair: Pair) -> None:
     add(pair.queue, 2)
     subscription = pair.subscribe(timeout=WAIT_S)
     assert numbers(subscription, 2) == [0, 1]
+    asked = pair.asked
     pair.primary.die()
-    time.sleep(1.5)  # it is sent away, finds nobody else, and comes back
+    eventually(lambda: pair.asked >= asked + 2)  # it is sent away, finds nobody else, and comes back
     add(pair.mirror, 4)
-    opened = pair.take_over()
+    pair.take_over()
     assert numbers(subscription, 2) == [2, 3]
-    assert opened.seconds < FeedTimings().hold_s
 
 
 def test_a_backup_that_is_behind_catches_up_first(pair: Pair) -> None:
@@ -201,9 +186,7 @@ def test_a_gap_is_told_by_the_node_that_has_it(pair: Pair) -> None:
     queue = pair.backup.queues[STREAM] = OutputQueue(STREAM, SCHEMA, epoch="f", incarnation=2)
     add(queue, 2)
     pair.primary.die()
-    began = Stopwatch()
     assert numbers(subscription, 2) == [0, 1]
-    assert began.seconds < 1
     assert subscription.gaps == 1
 
 
@@ -230,9 +213,7 @@ def test_a_publisher_goes_on_at_the_backup(pair: Pair) -> None:
     eventually(lambda: not out.connected)
     time.sleep(0.3)
     waiting.set()
-    began = Stopwatch()
     out.close(WAIT_S)
-    assert began.seconds < FeedTimings().hold_s
     assert (pair.mirror.next_id, mirror.last, out.forgotten) == (2, {"me": 1}, 0)
 
 
