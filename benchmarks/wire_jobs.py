@@ -121,11 +121,11 @@ def write(total: int, count: int, per_s: float) -> dict[str, Any]:
 def node(total: int) -> dict[str, Any]:
     """Serve an entry point of the node, until its stream has ended and its reader is gone."""
     from borealis.diagram.spec import Input
-    from borealis.entry.point import Entry, Place
+    from borealis.entry.point import Entry, StreamConfig
     from borealis.wire.server import WireServer
 
     spec = Input(name="rows", columns="ts TIMESTAMP, k BIGINT, v DOUBLE, s STRING", time="ts")
-    entry = Entry.open(spec, 1_000_000, Place("bench/rows", rows(1).schema))
+    entry = Entry.open(spec, 1_000_000, StreamConfig("bench/rows", rows(1).schema))
     with WireServer(Host(entry.queue, entry)) as server:
         print(server.address, flush=True)
         while not entry.queue.status().readers:

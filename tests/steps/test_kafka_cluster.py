@@ -20,7 +20,7 @@ from benchmarks.kafka_broker import Broker
 from borealis.cli.ending import run_app
 from borealis.diagram.spec import Input
 from borealis.entry.point import Entry
-from borealis.entry.point import Place as Stream
+from borealis.entry.point import StreamConfig as Stream
 from borealis.streams.queue import OutputQueue, QueueLimits
 from borealis.tuples import FIRST_TIME
 

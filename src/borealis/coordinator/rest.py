@@ -107,8 +107,12 @@ def router(
         """
         data = await body_of(request)
         wish = _wish(data, request.headers.get("content-type", ""), replace)
-        layout = await in_thread(lambda: deployment.deploy(cluster, wish))
-        return views.Deployed(**dict(diagram_view(layout, [])), warnings=deployment.warnings(layout))
+
+        def deployed() -> views.Deployed:
+            layout = deployment.deploy(cluster, wish)
+            return views.Deployed(**dict(diagram_view(layout, [])), warnings=deployment.warnings(layout))
+
+        return await in_thread(deployed)
 
     @api.get("/diagrams/{name}", tags=["diagrams"])
     async def diagram(name: str) -> views.DiagramDetails:

@@ -104,16 +104,21 @@ async def _stop_at(ending: asyncio.Event, under: Subscription) -> None:
 async def _pieces(
     listener: AsyncSubscription, under: Subscription, headers: bool, left: int | None
 ) -> AsyncIterator[bytes]:
-    told = 0
+    told, now = 0, asyncio.get_running_loop().time
+    said = now()
     while True:
         try:
             async for section in listener.sections():
+                if now() - said >= HEARTBEAT_SECONDS:  # only boundaries came, of which the other side hears nothing
+                    yield STILL_THERE
+                    said = now()
                 if (lost := under.lost) > told:
                     yield b'event: lost\ndata: {"tuples": %d}\n\n' % (lost - told)
                     told = lost
                 pieces = rendered(section, headers, left)
                 while (piece := await in_thread(partial(next, pieces, None))) is not None:
                     yield piece
+                    said = now()
                 if left is not None and len(section) >= left:
                     yield b'event: limit\ndata: {"next_id": %d}\n\n' % (section.first + left)
                     return
@@ -124,3 +129,4 @@ async def _pieces(
             return
         except TimeoutError:  # nothing came for a while; the next iteration goes on where this one was
             yield STILL_THERE
+            said = now()

@@ -453,6 +453,26 @@ def test_a_listener_hears_something_even_when_nothing_comes(served: Served, monk
         assert "still there" in str(list(itertools.islice(ear.events(), 3)))
 
 
+def test_a_listener_hears_something_even_when_only_boundaries_come(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("borealis.gateway.events.HEARTBEAT_SECONDS", 0.2)
+    queue, heard = served.nodes["node2"].queues["traffic/agg"], threading.Event()
+
+    def promise() -> None:
+        bound = max(queue.boundary, 0)
+        while not heard.wait(0.01):  # so that there never is silence
+            bound += 1
+            give(queue, packets(0), bound)
+
+    promising = threading.Thread(target=promise, daemon=True)
+    with Ear(served, "per_source") as ear:
+        promising.start()
+        assert "still there" in str(list(itertools.islice(ear.events(), 3)))
+        heard.set()
+        promising.join()
+
+
 def test_what_cannot_be_listened_to(served: Served) -> None:
     refused(served.http.get("/v1/streams/nothing"), 404, "StreamError")
     refused(served.http.get("/v1/streams/big"), 404, "StreamError")
