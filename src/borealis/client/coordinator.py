@@ -41,9 +41,9 @@ class CoordinatorClient:
             trust_env=False,  # a proxy has no business between a cluster and its client
         )
 
-    def locate(self, stream: str) -> Location:
+    def locate(self, stream: str, timeout: float = TIMEOUT_S) -> Location:
         """Where a stream is, by its full or short name."""
-        found = self.ask("GET", "/v1/locate", params={"stream": stream})
+        found = self.ask("GET", "/v1/locate", params={"stream": stream}, timeout=timeout)
         try:
             return TypeAdapter(Location).validate_python(found)
         except ValidationError:

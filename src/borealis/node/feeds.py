@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from borealis.errors import BorealisError, GoneError, StreamError, WireError
@@ -302,13 +303,14 @@ class StreamFeed:
     def status(self, wanted: Callable[[], bool]) -> QueueStatus:
         """How the stream stands; waits until somebody can tell, for as long as that is wanted."""
         endpoints = Endpoints(lambda: self._routes.look_up(self.stream), recall=self._recall)
-        return endpoints.call(self._status, lambda _: wanted(), Backoff(STATUS_RETRIES), self._pause)
+        soon = partial(self._status, within=STATUS_S)
+        return endpoints.call(soon, lambda _: wanted(), Backoff(STATUS_RETRIES), self._pause)
 
-    def _status(self, address: str) -> QueueStatus:
+    def _status(self, address: str, within: float | None = None) -> QueueStatus:
         queue = self._routes.local(self.stream)
         if queue is not None:
             return queue.status()
-        return self._peers.at(address).act("stream", SchemaOf(stream=self.stream), QueueStatus, within=STATUS_S)
+        return self._peers.at(address).act("stream", SchemaOf(stream=self.stream), QueueStatus, within=within)
 
     def _recall(self) -> Location | None:
         self._address = self._routes.address(self.stream)

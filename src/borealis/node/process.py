@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from borealis.wire.endpoints import Location
 
 HEARTBEAT_S = 1.0
+LOCATE_S = 5.0  # while it waits, a feed does not hear of a new route
 JVM_DIED = 3  # exit code
 JVM_ENDS_S = 2.0  # a JVM that does not answer any more is on its way out, or broken
 
@@ -161,7 +162,7 @@ def _serve(options: NodeOptions, name: str, master: str, spark: _Spark) -> int:
 def located(coordinator: CoordinatorClient, stream: str) -> Location | None:
     """Who serves a stream now, and who will if that one dies, if the coordinator can tell."""
     try:
-        return coordinator.locate(stream)
+        return coordinator.locate(stream, LOCATE_S)
     except BorealisError:
         return None
 

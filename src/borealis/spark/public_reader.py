@@ -264,7 +264,10 @@ def sections(client: StreamClient, wanted: Range, goes_on: bool) -> Iterator[Sec
 
     def subscribe(address: str) -> Subscription:
         place.stream = client.stream  # in full, since it was found
-        return client.peer(address).subscribe(place.wanted().model_copy(update={"epoch": wanted.epoch}))
+        nonlocal at
+        feed = client.peer(address).subscribe(place.wanted().model_copy(update={"epoch": wanted.epoch}))
+        at = feed.next_id if at is None else at
+        return feed
 
     def broken(error: BorealisError) -> None:
         nonlocal at
@@ -277,6 +280,7 @@ def sections(client: StreamClient, wanted: Range, goes_on: bool) -> Iterator[Sec
                 log.warning("tuples %d to %d of %s are lost", at, min(now.first_id, wanted.stop), client.stream)
                 at = max(at, now.first_id)
             place.go_on(at)
+            place.backoff.found()
         elif not client.passes(error):
             raise error
 

@@ -182,6 +182,7 @@ class StateLog:
                 for gone in (s for s in parts if s.last > train):
                     self._unlink(gone.name)
                 self._stretches[key] = [s for s in parts if s.last <= train]
+            self._stretches = {key: parts for key, parts in self._stretches.items() if parts}
             for _, name in self._doomed:  # trains to come may take their names
                 self._unlink(name)
             self._doomed = []

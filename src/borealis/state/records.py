@@ -58,7 +58,9 @@ class RecordFile:
 
     def create(self, *heads: Mapping[str, Any]) -> None:
         """Begin with these records, in place of whatever was there: the old file or the new one survives, whole."""
-        data = b"".join(record(self.mark, head) for head in heads)
+        data = b""
+        for head in heads:
+            data += record(self.mark, head, synced=len(data))
         with self._disk("write"):
             if heads:
                 write_whole(self.path, data)
@@ -146,6 +148,11 @@ class RecordFile:
                 self.sync(alone=True)
             except FullError:
                 self.retract()
+                raise
+            except StateError:  # it was not taken: what was done for it is undone, and a start shall not find it
+                with self._lock, contextlib.suppress(OSError):
+                    if self._file is not None and self.synced == self._last:
+                        self._file.truncate(self.synced)
                 raise
 
     def sync(self, alone: bool = False) -> None:

@@ -138,7 +138,9 @@ class SegmentLog(RecordLog):
 
     def sync(self) -> None:
         """Wait until all that was appended survives. Threads that come together share one sync."""
-        self._newest().sync()
+        with self._lock:
+            segment = self._newest()
+        segment.sync()
 
     def trim(self, upto: int) -> None:
         """Tuples before `upto` are not needed any more: delete the segments that hold nothing else.

@@ -85,6 +85,8 @@ class Endpoints:
 
     def next(self) -> str | None:
         """The address to try now; None: there is none that was not tried. Raises what the coordinator says."""
+        if self._last is None and not self._ahead:  # what was tried before was given up by whoever tried
+            self._asked = False
         if not self._ahead and self._last is None and (known := self._recall()) is not None:
             self._known = known
             self._plan(known.address)
@@ -111,10 +113,11 @@ class Endpoints:
             return
         self._tried.add(self._at)
         self._standby = self._standby or isinstance(error, StandbyError)
-        known = self._known = self._recall() or self._known
+        recalled = self._recall()
+        known = self._known = recalled or self._known
         moved_to = error.moved_to if isinstance(error, MovedError) else None
         others = (known.fallback, known.address) if known is not None and known.fallback else ()
-        self._plan(moved_to, *others)
+        self._plan(moved_to, *others, recalled.address if recalled is not None else None)
 
     def pause(self, backoff: Backoff) -> float:
         """Seconds to wait; after that every address may be tried again. Raises the last error if that was enough."""

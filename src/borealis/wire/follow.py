@@ -121,9 +121,9 @@ class Follower:
             self.incarnation = max(self.incarnation, feed.incarnation) if same else feed.incarnation
             self.epoch, self.next_id, self.anew = feed.epoch, feed.next_id, False
             self._endpoints.found()
-            self.backoff.found()
             self.opened.set()
             for section in feed:
+                self.backoff.found()  # not before: what opens and then breaks, over and over, is tried less and less
                 self.next_id, self.boundary = section.stop, section.final
                 yield section
         finally:

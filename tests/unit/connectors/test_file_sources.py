@@ -587,3 +587,13 @@ def test_row_groups_before_the_position_are_not_read(tmp_path: Path) -> None:
     data[start : start + 20] = b"\xff" * 20
     path.write_bytes(data)
     assert take(replay(path), pa.schema([("n", pa.int64())]), 15)["n"].to_pylist() == list(range(15, 100))
+
+
+def test_a_packed_csv_goes_on_in_its_middle_whatever_its_name(tmp_path: Path) -> None:
+    schema = pa.schema([("n", pa.int64())])
+    for count in range(5, 40):
+        path = tmp_path / f"{count}.csv"
+        with gzip.open(path, "wt") as file:
+            file.write("n\n" + "".join(f"{n}\n" for n in range(count)))
+        got = [n for batch in replay(path).batches(schema, 3, 100) for n in batch.column(0).to_pylist()]
+        assert got == list(range(3, count))

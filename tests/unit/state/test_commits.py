@@ -388,7 +388,7 @@ def test_after_another_failure_of_a_sync_nothing_more_is_taken(tmp_path: Path, m
         log.append(header(4), {KEY: delta(4, 4)})
     log.close()
     train = recovered(tmp_path)
-    assert train in (3, 4)
+    assert train == 3  # what its sinks wrote was taken back
     write(tmp_path, train + 1, 5)
     assert recovered(tmp_path) == 5
 

@@ -97,3 +97,15 @@ def test_a_record_without_room_is_taken_back(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(StateError, match="No space left"):
         file.append({"n": 6})
     file.close()
+
+
+def test_damage_in_what_a_file_was_begun_with_is_refused(tmp_path: Path) -> None:
+    file = RecordFile(tmp_path / "file", MARK, "the test's file")
+    file.create({"n": 1}, {"n": 2}, {"n": 3})
+    file.close()
+    data = bytearray((tmp_path / "file").read_bytes())
+    data[data.index(b'"n":2')] ^= 1
+    (tmp_path / "file").write_bytes(data)
+    with pytest.raises(StateError, match="not at its end"):
+        read(tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == data

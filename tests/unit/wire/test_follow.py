@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from borealis.errors import BorealisError, GoneError, WireError
+from borealis.errors import BorealisError, GoneError, StreamError, WireError
 from borealis.retrying import Backoff, Retries
 from borealis.streams.queue import MovedError, StandbyError
 from borealis.streams.section import NOTHING, Section, section
@@ -190,3 +190,43 @@ def test_a_range_ends_before_its_stop() -> None:
     follower.epoch = "e"
     follower.go_on(2)
     assert ids(follower) == [2, 3, 4]
+
+
+def test_what_opens_and_breaks_over_and_over_is_tried_less_and_less() -> None:
+    here = Location("d/s", "a")
+    breaks: list[Fake | BorealisError] = [Fake(0, WireError("broken")) for _ in range(4)]
+    cluster = Cluster(
+        {"a": [*breaks, Fake(0, rows(0, 1), WireError("broken")), Fake(1, rows(1, 1, end=True))]}, here, here
+    )
+    assert sum(len(one) for one in cluster.follower) == 2
+    before, after = cluster.pauses[:-1], cluster.pauses[-1]
+    assert before == sorted(before)
+    assert before[-1] > before[0]
+    assert after <= 2 * QUICK.first_s  # something came: it begins anew
+
+
+def test_a_call_that_was_refused_can_be_made_again() -> None:
+    answers: list[Location | BorealisError] = [StreamError("no such stream"), Location("d/s", "a")]
+
+    def locate() -> Location:
+        answer = answers.pop(0)
+        if isinstance(answer, BorealisError):
+            raise answer
+        return answer
+
+    endpoints = Endpoints(locate)
+    with pytest.raises(StreamError):
+        endpoints.call(str.upper, lambda error: isinstance(error, WireError), Backoff(QUICK))
+    assert endpoints.call(str.upper, lambda _: False, Backoff(QUICK)) == "A"
+
+
+def test_a_route_that_came_while_another_was_tried_is_tried_at_once() -> None:
+    routes = [Location("d/s", "a")]
+    endpoints = Endpoints(lambda: Location("d/s", "b"), recall=lambda: routes[-1])
+    assert endpoints.next() == "a"
+    endpoints.lost(WireError("away"))
+    assert endpoints.next() == "b"
+    routes.append(Location("d/s", "c"))
+    endpoints.lost(WireError("away"))
+    assert not endpoints.exhausted
+    assert endpoints.next() == "c"

@@ -49,12 +49,22 @@ def is_gzipped(path: Path) -> bool:
     return path.suffix.lower() == ".gz"
 
 
+def is_packed(path: Path) -> bool:
+    """Whether the name or the beginning says gzip."""
+    with open(path, "rb") as file:
+        return is_gzipped(path) or file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+
+
 def open_bytes(path: Path) -> IO[bytes]:
     """The file's bytes, unpacked if its name or its beginning says gzip. It is opened once, so it may be a pipe."""
     if is_gzipped(path):
         return gzip.open(path, "rb")  # type: ignore[return-value]
     raw = open(path, "rb")  # noqa: SIM115 - closed with what is around it
-    return gzip.GzipFile(fileobj=raw) if raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC) else raw  # type: ignore[return-value]
+    if not raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC):
+        return raw
+    packed = gzip.GzipFile(fileobj=raw)
+    packed.myfileobj = raw  # type: ignore[assignment]  # closed with it
+    return packed  # type: ignore[return-value]
 
 
 def open_text(path: Path, errors: str = "replace") -> IO[str]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from borealis.connectors.files.formats import EmptyFileError, Reading
-from borealis.connectors.files.suffixes import is_gzipped, open_text
+from borealis.connectors.files.suffixes import is_packed, open_text
 from borealis.connectors.records import UNCLOSED, Csv, CsvOptions, Decoded, decode, dialect
 from borealis.errors import InputError
 from borealis.values.fit import match_columns
@@ -65,7 +65,7 @@ def read(path: Path, how: Reading) -> Iterator[int | Decoded]:
 
 
 def _open(path: Path) -> pa.NativeFile:
-    return pa.CompressedInputStream(pa.OSFile(str(path)), "gzip") if is_gzipped(path) else pa.OSFile(str(path))
+    return pa.CompressedInputStream(pa.OSFile(str(path)), "gzip") if is_packed(path) else pa.OSFile(str(path))
 
 
 def _first_row(path: Path, options: CsvOptions) -> tuple[int, list[str] | None]:
