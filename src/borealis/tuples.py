@@ -43,7 +43,7 @@ class Kind(IntEnum):
     UPDATE_AFTER = 3
 
 
-KIND_NAMES = pa.array(["+I", "-D", "-U", "+U"])  # by kind
+KIND_NAMES = ("+I", "-D", "-U", "+U")  # by kind; no array, which would load pandas for every reader
 
 
 def with_header(
@@ -55,7 +55,7 @@ def with_header(
     columns = {
         ID: pa.array(np.arange(first_id, first_id + n, dtype=np.int64)),
         TIME: pa.array(time, pa.int64()),
-        KIND: KIND_NAMES.take(pa.array(kinds, pa.int8())),
+        KIND: pa.array(KIND_NAMES).take(pa.array(kinds, pa.int8())),
         STABLE: pa.array(np.full(n, stable, np.bool_)),
     }
     return pa.table(columns | dict(zip(rows.column_names, rows.columns, strict=True)))
