@@ -61,6 +61,11 @@ def with_header(
     return pa.table(columns | dict(zip(rows.column_names, rows.columns, strict=True)))
 
 
+def headed(schema: pa.Schema) -> pa.Schema:
+    """The columns of rows with their headers."""
+    return with_header(schema.empty_table(), 0, np.empty(0, np.int64)).schema
+
+
 def halves(rows: R, most_bytes: int) -> Iterator[R]:
     """The rows in parts that are not too large; the same parts for the same rows."""
     if rows.num_rows > 1 and rows.nbytes > most_bytes:

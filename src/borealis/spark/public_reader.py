@@ -28,9 +28,9 @@ from pyspark.sql.types import StructType
 
 from borealis.errors import BorealisError, GoneError, InputError, StateError
 from borealis.spark.stream_client import ADDRESS, Patience, StreamAddress, StreamClient, check_options, whole_number
-from borealis.streams.section import Section, empty_rows
+from borealis.streams.section import Section
 from borealis.streams.status import QueueStatus
-from borealis.tuples import with_header
+from borealis.tuples import headed
 from borealis.values.fit import RowOrigin, fit, match_columns
 from borealis.wire.follow import Follower, Start
 from borealis.wire.messages import Ack, Subscribe
@@ -314,7 +314,4 @@ def shaped(section: Section, wanted: pa.Schema, headers: bool) -> pa.RecordBatch
 
 def outward(schema: pa.Schema, headers: bool) -> pa.Schema:
     """A stream's columns as a job sees them."""
-    if not headers:
-        return schema
-    nothing = with_header(pa.table(empty_rows(schema)), 0, pa.array([], pa.int64()).to_numpy())
-    return nothing.schema
+    return headed(schema) if headers else schema

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from borealis.connectors.sink import FollowingSink, Sink
 from borealis.errors import BorealisError, OutputError
 from borealis.kernels.flow import Flow
-from borealis.tuples import with_header
+from borealis.tuples import headed, with_header
 
 
 class Sinks:
@@ -21,7 +20,7 @@ class Sinks:
     def __init__(self, sinks: Mapping[str, Sink], schemas: Mapping[str, pa.Schema], headers: bool) -> None:
         self._sinks = dict(sorted(sinks.items(), key=lambda item: item[1].durable))
         self._headers = headers
-        self._schemas = {name: _headed(schemas[name]) if headers else schemas[name] for name in sinks}
+        self._schemas = {name: headed(schemas[name]) if headers else schemas[name] for name in sinks}
         self.places = {name: place_of(sink) for name, sink in sinks.items()}
         self.positions: dict[str, Any] = {}  # as of the last commit
 
@@ -80,10 +79,6 @@ class Sinks:
                 errors.append(error)
         if errors:
             raise errors[0]
-
-
-def _headed(schema: pa.Schema) -> pa.Schema:
-    return with_header(schema.empty_table(), 0, np.empty(0, np.int64)).schema
 
 
 def place_of(sink: Sink) -> list[str]:

@@ -26,16 +26,6 @@ from borealis.wire.calls import cut_connections
 from borealis.wire.messages import Problem
 
 
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    made = Served(tmp_path / "catalog.sqlite")
-    try:
-        made.deploy(place={"packets": "node1", "agg": "node2"})
-        yield made
-    finally:
-        made.close()
-
-
 def taken(served: Served) -> list[int]:
     queue = served.nodes["node1"].queues["traffic/packets"]
     if queue.next_id == 0:

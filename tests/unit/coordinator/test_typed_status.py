@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +32,6 @@ QUEUE = STREAM | {
     "epoch", "first_id", "next_id", "rows_per_s", "held_rows", "held_bytes", "dropped", "late", "readers", "boundary",
     "ended",
 }  # fmt: skip
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    made = Served(tmp_path / "catalog.sqlite")
-    try:
-        made.deploy(place={"packets": "node1", "agg": "node2"})
-        yield made
-    finally:
-        made.close()
 
 
 def keys(view: View) -> set[str]:
