@@ -125,7 +125,7 @@ def node(total: int) -> dict[str, Any]:
     from borealis.wire.server import WireServer
 
     spec = Input(name="rows", columns="ts TIMESTAMP, k BIGINT, v DOUBLE, s STRING", time="ts")
-    entry = Entry.open(spec, 1_000_000, StreamConfig("bench/rows", rows(1).schema))
+    entry = Entry(spec, 1_000_000, StreamConfig("bench/rows", rows(1).schema))
     with WireServer(Host(entry.queue, entry)) as server:
         print(server.address, flush=True)
         while not entry.queue.status().readers:

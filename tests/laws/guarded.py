@@ -12,14 +12,14 @@ import pyarrow as pa
 from nodes import PATIENCE_S, Cluster
 
 from borealis.diagram.cut import Piece, cut
-from borealis.diagram.spec import LATE, Spec
+from borealis.diagram.spec import Spec
 from borealis.errors import BorealisError
 from borealis.streams.queue import StandbyError
 from borealis.streams.section import Section
 from borealis.tuples import FIRST_TIME
 from borealis.wire.client import Peer
 from borealis.wire.endpoints import Location
-from borealis.wire.messages import Claim, Claimed, Done, EntryOrder, Guard, Protect, Subscribe, UnitOrder
+from borealis.wire.messages import ENTRY, Claim, Claimed, Done, Guard, Protect, Subscribe, UnitOrder
 from borealis.wire.waiting import Patience
 
 Approach = Literal["amnesia", "passive", "active", "upstream-backup"]
@@ -79,14 +79,8 @@ class Guarded(Cluster):
             for arrow in piece.reads:
                 readers.setdefault(arrow, []).extend(names[piece.name])
         for one in spec.inputs:
-            order = EntryOrder(
-                diagram=spec.name,
-                yaml=yaml,
-                input=one.name,
-                readers=readers.get(one.name, []),
-                late_readers=readers.get(one.name + LATE, []),
-            )
-            self.peers[0].act("entry", order, Done)
+            order = UnitOrder(diagram=spec.name, yaml=yaml, unit=ENTRY + one.name, boxes=[], readers=readers)
+            self.peers[0].act("start", order, Done)
         self.places = {p.name: rng.sample(range(1, len(self.nodes)), 2) for p in self.pieces}
         served = {a: self.places[p.name] for p in self.pieces for a in p.gives}
         self.orders = {}

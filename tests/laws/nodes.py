@@ -21,7 +21,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from borealis.compile.unit import Compiled
 from borealis.diagram.cut import Piece, cut
-from borealis.diagram.spec import LATE, Spec
+from borealis.diagram.spec import Spec
 from borealis.errors import BorealisError, TrainError
 from borealis.node.node import Node
 from borealis.spark import worker
@@ -34,7 +34,7 @@ from borealis.trains.message import decode, encode
 from borealis.tuples import FIRST_TIME, with_header
 from borealis.wire.client import Peer
 from borealis.wire.endpoints import Location
-from borealis.wire.messages import BatchHead, Done, EntryOrder, Publish, Subscribe, UnitOrder
+from borealis.wire.messages import ENTRY, BatchHead, Done, Publish, Subscribe, UnitOrder
 from borealis.wire.server import WireServer
 
 PATIENCE_S = 20.0
@@ -153,14 +153,8 @@ class Cluster:
             for arrow in piece.reads:
                 readers.setdefault(arrow, []).append(f"{spec.name}.{piece.name}")
         for one in spec.inputs:
-            order = EntryOrder(
-                diagram=spec.name,
-                yaml=yaml,
-                input=one.name,
-                readers=readers.get(one.name, []),
-                late_readers=readers.get(one.name + LATE, []),
-            )
-            rng.choice(self.peers).act("entry", order, Done)
+            order = UnitOrder(diagram=spec.name, yaml=yaml, unit=ENTRY + one.name, boxes=[], readers=readers)
+            rng.choice(self.peers).act("start", order, Done)
         self.orders = {
             piece.name: UnitOrder(
                 diagram=spec.name,

@@ -20,7 +20,7 @@ from borealis.diagram.model import Diagram
 from borealis.diagram.spec import LATE, Spec
 from borealis.errors import WireError
 from borealis.wire.client import Peer
-from borealis.wire.messages import Done, EntryOrder, UnitOrder
+from borealis.wire.messages import Done, UnitOrder
 
 pytestmark = pytest.mark.spark
 
@@ -125,8 +125,8 @@ def test_two_nodes_may_take_over_units_from_each_other_at_once(spark: SparkSessi
         for number, name in enumerate(("left", "right")):
             d = Diagram(name)
             d.input("a", DDL, slack="1 second").filter("k IS NOT NULL").output("out")
-            order = EntryOrder(diagram=name, yaml=d.to_yaml(), input="a", readers=[f"{name}.u1"])
-            cluster.peers[number].act("entry", order, Done)
+            order = UnitOrder(diagram=name, yaml=d.to_yaml(), unit="in-a", boxes=[], readers={"a": [f"{name}.u1"]})
+            cluster.peers[number].act("start", order, Done)
             orders[name] = UnitOrder(diagram=name, yaml=d.to_yaml(), unit="u1", boxes=["filter_1"])
             cluster.peers[number].act("start", orders[name], Done)
         errors: list[BaseException] = []

@@ -120,7 +120,7 @@ def run_with_deaths(
         batches = batches_of(table)
         gate = (int(deaths[-1][0] * len(batches)) + 2, over) if gated else None
         writers.append(work(publish_slowly, cluster, f"{spec.name}/{name}", batches, table.schema, gate))
-    entries = {n: cluster.nodes[0].entries[f"{spec.name}/{n}"] for n in tables}
+    entries = {n: cluster.nodes[0].entry(f"{spec.name}/{n}") for n in tables}
     total = sum(len(t) for t in tables.values())
     for share, unit in deaths:
         cluster.wait_for(

@@ -41,7 +41,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """A node that serves one input, and the coordinator that knows it."""
     town, made = Town(), Place()
     spec = Input(name="packets", columns="ts TIMESTAMP, n BIGINT", time="ts")
-    entry = Entry.open(spec, SECOND, Stream(STREAM, SCHEMA, QueueLimits(), ["d.u1"]))
+    entry = Entry(spec, SECOND, Stream(STREAM, SCHEMA, QueueLimits(), ["d.u1"]))
     made.entries[STREAM], made.queues[STREAM] = entry, entry.queue
     town.places[STREAM] = (made, True)
     monkeypatch.setenv("BOREALIS_HOME", str(tmp_path / "home"))
@@ -196,7 +196,7 @@ def test_a_stream_that_has_begun_anew_is_not_forwarded_under_the_old_ids(
     assert run_app(["send", "packets", url]) == 0
     assert run_app(["tail", "packets", "--to", to, "--limit", "5"]) == 0
     spec = Input(name="packets", columns="ts TIMESTAMP, n BIGINT", time="ts")
-    anew = Entry.open(spec, SECOND, Stream(STREAM, SCHEMA, QueueLimits(), ["d.u1"]))
+    anew = Entry(spec, SECOND, Stream(STREAM, SCHEMA, QueueLimits(), ["d.u1"]))
     place.entries[STREAM], place.queues[STREAM] = anew, anew.queue
     assert run_app(["send", "packets", url]) == 0
     assert run_app(["tail", "packets", "--to", to]) == 2

@@ -205,8 +205,8 @@ def test_a_killed_job_goes_on_where_it_was(cluster: Cluster, tmp_path: Path) -> 
     wanted = list(enumerate(i for i in range(ROWS) if i % 10 != 3))
     source, copied = cluster.queue("numbers/filter_1"), cluster.queue("numbers/copied")
     eventually(lambda: source.next_id == len(wanted))
-    entries: dict[str, Any] = cluster.node.entries
-    entries["numbers/copied"] = job = Job(cluster, tmp_path, entries["numbers/copied"])
+    running: Any = cluster.node.entries["numbers", "in-copied"]
+    running.entry = job = Job(cluster, tmp_path, running.entry)
     for kill in range(KILLS):
         moment = ("a part is in", "the last part is in", "any")[kill % 3]
         job.aim(moment, chance.randint(0, 6), chance.uniform(0, 0.5))

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from borealis.coordinator.http_errors import MissingError
-from borealis.coordinator.layout import Assignment, EntryAssignment, Shield, UnitAssignment
+from borealis.coordinator.layout import Shield, UnitAssignment
 from borealis.coordinator.placement import Load, idlest, no_node, rank
 from borealis.errors import ClusterError, did_you_mean
 
@@ -43,9 +43,9 @@ def with_backups(
     return found
 
 
-def with_peer(entry: EntryAssignment, units: Sequence[UnitAssignment], loads: Sequence[Load]) -> EntryAssignment:
-    """The entry point with its peer: by preference where the backup of its first reader is, or the reader itself."""
-    if entry.approach is None:
+def entry_backup(entry: UnitAssignment, units: Sequence[UnitAssignment], loads: Sequence[Load]) -> UnitAssignment:
+    """The entry point with its backup: by preference where that of its first reader is, or the reader itself."""
+    if not entry.protected:
         return entry
     able = {load.name for load in loads if load.ready}
     first = next((u for u in units if set(entry.gives) & set(u.reads)), None)
@@ -60,7 +60,7 @@ def idlest_other(primary: str, nodes: Iterable[Load], given: Mapping[str, float]
     return idlest(others, given) if others else None
 
 
-def candidates(place: Assignment, loads: Iterable[Load]) -> list[str]:
+def candidates(place: UnitAssignment, loads: Iterable[Load]) -> list[str]:
     """Who may stand by for a place that has lost its backup: the one that was, then those with least to do."""
     others = sorted((n for n in loads if n.name != place.node and n.ready), key=rank)
     return sorted((n.name for n in others), key=lambda name: name not in (place.backup, place.was))

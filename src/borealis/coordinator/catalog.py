@@ -19,18 +19,18 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO
 
 from pydantic import TypeAdapter, ValidationError
 
 from borealis.coordinator import claims
 from borealis.coordinator.http_errors import CatalogError, there_already
-from borealis.coordinator.layout import Assignment, EntryAssignment, Layout, State, UnitAssignment
+from borealis.coordinator.layout import Layout, State, UnitAssignment
 from borealis.errors import ClusterError
 from borealis.wire.messages import Claim
 
 APPLICATION = 0x626F7265  # "bore": tells our files from other SQLite files
-VERSION = 3
+VERSION = 4
 LAYOUT = TypeAdapter(Layout)
 TABLES = """
 CREATE TABLE diagrams (name TEXT PRIMARY KEY, layout TEXT NOT NULL) STRICT;
@@ -48,7 +48,6 @@ CREATE TABLE past (name TEXT PRIMARY KEY) STRICT;
 -- nodes that could not be told that a diagram is no more: they are told before they get anything new of that name
 CREATE TABLE owed (node TEXT NOT NULL, diagram TEXT NOT NULL, PRIMARY KEY (node, diagram)) STRICT;
 """
-P = TypeVar("P", bound=UnitAssignment | EntryAssignment)
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,7 @@ class Catalog:
 
     def moving(self, diagram: str, unit: str, node: str | None) -> None:
         """The unit is about to go to a node, or after all is not."""
-        self._change(diagram, unit, "", lambda now: replace(now, moving_to=node))
+        self._change(diagram, unit, lambda now: replace(now, moving_to=node))
 
     def moved(self, diagram: str, unit: str, node: str, incarnation: int = 1) -> bool:
         """The unit has arrived; false if it was taken over meanwhile."""
@@ -166,7 +165,7 @@ class Catalog:
         def arrive(now: UnitAssignment) -> UnitAssignment | None:
             return replace(now, node=node, moving_to=None) if now.incarnation == incarnation else None
 
-        return self._change(diagram, unit, "", arrive)
+        return self._change(diagram, unit, arrive)
 
     def tell(self, diagram: str, unit: str, feeds: Mapping[str, str]) -> None:
         """Note which addresses of arrows a unit was told."""
@@ -182,14 +181,14 @@ class Catalog:
 
     # -- protection
 
-    def claim(self, asked: Iterable[Claim]) -> list[tuple[bool, Assignment | None]]:
+    def claim(self, asked: Iterable[Claim]) -> list[tuple[bool, UnitAssignment | None]]:
         """Grant what may be granted, all in one transaction: for each claim whether it holds, and what is in force."""
         with self._writing() as db:
             return [self._claim(db, one) for one in asked]
 
-    def _claim(self, db: sqlite3.Connection, claim: Claim) -> tuple[bool, Assignment | None]:
+    def _claim(self, db: sqlite3.Connection, claim: Claim) -> tuple[bool, UnitAssignment | None]:
         layout = _read(db, claim.diagram)
-        place = None if layout is None else layout.part(claim.unit, claim.input)
+        place = None if layout is None else layout.part(claim.unit)
         if layout is None or place is None:
             return False, None
         then = claims.after(place, claim)
@@ -197,29 +196,29 @@ class Catalog:
             _put(db, layout, place, then)
         return then is not None, then or place
 
-    def believe(self, diagram: str, place: P, node: str, incarnation: int) -> None:
+    def believe(self, diagram: str, place: UnitAssignment, node: str, incarnation: int) -> None:
         """A node tells that it took over while nobody was here to be asked."""
         self._replace(diagram, place, claims.taken_over(place, node, incarnation))
 
-    def begin_anew(self, diagram: str, place: P, node: str) -> P | None:
+    def begin_anew(self, diagram: str, place: UnitAssignment, node: str) -> UnitAssignment | None:
         """Both copies are lost: the next life begins on this node. None if it is no longer so."""
         then = claims.begun_anew(place, node)
         return then if self._replace(diagram, place, then) else None
 
-    def back_up(self, diagram: str, place: P, node: str | None) -> P | None:
+    def back_up(self, diagram: str, place: UnitAssignment, node: str | None) -> UnitAssignment | None:
         """Which node stands by from now on. None if the place has changed meanwhile."""
         then = claims.alone(place) if node is None else replace(place, backup=node, was=None)
         return then if self._replace(diagram, place, then) else None
 
-    def _replace(self, diagram: str, place: Assignment, then: Assignment) -> bool:
+    def _replace(self, diagram: str, place: UnitAssignment, then: UnitAssignment) -> bool:
         """Compare and set: only if node, backup and incarnation are as the caller thinks."""
-        return self._change(diagram, place.unit, place.input, lambda now: then if _core(now) == _core(place) else None)
+        return self._change(diagram, place.unit, lambda now: then if _core(now) == _core(place) else None)
 
-    def _change(self, diagram: str, unit: str, entry: str, change: Callable[[Any], Assignment | None]) -> bool:
+    def _change(self, diagram: str, unit: str, change: Callable[[UnitAssignment], UnitAssignment | None]) -> bool:
         """Change one unit or entry point, in one transaction; false if it is not there, or `change` gives nothing."""
         with self._writing() as db:
             layout = _read(db, diagram)
-            now = None if layout is None else layout.part(unit, entry)
+            now = None if layout is None else layout.part(unit)
             if layout is None or now is None or (then := change(now)) is None:
                 return False
             _put(db, layout, now, then)
@@ -270,14 +269,14 @@ def _write(db: sqlite3.Connection, layout: Layout) -> None:
     db.execute(change, (layout.name, text))
 
 
-def _put(db: sqlite3.Connection, layout: Layout, before: Assignment, then: Assignment) -> None:
+def _put(db: sqlite3.Connection, layout: Layout, before: UnitAssignment, then: UnitAssignment) -> None:
     """Write a place as it is now. On another node it may have been told other addresses: it is told all of them."""
     _write(db, layout.with_part(then))
     if before.node != then.node:
         db.execute("DELETE FROM told WHERE diagram = ? AND unit = ?", (layout.name, then.unit))
 
 
-def _core(place: Assignment) -> tuple[str, str | None, int, int]:
+def _core(place: UnitAssignment) -> tuple[str, str | None, int, int]:
     return place.node, place.backup, place.incarnation, place.lives
 
 

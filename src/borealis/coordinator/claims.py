@@ -7,15 +7,12 @@ repeated because its answer was lost is granted again.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
 
-from borealis.coordinator.layout import EntryAssignment, UnitAssignment
+from borealis.coordinator.layout import UnitAssignment
 from borealis.wire.messages import Claim
 
-P = TypeVar("P", bound=UnitAssignment | EntryAssignment)
 
-
-def after(place: P, claim: Claim) -> P | None:
+def after(place: UnitAssignment, claim: Claim) -> UnitAssignment | None:
     """The place once the claim is granted, or None: it is not."""
     if not place.protected:
         return None
@@ -26,27 +23,23 @@ def after(place: P, claim: Claim) -> P | None:
     return None
 
 
-def alone(place: P) -> P:
+def alone(place: UnitAssignment) -> UnitAssignment:
     """Without its backup."""
     return place if place.backup is None else replace(place, backup=None, was=place.backup)
 
 
-def taken_over(place: P, node: str, incarnation: int) -> P:
+def taken_over(place: UnitAssignment, node: str, incarnation: int) -> UnitAssignment:
     """Run by this node from now on."""
-    went = replace(place, node=node, backup=None, was=place.node, incarnation=incarnation)
-    return replace(went, moving_to=None) if isinstance(went, UnitAssignment) else went
+    return replace(place, node=node, backup=None, was=place.node, incarnation=incarnation, moving_to=None)
 
 
-def begun_anew(place: P, node: str) -> P:
+def begun_anew(place: UnitAssignment, node: str) -> UnitAssignment:
     """From nothing, on this node: both copies are lost.
 
     Readers of a unit that may lose tuples go on behind the hole: ids jump, as in any of its takeovers. All others must
     not take what follows for what they wait for: it is another life of the stream.
     """
-    lives = place.lives if _may_lose(place) else place.lives + 1
-    anew = replace(place, node=node, backup=None, was=None, incarnation=place.incarnation + 1, lives=lives)
-    return replace(anew, moving_to=None) if isinstance(anew, UnitAssignment) else anew
-
-
-def _may_lose(place: UnitAssignment | EntryAssignment) -> bool:
-    return isinstance(place, UnitAssignment) and place.protection is not None and place.protection.guarantee == "gap"
+    may_lose = place.boxes and place.protection is not None and place.protection.guarantee == "gap"
+    lives = place.lives if may_lose else place.lives + 1
+    anew = replace(place, node=node, backup=None, was=None, moving_to=None)
+    return replace(anew, incarnation=place.incarnation + 1, lives=lives)

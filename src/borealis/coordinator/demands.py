@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from borealis.coordinator.http_errors import AbsentError
-from borealis.coordinator.layout import Mirroring, Shield, UnitAssignment
+from borealis.coordinator.layout import Shield, UnitAssignment
 from borealis.diagram.cut import Piece
 from borealis.diagram.deployment import Deployment
 from borealis.diagram.protection import Protection, chosen, protection_of
-from borealis.diagram.spec import Spec
+from borealis.diagram.spec import Spec, origin
 from borealis.errors import DiagramError
 from borealis.ha.classes import classify
 from borealis.ha.guarantees import check_guarantee
@@ -50,12 +51,19 @@ def shield(protection: Protection) -> Shield:
     )
 
 
-def mirroring(protected: Sequence[Protection | None]) -> Mirroring | None:
-    """How the entry points of a diagram are protected: as its units need it."""
-    approaches = {p.ha for p in protected if p is not None}
-    if not approaches:
+def entry_shield(name: str, units: Sequence[UnitAssignment]) -> Shield | None:
+    """How an entry point is protected: all it takes in goes to its backup at once, unless amnesia suffices for all.
+
+    It is watched as the first protected unit that reads it, or else any, is.
+    """
+    shields = {unit.unit: unit.protection for unit in units if unit.protection is not None}
+    if not shields:
         return None
-    return "amnesia" if approaches == {"amnesia"} else "mirror"
+    reading = [unit.unit for unit in units if name in map(origin, unit.reads)]
+    nearest = next(shields[unit] for unit in (*reading, *shields) if unit in shields)
+    if {one.approach for one in shields.values()} == {"amnesia"}:
+        return replace(nearest, approach="amnesia", guarantee="gap")
+    return replace(nearest, approach="passive", guarantee="precise")
 
 
 def refuse_lonely(units: Sequence[UnitAssignment], protected: Mapping[str, Protection | None], alive: int) -> None:

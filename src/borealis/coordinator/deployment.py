@@ -3,7 +3,7 @@
 1. Whatever can be wrong without a node is found first: YAML, boxes, cuts, places, names.
 2. One node checks the types. Nothing is started and nothing is written before that, and what it replaces runs on.
 3. The catalog says `deploying`. Whoever finds that after a crash takes it back.
-4. Peers of entry points are ordered, then entry points, backups, units; those on different nodes side by side.
+4. Backups of entry points are ordered, then entry points, then the same of units; different nodes side by side.
 5. The catalog says `running`. If any order failed before that, everything that was ordered is taken back.
 """
 
@@ -17,10 +17,10 @@ from functools import partial
 
 from borealis.coordinator import backups
 from borealis.coordinator.cluster import Cluster
-from borealis.coordinator.demands import mirroring, protections, refuse_lonely, shield
+from borealis.coordinator.demands import entry_shield, protections, refuse_lonely, shield
 from borealis.coordinator.http_errors import AbsentError, TakenError, there_already
-from borealis.coordinator.layout import Assignment, EntryAssignment, Layout, UnitAssignment
-from borealis.coordinator.orders import Role, entry_order, feeds, unit_order
+from borealis.coordinator.layout import Layout, UnitAssignment, entry_point
+from borealis.coordinator.orders import Role, feeds, unit_order
 from borealis.coordinator.placement import Load, place
 from borealis.coordinator.rates import busy
 from borealis.coordinator.threads import side_by_side
@@ -103,18 +103,17 @@ def _placed(cluster: Cluster, spec: Spec, pieces: Sequence[Piece], wish: Deploym
         nodes,
     )
     refuse_lonely(units, protected, len(nodes))
-    kind = mirroring(list(protected.values()))
-    entries = [EntryAssignment(i.name, placed.entries[i.name], kind) for i in spec.inputs]
+    entries = [entry_point(i.name, placed.entries[i.name], entry_shield(i.name, units)) for i in spec.inputs]
     return Layout(
         name=spec.name,
         yaml=wish.yaml,
         state="deploying",
         units=tuple(units),
-        entries=tuple(backups.with_peer(entry, units, nodes) for entry in entries),
+        entries=tuple(backups.entry_backup(entry, units, nodes) for entry in entries),
         outputs={o.name: o.source for o in spec.outputs},
         places=dict(wish.place),
         buckets=wish.buckets,
-        epoch="" if kind is None else uuid.uuid4().hex,
+        epoch=uuid.uuid4().hex if any(shields.values()) else "",
     )
 
 
@@ -170,7 +169,7 @@ def _each_node(layout: Layout, work: Callable[[str], None]) -> None:
 
 
 def _start_places(
-    cluster: Cluster, layout: Layout, role: Role, places: Sequence[Assignment], begun: set[str], node: str
+    cluster: Cluster, layout: Layout, role: Role, places: Sequence[UnitAssignment], begun: set[str], node: str
 ) -> None:
     """What a node has to start of these. One that refuses has begun nothing; one that falls silent may have."""
     for one in places:
@@ -183,13 +182,10 @@ def _start_places(
             begun.add(node)
 
 
-def order_place(cluster: Cluster, layout: Layout, one: Assignment, role: Role = "primary") -> None:
+def order_place(cluster: Cluster, layout: Layout, one: UnitAssignment, role: Role = "primary") -> None:
     """Make a node run a unit, be an entry point, or stand by for one."""
     node = one.node if role == "primary" else one.backup
     if node is None:
-        return
-    if isinstance(one, EntryAssignment):
-        cluster.order(node, "entry", entry_order(layout, one, cluster.address, role))
         return
     cluster.order(node, "start", unit_order(layout, one, cluster.address, role=role))
     if role == "primary":

@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from enum import Enum
 
-from borealis.coordinator.layout import Assignment, Layout, UnitAssignment, called, stream_name
+from borealis.coordinator.layout import Layout, UnitAssignment
 from borealis.coordinator.membership import Member
-from borealis.wire.messages import GuardStatus
+from borealis.wire.messages import GuardStatus, called
 
 GONE_SECONDS = 15.0  # a node that is only paused comes back with what it has
 
@@ -48,13 +48,12 @@ class Difference:
     diagram: str
     node: str = ""  # the one whose heartbeats show it; empty: none in particular
     unit: str = ""
-    input: str = ""
     arrow: str = ""
     address: str = ""
     incarnation: int = 0
 
     def __str__(self) -> str:
-        return self.kind.value.format(what=called(self.diagram, self.unit, self.input), **vars(self))
+        return self.kind.value.format(what=called(self.diagram, self.unit), **vars(self))
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class Copies:
     ahead: dict[str, int] = field(default_factory=dict)  # those of a higher incarnation than the catalog knows
     alone: set[str] = field(default_factory=set)  # primaries that say they have no backup
 
-    def add(self, place: Assignment, node: str, state: str, guard: GuardStatus | None) -> None:
+    def add(self, place: UnitAssignment, node: str, state: str, guard: GuardStatus | None) -> None:
         """What a node tells. Without a guard it has never been anything but a primary."""
         incarnation = place.incarnation if guard is None else guard.incarnation
         if state == "standby" or (guard is not None and guard.role == "backup"):
@@ -103,28 +102,14 @@ class Copies:
                 self.alone.add(node)
 
 
-def copies_of(layout: Layout, place: Assignment, believed: Mapping[str, Member]) -> Copies:
+def copies_of(layout: Layout, place: UnitAssignment, believed: Mapping[str, Member]) -> Copies:
     """Those that nodes tell of."""
     found = Copies()
     for node, member in believed.items():
-        told = _told(layout, place, member)
-        if told is not None:
-            found.add(place, node, *told)
-    return found
-
-
-def _told(layout: Layout, place: Assignment, member: Member) -> tuple[str, GuardStatus | None] | None:
-    """State and protection of a node's copy. An entry point that is a primary and does not serve has stepped down."""
-    if isinstance(place, UnitAssignment):
         status = member.unit(layout.name, place.unit)
-        return None if status is None else (status.state, status.guard)
-    stream = stream_name(layout.name, place.input)
-    guard = member.entry(stream)
-    if stream in member.status.entries:
-        return "running", guard
-    if guard is not None and (guard.role == "backup" or guard.incarnation < place.incarnation):
-        return "standby" if guard.role == "backup" else "closed", guard
-    return None
+        if status is not None:
+            found.add(place, node, status.state, status.guard)
+    return found
 
 
 def differences(known: Known) -> list[Difference]:
@@ -145,16 +130,15 @@ def differences(known: Known) -> list[Difference]:
     return found
 
 
-def _of(kind: Kind, layout: Layout, place: Assignment, *nodes: str) -> Iterable[Difference]:
-    return [Difference(kind, layout.name, node, place.unit, place.input) for node in sorted(nodes)]
+def _of(kind: Kind, layout: Layout, place: UnitAssignment, *nodes: str) -> Iterable[Difference]:
+    return [Difference(kind, layout.name, node, place.unit) for node in sorted(nodes)]
 
 
-def _part(layout: Layout, place: Assignment, known: Known) -> Iterable[Difference]:
+def _part(layout: Layout, place: UnitAssignment, known: Known) -> Iterable[Difference]:
     """What is to be done about a unit or an entry point."""
     copies = copies_of(layout, place, known.believed(layout.name))
     has, home = copies.primaries, known.alive.get(place.node)
-    is_unit = isinstance(place, UnitAssignment)
-    running = [name for name, state in has.items() if is_unit and state in ("running", "ended")]
+    running = [name for name, state in has.items() if place.boxes and state in ("running", "ended")]
     if place.protected:
         yield from _guarded(layout, place, copies, known)
     if copies.ahead:
@@ -169,11 +153,11 @@ def _part(layout: Layout, place: Assignment, known: Known) -> Iterable[Differenc
         yield from _misled(layout, place, known)
     elif home is not None and running:
         yield from _of(Kind.ARRIVED, layout, place, running[0])
-    elif home is not None and home.status.spark == "ready" and not (place.protected or (is_unit and has)):
+    elif home is not None and home.status.spark == "ready" and not (place.protected or (place.boxes and has)):
         yield from _of(Kind.MISSING, layout, place, place.node)
 
 
-def _misled(layout: Layout, place: Assignment, known: Known) -> Iterable[Difference]:
+def _misled(layout: Layout, place: UnitAssignment, known: Known) -> Iterable[Difference]:
     served = layout.served()
     for arrow in place.reads:
         member = known.alive.get(served[arrow])
@@ -184,17 +168,17 @@ def _misled(layout: Layout, place: Assignment, known: Known) -> Iterable[Differe
 
 def _strays(layout: Layout, known: Known) -> Iterable[Difference]:
     """Units that the diagram does not have: of an earlier one of its name."""
-    mine = {unit.unit for unit in layout.units}
+    mine = {part.unit for part in layout.parts()}
     for node, member in known.believed(layout.name).items():
-        others = {u.unit for u in member.status.units if u.diagram == layout.name} - mine
+        others = {u.unit for u in member.parts() if u.diagram == layout.name} - mine
         yield from (Difference(Kind.STRAY, layout.name, node, unit) for unit in sorted(others))
 
 
-def _guarded(layout: Layout, place: Assignment, copies: Copies, known: Known) -> Iterable[Difference]:
+def _guarded(layout: Layout, place: UnitAssignment, copies: Copies, known: Known) -> Iterable[Difference]:
     """What is to be done about the protection of one that was promised it."""
     if copies.ahead:
         incarnation, node = max((incarnation, name) for name, incarnation in copies.ahead.items())
-        yield Difference(Kind.OVERTAKEN, layout.name, node, place.unit, place.input, incarnation=incarnation)
+        yield Difference(Kind.OVERTAKEN, layout.name, node, place.unit, incarnation=incarnation)
         return
     strays = set(copies.deposed)
     if place.backup is not None:
@@ -207,7 +191,7 @@ def _guarded(layout: Layout, place: Assignment, copies: Copies, known: Known) ->
         yield from _of(Kind.LOST, layout, place, place.node if place.node in known.alive else "")
 
 
-def _lacks_backup(place: Assignment, copies: Copies, known: Known) -> bool:
+def _lacks_backup(place: UnitAssignment, copies: Copies, known: Known) -> bool:
     able = {name for name, member in known.alive.items() if member.status.spark == "ready"} - {place.node}
     if not able or place.moving_to is not None or copies.primaries[place.node] != "running":
         return False
@@ -217,7 +201,7 @@ def _lacks_backup(place: Assignment, copies: Copies, known: Known) -> bool:
     return backup in able - copies.standbys.keys() or (backup not in known.alive and backup in known.silent)
 
 
-def _is_lost(place: Assignment, copies: Copies, known: Known) -> bool:
+def _is_lost(place: UnitAssignment, copies: Copies, known: Known) -> bool:
     """Nobody runs it, and nobody will by himself."""
     home = known.alive.get(place.node)
     if copies.primaries or (home is None and not known.gone(place.node)):

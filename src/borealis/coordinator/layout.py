@@ -1,17 +1,20 @@
-"""What the catalog knows of one diagram: its units, its entry points, and on which nodes they shall be."""
+"""What the catalog knows of one diagram: its units, its entry points, and on which nodes they shall be.
+
+An entry point is a unit without boxes: it reads nothing, gives an input and its late side, and never moves.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 from borealis.diagram.protection import Approach, Guarantee
 from borealis.diagram.spec import LATE
 from borealis.ha.effects import active_reader
+from borealis.wire.messages import ENTRY
 
 State = Literal["deploying", "running", "undeploying"]
-Mirroring = Literal["amnesia", "mirror"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,6 @@ class Shield:
 class UnitAssignment:
     """A unit and the node it shall run on; `moving_to` is set while it is under way to another."""
 
-    input: ClassVar[str] = ""  # it is no entry point
     unit: str
     boxes: tuple[str, ...]
     reads: tuple[str, ...]
@@ -48,34 +50,15 @@ class UnitAssignment:
         """Whether it was promised a backup."""
         return self.protection is not None
 
-
-@dataclass(frozen=True)
-class EntryAssignment:
-    """An input, the node that is its entry point, and the peer that holds what is not acknowledged yet."""
-
-    unit: ClassVar[str] = ""  # it is none, reads nothing from other nodes, and never moves
-    reads: ClassVar[tuple[str, ...]] = ()
-    moving_to: ClassVar[None] = None
-    input: str
-    node: str
-    approach: Mirroring | None = None  # None: nothing in the diagram is protected
-    backup: str | None = None
-    was: str | None = None
-    incarnation: int = 1
-    lives: int = 1
-
     @property
-    def protected(self) -> bool:
-        """Whether it shall have a peer."""
-        return self.approach is not None
-
-    @property
-    def gives(self) -> tuple[str, ...]:
-        """The arrows it serves."""
-        return self.input, self.input + LATE
+    def input(self) -> str:
+        """The input whose entry point it is; empty: it is none."""
+        return "" if self.boxes else self.gives[0]
 
 
-Assignment = UnitAssignment | EntryAssignment
+def entry_point(name: str, node: str, protection: Shield | None = None) -> UnitAssignment:
+    """That of an input."""
+    return UnitAssignment(ENTRY + name, (), (), (name, name + LATE), node, protection=protection)
 
 
 @dataclass(frozen=True)
@@ -86,7 +69,7 @@ class Layout:
     yaml: str
     state: State
     units: tuple[UnitAssignment, ...]
-    entries: tuple[EntryAssignment, ...]
+    entries: tuple[UnitAssignment, ...]
     outputs: Mapping[str, str] = field(default_factory=dict)  # a client's name to the arrow it stands for
     cuts: tuple[str, ...] = ()
     places: Mapping[str, str] = field(default_factory=dict)
@@ -95,29 +78,20 @@ class Layout:
     since: float = 0.0  # seconds since 1970
     epoch: str = ""  # of the streams of whatever is protected
 
-    def unit(self, name: str) -> UnitAssignment | None:
-        """The unit of that name, if there is one."""
-        return next((u for u in self.units if u.unit == name), None)
+    def part(self, name: str) -> UnitAssignment | None:
+        """The unit or entry point of that name, if there is one."""
+        return next((part for part in self.parts() if part.unit == name), None)
 
-    def entry(self, name: str) -> EntryAssignment | None:
-        """The entry point of that input, if there is one."""
-        return next((e for e in self.entries if e.input == name), None)
-
-    def part(self, unit: str, entry: str) -> Assignment | None:
-        """A unit or an entry point by its name; the other name is empty."""
-        return self.unit(unit) if unit else self.entry(entry)
-
-    def with_part(self, part: Assignment) -> Layout:
+    def with_part(self, part: UnitAssignment) -> Layout:
         """The same, with this unit or entry point in the place of the one of its name."""
-        if isinstance(part, UnitAssignment):
-            return replace(self, units=tuple(part if u.unit == part.unit else u for u in self.units))
-        return replace(self, entries=tuple(part if e.input == part.input else e for e in self.entries))
+        units, entries = ([part if p.unit == part.unit else p for p in parts] for parts in (self.units, self.entries))
+        return replace(self, units=tuple(units), entries=tuple(entries))
 
-    def parts(self) -> list[Assignment]:
+    def parts(self) -> list[UnitAssignment]:
         """All that runs somewhere, entry points first."""
         return [*self.entries, *self.units]
 
-    def servers(self) -> dict[str, Assignment]:
+    def servers(self) -> dict[str, UnitAssignment]:
         """Each arrow that can be subscribed to, and who serves it."""
         return {arrow: part for part in self.parts() for arrow in part.gives}
 
@@ -133,21 +107,9 @@ class Layout:
         """Every node that has a part of it, or shall get one."""
         return {node for p in self.parts() for node in (p.node, p.backup, p.moving_to) if node is not None}
 
-    def epoch_of(self, place: Assignment) -> str | None:
+    def epoch_of(self, place: UnitAssignment) -> str | None:
         """That of its streams; None where nothing is promised, and each start begins a new one."""
         return f"{self.epoch}-{place.lives}" if place.protected else None
-
-    def protection_of(self, entry: EntryAssignment) -> Shield | None:
-        """How an entry point is watched: as the first protected unit that reads it, or else any, is."""
-        if entry.approach is None:
-            return None
-        reading = [u for u in self.units if set(entry.gives) & set(u.reads)]
-        return next((u.protection for u in (*reading, *self.units) if u.protection is not None), None)
-
-
-def called(diagram: str, unit: str, entry: str) -> str:
-    """A unit or an entry point as people read it."""
-    return f"unit {diagram}.{unit}" if unit else f"entry point {diagram}/{entry}"
 
 
 def stream_name(diagram: str, arrow: str) -> str:

@@ -10,7 +10,7 @@ from borealis.coordinator.http_errors import AbsentError, TakenError
 from borealis.coordinator.placement import no_node
 from borealis.streams.status import QueueStatus
 from borealis.version import __version__
-from borealis.wire.messages import GuardStatus, NodeStatus, UnitStatus
+from borealis.wire.messages import NodeStatus, UnitStatus
 
 HEARTBEAT_SECONDS = 1.0
 DEAD_AFTER_SECONDS = 3.0
@@ -31,8 +31,12 @@ class Member:
         return self.status.node
 
     def unit(self, diagram: str, unit: str) -> UnitStatus | None:
-        """What it says of a unit, if it has it."""
-        return next((u for u in self.status.units if u.diagram == diagram and u.unit == unit), None)
+        """What it says of a unit or an entry point, if it has it."""
+        return next((u for u in self.parts() if u.diagram == diagram and u.unit == unit), None)
+
+    def parts(self) -> list[UnitStatus]:
+        """All it runs or stands by for."""
+        return [*self.status.entries, *self.status.units]
 
     def queue(self, stream: str) -> QueueStatus | None:
         """What it says of a stream, if it serves it."""
@@ -40,12 +44,7 @@ class Member:
 
     def diagrams(self) -> set[str]:
         """The diagrams it has parts of."""
-        streams = [*self.status.entries, *self.status.guards]
-        return {u.diagram for u in self.status.units} | {stream.partition("/")[0] for stream in streams}
-
-    def entry(self, stream: str) -> GuardStatus | None:
-        """What it says of the protection of an entry point that it serves or stands by for."""
-        return self.status.guards.get(stream)
+        return {part.diagram for part in self.parts()}
 
     def beat(self, status: NodeStatus, now: float) -> Member:
         """The same after one more heartbeat."""

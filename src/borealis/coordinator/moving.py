@@ -73,7 +73,7 @@ def move(cluster: Cluster, name: str, node: str, diagram: str | None = None) -> 
                 ) from error
         arrived(cluster, layout, unit, target.name)
         layout = cluster.layout(layout.name)
-        now = layout.unit(unit.unit)
+        now = layout.part(unit.unit)
         if now is not None and now.protected:
             with _for_later(f"unit {layout.name}.{now.unit} has no backup yet"):
                 protecting.protect(cluster, layout, now)

@@ -5,39 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from borealis.coordinator.layout import (
-    Assignment,
-    EntryAssignment,
-    Layout,
-    Shield,
-    UnitAssignment,
-    reader_names,
-    stream_name,
-)
-from borealis.diagram.spec import LATE
-from borealis.wire.messages import EntryOrder, Guard, Protect, UnitOrder
+from borealis.coordinator.layout import Layout, UnitAssignment, reader_names, stream_name
+from borealis.wire.messages import Guard, Protect, UnitOrder
 
 Address = Callable[[str], str | None]  # where a node is, or None if nobody knows
 Role = Literal["primary", "backup"]
 
 
-def entry_order(layout: Layout, entry: EntryAssignment, address: Address, role: Role = "primary") -> EntryOrder:
-    """Be this entry point, or its peer."""
-    return EntryOrder(
-        diagram=layout.name,
-        yaml=layout.yaml,
-        input=entry.input,
-        readers=_readers(layout, entry.input),
-        late_readers=_readers(layout, entry.input + LATE),
-        guard=_entry_guard(layout, entry, address, role),
-        epoch=layout.epoch_of(entry),
-    )
-
-
 def unit_order(
     layout: Layout, unit: UnitAssignment, address: Address, take_over: str | None = None, role: Role = "primary"
 ) -> UnitOrder:
-    """Run this unit, or stand by for it."""
+    """Run this unit, or be this entry point, or stand by for it."""
     names = reader_names(layout.name, unit)
     return UnitOrder(
         diagram=layout.name,
@@ -48,17 +26,17 @@ def unit_order(
         feeds=_streams(layout, feeds(layout, unit, address)),
         readers={arrow: _readers(layout, arrow) for arrow in unit.gives},
         take_over=take_over,
-        guard=None if unit.protection is None else _guard(unit.protection, unit, address, role),
+        guard=_guard(unit, address, role),
         fallbacks=_streams(layout, fallbacks(layout, unit, address)),
         epoch=layout.epoch_of(unit),
         reader=None if len(names) == 1 else names[0 if role == "primary" else 1],
     )
 
 
-def protect_order(layout: Layout, place: Assignment, address: Address) -> Protect:
+def protect_order(layout: Layout, place: UnitAssignment, address: Address) -> Protect:
     """Know who stands on the other side now; nobody, if there is no backup."""
     partner, incarnation = _partner(place.backup, address), place.incarnation
-    return Protect(diagram=layout.name, unit=place.unit, input=place.input, incarnation=incarnation, **partner)
+    return Protect(diagram=layout.name, unit=place.unit, incarnation=incarnation, **partner)
 
 
 def feeds(layout: Layout, unit: UnitAssignment, address: Address) -> dict[str, str]:
@@ -68,26 +46,17 @@ def feeds(layout: Layout, unit: UnitAssignment, address: Address) -> dict[str, s
 
 
 def fallbacks(layout: Layout, unit: UnitAssignment, address: Address) -> dict[str, str]:
-    """For each arrow the unit reads the address of the backup of whoever serves it, if there is one."""
+    """For each arrow the unit reads the address of the backup of its server, if there is one."""
     servers = layout.servers()
     backups = [(arrow, node) for arrow in unit.reads if (node := servers[arrow].backup) is not None]
     return {arrow: at for arrow, node in backups if (at := address(node)) is not None}
 
 
-def _entry_guard(layout: Layout, entry: EntryAssignment, address: Address, role: Role) -> Guard | None:
-    """Of an entry point `passive` says that all it takes in is mirrored at once."""
-    shield = layout.protection_of(entry)
-    if shield is None:
+def _guard(place: UnitAssignment, address: Address, role: Role) -> Guard | None:
+    if place.protection is None:
         return None
-    guard = _guard(shield, entry, address, role)
-    mirrored = entry.approach == "mirror"
-    kind = {"approach": "passive" if mirrored else "amnesia", "guarantee": "precise" if mirrored else "gap"}
-    return guard.model_copy(update=kind)
-
-
-def _guard(shield: Shield, place: Assignment, address: Address, role: Role) -> Guard:
     partner = _partner(place.backup if role == "primary" else place.node, address)
-    return Guard(role=role, incarnation=place.incarnation, **partner, **vars(shield))
+    return Guard(role=role, incarnation=place.incarnation, **partner, **vars(place.protection))
 
 
 def _partner(node: str | None, address: Address) -> dict[str, Any]:

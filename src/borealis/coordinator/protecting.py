@@ -16,18 +16,18 @@ from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.deployment import loads, order_place
 from borealis.coordinator.drift import copies_of
 from borealis.coordinator.http_errors import AbsentError
-from borealis.coordinator.layout import Assignment, EntryAssignment, Layout, UnitAssignment, called, stream_name
+from borealis.coordinator.layout import Layout, UnitAssignment, stream_name
 from borealis.coordinator.orders import protect_order
 from borealis.coordinator.placement import Load
 from borealis.coordinator.threads import spawn
 from borealis.diagram.spec import Spec
 from borealis.errors import BorealisError
-from borealis.wire.messages import Claim, Claimed, EntryName, Ping, Pong, Reroute, UnitName
+from borealis.wire.messages import Claim, Claimed, Ping, Pong, Reroute, UnitName, called
 
 log = logging.getLogger("borealis.coordinator")
 
 
-def protect(cluster: Cluster, layout: Layout, place: Assignment) -> None:
+def protect(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
     """Give a running primary a backup; what has changed meanwhile is looked at anew later."""
     node = _willing(cluster, place)
     now = cluster.catalog.back_up(layout.name, place, node)
@@ -37,7 +37,7 @@ def protect(cluster: Cluster, layout: Layout, place: Assignment) -> None:
     _clear(cluster, layout, now, node)
     order_place(cluster, layout, now, "backup")
     cluster.order(now.node, "protect", protect_order(layout, now, cluster.address))
-    log.info("%s is protected by %s again", called(layout.name, now.unit, now.input), node)
+    log.info("%s is protected by %s again", called(layout.name, now.unit), node)
 
 
 def unprotect(cluster: Cluster, layout: Layout, place: UnitAssignment) -> UnitAssignment:
@@ -56,11 +56,11 @@ def unprotect(cluster: Cluster, layout: Layout, place: UnitAssignment) -> UnitAs
     return now
 
 
-def begin_anew(cluster: Cluster, layout: Layout, place: Assignment) -> None:
+def begin_anew(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
     """Both copies are lost: begin from nothing, under a new epoch, where it was or where there is least to do."""
-    able, what = _able(cluster), called(layout.name, place.unit, place.input)
+    able, what = _able(cluster), called(layout.name, place.unit)
     names = {node.name for node in able}
-    if isinstance(place, EntryAssignment) and _is_durable(layout, place) and place.node not in names:
+    if _is_durable(layout, place) and place.node not in names:
         raise AbsentError(f"{what} has its log on '{place.node}', which is not there", hint="start it")
     other = next((name for name in (place.node, place.backup, *candidates(place, able)) if name in names), None)
     if other is None:
@@ -78,7 +78,7 @@ def claim(cluster: Cluster, asked: Sequence[Claim]) -> list[Claimed]:
     """What nodes claim, granted or not. Nobody's work on a diagram is waited for: a takeover cannot."""
     found = []
     for wanted, (granted, place) in zip(asked, cluster.catalog.claim(asked), strict=True):
-        what = f"{wanted.node}: {wanted.what} {wanted.diagram}.{wanted.unit or wanted.input} #{wanted.incarnation}"
+        what = f"{wanted.node}: {wanted.what} {wanted.diagram}.{wanted.unit} #{wanted.incarnation}"
         log.warning("%s %s", "granted to" if granted else "refused to", what)
         if granted and place is not None and wanted.what == "take over":
             spawn("tell", partial(_tell_readers, cluster, wanted.diagram, place))
@@ -88,7 +88,7 @@ def claim(cluster: Cluster, asked: Sequence[Claim]) -> list[Claimed]:
     return found
 
 
-def _tell_readers(cluster: Cluster, diagram: str, place: Assignment) -> None:
+def _tell_readers(cluster: Cluster, diagram: str, place: UnitAssignment) -> None:
     """Units that read from whoever was deposed: most notice that it is dead, but not if it is only frozen."""
     layout, address = cluster.catalog.layout(diagram), cluster.address(place.node)
     if layout is None or address is None:
@@ -99,7 +99,7 @@ def _tell_readers(cluster: Cluster, diagram: str, place: Assignment) -> None:
             cluster.try_order(node, "reroute", order)
 
 
-def is_stray(cluster: Cluster, layout: Layout | None, place: Assignment | None, node: str) -> bool:
+def is_stray(cluster: Cluster, layout: Layout | None, place: UnitAssignment | None, node: str) -> bool:
     """Whether a node's copy is where it shall not be, as things stand now."""
     member = cluster.members.member(node)
     if layout is None or place is None or member is None or node not in (place.node, place.backup):
@@ -107,23 +107,15 @@ def is_stray(cluster: Cluster, layout: Layout | None, place: Assignment | None, 
     return node in copies_of(layout, place, {node: member}).deposed
 
 
-def drop(cluster: Cluster, diagram: str, unit: str, entry: str, node: str) -> None:
+def drop(cluster: Cluster, diagram: str, unit: str, node: str) -> None:
     """Make a node let go of its copy of a unit or an entry point."""
-    if unit:
-        cluster.order(node, "drop", UnitName(diagram=diagram, unit=unit))
-    else:
-        cluster.order(node, "drop_entry", EntryName(stream=stream_name(diagram, entry)))
+    cluster.order(node, "drop", UnitName(diagram=diagram, unit=unit))
 
 
-def _clear(cluster: Cluster, layout: Layout, place: Assignment, node: str) -> None:
-    """Whatever the node has of it goes first: a standby that was given up may be far behind, and watches nobody."""
-    status = cluster.living(node)
-    if isinstance(place, UnitAssignment):
-        there = status.unit(layout.name, place.unit) is not None
-    else:
-        there = status.entry(stream_name(layout.name, place.input)) is not None
-    if there:
-        drop(cluster, layout.name, place.unit, place.input, node)
+def _clear(cluster: Cluster, layout: Layout, place: UnitAssignment, node: str) -> None:
+    """What the node has of it goes first: a standby that was given up may be far behind, and watches no node."""
+    if cluster.living(node).unit(layout.name, place.unit) is not None:
+        drop(cluster, layout.name, place.unit, node)
 
 
 def _able(cluster: Cluster) -> list[Load]:
@@ -131,7 +123,7 @@ def _able(cluster: Cluster) -> list[Load]:
     return [load for load in loads(cluster) if load.name in ready]
 
 
-def _willing(cluster: Cluster, place: Assignment) -> str:
+def _willing(cluster: Cluster, place: UnitAssignment) -> str:
     """The first that answers: a node that has just died is taken for alive for a while."""
     for name in candidates(place, _able(cluster)):
         try:
@@ -142,6 +134,6 @@ def _willing(cluster: Cluster, place: Assignment) -> str:
     raise AbsentError("no node is there for a backup", hint="start one")
 
 
-def _is_durable(layout: Layout, entry: EntryAssignment) -> bool:
+def _is_durable(layout: Layout, place: UnitAssignment) -> bool:
     spec = Spec.from_yaml(layout.yaml)
-    return any(i.durable for i in spec.inputs if i.name == entry.input)
+    return any(i.durable for i in spec.inputs if i.name == place.input)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from borealis.coordinator.cluster import Cluster
-from borealis.coordinator.layout import Assignment, EntryAssignment, Layout, UnitAssignment, stream_name
+from borealis.coordinator.layout import Layout, UnitAssignment
 from borealis.wire.messages import GuardStatus
 from borealis.wire.status import ProtectionState, ProtectionView, Unprotected
 
 EXPOSED = ("alone", "lost", "taking over")  # states in which the next failure is not survived, or this one not yet
 
 
-def guard_view(cluster: Cluster, layout: Layout, place: Assignment) -> ProtectionView | None:
+def guard_view(cluster: Cluster, layout: Layout, place: UnitAssignment) -> ProtectionView | None:
     """The protection of a unit or an entry point; None if none was promised."""
     if not place.protected:
         return None
@@ -45,33 +45,29 @@ def unprotected(cluster: Cluster) -> list[Unprotected]:
         for place in layout.parts() if layout.state == "running" else ():
             view = guard_view(cluster, layout, place)
             if view is not None and view.state in EXPOSED:
-                name = place.unit if isinstance(place, UnitAssignment) else f"input {place.input}"
+                name = f"input {place.input}" if place.input else place.unit
                 seconds = round(max(0.0, cluster.now() - view.since), 1)
                 found.append(Unprotected(**dict(view), diagram=layout.name, what=name, seconds=seconds))
     return found
 
 
-def _promise(place: Assignment) -> dict[str, Any]:
-    if isinstance(place, EntryAssignment):
-        return {"approach": place.approach, "guarantee": "precise" if place.approach == "mirror" else "gap"}
-    assert place.protection is not None
-    kept = place.protection
-    return {"approach": kept.approach, "guarantee": kept.guarantee, "interval_ms": kept.interval_ms}
+def _promise(place: UnitAssignment) -> dict[str, Any]:
+    promised = place.protection
+    assert promised is not None
+    return {"approach": promised.approach, "guarantee": promised.guarantee, "interval_ms": promised.interval_ms}
 
 
-def _told(cluster: Cluster, layout: Layout, place: Assignment, node: str | None) -> GuardStatus | None:
+def _told(cluster: Cluster, layout: Layout, place: UnitAssignment, node: str | None) -> GuardStatus | None:
     """What a node says of its side, if it is alive."""
     member = None if node is None or not cluster.members.lives(node) else cluster.members.member(node)
     if member is None:
         return None
-    if isinstance(place, EntryAssignment):
-        return member.entry(stream_name(layout.name, place.input))
     status = member.unit(layout.name, place.unit)
     return None if status is None else status.guard
 
 
 def _state(
-    cluster: Cluster, layout: Layout, place: Assignment, mine: GuardStatus | None, other: GuardStatus | None
+    cluster: Cluster, layout: Layout, place: UnitAssignment, mine: GuardStatus | None, other: GuardStatus | None
 ) -> tuple[ProtectionState, float, str]:
     """In one word, since when, and why."""
     lives, began = cluster.members.lives, layout.since if mine is None else mine.since
@@ -94,10 +90,10 @@ def _state(
     return mine.state, mine.since, mine.why
 
 
-def _failed(cluster: Cluster, layout: Layout, place: Assignment, node: str) -> str:
+def _failed(cluster: Cluster, layout: Layout, place: UnitAssignment, node: str) -> str:
     """Why a unit's query will not run any more on a living node, if that is so."""
     member = cluster.members.member(node)
-    status = member.unit(layout.name, place.unit) if member is not None and isinstance(place, UnitAssignment) else None
+    status = member.unit(layout.name, place.unit) if member is not None else None
     return status.error or "unknown" if status is not None and status.state == "failed" else ""
 
 
@@ -109,7 +105,7 @@ def _alone_since(layout: Layout, mine: GuardStatus | None) -> float:
     return mine.takeovers[-1].at if mine.takeovers else layout.since
 
 
-def _why_alone(cluster: Cluster, place: Assignment, mine: GuardStatus | None) -> str:
+def _why_alone(cluster: Cluster, place: UnitAssignment, mine: GuardStatus | None) -> str:
     if place.was is not None and not cluster.members.lives(place.was):
         return f"{place.was} does not answer"
     if mine is not None and mine.state == "alone" and mine.why:

@@ -17,7 +17,6 @@ from borealis.coordinator import deployment, moving, protecting
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.drift import Difference, Kind, Known, differences
 from borealis.coordinator.http_errors import TakenError
-from borealis.coordinator.layout import EntryAssignment
 from borealis.coordinator.threads import side_by_side, spawn
 from borealis.errors import BorealisError
 from borealis.wire.status import Trouble
@@ -130,7 +129,7 @@ def mend(cluster: Cluster, difference: Difference) -> None:
     """Do what is to be done about one difference. The diagram is ours meanwhile."""
     name, node = difference.diagram, difference.node
     layout = cluster.catalog.layout(name)
-    place = None if layout is None else layout.part(difference.unit, difference.input)
+    place = None if layout is None else layout.part(difference.unit)
     match difference.kind:
         case Kind.ENDED:
             cluster.settle(node, name)
@@ -138,7 +137,7 @@ def mend(cluster: Cluster, difference: Difference) -> None:
             deployment.finish(cluster, name)
         case Kind.STRAY:
             if protecting.is_stray(cluster, layout, place, node):
-                protecting.drop(cluster, name, difference.unit, difference.input, node)
+                protecting.drop(cluster, name, difference.unit, node)
         case _ if layout is None or place is None:
             return
         case Kind.MISSING:
@@ -151,8 +150,6 @@ def mend(cluster: Cluster, difference: Difference) -> None:
                 protecting.protect(cluster, layout, place)
         case Kind.LOST:
             protecting.begin_anew(cluster, layout, place)
-        case _ if isinstance(place, EntryAssignment):  # what follows is of units
-            return
         case Kind.ARRIVED:
             moving.arrived(cluster, layout, place, node)
         case Kind.STAYED:

@@ -13,7 +13,7 @@ from borealis.coordinator.rates import busy, queue_rate, unit_rates
 from borealis.streams.status import QueueStatus
 from borealis.tuples import FIRST_TIME, LAST_TIME
 from borealis.wire import status as views
-from borealis.wire.messages import UnitStatus
+from borealis.wire.messages import ENTRY, UnitStatus
 
 BEGINS_ANEW = "once that is back it begins from nothing; under 'deploy --ha' it would go on"
 
@@ -116,7 +116,7 @@ def _stream(cluster: Cluster, layout: Layout, found: Found) -> views.StreamView:
     if member is not None and queue is not None:
         rate = round(queue_rate(member, found.stream), 1) if alive else 0.0
         facts = dict(queue) | {"rows_per_s": rate, **_boundary(queue.boundary)}
-    entry = layout.entry(found.arrow) if found.entry else None
+    entry = layout.part(ENTRY + found.arrow) if found.entry else None
     if entry is not None:
         facts["protection"] = guard_view(cluster, layout, entry)
     facts |= {

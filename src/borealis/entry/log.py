@@ -1,4 +1,4 @@
-"""What an entry point keeps of itself outside the queues: steps, on disk or on their way to its peer, and facts.
+"""What an entry point keeps of itself outside the queues: facts, and for a durable input a log of steps.
 
 A step is what one batch, or silence, adds to the stream and to its late side. As a record it is a JSON head (ids,
 places of the boundaries, facts) and one Arrow stream for each side that has tuples. Later facts take the place of
@@ -8,10 +8,11 @@ earlier ones.
 from __future__ import annotations
 
 import shutil
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -20,42 +21,53 @@ import numpy as np
 import pyarrow as pa
 
 from borealis.entry.admission import Cursor
+from borealis.errors import FullError, StateError
 from borealis.state.delta import from_stream
+from borealis.state.disk import free_bytes, has_room
 from borealis.streams.section import NOTHING, Section, boundary_only, empty_rows, from_batch
 from borealis.streams.segments import SegmentLog
 from borealis.streams.snapshot import QueueSnapshot
 from borealis.tuples import FIRST_TIME
+from borealis.wire.messages import LogStatus
 
+ROOM_BYTES = 1 << 16  # for what a log needs beside the tuples; a disk that has not even that is full
 PUBLISHER = "publisher:"  # before its name, among the facts
 MARK = "mark:"  # before the name of a publisher that leaves marks
 Facts = dict[str, Any]
 
 
-def facts_of(
-    epochs: Sequence[str], cursor: Cursor, publishers: Mapping[str, int], marks: Mapping[str, str] | None = None
-) -> Facts:
-    """What holds for both sides of a stream; a step adds where they end."""
-    return {
-        "epochs": list(epochs),
-        "cursor": dict(vars(cursor)),
-        **{PUBLISHER + name: number for name, number in publishers.items()},
-        **{MARK + name: mark for name, mark in (marks or {}).items()},
-    }
+@dataclass
+class EntryState:
+    """All that an entry point knows beside its queues."""
 
+    cursor: Cursor = field(default_factory=Cursor)
+    publishers: dict[str, int] = field(default_factory=dict)  # the last batch of each
+    marks: dict[str, str] = field(default_factory=dict)  # where each was in its own source, of those that say so
+    steps: int = 0  # batches, and boundaries that silence wrote
+    silent_s: float = 0.0  # without a batch before the last step
 
-def cursor_in(facts: Mapping[str, Any]) -> Cursor:
-    """How far the input had come."""
-    return Cursor(**facts["cursor"]) if "cursor" in facts else Cursor()
+    def facts(self) -> Facts:
+        """All of it."""
+        return self.changed(self.publishers, self.marks)
 
+    def changed(self, publishers: Mapping[str, int], marks: Mapping[str, str]) -> Facts:
+        """What a step changes that concerns these publishers."""
+        return {
+            "cursor": dict(vars(self.cursor)),
+            "steps": self.steps,
+            "silent_s": self.silent_s,
+            **{PUBLISHER + name: number for name, number in publishers.items()},
+            **{MARK + name: mark for name, mark in marks.items()},
+        }
 
-def publishers_in(facts: Mapping[str, Any]) -> dict[str, int]:
-    """The last batch of each publisher."""
-    return {k.removeprefix(PUBLISHER): n for k, n in facts.items() if k.startswith(PUBLISHER)}
-
-
-def marks_in(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Where each publisher was in its own source, of those that say so."""
-    return {k.removeprefix(MARK): mark for k, mark in facts.items() if k.startswith(MARK)}
+    def apply(self, facts: Mapping[str, Any]) -> None:
+        """Know these facts, too."""
+        if "cursor" in facts:
+            self.cursor = Cursor(**facts["cursor"])
+        self.steps = facts.get("steps", self.steps)
+        self.silent_s = facts.get("silent_s", self.silent_s)
+        self.publishers |= {k.removeprefix(PUBLISHER): n for k, n in facts.items() if k.startswith(PUBLISHER)}
+        self.marks |= {k.removeprefix(MARK): mark for k, mark in facts.items() if k.startswith(MARK)}
 
 
 @dataclass(frozen=True)
@@ -65,18 +77,14 @@ class Step:
     on_time: Section
     late: Section
     facts: Facts
-    came: tuple[dict[str, Any], list[Any]] | None = field(default=None, repr=False, compare=False)  # as this record
 
     @property
     def sections(self) -> tuple[Section, Section]:
         """Both sides."""
         return self.on_time, self.late
 
-    @cached_property  # for the peer and for the log
     def record(self) -> tuple[dict[str, Any], list[Any]]:
         """As the head and the blobs of a record."""
-        if self.came is not None:
-            return self.came
         head = {
             "first": self.on_time.first,
             "stop": self.on_time.stop,
@@ -90,7 +98,7 @@ class Step:
         """From a record; the rows stay in its bytes."""
         parts = zip(head["parts"], blobs, strict=True)
         on_time, late = (_section(part, pa.py_buffer(blob), schema) for part, blob in parts)
-        return cls(on_time, late, head["facts"], (head, blobs))
+        return cls(on_time, late, head["facts"])
 
 
 def _ends(sections: Sequence[Section]) -> Facts:
@@ -126,34 +134,19 @@ def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
 
 
 @dataclass
-class Kept:
-    """What an entry point's log holds: facts, and the sections of the stream and of its late side."""
+class Logged:
+    """What a log held when it was read: facts, and the sections of the stream and of its late side."""
 
-    log: SegmentLog
+    facts: Facts = field(default_factory=dict)
     first: list[int] = field(default_factory=lambda: [0, 0])
     standing: list[int] = field(default_factory=lambda: [FIRST_TIME, FIRST_TIME])
     sections: tuple[list[Section], list[Section]] = field(default_factory=lambda: ([], []))
-
-    @classmethod
-    def read(cls, root: Path, stream: str, schema: pa.Schema) -> Kept:
-        """Everything that is there; the log is ready to be written then."""
-        log = _log(root, stream, schema)
-        kept = cls(log)
-        for number, (head, blobs) in enumerate(log.open()):
-            if not number:  # how things stood before the oldest record
-                kept.first = list(head["facts"].get("next", [head["first"], 0]))
-                kept.standing = list(head["facts"].get("boundary", kept.standing))
-                continue
-            for part, sections in zip(Step.of(head, blobs, schema).sections, kept.sections, strict=True):
-                if len(part) or len(part.bound):
-                    sections.append(part)
-        return kept
 
     def snapshot(
         self, stream: str, schema: pa.Schema, readers: Sequence[str], which: int, epoch: str | None = None
     ) -> QueueSnapshot:
         """A queue as it is to be served again, under the epoch that is given; who read it says itself from where."""
-        sections, first, facts = self.sections[which], self.first[which], self.log.facts
+        sections, first, facts = self.sections[which], self.first[which], self.facts
         return QueueSnapshot(
             stream,
             schema,
@@ -168,34 +161,147 @@ class Kept:
         )
 
 
-def note_ends(log: SegmentLog, ends: Sequence[tuple[int, int]], facts: Facts, schema: pa.Schema) -> None:
-    """Where both sides end: the ids of the next tuples, which may be far behind the last ones, and the boundaries."""
-    on_time, late = (boundary_only(next_id, schema, NOTHING, boundary) for next_id, boundary in ends)
-    head, blobs = Step(on_time, late, facts).record
-    log.append(head | {"first": log.next_id}, blobs)
+@dataclass(frozen=True)
+class Trouble:
+    """Why the log takes nothing."""
+
+    error: StateError
+    since: float  # seconds since 1970
+    needs: int  # bytes
+
+    @property
+    def full(self) -> bool:
+        """Whether room is all that is missing."""
+        return isinstance(self.error, FullError)
 
 
-def written_anew(
-    root: Path, stream: str, schema: pa.Schema, snapshots: Sequence[QueueSnapshot], facts: Facts
-) -> SegmentLog:
-    """A log that holds what the queues do, in place of whatever was there; the old one must be closed."""
-    shutil.rmtree(root, ignore_errors=True)
-    log = _log(root, stream, schema)
-    ends = [boundary_only(s.first_id, schema, NOTHING, _standing(s)) for s in snapshots]
-    log.next_id, log.facts = ends[0].first, facts | _ends(ends)
-    try:
-        for _ in log.open():
-            pass
-        for parts in zip_longest(*(s.sections for s in snapshots)):
-            ends = [_none_behind(end) if part is None else part for part, end in zip(parts, ends, strict=True)]
-            head, blobs = Step(ends[0], ends[1], {}).record
-            log.append(head | {"first": log.next_id}, blobs, sync=False)
-        jumps = {"jumps": [s.jumps for s in snapshots]} if any(s.jumps for s in snapshots) else {}
-        note_ends(log, [(s.next_id, s.boundary) for s in snapshots], jumps, schema)
-    except BaseException:
-        log.close()
-        raise
-    return log
+class EntryLog:
+    """The steps of a durable entry point on disk; without a root, nothing is kept."""
+
+    def __init__(self, root: Path | None, stream: str, schema: pa.Schema, node: str = "") -> None:
+        self.root, self.node = root, node
+        self.trouble: Trouble | None = None
+        self._stream, self._schema = stream, schema
+        self._segments: SegmentLog | None = None
+
+    def read(self) -> Logged:
+        """Everything that is there; the log is ready to be written then."""
+        found = Logged()
+        if self.root is None:
+            return found
+        self._segments = log = self._new(self.root)
+        for number, (head, blobs) in enumerate(log.open()):
+            if not number:  # how things stood before the oldest record
+                found.first = list(head["facts"].get("next", [head["first"], 0]))
+                found.standing = list(head["facts"].get("boundary", found.standing))
+                continue
+            for part, sections in zip(Step.of(head, blobs, self._schema).sections, found.sections, strict=True):
+                if len(part) or len(part.bound):
+                    sections.append(part)
+        found.facts = dict(log.facts)
+        return found
+
+    def append(self, step: Step, *, sync: bool = True) -> None:
+        """Keep one more step; with `sync` it will survive when this returns."""
+        if self._segments is None:
+            return
+        self.find_room()
+        if self.trouble is not None and self.trouble.full:
+            raise FullError(self.trouble.error.message, hint=self.trouble.error.hint)
+        head, blobs = step.record()
+        try:
+            self._segments.append(head | {"first": self._segments.next_id}, blobs, sync)
+        except StateError as error:
+            raise self._troubled(error, sum(map(len, blobs))) from error
+        self.trouble = None
+
+    def rewrite(self, snapshots: Sequence[QueueSnapshot], facts: Facts) -> None:
+        """Hold what the queues do, in place of all that is there. Where there is no room for it, nothing changes."""
+        if self.root is None:
+            return
+        self._check_room(self.root, sum(section.nbytes for s in snapshots for section in s.sections))
+        if self._segments is not None:
+            self._segments.close()
+            self._segments = None
+        shutil.rmtree(self.root, ignore_errors=True)
+        log = self._new(self.root)
+        ends = [boundary_only(s.first_id, self._schema, NOTHING, _standing(s)) for s in snapshots]
+        log.next_id, log.facts = ends[0].first, facts | _ends(ends)
+        try:
+            for _ in log.open():
+                pass
+            for parts in zip_longest(*(s.sections for s in snapshots)):
+                ends = [_none_behind(end) if part is None else part for part, end in zip(parts, ends, strict=True)]
+                head, blobs = Step(ends[0], ends[1], {}).record()
+                log.append(head | {"first": log.next_id}, blobs, sync=False)
+            jumps = {"jumps": [s.jumps for s in snapshots]} if any(s.jumps for s in snapshots) else {}
+            on_time, late = (boundary_only(s.next_id, self._schema, NOTHING, s.boundary) for s in snapshots)
+            head, blobs = Step(on_time, late, jumps).record()
+            log.append(head | {"first": log.next_id}, blobs)
+        except BaseException:
+            log.close()
+            raise
+        self._segments, self.trouble = log, None
+
+    def _new(self, root: Path) -> SegmentLog:
+        return SegmentLog(root, {"stream": self._stream, "columns": self._schema.to_string()})
+
+    def _check_room(self, root: Path, count: int) -> None:
+        held = sum(file.stat().st_size for file in root.glob("segment-*"))
+        if not has_room(root, max(0, count - held) + ROOM_BYTES):
+            error = FullError(f"cannot write the log in {root} anew: there is no room for {count:,} bytes")
+            raise self._troubled(error, count)
+
+    def _troubled(self, error: StateError, count: int) -> StateError:
+        """The log does not take so many bytes: remember it for the status, and say where the disk is."""
+        if isinstance(error, FullError):
+            where = f"the disk of {self.node} is full" if self.node else "the disk is full"
+            hint = "make room there; what was not acknowledged was not taken, and is taken when it is sent again"
+            error = FullError(f"{where}: {error.message}", hint=hint)
+        since = self.trouble.since if self.trouble is not None else time.time()
+        self.trouble = Trouble(error, since, count + ROOM_BYTES)
+        return error
+
+    def find_room(self) -> None:
+        """Look whether a disk that was full has room again. To be called now and then."""
+        trouble = self.trouble
+        if self.root is not None and trouble is not None and trouble.full and has_room(self.root, trouble.needs):
+            self.trouble = None
+
+    def status(self) -> LogStatus | None:
+        """How the log stands; None where there is none."""
+        log, trouble = self._segments, self.trouble
+        if self.root is None or (log is None and trouble is None):
+            return None
+        return LogStatus(
+            stream=self._stream,
+            path=str(self.root),
+            held_bytes=0 if log is None else log.held_bytes,
+            free_bytes=free_bytes(self.root),
+            error=trouble.error.message if trouble is not None else "",
+            full=trouble is not None and trouble.full,
+            since=trouble.since if trouble is not None else 0.0,
+        )
+
+    def sync(self) -> None:
+        """Wait until all of it survives."""
+        if self._segments is not None:
+            self._segments.sync()
+
+    def trim(self, upto: int) -> None:
+        """Delete what lies before a tuple."""
+        if self._segments is not None:
+            self._segments.trim(upto)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        if self._segments is not None:
+            self._segments.close()
+
+    def erase(self) -> None:
+        """Delete a log that is closed: its diagram is no more, and the next of its name is new."""
+        if self.root is not None:
+            shutil.rmtree(self.root, ignore_errors=True)
 
 
 def _standing(snapshot: QueueSnapshot) -> int:
@@ -204,7 +310,3 @@ def _standing(snapshot: QueueSnapshot) -> int:
 
 def _none_behind(end: Section) -> Section:
     return boundary_only(end.stop, end.rows.schema, NOTHING, end.final)
-
-
-def _log(root: Path, stream: str, schema: pa.Schema) -> SegmentLog:
-    return SegmentLog(root, {"stream": stream, "columns": schema.to_string()})

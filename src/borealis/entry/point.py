@@ -5,20 +5,20 @@ What it promises to a publisher:
 1. Batches are taken in the order of their numbers, each once: one that comes again is answered, not taken again. Of
    several that come as one, only those are taken that are not there yet.
 2. A batch is taken whole or not at all; its tuples get consecutive ids, and boundaries are written among them.
-3. If it has a peer (see mirror.py), the batch is there before it is acknowledged, and before anybody sees it; if the
-   input is durable, it is on disk, too.
+3. If the input is durable, a batch is on disk before it is acknowledged, and before a reader sees it. If the entry
+   point is protected, its backup has it by then, too: queues are held until the backup has answered.
 4. If the stream's queue is full, the answer waits until there is room.
 
-On standby an entry point is such a peer: it takes nothing but what the other one gives it, until it is opened.
+To its guard it is a unit without boxes: steps take the place of trains. On standby it takes nothing but what the
+primary sends, until it is started.
 """
 
 from __future__ import annotations
 
-import shutil
 import threading
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,20 +26,19 @@ import pyarrow as pa
 
 from borealis.clock import Clock, WallClock
 from borealis.diagram.spec import LATE, Input
-from borealis.entry.admission import Admitted, Cursor, EntryPoint
-from borealis.entry.follower import Follower
-from borealis.entry.log import Facts, Kept, Step, cursor_in, facts_of, marks_in, publishers_in
-from borealis.entry.mirror import Mirror, Mirrored, Send, Sides, Whole
-from borealis.errors import FullError, InputError, StateError, StreamError
+from borealis.entry.admission import Admitted, EntryPoint
+from borealis.entry.log import EntryLog, EntryState, Facts, Logged, Step
+from borealis.errors import BorealisError, InputError, StreamError
 from borealis.kernels.time_of import TimeOf
-from borealis.state.disk import free_bytes, has_room
-from borealis.streams.id_gaps import JUMP
 from borealis.streams.queue import MovedError, OutputQueue, QueueLimits, StandbyError
-from borealis.streams.section import Section, boundary_only, section
+from borealis.streams.section import NOTHING, Section, boundary_only, joined, section
+from borealis.streams.snapshot import QueueSnapshot
 from borealis.tuples import FIRST_TIME, LAST_TIME
-from borealis.wire.messages import BatchHead, LogStatus, Receipt
+from borealis.wire.messages import BatchHead, Receipt
 
-ROOM_BYTES = 1 << 16  # a disk that has not even that is full
+ANSWER_S = 0.1  # between looks whether a backup that does not answer is to be waited for
+Position = tuple[int, int]
+Snapshots = Mapping[str, QueueSnapshot]  # by arrow
 
 
 @dataclass(frozen=True)
@@ -52,97 +51,57 @@ class StreamConfig:
     readers: Sequence[str] = ()
     late_readers: Sequence[str] = ()
     epoch: str | None = None  # None: that of the log, or a new one
-    incarnation: int = 0  # 0: it has no peer
-    node: str = ""  # where it is, for whoever has to make room on its disk
+    node: str = ""  # where it is, for the user who has to make room on its disk
 
-    def queues(self, kept: Kept | None) -> tuple[OutputQueue, OutputQueue]:
-        """The stream's and its late side's, with what the log has kept."""
-        return self._queue(kept, 0, "", self.readers), self._queue(kept, 1, LATE, self.late_readers)
+    def queues(self, logged: Logged) -> tuple[OutputQueue, OutputQueue]:
+        """The stream's and its late side's, with what the log has held."""
+        return self._queue(logged, 0, "", self.readers), self._queue(logged, 1, LATE, self.late_readers)
 
-    def _queue(self, kept: Kept | None, which: int, suffix: str, readers: Sequence[str]) -> OutputQueue:
+    def _queue(self, logged: Logged, which: int, suffix: str, readers: Sequence[str]) -> OutputQueue:
         name, epoch = self.stream + suffix, self.epoch and self.epoch + suffix
-        queue = OutputQueue(name, self.schema, self.limits, readers=readers, epoch=epoch, incarnation=self.incarnation)
-        if kept is not None:
-            queue.reset_to(kept.snapshot(name, self.schema, readers, which, epoch))
+        queue = OutputQueue(name, self.schema, self.limits, readers=readers, epoch=epoch)
+        if logged.facts:
+            queue.reset_to(logged.snapshot(name, self.schema, readers, which, epoch))
         return queue
 
 
-@dataclass(frozen=True)
-class Trouble:
-    """Why the log takes nothing."""
-
-    error: StateError
-    since: float  # seconds since 1970
-    needs: int  # bytes
-
-    @property
-    def full(self) -> bool:
-        """Whether room is all that is missing."""
-        return isinstance(self.error, FullError)
-
-
 class Entry:
-    """Takes batches from publishers, gives their tuples ids, times and boundaries, and serves them. Thread-safe."""
+    """Takes batches from publishers, gives their tuples ids, times and boundaries, and serves them. Thread-safe.
+
+    With `log` its batches are kept there, and those that are there already are served again. On `standby` nothing can
+    be read from it or written to it before it is started.
+    """
 
     def __init__(
         self,
         spec: Input,
         pace_us: int,
-        queue: OutputQueue,
-        late: OutputQueue,
+        place: StreamConfig,
+        log: Path | None = None,
         clock: Clock | None = None,
-        kept: Kept | None = None,
         time: TimeOf | None = None,
-        node: str = "",
+        *,
+        standby: bool = False,
     ) -> None:
-        self.spec, self.queue, self.late = spec, queue, late
-        self.node = node
-        self.trouble: Trouble | None = None
-        self.schema = queue.schema
-        self.stale = Mirrored()  # to a peer, or from the one whose peer this is
+        self.spec, self.schema, self.standby = spec, place.schema, standby
+        self.log = EntryLog(log, place.stream, place.schema, place.node)
+        logged = Logged() if standby else self.log.read()
+        self.queue, self.late = place.queues(logged)
+        self.queues = {spec.name: self.queue, spec.name + LATE: self.late}
+        self.state = EntryState()
+        self.state.apply(logged.facts)
+        self.on_step: Callable[[Facts], None] | None = None  # called with what a step changed, under the lock
+        self.flush: Callable[[], None] = lambda: None  # sends what its backup lacks
+        self.refusal: BorealisError | None = None  # why its backup takes nothing
+        self.lock = threading.RLock()  # held while a step is taken
         self._idle_us, self._slack_us = spec.idle_us, spec.slack_us
         self._clock = clock or WallClock()
-        self._log = kept.log if kept else None
-        facts = kept.log.facts if kept else {}
-        self._point = EntryPoint(spec, pace_us, cursor_in(facts), time)
-        self._publishers, self._marks = publishers_in(facts), marks_in(facts)
-        self._lock = threading.Lock()
+        self._point = EntryPoint(spec, pace_us, self.state.cursor, time)
         self._last_arrival = self._clock.now()
         self._waiting = 0  # publishers, for room
-        self._mirror: Mirror | None = None
-        self._standby: Follower | None = None
+        self._loaded = False  # from a primary
         self._moved_to: str | None = None  # deposed: who serves it now; may be empty
         self._met: set[str] | None = None  # publishers since ids jumped; None: they never did
-
-    @classmethod
-    def open(
-        cls,
-        spec: Input,
-        pace_us: int,
-        place: StreamConfig,
-        log: Path | None = None,
-        clock: Clock | None = None,
-        time: TimeOf | None = None,
-    ) -> Entry:
-        """An entry point; with `log` its batches are kept there, and those that are there already are served again."""
-        kept = Kept.read(log, place.stream, place.schema) if log is not None else None
-        return cls(spec, pace_us, *place.queues(kept), clock, kept, time, place.node)
-
-    @classmethod
-    def standby(
-        cls,
-        spec: Input,
-        pace_us: int,
-        place: StreamConfig,
-        log: Path | None = None,
-        clock: Clock | None = None,
-        time: TimeOf | None = None,
-    ) -> Entry:
-        """The peer of an entry point: nobody can read from it or write to it before it is opened."""
-        entry = cls.open(spec, pace_us, place, log, clock, time)
-        known = (entry._point.cursor, entry._publishers, entry._marks)
-        entry._standby = Follower((entry.queue, entry.late), entry._log, *known, entry.stale)
-        return entry
 
     @property
     def time(self) -> TimeOf:
@@ -153,39 +112,55 @@ class Entry:
 
     def known(self, publisher: str) -> Receipt:
         """How far a publisher had come; does not wait for others that wait for room."""
-        self._check_serves()
-        return self._receipt(publisher).model_copy(update={"mark": self._marks.get(publisher)})
+        with self.lock:
+            self._check_serves()
+            receipt, upto = self._receipt(publisher), self._ends()
+            receipt = receipt.model_copy(update={"mark": self.state.marks.get(publisher)})
+        self._await_backup(upto)
+        return receipt
 
     def take(self, publisher: str, head: BatchHead, batch: pa.RecordBatch) -> Receipt:
         """Take a batch, whole or not at all; once it is taken, its number is, too."""
         try:
-            return self._in_turn(publisher, head, batch)
+            receipt, upto = self._in_turn(publisher, head, batch)
+            self._await_backup(upto)
+            return receipt
         except StreamError:
             self._check_serves()  # it may have stepped down meanwhile
             raise
 
-    def _in_turn(self, publisher: str, head: BatchHead, batch: pa.RecordBatch) -> Receipt:
+    def _in_turn(self, publisher: str, head: BatchHead, batch: pa.RecordBatch) -> tuple[Receipt, list[Position]]:
         while True:
-            with self._lock:
+            with self.lock:
                 self._check_serves()
-                last = self._publishers.get(publisher, -1)
+                last = self.state.publishers.get(publisher, -1)
                 if head.number <= last:
-                    return self._receipt(publisher)
+                    return self._receipt(publisher), self._ends()
                 self._check_turn(publisher, head, last)
+                if self.refusal is not None:
+                    raise self.refusal
                 if self._wait_for_room(0):
-                    return self._take(publisher, head, batch.slice(head.rows_until(last)))
+                    return self._take(publisher, head, batch.slice(head.rows_until(last))), self._ends()
                 self._waiting += 1
             try:
                 self._wait_for_room(1.0)
             finally:
-                with self._lock:
+                with self.lock:
                     self._waiting -= 1
+
+    def _await_backup(self, upto: Sequence[Position]) -> None:
+        """Wait until the backup, if there is one, has all before these places; an error if it takes nothing."""
+        while not all(q.wait_for_release(0, at) for q, at in zip(self.queues.values(), upto, strict=True)):
+            self.flush()
+            released = [q.wait_for_release(ANSWER_S, at) for q, at in zip(self.queues.values(), upto, strict=True)]
+            if not all(released) and self.refusal is not None:
+                raise self.refusal
 
     def _check_serves(self) -> None:
         if self._moved_to is not None:
             where = f"stream {self.queue.stream} is served by another node now"
             raise MovedError(where, hint="publish there", moved_to=self._moved_to)
-        if self._standby is not None:
+        if self.standby:
             raise StandbyError(f"stream {self.queue.stream} is on standby here", hint="publish to the other node")
 
     def _check_turn(self, publisher: str, head: BatchHead, last: int) -> None:
@@ -195,7 +170,7 @@ class Entry:
                 f"publisher '{publisher}' sent batch {head.first} to {self.queue.stream} after batch {last}",
                 hint=f"send batch {last + 1}",
             )
-        if self._point.cursor.ended:
+        if self.state.cursor.ended:
             raise InputError(
                 f"stream {self.queue.stream} has ended",
                 hint="deploy the diagram again: borealis deploy --replace DIAGRAM.yaml, from empty streams",
@@ -205,25 +180,23 @@ class Entry:
         return self.queue.wait_for_room(seconds) and self.late.wait_for_room(seconds)
 
     def _take(self, publisher: str, head: BatchHead, batch: pa.RecordBatch) -> Receipt:
-        before = self._point.cursor
         try:
             on_time, late = self._admit(batch, head)
-            self._last_arrival = self._clock.now()
             marks = {} if head.mark is None else {publisher: head.mark}
-            self._keep(self._facts(self._point.cursor, {publisher: head.number}, marks), on_time, late, before)
-        except BaseException:
-            self._point.cursor = before
-            raise
-        self._publishers[publisher] = head.number
-        self._marks |= marks
+            self._commit(on_time, late, {publisher: head.number}, marks, 0.0)
+        finally:
+            self._point.cursor = self.state.cursor
+        self._last_arrival = self._clock.now()
         if self._met is not None:
             self._met.add(publisher)
-        self._append(on_time, late)
         return self._receipt(publisher)
 
     def _receipt(self, publisher: str) -> Receipt:
-        number = self._publishers.get(publisher, -1)
-        return Receipt(number=number, next_id=self.queue.next_id, late=self._point.cursor.late)
+        number = self.state.publishers.get(publisher, -1)
+        return Receipt(number=number, next_id=self.queue.next_id, late=self.state.cursor.late)
+
+    def _ends(self) -> list[Position]:
+        return [(queue.next_id, queue.boundary) for queue in self.queues.values()]
 
     def _admit(self, batch: pa.RecordBatch, head: BatchHead) -> tuple[Section, Section]:
         self._point.refused = None
@@ -259,201 +232,104 @@ class Entry:
             rows, time = rows.filter(pa.array(good)), time[good]
         return section(first, rows, time, (first + at).astype(np.int64), bound, self.queue.boundary)
 
-    def _append(self, on_time: Section, late: Section) -> None:
+    def _commit(
+        self, on_time: Section, late: Section, publishers: dict[str, int], marks: dict[str, str], silent_s: float
+    ) -> None:
+        """Take a step: into the log, then into the queues, then to the backup. If the log refuses, it was none."""
+        then = EntryState(self._point.cursor, publishers, marks, self.state.steps + 1, silent_s)
+        facts = {"epochs": [queue.epoch for queue in self.queues.values()], **then.facts()}
+        self.log.append(Step(on_time, late, facts))
+        self.state.apply(facts)
         for queue, part in ((self.queue, on_time), (self.late, late)):
             if len(part) or len(part.bound):
                 queue.append(part)
+        if self.on_step is not None:
+            self.on_step(facts)
 
     # -- silence
 
     def tick(self) -> None:
         """Write a boundary if nothing came for as long as the input's `idle` says. To be called now and then."""
-        if self._idle_us is None or not self._lock.acquire(blocking=False):  # someone publishes: not idle
+        if self._idle_us is None or not self.lock.acquire(blocking=False):  # a publisher has it: not idle
             return
         try:
-            if self._standby is None and self._moved_to is None and not self._waiting:
+            if not self.standby and self._moved_to is None and not self._waiting:
                 self._be_idle(self._idle_us)
         finally:
-            self._lock.release()
+            self.lock.release()
 
     def _be_idle(self, idle_us: int) -> None:
-        cursor = self._point.cursor
+        cursor = self.state.cursor
         silent_us = int((self._clock.now() - self._last_arrival) * 1e6)
         if cursor.ended or cursor.newest == FIRST_TIME or silent_us < idle_us:
             return
-        if not self.queue.has_room() or self.trouble is not None:
+        if not self.queue.has_room() or self.log.trouble is not None or self.refusal is not None:
             return
         bound = self._point.idle(cursor.newest + silent_us - self._slack_us)
         if bound is None:
             return
         tail = boundary_only(self.queue.next_id, self.schema, np.array([bound], np.int64), self.queue.boundary)
-        nothing = boundary_only(self.late.next_id, self.schema, np.empty(0, np.int64), self.late.boundary)
+        nothing = boundary_only(self.late.next_id, self.schema, NOTHING, self.late.boundary)
         try:
-            self._keep(self._facts(self._point.cursor, {}), tail, nothing, cursor)
-        except BaseException:
-            self._point.cursor = cursor
-            raise
-        self._append(tail, nothing)
+            self._commit(tail, nothing, {}, {}, silent_us / 1e6)
+        finally:
+            self._point.cursor = self.state.cursor
 
-    # -- the peer of this one
+    # -- standing by
 
-    def set_mirror(self, send: Send | None) -> None:
-        """Give everything there is to this peer, and from now on every step; with None, go on alone.
+    def load(self, state: Facts, snapshots: Snapshots) -> None:
+        """While standing by: hold what the primary holds, and nothing else."""
+        with self.lock:
+            self.log.rewrite(list(snapshots.values()), state)
+            for name, snapshot in snapshots.items():
+                self.queues[name].reset_to(snapshot)
+            self.state, self._loaded = EntryState(), True
+            self.state.apply(state)
 
-        `send` gets records for `apply` and raises a BorealisError if the peer does not take one. The batch is not
-        taken then, and the publisher gets the error. When the peer has taken over, that is a MovedError: step down.
+    def extend(self, state: Facts, snapshots: Snapshots) -> None:
+        """While standing by: what is new at the primary. The log is not synced: the primary has its own."""
+        with self.lock:
+            for name, snapshot in snapshots.items():
+                self.queues[name].check_news(snapshot)
+            parts = [self._news(self.queues[name], snapshot) for name, snapshot in snapshots.items()]
+            if state.get("steps", 0) > self.state.steps:
+                self.log.append(Step(parts[0], parts[1], state), sync=False)
+            for name, snapshot in snapshots.items():
+                self.queues[name].apply(snapshot)
+            self.state.apply(state)
+
+    def _news(self, queue: OutputQueue, snapshot: QueueSnapshot) -> Section:
+        """What of a snapshot the queue has not got, as one."""
+        at = (queue.next_id, queue.boundary)
+        new = [part.since(at[0]).above(at[1]) for part in snapshot.sections if (part.stop, part.final) > at]
+        return joined(new) if new else boundary_only(snapshot.next_id, self.schema, NOTHING, snapshot.boundary)
+
+    def start(self) -> None:
+        """Serve the stream from now on. Ids, numbers and boundaries go on where the primary's last message ended.
+
+        If none had come, the queues have jumped, and each publisher begins at the number that it has come to.
         """
-        with self._lock:
-            if send is None:
-                self._mirror = None
-                return
-            mirror = Mirror(send, self.stale)
-            mirror.begin(self._whole(self._point.cursor), self._sides())
-            self._mirror = mirror
+        with self.lock:
+            if self.standby and not self._loaded:
+                self._met = set()
+                self.state.cursor = replace(self.state.cursor, boundary=self.queue.boundary)
+                self.log.rewrite([queue.snapshot() for queue in self.queues.values()], self.state.facts())
+            self.log.sync()
+            self._point.cursor = self.state.cursor
+            self._last_arrival = self._clock.now() - self.state.silent_s  # there was no one to publish to since
+            self.standby = False
 
     def step_down(self, moved_to: str) -> None:
-        """Another node serves the stream now, at this address if it is known: everybody is sent there."""
-        self._moved_to = moved_to  # without the lock: whoever has it may wait for a peer or for room
-        for queue in (self.queue, self.late):
+        """Another node serves the stream now, at this address if it is known: publishers and readers are sent there."""
+        self._moved_to = moved_to  # without the lock: its holder may wait for the disk
+        for queue in self.queues.values():
             queue.close(moved_to or None)
-
-    def _sides(self) -> Sides:
-        return Sides.of(self.queue, self.late, self._clock.now() - self._last_arrival)
-
-    def _whole(self, cursor: Cursor) -> Whole:
-        return Whole((self.queue.snapshot(), self.late.snapshot()), self._facts(cursor, self._publishers, self._marks))
-
-    # -- being a peer
-
-    @property
-    def loaded(self) -> bool:
-        """Whether this is no standby, or one that has got everything."""
-        return self._standby is None or self._standby.loaded
-
-    @property
-    def discarded(self) -> int:
-        """Records that came damaged, or did not follow."""
-        return self.stale.discarded
-
-    def apply(self, data: bytes | pa.Buffer) -> None:
-        """Take a record of the one whose peer this is.
-
-        A StateError refuses one that is damaged or does not follow: nothing has changed then, and a whole one is
-        needed. A MovedError refuses whatever comes from a deposed one.
-        """
-        with self._lock:
-            if self._standby is None:
-                where = f"stream {self.queue.stream} is served here as incarnation {self.queue.incarnation}"
-                raise MovedError(where, hint="step down")
-            try:
-                self._standby.apply(data)
-                self.trouble = None
-            except FullError as error:
-                raise self._troubled(error, len(data)) from error
-            finally:
-                self._log = self._standby.log
-
-    def open_up(self, incarnation: int, jump: bool = False, above: int = 0) -> None:
-        """Serve the stream from now on. Ids, numbers and boundaries go on where the other one's records ended.
-
-        With `jump` nothing had been mirrored: ids go on beyond all that may have been given before (`above`, if someone
-        knows of one), and each publisher begins at the number that it has come to.
-        """
-        with self._lock:
-            standby, stream = self._standby, self.queue.stream
-            if standby is None or incarnation < self.queue.incarnation:
-                state = f"it is {self.queue.incarnation} and {'on standby' if standby else 'open'} here"
-                raise StateError(f"stream {stream} cannot become incarnation {incarnation}: {state}")
-            if jump:
-                standby.jump(max(above, (incarnation - 1) * JUMP - 1))
-                self._met = set()
-            elif not standby.loaded:
-                raise StateError(f"nothing of stream {stream} has come from the other node yet")
-            self._point.cursor, self._publishers, self._marks = standby.cursor, standby.publishers, standby.marks
-            self._last_arrival = self._clock.now() - standby.silent  # nobody could publish since
-            standby.open(incarnation)
-            self._standby = None
 
     # -- the log
 
-    def _epochs(self) -> list[str]:
-        return [self.queue.epoch, self.late.epoch]
-
-    def _facts(self, cursor: Cursor, publishers: dict[str, int], marks: dict[str, str] | None = None) -> Facts:
-        return facts_of(self._epochs(), cursor, publishers, marks)
-
-    def _keep(self, facts: Facts, on_time: Section, late: Section, before: Cursor) -> None:
-        """Give a step to the peer, then to the log."""
-        if self._log is None and self._mirror is None:
-            return
-        step = Step(on_time, late, facts)
-        self.find_room()
-        if self.trouble is not None and self.trouble.full:
-            raise FullError(self.trouble.error.message, hint=self.trouble.error.hint)  # before the peer has it in vain
-        if self._mirror is not None:
-            self._mirror.give(step, self._sides(), lambda: self._whole(before))
-        if self._log is not None:
-            head, blobs = step.record
-            try:
-                self._log.append(head, blobs)
-            except BaseException as error:
-                if self._mirror is not None:
-                    self._mirror.invalidate()
-                if isinstance(error, StateError):
-                    raise self._troubled(error, sum(map(len, blobs))) from error
-                raise
-            self.trouble = None
-
-    def _troubled(self, error: StateError, count: int) -> StateError:
-        """The log does not take so many bytes: remember it for whoever looks, and say where the disk is."""
-        told = error
-        if isinstance(error, FullError):
-            where = f"the disk of {self.node} is full" if self.node else "the disk is full"
-            hint = "make room there; what was not acknowledged was not taken, and is taken when it is sent again"
-            told = FullError(f"{where}: {error.message}", hint=hint)
-        since = self.trouble.since if self.trouble is not None else time.time()
-        self.trouble = Trouble(told, since, count + ROOM_BYTES)
-        return told
-
-    def find_room(self) -> None:
-        """Look whether a disk that was full has room again. To be called now and then."""
-        trouble, log = self.trouble, self._log
-        if trouble is not None and log is not None and trouble.full and has_room(log.root, trouble.needs):
-            self.trouble = None
-
-    def log_status(self) -> LogStatus | None:
-        """How the log stands; None where there is none."""
-        log, trouble = self._log, self.trouble
-        if log is None:
-            return None
-        return LogStatus(
-            stream=self.queue.stream,
-            path=str(log.root),
-            held_bytes=log.held_bytes,
-            free_bytes=free_bytes(log.root),
-            error=trouble.error.message if trouble is not None else "",
-            full=trouble is not None and trouble.full,
-            since=trouble.since if trouble is not None else 0.0,
-        )
-
     def trim(self) -> None:
         """Delete from the log what no reader needs any more."""
-        late, log = self.late.status(), self._log
-        if log is None or min(late.readers.values(), default=late.next_id) < late.next_id:
-            return
-        if self._standby is None:
-            log.trim(self.queue.first_id)
-            return
-        with self._lock:
-            if self._log is log:  # or it was written anew just now
-                log.trim(self.queue.first_id)
-
-    def close(self) -> None:
-        """Let go of the log."""
-        if self._log is not None:
-            self._log.close()
-
-    def erase(self) -> None:
-        """Delete the log of an entry point that is closed: its diagram is no more, and the next of its name is new."""
-        if self._log is not None:
-            shutil.rmtree(self._log.root, ignore_errors=True)
+        late = self.late.status()
+        if min(late.readers.values(), default=late.next_id) >= late.next_id:
+            with self.lock if self.standby else nullcontext():  # the log of a standby may be written anew meanwhile
+                self.log.trim(self.queue.first_id)

@@ -182,6 +182,14 @@ class Passive(Primary):
 
 
 @dataclass
+class Synchronous(Passive):
+    """Of an entry point: each step goes to the backup at once, and is shown and acknowledged behind that."""
+
+    def _is_due(self, now: float, received: Mapping[str, int]) -> bool:
+        return self.last.train > self._acked or super()._is_due(now, received)
+
+
+@dataclass
 class Active(Primary):
     """The backup runs in parallel and reads for itself; it is told what readers have, and the order of merging."""
 
@@ -228,14 +236,14 @@ class Upstream(Primary):
         self._under_way = None
         return Effects(open=True)
 
-    def kept(self) -> list[CommitPoint]:
+    def retained(self) -> list[CommitPoint]:
         """Where an empty unit would begin, and every train since: all of it goes along when the unit moves."""
         return [self._start, *self._steps]
 
-    def adopt(self, kept: Sequence[CommitPoint]) -> None:
-        """Go on with what another node's policy kept; the last of it is where the unit stands now."""
-        self._start, self._floor = kept[0], kept[-1]
-        self._steps = deque(kept[1:])
+    def adopt(self, retained: Sequence[CommitPoint]) -> None:
+        """Go on with what another node's policy retained; the last of it is where the unit stands now."""
+        self._start, self._floor = retained[0], retained[-1]
+        self._steps = deque(retained[1:])
 
     def tick(self, now: float, received: Mapping[str, int]) -> Effects:
         """Let go of what is not needed."""

@@ -10,11 +10,11 @@ from borealis.compile.lowering import to_arrow
 from borealis.compile.types import nullable
 from borealis.compile.unit import Compiled, compile_piece
 from borealis.diagram.cut import Piece, piece_of
-from borealis.diagram.spec import Spec
+from borealis.diagram.spec import LATE, Input, Spec
 from borealis.entry.point import Entry, StreamConfig
 from borealis.errors import ClusterError
 from borealis.node.feeds import Acks, Peers, Routes, StreamFeed
-from borealis.node.running import RunningUnit
+from borealis.node.running import RunningEntry, RunningUnit
 from borealis.node.session import Session, spec_of
 from borealis.spark.query import Query
 from borealis.streams.queue import OutputQueue, QueueLimits
@@ -22,7 +22,7 @@ from borealis.trains.commit_point import CommitPoint
 from borealis.trains.handover import Handover
 from borealis.trains.relay import Feed
 from borealis.trains.unit import UnitOptions, UnitRun
-from borealis.wire.messages import EntryOrder, UnitOrder
+from borealis.wire.messages import ENTRY, UnitOrder
 
 
 @dataclass(frozen=True)
@@ -47,33 +47,35 @@ class Builder:
     acks: Acks
     query_type: type[Query] = Query  # what runs a unit's trains
 
-    def entry(self, order: EntryOrder) -> Entry:
+    def entry(self, order: UnitOrder) -> RunningEntry:
         """An entry point that takes batches, or stands by."""
-        spec, guard = spec_of(order.yaml), order.guard
-        one, spark = spec.input(order.input), self.session.get()
-        schema = to_arrow(nullable(input_schema(one)))
+        spec, guard, name = spec_of(order.yaml), order.guard, order.unit.removeprefix(ENTRY)
+        one, spark = spec.input(name), self.session.get()
+        arrows = (name, name + LATE)
         place = StreamConfig(
-            f"{order.diagram}/{order.input}",
-            schema,
+            f"{order.diagram}/{name}",
+            to_arrow(nullable(input_schema(one))),
             QueueLimits(full=one.full),
-            order.readers,
-            order.late_readers,
+            order.readers.get(name, ()),
+            order.readers.get(name + LATE, ()),
             order.epoch,
-            guard.incarnation if guard is not None else 0,
             self.node,
         )
-        make = Entry.standby if guard is not None and guard.role == "backup" else Entry.open
-        return make(one, spec.paces()[one.name], place, self._home(order, one.durable), time=time_of(one, spark))
+        stands_by = guard is not None and guard.role == "backup"
+        entry = Entry(
+            one, spec.paces()[name], place, self._home(order, one), time=time_of(one, spark), standby=stands_by
+        )
+        return RunningEntry(order, Piece(name=order.unit, boxes=(), reads=(), gives=arrows), entry.queues, entry)
 
-    def _home(self, order: EntryOrder, durable: bool) -> Path | None:
-        if not durable:
+    def _home(self, order: UnitOrder, one: Input) -> Path | None:
+        if not one.durable:
             return None
         if self.data is None:
             raise ClusterError(
-                f"input '{order.input}' is durable, and node {self.node} has no data directory",
+                f"input '{one.name}' is durable, and node {self.node} has no data directory",
                 hint="start the node with --data DIR",
             )
-        return self.data / "entries" / order.diagram / order.input
+        return self.data / "entries" / order.diagram / one.name
 
     def compiled(self, order: UnitOrder) -> CompiledOrder:
         """The program of a unit."""
@@ -120,5 +122,5 @@ class Builder:
             queues=queues,
             resume=handover,
         )
-        kept = [CommitPoint.from_json(step) for step in handover.header.get("kept", ())] if handover else []
-        return RunningUnit(order, piece, run, self.query(run), feeds, queues, retained_points=kept)
+        retained = [CommitPoint.from_json(step) for step in handover.header.get("retained", ())] if handover else []
+        return RunningUnit(order, piece, queues, run, self.query(run), feeds=feeds, retained_points=retained)

@@ -78,12 +78,11 @@ class Care:
         while not self._stopped.wait(TICK_S):
             ticks += 1
             seldom = not ticks % SELDOM
-            for entry in list(self._node.entries.values()):
-                _try(entry.tick)
+            for one in list(self._node.entries.values()):
+                _try(one.entry.tick)
                 if seldom:
-                    _try(entry.trim)
-            for entry in self._node.all_entries() if seldom else ():
-                _try(entry.find_room)
+                    _try(one.entry.trim)
+                    _try(one.entry.log.find_room)
             for unit in list(self._node.units.values()):
                 _try(partial(self._thaw_forgotten, unit))
                 if seldom:

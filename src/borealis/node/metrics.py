@@ -17,7 +17,7 @@ from borealis.errors import ClusterError
 from borealis.streams.status import QueueStatus
 from borealis.tuples import FIRST_TIME, LAST_TIME
 from borealis.wire.auth import Security
-from borealis.wire.messages import GuardStatus, NodeStatus
+from borealis.wire.messages import ENTRY, GuardStatus, NodeStatus, UnitStatus
 
 REQUESTS_MOST = 32  # at once
 REQUEST_S = 10.0  # for a request to come
@@ -29,7 +29,7 @@ COUNTED: dict[str, tuple[Sequence[str], Callable[[NodeStatus], Rows]]] = {
     "node": ((), lambda now: [((), now)]),
     "unit": (("diagram", "unit"), lambda now: [((unit.diagram, unit.unit), unit) for unit in now.units]),
     "queue": (("stream",), lambda now: [((queue.stream,), queue) for queue in now.queues]),
-    "entry": (("stream",), lambda now: [((q.stream,), q) for q in now.queues if q.stream in now.entries]),
+    "entry": (("stream",), lambda now: [((q.stream,), q) for q in now.queues if q.stream in _entries(now)]),
     "bound": (("stream",), lambda now: [((q.stream,), q) for q in now.queues if FIRST_TIME < q.boundary < LAST_TIME]),
     "reader": (("stream", "reader"), lambda now: [((q.stream, r), n) for q in now.queues for r, n in _behind(q)]),
     "log": (("stream", "path"), lambda now: [((log.stream, log.path), log) for log in now.logs]),
@@ -72,8 +72,14 @@ def _behind(queue: QueueStatus) -> Iterator[tuple[str, int]]:
 
 
 def _guards(now: NodeStatus) -> Iterable[tuple[str, GuardStatus]]:
-    units = {f"{unit.diagram}.{unit.unit}": unit.guard for unit in now.units if unit.guard is not None}
-    return (units | now.guards).items()
+    guards = {f"{unit.diagram}.{unit.unit}": unit.guard for unit in now.units}
+    guards |= {stream: entry.guard for stream, entry in _entries(now).items()}
+    return [(name, guard) for name, guard in guards.items() if guard is not None]
+
+
+def _entries(now: NodeStatus) -> dict[str, UnitStatus]:
+    """Entry points by their streams."""
+    return {f"{entry.diagram}/{entry.unit.removeprefix(ENTRY)}": entry for entry in now.entries}
 
 
 def families(nodes: Sequence[NodeStatus], *, by_node: bool) -> Iterator[Metric]:

@@ -23,11 +23,10 @@ from borealis.kernels.time_of import noted
 from borealis.message import Message
 from borealis.node.building import Builder
 from borealis.node.care import FREEZE_S, Care
-from borealis.node.entry_guard import EntryGuard
 from borealis.node.feeds import Acks, Peers, Routes
 from borealis.node.guards import Claiming, Guards
 from borealis.node.moves import close_source, fetch
-from borealis.node.running import RunningUnit
+from borealis.node.running import Running, RunningEntry, RunningUnit
 from borealis.node.served import Served
 from borealis.node.session import Session, spec_of
 from borealis.spark.query import Query
@@ -38,13 +37,12 @@ from borealis.version import __version__
 from borealis.wire.auth import Security
 from borealis.wire.endpoints import Location
 from borealis.wire.messages import (
+    ENTRY,
     Ack,
     Checked,
     CheckOrder,
     DiagramName,
     Done,
-    EntryName,
-    EntryOrder,
     Forget,
     Moved,
     NodeStatus,
@@ -57,6 +55,7 @@ from borealis.wire.messages import (
     UnitName,
     UnitOrder,
     UnitStatus,
+    called,
 )
 
 PIECE_BYTES = 1 << 20  # of an export
@@ -87,8 +86,8 @@ class Node:
         self.stop_asked = threading.Event()
         self.served = Served(name)
         self.queues = self.served.queues
-        self.entries: dict[str, Entry] = {}
         self.units: dict[tuple[str, str], RunningUnit] = {}
+        self.entries: dict[tuple[str, str], RunningEntry] = {}
         self._starting: set[tuple[str, str]] = set()
         self._ending: list[threading.Thread] = []
         self.session = Session(name)
@@ -109,21 +108,24 @@ class Node:
 
     def entry(self, stream: str) -> Entry:
         """The entry point of a stream, if that is here."""
-        entry = self.entries.get(stream)
-        if entry is None:
+        found = self._entry(stream)
+        if found is None or found.standby:
             if stream in self.queues:
-                raise StreamError(f"stream {stream} is computed, nobody can publish to it", hint="publish to an input")
-            raise StreamError(
-                f"node {self.name} is not the entry point of {stream}", hint=did_you_mean(stream, self.entries)
-            )
-        return entry
+                raise StreamError(
+                    f"stream {stream} is computed: no client can publish to it", hint="publish to an input"
+                )
+            known = [entry.entry.queue.stream for entry in self.entries.values() if not entry.standby]
+            raise StreamError(f"node {self.name} is not the entry point of {stream}", hint=did_you_mean(stream, known))
+        return found.entry
+
+    def _entry(self, stream: str) -> RunningEntry | None:
+        diagram, _, name = stream.partition("/")
+        return self.entries.get((diagram, ENTRY + name))
 
     def act(self, action: str, body: bytes) -> bytes:
         """Carry out an order, or answer a question."""
         if action == "guard":  # no message of JSON alone
             return self.guards.receive(body).encode()
-        if action == "mirror":
-            return self.guards.mirror(body).encode()
         order = ACTIONS.get(action)
         if order is None:
             hint = did_you_mean(action, ACTIONS) or f"there are: {', '.join(ACTIONS)}"
@@ -147,6 +149,7 @@ class Node:
 
     def status(self, _: Ping | None = None) -> NodeStatus:
         """All there is to say."""
+        entries = list(self.entries.values())
         return NodeStatus(
             node=self.name,
             incarnation=self.incarnation,
@@ -159,16 +162,15 @@ class Node:
             spark=self.session.state,
             warm=self.warm,
             cores=self.cores,
-            units=[self._unit_status(key, unit) for key, unit in list(self.units.items())],
+            units=[self._unit_status(unit) for unit in list(self.units.values())],
             queues=[self._queue_status(q) for q in list(self.queues.values())],
-            entries=list(self.entries),
-            logs=[status for entry in self.all_entries() if (status := entry.log_status()) is not None],
-            guards={stream: guard.status() for stream, guard in list(self.guards.entries.items())},
+            entries=[self._unit_status(entry) for entry in entries],
+            logs=[status for entry in entries if (status := entry.entry.log.status()) is not None],
             started=self.started,
         )
 
-    def _unit_status(self, key: tuple[str, str], unit: RunningUnit) -> UnitStatus:
-        guard = self.guards.primaries.get(key) or self.guards.standbys.get(key)
+    def _unit_status(self, unit: RunningUnit | RunningEntry) -> UnitStatus:
+        guard = self.guards.primaries.get(unit.key) or self.guards.standbys.get(unit.key)
         return unit.status().model_copy(update={"guard": guard.status() if guard is not None else None})
 
     def deposed(self, stream: str, incarnation: int) -> None:
@@ -176,15 +178,14 @@ class Node:
         self.guards.deposed(stream, incarnation)
 
     def _queue_status(self, queue: OutputQueue) -> QueueStatus:
-        status = queue.status()
-        entry = self.entries.get(queue.stream)
-        return status if entry is None else status.model_copy(update={"late": entry.late.next_id})
+        status, found = queue.status(), self._entry(queue.stream)
+        return status if found is None else status.model_copy(update={"late": found.entry.late.next_id})
 
     def schema(self, ask: SchemaOf) -> SchemaIs:
         """The columns of a stream; those of an input with a note of how its tuples get their times."""
-        schema, entry = self.queue(ask.stream).schema, self.entries.get(ask.stream)
-        if entry is not None:
-            schema = noted(schema, entry.time)
+        schema, found = self.queue(ask.stream).schema, self._entry(ask.stream)
+        if found is not None:
+            schema = noted(schema, found.entry.time)
         return SchemaIs(arrow=base64.b64encode(schema.serialize().to_pybytes()).decode())
 
     def stream(self, ask: SchemaOf) -> QueueStatus:
@@ -200,29 +201,6 @@ class Node:
 
     # -- orders
 
-    def start_entry(self, order: EntryOrder) -> Done:
-        """Be the entry point of an input, or stand by for it; it is no error if it is already here."""
-        with self.ordering:
-            stream, guard = f"{order.diagram}/{order.input}", order.guard
-            if stream in self.entries or stream in self.guards.entries:
-                return Done()
-            entry = self._builder.entry(order)
-            stands_by = guard is not None and guard.role == "backup"
-            if stands_by:
-                self.served.stand_by((entry.queue, entry.late))
-            if guard is not None:
-                self.guards.start_entry(entry, order)
-            if not stands_by:
-                self.opened_entry(entry, guard.incarnation if guard is not None else 0)
-            return Done()
-
-    def opened_entry(self, entry: Entry, incarnation: int) -> None:
-        """An entry point takes batches here from now on."""
-        with self.ordering:
-            self.entries[entry.queue.stream] = entry
-            for queue in (entry.queue, entry.late):
-                self._serve(queue, incarnation)
-
     def _serve(self, queue: OutputQueue, incarnation: int) -> None:
         """A stream is served here from now on; whoever reads it here need not go elsewhere."""
         self.served.put(queue)
@@ -235,27 +213,22 @@ class Node:
                 if feed.stream == stream:
                     feed.look_again()
 
-    def drop_entry_of(self, guard: EntryGuard) -> None:
-        """An entry point that was deposed goes."""
-        with self.ordering:
-            if self.guards.entries.get(guard.stream) is guard:
-                self._remove_entry(guard.stream)
-
     def start_unit(self, order: UnitOrder) -> Done:
-        """Run a unit: from nothing, or from where the node `take_over` has frozen it.
+        """Run a unit or an entry point: from nothing, or from where the node `take_over` has frozen it.
 
         Other orders are carried out meanwhile: two nodes that take over units from each other must not wait for each
         other.
         """
         key = (order.diagram, order.unit)
         with self.ordering:
-            if key in self.units and key not in self._starting and self.units[key].order.yaml == order.yaml:
+            here = self.running(key)
+            if here is not None and key not in self._starting and here.order.yaml == order.yaml:
                 return Done()
-            if key in self.units or key in self._starting:
-                raise ClusterError(f"unit {order.unit} of {order.diagram} is on {self.name}", hint="drop it first")
+            if here is not None or key in self._starting:
+                raise ClusterError(f"{called(*key)} is on {self.name}", hint="drop it first")
             self._starting.add(key)
         try:
-            self._start(key, order)
+            self._start(order)
         except BaseException:
             self._take_down(key, order.take_over)
             raise
@@ -263,50 +236,67 @@ class Node:
             self._starting.discard(key)
         return Done()
 
-    def _start(self, key: tuple[str, str], order: UnitOrder) -> None:
+    def _start(self, order: UnitOrder) -> None:
         for stream, address in order.feeds.items():
             self.routes.put(stream, address)
         for stream, address in order.fallbacks.items():
             self.routes.put_fallback(stream, address)
+        if not order.boxes:
+            self._begin(self._builder.entry(order))
+            return
         compiled = self._builder.compiled(order)
         handover = fetch(order, self.peers) if order.take_over is not None else None
         unit = self._builder.build(compiled, handover)
+        self._begin(unit, moves=handover is not None)
+
+    def _begin(self, unit: RunningUnit | RunningEntry, *, moves: bool = False) -> None:
+        key, order = unit.key, unit.order
         if order.guard is not None and order.guard.role == "backup":
             self._stand_by(key, unit)
             return
         if order.guard is not None:
             self.guards.start_primary(key, unit)
-            if handover is None and order.guard.incarnation > 1:
-                unit.begin_anew(may_lose=order.guard.guarantee == "gap")
+            if not moves and order.guard.incarnation > 1:
+                unit.begin_again(may_lose=order.guard.guarantee == "gap")
         with self.ordering:
-            self.units[key] = unit
+            self._put(unit)
             for queue in unit.queues.values():
                 self.served.put(queue)
                 self.routes.put(queue.stream, self.address)  # wakes those who wait for it here
-        if not unit.run.done.is_set():
-            unit.query.start()  # there are no trains before the run starts
+        unit.launch()  # there are no trains before the run starts
         if order.take_over is not None:
             close_source(order, self.peers, self.address)
         # from here on this is the only one: whatever happens, it stays
         with self.ordering:
             unit.started = True
-            if self.units.get(key) is unit and not unit.run.done.is_set():
+            if self.running(key) is unit and not unit.ended:
                 unit.run.start()
 
-    def _stand_by(self, key: tuple[str, str], unit: RunningUnit) -> None:
+    def _put(self, unit: RunningUnit | RunningEntry) -> None:
+        if isinstance(unit, RunningEntry):
+            self.entries[unit.key] = unit
+        else:
+            self.units[unit.key] = unit
+
+    def running(self, key: tuple[str, str]) -> RunningUnit | RunningEntry | None:
+        """The unit or entry point of that name, if it is here."""
+        return self.units.get(key) or self.entries.get(key)
+
+    def _stand_by(self, key: tuple[str, str], unit: RunningUnit | RunningEntry) -> None:
         unit.standby = True
         assert unit.order.guard is not None
         for queue in unit.queues.values():  # before anybody can see them: readers who come here early shall wait
             queue.incarnation = unit.order.guard.incarnation
             queue.hold()
         with self.ordering:
-            self.units[key] = unit
+            self._put(unit)
             self.served.stand_by(unit.queues.values())
-        unit.query.start()
+        unit.launch()
         self.guards.start_standby(key, unit)
-        self._care.warm(unit)
+        if isinstance(unit, RunningUnit):
+            self._care.warm(unit)
 
-    def opened(self, unit: RunningUnit) -> None:
+    def opened(self, unit: RunningUnit | RunningEntry) -> None:
         """A unit that stood by runs: its streams are served here from now on."""
         guard = unit.order.guard
         with self.ordering:
@@ -344,7 +334,7 @@ class Node:
             unit.frozen_since = time.monotonic()
             handover.header["epochs"] = {arrow: feed.epoch for arrow, feed in unit.feeds.items()}
             primary = self.guards.primaries.get((name.diagram, name.unit))
-            handover.header["kept"] = primary.kept() if primary is not None else []
+            handover.header["retained"] = primary.retained() if primary is not None else []
             return handover
 
     def thaw(self, name: UnitName) -> Done:
@@ -372,45 +362,21 @@ class Node:
         self.drop_unit((name.diagram, name.unit))
         return Done()
 
-    def drop_unit(self, key: tuple[str, str], moved_to: str | None = None, *, only: RunningUnit | None = None) -> None:
+    def drop_unit(self, key: tuple[str, str], moved_to: str | None = None, *, only: Running | None = None) -> None:
         """Stop a unit, or just this one; whoever reads its streams is sent elsewhere."""
         with self.ordering:
-            if only is None or self.units.get(key) is only:
+            if only is None or self.running(key) is only:
                 self._remove(key, moved_to)
 
     def undeploy(self, name: DiagramName) -> Done:
         """Stop all of a diagram."""
         with self.ordering:
-            for key in [k for k in self.units if k[0] == name.diagram]:
-                self._remove(key)
-            for stream in [s for s in self._entry_streams() if s.partition("/")[0] == name.diagram]:
-                self._remove_entry(stream).erase()
+            for key in [k for k in (*self.units, *self.entries) if k[0] == name.diagram]:
+                unit = self._remove(key)
+                if isinstance(unit, RunningEntry):
+                    unit.entry.log.erase()
             self.routes.forget(name.diagram)
             return Done()
-
-    def drop_entry(self, name: EntryName) -> Done:
-        """Be an entry point no more; harmless if it is not here."""
-        with self.ordering:
-            if name.stream in self._entry_streams():
-                self._remove_entry(name.stream)
-            return Done()
-
-    def all_entries(self) -> list[Entry]:
-        """Those that take batches, and those that stand by."""
-        return list({**{s: guard.entry for s, guard in list(self.guards.entries.items())}, **self.entries}.values())
-
-    def _entry_streams(self) -> list[str]:
-        return list({**self.entries, **self.guards.entries})
-
-    def _remove_entry(self, stream: str) -> Entry:
-        guard = self.guards.drop_entry(stream)
-        served = self.entries.pop(stream, None)
-        entry = served or (guard.entry if guard is not None else None)
-        assert entry is not None
-        for queue in (entry.queue, entry.late):
-            self.served.withdraw(queue)
-        entry.close()
-        return entry
 
     def reroute(self, order: Reroute) -> Done:
         """A stream is served elsewhere now."""
@@ -429,18 +395,22 @@ class Node:
         self.stop_asked.set()
         return Done()
 
-    def _remove(self, key: tuple[str, str], moved_to: str | None = None) -> None:
-        unit = self.units.pop(key, None)
+    def _remove(self, key: tuple[str, str], moved_to: str | None = None) -> Running | None:
+        unit = self.units.pop(key, None) or self.entries.pop(key, None)
         self.guards.drop(key)
         if unit is None:
-            return
+            return None
         for feed in unit.feeds.values():  # first: under its name another may read elsewhere
             feed.stop()
         for queue in unit.queues.values():
             self.served.withdraw(queue, moved_to)
+        if isinstance(unit, RunningEntry):
+            unit.end()
+            return unit
         ending = threading.Thread(target=unit.end, name="end-unit", daemon=True)
         self._ending = [*(one for one in self._ending if one.is_alive()), ending]
-        ending.start()  # Spark takes its time to stop a query; nobody else shall wait for that
+        ending.start()  # Spark takes its time to stop a query: other orders do not wait for that
+        return unit
 
     # -- the end
 
@@ -456,8 +426,8 @@ class Node:
                 except BorealisError as error:
                     log.warning("unit %s of %s: %s", key[1], key[0], error)
                 self._remove(key)
-            for stream in self._entry_streams():
-                self._remove_entry(stream)
+            for key in list(self.entries):
+                self._remove(key)
         for ending in self._ending:
             ending.join(FREEZE_S)
         self.acks.stop()
@@ -475,12 +445,10 @@ ACTIONS: dict[str, tuple[type[Message], Callable[[Node, Any], Message]]] = {
     "keep": (Ack, lambda node, order: node.served.keep(order)),
     "protect": (Protect, Node.protect),
     "check": (CheckOrder, Node.check),
-    "entry": (EntryOrder, Node.start_entry),
     "start": (UnitOrder, Node.start_unit),
     "thaw": (UnitName, Node.thaw),
     "moved": (Moved, Node.moved),
     "drop": (UnitName, Node.drop),
-    "drop_entry": (EntryName, Node.drop_entry),
     "undeploy": (DiagramName, Node.undeploy),
     "reroute": (Reroute, Node.reroute),
     "stop": (Ping, Node.stop),

@@ -6,31 +6,23 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from borealis.diagram.cut import Piece
-from borealis.diagram.spec import Spec
-from borealis.errors import BorealisError
-from borealis.ha.classes import classify
+from borealis.errors import BorealisError, FullError
 from borealis.ha.detector import Detector, Pace
 from borealis.ha.effects import Effects, active_reader
-from borealis.ha.primary import Active, Amnesia, Passive, Primary, Upstream, Want
-from borealis.ha.retention import retention_horizon
+from borealis.ha.primary import Upstream, Want
 from borealis.node.parcel import Parcel
-from borealis.state.delta import merge_deltas, pack, unpack
 from borealis.state.log import Key
 from borealis.trains.commit_point import CommitPoint, Position
 from borealis.wire.messages import Claim, Claimed, Guard, GuardAnswer, GuardStatus, Takeover
 
 if TYPE_CHECKING:
     from borealis.node.feeds import Peers
-    from borealis.node.running import RunningUnit
+    from borealis.node.running import RunningEntry, RunningUnit
     from borealis.node.watch import Watch
 
-ANSWER_S = 10.0  # for a parcel; a large state takes its time
-TICK_S = 0.1
-RETRY_S = 0.05  # after a parcel that did not arrive
 CLAIMS = 3  # attempts to ask a coordinator that does not answer
 MANY = 50  # parcels in a row that did not arrive, before that is told again
 DELTAS_BYTES_MOST = 256 << 20  # kept for a backup that does not answer; then it gets the whole
@@ -50,28 +42,13 @@ class Host(Protocol):
         """Ask the coordinator; None if it does not answer."""
         ...
 
-    def step_down(self, unit: RunningUnit, address: str) -> None:
+    def step_down(self, unit: RunningUnit | RunningEntry, address: str) -> None:
         """Another node runs this unit now."""
         ...
 
-    def forget_reader(self, unit: RunningUnit, reader: str) -> bool:
+    def forget_reader(self, unit: RunningUnit | RunningEntry, reader: str) -> bool:
         """Nobody reads the unit's inputs under that name any more; says whether upstream knows."""
         ...
-
-
-def policy_of(guard: Guard, first: CommitPoint, spec: Spec, piece: Piece) -> Primary:
-    """The state machine of an approach, for a unit."""
-    nondeterministic = classify(spec, piece).nondeterministic
-    common = (guard.interval_ms / 1000, len(piece.reads) > 1, nondeterministic, guard.guarantee == "precise", first)
-    match guard.approach:
-        case "passive":
-            return Passive(*common)
-        case "active":
-            return Active(*common)
-        case "amnesia":
-            return Amnesia(*common)
-    clients = bool({piece.errors, *(o.source for o in spec.outputs)} & set(piece.gives))
-    return Upstream(*common, needed=partial(retention_horizon, spec, piece), clients=clients)
 
 
 def pace_of(guard: Guard) -> Pace:
@@ -88,13 +65,28 @@ def successor_of(claim: Claim, ask: Callable[[Sequence[Claim]], list[Claimed] | 
     return None
 
 
+@dataclass(frozen=True)
+class GuardTimings:
+    """How long a guard waits, in seconds."""
+
+    answer_s: float = 10.0  # for an answer to a parcel; a large state takes its time
+    tick_s: float = 0.1  # before it looks whether something is due, at most
+    retry_s: float = 0.05  # after a parcel that did not arrive
+
+
 class PrimaryGuard:
-    """Protects one unit as long as it runs here."""
+    """Protects a unit or an entry point as long as it runs here."""
 
     def __init__(
-        self, unit: RunningUnit, guard: Guard, host: Host, until: Mapping[str, Position] | None = None
+        self,
+        unit: RunningUnit | RunningEntry,
+        guard: Guard,
+        host: Host,
+        until: Mapping[str, Position] | None = None,
+        timings: GuardTimings | None = None,
     ) -> None:
         self.unit, self.guard, self._host = unit, guard, host
+        self._timings = timings or GuardTimings()
         self.takeovers: list[Takeover] = []
         self._lock = threading.RLock()
         self._wake = threading.Event()
@@ -111,11 +103,9 @@ class PrimaryGuard:
         for feed in unit.feeds.values():
             feed.deferred = True
         with unit.run.between_trains():  # from here on it sees every train
-            self.policy = policy_of(guard, unit.run.step(), unit.run.spec, unit.piece)
+            self.policy = unit.policy(guard, unit.run.step())
             self.policy.until = until or {}
-            if isinstance(self.policy, Upstream) and unit.retained_points:  # it came from another node, with its state
-                self.policy.adopt(unit.retained_points)
-            unit.run.watch = self._committed
+            unit.attach(self._committed, self._converse)
 
     # -- coming and going
 
@@ -133,10 +123,10 @@ class PrimaryGuard:
         if self.guard.partner:
             self._host.watch.remove(self.guard.partner, self._partner_died)
 
-    def kept(self) -> list[dict[str, Any]]:
+    def retained(self) -> list[dict[str, Any]]:
         """What must go along when the unit moves."""
         with self._lock:
-            return [step.to_json() for step in self.policy.kept()] if isinstance(self.policy, Upstream) else []
+            return [step.to_json() for step in self.policy.retained()] if isinstance(self.policy, Upstream) else []
 
     def protect(self, address: str, node: str) -> None:
         """There is another backup, or none (an empty address)."""
@@ -169,10 +159,11 @@ class PrimaryGuard:
     def _remove_backup(self, why: str) -> None:
         with self.unit.run.between_trains(), self._lock:
             self._do(self.policy.remove_backup())
+            self.unit.refuse(None)
             self._deltas.clear()
             self._since, self._why = time.time(), why
             self._stale_readers = self._others()
-        log.warning("unit %s of %s is UNPROTECTED: %s", self.unit.order.unit, self.unit.order.diagram, why)
+        log.warning("%s is UNPROTECTED: %s", self.unit.title, why)
 
     def _others(self) -> list[str]:
         """Names of an actively protected unit under which upstream may keep tuples: the one before, the one after."""
@@ -185,14 +176,8 @@ class PrimaryGuard:
         """The backup's node is dead: go on alone, unless it thinks the same of us and was faster."""
         if address != self.guard.partner or self._stopped:
             return
-        order = self.unit.order
-        claim = Claim(
-            what="alone",
-            diagram=order.diagram,
-            unit=order.unit,
-            node=self._host.name,
-            incarnation=self.guard.incarnation,
-        )
+        (diagram, unit), node, incarnation = self.unit.key, self._host.name, self.guard.incarnation
+        claim = Claim(what="alone", diagram=diagram, unit=unit, node=node, incarnation=incarnation)
         if (successor := successor_of(claim, self._host.claim)) is not None:
             self._host.step_down(self.unit, successor.address)
             return
@@ -241,13 +226,14 @@ class PrimaryGuard:
 
     def _run(self) -> None:
         while not self._stopped:
-            self._wake.wait(min(self.guard.interval_ms / 1000, TICK_S) if self.policy.joined else TICK_S)
+            tick_s = self._timings.tick_s
+            self._wake.wait(min(self.guard.interval_ms / 1000, tick_s) if self.policy.joined else tick_s)
             self._wake.clear()
             try:
                 if not self._stopped:
                     self._converse()
             except Exception:
-                log.exception("guarding unit %s failed", self.unit.order.unit)
+                log.exception("guarding %s failed", self.unit.title)
 
     def _converse(self) -> None:
         """Send what is due, and do what follows from the answer."""
@@ -267,15 +253,15 @@ class PrimaryGuard:
             parcel = compose()
             data = parcel.encode()
             peer = self._host.peers.at(self.guard.partner)
-            answer = peer.say("guard", _Encoded(data), GuardAnswer, within=ANSWER_S)
+            answer = peer.say("guard", _Encoded(data), GuardAnswer, within=self._timings.answer_s)
         except BorealisError as error:
             with self._lock:
                 self.policy.failed()
                 self._failures += 1
                 self._why = str(error)
             if self._failures in (1, MANY):
-                log.warning("unit %s: its backup did not take a parcel: %s", self.unit.order.unit, error)
-            time.sleep(RETRY_S)
+                log.warning("%s: its backup did not take a parcel: %s", self.unit.title, error)
+            time.sleep(self._timings.retry_s)
             return
         self._failures = 0
         self._messages, self._bytes = self._messages + 1, self._bytes + len(data)
@@ -288,6 +274,7 @@ class PrimaryGuard:
         with self._lock:
             if answer.said in ("take", "known"):
                 fresh = not self.policy.known
+                self.unit.refuse(None)
                 self._do(self.policy.acknowledged(want.number))
                 self._deltas = [d for d in self._deltas if d[0] > want.step.train]
                 self._deltas_bytes = sum(len(b) for _, d in self._deltas for b in d.values())
@@ -297,6 +284,11 @@ class PrimaryGuard:
             elif answer.said == "whole":
                 self.policy.rejected()
                 self._why = "its backup lost the thread"
+            elif answer.said == "full":
+                self.policy.failed()
+                self._why = f"its backup takes nothing: {answer.why}"
+                why = f"the backup of {self.unit.title} takes nothing, and so nothing is taken here: {answer.why}"
+                self.unit.refuse(FullError(why, hint="make room there, and send it again"))
             else:
                 self.policy.failed()
                 self._why = f"its backup says: {answer.said}"
@@ -316,8 +308,7 @@ class PrimaryGuard:
         if want.kind == "delta":
             deltas = [d for train, d in self._deltas if train > want.since]
             changed = {name: queue.since(self._shown[name]) for name, queue in queues.items()}
-            specs = unit.run.compiled.tables
-            return lambda: Parcel(*base, merged(specs, deltas), {name: s.to_bytes() for name, s in changed.items()})
+            return lambda: Parcel(*base, unit.merged(deltas), {name: s.to_bytes() for name, s in changed.items()})
         return lambda: Parcel(*base)
 
     # -- how it stands
@@ -347,10 +338,8 @@ class PrimaryGuard:
 
     def _recovery_ms(self, behind: int) -> float:
         detection = self.guard.ping_ms * (self.guard.misses - 0.5)
-        recent = sorted(list(self.unit.run.progress.train_ms)[-50:])
-        train = recent[len(recent) // 2] if recent else 0.0
         again = {"passive": behind, "upstream-backup": 1 + len(self.policy._steps) / 10}.get(self.guard.approach, 0)
-        return detection + TAKEOVER_MS + again * train
+        return detection + TAKEOVER_MS + again * self.unit.train_ms()
 
 
 class _Encoded:
@@ -361,18 +350,3 @@ class _Encoded:
 
     def encode(self) -> bytes:
         return self._data
-
-
-def merged(specs: Mapping[str, Sequence[object]], deltas: Sequence[Mapping[Key, bytes]]) -> dict[Key, bytes]:
-    """The deltas of several trains as one, so that only the latest value of anything travels."""
-    found: dict[Key, list[bytes]] = {}
-    for delta in deltas:
-        for key, data in delta.items():
-            found.setdefault(key, []).append(data)
-    return {key: _merged(specs[key[0]], parts) for key, parts in found.items()}
-
-
-def _merged(specs: Sequence[object], parts: list[bytes]) -> bytes:
-    if len(parts) == 1:
-        return parts[0]
-    return pack(merge_deltas(specs, [unpack(p) for p in parts], whole=False))  # type: ignore[arg-type]

@@ -1,21 +1,32 @@
-"""A unit on a node: what runs it, and how it stands."""
+"""What a node runs: units, with the queries that run their trains, and entry points, which are units without boxes."""
 
 from __future__ import annotations
 
+import json
 import logging
 import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 from borealis.diagram.cut import Piece
+from borealis.entry.point import Entry
 from borealis.errors import BorealisError, GivenUpError, TrainError
+from borealis.ha.classes import classify
+from borealis.ha.primary import Active, Amnesia, Passive, Primary, Synchronous, Upstream, Want
+from borealis.ha.retention import retention_horizon
 from borealis.node.feeds import StreamFeed
 from borealis.spark.query import Query
+from borealis.state.delta import merge_deltas, pack, unpack
+from borealis.state.log import Key
 from borealis.streams.queue import OutputQueue
+from borealis.streams.snapshot import QueueSnapshot
 from borealis.trains.commit_point import CommitPoint
 from borealis.trains.sections import beyond
 from borealis.trains.unit import UnitRun
-from borealis.wire.messages import UnitOrder, UnitStatus, Waiting
+from borealis.wire.messages import Guard, UnitOrder, UnitState, UnitStatus, Waiting, called
 
 RESTARTS_MOST = 5  # of a query that dies over and over, before its unit counts as failed
 RESTART_S = 0.5  # before the first of them; twice as long before each further one
@@ -23,34 +34,137 @@ REHEARSALS = 4  # of a unit that stands by, to begin with
 REHEARSE_S = 20.0  # between later ones; Spark ends Python workers that were idle for a minute
 
 log = logging.getLogger("borealis.node")
+FACTS: Key = ("entry", 0)
+Watching = Callable[[CommitPoint, Mapping[Key, bytes]], None]
 
 
 @dataclass
-class RunningUnit:
-    """A unit that runs here."""
+class Running:
+    """What is protected alike, whether it has boxes or not."""
 
     order: UnitOrder
     piece: Piece
-    run: UnitRun
-    query: Query
-    feeds: dict[str, StreamFeed]
     queues: dict[str, OutputQueue]
-    frozen_since: float | None = None
-    restarts: int = 0  # of its query, since the last train that was committed
-    restart_at: float | None = None  # when the next is due
-    restarting: bool = False
-    trains_then: int = 0
-    started: bool = False
-    failure: BorealisError | None = None
-    last_failure: BorealisError | None = None  # of its query, since the last train that was committed
-    standby: bool = False  # it waits for the death of another
-    rehearsed_at: float = 0.0
-    retained_points: list[CommitPoint] = field(default_factory=list)  # noted by its protection on the node it came from
+    feeds: dict[str, StreamFeed] = field(default_factory=dict, kw_only=True)
+    started: bool = field(default=False, kw_only=True)
+    standby: bool = field(default=False, kw_only=True)  # it waits for the death of another
+    frozen_since: float | None = field(default=None, kw_only=True)
+    # noted by its protection on the node it came from
+    retained_points: list[CommitPoint] = field(default_factory=list, kw_only=True)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Diagram and unit."""
+        return self.order.diagram, self.order.unit
+
+    @property
+    def title(self) -> str:
+        """As people read it."""
+        return called(*self.key)
 
     @property
     def reader(self) -> str:
         """Under which name it reads its inputs."""
         return self.order.reader or f"{self.order.diagram}.{self.order.unit}"
+
+    @property
+    def state(self) -> UnitState:
+        """In a word, as long as it does not fail."""
+        if self.standby:
+            return "standby"
+        if not self.started:
+            return "starting"
+        return "running" if self.frozen_since is None else "frozen"
+
+    def refuse(self, error: BorealisError | None) -> None:
+        """Its backup takes nothing, for this reason, or does again."""
+
+    def step_down(self, address: str) -> None:
+        """Another node runs it now, at this address if that is known; it ends here in a moment."""
+
+    def launch(self) -> None:
+        """Have ready what it needs to run."""
+
+    def begin_again(self, *, may_lose: bool) -> None:
+        """Both copies of it were lost: it goes on with what there is."""
+
+
+@dataclass
+class RunningUnit(Running):
+    """A unit that runs here."""
+
+    run: UnitRun
+    query: Query
+    restarts: int = 0  # of its query, since the last train that was committed
+    restart_at: float | None = None  # when the next is due
+    restarting: bool = False
+    trains_then: int = 0
+    failure: BorealisError | None = None
+    last_failure: BorealisError | None = None  # of its query, since the last train that was committed
+    rehearsed_at: float = 0.0
+
+    @property
+    def ended(self) -> bool:
+        """Whether its inputs have ended, and all that follows from them is given."""
+        return self.run.done.is_set()
+
+    def launch(self) -> None:
+        """Have Spark ready for its trains."""
+        if not self.ended:
+            self.query.start()
+
+    # -- for its guard
+
+    @property
+    def nondeterministic(self) -> bool:
+        """Whether a backup may come to other tuples, or to the same under other ids."""
+        return classify(self.run.spec, self.piece).nondeterministic
+
+    def policy(self, guard: Guard, first: CommitPoint) -> Primary:
+        """The state machine of its approach."""
+        precise, interval_s = guard.guarantee == "precise", guard.interval_ms / 1000
+        common = (interval_s, len(self.piece.reads) > 1, self.nondeterministic, precise, first)
+        match guard.approach:
+            case "passive":
+                return Passive(*common)
+            case "active":
+                return Active(*common)
+            case "amnesia":
+                return Amnesia(*common)
+        clients = bool({self.piece.errors, *(o.source for o in self.run.spec.outputs)} & set(self.piece.gives))
+        needed = partial(retention_horizon, self.run.spec, self.piece)
+        policy = Upstream(*common, needed=needed, clients=clients)
+        if self.retained_points:  # it came from another node, with its state
+            policy.adopt(self.retained_points)
+        return policy
+
+    def attach(self, watch: Watching, flush: Callable[[], None]) -> None:
+        """Be watched from now on."""
+        self.run.watch = watch
+
+    def merged(self, deltas: Sequence[Mapping[Key, bytes]]) -> dict[Key, bytes]:
+        """The deltas of several trains as one, so that only the latest value of anything travels."""
+        found: dict[Key, list[bytes]] = {}
+        for delta in deltas:
+            for key, data in delta.items():
+                found.setdefault(key, []).append(data)
+        return {key: _merged(self.run.compiled.tables[key[0]], parts) for key, parts in found.items()}
+
+    def mirror(self, want: Want, state: Mapping[Key, bytes], snapshots: Mapping[str, QueueSnapshot]) -> None:
+        """While standing by: take in what the primary sent."""
+        for name, snapshot in snapshots.items():
+            self.queues[name].apply(snapshot)
+        if want.kind == "delta":
+            self.run.extend(want.step, state)
+        elif want.kind == "whole" and state_is_sent(self.order.guard):
+            self.run.load(want.step, state)
+
+    def train_ms(self) -> float:
+        """The median of the last trains."""
+        recent = sorted(list(self.run.progress.train_ms)[-50:])
+        return recent[len(recent) // 2] if recent else 0.0
+
+    # -- how it stands
 
     def rehearse(self) -> None:
         """Keep a unit that waits warm: a few trains of nothing to begin with, then one now and then."""
@@ -98,18 +212,7 @@ class RunningUnit:
         progress, failure = self.run.progress, self.look()
         troubles = self.run.troubles.now() if failure is None else []
         awaited = [f.waiting_for for f in self.feeds.values() if f.waiting_for]
-        state: Any = "running"
-        if failure is not None:
-            state = "failed"
-        elif self.run.done.is_set():
-            state = "ended"
-        elif self.standby:
-            state = "standby"
-        elif not self.started:
-            state = "starting"
-        elif self.frozen_since is not None:
-            state = "frozen"
-        recent = sorted(list(progress.train_ms)[-50:])
+        state = "failed" if failure is not None else "ended" if self.run.done.is_set() else self.state
         return UnitStatus(
             diagram=self.order.diagram,
             unit=self.order.unit,
@@ -118,7 +221,7 @@ class RunningUnit:
             trains=progress.trains,
             rows_in=progress.rows_in,
             rows_out=sum(progress.rows_out.values()),
-            train_ms=round(recent[len(recent) // 2], 3) if recent else 0.0,
+            train_ms=round(self.train_ms(), 3),
             state_bytes=progress.state_bytes,
             inputs={f"{self.order.diagram}/{a}": c["position"] for a, c in self.run.cursors().items()},
             lag_rows=self.run.manager.waiting(),
@@ -132,7 +235,7 @@ class RunningUnit:
             waiting=[Waiting(why=why, seconds=round(seconds, 1)) for why, seconds in troubles],
         )
 
-    def begin_anew(self, *, may_lose: bool) -> None:
+    def begin_again(self, *, may_lose: bool) -> None:
         """Both copies of the unit were lost: it reads what there is. If it may lose tuples, what the lost copies gave
         is neither given again (ids jump) nor made again (it begins at what is newest): nobody shall count it twice.
         """
@@ -150,3 +253,94 @@ class RunningUnit:
             log.exception("the query of unit %s could not be stopped", self.order.unit)
         finally:
             self.run.close(complete=False)
+
+
+@dataclass
+class RunningEntry(Running):
+    """An entry point that is here."""
+
+    entry: Entry
+    ended: ClassVar[bool] = False
+
+    @property
+    def run(self) -> RunningEntry:
+        """What takes its steps: itself."""
+        return self
+
+    # -- for its guard: steps are trains, and facts the one table of its state
+
+    nondeterministic: ClassVar[bool] = True  # publishers come as they like
+
+    def policy(self, guard: Guard, first: CommitPoint) -> Primary:
+        """The state machine of its approach."""
+        kind = Synchronous if guard.approach == "passive" else Amnesia
+        return kind(guard.interval_ms / 1000, False, self.nondeterministic, guard.guarantee == "precise", first)
+
+    def attach(self, watch: Watching, flush: Callable[[], None]) -> None:
+        """Be watched from now on; publishers wait for what `flush` sends."""
+        self.entry.on_step = lambda facts: watch(self.step(), {FACTS: json.dumps(facts).encode()})
+        self.entry.flush = flush
+
+    def between_trains(self) -> AbstractContextManager[Any]:
+        """No step is taken meanwhile."""
+        return self.entry.lock
+
+    def step(self) -> CommitPoint:
+        """Where it stands after the last one."""
+        outputs = {name: (queue.next_id, queue.boundary) for name, queue in self.queues.items()}
+        return CommitPoint(self.committed(), 0, {}, outputs, at=time.monotonic(), rows=self.entry.queue.next_id)
+
+    def committed(self) -> int:
+        return self.entry.state.steps
+
+    def whole_state(self) -> Callable[[], dict[Key, bytes]]:
+        """All it knows beside its queues."""
+        facts = self.entry.state.facts()
+        return lambda: {FACTS: json.dumps(facts).encode()}
+
+    def merged(self, deltas: Sequence[Mapping[Key, bytes]]) -> dict[Key, bytes]:
+        """The facts of several steps: later ones take the place of earlier ones."""
+        facts: dict[str, Any] = {}
+        for delta in deltas:
+            facts |= json.loads(delta[FACTS])
+        return {FACTS: json.dumps(facts).encode()}
+
+    def mirror(self, want: Want, state: Mapping[Key, bytes], snapshots: Mapping[str, QueueSnapshot]) -> None:
+        """While standing by: take in what the primary sent."""
+        if state:
+            take_in = self.entry.load if want.kind == "whole" else self.entry.extend
+            take_in(json.loads(state[FACTS]), snapshots)
+
+    def refuse(self, error: BorealisError | None) -> None:
+        self.entry.refusal = error
+
+    def step_down(self, address: str) -> None:
+        self.entry.step_down(address)
+
+    def train_ms(self) -> float:
+        return 0.0
+
+    def start(self) -> None:
+        """Let publishers in."""
+        self.entry.start()
+
+    # -- how it stands
+
+    def status(self) -> UnitStatus:
+        (diagram, unit), trains, boundary = self.key, self.committed(), self.entry.queue.boundary
+        return UnitStatus(diagram=diagram, unit=unit, state=self.state, trains=trains, boundary=boundary)
+
+    def end(self) -> None:
+        """Let go of the log."""
+        self.entry.log.close()
+
+
+def state_is_sent(guard: Guard | None) -> bool:
+    """Whether a primary sends state to its backup."""
+    return guard is not None and guard.approach in ("passive", "active")
+
+
+def _merged(specs: Sequence[object], parts: list[bytes]) -> bytes:
+    if len(parts) == 1:
+        return parts[0]
+    return pack(merge_deltas(specs, [unpack(p) for p in parts], whole=False))  # type: ignore[arg-type]

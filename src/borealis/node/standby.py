@@ -10,22 +10,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from borealis.entry.admission import Cursor
-from borealis.errors import BorealisError, StateError
+from borealis.errors import BorealisError, FullError, StateError
 from borealis.ha.backup import Backup, Resume
-from borealis.ha.classes import classify
 from borealis.ha.detector import Detector
 from borealis.ha.primary import Want
 from borealis.node.feeds import keep_from
 from borealis.node.parcel import Parcel
+from borealis.node.running import RunningEntry, RunningUnit
 from borealis.streams.snapshot import QueueSnapshot
 from borealis.trains.commit_point import CommitPoint, Position
 from borealis.trains.sections import beyond
 from borealis.tuples import LAST_TIME
-from borealis.wire.messages import Guard, GuardAnswer, GuardStatus, Takeover
+from borealis.wire.messages import Guard, GuardAnswer, GuardStatus, Said, Takeover
 
 if TYPE_CHECKING:
     from borealis.node.feeds import Peers, Routes
-    from borealis.node.running import RunningUnit
 
 log = logging.getLogger("borealis.node")
 
@@ -38,12 +37,12 @@ class Host(Protocol):
 
 
 class Standby:
-    """One unit that is ready to run here. Thread-safe."""
+    """One unit, or an entry point, that is ready to run here. Thread-safe."""
 
-    def __init__(self, unit: RunningUnit, guard: Guard, host: Host) -> None:
+    def __init__(self, unit: RunningUnit | RunningEntry, guard: Guard, host: Host) -> None:
         self.unit, self.guard, self._host = unit, guard, host
-        multi_input, random = len(unit.piece.reads) > 1, classify(unit.run.spec, unit.piece).nondeterministic
-        self.backup = Backup(guard.approach, multi_input, random, guard.guarantee == "precise", guard.incarnation)
+        precise, multi_input = guard.guarantee == "precise", len(unit.piece.reads) > 1
+        self.backup = Backup(guard.approach, multi_input, unit.nondeterministic, precise, guard.incarnation)
         self._lock = threading.Lock()
         self._followed = 0  # the last train whose order is known, of a backup that runs in parallel
         self._heard, self._messages, self._bytes, self._discarded = time.monotonic(), 0, 0, 0
@@ -63,24 +62,28 @@ class Standby:
 
     def receive(self, parcel: Parcel, size: int) -> GuardAnswer:
         """Take what the primary sent."""
-        want = parcel.want
+        want, why = parcel.want, ""
         with self._lock:
+            known = self.backup.step, self.backup.incarnation
             if want.kind == "whole" and self.unit.started and not self.backup.taken_over:
                 if not self._goes_on(parcel):
                     return GuardAnswer(said="busy", number=want.number, incarnation=self.backup.incarnation)
                 want = replace(want, kind="facts")
-            said = self.backup.receive(parcel.incarnation, want)
+            said: Said = self.backup.receive(parcel.incarnation, want)
             if said == "take":
                 try:
                     self._take(parcel, want)
-                except (BorealisError, ValueError) as error:
+                except FullError as error:  # what was here before stays, and suffices to take over
+                    self.backup.step, self.backup.incarnation = known
+                    said, why = "full", error.message
+                except (BorealisError, ValueError, KeyError, TypeError) as error:
                     self._discarded += isinstance(error, StateError)
                     self.backup.step = None
-                    log.warning("a parcel for unit %s cannot be used (%s): the whole is needed", parcel.unit, error)
+                    log.warning("a parcel for %s cannot be used (%s): the whole is needed", self.unit.title, error)
                     said = "whole"
             self._heard = time.monotonic()
             self._messages, self._bytes = self._messages + 1, self._bytes + size
-            return GuardAnswer(said=said, number=want.number, incarnation=self.backup.incarnation)
+            return GuardAnswer(said=said, why=why, number=want.number, incarnation=self.backup.incarnation)
 
     def _goes_on(self, parcel: Parcel) -> bool:
         """Whether a whole for a backup that runs already changes nothing: it came from the same run of the primary."""
@@ -94,30 +97,24 @@ class Standby:
                 self.unit.feeds[name].epoch = epoch
         if want.kind == "facts":
             parcel = replace(parcel, queues={})
-        snapshots = {name: QueueSnapshot.from_bytes(data) for name, data in parcel.queues.items()}
-        for name, snapshot in snapshots.items():
-            self.unit.queues[name].apply(snapshot)
-        if want.kind == "delta":
-            self.unit.run.extend(want.step, parcel.state)
-        elif want.kind == "whole" and self.guard.approach in ("passive", "active"):
-            self.unit.run.load(want.step, parcel.state)
-        if self.guard.approach == "active":
-            self._keep_up(parcel, want)
+        self.unit.mirror(want, parcel.state, {n: QueueSnapshot.from_bytes(data) for n, data in parcel.queues.items()})
+        if self.guard.approach == "active" and isinstance(self.unit, RunningUnit):
+            self._keep_up(self.unit, parcel, want)
 
-    def _keep_up(self, parcel: Parcel, want: Want) -> None:
+    def _keep_up(self, unit: RunningUnit, parcel: Parcel, want: Want) -> None:
         """Run in parallel: from the first whole on, and in the order in which the primary merges its inputs."""
-        run, multi_input = self.unit.run, self.backup.multi_input
+        run, multi_input = unit.run, self.backup.multi_input
         for name, readers in parcel.acks.items():
-            self.unit.queues[name].raise_acks(readers)
+            unit.queues[name].raise_acks(readers)
         if want.kind == "whole":
             for name, position in want.step.positions().items():
-                feed = self.unit.feeds[name]
+                feed = unit.feeds[name]
                 keep_from(self._host.routes, self._host.peers, feed.stream, feed.reader, position)
             run.resume(want.step)
             if multi_input:
                 run.manager.replay(())
             self._followed = want.step.train
-            self.unit.started = True
+            unit.started = True
             if not run.done.is_set():
                 run.start()
         if multi_input:
@@ -134,21 +131,19 @@ class Standby:
         with self._lock:
             resume = self.backup.take_over()
             if resume is None:
-                log.error("unit %s cannot be taken over: nothing was ever heard of it", self.unit.order.unit)
+                log.error("%s cannot be taken over: nothing was ever heard of it", self.unit.title)
                 return None
             for queue in self.unit.queues.values():
                 queue.incarnation = self.backup.incarnation
-            if self.guard.approach == "active" and self.unit.started:
-                self._lead(resume)
-            else:
-                self._resume(resume)
-            if self.backup.multi_input:  # of what was not heard any more, the order is not known
-                self.unit.run.renew_writer_id()
+            if isinstance(self.unit, RunningUnit):
+                self._run_on(self.unit, resume)
+            elif self.guard.approach == "amnesia":
+                self._leave_out(resume)
             alone = {"role": "primary", "partner": "", "partner_node": "", "incarnation": self.backup.incarnation}
             become(self.guard.model_copy(update=alone), resume.until)
             for queue in self.unit.queues.values():
                 queue.release(None)
-            if not self.unit.run.done.is_set() and not self.unit.started:
+            if not self.unit.started and not self.unit.ended:
                 self.unit.started = True
                 self.unit.run.start()
         return Takeover(
@@ -160,33 +155,42 @@ class Standby:
             jumped=resume.jump,
         )
 
-    def _lead(self, resume: Resume) -> None:
-        """It runs already: from here on it merges for itself."""
-        if resume.jump:
-            self.unit.run.jump()
-        self.unit.run.manager.go_live()
+    def _run_on(self, unit: RunningUnit, resume: Resume) -> None:
+        if self.guard.approach == "active" and unit.started:  # from here on it merges for itself
+            if resume.jump:
+                unit.run.jump()
+            unit.run.manager.go_live()
+        else:
+            self._resume(unit, resume)
+        if self.backup.multi_input:  # of what was not heard any more, the order is not known
+            unit.run.renew_writer_id()
 
-    def _resume(self, resume: Resume) -> None:
-        run = self.unit.run
-        begin = resume.begin or self._present(resume)
+    def _resume(self, unit: RunningUnit, resume: Resume) -> None:
+        begin = resume.begin or self._present(unit, resume)
         if self.guard.approach in ("amnesia", "upstream-backup"):
             at = (begin.train, begin.next_cause, begin.inputs, resume.outputs)
-            run.load(CommitPoint(*at, writer_id=begin.writer_id, rows=begin.rows), {})
+            unit.run.load(CommitPoint(*at, writer_id=begin.writer_id, rows=begin.rows), {})
+        if self.guard.approach == "amnesia":
+            self._leave_out(resume)
+        elif self.guard.approach == "upstream-backup":
             for name, place in resume.outputs.items():
-                queue = self.unit.queues[name]
-                if self.guard.approach == "amnesia":  # whoever lacks something before the hole goes on behind it, too
-                    queue.begin_at((0, place[1]))
-                    queue.jump_to(beyond(queue, place[0]))
-                else:
-                    queue.begin_at(place)
-        run.resume(begin, resume.replays, jump=resume.jump and self.guard.approach != "amnesia", repeats=True)
+                unit.queues[name].begin_at(place)
+        jump = resume.jump and self.guard.approach != "amnesia"
+        unit.run.resume(begin, resume.replays, jump=jump, repeats=True)
 
-    def _present(self, resume: Resume) -> CommitPoint:
+    def _leave_out(self, resume: Resume) -> None:
+        """Give ids behind a hole; a reader that lacks something before the hole goes on behind it, too."""
+        for name, place in resume.outputs.items():
+            queue = self.unit.queues[name]
+            queue.begin_at((0, place[1]))
+            queue.jump_to(beyond(queue, place[0]))
+
+    def _present(self, unit: RunningUnit, resume: Resume) -> CommitPoint:
         """Inputs as they stand now: what came before is forgotten."""
         assert self.backup.step is not None
         inputs = {}
-        for name, feed in self.unit.feeds.items():
-            status = feed.status(lambda: not self.unit.run.closed)
+        for name, feed in unit.feeds.items():
+            status = feed.status(lambda: not unit.run.closed)
             feed.epoch, feed.forgetful = status.epoch, True
             boundary = status.boundary
             if boundary == LAST_TIME:  # the end itself is to be read

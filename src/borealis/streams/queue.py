@@ -288,12 +288,15 @@ class OutputQueue:
                 self._limit = max(self._limit, place) if place is not None else None
                 self._more.notify_all()
 
-    def wait_for_release(self, seconds: float) -> bool:
-        """Wait until something of a held queue may be read, at most so long; says whether it may."""
+    def wait_for_release(self, seconds: float, place: Position | None = None) -> bool:
+        """Wait until a held queue may be read at all, or up to a place, at most so long; says whether it may."""
         with self._more:
-            self._more.wait_for(lambda: self._closed or not self.standby, seconds)
+            released = self._more.wait_for(lambda: self._closed or self._is_released(place), seconds)
             self._check_open()
-            return not self.standby
+            return released
+
+    def _is_released(self, place: Position | None) -> bool:
+        return not self.standby if place is None or self._limit is None else self._limit >= place
 
     # -- readers
 
@@ -405,7 +408,7 @@ class OutputQueue:
         something is missing before them, or that they are of another stream; then nothing was changed.
         """
         with self._room:
-            self._check_mirrors(news)
+            self.check_news(news)
             held = self._held
             if (news.next_id, news.boundary) < (held.next, held.boundary):
                 return
@@ -426,7 +429,8 @@ class OutputQueue:
             self._more.notify_all()
             self._room.notify_all()
 
-    def _check_mirrors(self, news: QueueSnapshot) -> None:
+    def check_news(self, news: QueueSnapshot) -> None:
+        """A StateError if these news cannot be applied."""
         self._check_open()
         if (news.stream, news.epoch) != (self.stream, self.epoch) or not news.schema.equals(self.schema):
             raise StateError(f"news of stream {news.stream} ({news.epoch}) for {self.stream} ({self.epoch})")

@@ -189,8 +189,20 @@ class Guard(Message):
     patience_ms: float = Field(default=5000.0, gt=0)  # a node that accepts connections and does not answer is slow
 
 
+ENTRY = "in-"  # before the name of an input: the unit without boxes that is its entry point
+
+
+def called(diagram: str, unit: str) -> str:
+    """A unit or an entry point as people read it.
+
+    >>> called("traffic", "u1"), called("traffic", "in-packets")
+    ('unit traffic.u1', 'entry point traffic/packets')
+    """
+    return f"entry point {diagram}/{unit.removeprefix(ENTRY)}" if unit.startswith(ENTRY) else f"unit {diagram}.{unit}"
+
+
 class UnitOrder(Message):
-    """Run these boxes of a diagram."""
+    """Run these boxes of a diagram; without any, be the entry point of an input (see ENTRY)."""
 
     diagram: Name
     yaml: str
@@ -206,48 +218,37 @@ class UnitOrder(Message):
     reader: Name | None = None  # under which it reads; None: `diagram.unit`
 
 
-class EntryOrder(Message):
-    """Be the entry point of a diagram's input."""
-
-    diagram: Name
-    yaml: str
-    input: str
-    readers: list[str] = []  # of the input
-    late_readers: list[str] = []  # of its late tuples
-    guard: Guard | None = None  # None: it has no peer
-    epoch: str | None = Field(default=None, max_length=64)  # of its streams; None: a new one
-
-
 class Protect(Message):
-    """Who stands on the other side of a unit (or, with `input`, of an entry point) from now on."""
+    """Who stands on the other side of a unit from now on."""
 
     diagram: Name
-    unit: str = ""
-    input: str = ""
+    unit: Name
     partner: Address = ""
     partner_node: str = ""
     incarnation: int = Field(ge=1)
 
 
+Said = Literal["take", "known", "whole", "deposed", "damaged", "busy", "full"]
+
+
 class GuardAnswer(Message):
     """What a backup says to a parcel of its primary."""
 
-    said: Literal["take", "known", "whole", "deposed", "damaged", "busy", "full"]
+    said: Said
     why: str = ""  # it takes nothing, where its disk is full
     number: int = 0
     incarnation: int = Field(default=1, ge=1)
 
 
 class Claim(Message):
-    """What a node wants to be true of a unit or an entry point; the coordinator says whether it may.
+    """What a node wants to be true of a unit; the coordinator says whether it may.
 
     `take over`: I was its backup and run it from now on, as this incarnation. `alone`: my backup is gone, I go on.
     """
 
     what: Literal["take over", "alone"]
     diagram: Name
-    unit: str = ""
-    input: str = ""
+    unit: Name
     node: Name
     incarnation: int = Field(ge=1)
 
@@ -291,12 +292,6 @@ class Checked(Message):
     """They are; the columns of each arrow as DDL."""
 
     columns: dict[str, str]
-
-
-class EntryName(Message):
-    """Which entry point, by its stream, for orders that need no more."""
-
-    stream: StreamName
 
 
 class SchemaOf(Message):
@@ -400,10 +395,13 @@ class UnitFacts(Part):
     hinders: str = ""  # what keeps it from lanes
 
 
-class UnitStatus(UnitFacts, Message):
-    """How one unit stands on its node."""
+UnitState = Literal["starting", "running", "frozen", "ended", "failed", "standby"]
 
-    state: Literal["starting", "running", "frozen", "ended", "failed", "standby"]
+
+class UnitStatus(UnitFacts, Message):
+    """How one unit, or an entry point, stands on its node."""
+
+    state: UnitState
     boundary: int = -(2**63)  # the least of its outputs
     in_lanes: bool = True  # else in micro-batches
     guard: GuardStatus | None = None
@@ -431,6 +429,5 @@ class NodeStatus(NodeFacts, Message):
     spark: Literal["starting", "ready", "failed", "stopped"]
     units: list[UnitStatus] = []
     queues: list[QueueStatus] = []
-    entries: list[str] = []
+    entries: list[UnitStatus] = []
     logs: list[LogStatus] = []
-    guards: dict[str, GuardStatus] = {}  # of entry points, by stream; backups among them

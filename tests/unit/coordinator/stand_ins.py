@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -98,13 +98,12 @@ class StandInNode:
     incarnation: str = "1"
     spark: Any = "ready"
     units: dict[tuple[str, str], m.UnitOrder] = field(default_factory=dict)
+    points: dict[tuple[str, str], m.UnitOrder] = field(default_factory=dict)  # entry points
     states: dict[tuple[str, str], str] = field(default_factory=dict)
     entries: dict[str, StandInEntry] = field(default_factory=dict)
-    mirrors: dict[str, m.EntryOrder] = field(default_factory=dict)  # entry points it is the peer of
-    guarded: dict[str, m.Guard] = field(default_factory=dict)  # of entry points, by stream
     guards: dict[tuple[str, str], m.Guard] = field(default_factory=dict)  # of units
     lonely: set[tuple[str, str]] = field(default_factory=set)  # units that say they are alone
-    partners: dict[str, str] = field(default_factory=dict)  # as told last by `protect`, by unit or stream
+    partners: dict[str, str] = field(default_factory=dict)  # as told last by `protect`, by unit
     queues: dict[str, OutputQueue] = field(default_factory=dict)
     routes: dict[str, str] = field(default_factory=dict)
     orders: list[str] = field(default_factory=list)  # in the order they came, as "start traffic.u1"
@@ -125,9 +124,8 @@ class StandInNode:
                 boxes=order.boxes,
                 guard=_told(self.guards.get((d, u)), (d, u) in self.lonely),
             )
-            for (d, u), order in self.units.items()
+            for (d, u), order in {**self.points, **self.units}.items()
         ]
-        told = {stream: _told(guard, False) for stream, guard in self.guarded.items()}
         return m.NodeStatus(
             node=self.name,
             incarnation=self.incarnation,
@@ -139,10 +137,9 @@ class StandInNode:
             master="local[1]",
             spark=self.spark,
             cores=1,
-            units=units,
+            units=[unit for unit in units if unit.boxes],
             queues=[queue.status() for queue in self.queues.values()],
-            entries=list(self.entries),
-            guards={stream: guard for stream, guard in told.items() if guard is not None},
+            entries=[unit for unit in units if not unit.boxes],
         )
 
     # -- Host
@@ -173,6 +170,8 @@ class StandInNode:
         message = kind.decode(body)
         if action not in ("ping", "status", "schema"):
             self.orders.append(f"{action} {_what(message)}".strip())
+        if isinstance(message, m.UnitOrder) and not message.boxes:
+            action = "entry"
         if action in self.before:
             self.before[action]()
         if action in self.fail:
@@ -194,40 +193,36 @@ class StandInNode:
         spec = passes.checked(Spec.from_yaml(order.yaml))
         return m.Checked(columns={arrow: ", ".join(spec.columns(arrow)) for arrow in spec.arrows()})
 
-    def _entry(self, order: m.EntryOrder) -> m.Done:
-        stream = f"{order.diagram}/{order.input}"
-        if order.guard is not None:
-            self.guarded[stream] = order.guard
-        if order.guard is not None and order.guard.role == "backup":
-            self.mirrors[stream] = order
-        elif stream not in self.entries:
-            queue = OutputQueue(stream, PACKETS, readers=order.readers)
-            self.entries[stream] = StandInEntry(queue)
-            self.queues[stream] = queue
-            self.queues[stream + LATE] = OutputQueue(stream + LATE, PACKETS, readers=order.late_readers)
-        return m.Done()
-
     def _start(self, order: m.UnitOrder) -> m.Done:
         key = (order.diagram, order.unit)
-        if key in self.units:
+        if key in self.units or key in self.points:
             return m.Done()
         queues = {}
         if order.take_over is not None:
             assert self.peers is not None
             queues = self.peers(order.take_over).hand_over(key, self.address)
-        self.units[key], self.states[key] = order, "running"
+        held = self.units if order.boxes else self.points
+        held[key], self.states[key] = order, "running"
         if order.guard is not None:
             self.guards[key] = order.guard
             if order.guard.role == "backup":
                 self.states[key] = "standby"
                 return m.Done()
-        piece = piece_of(passes.checked(Spec.from_yaml(order.yaml)), order.unit, order.boxes)
-        for arrow in piece.gives:
+        self._open(order, queues)
+        return m.Done()
+
+    def _open(self, order: m.UnitOrder, queues: Mapping[str, OutputQueue]) -> None:
+        name = order.unit.removeprefix(m.ENTRY)
+        gives: tuple[str, ...] = (name, name + LATE)
+        if order.boxes:
+            gives = piece_of(passes.checked(Spec.from_yaml(order.yaml)), order.unit, order.boxes).gives
+        for arrow in gives:
             stream = f"{order.diagram}/{arrow}"
             made = OutputQueue(stream, PACKETS, readers=order.readers.get(arrow, ()))
             self.queues[stream] = queues.get(stream, made)
+            if arrow == name:
+                self.entries[stream] = StandInEntry(self.queues[stream])
         self.routes.update(order.feeds)
-        return m.Done()
 
     def hand_over(self, key: tuple[str, str], to: str) -> dict[str, OutputQueue]:
         """Give a unit away."""
@@ -249,18 +244,14 @@ class StandInNode:
         return m.Done()
 
     def _drop(self, name: m.UnitName) -> m.Done:
-        self.units.pop((name.diagram, name.unit), None)
+        for held in (self.units, self.points):
+            held.pop((name.diagram, name.unit), None)
         self.guards.pop((name.diagram, name.unit), None)
-        return m.Done()
-
-    def _drop_entry(self, name: m.EntryName) -> m.Done:
-        for held in (self.entries, self.mirrors, self.guarded):
-            held.pop(name.stream, None)  # type: ignore[attr-defined]
+        self.entries.pop(f"{name.diagram}/{name.unit.removeprefix(m.ENTRY)}", None)
         return m.Done()
 
     def _protect(self, order: m.Protect) -> m.Done:
-        what = f"{order.diagram}.{order.unit}" if order.unit else f"{order.diagram}/{order.input}"
-        self.partners[what] = order.partner_node
+        self.partners[f"{order.diagram}.{order.unit}"] = order.partner_node
         self.lonely.discard((order.diagram, order.unit))
         return m.Done()
 
@@ -269,25 +260,16 @@ class StandInNode:
         guard = self.guards[diagram, unit]
         now = guard.model_copy(update={"role": "primary", "incarnation": guard.incarnation + 1, "partner": ""})
         self.guards[diagram, unit], self.states[diagram, unit] = now, "running"
+        self._open({**self.points, **self.units}[diagram, unit], {})
         return m.Claim(what="take over", diagram=diagram, unit=unit, node=self.name, incarnation=now.incarnation)
 
-    def take_over_entry(self, stream: str) -> m.Claim:
-        """Be an entry point this node was the peer of."""
-        order, guard = self.mirrors.pop(stream), self.guarded[stream]
-        now = guard.model_copy(update={"role": "primary", "incarnation": guard.incarnation + 1})
-        self._entry(order.model_copy(update={"guard": now}))
-        wanted = {"diagram": order.diagram, "input": order.input, "node": self.name}
-        return m.Claim(what="take over", incarnation=now.incarnation, **wanted)
-
     def _undeploy(self, name: m.DiagramName) -> m.Done:
-        for key in [key for key in self.units if key[0] == name.diagram]:
-            del self.units[key]
+        for held in (self.units, self.points, self.guards):
+            for key in [key for key in held if key[0] == name.diagram]:
+                del held[key]  # type: ignore[attr-defined]
         for stream in [s for s in self.queues if s.startswith(f"{name.diagram}/")]:
             self.queues.pop(stream).close()
             self.entries.pop(stream, None)
-        for held in (self.mirrors, self.guarded):
-            for stream in [s for s in held if s.startswith(f"{name.diagram}/")]:
-                del held[stream]  # type: ignore[attr-defined]
         return m.Done()
 
     def _reroute(self, order: m.Reroute) -> m.Done:
@@ -308,11 +290,9 @@ ACTIONS: dict[str, tuple[type[m.Message], Callable[[StandInNode, Any], m.Message
     "status": (m.Ping, StandInNode._status),
     "schema": (m.SchemaOf, StandInNode._schema),
     "check": (m.CheckOrder, StandInNode._check),
-    "entry": (m.EntryOrder, StandInNode._entry),
     "start": (m.UnitOrder, StandInNode._start),
     "thaw": (m.UnitName, StandInNode._thaw),
     "drop": (m.UnitName, StandInNode._drop),
-    "drop_entry": (m.EntryName, StandInNode._drop_entry),
     "protect": (m.Protect, StandInNode._protect),
     "undeploy": (m.DiagramName, StandInNode._undeploy),
     "reroute": (m.Reroute, StandInNode._reroute),
@@ -339,17 +319,12 @@ def _told(guard: m.Guard | None, alone: bool) -> m.GuardStatus | None:
 def _what(message: m.Message) -> str:
     match message:
         case m.Protect():
-            of = f"{message.diagram}.{message.unit}" if message.unit else f"{message.diagram}/{message.input}"
-            return f"{of} by {message.partner_node or 'nobody'}"
+            return f"{message.diagram}.{message.unit} by {message.partner_node or 'nobody'}"
         case m.UnitOrder(guard=m.Guard(role="backup")):
             return f"{message.diagram}.{message.unit} standby"
-        case m.EntryOrder(guard=m.Guard(role="backup")):
-            return f"{message.diagram}/{message.input} standby"
         case m.UnitOrder() | m.UnitName():
             return f"{message.diagram}.{message.unit}"
-        case m.EntryOrder():
-            return f"{message.diagram}/{message.input}"
-        case m.EntryName() | m.Reroute():
+        case m.Reroute():
             return message.stream
         case m.DiagramName():
             return message.diagram

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from borealis.coordinator.catalog import VERSION, Catalog, KnownNode
 from borealis.coordinator.http_errors import TakenError
-from borealis.coordinator.layout import EntryAssignment, Layout, Shield, UnitAssignment
+from borealis.coordinator.layout import Layout, Shield, UnitAssignment, entry_point
 from borealis.errors import ClusterError
 
 LAYOUT = Layout(
@@ -21,7 +22,7 @@ LAYOUT = Layout(
         UnitAssignment("u2", ("big",), ("packets",), ("big",), "node2"),
         UnitAssignment("u1", ("agg", "x"), ("big", "packets.late"), ("agg",), "node1", "node3"),
     ),
-    entries=(EntryAssignment("packets", "node2"), EntryAssignment("alarms", "node1")),
+    entries=(entry_point("packets", "node2"), entry_point("alarms", "node1")),
     outputs={"per_source": "agg", "again": "agg"},
     cuts=("agg",),
     places={"agg": "node1"},
@@ -77,7 +78,7 @@ def test_moving_and_moved(path: Path) -> None:
     catalog.moving("traffic", "u2", "node3")
     assert [u.moving_to for u in catalog.layouts()[0].units] == ["node3", "node3"]
     catalog.moved("traffic", "u2", "node3")
-    unit = catalog.layouts()[0].unit("u2")
+    unit = catalog.layouts()[0].part("u2")
     assert unit is not None
     assert (unit.node, unit.moving_to) == ("node3", None)
 
@@ -153,7 +154,7 @@ def test_a_layout_that_is_damaged_is_told(path: Path) -> None:
 def test_protection_comes_back_as_it_was(path: Path) -> None:
     kept = Shield("active", "no-loss", 50.0, 20.0, 5, 900.0)
     unit = UnitAssignment("u1", ("a",), ("p",), ("a",), "node1", None, kept, "node2", "node3", 7, 3)
-    entry = EntryAssignment("p", "node1", "mirror", "node3", "node2", 4, 2)
+    entry = replace(entry_point("p", "node1", kept), backup="node3", was="node2", incarnation=4, lives=2)
     layout = Layout("traffic", "borealis: 1", "running", (unit,), (entry,), epoch="abc")
     catalog = Catalog(path)
     catalog.add(layout)

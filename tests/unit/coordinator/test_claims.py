@@ -11,7 +11,7 @@ from stand_ins import Town, traffic
 
 from borealis.coordinator.claims import after, begun_anew, taken_over
 from borealis.coordinator.deployment import deploy
-from borealis.coordinator.layout import EntryAssignment, Shield, UnitAssignment
+from borealis.coordinator.layout import Shield, UnitAssignment, entry_point
 from borealis.coordinator.naming import locate
 from borealis.coordinator.protecting import claim
 from borealis.diagram.deployment import Deployment
@@ -65,7 +65,7 @@ def test_one_that_took_over_unseen_may_be_alone() -> None:
 
 def test_what_is_not_protected_cannot_be_claimed() -> None:
     assert after(UnitAssignment("u1", (), (), (), "node1"), wants("take over", "node2", 2)) is None
-    assert after(EntryAssignment("packets", "node1"), wants("take over", "node2", 2)) is None
+    assert after(entry_point("packets", "node1"), wants("take over", "node2", 2)) is None
 
 
 def test_what_begins_anew_is_another_incarnation_of_another_life() -> None:
@@ -89,7 +89,7 @@ def test_claims_are_answered_with_what_is_in_force(town: Town) -> None:
     asked = [
         wants("take over", "node2", 2),
         wants("take over", "node3", 2),
-        wants("take over", "node2", 2, input="packets"),
+        wants("take over", "node2", 2, unit="in-packets"),
         wants("take over", "node2", 5, unit="u9"),
     ]
     first, second, third, unknown = claim(town.cluster, asked)

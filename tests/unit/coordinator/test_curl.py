@@ -23,7 +23,7 @@ from borealis.streams.queue import OutputQueue
 from borealis.tuples import LAST_TIME
 from borealis.wire.auth import Security
 from borealis.wire.calls import cut_connections
-from borealis.wire.messages import Problem
+from borealis.wire.messages import Problem, UnitOrder
 
 
 def taken(served: Served) -> list[int]:
@@ -205,15 +205,13 @@ def test_rows_go_to_a_node_that_began_anew(served: Served) -> None:
     served.servers["node1"].close()
     anew = served.start("node1")
     assert anew.incarnation != node.incarnation
-    anew.act("entry", _entry_order().encode())
+    anew.act("start", _entry_order().encode())
     assert served.http.post("/v1/streams/packets", content=rows(2)).json()["taken"] == 1
     assert taken(served) == [2]
 
 
-def _entry_order() -> Any:
-    from borealis.wire.messages import EntryOrder
-
-    return EntryOrder(diagram="traffic", yaml=traffic(), input="packets")
+def _entry_order() -> UnitOrder:
+    return UnitOrder(diagram="traffic", yaml=traffic(), unit="in-packets", boxes=[])
 
 
 def test_rows_go_into_a_diagram_that_was_deployed_anew(served: Served) -> None:

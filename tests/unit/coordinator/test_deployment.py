@@ -37,7 +37,7 @@ def test_a_diagram_is_one_unit_unless_it_is_cut(town: Town) -> None:
         ("u1", ("big", "slim", "agg"), ("packets",), ("agg", "u1.errors"), "node1")
     ]
     assert [(e.input, e.node) for e in layout.entries] == [("packets", "node1")]
-    assert orders(town)["node1"] == ["entry traffic/packets", "start traffic.u1"]
+    assert orders(town)["node1"] == ["start traffic.in-packets", "start traffic.u1"]
     assert town.catalog.layouts() == [layout]
     assert layout.columns["agg"] == "src, window_start, window_end, n"
     assert layout.columns["u1.errors"].startswith("time TIMESTAMP, box STRING, expression STRING")
@@ -78,7 +78,7 @@ def test_units_are_told_who_feeds_them_and_whom_they_feed(town: Town) -> None:
         ("u2", "big"): addresses["node1"],
         ("u3", "slim"): addresses["node2"],
     }
-    assert town.yard["node3"].orders == ["entry traffic/packets", "start traffic.u3"]
+    assert town.yard["node3"].orders == ["start traffic.in-packets", "start traffic.u3"]
 
 
 def test_entries_come_first_and_know_their_readers(town: Town) -> None:
@@ -254,7 +254,7 @@ def test_a_node_that_cannot_be_told_is_told_when_it_is_back(town: Town) -> None:
     node.lose.clear()
     node.fail.clear()
     layout = deploy(town.cluster, Deployment(yaml=traffic(), place={"agg": "node2"}))  # told first, then given anew
-    assert node.orders[-3:] == ["undeploy traffic", "entry traffic/packets", "start traffic.u1"]
+    assert node.orders[-3:] == ["undeploy traffic", "start traffic.in-packets", "start traffic.u1"]
     assert layout.state == "running"
     assert town.catalog.owed() == set()
 

@@ -70,7 +70,7 @@ def undisturbed(served: Served) -> None:
     assert served.http.get("/v1/health").json()["ok"] is True
     assert [list(node.units) for node in served.nodes.values()] == [[("traffic", "u1")], []]
     assert [o for node in served.nodes.values() for o in node.orders if o != "check"] == [
-        "entry traffic/packets",
+        "start traffic.in-packets",
         "start traffic.u1",
     ]
 

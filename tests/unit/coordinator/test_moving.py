@@ -44,7 +44,7 @@ def test_a_unit_moves_with_its_queue_and_its_readers_follow(town: Town) -> None:
     assert town.yard["node3"].queues["traffic/slim"].next_id == 3
     assert town.yard["node3"].units["traffic", "u1"].take_over == town.yard["node1"].address
     assert town.yard["node2"].routes["traffic/slim"] == town.yard["node3"].address
-    unit = town.cluster.layout("traffic").unit("u1")
+    unit = town.cluster.layout("traffic").part("u1")
     assert unit is not None
     assert (unit.node, unit.moving_to) == ("node3", None)
     before = {name: list(node.orders) for name, node in town.yard.nodes.items()}
@@ -85,7 +85,7 @@ def test_refused_moves_change_nothing(town: Town) -> None:
     with pytest.raises(AbsentError, match="node 'node3' has been silent"):
         move(town.cluster, "u1", "node3")
     assert {name: node.orders for name, node in town.yard.nodes.items()} == before
-    assert town.cluster.layout("traffic").unit("u1").moving_to is None  # type: ignore[union-attr]
+    assert town.cluster.layout("traffic").part("u1").moving_to is None  # type: ignore[union-attr]
 
 
 def test_a_unit_on_a_dead_node_cannot_be_moved(town: Town) -> None:
@@ -104,14 +104,14 @@ def test_if_the_target_fails_the_source_goes_on(town: Town, error: ClusterError)
         move(town.cluster, "u1", "node3")
     assert where(town, "u1") == ["node1"]
     assert town.yard["node1"].states["traffic", "u1"] == "running"
-    assert town.cluster.layout("traffic").unit("u1").moving_to is None  # type: ignore[union-attr]
+    assert town.cluster.layout("traffic").part("u1").moving_to is None  # type: ignore[union-attr]
 
 
 def test_a_move_whose_answer_was_lost_has_happened(town: Town) -> None:
     town.yard["node3"].lose["start"] = WireError("did not answer in time")
     move(town.cluster, "u1", "node3")
     assert where(town, "u1") == ["node3"]
-    assert town.cluster.layout("traffic").unit("u1").node == "node3"  # type: ignore[union-attr]
+    assert town.cluster.layout("traffic").part("u1").node == "node3"  # type: ignore[union-attr]
 
 
 def test_readers_that_cannot_be_told_are_told_later(town: Town) -> None:
@@ -132,7 +132,7 @@ def test_a_move_that_had_happened_is_seen_by_the_next_coordinator(town: Town) ->
     town.yard["node3"].act("start", order.encode())
     again = town.restart()
     settle(again)
-    assert again.cluster.layout("traffic").unit("u1").node == "node3"  # type: ignore[union-attr]
+    assert again.cluster.layout("traffic").part("u1").node == "node3"  # type: ignore[union-attr]
     assert again.yard["node2"].routes["traffic/slim"] == again.yard["node3"].address
     assert where(again, "u1") == ["node3"]
 
@@ -142,7 +142,7 @@ def test_a_move_that_had_not_happened_is_called_off(town: Town) -> None:
     town.yard["node1"].states["traffic", "u1"] = "frozen"
     again = town.restart()
     settle(again)
-    unit = again.cluster.layout("traffic").unit("u1")
+    unit = again.cluster.layout("traffic").part("u1")
     assert unit is not None
     assert (unit.node, unit.moving_to) == ("node1", None)
     assert again.yard["node1"].states["traffic", "u1"] == "running"
@@ -157,7 +157,7 @@ def test_while_the_target_is_starting_nobody_interferes(town: Town) -> None:
     town.yard["node3"].states["traffic", "u1"] = "starting"
     again = town.restart()
     settle(again)
-    unit = again.cluster.layout("traffic").unit("u1")
+    unit = again.cluster.layout("traffic").part("u1")
     assert unit is not None
     assert (unit.node, unit.moving_to) == ("node1", "node3")
     assert again.yard["node1"].states["traffic", "u1"] == "frozen"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from borealis.coordinator.http_errors import AmbiguousError
-from borealis.coordinator.layout import EntryAssignment, Layout, UnitAssignment
+from borealis.coordinator.layout import Layout, UnitAssignment, entry_point
 from borealis.coordinator.naming import find
 from borealis.errors import StreamError
 
@@ -15,7 +15,7 @@ def layout(name: str, outputs: dict[str, str] | None = None) -> Layout:
         UnitAssignment("u1", ("big", "slim"), ("packets",), ("slim",), "node1"),
         UnitAssignment("u2", ("agg",), ("slim", "packets.late"), ("agg",), "node2"),
     )
-    entries = (EntryAssignment("packets", "node3"),)
+    entries = (entry_point("packets", "node3"),)
     return Layout(name, "", "running", units, entries, {"per_source": "agg"} if outputs is None else outputs)
 
 

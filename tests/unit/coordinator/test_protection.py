@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from stand_ins import Town, Yard, traffic, two_sides
 
-from borealis.coordinator.backups import candidates, with_backups, with_peer
+from borealis.coordinator.backups import candidates, entry_backup, with_backups
 from borealis.coordinator.deployment import deploy, undeploy, warnings
 from borealis.coordinator.http_errors import AbsentError, MissingError
-from borealis.coordinator.layout import EntryAssignment, Layout, Shield, UnitAssignment
+from borealis.coordinator.layout import Layout, Shield, UnitAssignment, entry_point
 from borealis.coordinator.placement import Load
 from borealis.diagram.deployment import Deployment
 from borealis.errors import BorealisError, ClusterError, DiagramError
@@ -55,14 +55,14 @@ def test_no_backup_where_no_other_node_is_able() -> None:
     assert [u.backup for u in with_backups([unit("u1", "node1")], {}, nodes)] == [None]
 
 
-def test_the_peer_of_an_entry_point_is_near_its_first_reader() -> None:
+def test_the_backup_of_an_entry_point_is_near_its_first_reader() -> None:
     nodes = [Load("node1"), Load("node2"), Load("node3", 5)]
     readers = [UnitAssignment("u1", ("a",), ("in",), ("a",), "node1", None, PASSIVE, "node3")]
-    assert with_peer(EntryAssignment("in", "node1", "mirror"), readers, nodes).backup == "node3"
-    assert with_peer(EntryAssignment("in", "node3", "mirror"), readers, nodes).backup == "node1"
-    assert with_peer(EntryAssignment("other", "node1", "mirror"), readers, nodes).backup == "node2"
-    assert with_peer(EntryAssignment("in", "node1"), readers, nodes).backup is None
-    assert with_peer(EntryAssignment("in", "node1", "mirror"), readers, nodes[:1]).backup is None
+    assert entry_backup(entry_point("in", "node1", PASSIVE), readers, nodes).backup == "node3"
+    assert entry_backup(entry_point("in", "node3", PASSIVE), readers, nodes).backup == "node1"
+    assert entry_backup(entry_point("other", "node1", PASSIVE), readers, nodes).backup == "node2"
+    assert entry_backup(entry_point("in", "node1"), readers, nodes).backup is None
+    assert entry_backup(entry_point("in", "node1", PASSIVE), readers, nodes[:1]).backup is None
 
 
 def test_who_was_there_before_is_asked_first() -> None:
@@ -113,7 +113,7 @@ def test_both_sides_know_each_other_and_backups_come_first(town: Town) -> None:
     }
     layout = deploy(town.cluster, Deployment(yaml=traffic(), place={"packets": "node1", "agg": "node1"}, **demand))
     assert [(u.node, u.backup, u.incarnation) for u in layout.units] == [("node1", "node2", 1)]
-    assert [(e.node, e.backup, e.approach) for e in layout.entries] == [("node1", "node2", "mirror")]
+    assert [(e.node, e.backup) for e in layout.entries] == [("node1", "node2")]
     at = {name: node.address for name, node in town.yard.nodes.items()}
     primary, backup = (town.yard[n].units["traffic", "u1"] for n in ("node1", "node2"))
     assert primary.guard is not None
@@ -125,11 +125,11 @@ def test_both_sides_know_each_other_and_backups_come_first(town: Town) -> None:
     assert primary.feeds == backup.feeds == {"traffic/packets": at["node1"]}
     assert primary.fallbacks == backup.fallbacks == {"traffic/packets": at["node2"]}
     assert primary.reader is None
-    entry = town.yard["node2"].mirrors["traffic/packets"]
+    entry = town.yard["node2"].points["traffic", "in-packets"]
     assert entry.guard is not None
     assert (entry.guard.role, entry.guard.partner, entry.guard.approach) == ("backup", at["node1"], "passive")
-    assert town.yard["node1"].orders[-2:] == ["entry traffic/packets", "start traffic.u1"]
-    assert town.yard["node2"].orders == ["entry traffic/packets standby", "start traffic.u1 standby"]
+    assert town.yard["node1"].orders[-2:] == ["start traffic.in-packets", "start traffic.u1"]
+    assert town.yard["node2"].orders == ["start traffic.in-packets standby", "start traffic.u1 standby"]
 
 
 def test_an_active_standby_reads_under_a_name_of_its_own(town: Town) -> None:
@@ -143,13 +143,12 @@ def test_an_active_standby_reads_under_a_name_of_its_own(town: Town) -> None:
     assert town.yard["node2"].units["traffic", "u2"].fallbacks == {"traffic/slim": town.yard["node3"].address}
 
 
-def test_amnesia_mirrors_nothing(town: Town) -> None:
+def test_with_amnesia_entry_points_send_nothing(town: Town) -> None:
     layout = deploy(town.cluster, Deployment(yaml=traffic(), ha="amnesia"))
     assert [(u.protection.approach, u.protection.guarantee) for u in layout.units if u.protection] == [
         ("amnesia", "gap")
     ]
-    assert layout.entries[0].approach == "amnesia"
-    guard = town.yard["node1"].guarded["traffic/packets"]
+    guard = town.yard["node1"].guards["traffic", "in-packets"]
     assert (guard.approach, guard.guarantee) == ("amnesia", "gap")
 
 
@@ -179,10 +178,10 @@ def test_a_layout_with_protection_comes_back_as_it_was(town: Town) -> None:
     assert town.restart().catalog.layouts() == [made]
 
 
-def test_undeploy_reaches_standbys_and_peers(town: Town) -> None:
+def test_undeploy_reaches_standbys(town: Town) -> None:
     deploy(town.cluster, Deployment(yaml=traffic(), ha="passive"))
     assert undeploy(town.cluster, "traffic") == set()
-    assert all(not (n.units or n.entries or n.mirrors or n.guarded) for n in town.yard.nodes.values())
+    assert all(not (n.units or n.entries or n.guards) for n in town.yard.nodes.values())
 
 
 # -- refused

@@ -62,7 +62,7 @@ def test_a_node_that_restarts_gets_its_units_again_and_others_find_it(town: Kept
     town.yard.add("node1", incarnation="2")
     town.live(4, "node2", "node3")
     town.live(4)
-    assert town.orders()["node1"] == ["entry traffic/packets", "start traffic.u1"]
+    assert town.orders()["node1"] == ["start traffic.in-packets", "start traffic.u1"]
     order = town.yard["node1"].units["traffic", "u1"]
     assert order.feeds == {"traffic/packets": town.yard["node1"].address}
     assert order.take_over is None
@@ -78,7 +78,7 @@ def test_a_node_whose_spark_is_starting_is_given_time(town: Kept) -> None:
     assert node.orders == []
     node.spark = "ready"
     town.live(2)
-    assert node.orders == ["entry traffic/packets", "start traffic.u1"]
+    assert node.orders == ["start traffic.in-packets", "start traffic.u1"]
 
 
 def test_a_dead_node_is_asked_for_nothing_and_nothing_goes_elsewhere(town: Kept) -> None:
@@ -126,7 +126,7 @@ def test_a_unit_that_is_only_elsewhere_is_not_started_a_second_time(town: Kept) 
     node3.states["traffic", "u1"] = "running"
     town.live(3)
     assert ("traffic", "u1") not in node1.units
-    assert town.cluster.layout("traffic").unit("u1").node == "node3"  # type: ignore[union-attr]
+    assert town.cluster.layout("traffic").part("u1").node == "node3"  # type: ignore[union-attr]
     assert town.yard["node2"].routes["traffic/slim"] == node3.address
 
 
@@ -140,14 +140,15 @@ def test_a_unit_of_an_earlier_diagram_of_that_name_is_not_taken_for_this_one(tow
     town.live(4)
     assert node3.orders == ["undeploy traffic"]
     assert ("traffic", "u1") in node1.units
-    assert town.cluster.layout("traffic").unit("u1").node == "node1"  # type: ignore[union-attr]
+    assert town.cluster.layout("traffic").part("u1").node == "node1"  # type: ignore[union-attr]
 
 
 def test_an_entry_point_that_is_on_two_nodes_is_dropped_where_it_shall_not_be(town: Kept) -> None:
     stray = town.yard["node3"]
-    stray.entries["traffic/packets"] = town.yard["node1"].entries["traffic/packets"]
+    key = ("traffic", "in-packets")
+    stray.points[key], stray.states[key] = town.yard["node1"].points[key], "running"
     town.live(3)
-    assert stray.orders == ["drop_entry traffic/packets"]
+    assert stray.orders == ["drop traffic.in-packets"]
 
 
 def test_what_nobody_here_knows_is_left_alone(town: Kept) -> None:
@@ -183,6 +184,6 @@ def test_while_someone_is_at_work_on_a_diagram_nothing_is_mended(town: Kept) -> 
     town.yard["node1"].units.clear()
     with town.cluster.at_work("traffic", "changed"):
         town.live(5)
-        assert town.orders()["node1"] == ["entry traffic/packets", "start traffic.u1"]
+        assert town.orders()["node1"] == ["start traffic.in-packets", "start traffic.u1"]
     town.live(3)
     assert ("traffic", "u1") in town.yard["node1"].units

@@ -9,7 +9,7 @@ from stand_ins import Town, Yard, traffic
 
 from borealis.coordinator.deployment import deploy
 from borealis.coordinator.http_errors import TakenError
-from borealis.coordinator.layout import EntryAssignment, UnitAssignment
+from borealis.coordinator.layout import UnitAssignment
 from borealis.coordinator.moving import move
 from borealis.coordinator.protecting import claim
 from borealis.coordinator.reconcile import Reconciler
@@ -21,6 +21,7 @@ from borealis.wire.status import ClusterStatus, CoordinatorView
 
 KEY = ("traffic", "u1")
 STREAM = "traffic/packets"
+ENTRY_KEY = ("traffic", "in-packets")
 
 
 class Guarded(Town):
@@ -44,7 +45,7 @@ class Guarded(Town):
         return self.cluster.layout("traffic").units[0]
 
     @property
-    def entry(self) -> EntryAssignment:
+    def entry(self) -> UnitAssignment:
         return self.cluster.layout("traffic").entries[0]
 
     def die(self, name: str) -> None:
@@ -59,7 +60,7 @@ class Guarded(Town):
         """node1 dies, and node2 takes over what it stood by for."""
         self.die("node1")
         node = self.yard["node2"]
-        assert all(c.granted for c in claim(self.cluster, [node.take_over(*KEY), node.take_over_entry(STREAM)]))
+        assert all(c.granted for c in claim(self.cluster, [node.take_over(*KEY), node.take_over(*ENTRY_KEY)]))
 
 
 def made(path: Path, nodes: int = 3, approach: str = "passive") -> Guarded:
@@ -103,8 +104,8 @@ def test_after_a_takeover_another_node_protects_it(town: Guarded) -> None:
     assert node.states[KEY] == "standby"
     assert (node.guards[KEY].partner_node, node.guards[KEY].incarnation) == ("node2", 2)
     assert node.units[KEY].epoch == town.yard["node2"].units[KEY].epoch, "the streams go on"
-    assert town.yard["node2"].partners == {"traffic.u1": "node3", STREAM: "node3"}
-    assert STREAM in node.mirrors
+    assert town.yard["node2"].partners == {"traffic.u1": "node3", "traffic.in-packets": "node3"}
+    assert node.states[ENTRY_KEY] == "standby"
 
 
 def test_an_active_standby_reads_under_the_name_of_the_next_incarnation(tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_a_takeover_that_nobody_saw_is_believed(town: Guarded) -> None:
     again = town.restart()
     again.die("node1")
     again.yard["node2"].take_over(*KEY)
-    again.yard["node2"].take_over_entry(STREAM)
+    again.yard["node2"].take_over(*ENTRY_KEY)
     again.live(4)
     assert (again.unit.node, again.unit.incarnation) == ("node2", 2)
     assert (again.entry.node, again.entry.incarnation) == ("node2", 2)
@@ -157,11 +158,11 @@ def test_a_deposed_primary_is_dropped_and_then_stands_by(tmp_path: Path) -> None
     town.yard.down.discard("node1")
     town.live(6)
     assert "drop traffic.u1" in old.orders
-    assert f"drop_entry {STREAM}" in old.orders
+    assert "drop traffic.in-packets" in old.orders
     assert old.states[KEY] == "standby"
     assert old.guards[KEY].incarnation == 2
     assert (town.unit.node, town.unit.backup) == ("node2", "node1")
-    assert STREAM in old.mirrors
+    assert old.states[ENTRY_KEY] == "standby"
     assert STREAM not in old.entries
 
 
@@ -310,7 +311,7 @@ def test_the_status_tells_who_stands_by(town: Guarded) -> None:
     assert view.unprotected == []
     [packets] = [s for s in view.streams if s.stream == STREAM]
     assert packets.protection is not None
-    assert (packets.protection.approach, packets.backup) == ("mirror", "node2")
+    assert (packets.protection.approach, packets.backup) == ("passive", "node2")
     counted = {n.node: (n.units, n.standbys) for n in view.nodes}
     assert counted == {"node1": (1, 0), "node2": (0, 1), "node3": (0, 0)}
 

@@ -10,12 +10,12 @@ from pydantic import ValidationError
 
 from borealis.diagram.spec import Input
 from borealis.entry.point import Entry, StreamConfig
-from borealis.errors import UnreachableError
 from borealis.streams.queue import QueueLimits
 from borealis.wire.messages import BatchHead
+from entry_pair import guard_of, protect, take_over
 
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC"))])
-PLACE = StreamConfig("d/a", SCHEMA, QueueLimits(), ["d.u1"], [], epoch="e", incarnation=1)
+PLACE = StreamConfig("d/a", SCHEMA, QueueLimits(), ["d.u1"], [], epoch="e")
 SPEC = Input(name="a", columns="ts TIMESTAMP", time="ts")
 
 
@@ -24,7 +24,7 @@ def batch(second: int) -> pa.RecordBatch:
 
 
 def primary(log: Path | None = None) -> Entry:
-    return Entry.open(SPEC, 1_000_000, PLACE, log)
+    return Entry(SPEC, 1_000_000, PLACE, log)
 
 
 def test_a_mark_is_given_back_to_its_publisher_only() -> None:
@@ -37,16 +37,10 @@ def test_a_mark_is_given_back_to_its_publisher_only() -> None:
     assert one.known("q").mark is None
 
 
-def test_a_batch_that_comes_again_or_is_not_taken_leaves_no_mark() -> None:
+def test_a_batch_that_comes_again_leaves_no_mark() -> None:
     one = primary()
     one.take("p", BatchHead(number=0, mark="here"), batch(1))
     one.take("p", BatchHead(number=0, mark="again"), batch(1))
-
-    def lost(_: bytes) -> None:
-        raise UnreachableError("the peer is away")
-
-    with pytest.raises(UnreachableError):
-        one.set_mirror(lost)
     assert one.known("p").mark == "here"
 
 
@@ -54,27 +48,28 @@ def test_a_mark_is_in_the_log(tmp_path: Path) -> None:
     one = primary(tmp_path / "log")
     one.take("p", BatchHead(number=0, mark="here"), batch(1))
     one.take("p", BatchHead(number=1), batch(2))
-    one.close()
+    one.log.close()
     again = primary(tmp_path / "log")
     assert (again.known("p").number, again.known("p").mark) == (1, "here")
-    again.close()
+    again.log.close()
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_mark_is_at_the_peer_and_in_its_log(tmp_path: Path, before: bool) -> None:
-    one, two = primary(), Entry.standby(SPEC, 1_000_000, PLACE, tmp_path / "log")
+def test_a_mark_is_at_the_backup_and_in_its_log(tmp_path: Path, before: bool) -> None:
+    one, two = primary(), Entry(SPEC, 1_000_000, PLACE, tmp_path / "log", standby=True)
+    guard = guard_of(one)
     if not before:
-        one.set_mirror(two.apply)
+        protect(guard, two)
     one.take("p", BatchHead(number=0, mark="here"), batch(1))
     if before:
-        one.set_mirror(two.apply)  # as a part of the whole
-    two.open_up(2)
+        protect(guard, two)  # as a part of the whole
+    take_over(guard._host)  # type: ignore[arg-type]
     assert (two.known("p").number, two.known("p").mark) == (0, "here")
     two.take("p", BatchHead(number=1, mark="there"), batch(2))
-    two.close()
+    two.log.close()
     again = primary(tmp_path / "log")
     assert (again.known("p").number, again.known("p").mark) == (1, "there")
-    again.close()
+    again.log.close()
 
 
 def test_a_mark_has_a_largest_size() -> None:

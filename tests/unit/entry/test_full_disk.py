@@ -19,8 +19,9 @@ from borealis.node.node import Node
 from borealis.state import disk, records
 from borealis.state.disk import has_room
 from borealis.streams.queue import QueueLimits
-from borealis.wire.messages import BatchHead, EntryOrder, Guard
+from borealis.wire.messages import BatchHead, Guard
 from borealis.wire.server import WireServer
+from entry_pair import guard_of, protect, running, take_over
 
 SECOND = 1_000_000
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int32())])
@@ -36,8 +37,7 @@ class Disks:
         self.full: set[Path] = set()
         monkeypatch.setattr(records, "open", self.open, raising=False)
         monkeypatch.setattr(records, "write_whole", self.write_whole)
-        monkeypatch.setattr("borealis.entry.point.has_room", self.has_room)
-        monkeypatch.setattr("borealis.entry.follower.has_room", self.has_room)
+        monkeypatch.setattr("borealis.entry.log.has_room", self.has_room)
 
     def has_room(self, root: Path, count: int) -> bool:
         return not any(full in (root, *root.parents) for full in self.full)
@@ -72,7 +72,7 @@ def disks(monkeypatch: pytest.MonkeyPatch) -> Disks:
 
 
 def place(node: str) -> StreamConfig:
-    return StreamConfig("d/a", SCHEMA, QueueLimits(), ["d.u1"], [], epoch="e", incarnation=1, node=node)
+    return StreamConfig("d/a", SCHEMA, QueueLimits(), ["d.u1"], [], epoch="e", node=node)
 
 
 def batch(second: int) -> pa.RecordBatch:
@@ -85,9 +85,9 @@ def take(entry: Entry, number: int) -> int:
 
 def test_the_node_and_its_disk_are_named_and_it_goes_on_when_there_is_room(disks: Disks, tmp_path: Path) -> None:
     clock = ManualClock()
-    one = Entry.open(SPEC, SECOND, place("node1"), tmp_path / "one", clock)
-    two = Entry.standby(SPEC, SECOND, place("node2"))
-    one.set_mirror(two.apply)
+    one = Entry(SPEC, SECOND, place("node1"), tmp_path / "one", clock)
+    two = Entry(SPEC, SECOND, place("node2"), standby=True)
+    host = protect(guard_of(one), two)
     assert take(one, 0) == 1
     disks.full.add(tmp_path / "one")
     told = f"the disk of node1 is full: cannot write the log in {tmp_path / 'one'}: No space left on device"
@@ -96,51 +96,55 @@ def test_the_node_and_its_disk_are_named_and_it_goes_on_when_there_is_room(disks
             take(one, 1)
         assert full.value.message == told
         assert "make room there" in full.value.hint
-    assert two.stale.records == 3, "a whole one and two steps: the second try does not get so far"
-    status = one.log_status()
+    assert len(host.sent) == 2, "a whole one and a step: what the log refused is not sent"
+    status = one.log.status()
     assert status is not None
     assert (status.stream, status.error, status.full) == ("d/a", told, True)
-    one.find_room()
+    one.log.find_room()
     clock.advance(60)
-    one.tick()  # no boundary is written for silence, and no error told, while nothing can be written
-    assert one.trouble is not None
+    one.tick()  # no boundary is written for silence, and no error raised, while nothing can be written
+    assert one.log.trouble is not None
     assert one.queue.next_id == 1
     disks.full.clear()
-    one.find_room()
-    assert one.trouble is None, "also where nobody publishes any more"
+    one.log.find_room()
+    assert one.log.trouble is None, "also where no publisher comes any more"
     assert take(one, 1) == 2
-    two.open_up(2)
+    take_over(host)
     assert two.queue.next_id == 2
-    one.close()
-    again = Entry.open(SPEC, SECOND, place("node1"), tmp_path / "one")
+    one.log.close()
+    again = Entry(SPEC, SECOND, place("node1"), tmp_path / "one")
     assert (again.queue.next_id, again.known("p").number) == (2, 1)
-    again.close()
+    again.log.close()
 
 
-def test_a_peer_whose_disk_is_full_keeps_what_it_has(disks: Disks, tmp_path: Path) -> None:
-    one = Entry.open(SPEC, SECOND, place("node1"))
-    two = Entry.standby(SPEC, SECOND, place("node2"), tmp_path / "two")
-    one.set_mirror(two.apply)
+def test_a_backup_whose_disk_is_full_keeps_what_it_has(disks: Disks, tmp_path: Path) -> None:
+    one = Entry(SPEC, SECOND, place("node1"))
+    two = Entry(SPEC, SECOND, place("node2"), tmp_path / "two", standby=True)
+    host = protect(guard_of(one), two)
     take(one, 0)
     disks.full.add(tmp_path / "two")
-    for _ in range(3):  # a step, then whole ones
+    for _ in range(3):
         with pytest.raises(FullError, match="the disk of node2 is full"):
             take(one, 1)
-        assert two.loaded
-    assert one.queue.next_id == two.queue.next_id == 1
+        assert host.standby is not None
+        assert host.standby.ready
+    assert one.queue.read(1, one.queue.boundary, 0) is None, "it is not shown"
+    with pytest.raises(FullError, match="the disk of node2 is full"):
+        one.take("q", BatchHead(number=0), batch(15))
+    assert (one.queue.next_id, two.queue.next_id) == (2, 1)
     disks.full.clear()
     assert take(one, 1) == 2
-    assert two.trouble is None
+    assert two.log.trouble is None
     disks.full.add(tmp_path / "two")
     with pytest.raises(FullError):
         take(one, 2)
     disks.full.clear()
-    two.open_up(2)  # the other one has died
+    take_over(host)
     assert (two.queue.next_id, two.known("p").number) == (2, 1)
-    two.close()
-    again = Entry.open(SPEC, SECOND, place("node2"), tmp_path / "two")
+    two.log.close()
+    again = Entry(SPEC, SECOND, place("node2"), tmp_path / "two")
     assert (again.queue.next_id, again.known("p").number) == (2, 1)
-    again.close()
+    again.log.close()
 
 
 @pytest.fixture
@@ -169,18 +173,17 @@ def test_a_publisher_hears_which_disk_of_the_backup_is_full(
 ) -> None:
     one, two = nodes
     guard = Guard(approach="passive", guarantee="precise")
-    backup = guard.model_copy(update={"role": "backup"})
+    backup = guard.model_copy(update={"role": "backup", "partner": one.address, "partner_node": "node1"})
     primary = guard.model_copy(update={"partner": two.address, "partner_node": "node2"})
-    two.guards.start_entry(
-        Entry.standby(SPEC, SECOND, place("node2"), tmp_path / "two"),
-        EntryOrder(diagram="d", yaml="", input="a", guard=backup),
-    )
-    entry = Entry.open(SPEC, SECOND, place("node1"), tmp_path / "one")
-    one.guards.start_entry(entry, EntryOrder(diagram="d", yaml="", input="a", guard=primary))
-    one.opened_entry(entry, 1)
+    entry = Entry(SPEC, SECOND, place("node1"), tmp_path / "one")
+    standby = Entry(SPEC, SECOND, place("node2"), tmp_path / "two", standby=True)
+    for node, made, how in ((two, standby, backup), (one, entry, primary)):
+        node._begin(running(made, how))
     take(entry, 0)
     disks.full.add(tmp_path / "two")
-    with pytest.raises(FullError, match=r"the backup of d/a takes nothing.*the disk of node2 is full.*No space left"):
+    with pytest.raises(
+        FullError, match=r"the backup of entry point d/a takes nothing.*the disk of node2 is full.*No space left"
+    ):
         take(entry, 1)
     [log] = two.status().logs
     assert (log.full, log.path) == (True, str(tmp_path / "two"))

@@ -23,7 +23,7 @@ SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int32())])
 
 def entry(log: Path | None = None, clock: ManualClock | None = None, **fields: object) -> Entry:
     spec = Input.model_validate({"name": "a", "columns": "ts TIMESTAMP, n INT", "slack": "1 second", **fields})
-    return Entry.open(spec, SECOND, StreamConfig("d/a", SCHEMA, QueueLimits(), ["d.u1"], []), log, clock)
+    return Entry(spec, SECOND, StreamConfig("d/a", SCHEMA, QueueLimits(), ["d.u1"], []), log, clock)
 
 
 def batch(*seconds: float | None) -> pa.RecordBatch:
@@ -114,7 +114,7 @@ def test_a_durable_entry_goes_on_after_a_restart(tmp_path: Path) -> None:
     one.take("p", BatchHead(number=0), batch(10, 3, 12))
     one.take("q", BatchHead(number=0, heartbeat=20 * SECOND), batch(13))
     epoch, before, late = one.queue.epoch, all_of(one), one.late.next_id
-    one.close()
+    one.log.close()
     two = entry(tmp_path)
     assert two.queue.epoch == epoch
     assert shown(all_of(two)) == shown(before)
@@ -124,55 +124,55 @@ def test_a_durable_entry_goes_on_after_a_restart(tmp_path: Path) -> None:
     two.take("p", BatchHead(number=1), batch(19.5, 21.5))
     assert two.late.next_id == 2
     assert shown(two.queue.read(3, 20 * SECOND, 0)) == ([21.5], [])
-    two.close()
+    two.log.close()
 
 
 def test_a_crash_while_writing_loses_only_what_nobody_was_answered_for(tmp_path: Path) -> None:
     one = entry(tmp_path)
     one.take("p", BatchHead(number=0), batch(10))
     one.take("p", BatchHead(number=1), batch(11))
-    one.close()
+    one.log.close()
     newest = max(tmp_path.glob("segment-*.bin"))
     newest.write_bytes(newest.read_bytes()[:-3])
     two = entry(tmp_path)
     assert two.known("p").number == 0
     assert two.take("p", BatchHead(number=1), batch(11)).next_id == 2
     assert np.array_equal(shown(all_of(two))[0], [10, 11])
-    two.close()
+    two.log.close()
 
 
 def test_what_readers_have_acknowledged_leaves_the_log(tmp_path: Path) -> None:
     one = entry(tmp_path)
-    assert one._log is not None
-    one._log.segment_bytes = 1
+    assert one.log._segments is not None
+    one.log._segments.segment_bytes = 1
     for number in range(20):
         one.take("p", BatchHead(number=number), batch(10 + number))
     one.queue.limits = QueueLimits(keep_bytes=0)
     one.queue.ack("d.u1", 1, 15)
     one.trim()
     assert len(list(tmp_path.glob("segment-*.bin"))) < 10
-    one.close()
+    one.log.close()
     two = entry(tmp_path)
     assert two.known("p").number == 19
     assert 10 < two.queue.first_id <= 15
     assert two.queue.next_id == 20
     assert two.queue.boundary == 28 * SECOND
-    two.close()
+    two.log.close()
 
 
 def test_another_streams_log_is_refused(tmp_path: Path) -> None:
-    entry(tmp_path).close()
+    entry(tmp_path).log.close()
     spec = Input.model_validate({"name": "a", "columns": "ts TIMESTAMP, n INT"})
     with pytest.raises(StateError, match="another stream"):
-        Entry.open(spec, SECOND, StreamConfig("d/b", SCHEMA), tmp_path)
+        Entry(spec, SECOND, StreamConfig("d/b", SCHEMA), tmp_path)
 
 
 def test_the_log_of_a_diagram_that_is_no_more_is_no_more(tmp_path: Path) -> None:
     one = entry(tmp_path / "log")
     one.take("p", BatchHead(number=0), batch(10))
-    one.close()
-    one.erase()
+    one.log.close()
+    one.log.erase()
     two = entry(tmp_path / "log")
     assert two.queue.next_id == 0
     assert two.known("p").number == -1
-    two.close()
+    two.log.close()

@@ -96,7 +96,7 @@ def test_what_has_to_be_dropped_need_not_be_there(node: Node) -> None:
         node.act("reroute", Reroute(stream=stream, address=away).encode())
     for _ in range(2):
         node.act("drop", UnitName(diagram="d", unit="u1").encode())
-        node.act("drop_entry", b'{"stream": "d/a"}')
+        node.act("drop", UnitName(diagram="d", unit="in-a").encode())
         node.act("undeploy", b'{"diagram": "d"}')
         assert [node.routes.address(stream) for stream in ("d/f", "e/f")] == [None, away]
     node.routes.forget("e")
@@ -118,7 +118,7 @@ def test_a_reader_that_will_not_come_back_is_forgotten_but_never_a_unit(node: No
 @pytest.mark.parametrize(
     ("action", "body"),
     [
-        ("protect", {"diagram": "d", "input": "a", "partner": "nonsense", "incarnation": 1}),
+        ("protect", {"diagram": "d", "unit": "in-a", "partner": "nonsense", "incarnation": 1}),
         ("reroute", {"stream": "d/a", "address": "nonsense"}),
         ("moved", {"diagram": "d", "unit": "u1", "address": "http://127.0.0.1:1"}),
     ],

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from borealis.diagram.spec import Input
-from borealis.entry.point import Entry
+from borealis.entry.point import Entry, StreamConfig
 from borealis.errors import GoneError, InputError, OutputError, StateError, StreamError, WireError
 from borealis.node.node import Node
 from borealis.spark import public_writer
@@ -33,8 +33,10 @@ from borealis.wire.auth import Security
 from borealis.wire.endpoints import Location
 from borealis.wire.messages import BatchHead, Receipt
 from borealis.wire.server import WireServer
+from entry_pair import running
 
 STREAM = "t/p"
+KEY = ("t", "in-p")
 COLUMNS = "ts TIMESTAMP, n BIGINT, tags ARRAY<STRING>"
 SCHEMA = pa.schema([("ts", TIMESTAMP), ("n", pa.int64()), ("tags", pa.list_(pa.string()))])
 SPARK_SCHEMA = from_arrow_schema(SCHEMA)
@@ -54,11 +56,11 @@ class Place:
 
     def begin(self, limits: QueueLimits | None = None) -> None:
         """The stream from nothing: in a new epoch."""
-        self.queue = OutputQueue(STREAM, SCHEMA, limits)
-        late = OutputQueue(f"{STREAM}.late", SCHEMA)
-        self.entry = Entry(Input(name="p", columns=COLUMNS, slack="1 second"), 1_000_000, self.queue, late)
-        self.node.queues.update({STREAM: self.queue, late.stream: late})
-        self.node.entries[STREAM] = self.entry
+        place = StreamConfig(STREAM, SCHEMA, limits or QueueLimits())
+        self.entry = Entry(Input(name="p", columns=COLUMNS, slack="1 second"), 1_000_000, place)
+        self.queue = self.entry.queue
+        self.node.queues.update({queue.stream: queue for queue in self.entry.queues.values()})
+        self.node.entries[KEY] = running(self.entry)
 
     def publish(self, count: int) -> None:
         """So many tuples whose `n` is their id."""
@@ -391,7 +393,7 @@ class Fragile:
     def __init__(self, entry: Entry, at: int, after: bool) -> None:
         self._entry, self._at, self._after = entry, at, after
         self.schema, self.known, self.takes = entry.schema, entry.known, 0
-        self.tick, self.trim, self.time, self.find_room = entry.tick, entry.trim, entry.time, entry.find_room
+        self.tick, self.trim, self.time, self.log = entry.tick, entry.trim, entry.time, entry.log
 
     def take(self, publisher: str, head: BatchHead, batch: pa.RecordBatch) -> Receipt:
         self.takes += 1
@@ -415,13 +417,13 @@ def test_a_micro_batch_in_parts_is_taken_once_wherever_it_is_broken_off(place: P
             place.begin()
             writer(place, **options).commit(messages(range(5)), 0)
             fragile: Any = Fragile(place.entry, broken_at, after)
-            place.node.entries[STREAM] = fragile
+            place.node.entries[KEY].entry = fragile
             if broken_at < len(parts):
                 with pytest.raises(InputError, match="power cut"):
                     writer(place, **options).commit(messages(micro_batch, at_once=7), 1)
             else:
                 writer(place, **options).commit(messages(micro_batch, at_once=7), 1)
-            place.node.entries[STREAM] = place.entry
+            place.node.entries[KEY].entry = place.entry
             shuffled = chance.sample(micro_batch, len(micro_batch))
             split = chance.randrange(len(shuffled))
             writer(place, **options).commit(messages(shuffled[:split], shuffled[split:], at_once=7), 1)
@@ -451,7 +453,7 @@ def test_rows_that_do_not_fit_are_refused_whole(place: Place) -> None:
 
 
 def test_a_computed_stream_cannot_be_written_to(place: Place) -> None:
-    del place.node.entries[STREAM]
+    del place.node.entries[KEY]
     writing = writer(place).writing
     soon = StreamWriter(replace(writing, address=replace(writing.address, elsewhere_s=0.2)))
     with pytest.raises(StreamError, match="computed"):
