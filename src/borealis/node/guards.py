@@ -164,7 +164,7 @@ class Guards:
         unit.order = unit.order.model_copy(update={"guard": guard})
         primary = PrimaryGuard(unit, guard, self, until)
         with self._node.ordering:
-            if self._node.units.get(key) is not unit:
+            if self._node.running(key) is not unit:
                 raise ClusterError(f"{unit.title} was dropped while it was taken over")
             self.primaries[key] = primary
             self.standbys.pop(key, None)
