@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from borealis.diagram.cut import Piece
+from borealis.diagram.protection import Protection
 from borealis.entry.point import Entry
 from borealis.errors import UnreachableError
 from borealis.node.parcel import DamagedError, Parcel
@@ -88,8 +89,7 @@ def running(entry: Entry, guard: Guard | None = None) -> RunningEntry:
 
 def guard_of(entry: Entry, approach: str = "passive", incarnation: int = 1) -> PrimaryGuard:
     """Protects an entry point that has no backup yet."""
-    guarantee = "gap" if approach == "amnesia" else "precise"
-    guard = Guard.model_validate({"approach": approach, "guarantee": guarantee, "incarnation": incarnation})
+    guard = Guard(protection=Protection(ha=approach), incarnation=incarnation)
     return PrimaryGuard(running(entry, guard), guard, Host(), timings=TIMINGS)  # type: ignore[arg-type]
 
 

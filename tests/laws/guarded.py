@@ -12,6 +12,7 @@ import pyarrow as pa
 from nodes import PATIENCE_S, Cluster
 
 from borealis.diagram.cut import Piece, cut
+from borealis.diagram.protection import Protection
 from borealis.diagram.spec import Spec
 from borealis.errors import BorealisError
 from borealis.streams.queue import StandbyError
@@ -98,12 +99,14 @@ class Guarded(Cluster):
                 epoch="e1",
                 reader=f"{spec.name}.{piece.name}.1" if approach == "active" else None,
                 guard=Guard(
-                    approach=approach,
-                    guarantee=guarantee,  # type: ignore[arg-type]
+                    protection=Protection(
+                        ha=approach,
+                        guarantee=guarantee,
+                        interval=None if approach == "amnesia" else f"{interval_ms} ms",
+                        ping=f"{PING_MS} ms",
+                    ),
                     partner=self.nodes[backup].address,
                     partner_node=self.nodes[backup].name,
-                    interval_ms=interval_ms,
-                    ping_ms=PING_MS,
                 ),
             )
             self.start_backup(piece.name, backup, primary)

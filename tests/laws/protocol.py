@@ -17,7 +17,8 @@ from copies import EACH, SCHEMA, SUMS, WINDOW, Item, State, Unit, append, needed
 from partners import Leader, Message, Reader, Standby
 
 from borealis.coordinator import claims
-from borealis.coordinator.layout import Shield, UnitAssignment
+from borealis.coordinator.layout import UnitAssignment
+from borealis.diagram.protection import Protection
 from borealis.errors import GoneError
 from borealis.ha.backup import Approach, Backup
 from borealis.ha.primary import Active, Amnesia, Passive, Primary, Upstream
@@ -63,7 +64,9 @@ class World:
         self.acks: list[tuple[str, str, int]] = []  # on their way upstream
         self.messages: list[Message] = []
         self.answers: list[tuple[Message, str]] = []
-        self.place = UnitAssignment("u1", (), tuple(inputs), (EACH, SUMS), "n1", protection=Shield(approach, "gap"))
+        self.place = UnitAssignment(
+            "u1", ("a",), tuple(inputs), (EACH, SUMS), "n1", protection=Protection(ha=approach, guarantee="gap")
+        )
         self.nodes = 1
         unit = Unit(self, READER)
         self.leaders = [Leader(self, "n1", unit, 1)]

@@ -1,7 +1,7 @@
 """Where backups go: on another node than the primary, where there is least to do. Pure, and the same twice.
 
->>> shield = Shield("passive", "precise")
->>> units = [UnitAssignment(u, (u,), (), (u,), "node1", protection=shield) for u in ("u1", "u2", "u3")]
+>>> passive = Protection(ha="passive")
+>>> units = [UnitAssignment(u, (u,), (), (u,), "node1", protection=passive) for u in ("u1", "u2", "u3")]
 >>> [u.backup for u in with_backups(units, {}, [Load("node1"), Load("node2"), Load("node3")])]
 ['node2', 'node3', 'node2']
 """
@@ -13,14 +13,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from borealis.coordinator.http_errors import MissingError
-from borealis.coordinator.layout import Shield, UnitAssignment
+from borealis.coordinator.layout import UnitAssignment
 from borealis.coordinator.placement import Load, idlest, no_node, rank
+from borealis.diagram.protection import Protection
 from borealis.errors import ClusterError, did_you_mean
 
 STANDBY_WEIGHT = 0.5  # of a standby that does not run in parallel, in units
 
 
-def weight(protection: Shield | None) -> float:
+def weight(protection: Protection | None) -> float:
     """What a standby costs its node, in units."""
     return 1.0 if protection is not None and protection.approach == "active" else STANDBY_WEIGHT
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from borealis.coordinator.http_errors import AbsentError
-from borealis.coordinator.layout import Shield, UnitAssignment
+from borealis.coordinator.layout import UnitAssignment
 from borealis.diagram.cut import Piece
 from borealis.diagram.deployment import Deployment
 from borealis.diagram.protection import Protection, chosen, protection_of
@@ -14,8 +13,6 @@ from borealis.diagram.spec import Spec, origin
 from borealis.errors import DiagramError
 from borealis.ha.classes import classify
 from borealis.ha.guarantees import check_guarantee
-
-US_PER_MS = 1000
 
 
 def protections(spec: Spec, pieces: Sequence[Piece], demand: Deployment) -> dict[str, Protection | None]:
@@ -39,31 +36,19 @@ def protections(spec: Spec, pieces: Sequence[Piece], demand: Deployment) -> dict
     return found
 
 
-def shield(protection: Protection) -> Shield:
-    """In the units of the wire."""
-    return Shield(
-        protection.ha,  # type: ignore[arg-type]
-        protection.guarantee,  # type: ignore[arg-type]
-        protection.interval_us / US_PER_MS,
-        protection.ping_us / US_PER_MS,
-        protection.misses,
-        protection.patience_us / US_PER_MS,
-    )
-
-
-def entry_shield(name: str, units: Sequence[UnitAssignment]) -> Shield | None:
+def entry_protection(name: str, units: Sequence[UnitAssignment]) -> Protection | None:
     """How an entry point is protected: all it takes in goes to its backup at once, unless amnesia suffices for all.
 
     It is watched as the first protected unit that reads it, or else any, is.
     """
-    shields = {unit.unit: unit.protection for unit in units if unit.protection is not None}
-    if not shields:
+    promised = {unit.unit: unit.protection for unit in units if unit.protection is not None}
+    if not promised:
         return None
     reading = [unit.unit for unit in units if name in map(origin, unit.reads)]
-    nearest = next(shields[unit] for unit in (*reading, *shields) if unit in shields)
-    if {one.approach for one in shields.values()} == {"amnesia"}:
-        return replace(nearest, approach="amnesia", guarantee="gap")
-    return replace(nearest, approach="passive", guarantee="precise")
+    nearest = next(promised[unit] for unit in (*reading, *promised) if unit in promised)
+    if {one.ha for one in promised.values()} == {"amnesia"}:
+        return nearest
+    return nearest.model_copy(update={"ha": "passive", "guarantee": "precise"})
 
 
 def refuse_lonely(units: Sequence[UnitAssignment], protected: Mapping[str, Protection | None], alive: int) -> None:

@@ -17,7 +17,7 @@ from functools import partial
 
 from borealis.coordinator import backups
 from borealis.coordinator.cluster import Cluster
-from borealis.coordinator.demands import entry_shield, protections, refuse_lonely, shield
+from borealis.coordinator.demands import entry_protection, protections, refuse_lonely
 from borealis.coordinator.http_errors import AbsentError, TakenError, there_already
 from borealis.coordinator.layout import Layout, UnitAssignment, entry_point
 from borealis.coordinator.orders import Role, feeds, unit_order
@@ -27,7 +27,6 @@ from borealis.coordinator.threads import side_by_side
 from borealis.diagram import passes
 from borealis.diagram.cut import Piece, cut, even_cuts
 from borealis.diagram.deployment import Deployment
-from borealis.diagram.protection import Protection
 from borealis.diagram.spec import ERRORS_DDL, Spec
 from borealis.errors import DiagramError, WireError, brief
 from borealis.ha import behind
@@ -61,8 +60,7 @@ def deploy(cluster: Cluster, wish: Deployment) -> Layout:
 def warnings(layout: Layout) -> list[str]:
     """What its user should know although all of it runs."""
     pieces = [Piece(name=u.unit, boxes=u.boxes, reads=u.reads, gives=u.gives) for u in layout.units]
-    shields = {unit.unit: unit.protection for unit in layout.units if unit.protection is not None}
-    protected = {n: Protection(ha=s.approach, guarantee=s.guarantee) for n, s in shields.items()}
+    protected = {unit.unit: unit.protection for unit in layout.units if unit.protection is not None}
     return behind.warnings(passes.checked(Spec.from_yaml(layout.yaml)), pieces, protected)
 
 
@@ -93,17 +91,16 @@ def _placed(cluster: Cluster, spec: Spec, pieces: Sequence[Piece], wish: Deploym
     for name in wish.place.values() if nodes else ():
         cluster.living(name)  # one that is silent is told from one that never was
     placed = place(pieces, [i.name for i in spec.inputs], wish.place, nodes)
-    shields = {name: None if p is None else shield(p) for name, p in protected.items()}
     units = backups.with_backups(
         [
-            UnitAssignment(p.name, p.boxes, p.reads, p.gives, placed.units[p.name], None, shields[p.name])
+            UnitAssignment(p.name, p.boxes, p.reads, p.gives, placed.units[p.name], None, protected[p.name])
             for p in pieces
         ],
         wish.backup,
         nodes,
     )
     refuse_lonely(units, protected, len(nodes))
-    entries = [entry_point(i.name, placed.entries[i.name], entry_shield(i.name, units)) for i in spec.inputs]
+    entries = [entry_point(i.name, placed.entries[i.name], entry_protection(i.name, units)) for i in spec.inputs]
     return Layout(
         name=spec.name,
         yaml=wish.yaml,
@@ -113,7 +110,7 @@ def _placed(cluster: Cluster, spec: Spec, pieces: Sequence[Piece], wish: Deploym
         outputs={o.name: o.source for o in spec.outputs},
         places=dict(wish.place),
         buckets=wish.buckets,
-        epoch=uuid.uuid4().hex if any(shields.values()) else "",
+        epoch=uuid.uuid4().hex if any(protected.values()) else "",
     )
 
 

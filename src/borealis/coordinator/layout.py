@@ -9,24 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from borealis.diagram.protection import Approach, Guarantee
+from borealis.diagram.protection import Protection
 from borealis.diagram.spec import LATE
 from borealis.ha.effects import active_reader
 from borealis.wire.messages import ENTRY
 
 State = Literal["deploying", "running", "undeploying"]
-
-
-@dataclass(frozen=True)
-class Shield:
-    """How a unit shall be protected, in the units of the wire."""
-
-    approach: Approach
-    guarantee: Guarantee
-    interval_ms: float = 500.0
-    ping_ms: float = 100.0
-    misses: int = 3
-    patience_ms: float = 5000.0
 
 
 @dataclass(frozen=True)
@@ -39,7 +27,7 @@ class UnitAssignment:
     gives: tuple[str, ...]
     node: str
     moving_to: str | None = None
-    protection: Shield | None = None  # None: nothing was promised
+    protection: Protection | None = None  # None: nothing was promised
     backup: str | None = None  # the node that takes over; None: there is none now
     was: str | None = None  # the node that was on the other side last
     incarnation: int = 1  # rises with each takeover
@@ -56,7 +44,7 @@ class UnitAssignment:
         return "" if self.boxes else self.gives[0]
 
 
-def entry_point(name: str, node: str, protection: Shield | None = None) -> UnitAssignment:
+def entry_point(name: str, node: str, protection: Protection | None = None) -> UnitAssignment:
     """That of an input."""
     return UnitAssignment(ENTRY + name, (), (), (name, name + LATE), node, protection=protection)
 

@@ -56,7 +56,7 @@ def _guard(place: UnitAssignment, address: Address, role: Role) -> Guard | None:
     if place.protection is None:
         return None
     partner = _partner(place.backup if role == "primary" else place.node, address)
-    return Guard(role=role, incarnation=place.incarnation, **partner, **vars(place.protection))
+    return Guard(role=role, incarnation=place.incarnation, protection=place.protection, **partner)
 
 
 def _partner(node: str | None, address: Address) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def unprotected(cluster: Cluster) -> list[Unprotected]:
 def _promise(place: UnitAssignment) -> dict[str, Any]:
     promised = place.protection
     assert promised is not None
-    return {"approach": promised.approach, "guarantee": promised.guarantee, "interval_ms": promised.interval_ms}
+    return {"approach": promised.approach, "guarantee": promised.guarantee, "interval_ms": promised.interval_us / 1000}
 
 
 def _told(cluster: Cluster, layout: Layout, place: UnitAssignment, node: str | None) -> GuardStatus | None:

@@ -100,6 +100,13 @@ class Protection(Frozen):
         return self
 
     @property
+    def approach(self) -> Approach:
+        """Of one that is promised something."""
+        if self.ha == "none":
+            raise ValueError("nothing protects it")
+        return self.ha
+
+    @property
     def interval_us(self) -> int:
         """The interval that applies: between checkpoints, or between messages about what can be let go."""
         return parse(self.interval or INTERVALS["active"])

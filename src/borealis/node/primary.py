@@ -53,7 +53,8 @@ class Host(Protocol):
 
 def pace_of(guard: Guard) -> Pace:
     """How closely to watch the other side."""
-    return Pace(guard.ping_ms / 1000, guard.misses, guard.patience_ms / 1000)
+    how = guard.protection
+    return Pace(how.ping_us / 1e6, how.misses, how.patience_us / 1e6)
 
 
 def successor_of(claim: Claim, ask: Callable[[Sequence[Claim]], list[Claimed] | None]) -> Claimed | None:
@@ -227,7 +228,7 @@ class PrimaryGuard:
     def _run(self) -> None:
         while not self._stopped:
             tick_s = self._timings.tick_s
-            self._wake.wait(min(self.guard.interval_ms / 1000, tick_s) if self.policy.joined else tick_s)
+            self._wake.wait(min(self.guard.interval_s, tick_s) if self.policy.joined else tick_s)
             self._wake.clear()
             try:
                 if not self._stopped:
@@ -337,7 +338,8 @@ class PrimaryGuard:
             )
 
     def _recovery_ms(self, behind: int) -> float:
-        detection = self.guard.ping_ms * (self.guard.misses - 0.5)
+        how = self.guard.protection
+        detection = how.ping_us / 1000 * (how.misses - 0.5)
         again = {"passive": behind, "upstream-backup": 1 + len(self.policy._steps) / 10}.get(self.guard.approach, 0)
         return detection + TAKEOVER_MS + again * self.unit.train_ms()
 

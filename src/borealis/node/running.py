@@ -122,8 +122,7 @@ class RunningUnit(Running):
 
     def policy(self, guard: Guard, first: CommitPoint) -> Primary:
         """The state machine of its approach."""
-        precise, interval_s = guard.guarantee == "precise", guard.interval_ms / 1000
-        common = (interval_s, len(self.piece.reads) > 1, self.nondeterministic, precise, first)
+        common = (guard.interval_s, len(self.piece.reads) > 1, self.nondeterministic, guard.precise, first)
         match guard.approach:
             case "passive":
                 return Passive(*common)
@@ -274,7 +273,7 @@ class RunningEntry(Running):
     def policy(self, guard: Guard, first: CommitPoint) -> Primary:
         """The state machine of its approach."""
         kind = Synchronous if guard.approach == "passive" else Amnesia
-        return kind(guard.interval_ms / 1000, False, self.nondeterministic, guard.guarantee == "precise", first)
+        return kind(guard.interval_s, False, self.nondeterministic, guard.precise, first)
 
     def attach(self, watch: Watching, flush: Callable[[], None]) -> None:
         """Be watched from now on; publishers wait for what `flush` sends."""

@@ -41,8 +41,8 @@ class Standby:
 
     def __init__(self, unit: RunningUnit | RunningEntry, guard: Guard, host: Host) -> None:
         self.unit, self.guard, self._host = unit, guard, host
-        precise, multi_input = guard.guarantee == "precise", len(unit.piece.reads) > 1
-        self.backup = Backup(guard.approach, multi_input, unit.nondeterministic, precise, guard.incarnation)
+        multi_input = len(unit.piece.reads) > 1
+        self.backup = Backup(guard.approach, multi_input, unit.nondeterministic, guard.precise, guard.incarnation)
         self._lock = threading.Lock()
         self._followed = 0  # the last train whose order is known, of a backup that runs in parallel
         self._heard, self._messages, self._bytes, self._discarded = time.monotonic(), 0, 0, 0

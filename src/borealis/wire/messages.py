@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from borealis.diagram.protection import Approach, Protection
 from borealis.hosts import is_flight
 from borealis.message import Message, Part
 from borealis.streams.status import QueueStatus
@@ -177,16 +178,28 @@ class Problem(Message):
 class Guard(Message):
     """How a unit or an entry point is protected, and who stands on the other side."""
 
-    approach: Literal["amnesia", "passive", "active", "upstream-backup"]
-    guarantee: Literal["gap", "no-loss", "precise"]
+    protection: Protection
     role: Literal["primary", "backup"] = "primary"
     partner: Address = ""  # the node on the other side; empty: there is none now
     partner_node: str = ""
     incarnation: int = Field(default=1, ge=1)  # rises with every takeover; whoever has a lower one is deposed
-    interval_ms: float = Field(default=500.0, gt=0)  # between checkpoints (passive), or trimming messages
-    ping_ms: float = Field(default=100.0, gt=0)
-    misses: int = Field(default=3, ge=1)
-    patience_ms: float = Field(default=5000.0, gt=0)  # a node that accepts connections and does not answer is slow
+
+    @property
+    def approach(self) -> Approach:
+        return self.protection.approach
+
+    @property
+    def guarantee(self) -> str:
+        return self.protection.guarantee or ""
+
+    @property
+    def precise(self) -> bool:
+        return self.protection.guarantee == "precise"
+
+    @property
+    def interval_s(self) -> float:
+        """Between two messages to the backup."""
+        return self.protection.interval_us / 1e6
 
 
 ENTRY = "in-"  # before the name of an input: the unit without boxes that is its entry point

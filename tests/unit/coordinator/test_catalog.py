@@ -11,7 +11,8 @@ import pytest
 
 from borealis.coordinator.catalog import VERSION, Catalog, KnownNode
 from borealis.coordinator.http_errors import TakenError
-from borealis.coordinator.layout import Layout, Shield, UnitAssignment, entry_point
+from borealis.coordinator.layout import Layout, UnitAssignment, entry_point
+from borealis.diagram.protection import Protection
 from borealis.errors import ClusterError
 
 LAYOUT = Layout(
@@ -152,7 +153,7 @@ def test_a_layout_that_is_damaged_is_told(path: Path) -> None:
 
 
 def test_protection_comes_back_as_it_was(path: Path) -> None:
-    kept = Shield("active", "no-loss", 50.0, 20.0, 5, 900.0)
+    kept = Protection(ha="active", guarantee="no-loss", interval="50 ms", ping="20 ms", misses=5, patience="900 ms")
     unit = UnitAssignment("u1", ("a",), ("p",), ("a",), "node1", None, kept, "node2", "node3", 7, 3)
     entry = replace(entry_point("p", "node1", kept), backup="node3", was="node2", incarnation=4, lives=2)
     layout = Layout("traffic", "borealis: 1", "running", (unit,), (entry,), epoch="abc")

@@ -11,13 +11,14 @@ from stand_ins import Town, traffic
 
 from borealis.coordinator.claims import after, begun_anew, taken_over
 from borealis.coordinator.deployment import deploy
-from borealis.coordinator.layout import Shield, UnitAssignment, entry_point
+from borealis.coordinator.layout import UnitAssignment, entry_point
 from borealis.coordinator.naming import locate
 from borealis.coordinator.protecting import claim
 from borealis.diagram.deployment import Deployment
+from borealis.diagram.protection import Protection
 from borealis.wire.messages import Claim
 
-UNIT = UnitAssignment("u1", ("a",), ("p",), ("a",), "node1", None, Shield("passive", "precise"), "node2")
+UNIT = UnitAssignment("u1", ("a",), ("p",), ("a",), "node1", None, Protection(ha="passive"), "node2")
 
 
 def wants(what: str, node: str, incarnation: int, **of: str) -> Claim:
@@ -72,7 +73,7 @@ def test_what_begins_anew_is_another_incarnation_of_another_life() -> None:
     assert taken_over(UNIT, "node2", 3).incarnation == 3
     anew = begun_anew(UNIT, "node3")
     assert (anew.node, anew.backup, anew.incarnation, anew.lives) == ("node3", None, 2, 2)
-    forgetful = begun_anew(replace(UNIT, protection=Shield("amnesia", "gap")), "node3")
+    forgetful = begun_anew(replace(UNIT, protection=Protection(ha="amnesia")), "node3")
     assert (forgetful.incarnation, forgetful.lives) == (2, 1), "its readers go on behind the hole"
 
 

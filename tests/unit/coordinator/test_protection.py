@@ -11,12 +11,13 @@ from stand_ins import Town, Yard, traffic, two_sides
 from borealis.coordinator.backups import candidates, entry_backup, with_backups
 from borealis.coordinator.deployment import deploy, undeploy, warnings
 from borealis.coordinator.http_errors import AbsentError, MissingError
-from borealis.coordinator.layout import Layout, Shield, UnitAssignment, entry_point
+from borealis.coordinator.layout import Layout, UnitAssignment, entry_point
 from borealis.coordinator.placement import Load
 from borealis.diagram.deployment import Deployment
+from borealis.diagram.protection import Protection
 from borealis.errors import BorealisError, ClusterError, DiagramError
 
-PASSIVE, ACTIVE = Shield("passive", "precise"), Shield("active", "precise")
+PASSIVE, ACTIVE = Protection(ha="passive"), Protection(ha="active")
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def town(tmp_path: Path) -> Town:
     return made
 
 
-def unit(name: str, node: str, shield: Shield | None = PASSIVE, reads: tuple[str, ...] = ("in",)) -> UnitAssignment:
+def unit(name: str, node: str, shield: Protection | None = PASSIVE, reads: tuple[str, ...] = ("in",)) -> UnitAssignment:
     return UnitAssignment(name, (name,), reads, (name,), node, None, shield)
 
 
@@ -120,7 +121,11 @@ def test_both_sides_know_each_other_and_backups_come_first(town: Town) -> None:
     assert backup.guard is not None
     assert (primary.guard.role, primary.guard.partner, primary.guard.partner_node) == ("primary", at["node2"], "node2")
     assert (backup.guard.role, backup.guard.partner, backup.guard.partner_node) == ("backup", at["node1"], "node1")
-    assert (primary.guard.interval_ms, primary.guard.ping_ms, primary.guard.misses) == (250.0, 50.0, 4)
+    assert (primary.guard.interval_s, primary.guard.protection.ping_us, primary.guard.protection.misses) == (
+        0.25,
+        50_000,
+        4,
+    )
     assert primary.epoch == backup.epoch == f"{layout.epoch}-1"
     assert primary.feeds == backup.feeds == {"traffic/packets": at["node1"]}
     assert primary.fallbacks == backup.fallbacks == {"traffic/packets": at["node2"]}
@@ -162,11 +167,11 @@ def test_without_protection_all_is_as_it_was(town: Town) -> None:
 def test_the_file_says_it_and_the_command_line_wins(town: Town) -> None:
     yaml = traffic() + "protection: {ha: passive, interval: 100 ms, ping: 30 ms}\n"
     [written] = deploy(town.cluster, Deployment(yaml=yaml)).units
-    assert written.protection == Shield("passive", "precise", 100.0, 30.0)
+    assert written.protection == Protection(ha="passive", interval="100 ms", ping="30 ms")
     undeploy(town.cluster, "traffic")
     town.beat()
     [other] = deploy(town.cluster, Deployment(yaml=yaml, ha="upstream-backup", guarantee="no-loss")).units
-    assert other.protection == Shield("upstream-backup", "no-loss", 100.0, 30.0)
+    assert other.protection == Protection(ha="upstream-backup", guarantee="no-loss", ping="30 ms")
     undeploy(town.cluster, "traffic")
     town.beat()
     [none] = deploy(town.cluster, Deployment(yaml=yaml, ha="none")).units

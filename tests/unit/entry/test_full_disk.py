@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from borealis.clock import ManualClock
+from borealis.diagram.protection import Protection
 from borealis.diagram.spec import Input
 from borealis.entry.point import Entry, StreamConfig
 from borealis.errors import FullError
@@ -172,7 +173,7 @@ def test_a_publisher_hears_which_disk_of_the_backup_is_full(
     nodes: tuple[Node, Node], disks: Disks, tmp_path: Path
 ) -> None:
     one, two = nodes
-    guard = Guard(approach="passive", guarantee="precise")
+    guard = Guard(protection=Protection(ha="passive"))
     backup = guard.model_copy(update={"role": "backup", "partner": one.address, "partner_node": "node1"})
     primary = guard.model_copy(update={"partner": two.address, "partner_node": "node2"})
     entry = Entry(SPEC, SECOND, place("node1"), tmp_path / "one")

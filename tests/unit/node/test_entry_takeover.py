@@ -6,18 +6,19 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from entry_pair import running
 
+from borealis.diagram.protection import Protection
 from borealis.diagram.spec import Input
 from borealis.entry.point import Entry, StreamConfig
 from borealis.node.node import Node
 from borealis.streams.queue import StandbyError
 from borealis.wire.messages import BatchHead, Claim, Claimed, Guard
 from borealis.wire.server import WireServer
+from entry_pair import running
 
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC"))])
 SPEC = Input.model_validate({"name": "a", "columns": "ts TIMESTAMP", "slack": "1 second"})
-GUARD = Guard(approach="passive", guarantee="precise", ping_ms=20)
+GUARD = Guard(protection=Protection(ha="passive", ping="20 ms"))
 Nodes = list[tuple[Node, WireServer]]
 
 
