@@ -20,7 +20,7 @@ from borealis.tuples import FIRST_TIME
 from borealis.wire.client import Peer
 from borealis.wire.endpoints import Location
 from borealis.wire.messages import Claim, Claimed, Done, EntryOrder, Guard, Protect, Subscribe, UnitOrder
-from borealis.wire.waiting import Patience
+from borealis.wire.waiting import PeerTimings
 
 Approach = Literal["amnesia", "passive", "active", "upstream-backup"]
 PING_MS = 40.0
@@ -208,7 +208,7 @@ class Guarded(Cluster):
                 continue
             ask = Subscribe(stream=stream, start=at, boundary=boundary, epoch=epoch, incarnation=known)
             try:
-                with Peer(where, patience=Patience(connect_s=0.5)) as peer, peer.subscribe(ask) as subscription:
+                with Peer(where, timings=PeerTimings(connect_s=0.5)) as peer, peer.subscribe(ask) as subscription:
                     epoch, known = subscription.epoch, max(known, subscription.incarnation)
                     for section in subscription:
                         jumps += section.first != at

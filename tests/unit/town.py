@@ -26,7 +26,7 @@ from borealis.wire.auth import Security
 from borealis.wire.host import Entry
 from borealis.wire.messages import BatchHead, Problem, Receipt, SchemaIs, SchemaOf
 from borealis.wire.server import WireServer
-from borealis.wire.status import Streams, StreamView
+from borealis.wire.status import StreamList, StreamView
 
 STREAM = "traffic/packets"
 SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string())])
@@ -189,7 +189,7 @@ class Town:
     def answer(self, path: str) -> tuple[int, bytes]:
         if path == "/v1/streams":
             places = [(s, place, entry) for s, (place, entry) in self.places.items() if s in place.queues]
-            return 200, Streams(streams=[_view(*one) for one in places]).encode()
+            return 200, StreamList(streams=[_view(*one) for one in places]).encode()
         self.asked += 1
         name = parse_qs(urlsplit(path).query).get("stream", [""])[0]
         full = name if "/" in name else f"traffic/{name}"

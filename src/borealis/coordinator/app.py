@@ -21,8 +21,8 @@ from starlette.requests import ClientDisconnect
 from borealis.coordinator import rest
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.deployment import take_up
-from borealis.coordinator.http_auth import Guard, answer_with
-from borealis.coordinator.http_errors import MalformedError
+from borealis.coordinator.http_auth import RequestGuard, answer_with
+from borealis.coordinator.http_errors import BadRequestError
 from borealis.coordinator.pages import add_pages
 from borealis.coordinator.parameters import known_parameters
 from borealis.coordinator.reconcile import Reconciler
@@ -33,7 +33,9 @@ from borealis.wire.status import CoordinatorView
 
 log = logging.getLogger("borealis.coordinator")
 BROKE_OFF = 400  # for nobody
-Part = Callable[[Cluster, asyncio.Event], tuple[APIRouter, Callable[[], None]]]  # ends at the event; to be closed then
+AppPart = Callable[
+    [Cluster, asyncio.Event], tuple[APIRouter, Callable[[], None]]
+]  # ends at the event; to be closed then
 LOOK_SECONDS = 1.0  # between two looks at what is and what shall be
 
 
@@ -44,8 +46,8 @@ class AppOptions:
     token: str | None = field(default=None, repr=False)
     hosts: Collection[str] = ()  # names by which it may be asked, beside those of loopback
     address: str = ""
-    look_seconds: float = LOOK_SECONDS
-    parts: Sequence[Part] = ()  # that are served beside what is the coordinator's own
+    look_seconds: float = 1.0  # between two looks at what is and what shall be
+    parts: Sequence[AppPart] = ()  # that are served beside what is the coordinator's own
 
 
 def create_app(cluster: Cluster, options: AppOptions, end: Callable[[], None] = lambda: None) -> FastAPI:
@@ -90,7 +92,7 @@ def create_app(cluster: Cluster, options: AppOptions, end: Callable[[], None] = 
     app.include_router(rest.metrics_router(cluster))
     for kind in (BorealisError, RequestValidationError, HTTPException, ClientDisconnect, Exception):
         app.add_exception_handler(kind, _answer)
-    app.add_middleware(Guard, token=options.token, hosts=options.hosts)
+    app.add_middleware(RequestGuard, token=options.token, hosts=options.hosts)
     return app
 
 
@@ -112,10 +114,10 @@ async def _answer(request: Request, error: Exception) -> Response:
         case RequestValidationError():
             first = error.errors()[0]
             what = f"bad request: {' '.join(str(part) for part in first['loc'])}: {first['msg']}"
-            return answer_with(MalformedError(what, hint="/docs shows what is asked"))
+            return answer_with(BadRequestError(what, hint="/docs shows what is asked"))
         case HTTPException():
             hint = "/ says what is where, /docs what can be asked"
-            return answer_with(MalformedError(f"{asked}: {error.detail}", hint=hint), error.status_code)
+            return answer_with(BadRequestError(f"{asked}: {error.detail}", hint=hint), error.status_code)
         case ClientDisconnect():  # whoever asked has died or hung up before all was said
             log.info("%s: the caller broke off", asked)
             return Response(status_code=BROKE_OFF)

@@ -20,7 +20,7 @@ TOKEN_HOW = "give the token of this cluster: --token-file or BOREALIS_TOKEN; cur
 OPEN_PATHS = ("/", "/v1/health", "/docs", "/openapi.json")
 
 
-class Guard:
+class RequestGuard:
     """Refuses requests before they reach the app."""
 
     def __init__(self, app: ASGIApp, token: str | None, hosts: Collection[str] = ()) -> None:

@@ -75,7 +75,7 @@ class TooLargeError(WireError):
     status: ClassVar[int] = 413
 
 
-class MalformedError(WireError):
+class BadRequestError(WireError):
     """A body that is not what it should be."""
 
     status: ClassVar[int] = 400
@@ -92,7 +92,7 @@ def there_already(name: str) -> TakenError:
 
 STATUS: tuple[tuple[type[BorealisError], int], ...] = (
     (StreamError, 404),
-    (WireError, 503),  # towards a node; what clients send badly is MalformedError
+    (WireError, 503),  # towards a node; what clients send badly is BadRequestError
     (ClusterError, 409),
     (FullError, 507),  # before what it is one of
     (StateError, 503),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI, Request
 
-from borealis.coordinator.http_errors import MalformedError
+from borealis.coordinator.http_errors import BadRequestError
 from borealis.errors import did_you_mean
 
 
@@ -17,7 +17,7 @@ async def known_parameters(request: Request) -> None:
         if given not in known:
             near = did_you_mean(given, known)
             takes = f"known: {', '.join(known)}" if known else "it takes none"
-            raise MalformedError(
+            raise BadRequestError(
                 f"{request.method} {request.url.path} takes no parameter '{given[:80]}'",
                 hint=f"{near} {takes}".lstrip(),
             )

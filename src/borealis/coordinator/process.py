@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import uvicorn
 
-from borealis.coordinator.app import AppOptions, Part, create_app
+from borealis.coordinator.app import AppOptions, AppPart, create_app
 from borealis.coordinator.catalog import Catalog
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.membership import DEAD_AFTER_SECONDS
@@ -39,7 +39,7 @@ class Options:
     port: int = PORT  # 0: any that is free
     security: Security | None = None
     dead_after: float = DEAD_AFTER_SECONDS  # seconds without a heartbeat
-    parts: Sequence[Part] = ()  # beside its own, say the gateway
+    parts: Sequence[AppPart] = ()  # beside its own, say the gateway
 
 
 def serve(options: Options, announce: Callable[[str], None] | None = None) -> int:

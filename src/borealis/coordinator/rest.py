@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from borealis.coordinator import deployment, moving, protecting
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.http_auth import body_of
-from borealis.coordinator.http_errors import ForbiddenError, MalformedError, TakenError
+from borealis.coordinator.http_errors import BadRequestError, ForbiddenError, TakenError
 from borealis.coordinator.membership import check_version
 from borealis.coordinator.naming import locate
 from borealis.coordinator.reconcile import Reconciler
@@ -51,7 +51,7 @@ def parsed(kind: type[T], data: bytes, name: str = "request") -> T:
     except ValidationError as error:
         where, what, given = first_mistake(error, "the body")
         hint = "/docs shows what is asked"
-        raise MalformedError(f"bad {name}: {where}: {what} (got {str(given)[:80]})", hint=hint) from None
+        raise BadRequestError(f"bad {name}: {where}: {what} (got {str(given)[:80]})", hint=hint) from None
 
 
 def metrics_router(cluster: Cluster) -> APIRouter:
@@ -95,9 +95,9 @@ def router(
         return views.Ordered(stopping=True)
 
     @api.get("/diagrams", tags=["diagrams"])
-    async def diagrams() -> views.Diagrams:
+    async def diagrams() -> views.DiagramList:
         """All that is deployed."""
-        return views.Diagrams(diagrams=await in_thread(lambda: diagrams_view(cluster)))
+        return views.DiagramList(diagrams=await in_thread(lambda: diagrams_view(cluster)))
 
     @api.post("/diagrams", tags=["diagrams"], status_code=201, openapi_extra=takes(Deployment, "application/yaml"))
     async def deploy(request: Request, replace: bool = False) -> views.Deployed:
@@ -147,9 +147,9 @@ def router(
         return await in_thread(lambda: protecting.claim(cluster, asked))
 
     @api.get("/nodes", tags=["nodes"])
-    async def nodes() -> views.Nodes:
+    async def nodes() -> views.NodeList:
         """Every node, alive or not."""
-        return views.Nodes(nodes=await in_thread(lambda: nodes_view(cluster)))
+        return views.NodeList(nodes=await in_thread(lambda: nodes_view(cluster)))
 
     @api.post("/nodes", tags=["nodes"], openapi_extra=takes(NodeStatus))
     async def heartbeat(request: Request) -> views.Ordered:
@@ -165,9 +165,9 @@ def router(
         return views.Ordered(node=name)
 
     @api.get("/streams", tags=["streams"])
-    async def streams() -> views.Streams:
+    async def streams() -> views.StreamList:
         """All streams that can be subscribed to, and where."""
-        return views.Streams(streams=await in_thread(lambda: streams_view(cluster)))
+        return views.StreamList(streams=await in_thread(lambda: streams_view(cluster)))
 
     @api.get("/locate", tags=["streams"])
     async def where(stream: str) -> views.Location:
@@ -182,7 +182,7 @@ def _wish(data: bytes, kind: str, replace: bool) -> Deployment:
         try:
             return Deployment(yaml=data.decode("utf-8-sig"), replace=replace)
         except UnicodeDecodeError:
-            raise MalformedError("the diagram is not UTF-8 text", hint="send the YAML file as it is") from None
+            raise BadRequestError("the diagram is not UTF-8 text", hint="send the YAML file as it is") from None
     asked = parsed(Deployment, data)
     return asked.model_copy(update={"replace": True}) if replace else asked
 
@@ -192,7 +192,7 @@ def _heartbeat(data: bytes) -> NodeStatus:
     try:
         raw = json.loads(data)
     except ValueError:
-        raise MalformedError("a heartbeat that is not JSON", hint="is this a node of Borealis?") from None
+        raise BadRequestError("a heartbeat that is not JSON", hint="is this a node of Borealis?") from None
     if isinstance(raw, dict):
         node = str(raw.get("node"))[:200]
         if "version" in raw:

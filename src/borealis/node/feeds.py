@@ -133,7 +133,7 @@ class Peers:
             self._peers.clear()
 
 
-class Acks:
+class AckSender:
     """Sends acknowledgements upstream, the newest of each kind, a few times a second at most. Thread-safe.
 
     Those for one node go in one message. One that cannot be delivered is tried again for a while: on a quiet stream
@@ -258,7 +258,7 @@ class StreamFeed:
         reader: str,
         routes: Routes,
         peers: Peers,
-        acks: Acks,
+        acks: AckSender,
         epoch: str | None,
         retries: Retries = RETRIES,
     ) -> None:

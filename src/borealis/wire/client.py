@@ -14,10 +14,10 @@ from borealis.hosts import is_flight
 from borealis.message import Message
 from borealis.wire.auth import OPEN, Security
 from borealis.wire.messages import Ack, Acknowledgements, Done, Export, Ping, Pong, Publish, Subscribe
-from borealis.wire.problems import BROKEN, told
+from borealis.wire.problems import BROKEN, error_from
 from borealis.wire.publication import Publication
 from borealis.wire.subscription import Subscription
-from borealis.wire.waiting import Asked, Patience, Pushed, Talk, silent
+from borealis.wire.waiting import Asked, PeerTimings, Pushed, Talk, silent
 
 A = TypeVar("A", bound=Message)
 
@@ -35,20 +35,20 @@ class Sendable(Protocol):
 class Peer:
     """A node at an address. Nothing is sent before the first call; a broken connection is made anew by the next one."""
 
-    def __init__(self, address: str, security: Security | None = None, patience: Patience | None = None) -> None:
+    def __init__(self, address: str, security: Security | None = None, timings: PeerTimings | None = None) -> None:
         if not is_flight(address):
             raise WireError(f"'{address}' is no address of a node", hint="write grpc://host:port")
         self.address = address
-        self.patience = patience or Patience()
+        self.timings = timings or PeerTimings()
         self._security = security or OPEN
         options = [
             ("grpc.enable_http_proxy", 0),  # nodes talk to one another, whatever the environment says of the web
-            ("grpc.min_reconnect_backoff_ms", int(self.patience.connect_s * 1000)),  # of one attempt to connect
+            ("grpc.min_reconnect_backoff_ms", int(self.timings.connect_s * 1000)),  # of one attempt to connect
             ("grpc.http2.bdp_probe", 0),
             ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
             ("grpc.http2.max_frame_size", FRAME_BYTES),
             ("grpc.keepalive_time_ms", NEVER_MS),  # set at all, it makes the system give up on unanswered packets
-            ("grpc.keepalive_timeout_ms", int(self.patience.silence_s * 1000)),
+            ("grpc.keepalive_timeout_ms", int(self.timings.silence_s * 1000)),
         ]
         tls = {"tls_root_certs": self._security.roots()} if address.startswith("grpc+tls://") else {}
         self._client = flight.FlightClient(address, generic_options=options, **tls)
@@ -56,7 +56,7 @@ class Peer:
         self._talks: list[Talk] = []  # those that are free
 
     def ping(self, within: float | None = None) -> Pong:
-        return self.say("ping", Ping(), Pong, within=within or self.patience.connect_s)
+        return self.say("ping", Ping(), Pong, within=within or self.timings.connect_s)
 
     def act(self, name: str, message: Sendable, answer: type[A], *, within: float | None = None) -> A:
         """Give an order and wait for its answer."""
@@ -67,7 +67,7 @@ class Peer:
 
     def say(self, name: str, message: Sendable, answer: type[A], *, within: float | None = None) -> A:
         """Give an order that is given often, and may arrive twice: over a line that stays, for half the price."""
-        body, limit = message.encode(), self.patience.answer_s if within is None else within
+        body, limit = message.encode(), self.timings.answer_s if within is None else within
         talk = self._free()
         if talk is not None:
             try:
@@ -95,7 +95,7 @@ class Peer:
             descriptor = flight.FlightDescriptor.for_command(b"talk")
             return Talk(self.address, *self._client.do_exchange(descriptor, self._options()))
         except BROKEN as error:
-            raise told(error, self.address) from None
+            raise error_from(error, self.address) from None
 
     def _hang_up(self) -> None:
         while (talk := self._free()) is not None:
@@ -108,7 +108,7 @@ class Peer:
     def subscribe(self, wanted: Subscribe) -> Subscription:
         """Be pushed a stream from a place on."""
         self.reach()
-        subscription = Subscription(self._get(wanted, self.patience.silence_s), wanted)
+        subscription = Subscription(self._get(wanted, self.timings.silence_s), wanted)
         self._open.add(subscription)
         return subscription
 
@@ -119,13 +119,13 @@ class Peer:
             descriptor = flight.FlightDescriptor.for_command(publish.encode())
             writer, receipts = self._client.do_put(descriptor, schema, self._options())
         except BROKEN as error:
-            raise told(error, self.address) from None
+            raise error_from(error, self.address) from None
         return Publication(self, schema, writer, receipts)
 
     def export(self, what: str, body: bytes = b"") -> Iterator[bytes]:
         """Bytes from the other side, in pieces."""
         self.reach()
-        pushed = self._get(Export(export=what, body=body.decode()), self.patience.answer_s)
+        pushed = self._get(Export(export=what, body=body.decode()), self.timings.answer_s)
         try:
             while (chunk := pushed.read()) is not None:
                 yield chunk.data.column(0)[0].as_py()
@@ -149,9 +149,9 @@ class Peer:
         """Raises soon if nobody answers: a stream itself has no time limit."""
         try:
             # not `list_actions`: if the server cancels that, Arrow pretends that this process was interrupted (Ctrl-C)
-            list(self._client.do_action(flight.Action("reach", b""), self._options(self.patience.connect_s)))
+            list(self._client.do_action(flight.Action("reach", b""), self._options(self.timings.connect_s)))
         except BROKEN as error:
-            raise told(error, self.address) from None
+            raise error_from(error, self.address) from None
 
     def _get(self, ticket: Message, silence_s: float) -> Pushed:
         asked = Asked(lambda: self._client.do_get(flight.Ticket(ticket.encode()), self._options()))
@@ -161,15 +161,15 @@ class Peer:
         except TimeoutError:
             raise silent(self.address, silence_s) from None
         except BROKEN as error:
-            raise told(error, self.address) from None
+            raise error_from(error, self.address) from None
 
     def _act(self, name: str, message: Sendable, within: float | None) -> list[bytes]:
-        limit = self.patience.answer_s if within is None else within
+        limit = self.timings.answer_s if within is None else within
         try:
             answers = self._client.do_action(flight.Action(name, message.encode()), self._options(limit))
             return [answer.body.to_pybytes() for answer in answers]
         except BROKEN as error:
-            raise told(error, self.address) from None
+            raise error_from(error, self.address) from None
 
     def _options(self, within: float | None = None) -> flight.FlightCallOptions:
         return flight.FlightCallOptions(timeout=within, headers=self._security.headers())

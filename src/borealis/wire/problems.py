@@ -73,7 +73,7 @@ def arriving(doing: str) -> Iterator[None]:
         raise WireError(f"cannot read what came for {doing}: {_one_line(str(error))}") from None
 
 
-def told(error: Exception, address: str) -> BorealisError:
+def error_from(error: Exception, address: str) -> BorealisError:
     """What a client raises for what Flight raised: the server's own error where there is one."""
     extra = getattr(error, "extra_info", b"")
     if extra:

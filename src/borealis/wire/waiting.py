@@ -13,13 +13,13 @@ import pyarrow as pa
 from pyarrow import flight
 
 from borealis.errors import WireError
-from borealis.wire.problems import BROKEN, told
+from borealis.wire.problems import BROKEN, error_from
 
 WATCH_S = 0.1  # so often subscriptions and conversations are looked at
 
 
 @dataclass(frozen=True)
-class Patience:
+class PeerTimings:
     """How long to wait for the other side, in seconds."""
 
     connect_s: float = 3.0
@@ -90,7 +90,7 @@ class Pushed:
                 raise silent(self.address, self._silence_s) from None
             if self.cancelled:
                 return None
-            raise told(error, self.address) from None
+            raise error_from(error, self.address) from None
         finally:
             self._waiting_since = None
 
@@ -132,7 +132,7 @@ class Talk:
             if self.late:
                 text = f"{self.address} did not answer '{name}' within {within:g} s"
                 raise WireError(text, hint="is it overloaded, or frozen?") from None
-            raise told(error, self.address) from None
+            raise error_from(error, self.address) from None
         finally:
             self._until = None
         if words is None:

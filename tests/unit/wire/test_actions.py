@@ -21,7 +21,7 @@ from borealis.wire.client import Peer
 from borealis.wire.messages import Ack, Ping, Pong, Problem, Publish, Subscribe
 from borealis.wire.problems import KINDS, MESSAGE_BYTES_MOST, ReplacedError, clip, error_of, problem_of
 from borealis.wire.server import PIECE_BYTES_MOST, WireServer
-from borealis.wire.waiting import Patience
+from borealis.wire.waiting import PeerTimings
 
 
 def test_an_order_is_answered(peer: Peer) -> None:
@@ -108,7 +108,7 @@ def test_an_answer_in_a_conversation_that_is_late(host: TinyHost, peer: Peer) ->
 def test_a_conversation_goes_on_with_the_next_server(host: TinyHost, capfd: pytest.CaptureFixture[str]) -> None:
     (port,) = free_ports(1)
     address = f"grpc://127.0.0.1:{port}"
-    with Peer(address, patience=Patience(connect_s=2.0)) as peer:
+    with Peer(address, timings=PeerTimings(connect_s=2.0)) as peer:
         with WireServer(host, address):
             assert peer.say("echo", Order(rows=1), Order).rows == 1
         with pytest.raises(WireError):
@@ -247,7 +247,7 @@ def mute() -> Iterator[str]:
 
 
 def test_somebody_who_says_nothing(mute: str) -> None:
-    with Peer(mute, patience=Patience(connect_s=0.2, answer_s=0.2)) as peer:
+    with Peer(mute, timings=PeerTimings(connect_s=0.2, answer_s=0.2)) as peer:
         for call in (
             peer.ping,
             lambda: peer.subscribe(Subscribe(stream="d/a")),
