@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from nodes import PATIENCE_S, Cluster
 
+from aborting import abort
 from borealis.diagram.cut import Piece, cut
 from borealis.diagram.spec import LATE, Spec
 from borealis.errors import BorealisError
@@ -160,7 +161,7 @@ class Guarded(Cluster):
         node.acks._stopped.set()
         for unit in list(node.units.values()):
             unit.run._closed = True
-        server.abort()
+        abort(server)
         node.peers.close()
 
     def takeovers(self, unit: str, where: int | None = None) -> list[Any]:

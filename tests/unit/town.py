@@ -23,7 +23,7 @@ from borealis.streams.queue import OutputQueue
 from borealis.streams.section import boundary_only, section
 from borealis.tuples import LAST_TIME
 from borealis.wire.auth import Security
-from borealis.wire.host import Entry
+from borealis.wire.host import EntryHost
 from borealis.wire.messages import BatchHead, Problem, Receipt, SchemaIs, SchemaOf
 from borealis.wire.server import WireServer
 from borealis.wire.status import StreamList, StreamView
@@ -112,7 +112,7 @@ class Place:
             raise StreamError(f"no stream {stream} here")
         return self.queues[stream]
 
-    def entry(self, stream: str) -> Entry:
+    def entry(self, stream: str) -> EntryHost:
         if stream not in self.entries:
             raise StreamError(f"no entry {stream} here")
         return self.entries[stream]

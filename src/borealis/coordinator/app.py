@@ -21,10 +21,9 @@ from starlette.requests import ClientDisconnect
 from borealis.coordinator import rest
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.deployment import take_up
-from borealis.coordinator.http_auth import RequestGuard, answer_with
+from borealis.coordinator.http_auth import RequestGuard, answer_with, known_parameters
 from borealis.coordinator.http_errors import BadRequestError
 from borealis.coordinator.pages import add_pages
-from borealis.coordinator.parameters import known_parameters
 from borealis.coordinator.reconcile import Reconciler
 from borealis.coordinator.threads import spawn
 from borealis.errors import BorealisError
@@ -32,16 +31,15 @@ from borealis.version import __version__
 from borealis.wire.status import CoordinatorView
 
 log = logging.getLogger("borealis.coordinator")
-BROKE_OFF = 400  # for nobody
+BROKE_OFF = 400  # a status that no client hears
 AppPart = Callable[
     [Cluster, asyncio.Event], tuple[APIRouter, Callable[[], None]]
 ]  # ends at the event; to be closed then
-LOOK_SECONDS = 1.0  # between two looks at what is and what shall be
 
 
 @dataclass(frozen=True)
 class AppOptions:
-    """How the application is protected, and what it tells of itself."""
+    """How the application is protected, and what it shows of itself."""
 
     token: str | None = field(default=None, repr=False)
     hosts: Collection[str] = ()  # names by which it may be asked, beside those of loopback
@@ -51,7 +49,7 @@ class AppOptions:
 
 
 def create_app(cluster: Cluster, options: AppOptions, end: Callable[[], None] = lambda: None) -> FastAPI:
-    """The application. `end` is called when someone asks it to stop."""
+    """The application. `end` is called when a client asks it to stop."""
     reconciler = Reconciler(cluster)
     ending = asyncio.Event()
     parts = [part(cluster, ending) for part in options.parts]
@@ -78,7 +76,7 @@ def create_app(cluster: Cluster, options: AppOptions, end: Callable[[], None] = 
     app = FastAPI(
         title="Borealis coordinator",
         version=__version__,
-        description="What runs where. Tuples go from node to node by Arrow Flight: ask `/v1/locate` for the way.",
+        description="What runs where. Tuples go from node to node by Arrow Flight: ask `/v1/locate` for the node.",
         lifespan=life,
         docs_url=None,
         redoc_url=None,
@@ -118,10 +116,10 @@ async def _answer(request: Request, error: Exception) -> Response:
         case HTTPException():
             hint = "/ says what is where, /docs what can be asked"
             return answer_with(BadRequestError(f"{asked}: {error.detail}", hint=hint), error.status_code)
-        case ClientDisconnect():  # whoever asked has died or hung up before all was said
+        case ClientDisconnect():  # the client has died or hung up before it had sent all
             log.info("%s: the caller broke off", asked)
             return Response(status_code=BROKE_OFF)
         case _:
             log.error("%s failed", asked, exc_info=error)
-            said = f"unexpected {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-            return answer_with(BorealisError(said, hint="the coordinator's log says where"), 500)
+            text = f"unexpected {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            return answer_with(BorealisError(text, hint="the coordinator's log says where"), 500)

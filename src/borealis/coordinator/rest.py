@@ -23,6 +23,7 @@ from borealis.diagram.deployment import Deployment
 from borealis.hosts import is_loopback
 from borealis.message import PROTOCOL, first_mistake
 from borealis.wire import status as views
+from borealis.wire.endpoints import Location
 from borealis.wire.messages import Claim, Claimed, NodeStatus, Ping
 
 T = TypeVar("T")
@@ -170,9 +171,9 @@ def router(
         return views.StreamList(streams=await in_thread(lambda: streams_view(cluster)))
 
     @api.get("/locate", tags=["streams"])
-    async def where(stream: str) -> views.Location:
+    async def where(stream: str) -> Location:
         """Where a stream is served now: by Arrow Flight, at this address."""
-        return views.Location(**vars(await in_thread(lambda: locate(cluster, stream))))
+        return await in_thread(lambda: locate(cluster, stream))
 
     return api
 

@@ -12,7 +12,8 @@ from typing import Any
 from pyarrow import flight
 
 from borealis.errors import WireError
-from borealis.wire.problems import refusal
+from borealis.wire.auth import HEADER, refused_token
+from borealis.wire.problems import problem_of, refusal
 
 
 class Calls:
@@ -34,7 +35,6 @@ class Calls:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """For as long as it takes."""
         self.enter()
         try:
             yield
@@ -47,7 +47,7 @@ class Calls:
             raise WireError("the node is closing", hint="come back later, or ask the coordinator who serves this now")
 
     def close(self, seconds: float) -> int:
-        """Let nobody in, and wait for those inside; returns how many are left."""
+        """Let no call in, and wait for those under way; returns how many are left."""
         with self._changed:
             self.closing = True
             self._changed.wait_for(lambda: not self._busy, seconds)
@@ -55,14 +55,17 @@ class Calls:
 
 
 class Door(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Lets no call in when the server closes."""
+    """Lets a call in if it carries the token, where there is one, and the server is not closing."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Calls, token: str | None) -> None:
         super().__init__()
-        self._calls = calls
+        self._calls, self._token = calls, token
 
-    def start_call(self, info: Any, headers: Any) -> None:
-        """Raises when it is too late."""
+    def start_call(self, info: Any, headers: dict[str, list[str | bytes]]) -> None:
+        given = [g.encode("utf-8", "replace") if isinstance(g, str) else g for g in headers.get(HEADER, [])]
+        if wrong := refused_token(given, self._token):
+            problem = problem_of(WireError(wrong, hint="give the token of this cluster"))
+            raise flight.FlightUnauthenticatedError(wrong, extra_info=problem.encode())
         try:
             self._calls.check()
         except WireError as error:
@@ -78,15 +81,6 @@ def answering(doing: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise refusal(error, doing) from None
-
-
-def is_open(host: str, port: int) -> bool:
-    """Whether somebody listens there."""
-    try:
-        with socket.create_connection((host, port), 1.0):
-            return True
-    except OSError:
-        return False
 
 
 def cut_connections(port: int) -> None:

@@ -1,4 +1,4 @@
-"""Following a stream over moves, gaps and failovers: one way for units, clients, the gateway and jobs of Spark.
+"""Following a stream over moves, gaps and failovers: the same for units, clients, the gateway and jobs of Spark.
 
 1. A follower knows the place behind what it has read: epoch, id, boundary, and the highest incarnation of the stream's
    unit that it has read from. Its reader's `subscribe` asks the node at an address for what is `wanted` from there.
@@ -24,7 +24,7 @@ from borealis.wire.messages import Subscribe
 Start = int | Literal["oldest", "newest"]
 
 
-class Feed(Protocol):
+class IncomingFeed(Protocol):
     """A stream as it comes in: a subscription over the wire, or to a queue of this process."""
 
     epoch: str
@@ -43,7 +43,7 @@ class Follower:
         self,
         stream: str,
         endpoints: Endpoints,
-        subscribe: Callable[[str], Feed],
+        subscribe: Callable[[str], IncomingFeed],
         broken: Callable[[BorealisError], None],
         backoff: Backoff,
         *,
@@ -58,7 +58,7 @@ class Follower:
         self.next_id, self.boundary = 0, FIRST_TIME
         self.start, self.anew = start, True  # whether to subscribe at `start`, not behind what was read
         self.stopped, self.opened = threading.Event(), threading.Event()
-        self.feed: Feed | None = None  # None: there is no connection now, another one is being tried
+        self.feed: IncomingFeed | None = None  # None: there is no connection now, another one is being tried
         self._endpoints, self._subscribe, self._broken = endpoints, subscribe, broken
         self._stop, self._reader, self._pause = stop, reader, pause or self.stopped.wait
 
@@ -102,7 +102,7 @@ class Follower:
         self.look_again()
 
     def look_again(self) -> None:
-        """The stream is served elsewhere now: whoever serves it here does so in vain."""
+        """The stream is served elsewhere now: leave the node that serves it here."""
         if (feed := self.feed) is not None:
             feed.cancel()
 

@@ -1,4 +1,4 @@
-"""Whoever has the streams and entry points that a Flight server serves, as the server sees it."""
+"""The owner of the streams and entry points that a Flight server serves, as the server sees it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from borealis.streams.queue import OutputQueue
 from borealis.wire.messages import BatchHead, Receipt
 
 
-class Entry(Protocol):
+class EntryHost(Protocol):
     """An entry point, as the wire sees it."""
 
     schema: pa.Schema
@@ -23,13 +23,13 @@ class Entry(Protocol):
         """What it has of a publisher."""
 
 
-class Host(Protocol):
-    """Whoever has the streams that a Flight server serves."""
+class StreamHost(Protocol):
+    """A node, as its Flight server sees it."""
 
     def queue(self, stream: str) -> OutputQueue:
         """The queue of a stream; StreamError if there is none."""
 
-    def entry(self, stream: str) -> Entry:
+    def entry(self, stream: str) -> EntryHost:
         """The entry point of a stream; StreamError if it is not here."""
 
     def act(self, action: str, body: bytes) -> bytes:
@@ -39,4 +39,4 @@ class Host(Protocol):
         """Bytes for another node."""
 
     def deposed(self, stream: str, incarnation: int) -> None:
-        """Somebody has read this stream from a higher incarnation than is here."""
+        """A reader has read this stream from a higher incarnation than is here."""

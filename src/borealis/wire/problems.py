@@ -73,6 +73,15 @@ def arriving(doing: str) -> Iterator[None]:
         raise WireError(f"cannot read what came for {doing}: {_one_line(str(error))}") from None
 
 
+@contextmanager
+def calling(address: str) -> Iterator[None]:
+    """Around what a client does with Flight: what that raises becomes an error of ours."""
+    try:
+        yield
+    except BROKEN as error:
+        raise error_from(error, address) from None
+
+
 def error_from(error: Exception, address: str) -> BorealisError:
     """What a client raises for what Flight raised: the server's own error where there is one."""
     extra = getattr(error, "extra_info", b"")

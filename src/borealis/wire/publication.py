@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyarrow import flight
@@ -15,17 +15,9 @@ from borealis.errors import BorealisError, WireError
 from borealis.wire.messages import BatchHead, Receipt
 from borealis.wire.problems import BROKEN, error_from
 from borealis.wire.server import BATCH_BYTES_MOST, columns
-from borealis.wire.waiting import PeerTimings
 
-
-class Line(Protocol):
-    """The connection it goes over."""
-
-    address: str
-    timings: PeerTimings
-
-    def reach(self) -> None:
-        """Raises soon if nobody answers."""
+if TYPE_CHECKING:
+    from borealis.wire.client import Peer
 
 
 class Publication:
@@ -36,7 +28,7 @@ class Publication:
     """
 
     def __init__(
-        self, peer: Line, schema: pa.Schema, writer: flight.FlightStreamWriter, receipts: flight.FlightMetadataReader
+        self, peer: Peer, schema: pa.Schema, writer: flight.FlightStreamWriter, receipts: flight.FlightMetadataReader
     ) -> None:
         self._peer, self._writer, self._receipts = peer, writer, receipts
         self.schema = schema
@@ -51,7 +43,6 @@ class Publication:
 
     @property
     def receipt(self) -> Receipt:
-        """The last that came."""
         return self._last or self.known
 
     def send(self, batch: pa.RecordBatch, head: BatchHead) -> None:
@@ -128,7 +119,7 @@ class Publication:
             raise self._error or WireError(f"{self._peer.address} ended the publication")
 
     def _hear(self, condition: Callable[[], bool], within: float | None) -> None:
-        """Wait for something to be so. A full queue may keep us waiting for long; a node that is gone may not."""
+        """Wait for something to be so. A full queue may take long; a node that is gone may not."""
         until = None if within is None else time.monotonic() + within
         while not condition():
             left = self._peer.timings.silence_s if until is None else until - time.monotonic()

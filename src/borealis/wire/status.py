@@ -1,4 +1,4 @@
-"""How a cluster stands, as the coordinator tells it: over REST, to clients and to the command line.
+"""How a cluster stands, as the coordinator shows it: over REST, to clients and to the command line.
 
 What is not known yet (the figures of a unit whose node is awaited, for one) has its default and is no key of the JSON.
 """
@@ -74,7 +74,7 @@ class Measured(View):
 
     @property
     def measured(self) -> bool:
-        """Whether the node has told of it; else all figures are zeros."""
+        """Whether the node has reported it; else all figures are zeros."""
         return "ended" in self.model_fields_set
 
 
@@ -191,17 +191,6 @@ class DiagramDetails(DiagramView, StreamList):
     yaml: str
     columns: dict[str, str]  # of each arrow, as DDL
     running: list[UnitView]
-
-
-class Location(Reply):
-    """Where a stream is served."""
-
-    stream: str  # in full, as `traffic/agg`
-    address: str  # of a Flight server
-    entry: bool  # whether it can be published to there
-    node: str = ""
-    fallback: str | None = None  # the address of its backup, where it goes on if that node dies
-    incarnation: int = 0  # of whoever serves it; 0: it is not protected
 
 
 class Ordered(Reply):

@@ -24,7 +24,7 @@ class Started:
     def __init__(self, jvm: subprocess.Popen[bytes] | None) -> None:
         self._jvm = jvm
 
-    def get(self) -> Any:
+    def result(self) -> Any:
         return SimpleNamespace(sparkContext=SimpleNamespace(_gateway=SimpleNamespace(proc=self._jvm)))
 
 
