@@ -23,7 +23,7 @@ from borealis.streams.queue import OutputQueue
 from borealis.streams.section import boundary_only, section
 from borealis.tuples import LAST_TIME
 from borealis.wire.auth import Security
-from borealis.wire.host import EntryHost
+from borealis.wire.calls import EntryHost
 from borealis.wire.messages import BatchHead, Problem, Receipt, SchemaIs, SchemaOf
 from borealis.wire.server import WireServer
 from borealis.wire.status import StreamList, StreamView

@@ -83,7 +83,7 @@ def create_app(cluster: Cluster, options: AppOptions, end: Callable[[], None] = 
         dependencies=[Depends(known_parameters)],
     )
     add_pages(app)
-    app.state.ending, app.state.reconciler = ending, reconciler
+    app.state.ending = ending
     app.include_router(rest.router(cluster, reconciler, about, end, has_token=options.token is not None))
     for routes, _ in parts:
         app.include_router(routes)

@@ -21,7 +21,7 @@ class Found:
     node: str
     entry: bool
     backup: str | None = None
-    incarnation: int = 0  # of whoever serves it; 0: it is not protected
+    incarnation: int = 0  # of the unit that serves it; 0: it is not protected
 
     @property
     def stream(self) -> str:

@@ -43,30 +43,29 @@ class Options:
     parts: Sequence[AppPart] = ()  # beside its own, say the gateway
 
 
-def serve(options: Options, announce: Callable[[str], None]) -> int:
+def serve(options: Options, announce: Callable[[str], None]) -> None:
     """Run a coordinator until SIGTERM, SIGINT or a request ends it; `announce` gets its address when it is there."""
     require_security([options.host], options.security)
     catalog = Catalog(options.catalog)  # before the port: who holds the catalog explains more
     try:
         with _bound(options.host, options.port) as listening:
-            scheme = "https" if options.security is not None and options.security.tls else "http"
+            scheme = "https" if options.security and options.security.tls else "http"
             host = f"[{options.host}]" if ":" in options.host else options.host
             address = f"{scheme}://{host}:{listening.getsockname()[1]}"
             catalog.held_by(address)
             _run(options, catalog, address, listening, announce)
     finally:
         catalog.close()
-    return 0
 
 
 def run(options: Options) -> NoReturn:
     """`serve` as a whole process. It does not wait for libraries to fold up: nothing that must be kept is left then."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("borealis").setLevel(logging.INFO)
-    code = serve(options, lambda address: print(f"coordinator at {address}", flush=True))
+    serve(options, lambda address: print(f"coordinator at {address}", flush=True))
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)
+    os._exit(0)
 
 
 def _run(

@@ -154,7 +154,7 @@ def router(
 
     @api.post("/nodes", tags=["nodes"], openapi_extra=takes(NodeStatus))
     async def heartbeat(request: Request) -> views.Ordered:
-        """A node tells that it is there, and what is on it. Every second, from the node itself."""
+        """What is on a node. Every second, from the node itself."""
         status = _heartbeat(await body_of(request))
         await in_thread(lambda: cluster.heard(status))
         return views.Ordered(coordinator=about.incarnation)
@@ -189,7 +189,7 @@ def _wish(data: bytes, kind: str, replace: bool) -> Deployment:
 
 
 def _heartbeat(data: bytes) -> NodeStatus:
-    """A node's status. Another version is told as such, however different its messages are."""
+    """A node's status. One of another version is refused as such, however different its messages are."""
     try:
         raw = json.loads(data)
     except ValueError:

@@ -24,9 +24,8 @@ REQUEST_S = 10.0  # for a request to come
 HTTP_HEADER = "HTTP_AUTHORIZATION"
 
 GAUGE, COUNTER = GaugeMetricFamily, CounterMetricFamily
-Rows = Iterable[tuple[Sequence[str], Any]]
 # what a node counts something of: how that is labelled, and all of it with its labels
-COUNTED: dict[str, tuple[Sequence[str], Callable[[NodeStatus], Rows]]] = {
+COUNTED: dict[str, tuple[Sequence[str], Callable[[NodeStatus], Iterable[tuple[Sequence[str], Any]]]]] = {
     "node": ((), lambda now: [((), now)]),
     "unit": (("diagram", "unit"), lambda now: [((unit.diagram, unit.unit), unit) for unit in now.units]),
     "queue": (("stream",), lambda now: [((queue.stream,), queue) for queue in now.queues]),

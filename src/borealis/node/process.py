@@ -206,14 +206,9 @@ class _Heartbeats:
 
     def first(self) -> None:
         """Join the cluster; raises if this node is refused. A coordinator that is not there yet is waited for."""
-        if self._coordinator is None:
-            return
-        try:
-            self._coordinator.heartbeat(self._node.status().encode())
-        except UnreachableError as error:
-            log.warning("%s; this node goes on trying", error)
-            self._reached = False
-        threading.Thread(target=self._beat_forever, name="heartbeat", daemon=True).start()
+        if (coordinator := self._coordinator) is not None:
+            self._beat(coordinator)
+            threading.Thread(target=self._beat_forever, args=(coordinator,), name="heartbeat", daemon=True).start()
 
     def wake(self) -> None:
         """Send one now: something has changed."""
@@ -223,22 +218,25 @@ class _Heartbeats:
         self._stopped = True
         self._now.set()
 
-    def _beat_forever(self) -> None:
-        assert self._coordinator is not None
-        while not self._stopped:
+    def _beat(self, coordinator: CoordinatorClient) -> None:
+        try:
+            coordinator.heartbeat(self._node.status().encode())
+            if not self._reached:
+                log.warning("the coordinator is back")
+            self._reached = True
+        except UnreachableError as error:
+            if self._reached:
+                log.warning("%s; what runs goes on", error)
+            self._reached = False
+
+    def _beat_forever(self, coordinator: CoordinatorClient) -> None:
+        while True:
             self._now.wait(HEARTBEAT_S)
             self._now.clear()
             if self._stopped:
-                return  # type: ignore[unreachable]  # another thread says so
+                return
             try:
-                self._coordinator.heartbeat(self._node.status().encode())
-                if not self._reached:
-                    log.warning("the coordinator is back")
-                self._reached = True
-            except UnreachableError as error:
-                if self._reached:
-                    log.warning("%s; what runs goes on", error)
-                self._reached = False
+                self._beat(coordinator)
             except BorealisError as error:
                 log.error("the coordinator refuses this node: %s", error)
                 self._node.stop_asked.set()

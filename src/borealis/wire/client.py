@@ -55,8 +55,8 @@ class Peer:
         self._open: weakref.WeakSet[Subscription] = weakref.WeakSet()
         self._talks: list[Talk] = []  # those that are free
 
-    def ping(self, within: float | None = None) -> Pong:
-        return self.say("ping", Ping(), Pong, within=within or self.timings.connect_s)
+    def ping(self) -> Pong:
+        return self.say("ping", Ping(), Pong, within=self.timings.connect_s)
 
     def act(self, name: str, message: Sendable, answer: type[A], *, within: float | None = None) -> A:
         """Give an order and wait for its answer."""

@@ -12,8 +12,7 @@ import pyarrow as pa
 from borealis.errors import StreamError
 from borealis.streams.queue import MovedError, StandbyError
 from borealis.streams.section import NOTHING, Section, boundary_only, wire_schema
-from borealis.wire.calls import Calls, answering
-from borealis.wire.host import StreamHost
+from borealis.wire.calls import Calls, StreamHost, answering
 from borealis.wire.messages import SectionHead, StreamFacts, Subscribe
 from borealis.wire.problems import ReplacedError
 

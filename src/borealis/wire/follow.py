@@ -56,7 +56,7 @@ class Follower:
         self.epoch: str | None = None
         self.incarnation = 0  # the highest seen in this epoch
         self.next_id, self.boundary = 0, FIRST_TIME
-        self.start, self.anew = start, True  # whether to subscribe at `start`, not behind what was read
+        self.start, self.begins = start, True  # whether to subscribe at `start`, not behind what was read
         self.stopped, self.opened = threading.Event(), threading.Event()
         self.feed: IncomingFeed | None = None  # None: there is no connection now, another one is being tried
         self._endpoints, self._subscribe, self._broken = endpoints, subscribe, broken
@@ -64,19 +64,19 @@ class Follower:
 
     def begin(self, start: Start) -> None:
         """Take the stream up there, in whichever epoch it is by now."""
-        self.start, self.anew, self.boundary = start, True, FIRST_TIME
+        self.start, self.begins, self.boundary = start, True, FIRST_TIME
 
     def go_on(self, next_id: int, boundary: int = FIRST_TIME) -> None:
         """Take the stream up at this place, of the epoch that is known."""
-        self.anew, self.next_id, self.boundary = False, next_id, boundary
+        self.begins, self.next_id, self.boundary = False, next_id, boundary
 
     def wanted(self) -> Subscribe:
         """What to ask a node for."""
         return Subscribe(
             stream=self.stream,
-            start=self.start if self.anew else self.next_id,
+            start=self.start if self.begins else self.next_id,
             boundary=self.boundary,
-            epoch=None if self.anew else self.epoch,
+            epoch=None if self.begins else self.epoch,
             incarnation=self.incarnation,
             reader=self._reader,
             stop=self._stop,
@@ -108,7 +108,7 @@ class Follower:
 
     def _ended(self) -> bool:
         """Whether all was read: up to the end of the stream, or of what was asked for."""
-        return self.boundary == LAST_TIME or (self._stop is not None and not self.anew and self.next_id >= self._stop)
+        return self.boundary == LAST_TIME or (self._stop is not None and not self.begins and self.next_id >= self._stop)
 
     def _once(self, address: str) -> Iterator[Section]:
         feed = self.feed = self._subscribe(address)
@@ -116,10 +116,10 @@ class Follower:
             if self.stopped.is_set():  # `stop` may have come when there was nothing to cancel
                 return
             same = feed.epoch == self.epoch
-            if same and not self.anew and feed.incarnation < self.incarnation:
+            if same and not self.begins and feed.incarnation < self.incarnation:
                 raise StreamError(f"{address} serves stream {self.stream} no more: it was deposed")
             self.incarnation = max(self.incarnation, feed.incarnation) if same else feed.incarnation
-            self.epoch, self.next_id, self.anew = feed.epoch, feed.next_id, False
+            self.epoch, self.next_id, self.begins = feed.epoch, feed.next_id, False
             self._endpoints.found()
             self.opened.set()
             for section in feed:

@@ -20,9 +20,8 @@ from borealis.errors import MachineError, StreamError, WireError
 from borealis.hosts import is_flight
 from borealis.streams.section import empty_rows
 from borealis.wire.auth import OPEN, Security, host_of, require_security
-from borealis.wire.calls import Calls, Door, answering, cut_connections
+from borealis.wire.calls import Calls, Door, StreamHost, answering, cut_connections
 from borealis.wire.feed import FeedTimings, ServedFeed
-from borealis.wire.host import StreamHost
 from borealis.wire.messages import Ack, Acknowledgements, BatchHead, Done, Export, Publish, Subscribe
 from borealis.wire.problems import arriving, log, refusal
 
