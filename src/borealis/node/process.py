@@ -23,11 +23,11 @@ from borealis.background import in_background
 from borealis.errors import BorealisError, UnreachableError
 from borealis.hosts import is_loopback
 from borealis.spark.session import is_local, session
+from borealis.wire.auth import Security, require_security
 
 if TYPE_CHECKING:
     from borealis.client.coordinator import CoordinatorClient
     from borealis.node.node import Node
-    from borealis.wire.auth import Security
     from borealis.wire.endpoints import Location
 
 HEARTBEAT_S = 1.0
@@ -58,10 +58,7 @@ def serve(options: NodeOptions) -> int:
     """Run a node until an order or SIGTERM stops it; the trains under way are finished."""
     name = options.name or f"{socket.gethostname().split('.')[0]}-{os.getpid()}"
     master = options.master or f"local[{options.cores or 1}, 3]"
-    if options.security is None or options.security.token is None:
-        from borealis.wire.auth import require_security
-
-        require_security([options.host], options.security)
+    require_security([options.host], options.security)
     settings = {"spark.app.name": f"borealis {name}", **_for_executors(options, master), **options.settings}
     spark = in_background("spark", lambda: session(master, settings))
     try:

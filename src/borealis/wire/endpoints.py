@@ -18,7 +18,7 @@ from borealis.retrying import TEMPORARY_STATUS, Backoff, Retries, is_temporary
 from borealis.streams.queue import MovedError, StandbyError
 from borealis.wire.client import Peer
 
-OPEN = Retries(give_up_s=5.0)  # for a stream that the coordinator says will be served soon
+SOON = Retries(give_up_s=5.0)  # for a stream that the coordinator says will be served soon
 STANDBY_S = 0.05  # the longest pause while there is a backup that may take over at any moment
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class Locator(Protocol):
 
 def located(locator: Locator, stream: str, clock: Clock | None = None) -> Location:
     """Where a stream is; waits a little where the coordinator says that it will be somewhere soon."""
-    backoff = Backoff(OPEN, clock)
+    backoff = Backoff(SOON, clock)
     while True:
         try:
             return locator.locate(stream)
@@ -72,7 +72,7 @@ class Endpoints:
     ) -> None:
         self._known, self._locate, self._recall = found, locate, recall
         self._ahead = deque([found.address] if found is not None else [])
-        self._at = found.address if found is not None else ""
+        self._at = found.address if found is not None else ""  # what was tried last
         self._begin()
 
     def _begin(self) -> None:

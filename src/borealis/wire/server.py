@@ -145,8 +145,7 @@ class _Flight(flight.FlightServerBase):  # type: ignore[misc]
         """A publication: a receipt at once, then one for each batch."""
         doing = "a publication"
         with answering(doing):
-            with arriving(doing):
-                publish = Publish.decode(descriptor.command or b"")
+            publish = Publish.decode(descriptor.command or b"")
             entry = self.host.entry(publish.stream)
             with arriving(doing):
                 _check_columns(publish.stream, reader.schema, entry.schema)

@@ -14,6 +14,7 @@ import pytest
 from hosting import SCHEMA, Facts, Order, TinyHost, next_section
 from pyarrow import flight
 
+from aborting import abort
 from borealis.errors import BorealisError, ClusterError, MachineError, StreamError, WireError
 from borealis.hosts import free_ports
 from borealis.streams.queue import MovedError
@@ -132,7 +133,7 @@ def test_a_server_that_is_cut_off_answers_nobody_who_comes_back(
     shut, again = flight_server.shutdown, threading.Event()
     monkeypatch.setattr(flight_server, "shutdown", lambda: again.wait(5) and shut())  # the door stays open a while
     peer.say("echo", Order(), Order)
-    cut = threading.Thread(target=server.abort, daemon=True)
+    cut = threading.Thread(target=abort, args=(server,), daemon=True)
     cut.start()
     while not again.is_set():
         with suppress(WireError):

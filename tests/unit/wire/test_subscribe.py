@@ -433,7 +433,7 @@ def pushed(n: int, **more: Any) -> tuple[pa.RecordBatch, bytes]:
     ],
 )
 def test_sections_that_cannot_be_are_refused(more: dict[str, Any]) -> None:
-    with pytest.raises(WireError, match="after tuple 5"):
+    with pytest.raises(WireError, match=r"after tuple 5|a broken batch"):
         from_strange(lambda: iter([pushed(2, **more)]))
 
 
