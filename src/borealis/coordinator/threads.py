@@ -15,11 +15,9 @@ T = TypeVar("T")
 THREADS = CapacityLimiter(math.inf)  # requests are bounded where they come in
 
 
-def spawn(name: str, work: Callable[[], object]) -> threading.Thread:
+def spawn(name: str, work: Callable[[], object]) -> None:
     """Start a thread that does not keep the process alive."""
-    thread = threading.Thread(target=work, name=f"borealis-{name}", daemon=True)
-    thread.start()
-    return thread
+    threading.Thread(target=work, name=f"borealis-{name}", daemon=True).start()
 
 
 async def in_thread(work: Callable[[], T]) -> T:
