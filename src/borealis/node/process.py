@@ -175,7 +175,7 @@ def _hush(spark: Any) -> None:
 
 
 @contextmanager
-def forgiving(spark: Future[Any]) -> Iterator[None]:
+def forgiving(spark: Future[Any], ends_s: float = JVM_ENDS_S) -> Iterator[None]:
     """Let go of Spark without a complaint where its JVM has ended before: a signal may go to all of a node at once."""
     try:
         yield
@@ -186,7 +186,7 @@ def forgiving(spark: Future[Any]) -> Iterator[None]:
         if jvm is None:
             raise
         try:
-            jvm.wait(JVM_ENDS_S)
+            jvm.wait(ends_s)
         except subprocess.TimeoutExpired:
             raise error from None
         log.info("the JVM had ended before (%s)", type(error).__name__)
