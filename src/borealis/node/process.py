@@ -199,7 +199,7 @@ class _Heartbeats:
         self._node, self._coordinator = node, coordinator
         self._now = threading.Event()
         self._stopped = False
-        self._reached = True
+        self._connected = True
 
     def first(self) -> None:
         """Join the cluster; raises if this node is refused. A coordinator that is not there yet is waited for."""
@@ -218,13 +218,13 @@ class _Heartbeats:
     def _beat(self, coordinator: CoordinatorClient) -> None:
         try:
             coordinator.heartbeat(self._node.status().encode())
-            if not self._reached:
+            if not self._connected:
                 log.warning("the coordinator is back")
-            self._reached = True
+            self._connected = True
         except UnreachableError as error:
-            if self._reached:
+            if self._connected:
                 log.warning("%s; what runs goes on", error)
-            self._reached = False
+            self._connected = False
 
     def _beat_forever(self, coordinator: CoordinatorClient) -> None:
         while True:

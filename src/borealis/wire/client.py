@@ -108,14 +108,14 @@ class Peer:
 
     def subscribe(self, wanted: Subscribe) -> Subscription:
         """Be pushed a stream from a place on."""
-        self.reach()
+        self.probe()
         subscription = Subscription(self._get(wanted, self.timings.silence_s), wanted)
         self._open.add(subscription)
         return subscription
 
     def publish(self, publish: Publish, schema: pa.Schema) -> Publication:
         """Send batches to an entry point."""
-        self.reach()
+        self.probe()
         with calling(self.address):
             descriptor = flight.FlightDescriptor.for_command(publish.encode())
             writer, receipts = self._client.do_put(descriptor, schema, self._options())
@@ -123,7 +123,7 @@ class Peer:
 
     def export(self, what: str, body: bytes = b"") -> Iterator[bytes]:
         """Bytes from the other side, in pieces."""
-        self.reach()
+        self.probe()
         pushed = self._get(Export(export=what, body=body.decode()), self.timings.answer_s)
         try:
             while (chunk := pushed.read()) is not None:
@@ -144,7 +144,7 @@ class Peer:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def reach(self) -> None:
+    def probe(self) -> None:
         """Raises soon if no server answers: a stream itself has no time limit."""
         with calling(self.address):
             # not `list_actions`: if the server cancels that, Arrow pretends that this process was interrupted (Ctrl-C)

@@ -128,7 +128,7 @@ class Publication:
             if not self._came.wait(min(left, self._peer.timings.silence_s)):
                 self._came.release()
                 try:
-                    self._peer.reach()
+                    self._peer.probe()
                 finally:
                     self._came.acquire()
 
