@@ -9,7 +9,7 @@ A diagram says what to compute; `run` computes it:
     packets.aggregate(by="src", over=window("10 seconds", "1 second"), n="count(*)").output("per_source")
     run(d, inputs={"packets": replay("packets.parquet")}, outputs={"per_source": "out.parquet"})
 
-A cluster (`borealis up --nodes 3`) runs it for as long as anybody wants:
+A cluster (`borealis up --nodes 3`) runs it until it is undeployed:
 
     cluster = borealis.connect()
     cluster.deploy(d)
@@ -58,24 +58,18 @@ __all__ = [
 
 # Where each name is. They are imported when first used: a program that talks to a cluster needs no Spark, and a command
 # that only starts processes needs none of it.
-_HOMES = {
-    "BorealisError": "borealis.errors",
-    "BorealisWarning": "borealis.errors",
-    "Client": "borealis.client.client",
-    "Diagram": "borealis.diagram",
-    "Result": "borealis.local.run",
-    "batch": "borealis.compile.batch",
-    "connect": "borealis.client.client",
-    "connect_async": "borealis.client.client",
-    "count_window": "borealis.diagram",
-    "directory": "borealis.connectors.files.directory",
-    "kafka": "borealis.connectors",
-    "replay": "borealis.connectors.sources",
-    "rows": "borealis.connectors.sources",
-    "run": "borealis.local.run",
-    "watch": "borealis.connectors.files.watch",
-    "window": "borealis.diagram",
+_MODULES = {
+    "borealis.client.client": ("Client", "connect", "connect_async"),
+    "borealis.compile.batch": ("batch",),
+    "borealis.connectors": ("kafka",),
+    "borealis.connectors.files.directory": ("directory",),
+    "borealis.connectors.files.watch": ("watch",),
+    "borealis.connectors.sources": ("replay", "rows"),
+    "borealis.diagram": ("Diagram", "count_window", "window"),
+    "borealis.errors": ("BorealisError", "BorealisWarning"),
+    "borealis.local.run": ("Result", "run"),
 }
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

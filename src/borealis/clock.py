@@ -20,7 +20,7 @@ class WallClock:
 
 
 class ManualClock:
-    """Time that moves only when told to.
+    """Time that only `advance` moves.
 
     >>> clock = ManualClock()
     >>> clock.advance(2.5)

@@ -1,4 +1,4 @@
-"""What can go wrong, told in one line: what happened, what was seen, what to do."""
+"""What can go wrong, in one line: what happened, what was seen, what to do."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class WireError(BorealisError):
 
 
 class UnreachableError(WireError):
-    """Nobody answers where somebody should."""
+    """The coordinator does not answer."""
 
 
 class StreamError(BorealisError):

@@ -41,7 +41,7 @@ def is_flight(address: str) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody uses, for servers that start later.
+    """Ports of loopback that are free, for servers that start later.
 
     Not of those that the system gives to connections: one of these could be taken before the server has started, or
     while it is down, even by a client that knocks at it.

@@ -18,13 +18,13 @@ def first_mistake(error: ValidationError, whole: str) -> tuple[str, str, Any]:
     return ".".join(str(part) for part in first["loc"]) or whole, first["msg"], first.get("input")
 
 
-class Part(BaseModel):
+class MessagePart(BaseModel):
     """What messages are made of; only a whole message has a version."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class Message(Part):
+class Message(MessagePart):
     """The root of all messages."""
 
     v: Literal[1] = 1

@@ -47,7 +47,7 @@ class Backoff:
 
 
 def is_temporary(error: BorealisError) -> bool:
-    """Whether the same may succeed a moment later: nobody there, or the coordinator says so."""
+    """Whether the same may succeed a moment later: no server there, or the coordinator says so."""
     status = getattr(error, "status", None)
     return status == TEMPORARY_STATUS or (isinstance(error, WireError) and status is None)
 

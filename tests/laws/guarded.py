@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from nodes import PATIENCE_S, Cluster
 
+from aborting import abort
 from borealis.diagram.cut import Piece, cut
 from borealis.diagram.protection import Protection
 from borealis.diagram.spec import Spec
@@ -21,7 +22,7 @@ from borealis.tuples import FIRST_TIME
 from borealis.wire.client import Peer
 from borealis.wire.endpoints import Location
 from borealis.wire.messages import ENTRY, Claim, Claimed, Done, Guard, Protect, Subscribe, UnitOrder
-from borealis.wire.waiting import Patience
+from borealis.wire.waiting import PeerTimings
 
 Approach = Literal["amnesia", "passive", "active", "upstream-backup"]
 PING_MS = 40.0
@@ -157,7 +158,7 @@ class Guarded(Cluster):
         node.acks._stopped.set()
         for unit in list(node.units.values()):
             unit.run._closed = True
-        server.abort()
+        abort(server)
         node.peers.close()
 
     def takeovers(self, unit: str, where: int | None = None) -> list[Any]:
@@ -205,7 +206,7 @@ class Guarded(Cluster):
                 continue
             ask = Subscribe(stream=stream, start=at, boundary=boundary, epoch=epoch, incarnation=known)
             try:
-                with Peer(where, patience=Patience(connect_s=0.5)) as peer, peer.subscribe(ask) as subscription:
+                with Peer(where, timings=PeerTimings(connect_s=0.5)) as peer, peer.subscribe(ask) as subscription:
                     epoch, known = subscription.epoch, max(known, subscription.incarnation)
                     for section in subscription:
                         jumps += section.first != at

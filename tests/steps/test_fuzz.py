@@ -33,7 +33,7 @@ from borealis.errors import BorealisError
 from borealis.wire.auth import Security
 from borealis.wire.client import Peer
 from borealis.wire.messages import Ack, Acknowledgements, BatchHead, Export, Problem, Publish, Subscribe
-from borealis.wire.waiting import Patience
+from borealis.wire.waiting import PeerTimings
 
 HOST = Path(__file__).parents[1] / "unit" / "wire" / "hosting.py"
 SEED = int(os.environ.get("BOREALIS_FUZZ_SEED", "20261115"))
@@ -71,7 +71,7 @@ class Victim:
         assert self.address, self.process.communicate()[1]
         self.port = int(urlsplit(self.address).port or 0)
         self.security = Security(token=token)
-        self.peer = Peer(self.address, self.security, Patience(connect_s=ANSWER_S_MOST, answer_s=ANSWER_S_MOST))
+        self.peer = Peer(self.address, self.security, PeerTimings(connect_s=ANSWER_S_MOST, answer_s=ANSWER_S_MOST))
         self.seen, self.stopped, self.failed = 0, threading.Event(), ""
         self.subscription = self.peer.subscribe(Subscribe(stream="d/steady"))
         self.threads = [threading.Thread(target=t, daemon=True) for t in (self._read, self._publish)]

@@ -25,7 +25,7 @@ from borealis.streams.status import QueueStatus
 from borealis.tuples import LAST_TIME
 from borealis.wire.client import Peer
 from borealis.wire.messages import BatchHead, Publish, Subscribe
-from borealis.wire.waiting import Patience
+from borealis.wire.waiting import PeerTimings
 
 HOST = Path(__file__).parents[1] / "unit" / "wire" / "hosting.py"
 READER = Path(__file__).with_name("wire_reader.py")
@@ -210,7 +210,7 @@ def _tried(peer: Peer, wanted: Subscribe) -> bool:
 
 
 def test_a_frozen_node_is_silent_not_waited_for(host: Process) -> None:
-    with Peer(host.line(), patience=Patience(connect_s=1, answer_s=1, silence_s=1.5)) as peer:
+    with Peer(host.line(), timings=PeerTimings(connect_s=1, answer_s=1, silence_s=1.5)) as peer:
         append(peer, rows=5)
         sections = iter(peer.subscribe(Subscribe(stream="d/a")))
         assert len(next(sections)) == 5

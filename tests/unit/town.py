@@ -23,10 +23,10 @@ from borealis.streams.queue import OutputQueue
 from borealis.streams.section import boundary_only, section
 from borealis.tuples import LAST_TIME
 from borealis.wire.auth import Security
-from borealis.wire.host import Entry
+from borealis.wire.calls import EntryHost
 from borealis.wire.messages import BatchHead, Problem, Receipt, SchemaIs, SchemaOf
 from borealis.wire.server import WireServer
-from borealis.wire.status import Streams, StreamView
+from borealis.wire.status import StreamList, StreamView
 
 STREAM = "traffic/packets"
 SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string())])
@@ -112,7 +112,7 @@ class Place:
             raise StreamError(f"no stream {stream} here")
         return self.queues[stream]
 
-    def entry(self, stream: str) -> Entry:
+    def entry(self, stream: str) -> EntryHost:
         if stream not in self.entries:
             raise StreamError(f"no entry {stream} here")
         return self.entries[stream]
@@ -189,7 +189,7 @@ class Town:
     def answer(self, path: str) -> tuple[int, bytes]:
         if path == "/v1/streams":
             places = [(s, place, entry) for s, (place, entry) in self.places.items() if s in place.queues]
-            return 200, Streams(streams=[_view(*one) for one in places]).encode()
+            return 200, StreamList(streams=[_view(*one) for one in places]).encode()
         self.asked += 1
         name = parse_qs(urlsplit(path).query).get("stream", [""])[0]
         full = name if "/" in name else f"traffic/{name}"

@@ -14,7 +14,7 @@ from borealis.errors import BorealisError, UnreachableError, WireError
 from borealis.wire.endpoints import Location
 from borealis.wire.messages import Claim, Claimed, Problem
 from borealis.wire.problems import error_of
-from borealis.wire.status import ClusterStatus, Deployed, Nodes, NodeView, Ordered, Streams, StreamView
+from borealis.wire.status import ClusterStatus, Deployed, NodeList, NodeView, Ordered, StreamList, StreamView
 
 TIMEOUT_S = 10.0
 HEARTBEAT_TIMEOUT_S = 5.0
@@ -69,7 +69,7 @@ class CoordinatorClient:
 
     def nodes(self) -> list[NodeView]:
         """Every node it knows, alive or not."""
-        return Nodes.decode(self.ask("GET", "/v1/nodes")).nodes
+        return NodeList.decode(self.ask("GET", "/v1/nodes")).nodes
 
     def forget_node(self, name: str) -> None:
         """Have a dead node forgotten."""
@@ -77,7 +77,7 @@ class CoordinatorClient:
 
     def streams(self) -> list[StreamView]:
         """Every stream that is served."""
-        return Streams.decode(self.ask("GET", "/v1/streams")).streams
+        return StreamList.decode(self.ask("GET", "/v1/streams")).streams
 
     def heartbeat(self, status: bytes) -> None:
         """A node is there, and this is on it. Raises the coordinator's own error where it refuses the node."""

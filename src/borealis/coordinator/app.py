@@ -21,10 +21,9 @@ from starlette.requests import ClientDisconnect
 from borealis.coordinator import rest
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.deployment import take_up
-from borealis.coordinator.http_auth import Guard, answer_with
-from borealis.coordinator.http_errors import MalformedError
+from borealis.coordinator.http_auth import RequestGuard, answer_with, known_parameters
+from borealis.coordinator.http_errors import BadRequestError
 from borealis.coordinator.pages import add_pages
-from borealis.coordinator.parameters import known_parameters
 from borealis.coordinator.reconcile import Reconciler
 from borealis.coordinator.threads import spawn
 from borealis.errors import BorealisError
@@ -32,24 +31,25 @@ from borealis.version import __version__
 from borealis.wire.status import CoordinatorView
 
 log = logging.getLogger("borealis.coordinator")
-BROKE_OFF = 400  # for nobody
-Part = Callable[[Cluster, asyncio.Event], tuple[APIRouter, Callable[[], None]]]  # ends at the event; to be closed then
-LOOK_SECONDS = 1.0  # between two looks at what is and what shall be
+BROKE_OFF = 400  # a status that no client hears
+AppPart = Callable[
+    [Cluster, asyncio.Event], tuple[APIRouter, Callable[[], None]]
+]  # ends at the event; to be closed then
 
 
 @dataclass(frozen=True)
 class AppOptions:
-    """How the application is protected, and what it tells of itself."""
+    """How the application is protected, and what it shows of itself."""
 
     token: str | None = field(default=None, repr=False)
     hosts: Collection[str] = ()  # names by which it may be asked, beside those of loopback
     address: str = ""
-    look_seconds: float = LOOK_SECONDS
-    parts: Sequence[Part] = ()  # that are served beside what is the coordinator's own
+    look_seconds: float = 1.0  # between two looks at what is and what shall be
+    parts: Sequence[AppPart] = ()  # that are served beside what is the coordinator's own
 
 
 def create_app(cluster: Cluster, options: AppOptions, end: Callable[[], None] = lambda: None) -> FastAPI:
-    """The application. `end` is called when someone asks it to stop."""
+    """The application. `end` is called when a client asks it to stop."""
     reconciler = Reconciler(cluster)
     ending = asyncio.Event()
     parts = [part(cluster, ending) for part in options.parts]
@@ -76,21 +76,21 @@ def create_app(cluster: Cluster, options: AppOptions, end: Callable[[], None] = 
     app = FastAPI(
         title="Borealis coordinator",
         version=__version__,
-        description="What runs where. Tuples go from node to node by Arrow Flight: ask `/v1/locate` for the way.",
+        description="What runs where. Tuples go from node to node by Arrow Flight: ask `/v1/locate` for the node.",
         lifespan=life,
         docs_url=None,
         redoc_url=None,
         dependencies=[Depends(known_parameters)],
     )
     add_pages(app)
-    app.state.ending, app.state.reconciler = ending, reconciler
+    app.state.ending = ending
     app.include_router(rest.router(cluster, reconciler, about, end, has_token=options.token is not None))
     for routes, _ in parts:
         app.include_router(routes)
     app.include_router(rest.metrics_router(cluster))
     for kind in (BorealisError, RequestValidationError, HTTPException, ClientDisconnect, Exception):
         app.add_exception_handler(kind, _answer)
-    app.add_middleware(Guard, token=options.token, hosts=options.hosts)
+    app.add_middleware(RequestGuard, token=options.token, hosts=options.hosts)
     return app
 
 
@@ -112,14 +112,14 @@ async def _answer(request: Request, error: Exception) -> Response:
         case RequestValidationError():
             first = error.errors()[0]
             what = f"bad request: {' '.join(str(part) for part in first['loc'])}: {first['msg']}"
-            return answer_with(MalformedError(what, hint="/docs shows what is asked"))
+            return answer_with(BadRequestError(what, hint="/docs shows what is asked"))
         case HTTPException():
             hint = "/ says what is where, /docs what can be asked"
-            return answer_with(MalformedError(f"{asked}: {error.detail}", hint=hint), error.status_code)
-        case ClientDisconnect():  # whoever asked has died or hung up before all was said
+            return answer_with(BadRequestError(f"{asked}: {error.detail}", hint=hint), error.status_code)
+        case ClientDisconnect():  # the client has died or hung up before it had sent all
             log.info("%s: the caller broke off", asked)
             return Response(status_code=BROKE_OFF)
         case _:
             log.error("%s failed", asked, exc_info=error)
-            said = f"unexpected {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-            return answer_with(BorealisError(said, hint="the coordinator's log says where"), 500)
+            text = f"unexpected {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            return answer_with(BorealisError(text, hint="the coordinator's log says where"), 500)

@@ -9,34 +9,24 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.status import nodes_view, units_view
-from borealis.node.metrics import families
+from borealis.node.metrics import Figures, families
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 
 def exposition(cluster: Cluster) -> bytes:
-    """All of them as text."""
-    return bytes(generate_latest(ClusterFigures(cluster)))
+    """All of them as text: what each node's own `/metrics` shows, labelled by node, and which nodes are there."""
+    return bytes(generate_latest(Figures(lambda: _figures(cluster))))
 
 
-class ClusterFigures:
-    """What the coordinator's `/metrics` shows: what each node's own shows, labelled by node, and who is there."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-
-    def collect(self) -> Iterator[Metric]:
-        """All figures as of the last heartbeats."""
-        up = GaugeMetricFamily("borealis_node_up", "1 when the node sends heartbeats", labels=["node"])
-        for node in nodes_view(self._cluster):
-            up.add_metric([node.node], float(node.alive))
-        yield up
-        states = GaugeMetricFamily(
-            "borealis_unit_state",
-            "1 for the state in which the unit is, as 'borealis status' shows it",
-            labels=["node", "diagram", "unit", "state"],
-        )
-        for unit in units_view(self._cluster):
-            states.add_metric([unit.node, unit.diagram, unit.unit, unit.state], 1.0)
-        yield states
-        yield from families([member.status for member in self._cluster.members.alive()], by_node=True)
+def _figures(cluster: Cluster) -> Iterator[Metric]:
+    up = GaugeMetricFamily("borealis_node_up", "1 when the node sends heartbeats", labels=["node"])
+    for node in nodes_view(cluster):
+        up.add_metric([node.node], float(node.alive))
+    yield up
+    about = "1 for the state in which the unit is, as 'borealis status' shows it"
+    states = GaugeMetricFamily("borealis_unit_state", about, labels=["node", "diagram", "unit", "state"])
+    for unit in units_view(cluster):
+        states.add_metric([unit.node, unit.diagram, unit.unit, unit.state], 1.0)
+    yield states
+    yield from families([member.status for member in cluster.members.alive()], by_node=True)

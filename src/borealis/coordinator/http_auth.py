@@ -1,32 +1,39 @@
-"""Who may ask: whoever has the token, or, where there is none, programs of this machine. Web pages may not."""
+"""Which requests come in: those with the token, or, where there is none, of programs of this machine. No web page may.
+
+A request that is too large, or has parameters that its route does not know, is refused as well.
+"""
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Collection
-from typing import Any
 
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from borealis.coordinator.http_errors import ForbiddenError, TooLargeError, UnauthorizedError, status_of
-from borealis.errors import BorealisError
+from borealis.coordinator.http_errors import (
+    BadRequestError,
+    ForbiddenError,
+    TooLargeError,
+    UnauthorizedError,
+    status_of,
+)
+from borealis.errors import BorealisError, did_you_mean
 from borealis.hosts import is_loopback
-from borealis.wire.auth import host_of
+from borealis.wire.auth import HEADER, host_of, refused_token
 from borealis.wire.problems import problem_of
 
 BODY_BYTES_MOST = 8 << 20  # of everything but rows, which are taken as they come
 TOKEN_HOW = "give the token of this cluster: --token-file or BOREALIS_TOKEN; curl: -H 'Authorization: Bearer ...'"
+AUTHORIZATION = HEADER.encode()
 OPEN_PATHS = ("/", "/v1/health", "/docs", "/openapi.json")
 
 
-class Guard:
+class RequestGuard:
     """Refuses requests before they reach the app."""
 
     def __init__(self, app: ASGIApp, token: str | None, hosts: Collection[str] = ()) -> None:
-        self._app = app
-        self._expected = None if token is None else f"Bearer {token}".encode()
-        self._hosts = set(hosts)
+        self._app, self._token, self._hosts = app, token, set(hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -39,13 +46,11 @@ class Guard:
 
     def _check(self, scope: Scope) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        if self._expected is None:
+        given = [headers[AUTHORIZATION]] if AUTHORIZATION in headers else []
+        if self._token is None:
             self._check_local(headers)
-        elif scope["path"] not in OPEN_PATHS and not hmac.compare_digest(
-            headers.get(b"authorization", b""), self._expected
-        ):
-            what = "another token" if b"authorization" in headers else "no token"
-            raise UnauthorizedError(f"refused: {what}", hint=TOKEN_HOW)
+        elif scope["path"] not in OPEN_PATHS and (wrong := refused_token(given, self._token)):
+            raise UnauthorizedError(wrong, hint=TOKEN_HOW)
 
     def _check_local(self, headers: dict[bytes, bytes]) -> None:
         """Without a token only this machine's own programs come in, and no page that a browser has from elsewhere."""
@@ -56,13 +61,29 @@ class Guard:
                 raise ForbiddenError(f"refused: {name.decode()} is '{given}'", hint="ask at 127.0.0.1, or use a token")
 
 
+async def known_parameters(request: Request) -> None:
+    """For every route: refuse what is not in its description. Ignored in silence, `?limt=2` would stream for ever."""
+    if not request.query_params:
+        return
+    path = getattr(request.scope.get("route"), "path_format", "")
+    operation = request.app.openapi()["paths"].get(path, {}).get(request.method.lower(), {})
+    known = [parameter["name"] for parameter in operation.get("parameters", ()) if parameter["in"] == "query"]
+    for given in request.query_params:
+        if given not in known:
+            near = did_you_mean(given, known)
+            takes = f"known: {', '.join(known)}" if known else "it takes none"
+            raise BadRequestError(
+                f"{request.method} {request.url.path} takes no parameter '{given[:80]}'",
+                hint=f"{near} {takes}".lstrip(),
+            )
+
+
 def answer_with(error: BorealisError, status: int | None = None) -> Response:
-    """A problem as an answer."""
     headers = {"www-authenticate": "Bearer"} if isinstance(error, UnauthorizedError) else None
     return Response(problem_of(error).encode(), status or status_of(error), headers, media_type="application/json")
 
 
-async def body_of(request: Any, most: int = BODY_BYTES_MOST) -> bytes:
+async def body_of(request: Request, most: int = BODY_BYTES_MOST) -> bytes:
     """The whole body of a request, if it is not too large."""
     data = bytearray()
     async for part in request.stream():

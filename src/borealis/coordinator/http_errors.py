@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from borealis.errors import BorealisError, ClusterError, FullError, StateError, StreamError, TrainError, WireError
 
 FIRST = "deploy one first: borealis deploy DIAGRAM"
@@ -12,73 +10,73 @@ FIRST = "deploy one first: borealis deploy DIAGRAM"
 class MissingError(ClusterError):
     """There is no such diagram, unit or node."""
 
-    status: ClassVar[int] = 404
+    status = 404
 
 
 class TakenError(ClusterError):
     """It cannot be done as things stand: a name is taken, a version differs, something is under way."""
 
-    status: ClassVar[int] = 409
+    status = 409
 
 
 class CatalogError(ClusterError):
     """The catalog cannot be read or written now: no fault of who asks, and no reason to turn a node away."""
 
-    status: ClassVar[int] = 503
+    status = 503
 
 
 class AbsentError(ClusterError):
     """A node that is needed is not there now; later it may be."""
 
-    status: ClassVar[int] = 503
+    status = 503
 
 
 class TooManyError(ClusterError):
     """More at once than the coordinator can serve."""
 
-    status: ClassVar[int] = 503
+    status = 503
 
 
 class AmbiguousError(StreamError):
     """A bare name that several streams have."""
 
-    status: ClassVar[int] = 409
+    status = 409
 
 
 class UnservedError(StreamError):
-    """The stream is known, but nobody serves it now."""
+    """The stream is known, but no node serves it now."""
 
-    status: ClassVar[int] = 503
+    status = 503
 
 
 class NoEntryError(StreamError):
-    """A stream that nobody can publish to."""
+    """A stream that is no input: no client can publish to it."""
 
-    status: ClassVar[int] = 400
+    status = 400
 
 
 class UnauthorizedError(WireError):
     """No token, or a wrong one."""
 
-    status: ClassVar[int] = 401
+    status = 401
 
 
 class ForbiddenError(WireError):
     """Asked from where it may not be asked."""
 
-    status: ClassVar[int] = 403
+    status = 403
 
 
 class TooLargeError(WireError):
     """A body above its bound."""
 
-    status: ClassVar[int] = 413
+    status = 413
 
 
-class MalformedError(WireError):
+class BadRequestError(WireError):
     """A body that is not what it should be."""
 
-    status: ClassVar[int] = 400
+    status = 400
 
 
 def there_already(name: str) -> TakenError:
@@ -92,7 +90,7 @@ def there_already(name: str) -> TakenError:
 
 STATUS: tuple[tuple[type[BorealisError], int], ...] = (
     (StreamError, 404),
-    (WireError, 503),  # towards a node; what clients send badly is MalformedError
+    (WireError, 503),  # towards a node; what clients send badly is BadRequestError
     (ClusterError, 409),
     (FullError, 507),  # before what it is one of
     (StateError, 503),

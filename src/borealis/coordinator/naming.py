@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.http_errors import FIRST, AmbiguousError, UnservedError
 from borealis.coordinator.layout import Layout, stream_name
-from borealis.errors import BorealisError, StreamError, did_you_mean
+from borealis.errors import StreamError, did_you_mean
 from borealis.wire.endpoints import Location
 
 
@@ -21,7 +21,7 @@ class Found:
     node: str
     entry: bool
     backup: str | None = None
-    incarnation: int = 0  # of whoever serves it; 0: it is not protected
+    incarnation: int = 0  # of the unit that serves it; 0: it is not protected
 
     @property
     def stream(self) -> str:
@@ -40,13 +40,13 @@ def streams(layout: Layout) -> list[Found]:
 def find(layouts: Iterable[Layout], name: str) -> Found:
     """The stream of that name. A bare name may be an input's, a box's or an output's; two that fit are refused."""
     layouts = list(layouts)
+    if not layouts:
+        raise StreamError(f"there is no stream '{name}': no diagram is deployed", hint=FIRST)
     diagram, slash, bare = name.partition("/")
     if slash:
         chosen = [layout for layout in layouts if layout.name == diagram]
         if not chosen:
             known = [layout.name for layout in layouts]
-            if not known:
-                raise _nothing(name)
             raise StreamError(
                 f"there is no stream '{name}': no diagram '{diagram}' is deployed",
                 hint=did_you_mean(diagram, known) or f"there are: {', '.join(known)}",
@@ -71,7 +71,7 @@ def _called(layout: Layout, bare: str) -> list[Found]:
     return [found for found in streams(layout) if found.arrow in wanted]
 
 
-def _none(name: str, bare: str, layouts: list[Layout]) -> BorealisError:
+def _none(name: str, bare: str, layouts: list[Layout]) -> StreamError:
     for layout in layouts:
         for unit in layout.units:
             if bare in unit.boxes:
@@ -80,14 +80,8 @@ def _none(name: str, bare: str, layouts: list[Layout]) -> BorealisError:
                     hint="make it an output of the diagram, or cut behind it",
                 )
     known = {n for layout in layouts for n in (*layout.served(), *layout.outputs)}
-    if not known:
-        return _nothing(name)
     listing = ", ".join(sorted(known))
     return StreamError(f"there is no stream '{name}' (there are: {listing})", hint=did_you_mean(bare, known))
-
-
-def _nothing(name: str) -> BorealisError:
-    return StreamError(f"there is no stream '{name}': no diagram is deployed", hint=FIRST)
 
 
 def locate(cluster: Cluster, name: str) -> Location:

@@ -24,7 +24,7 @@ WHERE = {
     "/v1/health": "whether the coordinator is there",
     "/metrics": "figures of the whole cluster, for Prometheus",
 }
-CLOSED = {  # a page of ours loads nothing from anywhere, and asks nobody but us
+CLOSED = {  # a page of ours loads nothing from elsewhere, and asks only the coordinator
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "connect-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'"
 }
@@ -78,7 +78,7 @@ for (const form of document.forms) form.addEventListener("submit", async (event)
 
 
 def add_pages(app: FastAPI) -> None:
-    """Serve them; what is where as JSON, too, for whoever is no browser."""
+    """Serve them; what is where as JSON, too, for clients other than browsers."""
 
     @app.get("/", include_in_schema=False)
     async def front(request: Request) -> Response:
@@ -118,12 +118,12 @@ def page(schema: dict[str, Any]) -> str:
 
 
 def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
-    told = escape(" ".join(str(operation.get("description", "")).split()))
+    about = escape(" ".join(str(operation.get("description", "")).split()))
     fields = "".join(_field(parameter) for parameter in operation.get("parameters", ()))
     if "requestBody" in operation:
         fields += _body(operation["requestBody"]["content"])
     return (
-        f"<details><summary><code>{method} {escape(path)}</code> {told}</summary>"
+        f"<details><summary><code>{method} {escape(path)}</code> {about}</summary>"
         f'<form data-method="{method}" data-path="{escape(path)}">{fields}'
         "<button>send</button><pre hidden></pre></form></details>"
     )

@@ -1,10 +1,11 @@
-"""The coordinator as a process: one port, one catalog, gone within a second when it is told to go."""
+"""The coordinator as a process: one port, one catalog, gone within a second when a signal or a client ends it."""
 
 from __future__ import annotations
 
 import errno
 import logging
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from typing import NoReturn
 
 import uvicorn
 
-from borealis.coordinator.app import AppOptions, Part, create_app
+from borealis.coordinator.app import AppOptions, AppPart, create_app
 from borealis.coordinator.catalog import Catalog
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.membership import DEAD_AFTER_SECONDS
@@ -27,7 +28,7 @@ from borealis.wire.auth import Security, require_security
 HOST, PORT = "127.0.0.1", 7470
 REQUESTS_MOST = 1000  # at once; more are answered with 503
 NOT_OURS = "no network card of this machine has that address: see --host"
-GOODBYE_SECONDS = 0.3  # for requests that are under way when the process is told to go
+GOODBYE_SECONDS = 0.3  # for requests that are under way at the end
 
 
 @dataclass(frozen=True)
@@ -39,33 +40,32 @@ class Options:
     port: int = PORT  # 0: any that is free
     security: Security | None = None
     dead_after: float = DEAD_AFTER_SECONDS  # seconds without a heartbeat
-    parts: Sequence[Part] = ()  # beside its own, say the gateway
+    parts: Sequence[AppPart] = ()  # beside its own, say the gateway
 
 
-def serve(options: Options, announce: Callable[[str], None] | None = None) -> int:
+def serve(options: Options, announce: Callable[[str], None]) -> None:
     """Run a coordinator until SIGTERM, SIGINT or a request ends it; `announce` gets its address when it is there."""
     require_security([options.host], options.security)
-    catalog = Catalog(options.catalog)  # before the port: whoever holds it is the better thing to tell
+    catalog = Catalog(options.catalog)  # before the port: who holds the catalog explains more
     try:
         with _bound(options.host, options.port) as listening:
-            scheme = "https" if options.security is not None and options.security.tls else "http"
+            scheme = "https" if options.security and options.security.tls else "http"
             host = f"[{options.host}]" if ":" in options.host else options.host
             address = f"{scheme}://{host}:{listening.getsockname()[1]}"
             catalog.held_by(address)
-            _run(options, catalog, address, listening, announce or _say)
+            _run(options, catalog, address, listening, announce)
     finally:
         catalog.close()
-    return 0
 
 
 def run(options: Options) -> NoReturn:
     """`serve` as a whole process. It does not wait for libraries to fold up: nothing that must be kept is left then."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("borealis").setLevel(logging.INFO)
-    code = serve(options)
+    serve(options, lambda address: print(f"coordinator at {address}", flush=True))
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)
+    os._exit(0)
 
 
 def _run(
@@ -73,8 +73,8 @@ def _run(
 ) -> None:
     security = options.security
     cluster = Cluster(catalog, WireNodes(security), dead_after=options.dead_after)
-    told = AppOptions(security.token if security else None, [options.host], address, parts=options.parts)
-    app = create_app(cluster, told, end=lambda: server.stop())
+    about = AppOptions(security.token if security else None, [options.host], address, parts=options.parts)
+    app = create_app(cluster, about, end=lambda: server.handle_exit(signal.SIGTERM, None))
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -109,11 +109,8 @@ class _Server(uvicorn.Server):
         self._leaving()
         await super().shutdown(sockets)
 
-    def stop(self) -> None:
-        """Go, when what is under way is done."""
-        self.should_exit = True
-
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Go, when what is under way is done."""
         self.should_exit = True
 
 
@@ -131,7 +128,3 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
                 hint=NOT_OURS if error.errno == errno.EADDRNOTAVAIL else "is another coordinator there? see --port",
             ) from None
         yield one
-
-
-def _say(address: str) -> None:
-    print(f"coordinator at {address}", flush=True)

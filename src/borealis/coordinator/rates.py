@@ -8,25 +8,25 @@ from borealis.coordinator.membership import Member
 
 
 def unit_rates(member: Member, diagram: str, unit: str) -> tuple[float, float, float]:
-    """Rows in, rows out and trains a second; nothing while only one heartbeat tells of the unit. What a backup showed
+    """Rows in, rows out and trains a second; nothing while only one heartbeat shows the unit. What a backup showed
     before it took over was its primary's, and is not counted.
     """
-    told = [(at, u) for at, s in member.history for u in s.units if u.diagram == diagram and u.unit == unit]
-    told = [(at, u) for at, u in told if (u.state == "standby") == (told[-1][1].state == "standby")]
-    return _rate(told, "rows_in"), _rate(told, "rows_out"), _rate(told, "trains")
+    samples = [(at, u) for at, s in member.history for u in s.units if u.diagram == diagram and u.unit == unit]
+    samples = [(at, u) for at, u in samples if (u.state == "standby") == (samples[-1][1].state == "standby")]
+    return _rate(samples, "rows_in"), _rate(samples, "rows_out"), _rate(samples, "trains")
 
 
 def queue_rate(member: Member, stream: str) -> float:
-    """Tuples a second that a queue takes in; of one that began anew only since then."""
-    told = [(at, q) for at, s in member.history for q in s.queues if q.stream == stream]
-    return _rate([(at, q) for at, q in told if q.epoch == told[-1][1].epoch], "next_id")
+    """Tuples a second that a queue takes in; of one that began again only since then."""
+    samples = [(at, q) for at, s in member.history for q in s.queues if q.stream == stream]
+    return _rate([(at, q) for at, q in samples if q.epoch == samples[-1][1].epoch], "next_id")
 
 
-def _rate(told: Sequence[tuple[float, object]], count: str) -> float:
-    """Of a count between the first and the last time that something was told."""
-    if not told or told[-1][0] <= told[0][0]:
+def _rate(samples: Sequence[tuple[float, object]], count: str) -> float:
+    """Of a count between the first and the last sample."""
+    if not samples or samples[-1][0] <= samples[0][0]:
         return 0.0
-    (then_at, then), (now_at, now) = told[0], told[-1]
+    (then_at, then), (now_at, now) = samples[0], samples[-1]
     return float(max(0, getattr(now, count) - getattr(then, count))) / (now_at - then_at)
 
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from borealis.coordinator import deployment, moving, protecting
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.http_auth import body_of
-from borealis.coordinator.http_errors import ForbiddenError, MalformedError, TakenError
+from borealis.coordinator.http_errors import BadRequestError, ForbiddenError, TakenError
 from borealis.coordinator.membership import check_version
 from borealis.coordinator.naming import locate
 from borealis.coordinator.reconcile import Reconciler
@@ -23,6 +23,7 @@ from borealis.diagram.deployment import Deployment
 from borealis.hosts import is_loopback
 from borealis.message import PROTOCOL, first_mistake
 from borealis.wire import status as views
+from borealis.wire.endpoints import Location
 from borealis.wire.messages import Claim, Claimed, NodeStatus, Ping
 
 T = TypeVar("T")
@@ -51,7 +52,7 @@ def parsed(kind: type[T], data: bytes, name: str = "request") -> T:
     except ValidationError as error:
         where, what, given = first_mistake(error, "the body")
         hint = "/docs shows what is asked"
-        raise MalformedError(f"bad {name}: {where}: {what} (got {str(given)[:80]})", hint=hint) from None
+        raise BadRequestError(f"bad {name}: {where}: {what} (got {str(given)[:80]})", hint=hint) from None
 
 
 def metrics_router(cluster: Cluster) -> APIRouter:
@@ -95,9 +96,9 @@ def router(
         return views.Ordered(stopping=True)
 
     @api.get("/diagrams", tags=["diagrams"])
-    async def diagrams() -> views.Diagrams:
+    async def diagrams() -> views.DiagramList:
         """All that is deployed."""
-        return views.Diagrams(diagrams=await in_thread(lambda: diagrams_view(cluster)))
+        return views.DiagramList(diagrams=await in_thread(lambda: diagrams_view(cluster)))
 
     @api.post("/diagrams", tags=["diagrams"], status_code=201, openapi_extra=takes(Deployment, "application/yaml"))
     async def deploy(request: Request, replace: bool = False) -> views.Deployed:
@@ -147,13 +148,13 @@ def router(
         return await in_thread(lambda: protecting.claim(cluster, asked))
 
     @api.get("/nodes", tags=["nodes"])
-    async def nodes() -> views.Nodes:
+    async def nodes() -> views.NodeList:
         """Every node, alive or not."""
-        return views.Nodes(nodes=await in_thread(lambda: nodes_view(cluster)))
+        return views.NodeList(nodes=await in_thread(lambda: nodes_view(cluster)))
 
     @api.post("/nodes", tags=["nodes"], openapi_extra=takes(NodeStatus))
     async def heartbeat(request: Request) -> views.Ordered:
-        """A node tells that it is there, and what is on it. Every second, from the node itself."""
+        """What is on a node. Every second, from the node itself."""
         status = _heartbeat(await body_of(request))
         await in_thread(lambda: cluster.heard(status))
         return views.Ordered(coordinator=about.incarnation)
@@ -165,14 +166,14 @@ def router(
         return views.Ordered(node=name)
 
     @api.get("/streams", tags=["streams"])
-    async def streams() -> views.Streams:
+    async def streams() -> views.StreamList:
         """All streams that can be subscribed to, and where."""
-        return views.Streams(streams=await in_thread(lambda: streams_view(cluster)))
+        return views.StreamList(streams=await in_thread(lambda: streams_view(cluster)))
 
     @api.get("/locate", tags=["streams"])
-    async def where(stream: str) -> views.Location:
+    async def where(stream: str) -> Location:
         """Where a stream is served now: by Arrow Flight, at this address."""
-        return views.Location(**vars(await in_thread(lambda: locate(cluster, stream))))
+        return await in_thread(lambda: locate(cluster, stream))
 
     return api
 
@@ -182,17 +183,17 @@ def _wish(data: bytes, kind: str, replace: bool) -> Deployment:
         try:
             return Deployment(yaml=data.decode("utf-8-sig"), replace=replace)
         except UnicodeDecodeError:
-            raise MalformedError("the diagram is not UTF-8 text", hint="send the YAML file as it is") from None
+            raise BadRequestError("the diagram is not UTF-8 text", hint="send the YAML file as it is") from None
     asked = parsed(Deployment, data)
     return asked.model_copy(update={"replace": True}) if replace else asked
 
 
 def _heartbeat(data: bytes) -> NodeStatus:
-    """A node's status. Another version is told as such, however different its messages are."""
+    """A node's status. One of another version is refused as such, however different its messages are."""
     try:
         raw = json.loads(data)
     except ValueError:
-        raise MalformedError("a heartbeat that is not JSON", hint="is this a node of Borealis?") from None
+        raise BadRequestError("a heartbeat that is not JSON", hint="is this a node of Borealis?") from None
     if isinstance(raw, dict):
         node = str(raw.get("node"))[:200]
         if "version" in raw:

@@ -9,15 +9,15 @@ from typing import TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
+from borealis.background import in_background
+
 T = TypeVar("T")
 THREADS = CapacityLimiter(math.inf)  # requests are bounded where they come in
 
 
-def spawn(name: str, work: Callable[[], object]) -> threading.Thread:
+def spawn(name: str, work: Callable[[], object]) -> None:
     """Start a thread that does not keep the process alive."""
-    thread = threading.Thread(target=work, name=f"borealis-{name}", daemon=True)
-    thread.start()
-    return thread
+    threading.Thread(target=work, name=f"borealis-{name}", daemon=True).start()
 
 
 async def in_thread(work: Callable[[], T]) -> T:
@@ -25,19 +25,7 @@ async def in_thread(work: Callable[[], T]) -> T:
     return await to_thread.run_sync(work, abandon_on_cancel=True, limiter=THREADS)
 
 
-def side_by_side(works: Sequence[Callable[[], None]]) -> list[Exception]:
+def side_by_side(works: Sequence[Callable[[], None]]) -> list[BaseException]:
     """Do all of it at once and wait for all; what went wrong."""
-    errors: list[Exception] = []
-
-    def run(work: Callable[[], None]) -> None:
-        try:
-            work()
-        except Exception as error:
-            errors.append(error)
-
-    threads = [spawn("order", lambda work=work: run(work)) for work in works[1:]]  # type: ignore[misc]
-    for work in works[:1]:
-        run(work)
-    for thread in threads:
-        thread.join()
-    return errors
+    under_way = [in_background("borealis-order", work) for work in works]
+    return [error for one in under_way if (error := one.exception()) is not None]

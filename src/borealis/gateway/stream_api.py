@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from borealis.client.subscriber import Start
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.http_auth import body_of
-from borealis.coordinator.http_errors import MalformedError, TooManyError, status_of
+from borealis.coordinator.http_errors import BadRequestError, TooManyError, status_of
 from borealis.coordinator.naming import locate
 from borealis.coordinator.threads import in_thread
 from borealis.errors import BorealisError, InputError
@@ -144,12 +144,12 @@ def _taken(stream: str, rows: int, **more: int | None) -> Response:
 
 def _numbered(publisher: str | None, number: int | None) -> tuple[str, int]:
     if publisher is None or number is None:
-        raise MalformedError(
+        raise BadRequestError(
             "Borealis-Publisher and Borealis-Number go together",
             hint="give both, or none: the number rises by one from 0",
         )
     if not is_name(publisher):
-        raise MalformedError(f"'{publisher[:80]}' cannot be a publisher", hint=NAME_RULE)
+        raise BadRequestError(f"'{publisher[:80]}' cannot be a publisher", hint=NAME_RULE)
     return publisher, number
 
 
@@ -172,7 +172,7 @@ def _refused(error: BorealisError, taken: int) -> Response:
 
 def _begin(start: str | None, same: str | None) -> Start:
     if start is not None and same is not None and start != same:
-        raise MalformedError(f"start={start[:80]} and from={same[:80]} contradict", hint="they are the same: give one")
+        raise BadRequestError(f"start={start[:80]} and from={same[:80]} contradict", hint="they are the same: give one")
     return _start(next((given for given in (start, same) if given is not None), DEFAULT))
 
 
@@ -181,13 +181,13 @@ def _start(given: str) -> Start:
         return WORDS[given]
     if given.isascii() and given.isdigit() and int(given) < 2**63:
         return int(given)
-    raise MalformedError(f"a stream cannot be read from '{given[:80]}'", hint="say oldest, newest or a tuple's id")
+    raise BadRequestError(f"a stream cannot be read from '{given[:80]}'", hint="say oldest, newest or a tuple's id")
 
 
 def _after(last: str) -> Start:
     found = _start(last)
     if isinstance(found, str):
-        raise MalformedError(f"'{last}' is no tuple's id", hint="Last-Event-ID is the id of the last event that came")
+        raise BadRequestError(f"'{last}' is no tuple's id", hint="Last-Event-ID is the id of the last event that came")
     return found + 1
 
 

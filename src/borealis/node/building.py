@@ -13,7 +13,7 @@ from borealis.diagram.cut import Piece, piece_of
 from borealis.diagram.spec import LATE, Input, Spec
 from borealis.entry.point import Entry, StreamConfig
 from borealis.errors import ClusterError
-from borealis.node.feeds import Acks, Peers, Routes, StreamFeed
+from borealis.node.feeds import AckSender, Peers, Routes, StreamFeed
 from borealis.node.running import RunningEntry, RunningUnit
 from borealis.node.session import Session, spec_of
 from borealis.spark.query import Query
@@ -44,7 +44,7 @@ class Builder:
     session: Session
     routes: Routes
     peers: Peers
-    acks: Acks
+    acks: AckSender
     query_type: type[Query] = Query  # what runs a unit's trains
 
     def entry(self, order: UnitOrder) -> RunningEntry:

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Literal
 
 from borealis.errors import BorealisError, GoneError, StreamError, WireError
@@ -32,8 +31,8 @@ LOOK_S = 0.2  # how often a feed looks whether it was stopped
 RETRIES = Retries(0.02, 1.0, math.inf)  # to reach an upstream
 STATUS_RETRIES = Retries(0.05, 0.05, math.inf)  # to learn how an upstream stands, in a takeover
 STATUS_S = 0.5  # for one answer
-HERE = "here"  # instead of an address: a queue of this node, of which no other has heard
-ACK_S = 0.1  # acknowledgements that came meanwhile go together: nobody waits for one
+HERE = "here"  # instead of an address: a queue of this node that no other node knows
+ACK_S = 0.1  # acknowledgements that came meanwhile go together: no reader waits for one
 ACK_AGAIN_S = 0.5  # until one that could not be delivered is tried again
 ACK_TRIES = 20
 ACK_S_MOST = 2.0  # for an acknowledgement to arrive: a node that is frozen must not keep the others waiting
@@ -71,7 +70,7 @@ class Routes:
             self._streams[stream] = replace(self._get(stream), fallback=address)
 
     def forget(self, diagram: str) -> None:
-        """A diagram is no more; the next of its name begins anew."""
+        """A diagram is no more; the next of its name begins from nothing."""
         with self._changed:
             for stream in [s for s in self._streams if s.partition("/")[0] == diagram]:
                 del self._streams[stream]
@@ -85,7 +84,7 @@ class Routes:
         return self._get(stream).address or None
 
     def known(self, stream: str) -> Location | None:
-        """Where a stream is served, and where its backup stands by, without asking anybody."""
+        """Where a stream is served, and where its backup stands by, without asking the coordinator."""
         known = self._get(stream)
         if not known.address and self.local(stream) is not None:
             known = replace(known, address=HERE)
@@ -95,7 +94,7 @@ class Routes:
         return self._streams.get(stream) or Location(stream, "")
 
     def look_up(self, stream: str) -> Location:
-        """Where to go for a stream that was not found where it should be; raises if nobody knows."""
+        """Where to go for a stream that was not found where it should be; raises if no node serves it."""
         found = self._ask(stream)
         if found is not None:
             self.put(stream, found.address)
@@ -133,7 +132,7 @@ class Peers:
             self._peers.clear()
 
 
-class Acks:
+class AckSender:
     """Sends acknowledgements upstream, the newest of each kind, a few times a second at most. Thread-safe.
 
     Those for one node go in one message. One that cannot be delivered is tried again for a while: on a quiet stream
@@ -152,7 +151,7 @@ class Acks:
         """Acknowledge all tuples of a stream before `upto`."""
         queue = self._routes.local(stream)
         if queue is not None:
-            with suppress(StreamError):  # it was closed or began anew just now
+            with suppress(StreamError):  # it was closed or began again just now
                 queue.ack(reader, level, upto)
             return
         key = (stream, reader, level)
@@ -193,35 +192,34 @@ class Acks:
             try:
                 self._peers.at(address).ack(*acks, within=ACK_S_MOST)
             except WireError:
-                failed |= {key: upto for key, upto in keys.items() if key[2]}  # for the others nobody waits
+                failed |= {key: upto for key, upto in keys.items() if key[2]}  # for the others no writer waits
             except BorealisError as error:
                 log.info("an acknowledgement was refused: %s", error)
         return failed
 
 
 def keep_from(routes: Routes, peers: Peers, stream: str, reader: str, position: int) -> None:
-    """Have a stream kept for a reader from a tuple on, before it reads; raises if that cannot be had now.
+    """Have a stream retained for a reader from a tuple on, before it reads; raises if that cannot be had now.
 
-    Nobody reads the stream here yet, so that nobody has noticed if it is served elsewhere by now.
+    This node does not read the stream yet, so it may not have noticed that it is served elsewhere by now.
     """
-    tried = routes.address(stream)
+
+    def keep(address: str) -> None:
+        queue = routes.local(stream)
+        if queue is not None:
+            queue.register(reader, position)
+        else:
+            ack = Ack(stream=stream, reader=reader, level=1, upto=position)
+            peers.at(address).act("keep", ack, Done, within=KEEP_S)
+
+    known = routes.known(stream) or routes.look_up(stream)
     try:
-        _keep_at(tried, routes, peers, stream, reader, position)
+        keep(known.address)
     except BorealisError:
-        there = routes.look_up(stream).address
-        if there == tried:
+        there = routes.look_up(stream)
+        if there.address == known.address:
             raise
-        _keep_at(there, routes, peers, stream, reader, position)
-
-
-def _keep_at(address: str | None, routes: Routes, peers: Peers, stream: str, reader: str, position: int) -> None:
-    queue = routes.local(stream)
-    if queue is not None:
-        queue.register(reader, position)
-        return
-    if address is None:
-        raise StreamError(f"nobody serves stream {stream} yet")
-    peers.at(address).act("keep", Ack(stream=stream, reader=reader, level=1, upto=position), Done, within=KEEP_S)
+        keep(there.address)
 
 
 class LocalFeed:
@@ -258,7 +256,7 @@ class StreamFeed:
         reader: str,
         routes: Routes,
         peers: Peers,
-        acks: Acks,
+        acks: AckSender,
         epoch: str | None,
         retries: Retries = RETRIES,
     ) -> None:
@@ -267,7 +265,7 @@ class StreamFeed:
         self.waiting_for = ""  # why nothing comes, if it is known
         self.forgetful = False  # what is gone is gone: it goes on at the oldest tuple there is
         self.fresh: Literal["oldest", "newest"] = "oldest"  # where it begins, having seen nothing
-        self.deferred = False  # whoever protects the unit acknowledges (level 1), not the commit
+        self.deferred = False  # the guard of the unit acknowledges (level 1), not the commit
         self._routes, self._peers, self._acks = routes, peers, acks
         self._anywhere = False
         self._gone = 0  # how often it was, since something came
@@ -301,10 +299,11 @@ class StreamFeed:
             raise error
 
     def status(self, wanted: Callable[[], bool]) -> QueueStatus:
-        """How the stream stands; waits until somebody can tell, for as long as that is wanted."""
+        """How the stream stands; waits until a node answers, for as long as that is wanted."""
         endpoints = Endpoints(lambda: self._routes.look_up(self.stream), recall=self._recall)
-        soon = partial(self._status, within=STATUS_S)
-        return endpoints.call(soon, lambda _: wanted(), Backoff(STATUS_RETRIES), self._pause)
+        return endpoints.call(
+            lambda at: self._status(at, STATUS_S), lambda _: wanted(), Backoff(STATUS_RETRIES), self._pause
+        )
 
     def _status(self, address: str, within: float | None = None) -> QueueStatus:
         queue = self._routes.local(self.stream)
@@ -321,12 +320,12 @@ class StreamFeed:
 
     def _subscribe(self, address: str) -> LocalFeed | Subscription:
         place = self._follower
-        if not place.next_id and place.boundary == FIRST_TIME:  # nothing was seen: until then a stream may begin anew
+        if not place.next_id and place.boundary == FIRST_TIME:  # nothing was seen: until then a stream may begin again
             place.begin(self.fresh)  # "oldest" is where this reader's acknowledgements stand, even if that is gone
         if self._anywhere:
             place.start = place.next_id = self._status(address).first_id
         place.epoch = self.epoch
-        place.incarnation = self._routes.incarnation(self.stream) if not place.anew and self.epoch is not None else 0
+        place.incarnation = self._routes.incarnation(self.stream) if not place.begins and self.epoch is not None else 0
         queue, wanted = self._routes.local(self.stream), place.wanted()
         feed = LocalFeed(queue, wanted) if queue is not None else self._peers.at(address).subscribe(wanted)
         self.epoch, self._anywhere = feed.epoch, False
@@ -334,7 +333,7 @@ class StreamFeed:
         return feed
 
     def look_again(self) -> None:
-        """The stream is served elsewhere now: whoever serves it here does so in vain."""
+        """The stream is served elsewhere now: leave the node that serves it here."""
         self._follower.look_again()
 
     def committed(self, position: int) -> None:

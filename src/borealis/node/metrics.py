@@ -1,11 +1,11 @@
-"""A node's figures for Prometheus, read when somebody asks: base units, totals end in `_total`."""
+"""A node's figures for Prometheus, read on demand: base units, totals end in `_total`."""
 
 from __future__ import annotations
 
-import hmac
 import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -16,16 +16,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from borealis.errors import ClusterError
 from borealis.streams.status import QueueStatus
 from borealis.tuples import FIRST_TIME, LAST_TIME
-from borealis.wire.auth import Security
+from borealis.wire.auth import OPEN, Security, refused_token
 from borealis.wire.messages import ENTRY, GuardStatus, NodeStatus, UnitStatus
 
 REQUESTS_MOST = 32  # at once
 REQUEST_S = 10.0  # for a request to come
+HTTP_HEADER = "HTTP_AUTHORIZATION"
 
 GAUGE, COUNTER = GaugeMetricFamily, CounterMetricFamily
-Rows = Iterable[tuple[Sequence[str], Any]]
-# whom a node counts something of: how they are labelled, and all of them with their labels
-COUNTED: dict[str, tuple[Sequence[str], Callable[[NodeStatus], Rows]]] = {
+# what a node counts something of: how that is labelled, and all of it with its labels
+COUNTED: dict[str, tuple[Sequence[str], Callable[[NodeStatus], Iterable[tuple[Sequence[str], Any]]]]] = {
     "node": ((), lambda now: [((), now)]),
     "unit": (("diagram", "unit"), lambda now: [((unit.diagram, unit.unit), unit) for unit in now.units]),
     "queue": (("stream",), lambda now: [((queue.stream,), queue) for queue in now.queues]),
@@ -93,15 +93,11 @@ def families(nodes: Sequence[NodeStatus], *, by_node: bool) -> Iterator[Metric]:
         yield family
 
 
-class NodeFigures:
-    """What `/metrics` shows, made from the node's status."""
+@dataclass(frozen=True)
+class Figures:
+    """What a `/metrics` shows, for Prometheus: `collect` gives all figures as of now."""
 
-    def __init__(self, status: Callable[[], NodeStatus]) -> None:
-        self._status = status
-
-    def collect(self) -> Iterator[Metric]:
-        """All figures as of now."""
-        return families([self._status()], by_node=False)
+    collect: Callable[[], Iterator[Metric]]
 
 
 class MetricsServer:
@@ -111,13 +107,13 @@ class MetricsServer:
         self, status: Callable[[], NodeStatus], host: str, port: int, security: Security | None = None
     ) -> None:
         registry = CollectorRegistry()
-        registry.register(NodeFigures(status))
+        registry.register(Figures(lambda: families([status()], by_node=False)))
         metrics: Any = make_wsgi_app(registry)
-        expected = None if security is None or security.token is None else f"Bearer {security.token}"
+        security = security or OPEN
 
         def app(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
-            given = str(environ.get("HTTP_AUTHORIZATION", ""))
-            if expected is not None and not hmac.compare_digest(given.encode(), expected.encode()):
+            given = [str(environ[HTTP_HEADER]).encode()] if HTTP_HEADER in environ else []
+            if refused_token(given, security.token):
                 start("401 Unauthorized", [("Content-Type", "text/plain")])
                 return [b"give the token of this cluster\n"]
             if environ.get("PATH_INFO") != "/metrics":
@@ -133,15 +129,14 @@ class MetricsServer:
                 f"cannot serve metrics at {host}:{port}: {error.strerror or error}",
                 hint="is the port taken, the host one of this machine? see --http-port",
             ) from None
-        if security is not None and security.tls:
+        if security.tls:
             self._server.secure(security)
         self._server.set_app(app)
         self.port = int(self._server.server_address[1])
-        self.address = f"{'https' if security is not None and security.tls else 'http'}://{host}:{self.port}"
+        self.address = f"{'https' if security.tls else 'http'}://{host}:{self.port}"
         threading.Thread(target=self._server.serve_forever, args=(0.1,), name="metrics", daemon=True).start()
 
     def close(self) -> None:
-        """Answer no more."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -168,13 +163,13 @@ class _Server(ThreadingMixIn, WSGIServer):
             self._free.release()
 
     def secure(self, security: Security) -> None:
-        """Speak TLS. Hands are shaken in the thread of each request: one that says nothing keeps nobody waiting."""
+        """Speak TLS. Hands are shaken in the thread of each request: a client that says nothing delays no other."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(str(security.cert), str(security.key))
         self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever breaks off, or speaks no TLS, is not worth a stack trace."""
+        """A client that breaks off, or speaks no TLS, is not worth a stack trace."""
 
 
 class _Quiet(WSGIRequestHandler):

@@ -23,7 +23,7 @@ from borealis.kernels.time_of import noted
 from borealis.message import Message
 from borealis.node.building import Builder
 from borealis.node.care import FREEZE_S, Care
-from borealis.node.feeds import Acks, Peers, Routes
+from borealis.node.feeds import AckSender, Peers, Routes
 from borealis.node.guards import Claiming, Guards
 from borealis.node.moves import close_source, fetch
 from borealis.node.running import Running, RunningEntry, RunningUnit
@@ -93,7 +93,7 @@ class Node:
         self.session = Session(name)
         self.peers = Peers(security)
         self.routes = Routes(self.queues.get, ask)
-        self.acks = Acks(self.routes, self.peers)
+        self.acks = AckSender(self.routes, self.peers)
         self._builder = Builder(name, data, self.session, self.routes, self.peers, self.acks, query)
         self.guards = Guards(self, security, claim)
         self.warm = False

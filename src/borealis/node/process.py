@@ -13,23 +13,25 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from borealis.background import in_background
 from borealis.errors import BorealisError, UnreachableError
 from borealis.hosts import is_loopback
 from borealis.spark.session import is_local, session
+from borealis.wire.auth import Security, require_security
 
 if TYPE_CHECKING:
     from borealis.client.coordinator import CoordinatorClient
     from borealis.node.node import Node
-    from borealis.wire.auth import Security
     from borealis.wire.endpoints import Location
 
 HEARTBEAT_S = 1.0
-LOCATE_S = 5.0  # while it waits, a feed does not hear of a new route
+LOCATE_S = 5.0  # while it waits, a feed does not notice a new route
 JVM_DIED = 3  # exit code
 JVM_ENDS_S = 2.0  # a JVM that does not answer any more is on its way out, or broken
 
@@ -52,47 +54,22 @@ class NodeOptions:
     settings: dict[str, str] = field(default_factory=dict)  # Spark's
 
 
-class _Spark:
-    """The session, on its way from the moment this is made."""
-
-    def __init__(self, master: str, settings: dict[str, str]) -> None:
-        self._made: Any = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._make, args=(master, settings), name="spark", daemon=True)
-        self._thread.start()
-
-    def _make(self, master: str, settings: dict[str, str]) -> None:
-        try:
-            self._made = session(master, settings)
-        except BaseException as error:
-            self._error = error
-
-    def get(self) -> Any:
-        """The session, once it is there; raises what kept it from coming."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        return self._made
-
-
 def serve(options: NodeOptions) -> int:
-    """Run a node until it is told to stop, or SIGTERM comes; the trains under way are finished."""
+    """Run a node until an order or SIGTERM stops it; the trains under way are finished."""
     name = options.name or f"{socket.gethostname().split('.')[0]}-{os.getpid()}"
     master = options.master or f"local[{options.cores or 1}, 3]"
-    if options.security is None or options.security.token is None:
-        _require_loopback(options)
-    spark = _Spark(
-        master, {"spark.app.name": f"borealis {name}", **_for_executors(options, master), **options.settings}
-    )
+    require_security([options.host], options.security)
+    settings = {"spark.app.name": f"borealis {name}", **_for_executors(options, master), **options.settings}
+    spark = in_background("spark", lambda: session(master, settings))
     try:
         return _serve(options, name, master, spark)
     finally:
-        with suppress(BorealisError), forgiving(spark):  # told already
-            spark.get().stop()
+        with suppress(BorealisError), forgiving(spark):  # `_serve` has raised it
+            spark.result().stop()
 
 
 def _for_executors(options: NodeOptions, master: str) -> dict[str, str]:
-    """Where executors on other machines find this node, and how they know it, unless the user says it himself."""
+    """Where executors on other machines find this node, and how they know it, unless the user's settings say it."""
     if is_local(master):
         return {}
     found = {}
@@ -105,13 +82,7 @@ def _for_executors(options: NodeOptions, master: str) -> dict[str, str]:
     return found
 
 
-def _require_loopback(options: NodeOptions) -> None:
-    from borealis.wire.auth import require_security
-
-    require_security([options.host], options.security)
-
-
-def _serve(options: NodeOptions, name: str, master: str, spark: _Spark) -> int:
+def _serve(options: NodeOptions, name: str, master: str, spark: Future[Any]) -> int:
     from borealis.client.cluster_config import Whereabouts
     from borealis.client.coordinator import CoordinatorClient
     from borealis.node.metrics import MetricsServer
@@ -139,12 +110,12 @@ def _serve(options: NodeOptions, name: str, master: str, spark: _Spark) -> int:
     try:
         beats.first()
         print(f"{name} at {node.address}, metrics at {node.http}/metrics", flush=True)
-        _hush(spark.get())
-        node.session.started(spark.get())
+        _hush(running := spark.result())
+        node.session.started(running)
         beats.wake()
         print(f"{name}: Spark is ready", flush=True)
-        _end_with(spark.get(), node)
-        threading.Thread(target=_warm, args=(node, spark.get(), beats), name="warm-up", daemon=True).start()
+        _end_with(running, node)
+        threading.Thread(target=_warm, args=(node, running, beats), name="warm-up", daemon=True).start()
         node.stop_asked.wait()
         print(f"{name}: stopping", flush=True)
         return 0
@@ -160,7 +131,7 @@ def _serve(options: NodeOptions, name: str, master: str, spark: _Spark) -> int:
 
 
 def located(coordinator: CoordinatorClient, stream: str) -> Location | None:
-    """Who serves a stream now, and who will if that one dies, if the coordinator can tell."""
+    """Which node serves a stream now, and which will if that one dies, if the coordinator knows."""
     try:
         return coordinator.locate(stream, LOCATE_S)
     except BorealisError:
@@ -197,75 +168,72 @@ def _jvm(spark: Any) -> subprocess.Popen[bytes] | None:
 
 
 def _hush(spark: Any) -> None:
-    """PySpark prints a stack trace when the JVM goes first; that it went is told by us."""
+    """PySpark prints a stack trace when the JVM goes first; the node itself logs that it went."""
     server = getattr(spark.sparkContext, "_accumulatorServer", None)
     if server is not None:
         server.handle_error = lambda *_: None
 
 
 @contextmanager
-def forgiving(spark: _Spark) -> Iterator[None]:
+def forgiving(spark: Future[Any], ends_s: float = JVM_ENDS_S) -> Iterator[None]:
     """Let go of Spark without a complaint where its JVM has ended before: a signal may go to all of a node at once."""
     try:
         yield
     except BorealisError:
         raise
     except Exception as error:
-        jvm = _jvm(spark.get())
+        jvm = _jvm(spark.result())
         if jvm is None:
             raise
         try:
-            jvm.wait(JVM_ENDS_S)
+            jvm.wait(ends_s)
         except subprocess.TimeoutExpired:
             raise error from None
         log.info("the JVM had ended before (%s)", type(error).__name__)
 
 
 class _Heartbeats:
-    """Tells the coordinator every second that this node is there, and what is on it."""
+    """Sends the coordinator every second what is on this node."""
 
     def __init__(self, node: Node, coordinator: CoordinatorClient | None) -> None:
         self._node, self._coordinator = node, coordinator
         self._now = threading.Event()
         self._stopped = False
-        self._reached = True
+        self._connected = True
 
     def first(self) -> None:
         """Join the cluster; raises if this node is refused. A coordinator that is not there yet is waited for."""
-        if self._coordinator is None:
-            return
-        try:
-            self._coordinator.heartbeat(self._node.status().encode())
-        except UnreachableError as error:
-            log.warning("%s; this node goes on trying", error)
-            self._reached = False
-        threading.Thread(target=self._beat_forever, name="heartbeat", daemon=True).start()
+        if (coordinator := self._coordinator) is not None:
+            self._beat(coordinator)
+            threading.Thread(target=self._beat_forever, args=(coordinator,), name="heartbeat", daemon=True).start()
 
     def wake(self) -> None:
-        """Something changed that is worth telling at once."""
+        """Send one now: something has changed."""
         self._now.set()
 
     def stop(self) -> None:
-        """Tell no more."""
         self._stopped = True
         self._now.set()
 
-    def _beat_forever(self) -> None:
-        assert self._coordinator is not None
-        while not self._stopped:
+    def _beat(self, coordinator: CoordinatorClient) -> None:
+        try:
+            coordinator.heartbeat(self._node.status().encode())
+            if not self._connected:
+                log.warning("the coordinator is back")
+            self._connected = True
+        except UnreachableError as error:
+            if self._connected:
+                log.warning("%s; what runs goes on", error)
+            self._connected = False
+
+    def _beat_forever(self, coordinator: CoordinatorClient) -> None:
+        while True:
             self._now.wait(HEARTBEAT_S)
             self._now.clear()
             if self._stopped:
-                return  # type: ignore[unreachable]  # another thread says so
+                return
             try:
-                self._coordinator.heartbeat(self._node.status().encode())
-                if not self._reached:
-                    log.warning("the coordinator is back")
-                self._reached = True
-            except UnreachableError as error:
-                if self._reached:
-                    log.warning("%s; what runs goes on", error)
-                self._reached = False
+                self._beat(coordinator)
             except BorealisError as error:
                 log.error("the coordinator refuses this node: %s", error)
                 self._node.stop_asked.set()

@@ -19,7 +19,7 @@ from borealis.errors import BorealisError, WireError
 from borealis.ha.detector import Detector, Pace, Verdict
 from borealis.wire.auth import Security
 from borealis.wire.client import Peer
-from borealis.wire.waiting import Patience
+from borealis.wire.waiting import PeerTimings
 
 AGAIN_S = 1.0  # between lines to a node that lives and hangs up
 HURRY = 10  # so much faster come the pings behind one that was refused
@@ -132,7 +132,7 @@ class _Watched:
         self._refuses = False  # its machine answered, and nobody listens there
         self._stopped = threading.Event()
         self._within = max(pace.every_s * pace.misses, 0.3)
-        self._peer = Peer(address, security, Patience(connect_s=self._within, answer_s=self._within))
+        self._peer = Peer(address, security, PeerTimings(connect_s=self._within, answer_s=self._within))
         self._line = _HangUp(address, pace.every_s)
 
     def start(self) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from borealis.message import Message, Part
+from borealis.message import Message, MessagePart
 
 
-class QueueFacts(Part):
+class QueueFacts(MessagePart):
     """Of a stream's output queue, as its node counts and as clients are told."""
 
     stream: str

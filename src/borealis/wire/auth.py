@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
-
-from pyarrow import flight
 
 from borealis.errors import ClusterError, WireError
 from borealis.hosts import is_loopback
-from borealis.wire.messages import Problem
 
 HEADER = "authorization"
 SCHEME = "Bearer "
@@ -37,11 +33,10 @@ class Security:
 
     @property
     def tls(self) -> bool:
-        """Whether a server of this security speaks TLS."""
         return self.cert is not None
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """What goes with every call."""
+        """Of every call."""
         return [] if self.token is None else [(HEADER.encode(), f"{SCHEME}{self.token}".encode())]
 
     def certificates(self) -> list[tuple[bytes, bytes]]:
@@ -49,7 +44,7 @@ class Security:
         return [] if self.cert is None or self.key is None else [(_pem(self.cert), _pem(self.key))]
 
     def roots(self) -> bytes | None:
-        """For a client: who must have signed the server's certificate; None: whoever this machine trusts."""
+        """For a client: who must have signed the server's certificate; None: those whom this machine trusts."""
         return None if self.ca is None else _pem(self.ca)
 
 
@@ -88,18 +83,8 @@ def require_security(addresses: Iterable[str], security: Security | None) -> Non
         raise ClusterError(f"{', '.join(exposed)}: open to other machines, and no token given", hint=HOW)
 
 
-class TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Lets a call in only if it carries the token."""
-
-    def __init__(self, token: str) -> None:
-        super().__init__()
-        self._expected = f"{SCHEME}{token}".encode()
-
-    def start_call(self, info: Any, headers: dict[str, list[str | bytes]]) -> None:
-        """Raises for a call that carries no token, or another."""
-        given = [g.encode("utf-8", "replace") if isinstance(g, str) else g for g in headers.get(HEADER, [])]
-        if len(given) == 1 and hmac.compare_digest(given[0], self._expected):
-            return
-        what = "another token" if given else "no token"
-        problem = Problem(kind=WireError.__name__, message=f"refused: {what}", hint="give the token of this cluster")
-        raise flight.FlightUnauthenticatedError(problem.message, extra_info=problem.encode())
+def refused_token(given: Sequence[bytes], token: str | None) -> str:
+    """What is wrong with the `authorization` of a call, if anything is; where there is no token, any call may come."""
+    if token is None or (len(given) == 1 and hmac.compare_digest(given[0], f"{SCHEME}{token}".encode())):
+        return ""
+    return f"refused: {'another token' if given else 'no token'}"

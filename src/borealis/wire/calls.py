@@ -1,4 +1,4 @@
-"""The calls of a Flight server that are under way, how their errors become answers, and how they end."""
+"""The calls of a Flight server: the host that they are for, those under way, and how their errors become answers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,47 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
+import pyarrow as pa
 from pyarrow import flight
 
 from borealis.errors import WireError
-from borealis.wire.problems import refusal
+from borealis.streams.queue import OutputQueue
+from borealis.wire.auth import HEADER, refused_token
+from borealis.wire.messages import BatchHead, Receipt
+from borealis.wire.problems import problem_of, refusal
+
+
+class EntryHost(Protocol):
+    """An entry point, as the wire sees it."""
+
+    schema: pa.Schema
+
+    def take(self, publisher: str, head: BatchHead, batch: pa.RecordBatch) -> Receipt:
+        """Take a batch over; waits while there is no room. A number it has already is harmless."""
+
+    def known(self, publisher: str) -> Receipt:
+        """What it has of a publisher."""
+
+
+class StreamHost(Protocol):
+    """A node, as its Flight server sees it."""
+
+    def queue(self, stream: str) -> OutputQueue:
+        """The queue of a stream; StreamError if there is none."""
+
+    def entry(self, stream: str) -> EntryHost:
+        """The entry point of a stream; StreamError if it is not here."""
+
+    def act(self, action: str, body: bytes) -> bytes:
+        """Carry out an order."""
+
+    def export(self, what: str, body: bytes) -> Iterator[bytes]:
+        """Bytes for another node."""
+
+    def deposed(self, stream: str, incarnation: int) -> None:
+        """A reader has read this stream from a higher incarnation than is here."""
 
 
 class Calls:
@@ -34,7 +69,6 @@ class Calls:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """For as long as it takes."""
         self.enter()
         try:
             yield
@@ -47,7 +81,7 @@ class Calls:
             raise WireError("the node is closing", hint="come back later, or ask the coordinator who serves this now")
 
     def close(self, seconds: float) -> int:
-        """Let nobody in, and wait for those inside; returns how many are left."""
+        """Let no call in, and wait for those under way; returns how many are left."""
         with self._changed:
             self.closing = True
             self._changed.wait_for(lambda: not self._busy, seconds)
@@ -55,14 +89,17 @@ class Calls:
 
 
 class Door(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Lets no call in when the server closes."""
+    """Lets a call in if it carries the token, where there is one, and the server is not closing."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Calls, token: str | None) -> None:
         super().__init__()
-        self._calls = calls
+        self._calls, self._token = calls, token
 
-    def start_call(self, info: Any, headers: Any) -> None:
-        """Raises when it is too late."""
+    def start_call(self, info: Any, headers: dict[str, list[str | bytes]]) -> None:
+        given = [g.encode("utf-8", "replace") if isinstance(g, str) else g for g in headers.get(HEADER, [])]
+        if wrong := refused_token(given, self._token):
+            problem = problem_of(WireError(wrong, hint="give the token of this cluster"))
+            raise flight.FlightUnauthenticatedError(wrong, extra_info=problem.encode())
         try:
             self._calls.check()
         except WireError as error:
@@ -78,15 +115,6 @@ def answering(doing: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise refusal(error, doing) from None
-
-
-def is_open(host: str, port: int) -> bool:
-    """Whether somebody listens there."""
-    try:
-        with socket.create_connection((host, port), 1.0):
-            return True
-    except OSError:
-        return False
 
 
 def cut_connections(port: int) -> None:

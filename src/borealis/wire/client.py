@@ -14,10 +14,10 @@ from borealis.hosts import is_flight
 from borealis.message import Message
 from borealis.wire.auth import OPEN, Security
 from borealis.wire.messages import Ack, Acknowledgements, Done, Export, Ping, Pong, Publish, Subscribe
-from borealis.wire.problems import BROKEN, told
+from borealis.wire.problems import calling
 from borealis.wire.publication import Publication
 from borealis.wire.subscription import Subscription
-from borealis.wire.waiting import Asked, Patience, Pushed, Talk, silent
+from borealis.wire.waiting import PeerTimings, Pushed, Talk, first_answer
 
 A = TypeVar("A", bound=Message)
 
@@ -33,41 +33,44 @@ class Sendable(Protocol):
 
 
 class Peer:
-    """A node at an address. Nothing is sent before the first call; a broken connection is made anew by the next one."""
+    """A node at an address. Nothing is sent before the first call; the next one makes a broken connection again."""
 
-    def __init__(self, address: str, security: Security | None = None, patience: Patience | None = None) -> None:
+    def __init__(self, address: str, security: Security | None = None, timings: PeerTimings | None = None) -> None:
         if not is_flight(address):
             raise WireError(f"'{address}' is no address of a node", hint="write grpc://host:port")
         self.address = address
-        self.patience = patience or Patience()
+        self.timings = timings or PeerTimings()
         self._security = security or OPEN
         options = [
             ("grpc.enable_http_proxy", 0),  # nodes talk to one another, whatever the environment says of the web
-            ("grpc.min_reconnect_backoff_ms", int(self.patience.connect_s * 1000)),  # of one attempt to connect
+            ("grpc.min_reconnect_backoff_ms", int(self.timings.connect_s * 1000)),  # of one attempt to connect
             ("grpc.http2.bdp_probe", 0),
             ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
             ("grpc.http2.max_frame_size", FRAME_BYTES),
             ("grpc.keepalive_time_ms", NEVER_MS),  # set at all, it makes the system give up on unanswered packets
-            ("grpc.keepalive_timeout_ms", int(self.patience.silence_s * 1000)),
+            ("grpc.keepalive_timeout_ms", int(self.timings.silence_s * 1000)),
         ]
         tls = {"tls_root_certs": self._security.roots()} if address.startswith("grpc+tls://") else {}
         self._client = flight.FlightClient(address, generic_options=options, **tls)
         self._open: weakref.WeakSet[Subscription] = weakref.WeakSet()
         self._talks: list[Talk] = []  # those that are free
 
-    def ping(self, within: float | None = None) -> Pong:
-        return self.say("ping", Ping(), Pong, within=within or self.patience.connect_s)
+    def ping(self) -> Pong:
+        return self.say("ping", Ping(), Pong, within=self.timings.connect_s)
 
     def act(self, name: str, message: Sendable, answer: type[A], *, within: float | None = None) -> A:
         """Give an order and wait for its answer."""
-        got = self._act(name, message, within)
+        limit = self.timings.answer_s if within is None else within
+        with calling(self.address):
+            answers = self._client.do_action(flight.Action(name, message.encode()), self._options(limit))
+            got = [answer.body.to_pybytes() for answer in answers]
         if len(got) != 1:
             raise WireError(f"{self.address} answered '{name}' with {len(got)} messages", hint="one is expected")
         return answer.decode(got[0])
 
     def say(self, name: str, message: Sendable, answer: type[A], *, within: float | None = None) -> A:
         """Give an order that is given often, and may arrive twice: over a line that stays, for half the price."""
-        body, limit = message.encode(), self.patience.answer_s if within is None else within
+        body, limit = message.encode(), self.timings.answer_s if within is None else within
         talk = self._free()
         if talk is not None:
             try:
@@ -75,11 +78,11 @@ class Peer:
             except WireError:
                 if talk.late:
                     raise
-                self._hang_up()  # the node was started anew, perhaps: the lines are old
+                self._hang_up()  # the node has restarted, perhaps: the lines are old
         return answer.decode(self._ask(self._talk(), name, body, limit))
 
     def _free(self) -> Talk | None:
-        """A line on which nobody speaks."""
+        """A line that no other thread uses."""
         try:
             return self._talks.pop()
         except IndexError:
@@ -91,41 +94,37 @@ class Peer:
         return got
 
     def _talk(self) -> Talk:
-        try:
+        with calling(self.address):
             descriptor = flight.FlightDescriptor.for_command(b"talk")
             return Talk(self.address, *self._client.do_exchange(descriptor, self._options()))
-        except BROKEN as error:
-            raise told(error, self.address) from None
 
     def _hang_up(self) -> None:
         while (talk := self._free()) is not None:
             talk.cancel()
 
     def ack(self, *acks: Ack, within: float | None = None) -> None:
-        """Tell queues how far readers are. Raises the first refusal; the others are done all the same."""
+        """Acknowledge what readers have. Raises the first refusal; the others are done all the same."""
         self.say("ack", Acknowledgements(acks=list(acks)), Done, within=within)
 
     def subscribe(self, wanted: Subscribe) -> Subscription:
         """Be pushed a stream from a place on."""
-        self.reach()
-        subscription = Subscription(self._get(wanted, self.patience.silence_s), wanted)
+        self.probe()
+        subscription = Subscription(self._get(wanted, self.timings.silence_s), wanted)
         self._open.add(subscription)
         return subscription
 
     def publish(self, publish: Publish, schema: pa.Schema) -> Publication:
         """Send batches to an entry point."""
-        self.reach()
-        try:
+        self.probe()
+        with calling(self.address):
             descriptor = flight.FlightDescriptor.for_command(publish.encode())
             writer, receipts = self._client.do_put(descriptor, schema, self._options())
-        except BROKEN as error:
-            raise told(error, self.address) from None
         return Publication(self, schema, writer, receipts)
 
     def export(self, what: str, body: bytes = b"") -> Iterator[bytes]:
         """Bytes from the other side, in pieces."""
-        self.reach()
-        pushed = self._get(Export(export=what, body=body.decode()), self.patience.answer_s)
+        self.probe()
+        pushed = self._get(Export(export=what, body=body.decode()), self.timings.answer_s)
         try:
             while (chunk := pushed.read()) is not None:
                 yield chunk.data.column(0)[0].as_py()
@@ -133,7 +132,7 @@ class Peer:
             pushed.cancel()
 
     def close(self) -> None:
-        """Give the connection back. Subscriptions are cancelled; publications are theirs to close who have them."""
+        """Give the connection back. Subscriptions are cancelled; publications are closed by their publishers."""
         for subscription in list(self._open):
             subscription.cancel()
         self._hang_up()
@@ -145,31 +144,17 @@ class Peer:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def reach(self) -> None:
-        """Raises soon if nobody answers: a stream itself has no time limit."""
-        try:
+    def probe(self) -> None:
+        """Raises soon if no server answers: a stream itself has no time limit."""
+        with calling(self.address):
             # not `list_actions`: if the server cancels that, Arrow pretends that this process was interrupted (Ctrl-C)
-            list(self._client.do_action(flight.Action("reach", b""), self._options(self.patience.connect_s)))
-        except BROKEN as error:
-            raise told(error, self.address) from None
+            list(self._client.do_action(flight.Action("reach", b""), self._options(self.timings.connect_s)))
 
     def _get(self, ticket: Message, silence_s: float) -> Pushed:
-        asked = Asked(lambda: self._client.do_get(flight.Ticket(ticket.encode()), self._options()))
-        try:
-            reader = asked.answer(silence_s)
-            return Pushed(self.address, reader, reader.schema, silence_s)
-        except TimeoutError:
-            raise silent(self.address, silence_s) from None
-        except BROKEN as error:
-            raise told(error, self.address) from None
-
-    def _act(self, name: str, message: Sendable, within: float | None) -> list[bytes]:
-        limit = self.patience.answer_s if within is None else within
-        try:
-            answers = self._client.do_action(flight.Action(name, message.encode()), self._options(limit))
-            return [answer.body.to_pybytes() for answer in answers]
-        except BROKEN as error:
-            raise told(error, self.address) from None
+        wanted = flight.Ticket(ticket.encode())
+        with calling(self.address):
+            reader = first_answer(self.address, lambda: self._client.do_get(wanted, self._options()), silence_s)
+            return Pushed(self.address, reader, silence_s)
 
     def _options(self, within: float | None = None) -> flight.FlightCallOptions:
         return flight.FlightCallOptions(timeout=within, headers=self._security.headers())

@@ -13,11 +13,12 @@ from typing import Protocol, TypeVar
 
 from borealis.clock import Clock
 from borealis.errors import BorealisError, FullError, GoneError, WireError
+from borealis.message import PROTOCOL
 from borealis.retrying import TEMPORARY_STATUS, Backoff, Retries, is_temporary
 from borealis.streams.queue import MovedError, StandbyError
 from borealis.wire.client import Peer
 
-OPEN = Retries(give_up_s=5.0)  # for a stream that the coordinator says will be served soon
+SOON = Retries(give_up_s=5.0)  # for a stream that the coordinator says will be served soon
 STANDBY_S = 0.05  # the longest pause while there is a backup that may take over at any moment
 
 T = TypeVar("T")
@@ -30,13 +31,14 @@ class Location:
     stream: str  # in full, as `traffic/agg`
     address: str  # of a Flight server
     entry: bool = False  # whether it can be published to there
-    fallback: str | None = None  # the address of its backup
+    fallback: str | None = None  # the address of its backup, where it goes on if that node dies
     node: str = ""
-    incarnation: int = 0
+    incarnation: int = 0  # of the unit that serves it; 0: it is not protected
+    v: int = PROTOCOL
 
 
 class Locator(Protocol):
-    """Who knows where streams are: a coordinator's client, the gateway, or a job that was given an address."""
+    """What knows where streams are: a coordinator's client, the gateway, or a job that was given an address."""
 
     def locate(self, stream: str) -> Location: ...
 
@@ -45,7 +47,7 @@ class Locator(Protocol):
 
 def located(locator: Locator, stream: str, clock: Clock | None = None) -> Location:
     """Where a stream is; waits a little where the coordinator says that it will be somewhere soon."""
-    backoff = Backoff(OPEN, clock)
+    backoff = Backoff(SOON, clock)
     while True:
         try:
             return locator.locate(stream)
@@ -58,7 +60,7 @@ def located(locator: Locator, stream: str, clock: Clock | None = None) -> Locati
 class Endpoints:
     """The addresses at which one stream may be served, in the order to try them.
 
-    `locate` asks the coordinator. Where others are told of moves, `recall` is what they know without asking: each round
+    `locate` asks the coordinator. A node hears of moves: `recall` is what it knows without asking, and each round
     begins there. Otherwise it begins with a question.
     """
 
@@ -70,7 +72,7 @@ class Endpoints:
     ) -> None:
         self._known, self._locate, self._recall = found, locate, recall
         self._ahead = deque([found.address] if found is not None else [])
-        self._at = found.address if found is not None else ""
+        self._at = found.address if found is not None else ""  # what was tried last
         self._begin()
 
     def _begin(self) -> None:
@@ -85,7 +87,7 @@ class Endpoints:
 
     def next(self) -> str | None:
         """The address to try now; None: there is none that was not tried. Raises what the coordinator says."""
-        if self._last is None and not self._ahead:  # what was tried before was given up by whoever tried
+        if self._last is None and not self._ahead:  # the caller has given up what was tried before
             self._asked = False
         if not self._ahead and self._last is None and (known := self._recall()) is not None:
             self._known = known

@@ -12,8 +12,7 @@ import pyarrow as pa
 from borealis.errors import StreamError
 from borealis.streams.queue import MovedError, StandbyError
 from borealis.streams.section import NOTHING, Section, boundary_only, wire_schema
-from borealis.wire.calls import Calls, answering
-from borealis.wire.host import Host
+from borealis.wire.calls import Calls, StreamHost, answering
 from borealis.wire.messages import SectionHead, StreamFacts, Subscribe
 from borealis.wire.problems import ReplacedError
 
@@ -30,16 +29,16 @@ class FeedTimings:
     tick_s: float = 0.25  # so soon a subscription notices that its reader is gone, or the server closing
 
 
-class Feed:
+class ServedFeed:
     """One subscription: what the queue has for it, batch after batch, as Flight asks for them.
 
     The reader is registered when this is made and taken back when it goes, even if Flight never asks. At a backup it
-    is made when the backup takes over, or refused after a while: who subscribes hears nothing until then.
+    is made when the backup takes over, or refused after a while: the reader hears nothing until then.
     """
 
     def __init__(
         self,
-        host: Host,
+        host: StreamHost,
         calls: Calls,
         turns: dict[tuple[str, str], object],
         timings: FeedTimings,
@@ -64,7 +63,7 @@ class Feed:
         self._quiet_ticks = 0
         self._done = False
         self._key = (wanted.stream, self._reader)
-        self._turn = turns[self._key] = object()  # whoever had this name before ends
+        self._turn = turns[self._key] = object()  # an earlier subscription of this name ends
         self._entered = True
         calls.enter()
         self._held_since: float | None = None
@@ -76,7 +75,7 @@ class Feed:
         )
         self.schema = wire_schema(queue.schema, queue.revised).with_metadata({FACTS: facts.encode()})
 
-    def __iter__(self) -> Feed:
+    def __iter__(self) -> ServedFeed:
         return self
 
     def __next__(self) -> tuple[pa.RecordBatch, bytes]:
@@ -100,22 +99,20 @@ class Feed:
         return section if stop is None else section.until(stop)
 
     def _check_incarnation(self) -> None:
-        """Serve nobody who knows of a later incarnation: this one was deposed, and may not have heard of it."""
+        """Serve no reader that knows a later incarnation: this one was deposed, and may not have heard of it."""
         queue, known = self._queue, self._wanted.incarnation
         if self._wanted.epoch != queue.epoch:  # what it knows is of another life of the stream
             return
         if not 0 < queue.incarnation < known or queue.standby:
             return
-        deposed = getattr(self._host, "deposed", None)
-        if deposed is not None:
-            deposed(queue.stream, known)
+        self._host.deposed(queue.stream, known)
         raise MovedError(
             f"stream {queue.stream} is served by incarnation {known} of its unit, not by {queue.incarnation} here",
             hint="ask the coordinator who serves it now",
         )
 
     def _check_held(self) -> None:
-        """Keep nobody waiting for long at a backup."""
+        """Keep no reader waiting for long at a backup."""
         if not self._queue.standby:
             self._held_since = None
             return

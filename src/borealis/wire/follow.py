@@ -1,4 +1,4 @@
-"""Following a stream over moves, gaps and failovers: one way for units, clients, the gateway and jobs of Spark.
+"""Following a stream over moves, gaps and failovers: the same for units, clients, the gateway and jobs of Spark.
 
 1. A follower knows the place behind what it has read: epoch, id, boundary, and the highest incarnation of the stream's
    unit that it has read from. Its reader's `subscribe` asks the node at an address for what is `wanted` from there.
@@ -24,7 +24,7 @@ from borealis.wire.messages import Subscribe
 Start = int | Literal["oldest", "newest"]
 
 
-class Feed(Protocol):
+class IncomingFeed(Protocol):
     """A stream as it comes in: a subscription over the wire, or to a queue of this process."""
 
     epoch: str
@@ -43,7 +43,7 @@ class Follower:
         self,
         stream: str,
         endpoints: Endpoints,
-        subscribe: Callable[[str], Feed],
+        subscribe: Callable[[str], IncomingFeed],
         broken: Callable[[BorealisError], None],
         backoff: Backoff,
         *,
@@ -56,27 +56,27 @@ class Follower:
         self.epoch: str | None = None
         self.incarnation = 0  # the highest seen in this epoch
         self.next_id, self.boundary = 0, FIRST_TIME
-        self.start, self.anew = start, True  # whether to subscribe at `start`, not behind what was read
+        self.start, self.begins = start, True  # whether to subscribe at `start`, not behind what was read
         self.stopped, self.opened = threading.Event(), threading.Event()
-        self.feed: Feed | None = None  # None: there is no connection now, another one is being tried
+        self.feed: IncomingFeed | None = None  # None: there is no connection now, another one is being tried
         self._endpoints, self._subscribe, self._broken = endpoints, subscribe, broken
         self._stop, self._reader, self._pause = stop, reader, pause or self.stopped.wait
 
     def begin(self, start: Start) -> None:
         """Take the stream up there, in whichever epoch it is by now."""
-        self.start, self.anew, self.boundary = start, True, FIRST_TIME
+        self.start, self.begins, self.boundary = start, True, FIRST_TIME
 
     def go_on(self, next_id: int, boundary: int = FIRST_TIME) -> None:
         """Take the stream up at this place, of the epoch that is known."""
-        self.anew, self.next_id, self.boundary = False, next_id, boundary
+        self.begins, self.next_id, self.boundary = False, next_id, boundary
 
     def wanted(self) -> Subscribe:
         """What to ask a node for."""
         return Subscribe(
             stream=self.stream,
-            start=self.start if self.anew else self.next_id,
+            start=self.start if self.begins else self.next_id,
             boundary=self.boundary,
-            epoch=None if self.anew else self.epoch,
+            epoch=None if self.begins else self.epoch,
             incarnation=self.incarnation,
             reader=self._reader,
             stop=self._stop,
@@ -102,13 +102,13 @@ class Follower:
         self.look_again()
 
     def look_again(self) -> None:
-        """The stream is served elsewhere now: whoever serves it here does so in vain."""
+        """The stream is served elsewhere now: leave the node that serves it here."""
         if (feed := self.feed) is not None:
             feed.cancel()
 
     def _ended(self) -> bool:
         """Whether all was read: up to the end of the stream, or of what was asked for."""
-        return self.boundary == LAST_TIME or (self._stop is not None and not self.anew and self.next_id >= self._stop)
+        return self.boundary == LAST_TIME or (self._stop is not None and not self.begins and self.next_id >= self._stop)
 
     def _once(self, address: str) -> Iterator[Section]:
         feed = self.feed = self._subscribe(address)
@@ -116,10 +116,10 @@ class Follower:
             if self.stopped.is_set():  # `stop` may have come when there was nothing to cancel
                 return
             same = feed.epoch == self.epoch
-            if same and not self.anew and feed.incarnation < self.incarnation:
+            if same and not self.begins and feed.incarnation < self.incarnation:
                 raise StreamError(f"{address} serves stream {self.stream} no more: it was deposed")
             self.incarnation = max(self.incarnation, feed.incarnation) if same else feed.incarnation
-            self.epoch, self.next_id, self.anew = feed.epoch, feed.next_id, False
+            self.epoch, self.next_id, self.begins = feed.epoch, feed.next_id, False
             self._endpoints.found()
             self.opened.set()
             for section in feed:

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field
 
 from borealis.diagram.protection import Approach, Protection
 from borealis.hosts import is_flight
-from borealis.message import Message, Part
+from borealis.message import Message, MessagePart
 from borealis.streams.status import QueueStatus
 
 
@@ -331,7 +331,7 @@ class Reroute(Message):
     incarnation: int = 0  # of whoever serves it there; one that is known to be lower is ignored
 
 
-class Takeover(Part):
+class Takeover(MessagePart):
     """How a backup took over, in milliseconds."""
 
     at: float  # seconds since 1970, when the primary was held to be dead
@@ -344,7 +344,7 @@ class Takeover(Part):
     jumped: bool = False  # ids were left out: a gap, or tuples that come again
 
 
-class GuardFacts(Part):
+class GuardFacts(MessagePart):
     """How well something is protected, as its node counts and as clients are told."""
 
     approach: str
@@ -380,14 +380,14 @@ class LogStatus(Message):
     since: float = 0.0  # of that, in seconds since 1970
 
 
-class Waiting(Part):
+class Waiting(MessagePart):
     """What keeps a unit waiting that may pass by itself, such as a database that is away."""
 
     why: str
     seconds: float  # it has lasted
 
 
-class UnitFacts(Part):
+class UnitFacts(MessagePart):
     """Of a unit, as its node counts and as clients are told."""
 
     diagram: str
@@ -420,7 +420,7 @@ class UnitStatus(UnitFacts, Message):
     guard: GuardStatus | None = None
 
 
-class NodeFacts(Part):
+class NodeFacts(MessagePart):
     """Of a node, as it says itself and as clients are told."""
 
     node: Name

@@ -20,6 +20,18 @@ HINT_BYTES_MOST = 1000
 
 BROKEN = (flight.FlightError, pa.ArrowException, OSError)  # what Flight raises when a call goes wrong
 
+FAILURES = (
+    (
+        flight.FlightUnavailableError,
+        "{at} cannot be reached, or broke off ({text})",
+        "is it running, and is this it?",
+    ),
+    (flight.FlightTimedOutError, "{at} did not answer in time ({text})", "is it overloaded, or frozen?"),
+    (flight.FlightUnauthenticatedError, "{at} does not let us in ({text})", "give the token it was started with"),
+    (flight.FlightUnauthorizedError, "{at} does not let us in ({text})", "give the token it was started with"),
+    (flight.FlightCancelledError, "the call to {at} was cancelled ({text})", ""),
+)
+
 log = logging.getLogger("borealis.wire")
 
 
@@ -49,7 +61,7 @@ def error_of(problem: Problem) -> BorealisError:
 
 
 def refusal(error: Exception, doing: str) -> flight.FlightError:
-    """What a server raises so that its caller gets this error. What nobody foresaw goes to the log as well."""
+    """What a server raises so that its caller gets this error. What was not foreseen goes to the log as well."""
     match error:
         case flight.FlightError():
             return error
@@ -73,7 +85,16 @@ def arriving(doing: str) -> Iterator[None]:
         raise WireError(f"cannot read what came for {doing}: {_one_line(str(error))}") from None
 
 
-def told(error: Exception, address: str) -> BorealisError:
+@contextmanager
+def calling(address: str) -> Iterator[None]:
+    """Around what a client does with Flight: what that raises becomes an error of ours."""
+    try:
+        yield
+    except BROKEN as error:
+        raise error_from(error, address) from None
+
+
+def error_from(error: Exception, address: str) -> BorealisError:
     """What a client raises for what Flight raised: the server's own error where there is one."""
     extra = getattr(error, "extra_info", b"")
     if extra:
@@ -82,19 +103,10 @@ def told(error: Exception, address: str) -> BorealisError:
         except WireError:
             log.debug("an error without a Problem from %s: %r", address, extra[:200])
     text = _one_line(_own_words(str(error)))
-    match error:
-        case flight.FlightUnavailableError():
-            return WireError(
-                f"{address} cannot be reached, or broke off ({text})", hint="is it running, and is this it?"
-            )
-        case flight.FlightTimedOutError():
-            return WireError(f"{address} did not answer in time ({text})", hint="is it overloaded, or frozen?")
-        case flight.FlightUnauthenticatedError() | flight.FlightUnauthorizedError():
-            return WireError(f"{address} does not let us in ({text})", hint="give the token it was started with")
-        case flight.FlightCancelledError():
-            return WireError(f"the call to {address} was cancelled ({text})")
-        case _:
-            return WireError(f"{address}: {text}")
+    for kind, what, hint in FAILURES:
+        if isinstance(error, kind):
+            return WireError(what.format(at=address, text=text), hint=hint)
+    return WireError(f"{address}: {text}")
 
 
 def clip(text: str, most: int) -> str:

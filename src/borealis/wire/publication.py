@@ -6,26 +6,18 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyarrow import flight
 
 from borealis.errors import BorealisError, WireError
 from borealis.wire.messages import BatchHead, Receipt
-from borealis.wire.problems import BROKEN, told
+from borealis.wire.problems import BROKEN, error_from
 from borealis.wire.server import BATCH_BYTES_MOST, columns
-from borealis.wire.waiting import Patience
 
-
-class Line(Protocol):
-    """The connection it goes over."""
-
-    address: str
-    patience: Patience
-
-    def reach(self) -> None:
-        """Raises soon if nobody answers."""
+if TYPE_CHECKING:
+    from borealis.wire.client import Peer
 
 
 class Publication:
@@ -36,7 +28,7 @@ class Publication:
     """
 
     def __init__(
-        self, peer: Line, schema: pa.Schema, writer: flight.FlightStreamWriter, receipts: flight.FlightMetadataReader
+        self, peer: Peer, schema: pa.Schema, writer: flight.FlightStreamWriter, receipts: flight.FlightMetadataReader
     ) -> None:
         self._peer, self._writer, self._receipts = peer, writer, receipts
         self.schema = schema
@@ -47,11 +39,10 @@ class Publication:
         self._error: BorealisError | None = None
         self._over = False  # the server has ended the call
         threading.Thread(target=self._listen, name="wire-receipts", daemon=True).start()
-        self.known = self._wait_for(lambda: self._last is not None, peer.patience.answer_s)
+        self.known = self._wait_for(lambda: self._last is not None, peer.timings.answer_s)
 
     @property
     def receipt(self) -> Receipt:
-        """The last that came."""
         return self._last or self.known
 
     def send(self, batch: pa.RecordBatch, head: BatchHead) -> None:
@@ -66,7 +57,7 @@ class Publication:
                     self._writer.write_with_metadata(batch, head.encode())
                     return
         except BROKEN as error:
-            raise self._reason(told(error, self._peer.address)) from None
+            raise self._reason(error_from(error, self._peer.address)) from None
         raise self._reason(WireError("this publication is closed"))
 
     def wait(self, number: int, within: float | None = None) -> Receipt:
@@ -111,7 +102,7 @@ class Publication:
                 self._writer.close()  # raises what the server said last
             self._end(None)
         except BROKEN as error:
-            self._end(told(error, self._peer.address))
+            self._end(error_from(error, self._peer.address))
         except WireError as error:
             self._end(error)
 
@@ -128,21 +119,21 @@ class Publication:
             raise self._error or WireError(f"{self._peer.address} ended the publication")
 
     def _hear(self, condition: Callable[[], bool], within: float | None) -> None:
-        """Wait for something to be so. A full queue may keep us waiting for long; a node that is gone may not."""
+        """Wait for something to be so. A full queue may take long; a node that is gone may not."""
         until = None if within is None else time.monotonic() + within
         while not condition():
-            left = self._peer.patience.silence_s if until is None else until - time.monotonic()
+            left = self._peer.timings.silence_s if until is None else until - time.monotonic()
             if left <= 0:
                 raise WireError(f"{self._peer.address} did not take a batch over within {within:g} s")
-            if not self._came.wait(min(left, self._peer.patience.silence_s)):
+            if not self._came.wait(min(left, self._peer.timings.silence_s)):
                 self._came.release()
                 try:
-                    self._peer.reach()
+                    self._peer.probe()
                 finally:
                     self._came.acquire()
 
     def _reason(self, seen: BorealisError) -> BorealisError:
         """Why nothing can be sent: what the server said, if it did."""
         with self._came:
-            self._came.wait_for(lambda: self._over, self._peer.patience.connect_s)
+            self._came.wait_for(lambda: self._over, self._peer.timings.connect_s)
             return self._error or seen

@@ -19,19 +19,10 @@ from pyarrow import flight
 from borealis.errors import MachineError, StreamError, WireError
 from borealis.hosts import is_flight
 from borealis.streams.section import empty_rows
-from borealis.wire.auth import OPEN, Security, TokenCheck, host_of, require_security
-from borealis.wire.calls import Calls, Door, answering, cut_connections, is_open
-from borealis.wire.feed import Feed, FeedTimings
-from borealis.wire.host import Host
-from borealis.wire.messages import (
-    Ack,
-    Acknowledgements,
-    BatchHead,
-    Done,
-    Export,
-    Publish,
-    Subscribe,
-)
+from borealis.wire.auth import OPEN, Security, host_of, require_security
+from borealis.wire.calls import Calls, Door, StreamHost, answering, cut_connections
+from borealis.wire.feed import FeedTimings, ServedFeed
+from borealis.wire.messages import Ack, Acknowledgements, BatchHead, Done, Export, Publish, Subscribe
 from borealis.wire.problems import arriving, log, refusal
 
 BATCH_BYTES_MOST = 64 << 20  # of one published batch
@@ -44,7 +35,7 @@ PIECES = pa.schema([pa.field("data", pa.binary(), nullable=False)])
 GRACE_S = 2.0  # for calls under way when the server closes
 FLUSH_S = 0.5  # for what calls that have ended left to gRPC; publishers that are silent make it wait as long
 STUCK_S = 5.0  # after that, and then it is left alone
-CUT_S = 0.05  # between two looks whether somebody is connected still
+CUT_S = 0.05  # between two looks whether a client is connected still
 GIVE_BACK_S = 0.5  # after a message was refused for its size, when nothing holds it any more
 
 
@@ -56,7 +47,7 @@ class WireServer:
 
     def __init__(
         self,
-        host: Host,
+        host: StreamHost,
         location: str = "grpc://127.0.0.1:0",
         security: Security | None = None,
         timings: FeedTimings | None = None,
@@ -74,7 +65,6 @@ class WireServer:
         if scheme == "grpc+tls" and not self._security.tls:
             raise WireError(f"{self._location} needs a certificate and its key", hint="or write grpc://")
         place = f"grpc+tls://{rest}" if self._security.tls else f"grpc://{rest}"
-        middleware = {"token": TokenCheck(self._security.token)} if self._security.token else {}
         calls = Calls()
         try:
             self._flight = _Flight(
@@ -83,7 +73,7 @@ class WireServer:
                 self._timings,
                 place,
                 tls_certificates=self._security.certificates() or None,
-                middleware=middleware | {"calls": Door(calls)},
+                middleware={"door": Door(calls, self._security.token)},
             )
         except (pa.ArrowException, OSError) as error:
             hint = "is the port taken, the host name one of this machine, the certificate one with its key?"
@@ -92,12 +82,13 @@ class WireServer:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
-        return int(self._running().port)
+        if self._flight is None:
+            raise WireError("this server does not run", hint="call start() first")
+        return int(self._flight.port)
 
     @property
     def address(self) -> str:
-        """Where others find it, if the host is one they can see."""
+        """Where clients find it, if they can see the host."""
         host = host_of(self._location)
         scheme = "grpc+tls" if self._security.tls else "grpc"
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
@@ -110,7 +101,8 @@ class WireServer:
         busy = server.calls.close(GRACE_S)
         if busy:
             log.info("closing with %d calls under way", busy)
-        ending = self._shut(server)
+        ending = threading.Thread(target=server.shutdown, name="wire-close", daemon=True)
+        ending.start()
         ending.join(0.0 if busy else FLUSH_S)
         until = time.monotonic() + STUCK_S
         while ending.is_alive() and time.monotonic() < until:
@@ -118,27 +110,6 @@ class WireServer:
             ending.join(CUT_S)
         if ending.is_alive():
             log.warning("the Flight server does not end: a call is still inside the node")
-
-    def abort(self) -> None:
-        """End as if the process were killed: then nobody is connected any more, nor can be, and nobody hears why."""
-        if self._flight is None:
-            return
-        server, self._flight = self._flight, None
-        port = server.port
-        self._shut(server)
-        while is_open(host_of(self._location), port):  # who hurries comes back before the door is shut
-            cut_connections(port)
-        cut_connections(port)
-
-    def _shut(self, server: _Flight) -> threading.Thread:
-        ending = threading.Thread(target=server.shutdown, name="wire-close", daemon=True)
-        ending.start()
-        return ending
-
-    def _running(self) -> _Flight:
-        if self._flight is None:
-            raise WireError("this server does not run", hint="call start() first")
-        return self._flight
 
     def __enter__(self) -> WireServer:
         return self if self._flight else self.start()
@@ -150,7 +121,7 @@ class WireServer:
 class _Flight(flight.FlightServerBase):  # type: ignore[misc]
     """Flight's calls, checked and passed on; everything that goes wrong is answered as a Problem."""
 
-    def __init__(self, host: Host, calls: Calls, timings: FeedTimings, *args: Any, **options: Any) -> None:
+    def __init__(self, host: StreamHost, calls: Calls, timings: FeedTimings, *args: Any, **options: Any) -> None:
         self.host, self.calls, self._timings = host, calls, timings
         self.turns: dict[tuple[str, str], object] = {}  # by stream and named reader: whose subscription counts
         super().__init__(*args, **options)
@@ -161,7 +132,7 @@ class _Flight(flight.FlightServerBase):  # type: ignore[misc]
             if _is_export(ticket.ticket):
                 return flight.GeneratorStream(PIECES, self._pieces(Export.decode(ticket.ticket)))
             wanted = Subscribe.decode(ticket.ticket)
-            feed = Feed(self.host, self.calls, self.turns, self._timings, context.is_cancelled, wanted)
+            feed = ServedFeed(self.host, self.calls, self.turns, self._timings, context.is_cancelled, wanted)
             return flight.GeneratorStream(feed.schema, feed)
 
     def do_put(
@@ -174,8 +145,7 @@ class _Flight(flight.FlightServerBase):  # type: ignore[misc]
         """A publication: a receipt at once, then one for each batch."""
         doing = "a publication"
         with answering(doing):
-            with arriving(doing):
-                publish = Publish.decode(descriptor.command or b"")
+            publish = Publish.decode(descriptor.command or b"")
             entry = self.host.entry(publish.stream)
             with arriving(doing):
                 _check_columns(publish.stream, reader.schema, entry.schema)
@@ -193,7 +163,6 @@ class _Flight(flight.FlightServerBase):  # type: ignore[misc]
                     receipt = entry.take(publish.publisher, head, batch)
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
-        """An order."""
         with answering("an action"), self.calls.busy():
             with arriving("an action"):
                 name, body = action.type, action.body
@@ -212,7 +181,7 @@ class _Flight(flight.FlightServerBase):  # type: ignore[misc]
             while True:
                 with arriving(doing):
                     try:
-                        name, body = _said(reader.read_chunk())
+                        name, body = _order(reader.read_chunk())
                     except StopIteration:
                         return
                 self.calls.check()
@@ -249,17 +218,11 @@ class _Flight(flight.FlightServerBase):  # type: ignore[misc]
             ("reach", "does anything answer?"),
         ]
 
-    def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> None:
-        """Refused."""
-        raise _not_served("ListFlights")
+    def _not_served(self, context: flight.ServerCallContext, asked: object) -> None:
+        hint = "DoGet subscribes, DoPut publishes, DoAction and DoExchange give orders; the coordinator knows streams"
+        raise refusal(WireError("ListFlights, GetFlightInfo and GetSchema are not served here", hint=hint), "a call")
 
-    def get_flight_info(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> None:
-        """Refused."""
-        raise _not_served("GetFlightInfo")
-
-    def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> None:
-        """Refused."""
-        raise _not_served("GetSchema")
+    list_flights = get_flight_info = get_schema = _not_served
 
     def _pieces(self, wanted: Export) -> Iterator[pa.RecordBatch]:
         with answering(f"export of {wanted.export}"):
@@ -269,12 +232,7 @@ class _Flight(flight.FlightServerBase):  # type: ignore[misc]
                     yield pa.record_batch([pa.array([data[at : at + PIECE_BYTES_MOST]], pa.binary())], schema=PIECES)
 
 
-def _not_served(call: str) -> flight.FlightError:
-    hint = "DoGet subscribes, DoPut publishes, DoAction and DoExchange give orders; the coordinator knows the streams"
-    return refusal(WireError(f"{call} is not served here", hint=hint), call)
-
-
-def _said(chunk: flight.FlightStreamChunk) -> tuple[str, pa.Buffer]:
+def _order(chunk: flight.FlightStreamChunk) -> tuple[str, pa.Buffer]:
     """The name of an order in a conversation, and its body."""
     words = chunk.app_metadata
     end = -1 if words is None else bytes(words[:NAME_BYTES_MOST]).find(b"\n")
@@ -301,7 +259,6 @@ def _check_columns(stream: str, given: pa.Schema, wanted: pa.Schema) -> None:
 
 
 def columns(schema: pa.Schema) -> str:
-    """Names and types, for people."""
     return ", ".join(f"{f.name} {f.type}" for f in schema)
 
 
@@ -324,7 +281,7 @@ def _published(stream: str, chunk: Any, schema: pa.Schema) -> tuple[BatchHead, p
 
 
 def _check_size(what: str, size: int, most: int) -> None:
-    """gRPC has taken a message in before anybody can refuse it; at least its memory is given back."""
+    """gRPC has taken a message in before it can be refused; at least its memory is given back."""
     if size > most:
         timer = threading.Timer(GIVE_BACK_S, _give_back)
         timer.daemon = True

@@ -1,4 +1,4 @@
-"""How a cluster stands, as the coordinator tells it: over REST, to clients and to the command line.
+"""How a cluster stands, as the coordinator shows it: over REST, to clients and to the command line.
 
 What is not known yet (the figures of a unit whose node is awaited, for one) has its default and is no key of the JSON.
 """
@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
-from borealis.message import Message, Part
+from borealis.message import Message, MessagePart
 from borealis.streams.status import QueueFacts
 from borealis.wire.messages import GuardFacts, NodeFacts, Takeover, UnitFacts
 
@@ -17,7 +17,7 @@ DiagramState = Literal["deploying", "running", "undeploying", "failed", "lost", 
 ProtectionState = Literal["protected", "catching up", "alone", "watching", "taking over", "lost"]
 
 
-class View(Part):
+class View(MessagePart):
     """The root of all below. A client does not mind what a newer coordinator says beside."""
 
     model_config = ConfigDict(extra="ignore")
@@ -27,7 +27,7 @@ class View(Part):
         return {key: value for key, value in dump(self).items() if key == "v" or key in self.model_fields_set}
 
 
-class Answer(Message, View):
+class Reply(Message, View):
     """A whole answer of the coordinator."""
 
 
@@ -74,7 +74,7 @@ class Measured(View):
 
     @property
     def measured(self) -> bool:
-        """Whether the node has told of it; else all figures are zeros."""
+        """Whether the node has reported it; else all figures are zeros."""
         return "ended" in self.model_fields_set
 
 
@@ -146,25 +146,25 @@ class Trouble(View):
     why: str
 
 
-class Diagrams(Answer):
+class DiagramList(Reply):
     """All that is deployed."""
 
     diagrams: list[DiagramView]
 
 
-class Nodes(Answer):
+class NodeList(Reply):
     """Every node, alive or not."""
 
     nodes: list[NodeView]
 
 
-class Streams(Answer):
+class StreamList(Reply):
     """All streams that can be subscribed to."""
 
     streams: list[StreamView]
 
 
-class ClusterStatus(Streams, Diagrams, Nodes):
+class ClusterStatus(StreamList, DiagramList, NodeList):
     """All that `borealis status` shows."""
 
     coordinator: CoordinatorView
@@ -173,19 +173,19 @@ class ClusterStatus(Streams, Diagrams, Nodes):
     troubles: list[Trouble]
 
 
-class Health(CoordinatorView, Answer):
+class Health(CoordinatorView, Reply):
     """The coordinator is there."""
 
     ok: bool
 
 
-class Deployed(DiagramView, Answer):
+class Deployed(DiagramView, Reply):
     """A diagram that was just deployed, and what to look out for."""
 
     warnings: list[str]
 
 
-class DiagramDetails(DiagramView, Streams):
+class DiagramDetails(DiagramView, StreamList):
     """One diagram, with its YAML, its units and its streams."""
 
     yaml: str
@@ -193,18 +193,7 @@ class DiagramDetails(DiagramView, Streams):
     running: list[UnitView]
 
 
-class Location(Answer):
-    """Where a stream is served."""
-
-    stream: str  # in full, as `traffic/agg`
-    address: str  # of a Flight server
-    entry: bool  # whether it can be published to there
-    node: str = ""
-    fallback: str | None = None  # the address of its backup, where it goes on if that node dies
-    incarnation: int = 0  # of whoever serves it; 0: it is not protected
-
-
-class Ordered(Answer):
+class Ordered(Reply):
     """What was ordered is done, or under way."""
 
     diagram: str = ""

@@ -41,7 +41,7 @@ class Subscription:
         return (section for section in self.beats() if section is not None)
 
     def beats(self) -> Iterator[Section | None]:
-        """Sections, and None about once a second while nothing comes, for those who also look at something else."""
+        """Sections, and None about once a second while nothing comes, for readers that also look at something else."""
         while (chunk := self._pushed.read()) is not None:
             section, head = self._section(chunk)
             news = len(section) or head.lost or head.jump or section.final > self.boundary
@@ -69,28 +69,21 @@ class Subscription:
         if batch is None or chunk.app_metadata is None:
             raise WireError(f"{self.address} sent a batch of {self.stream} without its head")
         head = SectionHead.decode(chunk.app_metadata)
+        bounds = np.array(head.at, np.int64), np.array(head.bound, np.int64), head.standing
         try:
             batch.validate()
-        except pa.ArrowException as error:
+            if any(column.null_count for column in batch.columns[len(self.schema) :]):
+                raise ValueError("tuples without a time")
+            section = from_batch(batch, self.schema, head.first, bounds, stable=head.stable, undo=head.undo)
+            check_inside(section)
+        except (pa.ArrowException, ValueError) as error:
             raise WireError(f"{self.address} sent a broken batch of {self.stream}: {error}") from None
-        if any(column.null_count for column in batch.columns[len(self.schema) :]):
-            raise WireError(f"{self.address} sent tuples of {self.stream} without a time")
-        bounds = np.array(head.at, np.int64), np.array(head.bound, np.int64), head.standing
-        section = from_batch(batch, self.schema, head.first, bounds, stable=head.stable, undo=head.undo)
         due = self.next_id + head.lost
         follows = head.first > due if head.jump else head.first == due or (head.undo and head.first < due)
-        if not follows or head.standing < self.boundary or not _is_whole(section):
+        if not follows or head.standing < self.boundary:
             raise WireError(
                 f"{self.address} sent tuples {head.first} to {section.stop} of {self.stream} ({head.lost} lost, "
                 f"boundary {head.standing}) after tuple {self.next_id}, boundary {self.boundary}",
                 hint="subscribe again from there",
             )
         return section, head
-
-
-def _is_whole(section: Section) -> bool:
-    try:
-        check_inside(section)
-    except ValueError:
-        return False
-    return True

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 import pytest
 from town import SCHEMA, SOON, STREAM, WAIT_S, Counter, Place, add, eventually, finish
 
+from aborting import abort
 from borealis.client.publisher import Publisher, Publishing
 from borealis.client.subscriber import Reading, Subscription
 from borealis.errors import GoneError, StreamError, WireError
@@ -34,7 +35,7 @@ class Node(Place):
 
     def die(self) -> None:
         """As after kill -9: connections break, and nobody listens any more."""
-        self.server.abort()
+        abort(self.server)
 
 
 class Pair:

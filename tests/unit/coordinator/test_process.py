@@ -157,7 +157,7 @@ def test_two_coordinators_on_one_catalog(started: list[Process], catalog: Path) 
 def test_an_address_for_others_needs_a_token(catalog: Path) -> None:
     for host in ("0.0.0.0", "::", "somewhere.example"):
         with pytest.raises(ClusterError, match="no token given"):
-            serve(Options(catalog, host=host, port=0, security=Security()))
+            serve(Options(catalog, host=host, port=0, security=Security()), print)
     assert not catalog.exists()
 
 
@@ -167,10 +167,10 @@ def test_a_port_in_use_is_told_and_the_catalog_is_free_again(catalog: Path) -> N
         taken.listen()
         for _ in range(2):
             with pytest.raises(ClusterError, match=r"cannot listen at 127\.0\.0\.1"):
-                serve(Options(catalog, port=taken.getsockname()[1]))
+                serve(Options(catalog, port=taken.getsockname()[1]), print)
 
 
 def test_an_address_of_another_machine_is_told(catalog: Path) -> None:
     with pytest.raises(ClusterError, match=r"cannot listen at 192\.0\.2\.1") as told:
-        serve(Options(catalog, host="192.0.2.1", port=0, security=Security(token="secret")))
+        serve(Options(catalog, host="192.0.2.1", port=0, security=Security(token="secret")), print)
     assert "no network card of this machine has that address" in told.value.hint

@@ -103,7 +103,7 @@ def test_openapi_shows_the_forms(served: Served) -> None:
     assert answer("/v1/diagrams", "post", "201") == "Deployed"
     paths = ("health", "diagrams", "diagrams/{name}", "nodes", "streams", "locate")
     found = [answer(f"/v1/{path}") for path in paths]
-    assert found == ["Health", "Diagrams", "DiagramDetails", "Nodes", "Streams", "Location"]
+    assert found == ["Health", "DiagramList", "DiagramDetails", "NodeList", "StreamList", "Location"]
     assert set(forms["ClusterStatus"]["properties"]) == set(served.http.get("/v1/status").json())
     assert forms["ClusterStatus"]["properties"]["units"]["items"]["$ref"].endswith("/UnitView")
     assert set(forms["UnitView"]["properties"]) >= MEASURED

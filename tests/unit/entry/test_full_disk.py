@@ -15,7 +15,7 @@ from borealis.diagram.protection import Protection
 from borealis.diagram.spec import Input
 from borealis.entry.point import Entry, StreamConfig
 from borealis.errors import FullError
-from borealis.node.metrics import NodeFigures
+from borealis.node.metrics import families
 from borealis.node.node import Node
 from borealis.state import disk, records
 from borealis.state.disk import has_room
@@ -163,7 +163,7 @@ def nodes() -> Iterator[tuple[Node, Node]]:
 def figures(node: Node, name: str) -> list[float]:
     return [
         sample.value
-        for metric in NodeFigures(node.status).collect()
+        for metric in families([node.status()], by_node=False)
         for sample in metric.samples
         if sample.name == name
     ]

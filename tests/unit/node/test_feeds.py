@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from borealis.errors import GoneError, StreamError
-from borealis.node.feeds import Acks, Peers, Routes, StreamFeed, keep_from
+from borealis.node.feeds import AckSender, Peers, Routes, StreamFeed, keep_from
 from borealis.node.node import Node
 from borealis.retrying import Retries
 from borealis.streams.queue import OutputQueue
@@ -21,6 +21,7 @@ from borealis.wire.endpoints import Location
 from borealis.wire.server import WireServer
 
 SCHEMA = pa.schema([("n", pa.int64())])
+Place = tuple[dict[str, OutputQueue], Routes, Peers, AckSender]
 
 
 def queue(rows: int, epoch: str = "one") -> OutputQueue:
@@ -31,19 +32,17 @@ def queue(rows: int, epoch: str = "one") -> OutputQueue:
 
 
 @pytest.fixture
-def place() -> Iterator[tuple[dict[str, OutputQueue], Routes, Peers, Acks]]:
+def place() -> Iterator[Place]:
     """Where a feed finds its stream."""
     queues: dict[str, OutputQueue] = {}
     routes, peers = Routes(queues.get, lambda _: None), Peers(None)
-    acks = Acks(routes, peers)
+    acks = AckSender(routes, peers)
     yield queues, routes, peers, acks
     acks.stop()
     peers.close()
 
 
-def test_what_was_committed_is_acknowledged_to_a_queue_that_came_from_elsewhere(
-    place: tuple[dict[str, OutputQueue], Routes, Peers, Acks],
-) -> None:
+def test_what_was_committed_is_acknowledged_to_a_queue_that_came_from_elsewhere(place: Place) -> None:
     queues, *rest = place
     queues["d/s"] = queue(5)
     feed = StreamFeed("d/s", "d.u1", *rest, "one")
@@ -53,9 +52,7 @@ def test_what_was_committed_is_acknowledged_to_a_queue_that_came_from_elsewhere(
     feed.stop()
 
 
-def test_a_stream_may_begin_anew_only_for_those_who_have_seen_nothing(
-    place: tuple[dict[str, OutputQueue], Routes, Peers, Acks],
-) -> None:
+def test_a_stream_may_begin_anew_only_for_those_who_have_seen_nothing(place: Place) -> None:
     queues, *rest = place
     queues["d/s"] = queue(5, epoch="two")
     fresh = StreamFeed("d/s", "d.u1", *rest, "one")
@@ -66,9 +63,7 @@ def test_a_stream_may_begin_anew_only_for_those_who_have_seen_nothing(
         next(late.sections(3, FIRST_TIME))
 
 
-def test_a_unit_that_may_lose_tuples_begins_anew_at_what_is_newest(
-    place: tuple[dict[str, OutputQueue], Routes, Peers, Acks],
-) -> None:
+def test_a_unit_that_may_lose_tuples_begins_anew_at_what_is_newest(place: Place) -> None:
     queues, *rest = place
     queues["d/s"] = queue(5)
     feed = StreamFeed("d/s", "d.u1", *rest, None)
@@ -80,9 +75,7 @@ def test_a_unit_that_may_lose_tuples_begins_anew_at_what_is_newest(
     feed.stop()
 
 
-def test_one_that_forgets_goes_on_at_the_oldest_tuple_there_is(
-    place: tuple[dict[str, OutputQueue], Routes, Peers, Acks],
-) -> None:
+def test_one_that_forgets_goes_on_at_the_oldest_tuple_there_is(place: Place) -> None:
     """Also where the queue knows the reader, from before it came to hold what it holds."""
     queues, *rest = place
     made = queues["d/s"] = OutputQueue("d/s", SCHEMA, readers=["d.u1"], epoch="one")
@@ -113,9 +106,7 @@ def test_what_a_backup_will_read_is_kept_where_it_is_served_now() -> None:
     node.close()
 
 
-def test_one_that_waits_for_a_stream_hears_at_once_where_it_is(
-    place: tuple[dict[str, OutputQueue], Routes, Peers, Acks],
-) -> None:
+def test_one_that_waits_for_a_stream_hears_at_once_where_it_is(place: Place) -> None:
     """A pause would last for an hour: the route that comes meanwhile ends it."""
     queues, routes, *rest = place
     feed = StreamFeed("d/s", "d.u1", routes, *rest, None, Retries(3600.0, 3600.0))

@@ -24,7 +24,7 @@ class Started:
     def __init__(self, jvm: subprocess.Popen[bytes] | None) -> None:
         self._jvm = jvm
 
-    def get(self) -> Any:
+    def result(self) -> Any:
         return SimpleNamespace(sparkContext=SimpleNamespace(_gateway=SimpleNamespace(proc=self._jvm)))
 
 
@@ -41,10 +41,9 @@ def test_a_jvm_that_went_first_is_not_complained_about(jvm: subprocess.Popen[byt
         raise ConnectionRefusedError("nobody there")
 
 
-def test_everything_else_is(jvm: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("borealis.node.process.JVM_ENDS_S", 0.05)
+def test_everything_else_is(jvm: subprocess.Popen[bytes]) -> None:
     for running in (jvm, None):
-        with pytest.raises(ConnectionRefusedError), forgiving(Started(running)):  # type: ignore[arg-type]
+        with pytest.raises(ConnectionRefusedError), forgiving(Started(running), 0.05):  # type: ignore[arg-type]
             raise ConnectionRefusedError("it runs, and does not answer")
     jvm.kill()
     with pytest.raises(TrainError), forgiving(Started(jvm)):  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import pytest
 
+from aborting import abort
 from borealis.errors import ClusterError
 from borealis.ha.detector import Detector, Pace
 from borealis.node.watch import Watch
@@ -75,7 +76,7 @@ def test_a_server_that_is_cut_off_is_dead_soon(watch: Watch, host: Someone, serv
     watch.add(address, PACE, deaths)
     assert host.pinged.wait(LONG_S)
     assert watch.verdict(address) == "alive"
-    server.abort()
+    abort(server)
     told, dead = deaths.told.get(timeout=LONG_S)
     assert (told, dead.verdict(), watch.verdict(address)) == (address, "dead", "dead")
     assert deaths.none()  # it is told once
@@ -85,7 +86,7 @@ def test_behind_a_refusal_pings_come_faster(watch: Watch, host: Someone, server:
     deaths = Deaths()
     watch.add(server.address, Pace(every_s=2.0, misses=5, patience_s=60.0), deaths)
     assert host.pinged.wait(LONG_S)
-    server.abort()
+    abort(server)
     _, dead = deaths.told.get(timeout=LONG_S)
     assert dead.detection_s() < 3 * 2.0, "five misses at the usual pace take at least eight seconds"
 
@@ -97,7 +98,7 @@ def test_a_line_that_is_cut_is_looked_at_before_a_ping_is_due(watch: Watch, host
     deadline = time.monotonic() + LONG_S
     while watched._line._line is None and time.monotonic() < deadline:
         time.sleep(0.01)
-    server.abort()
+    abort(server)
     deaths.told.get(timeout=0.75 * pace.every_s)
 
 
@@ -151,7 +152,7 @@ def test_who_wants_to_know_no_more_is_not_told(watch: Watch, host: Someone, serv
     watch.add(address, PACE, other)
     assert host.pinged.wait(LONG_S)
     watch.remove(address, one)
-    server.abort()
+    abort(server)
     assert other.told.get(timeout=LONG_S)[0] == address
     assert one.told.empty()
 
@@ -160,7 +161,7 @@ def test_a_dead_one_can_be_watched_anew(watch: Watch, host: Someone, server: Wir
     deaths, address = Deaths(), server.address
     watch.add(address, PACE, deaths)
     assert host.pinged.wait(LONG_S)
-    server.abort()
+    abort(server)
     deaths.told.get(timeout=LONG_S)
     again = Deaths()
     watch.add(address, PACE, again)

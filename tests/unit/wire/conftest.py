@@ -16,7 +16,7 @@ from hosting import SCHEMA, TinyHost
 from borealis.streams.queue import OutputQueue, QueueLimits
 from borealis.wire.client import Peer
 from borealis.wire.server import WireServer
-from borealis.wire.waiting import Patience
+from borealis.wire.waiting import PeerTimings
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def server(host: TinyHost) -> Iterator[WireServer]:
 
 @pytest.fixture
 def peer(server: WireServer) -> Iterator[Peer]:
-    with Peer(server.address, patience=Patience(connect_s=10, answer_s=30, silence_s=30)) as peer:
+    with Peer(server.address, timings=PeerTimings(connect_s=10, answer_s=30, silence_s=30)) as peer:
         yield peer
 
 

@@ -14,6 +14,7 @@ import pytest
 from hosting import SCHEMA, Facts, Order, TinyHost, next_section
 from pyarrow import flight
 
+from aborting import abort
 from borealis.errors import BorealisError, ClusterError, MachineError, StreamError, WireError
 from borealis.hosts import free_ports
 from borealis.streams.queue import MovedError
@@ -21,7 +22,7 @@ from borealis.wire.client import Peer
 from borealis.wire.messages import Ack, Ping, Pong, Problem, Publish, Subscribe
 from borealis.wire.problems import KINDS, MESSAGE_BYTES_MOST, ReplacedError, clip, error_of, problem_of
 from borealis.wire.server import PIECE_BYTES_MOST, WireServer
-from borealis.wire.waiting import Patience
+from borealis.wire.waiting import PeerTimings
 
 
 def test_an_order_is_answered(peer: Peer) -> None:
@@ -108,7 +109,7 @@ def test_an_answer_in_a_conversation_that_is_late(host: TinyHost, peer: Peer) ->
 def test_a_conversation_goes_on_with_the_next_server(host: TinyHost, capfd: pytest.CaptureFixture[str]) -> None:
     (port,) = free_ports(1)
     address = f"grpc://127.0.0.1:{port}"
-    with Peer(address, patience=Patience(connect_s=2.0)) as peer:
+    with Peer(address, timings=PeerTimings(connect_s=2.0)) as peer:
         with WireServer(host, address):
             assert peer.say("echo", Order(rows=1), Order).rows == 1
         with pytest.raises(WireError):
@@ -132,7 +133,7 @@ def test_a_server_that_is_cut_off_answers_nobody_who_comes_back(
     shut, again = flight_server.shutdown, threading.Event()
     monkeypatch.setattr(flight_server, "shutdown", lambda: again.wait(5) and shut())  # the door stays open a while
     peer.say("echo", Order(), Order)
-    cut = threading.Thread(target=server.abort, daemon=True)
+    cut = threading.Thread(target=abort, args=(server,), daemon=True)
     cut.start()
     while not again.is_set():
         with suppress(WireError):
@@ -247,7 +248,7 @@ def mute() -> Iterator[str]:
 
 
 def test_somebody_who_says_nothing(mute: str) -> None:
-    with Peer(mute, patience=Patience(connect_s=0.2, answer_s=0.2)) as peer:
+    with Peer(mute, timings=PeerTimings(connect_s=0.2, answer_s=0.2)) as peer:
         for call in (
             peer.ping,
             lambda: peer.subscribe(Subscribe(stream="d/a")),

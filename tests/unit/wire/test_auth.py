@@ -16,9 +16,9 @@ from borealis.wire.auth import Security, host_of, require_security
 from borealis.wire.client import Peer
 from borealis.wire.messages import Ack, Publish, Subscribe
 from borealis.wire.server import WireServer
-from borealis.wire.waiting import Patience
+from borealis.wire.waiting import PeerTimings
 
-QUICK = Patience(connect_s=2, answer_s=3)
+QUICK = PeerTimings(connect_s=2, answer_s=3)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_plain_and_tls_do_not_mix(host: TinyHost, certificates: Path) -> None:
     own = Security(cert=certificates / "mine.pem", key=certificates / "mine.key")
     with (
         WireServer(host, "grpc+tls://127.0.0.1:0", own) as server,
-        Peer(f"grpc://127.0.0.1:{server.port}", patience=QUICK) as peer,
+        Peer(f"grpc://127.0.0.1:{server.port}", timings=QUICK) as peer,
         pytest.raises(WireError, match=r"cannot be reached|did not answer"),
     ):
         peer.ping()

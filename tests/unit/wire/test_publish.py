@@ -21,7 +21,7 @@ from borealis.wire.client import Peer
 from borealis.wire.messages import BatchHead, Publish, Receipt, Subscribe
 from borealis.wire.publication import Publication
 from borealis.wire.server import BATCH_BYTES_MOST, WireServer, _published
-from borealis.wire.waiting import Patience
+from borealis.wire.waiting import PeerTimings
 
 Soon = Callable[..., None]
 ME = Publish(stream="d/a", publisher="me")
@@ -268,7 +268,7 @@ def test_a_long_wait_looks_whether_the_node_is_there(host: TinyHost, server: Wir
     queue = host.queue("d/small")
     queue.register("r")
     queue.append(next_section(queue, 100, width=20_000))
-    with Peer(server.address, patience=Patience(connect_s=1, silence_s=0.1)) as peer:
+    with Peer(server.address, timings=PeerTimings(connect_s=1, silence_s=0.1)) as peer:
         publication = peer.publish(Publish(stream="d/small", publisher="me"), SCHEMA)
         publication.send(rows(0, 1), head(0))
         threading.Timer(0.5, lambda: queue.ack("r", 1, 100)).start()

@@ -20,7 +20,7 @@ from borealis.wire.messages import SectionHead, Subscribe
 from borealis.wire.problems import error_of, problem_of
 from borealis.wire.server import WireServer
 from borealis.wire.subscription import Subscription
-from borealis.wire.waiting import Patience
+from borealis.wire.waiting import PeerTimings
 
 Soon = Callable[..., None]
 
@@ -139,7 +139,7 @@ def test_a_frozen_backup_is_left(queue: OutputQueue, host: TinyHost) -> None:
     queue.hold()
     with (
         WireServer(host, timings=FeedTimings(hold_s=60.0)) as server,
-        Peer(server.address, patience=Patience(silence_s=0.2)) as peer,
+        Peer(server.address, timings=PeerTimings(silence_s=0.2)) as peer,
     ):
         with pytest.raises(WireError, match="silent for"):
             peer.subscribe(Subscribe(stream="d/a"))
