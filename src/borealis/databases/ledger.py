@@ -31,8 +31,8 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DatabaseError, IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
-Position = tuple[int, int]  # cause, sub
-NOTHING: Position = (-1, -1)
+RowPosition = tuple[int, int]  # cause, sub
+NOTHING: RowPosition = (-1, -1)
 REFUSED_MOST = 100_000  # reasons that are kept of each writer, the newest
 
 _METADATA = MetaData()
@@ -63,7 +63,7 @@ def create(connection: Connection) -> None:
             raise
 
 
-def lock(connection: Connection, writer: str) -> Position:
+def lock(connection: Connection, writer: str) -> RowPosition:
     """How far this writer has come; nobody else can change that before the transaction ends."""
     entry = select(WRITES.c.cause, WRITES.c.sub).where(WRITES.c.writer == writer).with_for_update()
     found = connection.execute(entry).first()
@@ -77,14 +77,14 @@ def lock(connection: Connection, writer: str) -> Position:
     return int(found[0]), int(found[1])
 
 
-def refused(connection: Connection, writer: str, first: Position, last: Position) -> dict[Position, str]:
+def refused(connection: Connection, writer: str, first: RowPosition, last: RowPosition) -> dict[RowPosition, str]:
     """Why rows from one position to another, both included, were refused."""
     between = and_(REFUSED.c.writer == writer, REFUSED.c.cause >= first[0], REFUSED.c.cause <= last[0])
     rows = connection.execute(select(REFUSED.c.cause, REFUSED.c.sub, REFUSED.c.reason).where(between))
     return {(cause, sub): reason for cause, sub, reason in rows if first <= (cause, sub) <= last}
 
 
-def record(connection: Connection, writer: str, upto: Position, news: Mapping[Position, str]) -> None:
+def record(connection: Connection, writer: str, upto: RowPosition, news: Mapping[RowPosition, str]) -> None:
     """The writer has come so far, and these were refused."""
     moved = update(WRITES).where(WRITES.c.writer == writer).values(cause=upto[0], sub=upto[1])
     connection.execute(moved)
@@ -103,5 +103,5 @@ def _forget(connection: Connection, writer: str) -> None:
         connection.execute(delete(REFUSED).where(mine, _upto((int(found[0]), int(found[1])))))
 
 
-def _upto(position: Position) -> ColumnElement[bool]:
+def _upto(position: RowPosition) -> ColumnElement[bool]:
     return or_(REFUSED.c.cause < position[0], and_(REFUSED.c.cause == position[0], REFUSED.c.sub <= position[1]))
