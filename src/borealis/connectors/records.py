@@ -41,7 +41,7 @@ THREADS_BYTES = 1 << 16  # less than this is read sooner by the thread that has 
 RECORD = RowOrigin("the record")
 IT = "it"  # how reasons name the record, where they begin with it
 
-Bad = tuple[int, str, str]  # which record, why, and how to mend it
+Fault = tuple[int, str, str]  # which record, why, and how to mend it
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def records(format_: str, schema: pa.Schema) -> Records:
         raise InputError(
             f"no record format '{format_}' (has: {', '.join(FORMATS)})", hint=did_you_mean(format_, FORMATS)
         )
-    kinds: dict[str, Callable[[pa.Schema], Records]] = {"json": Json, "csv": Csv, "arrow": Arrow}
+    kinds: dict[str, Callable[[pa.Schema], Records]] = {"json": JsonRecords, "csv": CsvRecords, "arrow": ArrowRecords}
     return kinds[format_](schema)
 
 
@@ -93,11 +93,11 @@ def decode(
     With `first`, only the first bad record is told, and nothing behind it is given out.
     """
     given: Any = values
-    is_json = isinstance(reader, Json)
-    bad: list[Bad] = []
+    is_json = isinstance(reader, JsonRecords)
+    bad: list[Fault] = []
     good = np.arange(len(given))
     if reader.bytes_most < math.inf and (None in given or max(map(len, given), default=0) > reader.bytes_most):
-        hint = UNCLOSED if isinstance(reader, Csv) else ""
+        hint = UNCLOSED if isinstance(reader, CsvRecords) else ""
         bad = [(i, why, hint) for i, value in enumerate(given) if (why := _unreadable(value, reader.bytes_most))]
         good = np.arange(bad[0][0]) if first else np.setdiff1d(good, [i for i, _, _ in bad])
 
@@ -133,7 +133,7 @@ def _sifted(
     good: Int64s,
     read: Callable[[Int64s], tuple[pa.RecordBatch, Int64s | None]],
     doubtful: Callable[[Int64s], Int64s],
-    bad: list[Bad],
+    bad: list[Fault],
     schema: pa.Schema,
     time: TimeOf | None,
     first: bool,
@@ -141,7 +141,7 @@ def _sifted(
 ) -> Decoded:
     """Halves what cannot be read, until single records are left."""
     pieces: list[tuple[pa.RecordBatch, Int64s]] = []
-    found: list[Bad] = []
+    found: list[Fault] = []
 
     def walk(some: Int64s) -> None:
         if not len(some) or (first and found):
@@ -163,7 +163,7 @@ def _sifted(
         pieces.append((rows, some if counts is None else np.repeat(some, counts)))
 
     walk(good)
-    rows = _joined([rows for rows, _ in pieces], schema)
+    rows = joined([rows for rows, _ in pieces], schema)
     record = np.concatenate([at for _, at in pieces]) if pieces else np.empty(0, np.int64)
     if len(pieces) > 1 and (np.diff(record) < 0).any():
         order = np.argsort(record, kind="stable")
@@ -183,7 +183,8 @@ def _reason(error: Exception) -> tuple[str, str]:
     return error.message.removeprefix(f"{RECORD.row(0)}: "), error.hint
 
 
-def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+def joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """One batch of all rows."""
     if len(batches) == 1:
         return batches[0]
     if not batches:
@@ -216,7 +217,7 @@ def _lines(values: Sequence[bytes]) -> bytes | None:
 # -- JSON
 
 
-class Json:
+class JsonRecords:
     """An object a record; a column that it lacks is null, one that is not declared is ignored.
 
     The columns stand under `keys`, or under their own names: exactly so, or with `fold` in any case.
@@ -332,7 +333,7 @@ class CsvOptions:
     nulls: tuple[str, ...] = ("",)  # unquoted fields that mean null
 
 
-class Csv:
+class CsvRecords:
     """A line a record: an unquoted empty field is null, a quoted one is an empty string.
 
     Without more it holds exactly the declared columns, in their order, and no line end. Records that are cut from a
@@ -427,7 +428,7 @@ def _text(column: pa.Array, field: pa.Field) -> pa.Array:
 # -- Arrow
 
 
-class Arrow:
+class ArrowRecords:
     """An Arrow IPC stream a record, of any number of rows; columns go by name."""
 
     bytes_most: float = RECORD_BYTES_MOST
@@ -438,7 +439,7 @@ class Arrow:
     def read(self, values: Sequence[bytes]) -> tuple[pa.RecordBatch, Int64s | None]:
         batches = [self._one(value) for value in values]
         counts = np.array([batch.num_rows for batch in batches], np.int64)
-        return _joined(batches, self._schema), counts
+        return joined(batches, self._schema), counts
 
     def _one(self, value: bytes) -> pa.RecordBatch:
         try:
@@ -451,4 +452,4 @@ class Arrow:
         except UnicodeDecodeError:
             raise InputError(f"{IT} has columns whose names are not UTF-8") from None
         whole = table.select(chosen).combine_chunks().to_batches()
-        return _joined([fit(batch, self._schema, RECORD) for batch in whole], self._schema)
+        return joined([fit(batch, self._schema, RECORD) for batch in whole], self._schema)

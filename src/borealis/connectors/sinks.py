@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from borealis.connectors.addresses import is_topic
 from borealis.connectors.files.directory import DirectorySink, directory, is_directory
 from borealis.connectors.files.sink import file_sink
-from borealis.connectors.kafka.brokers import is_topic
 from borealis.connectors.kafka.to_topic import KafkaSink, sink_at
 from borealis.connectors.python.sink import CallbackSink, DiscardSink, ListSink, TableSink
 from borealis.connectors.sink import Sink

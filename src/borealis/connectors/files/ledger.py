@@ -24,7 +24,7 @@ MARK = b"BFL2"
 
 
 @dataclass
-class Taken:
+class TakenFile:
     """A file that was taken, as it was then; `rows` is known when it has been read to its end."""
 
     name: str
@@ -39,7 +39,7 @@ class FilesTaken:
 
     def __init__(self, directory: Path, path: Path | None) -> None:
         self.directory, self.path = str(directory.absolute()), path
-        self.files: list[Taken] = []
+        self.files: list[TakenFile] = []
         self._names: set[str] = set()
         self._file: RecordFile | None = None
         if path is None:
@@ -59,7 +59,7 @@ class FilesTaken:
     def __contains__(self, name: object) -> bool:
         return name in self._names
 
-    def behind(self, position: int) -> Iterator[Taken]:
+    def behind(self, position: int) -> Iterator[TakenFile]:
         """The files with rows from this position on, and the last one if nobody knows how many it has."""
         return iter([one for one in self.files if one.rows is None or one.first + one.rows > position])
 
@@ -69,13 +69,13 @@ class FilesTaken:
         if known is not None and known < position:
             raise InputError(f"{position:,} rows were committed, but {self.path} knows of {known:,} only", hint=ANEW)
 
-    def take(self, name: str, size: int, mtime_ns: int, first: int) -> Taken:
+    def take(self, name: str, size: int, mtime_ns: int, first: int) -> TakenFile:
         """Note a file; when this returns, it will be known at the next start."""
         if self._file is not None:
             self._file.append({"name": name, "size": size, "mtime_ns": mtime_ns, "first": first})
-        return self._add(Taken(name, size, mtime_ns, first))
+        return self._add(TakenFile(name, size, mtime_ns, first))
 
-    def done(self, one: Taken, rows: int) -> None:
+    def done(self, one: TakenFile, rows: int) -> None:
         """Note that the file has so many rows."""
         if one.rows is None:
             if self._file is not None:
@@ -101,17 +101,17 @@ class FilesTaken:
                 raise InputError(f"{path} is damaged", hint=ANEW)
             self.files[-1].rows = said["rows"]
             return
-        one = Taken(**said)
+        one = TakenFile(**said)
         if self._position() != one.first:
             raise InputError(f"{path} is damaged: {one.name} begins at row {one.first:,}", hint=ANEW)
         self._add(one)
 
-    def _add(self, one: Taken) -> Taken:
+    def _add(self, one: TakenFile) -> TakenFile:
         self.files.append(one)
         self._names.add(one.name)
         return one
 
     def _position(self) -> int | None:
         """Behind the last row, if the last file was read to its end."""
-        last = self.files[-1] if self.files else Taken("", 0, 0, 0, 0)
+        last = self.files[-1] if self.files else TakenFile("", 0, 0, 0, 0)
         return None if last.rows is None else last.first + last.rows

@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from borealis.clock import Clock, WallClock
+from borealis.connectors.addresses import file_options
 from borealis.connectors.dead_letters import DeadLetters
-from borealis.connectors.files.formats import EmptyFileError, Reading
-from borealis.connectors.files.ledger import FilesTaken, Taken
+from borealis.connectors.files.formats import EmptyFileError, ReadSpec
+from borealis.connectors.files.ledger import FilesTaken, TakenFile
 from borealis.connectors.files.source import read, reader_options
 from borealis.connectors.files.suffixes import check_format, format_of
 from borealis.connectors.records import Decoded
@@ -75,8 +76,6 @@ def watch(
 
 def watch_text(text: str) -> WatchSource:
     """What a command line says: a directory, perhaps with a pattern (`incoming/*.csv`) and options of its files."""
-    from borealis.connectors.files.addresses import file_options
-
     name, options = file_options(text)
     path = Path(name)
     if glob.has_magic(path.name) and not path.is_dir():
@@ -112,7 +111,7 @@ class Rules:
 
 
 @dataclass
-class _Seen:
+class _Sighting:
     """A file that is not taken yet: how it looked when it was last different, and since when."""
 
     size: int
@@ -144,7 +143,7 @@ class WatchSource:
         self._name = ""
         self.time: TimeOf | None = None
         self._stop = threading.Event()
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _Sighting] = {}
         self._stuck: tuple[str, ...] = ()  # Parquet files that nobody writes any more, without a footer
 
     def begin(self, name: str, time: str | TimeOf, home: Path | None) -> None:
@@ -163,16 +162,11 @@ class WatchSource:
 
     def warnings(self) -> list[str]:
         """Records that could not be read, and files that are never complete."""
-        said = []
-        if letters := self.dead_letters.count:
-            place = self.dead_letters.where
-            where = f"see {place}" if place else "give a state directory, or bad=, to keep them"
-            records = "1 record" if letters == 1 else f"{letters:,} records"
-            said.append(f"{records} in {self.directory} could not be read: {where}")
+        found = self.dead_letters.warnings(f"in {self.directory}")
         if stuck := self._stuck:
             more = f" and {len(stuck) - 1:,} more" if len(stuck) > 1 else ""
-            said.append(f"{self.directory / stuck[0]}{more} is no whole Parquet file: waiting for the rest of it")
-        return said
+            found.append(f"{self.directory / stuck[0]}{more} is no whole Parquet file: waiting for the rest of it")
+        return found
 
     def batches(self, schema: pa.Schema, skip: int, most_rows: int) -> Iterator[pa.RecordBatch]:
         """Rows from position `skip` on, of the files in the ledger, then of new ones as they come."""
@@ -181,7 +175,7 @@ class WatchSource:
         ledger = FilesTaken(self.directory, None if self._home is None else self._home / f"{self._name}.files")
         try:
             ledger.check(skip)
-            reading = _Reading(self, ledger, schema, skip, most_rows)
+            reading = _FileReader(self, ledger, schema, skip, most_rows)
             for one in ledger.behind(skip):
                 yield from reading.read(one)
             while not self._stop.is_set():
@@ -203,15 +197,15 @@ class WatchSource:
 
     # -- which files
 
-    def _complete(self, ledger: FilesTaken) -> list[tuple[str, _Seen]]:
+    def _complete(self, ledger: FilesTaken) -> list[tuple[str, _Sighting]]:
         """The new files that can be taken, in their order."""
         now = self._clock.now()
-        looked: dict[str, _Seen] = {}
+        looked: dict[str, _Sighting] = {}
         complete, stuck = [], []
         for name, status in self._listed(ledger):
             before = self._seen.get(name)
             same = before is not None and (before.size, before.mtime_ns) == (status.st_size, status.st_mtime_ns)
-            seen = before if before is not None and same else _Seen(status.st_size, status.st_mtime_ns, now)
+            seen = before if before is not None and same else _Sighting(status.st_size, status.st_mtime_ns, now)
             looked[name] = seen
             settled = same and now - seen.since >= self.rules.settle_s
             if self.rules.format_of(name) == "parquet":
@@ -245,7 +239,7 @@ class WatchSource:
                 f"cannot look into the directory {self.directory}: {said}", hint="make it again, then start again"
             ) from error
 
-    def _is_still(self, name: str, seen: _Seen) -> bool:
+    def _is_still(self, name: str, seen: _Sighting) -> bool:
         """Whether a file is as it was when we looked, which may be long ago if there were many."""
         try:
             status = os.stat(self.directory / name)
@@ -258,7 +252,7 @@ class WatchSource:
         return any(name not in self._stuck for name in self._seen)
 
 
-class _Reading:
+class _FileReader:
     """Reads files one after the other, and knows the position of the next row."""
 
     def __init__(self, source: WatchSource, ledger: FilesTaken, schema: pa.Schema, skip: int, most_rows: int) -> None:
@@ -266,7 +260,7 @@ class _Reading:
         self._skip, self._most_rows = skip, most_rows
         self.position = skip
 
-    def read(self, one: Taken) -> Iterator[pa.RecordBatch]:
+    def read(self, one: TakenFile) -> Iterator[pa.RecordBatch]:
         """The rows of a file that was taken, from the committed position on."""
         self._check_unchanged(one)
         at = one.first
@@ -287,7 +281,7 @@ class _Reading:
             )
         self._ledger.done(one, count)
 
-    def _good(self, one: Taken) -> Iterator[pa.RecordBatch]:
+    def _good(self, one: TakenFile) -> Iterator[pa.RecordBatch]:
         """The rows that can be read; what cannot is kept as dead letters before the rows behind it are given out."""
         letters, at, records = self._source.dead_letters, one.first, 0
         for piece in self._pieces(one):
@@ -304,11 +298,11 @@ class _Reading:
             records += piece.rows.num_rows + len(piece.bad)
             yield piece.rows
 
-    def _pieces(self, one: Taken) -> Iterator[Decoded | str]:
+    def _pieces(self, one: TakenFile) -> Iterator[Decoded | str]:
         """What came of a file's records, and why there are no more if it cannot be read to its end."""
         rules = self._source.rules
         format_ = rules.format_of(one.name) or "parquet"
-        how = Reading(self._schema, time=self._source.time, options=rules.options_for(format_))
+        how = ReadSpec(self._schema, time=self._source.time, options=rules.options_for(format_))
         try:
             for piece in read(self._path(one), format_, how):
                 if isinstance(piece, Decoded):
@@ -321,7 +315,7 @@ class _Reading:
                 raise  # the disk's fault, not the file's
             yield error.message
 
-    def _check_unchanged(self, one: Taken) -> None:
+    def _check_unchanged(self, one: TakenFile) -> None:
         path = self._path(one)
         try:
             status = os.stat(path)
@@ -337,7 +331,7 @@ class _Reading:
                 hint="put it back as it was, with its time of change, or start anew; write new rows to new files",
             )
 
-    def _path(self, one: Taken) -> Path:
+    def _path(self, one: TakenFile) -> Path:
         return self._source.directory / one.name
 
 

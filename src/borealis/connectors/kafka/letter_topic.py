@@ -1,24 +1,24 @@
-"""A topic for dead letters: whoever reads it learns of every record that could not be read, and why."""
+"""A topic for dead letters: its readers learn of every record that could not be read, and why."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from borealis.connectors.kafka.brokers import Address, Brokers, Presence, confluent, refused, shown
+from borealis.connectors.addresses import TopicAddress, shown
+from borealis.connectors.kafka.brokers import GIVE_UP, Brokers, Presence, confluent, refused
 from borealis.errors import InputError
 
 OPTIONS = ("give_up",)
-FLUSH_S = 0.5  # between looks at what is still under way
 
 
 class LetterTopic:
     """Sends each letter as JSON, its source and place as key. After a crash one may come twice, under the same key."""
 
     def __init__(self, url: str) -> None:
-        address = Address.parse(url)
-        address.check_options(OPTIONS)
+        address = TopicAddress.parse(url, OPTIONS)
         self.url = shown(url)
-        self._brokers, self._topic = Brokers(address.brokers, address.settings, **address.options), address.topic
+        give_up = address.options.get("give_up", GIVE_UP)
+        self._brokers, self._topic = Brokers(address.brokers, address.settings, give_up), address.topic
         self._noun = f"dead letters for {self.url}"
         self._presence = Presence(self._noun, self._brokers, InputError)
         self._kafka = confluent()
@@ -41,7 +41,7 @@ class LetterTopic:
                 raise refused(error, self._noun, InputError) from None
         while True:
             try:
-                self._producer.produce(self._topic, letter, key.encode(), on_delivery=self._told)
+                self._producer.produce(self._topic, letter, key.encode(), on_delivery=self._delivered)
                 return
             except BufferError:  # very many at once
                 self.sync()
@@ -49,7 +49,7 @@ class LetterTopic:
     def sync(self) -> None:
         """Wait until the brokers have all letters: what stands behind them is handed on only then."""
         taken = self._taken
-        while self._producer is not None and self._producer.flush(FLUSH_S) and not self._failed:
+        while self._producer is not None and self._producer.flush(self._brokers.timings.flush_s) and not self._failed:
             if self._taken == taken:
                 self._presence.lost("no answer")
             taken = self._taken
@@ -60,7 +60,7 @@ class LetterTopic:
                 hint="check the brokers and the topic, then start again: nothing is lost",
             )
 
-    def _told(self, error: Any, _: Any) -> None:
+    def _delivered(self, error: Any, _: Any) -> None:
         if error is not None:
             self._failed = self._failed or error.str()
         else:

@@ -21,22 +21,16 @@ import numpy as np
 import pyarrow as pa
 
 from borealis.connectors.kafka.brokers import Brokers, Presence, away, confluent, refused
-from borealis.connectors.kafka.ledger import Part
-from borealis.connectors.kafka.partitions import PARTITION_BYTES, Bad, Chunk, Partition, cut, merged
+from borealis.connectors.kafka.ledger import OffsetRange
+from borealis.connectors.kafka.partitions import PARTITION_BYTES, BadRecord, Partition, PartitionChunk, cut, merged
 from borealis.connectors.records import decode, records
 from borealis.errors import InputError
 from borealis.kernels.time_of import TimeOf
 from borealis.tuples import Int64s
 
-ASK_S = 2.0  # one question to a broker
-PROBE_S = 1.0  # between two looks whether brokers are back
-WAIT_S = 0.1  # for the first record of a batch; also how soon a wish to stop is heard
-HOLD_S = 5.0  # how long a partition that does not deliver may hold the others back
 TAKE_MOST = 50_000  # records at a time
 PIECE = 10_000  # of them that are objects at the same time
 MANY = 5_000  # records that are worth another thread
-LOOK_FOR_PARTITIONS_S = 30.0
-FULL_MS = 10  # how soon the library fetches again when its queue was full; its own choice is a second
 FETCH_BYTES = 4 << 20  # of a partition at a time
 GROUP = "borealis"  # the library asks for one; nothing is ever committed under it
 
@@ -44,12 +38,12 @@ Start = str | datetime | Mapping[int, int]
 
 
 @dataclass(frozen=True)
-class Taken:
+class TakenRecords:
     """Rows that go on together, and the records they came from."""
 
     rows: pa.RecordBatch
-    parts: tuple[Part, ...]
-    bad: tuple[Bad, ...]
+    parts: tuple[OffsetRange, ...]
+    bad: tuple[BadRecord, ...]
 
 
 @dataclass(frozen=True)
@@ -62,14 +56,14 @@ class _Fetched:
 
 
 @dataclass(frozen=True)
-class _Arrived:
+class _DecodedRecords:
     """Records of one partition that came together, as rows."""
 
     partition: int
     stop: int  # behind the last record
     rows: pa.RecordBatch
     offset: Int64s  # of each row
-    bad: list[Bad]
+    bad: list[BadRecord]
 
 
 class TopicReader:
@@ -83,12 +77,14 @@ class TopicReader:
         self._schema, self._time = schema, time
         self._records = records(format_, schema)
         self.presence = Presence(noun, brokers, InputError)
+        self._timings = brokers.timings
         self._partitions: dict[int, Partition] = {}
         self._stopped = threading.Event()
         self._held_since: float | None = None
         self._other = ThreadPoolExecutor(1, f"decode {topic}")
-        self._decoding: Future[list[_Arrived | Any]] | None = None
+        self._decoding: Future[list[_DecodedRecords | Any]] | None = None
         self._next_probe = self._next_look = 0.0
+        self._suspect = False  # all connections are down, as far as the library said
         conf = brokers.conf(
             group_id=GROUP,
             enable_auto_commit=False,
@@ -96,7 +92,7 @@ class TopicReader:
             enable_partition_eof=True,
             isolation_level="read_committed",
             fetch_wait_max_ms=100,
-            fetch_queue_backoff_ms=FULL_MS,
+            fetch_queue_backoff_ms=brokers.timings.full_ms,
             max_partition_fetch_bytes=FETCH_BYTES,
         )
         try:
@@ -111,12 +107,12 @@ class TopicReader:
         return sorted(self.presence.topic(self.topic, self._list_topics).partitions)
 
     def _list_topics(self, *name: str) -> Any:
-        return self._ask(lambda: self._consumer.list_topics(*name, timeout=ASK_S))
+        return self._ask(lambda: self._consumer.list_topics(*name, timeout=self._timings.ask_s))
 
     def range(self, partition: int) -> tuple[int, int]:
         """The oldest offset that a partition holds, and the one behind its newest record."""
         place = self._kafka.TopicPartition(self.topic, partition)
-        low, high = self._ask(lambda: self._consumer.get_watermark_offsets(place, timeout=ASK_S))
+        low, high = self._ask(lambda: self._consumer.get_watermark_offsets(place, timeout=self._timings.ask_s))
         return int(low), int(high)
 
     def offsets_of(self, start: Start) -> dict[int, int]:
@@ -137,7 +133,7 @@ class TopicReader:
     def _offsets_at(self, numbers: Sequence[int], start: datetime) -> dict[int, int]:
         at = start if start.tzinfo else start.replace(tzinfo=UTC)
         wanted = [self._kafka.TopicPartition(self.topic, n, int(at.timestamp() * 1000)) for n in numbers]
-        found = self._ask(lambda: self._consumer.offsets_for_times(wanted, timeout=ASK_S))
+        found = self._ask(lambda: self._consumer.offsets_for_times(wanted, timeout=self._timings.ask_s))
         return {p.partition: p.offset if p.offset >= 0 else self.range(p.partition)[1] for p in found}
 
     def _ask(self, question: Callable[[], Any]) -> Any:
@@ -158,8 +154,6 @@ class TopicReader:
             self._next_probe = 0.0
             self._suspect = True
 
-    _suspect = False  # all connections are down, as far as we heard
-
     # -- reading
 
     def begin(self, offsets: Mapping[int, int], ends: Mapping[int, int] | None = None) -> None:
@@ -173,19 +167,19 @@ class TopicReader:
             one.at_end = one.done()
         open_ = [p for p in self._partitions.values() if not p.done()]
         self._consumer.assign([self._kafka.TopicPartition(self.topic, p.number, p.next) for p in open_])
-        self._next_look = clock_time.monotonic() + LOOK_FOR_PARTITIONS_S
+        self._next_look = clock_time.monotonic() + self._timings.new_partitions_s
 
     def _check_holds(self, number: int, offset: int, low: int, high: int) -> None:
         if offset < low:
             raise InputError(
                 f"{self.what}: topic '{self.topic}' no longer has offset {offset} of partition {number} "
                 f"(its oldest is {low}): the broker deleted records that were not read",
-                hint="keep records longer (retention.ms), and delete the state directory to start anew at what is left",
+                hint="keep records longer (retention.ms), and delete the state directory to start at what is left",
             )
         if offset > high:
             raise InputError(
                 f"{self.what}: topic '{self.topic}' ends at offset {high} of partition {number}, before {offset}",
-                hint="it was made anew, or this is another cluster: delete the state directory to start anew",
+                hint="it was made again, or this is another cluster: delete the state directory to start afresh",
             )
 
     @property
@@ -198,10 +192,10 @@ class TopicReader:
         """Whether all was handed on, up to the ends."""
         return all(p.done() and not p.rows and not p.bad for p in self._partitions.values())
 
-    def take(self, most_rows: int) -> Taken | None:
+    def take(self, most_rows: int) -> TakenRecords | None:
         """What can go on now, waiting a little for it; None if there is nothing yet."""
         ready = self._held_since is None and any(p.rows for p in self._partitions.values())
-        self._poll(0.0 if ready else WAIT_S)
+        self._poll(0.0 if ready else self._timings.record_s)
         behind = [p for p in self._partitions.values() if not p.at_end and not p.given_up]
         if self._is_held([p for p in behind if not p.rows]):
             return None
@@ -218,16 +212,16 @@ class TopicReader:
             self._held_since = None
             return False
         self._held_since = now if self._held_since is None else self._held_since
-        if now - self._held_since < HOLD_S:
+        if now - self._held_since < self._timings.hold_s:
             return True
         for one in empty:
             one.given_up = True
         return False
 
-    def _hand_on(self, counts: Mapping[int, int]) -> Taken | None:
-        parts: list[Part] = []
-        chunks: list[list[Chunk]] = []
-        bad: list[Bad] = []
+    def _hand_on(self, counts: Mapping[int, int]) -> TakenRecords | None:
+        parts: list[OffsetRange] = []
+        chunks: list[list[PartitionChunk]] = []
+        bad: list[BadRecord] = []
         for number, count in counts.items():
             one = self._partitions[number]
             mine = one.take(count)
@@ -236,15 +230,17 @@ class TopicReader:
             while one.bad and one.bad[0].offset < next_:
                 bad.append(one.bad.popleft())
             if mine or len(bad) > before:  # else there are only marks of transactions, which go with the next record
-                parts.append(Part(number, one.next, next_, sum(len(c.offset) for c in mine)))
+                parts.append(OffsetRange(number, one.next, next_, sum(len(c.offset) for c in mine)))
                 chunks.append(mine)
                 one.next = next_
             self._resume(one)
         if not parts:
             return None
-        return Taken(merged(chunks, self._schema), tuple(parts), tuple(bad))
+        return TakenRecords(merged(chunks, self._schema), tuple(parts), tuple(bad))
 
-    def read_again(self, batches: Sequence[Sequence[Part]], ends: Mapping[int, int] | None) -> Iterator[pa.RecordBatch]:
+    def read_again(
+        self, batches: Sequence[Sequence[OffsetRange]], ends: Mapping[int, int] | None
+    ) -> Iterator[pa.RecordBatch]:
         """The records of these batches, which followed each other, in the order in which they were handed on.
 
         `ends` are those that the batches were read with: earlier versions noted parts that go beyond them.
@@ -264,11 +260,11 @@ class TopicReader:
                 one.wanted = part.next
                 self._resume(one)
             while any(self._partitions[p.partition].stop < p.next for p in parts):
-                self._poll()
+                self._poll(self._timings.record_s)
                 self.presence.check(self._stopped)
             yield merged([self._take_again(part) for part in parts], self._schema)
 
-    def _take_again(self, part: Part) -> list[Chunk]:
+    def _take_again(self, part: OffsetRange) -> list[PartitionChunk]:
         one = self._partitions[part.partition]
         mine = one.take(one.before(part.next))
         if sum(len(c.offset) for c in mine) != part.rows:
@@ -285,7 +281,7 @@ class TopicReader:
             one.paused = False
             self._consumer.resume([self._kafka.TopicPartition(self.topic, one.number)])
 
-    def _poll(self, wait_s: float = WAIT_S) -> None:
+    def _poll(self, wait_s: float) -> None:
         """Take what has arrived; waits a little if that is nothing.
 
         Many records are decoded by another thread while this one fetches the next; what is added is in their order.
@@ -304,10 +300,10 @@ class TopicReader:
             self._probe()
         self._look_for_partitions()
 
-    def _settle(self, arrived: Sequence[_Arrived | Any]) -> None:
+    def _settle(self, arrived: Sequence[_DecodedRecords | Any]) -> None:
         """Add records, and heed what the library says between them."""
         for one in arrived:
-            if isinstance(one, _Arrived):
+            if isinstance(one, _DecodedRecords):
                 self._suspect = False
                 self._add(one)
             else:
@@ -358,15 +354,15 @@ class TopicReader:
             if stop < len(messages):
                 yield messages[stop]
 
-    def _decoded(self, fetched: Sequence[_Fetched | Any]) -> list[_Arrived | Any]:
+    def _decoded(self, fetched: Sequence[_Fetched | Any]) -> list[_DecodedRecords | Any]:
         """Records by partition, decoded, and what the library says between them. Changes nothing here."""
-        found: list[_Arrived | Any] = []
+        found: list[_DecodedRecords | Any] = []
         for is_records, run in groupby(fetched, lambda one: isinstance(one, _Fetched)):
             some = list(run)
             found += self._by_partition(some) if is_records else some
         return found
 
-    def _by_partition(self, fetched: Sequence[_Fetched]) -> Iterator[_Arrived]:
+    def _by_partition(self, fetched: Sequence[_Fetched]) -> Iterator[_DecodedRecords]:
         for number in np.unique(np.concatenate([one.partition for one in fetched])).tolist():
             mine = [np.flatnonzero(one.partition == number) for one in fetched]
             values: list[bytes | None] = []
@@ -375,12 +371,12 @@ class TopicReader:
             offsets = np.concatenate([one.offset[at] for one, at in zip(fetched, mine, strict=True)])
             yield self._arrived(number, values, offsets)
 
-    def _arrived(self, number: int, values: list[bytes | None], offsets: Int64s) -> _Arrived:
+    def _arrived(self, number: int, values: list[bytes | None], offsets: Int64s) -> _DecodedRecords:
         found = decode(values, self._records, self._schema, self._time)
-        bad = [Bad(number, int(offsets[i]), values[i] or b"", reason) for i, reason in found.bad]
-        return _Arrived(number, int(offsets[-1]) + 1, found.rows, offsets[found.record], bad)
+        bad = [BadRecord(number, int(offsets[i]), values[i] or b"", reason) for i, reason in found.bad]
+        return _DecodedRecords(number, int(offsets[-1]) + 1, found.rows, offsets[found.record], bad)
 
-    def _add(self, arrived: _Arrived) -> None:
+    def _add(self, arrived: _DecodedRecords) -> None:
         one = self._partitions.get(arrived.partition)
         if one is None or one.done():
             return
@@ -400,16 +396,16 @@ class TopicReader:
 
     def _add_rows(self, one: Partition, rows: pa.RecordBatch, offset: Int64s) -> None:
         time = np.zeros(rows.num_rows, np.int64) if self._time is None else self._time.micros(rows)
-        one.add(Chunk(rows, offset, time, np.maximum(np.maximum.accumulate(time), one.reach)))
+        one.add(PartitionChunk(rows, offset, time, np.maximum(np.maximum.accumulate(time), one.reach)))
 
     def _probe(self) -> None:
-        """Nothing came: is anybody there?"""
+        """Nothing came: does a broker answer?"""
         now = clock_time.monotonic()
         if not (self._suspect or self.presence.is_lost) or now < self._next_probe:
             return
-        self._next_probe = now + PROBE_S
+        self._next_probe = now + self._timings.probe_s
         try:
-            self._consumer.list_topics(self.topic, timeout=PROBE_S)
+            self._consumer.list_topics(self.topic, timeout=self._timings.probe_s)
             self._suspect = False
             self.presence.found()
         except self._kafka.KafkaException as error:
@@ -420,9 +416,9 @@ class TopicReader:
         now = clock_time.monotonic()
         if now < self._next_look or any(p.end is not None for p in self._partitions.values()):
             return
-        self._next_look = now + LOOK_FOR_PARTITIONS_S
+        self._next_look = now + self._timings.new_partitions_s
         try:
-            said = self._consumer.list_topics(self.topic, timeout=ASK_S)
+            said = self._consumer.list_topics(self.topic, timeout=self._timings.ask_s)
         except self._kafka.KafkaException:
             return
         for number in sorted(set(said.topics[self.topic].partitions) - set(self._partitions)):
@@ -437,7 +433,7 @@ class TopicReader:
         self._consumer.close()
 
 
-def _up_to(ends: Mapping[int, int] | None, part: Part) -> Part:
+def _up_to(ends: Mapping[int, int] | None, part: OffsetRange) -> OffsetRange:
     """A part without what is behind the end of its partition, if it has one."""
     end = ends.get(part.partition) if ends is not None else None
     return part if end is None or part.next <= end else part._replace(next=end)

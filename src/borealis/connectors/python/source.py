@@ -6,13 +6,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
 
 from borealis.connectors.python.tables import table_of
-from borealis.connectors.sorting import SortedSource
-from borealis.connectors.source import cut
+from borealis.connectors.source import SortedSource, cut
 from borealis.errors import InputError, article
 from borealis.values.fit import RowOrigin, fit, match_columns
 from borealis.values.python import absent, batch_of, not_a_row
@@ -46,7 +46,8 @@ def rows(
     )
 
 
-ROWS = (Mapping, tuple, list, pa.RecordBatch, pa.Table)  # what may stand in a sequence
+TABLES = (pa.RecordBatch, pa.Table)
+ROWS = (Mapping, tuple, list, *TABLES)  # what may stand in a sequence
 
 
 class SequenceSource:
@@ -65,13 +66,13 @@ class SequenceSource:
     def check(self, names: Sequence[str]) -> None:
         """Refuse tables that lack a declared column, before anything is read."""
         for item in self._items if len(self._items) == 1 else ():
-            if isinstance(item, pa.RecordBatch | pa.Table):
+            if isinstance(item, TABLES):
                 match_columns(names, item.schema.names, SOURCE)
 
     def batches(self, schema: pa.Schema, skip: int, most_rows: int) -> Iterator[pa.RecordBatch]:
         """Rows from position `skip` on; a record batch in the sequence counts as its rows."""
         items = self._items
-        if not any(isinstance(item, pa.RecordBatch | pa.Table) for item in items):
+        if not any(isinstance(item, TABLES) for item in items):
             if items and isinstance(items[0], Mapping):
                 seen = dict.fromkeys(str(key) for row in items[:SEARCHED] if isinstance(row, Mapping) for key in row)
                 absent(schema.names, seen, SOURCE, self._notes)
@@ -106,7 +107,7 @@ class IterableSource:
     def _begin(self) -> Iterator[Any]:
         if callable(self._iterable):
             made = self._iterable()
-            return iter([made] if isinstance(made, pa.Table | pa.RecordBatch) else made)
+            return iter([made] if isinstance(made, TABLES) else made)
         iterator = iter(self._iterable)
         if iterator is self._iterable:
             if self._drawn_once:
@@ -128,14 +129,10 @@ class _Assembler:
 
     def batches(self, items: Sequence[Any]) -> Iterator[pa.RecordBatch]:
         for run in _runs(items):
-            size = _weight(run)
-            drop = min(self._left, size)
+            drop = min(self._left, len(run))
             self._left -= drop
             self._row += drop
-            if drop == size:
-                continue
-            rest = run[drop:] if isinstance(run, list) else run.slice(drop)
-            for part in self._parts(rest):
+            for part in self._parts(run[drop:]) if drop < len(run) else ():
                 yield part
                 self._row += part.num_rows
 
@@ -152,21 +149,9 @@ class _Assembler:
 
 def _runs(items: Sequence[Any]) -> Iterator[Any]:
     """Python rows that follow each other as a list; batches and tables each by itself."""
-    run: list[Any] = []
-    for item in items:
-        if isinstance(item, pa.RecordBatch | pa.Table):
-            if run:
-                yield run
-                run = []
-            yield item
-        else:
-            run.append(item)
-    if run:
-        yield run
-
-
-def _weight(item: Any) -> int:
-    return int(item.num_rows) if isinstance(item, pa.RecordBatch | pa.Table) else len(item)
+    for is_table, run in groupby(items, lambda item: isinstance(item, TABLES)):
+        together = list(run)
+        yield from together if is_table else [together]
 
 
 class _Pump:
@@ -215,7 +200,7 @@ class _Pump:
     def _draw(self) -> None:
         try:
             for item in self._iterator:
-                weight = item.num_rows if isinstance(item, pa.RecordBatch | pa.Table) else 1
+                weight = item.num_rows if isinstance(item, TABLES) else 1
                 with self._changed:
                     self._items.append(item)
                     self._rows += weight

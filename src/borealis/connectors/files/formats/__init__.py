@@ -20,7 +20,7 @@ class EmptyFileError(InputError):
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadSpec:
     """What is read of a file, and how."""
 
     schema: pa.Schema
