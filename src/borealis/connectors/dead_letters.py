@@ -40,12 +40,8 @@ class DeadLetters:
     """
 
     def __init__(self, to: LetterTarget | None, source: str = "", *, bytes_most: int = BYTES_MOST) -> None:
-        if isinstance(to, str):
-            self.to: Path | LetterTopic | Callable[[Letter], object] | None = (
-                LetterTopic(to) if is_topic(to) else Path(to)
-            )
-        else:
-            self.to = to
+        place = (LetterTopic(to) if is_topic(to) else Path(to)) if isinstance(to, str) else to
+        self.to: Path | LetterTopic | Callable[[Letter], object] | None = place
         self.source, self.bytes_most = source, bytes_most
         self.count = 0  # letters of this source, those of earlier starts included
         self.dropped = 0  # of them only counted: the file was full

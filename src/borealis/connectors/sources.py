@@ -14,8 +14,7 @@ from borealis.connectors.addresses import STDIN, file_options, is_topic
 from borealis.connectors.files.formats.jsonl import BOM
 from borealis.connectors.files.source import FileSource, replay
 from borealis.connectors.files.watch import watch, watch_text
-from borealis.connectors.python.source import rows
-from borealis.connectors.python.tables import table_of
+from borealis.connectors.python.source import rows, table_of
 from borealis.connectors.records import parse_object
 from borealis.connectors.source import SortedSource, Source
 from borealis.errors import InputError, article

@@ -486,10 +486,10 @@ def test_what_it_refuses(place: Path, tmp_path: Path) -> None:
 def test_as_the_command_line_writes_it(place: Path) -> None:
     one = as_source(f"watch:{place}/")
     assert isinstance(one, WatchSource)
-    assert one.rules.pattern == "*"
+    assert one.pattern == "*"
     two = as_source(f"watch:{place}/*.csv")
     assert isinstance(two, WatchSource)
-    assert (two.directory, two.rules.pattern) == (place, "*.csv")
+    assert (two.directory, two.pattern) == (place, "*.csv")
 
 
 # -- dead letters by themselves

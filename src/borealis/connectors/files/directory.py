@@ -22,25 +22,6 @@ PART = re.compile(r"part-(\d{20})-(\d{12})\.parquet")
 HIDDEN = (".", "_")  # how names begin that Spark, pyarrow and our own sources pass over
 
 
-def directory(
-    path: str | Path, *, rows: int = ROWS_MOST, bytes: int = BYTES_MOST, seconds: float = SECONDS_MOST
-) -> DirectorySink:
-    """An output as Parquet files in a directory, each whole from the moment it can be seen.
-
-    A file is written when so many rows or bytes are committed, `seconds` after the first of them, and at the end. The
-    directory must be empty when a run begins afresh.
-
-    >>> directory("out/", rows=100_000, seconds=5).durable  # until a run with a state directory takes it
-    False
-    """
-    for name, value in (("rows", rows), ("bytes", bytes)):
-        if value < 1:
-            raise OutputError(f"{name}={value} leaves no room for a row", hint=f"give {name} of 1 or more")
-    if seconds < 0:
-        raise OutputError(f"seconds={seconds:g} lies in the past", hint="give 0 or more")
-    return DirectorySink(Path(path), rows, bytes, seconds)
-
-
 def is_directory(place: str | Path) -> bool:
     """Whether an output goes to a directory: the text ends in a slash, or there is one (not one named as text)."""
     return str(place).endswith(os.sep) or (Path(place).is_dir() and format_of(Path(place)) in (None, "parquet"))
@@ -60,10 +41,29 @@ class DirectorySink:
     """
 
     def __init__(
-        self, target: Path, rows_most: int, bytes_most: int, seconds_most: float, clock: Clock | None = None
+        self,
+        path: str | Path,
+        *,
+        rows: int = ROWS_MOST,
+        bytes: int = BYTES_MOST,
+        seconds: float = SECONDS_MOST,
+        clock: Clock | None = None,
     ) -> None:
-        self.target = target
-        self.rows_most, self.bytes_most, self.seconds_most = rows_most, bytes_most, seconds_most
+        """An output as Parquet files in a directory, each whole from the moment it can be seen.
+
+        A file is written when so many rows or bytes are committed, `seconds` after the first of them, and at the end.
+        The directory must be empty when a run begins afresh.
+
+        >>> DirectorySink("out/", rows=100_000, seconds=5).durable  # until a run with a state directory takes it
+        False
+        """
+        for name, value in (("rows", rows), ("bytes", bytes)):
+            if value < 1:
+                raise OutputError(f"{name}={value} leaves no room for a row", hint=f"give {name} of 1 or more")
+        if seconds < 0:
+            raise OutputError(f"seconds={seconds:g} lies in the past", hint="give 0 or more")
+        self.target = Path(path)
+        self.rows_most, self.bytes_most, self.seconds_most = rows, bytes, seconds
         self.journal: Path | None = None
         self.durable = False  # until there is a journal
         self._clock = clock or WallClock()
@@ -295,3 +295,6 @@ class DirectorySink:
             raise self._failure
         if self._watcher is None:
             raise OutputError(f"{self.target} is not open", hint="open the sink before writing to it")
+
+
+directory = DirectorySink  # its public name: borealis.directory

@@ -132,6 +132,7 @@ class Presence:
     def __init__(self, what: str, brokers: Brokers, kind: type[BorealisError], clock: Clock | None = None) -> None:
         self._what, self._brokers, self._kind = what, brokers, kind
         self._clock = clock or WallClock()
+        self._stopped = threading.Event()
         self._since: float | None = None
         self._tries = 0
         self._said = ""  # by the library, of its connections
@@ -188,8 +189,8 @@ class Presence:
             self._since = None
         self._met, self._tries, self._said, self._denied = True, 0, "", False
 
-    def ask(self, question: Callable[[], T], stopped: threading.Event, unanswered: Callable[[Any], None]) -> T:
-        """Ask until a broker answers, or `stopped`; what it refuses is raised as the library has it.
+    def ask(self, question: Callable[[], T], unanswered: Callable[[Any], None]) -> T:
+        """Ask until a broker answers, or `stop`; what it refuses is raised as the library has it.
 
         What `unanswered` is given may be better in a moment: it says whether that is a loss.
         """
@@ -204,12 +205,20 @@ class Presence:
                 if code.fatal() or code.txn_requires_abort() or not (code.retriable() or code.code() in away(kafka)):
                     raise
                 unanswered(code)
-            self.check(stopped)
-            stopped.wait(self._brokers.timings.pause_s)
+            self.pause()
 
-    def check(self, stopped: threading.Event) -> None:
+    def pause(self) -> None:
+        """Wait a little before the next attempt."""
+        self.check()
+        self._stopped.wait(self._brokers.timings.pause_s)
+
+    def stop(self) -> None:
+        """Wait no more; from any thread."""
+        self._stopped.set()
+
+    def check(self) -> None:
         """Raise if there is no more waiting for brokers."""
-        if stopped.is_set():
+        if self._stopped.is_set():
             raise self._kind(f"{self._what}: stopped while waiting for a broker", hint="start again to go on")
 
     def topic(self, name: str, list_topics: Callable[..., Any]) -> Any:

@@ -145,7 +145,7 @@ class KafkaSource:
         """Read no more."""
         self._stopped = True
         if self._reader is not None:
-            self._reader.stop()
+            self._reader.presence.stop()
 
     def base(self, reader: TopicReader) -> Base:
         """Where to begin, the first time."""

@@ -7,14 +7,12 @@ that are each in order gives tuples in order, and none of them late. At the end 
 from __future__ import annotations
 
 import gc
-import threading
 import time as clock_time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -79,7 +77,6 @@ class TopicReader:
         self.presence = Presence(noun, brokers, InputError)
         self._timings = brokers.timings
         self._partitions: dict[int, Partition] = {}
-        self._stopped = threading.Event()
         self._held_since: float | None = None
         self._other = ThreadPoolExecutor(1, f"decode {topic}")
         self._decoding: Future[list[_DecodedRecords | Any]] | None = None
@@ -138,7 +135,7 @@ class TopicReader:
 
     def _ask(self, question: Callable[[], Any]) -> Any:
         try:
-            return self.presence.ask(question, self._stopped, self._unanswered)
+            return self.presence.ask(question, self._unanswered)
         except self._kafka.KafkaException as error:
             said = error.args[0].str()
             raise InputError(f"{self.what}: {said}", hint="check the settings and access rights") from None
@@ -261,7 +258,7 @@ class TopicReader:
                 self._resume(one)
             while any(self._partitions[p.partition].stop < p.next for p in parts):
                 self._poll(self._timings.record_s)
-                self.presence.check(self._stopped)
+                self.presence.check()
             yield merged([self._take_again(part) for part in parts], self._schema)
 
     def _take_again(self, part: OffsetRange) -> list[PartitionChunk]:
@@ -286,14 +283,14 @@ class TopicReader:
 
         Many records are decoded by another thread while this one fetches the next; what is added is in their order.
         """
-        fetched, count = self._fetch(0.0 if self._decoding else wait_s)
+        fetched, events = self._fetch(0.0 if self._decoding else wait_s)
         before, self._decoding = self._decoding, None
-        if count >= MANY:
-            self._decoding = self._other.submit(self._decoded, fetched)
+        if sum(len(one.values) for one in fetched) >= MANY:
+            self._decoding = self._other.submit(self._decoded, fetched, events)
         if before is not None:
             self._settle(before.result())
         if fetched and self._decoding is None:
-            self._settle(self._decoded(fetched))
+            self._settle(self._decoded(fetched, events))
         if fetched and not self._suspect:
             self.presence.found()
         else:
@@ -301,7 +298,7 @@ class TopicReader:
         self._look_for_partitions()
 
     def _settle(self, arrived: Sequence[_DecodedRecords | Any]) -> None:
-        """Add records, and heed what the library says between them."""
+        """Add records, and heed what the library said between them."""
         for one in arrived:
             if isinstance(one, _DecodedRecords):
                 self._suspect = False
@@ -313,8 +310,8 @@ class TopicReader:
         error, codes = message.error(), self._kafka.KafkaError
         one = self._partitions.get(message.partition())
         if error.code() == codes._PARTITION_EOF and one is not None:
-            one.at_end = True
             one.read_to(message.offset())
+            one.at_end = one.done() or one.stop <= message.offset()  # else more came behind that end
             return
         if error.code() in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE) and one is not None:
             low, high = self.range(one.number)
@@ -325,13 +322,16 @@ class TopicReader:
             raise InputError(f"{self.what}: {error.str()}", hint="check the topic, the settings and the access rights")
         self._suspect = True
 
-    def _fetch(self, wait_s: float) -> tuple[list[_Fetched | Any], int]:
-        """Records, what the library says between them, and how many of all that there are.
+    def _fetch(self, wait_s: float) -> tuple[list[_Fetched], list[Any]]:
+        """Records, and what the library says between them.
 
         The library makes an object of each record, and Python's garbage collector would go through them all, again and
-        again: that took longer than all the rest. So it waits meanwhile, and the objects go at once.
+        again: that took longer than all the rest. So it waits meanwhile, and the objects go at once. Nothing is done
+        here for each record that the library's own code can do.
         """
-        found: list[_Fetched | Any] = []
+        kind = self._kafka.Message
+        found: list[_Fetched] = []
+        events: list[Any] = []
         count = 0
         with _uncollected():
             while count < TAKE_MOST:
@@ -339,37 +339,24 @@ class TopicReader:
                 if not messages:
                     break
                 count += len(messages)
-                found += self._picked(messages)
-        return found, count
+                if said := [i for i, error in enumerate(map(kind.error, messages)) if error is not None]:
+                    events += [messages[i] for i in said]
+                    messages = [one for one in messages if one.error() is None]
+                numbers, offsets = (np.array(list(map(of, messages)), np.int64) for of in (kind.partition, kind.offset))
+                found.append(_Fetched(numbers, offsets, list(map(kind.value, messages))))
+        return found, events
 
-    def _picked(self, messages: list[Any]) -> Iterator[_Fetched | Any]:
-        """Nothing is done here for each record that the library's own code can do."""
-        kind = self._kafka.Message
-        events = [i for i, error in enumerate(map(kind.error, messages)) if error is not None]
-        for start, stop in zip([0, *(i + 1 for i in events)], [*events, len(messages)], strict=True):
-            some = messages[start:stop] if events else messages
-            if some:
-                numbers = np.array(list(map(kind.partition, some)), np.int64)
-                yield _Fetched(numbers, np.array(list(map(kind.offset, some)), np.int64), list(map(kind.value, some)))
-            if stop < len(messages):
-                yield messages[stop]
-
-    def _decoded(self, fetched: Sequence[_Fetched | Any]) -> list[_DecodedRecords | Any]:
-        """Records by partition, decoded, and what the library says between them. Changes nothing here."""
+    def _decoded(self, fetched: Sequence[_Fetched], events: Sequence[Any]) -> list[_DecodedRecords | Any]:
+        """Records by partition, decoded, then what the library said between them. Changes nothing here."""
         found: list[_DecodedRecords | Any] = []
-        for is_records, run in groupby(fetched, lambda one: isinstance(one, _Fetched)):
-            some = list(run)
-            found += self._by_partition(some) if is_records else some
-        return found
-
-    def _by_partition(self, fetched: Sequence[_Fetched]) -> Iterator[_DecodedRecords]:
         for number in np.unique(np.concatenate([one.partition for one in fetched])).tolist():
             mine = [np.flatnonzero(one.partition == number) for one in fetched]
             values: list[bytes | None] = []
             for one, at in zip(fetched, mine, strict=True):
                 values += one.values if len(at) == len(one.values) else [one.values[i] for i in at.tolist()]
             offsets = np.concatenate([one.offset[at] for one, at in zip(fetched, mine, strict=True)])
-            yield self._arrived(number, values, offsets)
+            found.append(self._arrived(number, values, offsets))
+        return [*found, *events]
 
     def _arrived(self, number: int, values: list[bytes | None], offsets: Int64s) -> _DecodedRecords:
         found = decode(values, self._records, self._schema, self._time)
@@ -424,9 +411,6 @@ class TopicReader:
         for number in sorted(set(said.topics[self.topic].partitions) - set(self._partitions)):
             self._partitions[number] = Partition(number, 0, 0)
             self._consumer.incremental_assign([self._kafka.TopicPartition(self.topic, number, 0)])
-
-    def stop(self) -> None:
-        self._stopped.set()
 
     def close(self) -> None:
         self._other.shutdown(cancel_futures=True)

@@ -31,7 +31,7 @@ from borealis.connectors.kafka.brokers import GIVE_UP, Brokers, confluent, log
 from borealis.connectors.kafka.writer import Position, Rendering, TopicWriter
 from borealis.errors import BorealisError, OutputError
 from borealis.state.delta import from_stream, to_stream
-from borealis.state.disk import ANEW, disk, write_whole
+from borealis.state.disk import ANEW, disk, one_line, write_whole
 
 OPTIONS = ("format", "key", "transactions", "give_up")
 WAITING_BYTES = 256 << 20  # of rows that are committed and not in the topic; then the run waits
@@ -53,8 +53,7 @@ class _Spooled:
         try:
             table = from_stream(self.place.read_bytes())
         except (OSError, pa.ArrowException) as error:
-            why = " ".join(str(error).split())
-            raise OutputError(f"{self.place} cannot be read: {why}", hint=ANEW) from error
+            raise OutputError(f"{self.place} cannot be read: {one_line(error)}", hint=ANEW) from error
         if table.num_rows != self.stop - self.first or not table.schema.equals(schema):
             raise OutputError(f"{self.place} is damaged, or of other columns", hint=ANEW)
         return table
@@ -180,7 +179,7 @@ class KafkaSink:
             self._closing = True
             self._changed.notify_all()
         if not complete:
-            writer.stop()
+            writer.presence.stop()
         pump.join()
         writer.close()
         self._writer = self._pump = None
@@ -257,10 +256,15 @@ class KafkaSink:
         try:
             while batch := self._next():
                 self._publish(batch)
+            return
         except BorealisError as error:
-            self._fail(error)
+            failure = error
         except Exception as error:
-            self._fail(OutputError(f"topic {self.topic}: {' '.join(str(error).split())}", hint="look into the log"))
+            failure = OutputError(f"topic {self.topic}: {one_line(error)}", hint="look into the log")
+        log.warning("%s", failure)
+        with self._changed:
+            self.failure = failure
+            self._changed.notify_all()
 
     def _next(self) -> list[_Spooled]:
         """What goes into the next transaction; waits for it. Nothing: it is over."""
@@ -286,13 +290,6 @@ class KafkaSink:
             self._changed.notify_all()
         for rows in batch:
             rows.drop()
-
-    def _fail(self, error: BorealisError) -> None:
-        if not self._closing or self.failure is None:
-            log.warning("%s", error)
-        with self._changed:
-            self.failure = self.failure or error
-            self._changed.notify_all()
 
 
 sink = KafkaSink  # its public name: kafka.sink

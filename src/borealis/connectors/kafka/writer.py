@@ -81,7 +81,6 @@ class TopicWriter:
         self._kafka = confluent()
         self._brokers, self._timings = brokers, brokers.timings
         self.presence = Presence(noun, brokers, OutputError)
-        self._stopped = threading.Event()
         self._producer: Any = None
         self._group: Any = None
         self._last: Position | None = None
@@ -129,10 +128,6 @@ class TopicWriter:
             raise OutputError(f"{self.what}: {found.error.str()}", hint="check the access rights to consumer groups")
         return Position(found.offset, found.metadata or "") if found.offset >= 0 else None
 
-    def stop(self) -> None:
-        """Wait no more; from any thread."""
-        self._stopped.set()
-
     def close(self) -> None:
         if self._group is not None:
             self._group.close()
@@ -163,8 +158,7 @@ class TopicWriter:
                     f"{self.what}: the broker refused rows {refusals} times ({self._trouble})",
                     hint="look into the broker's log",
                 )
-            self.presence.check(self._stopped)
-            self._stopped.wait(self._timings.pause_s)
+            self.presence.pause()
 
     def _open_again(self, position: Position) -> bool:
         """After anything went wrong: another producer, which ends what this one began. Whether all is there already."""
@@ -197,7 +191,7 @@ class TopicWriter:
 
         self._produce(values, keys, delivered)
         while self._producer.flush(self._timings.pause_s):  # for as long as the library itself allows
-            self.presence.check(self._stopped)
+            self.presence.check()
         if failed:
             raise self._kafka.KafkaException(failed[0])
         group, offset = self._group, self._offset(position)
@@ -223,7 +217,7 @@ class TopicWriter:
         until = time.monotonic() + self._timings.offsets_s + self._timings.pause_s
         while sending.is_alive() and time.monotonic() < until:
             sending.join(self._timings.pause_s)
-            self.presence.check(self._stopped)
+            self.presence.check()
         if failed:
             raise failed[0]
         if sending.is_alive():
@@ -242,10 +236,10 @@ class TopicWriter:
                     break
                 except BufferError:
                     self._producer.poll(self._timings.room_s)
-                    self.presence.check(self._stopped)
+                    self.presence.check()
 
     def _call(self, question: Callable[[], Any]) -> Any:
-        return self.presence.ask(question, self._stopped, self._unanswered)
+        return self.presence.ask(question, self._unanswered)
 
     def _unanswered(self, code: Any) -> None:
         if self._is_away(code):

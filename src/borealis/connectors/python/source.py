@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from borealis.connectors.python.tables import table_of
+from borealis.connectors.records import said
 from borealis.connectors.source import SortedSource, cut
 from borealis.errors import InputError, article
 from borealis.values.fit import RowOrigin, fit, match_columns
@@ -100,7 +100,6 @@ class IterableSource:
         try:
             while items := pump.take():
                 yield from assembler.batches(items)
-            pump.reraise()
         finally:
             pump.stop()
 
@@ -169,7 +168,7 @@ class _Pump:
         threading.Thread(target=self._draw, name="borealis-rows", daemon=True).start()
 
     def take(self) -> list[Any]:
-        """The items drawn so far, at most most_rows rows or one item; empty only at the end."""
+        """The items drawn so far, at most most_rows rows or one item; at the end none, or the error that ended it."""
         with self._changed:
             while not self._items and not self._ended:
                 self._changed.wait()
@@ -180,16 +179,13 @@ class _Pump:
             self._items.clear()
             self._rows = 0
             self._changed.notify_all()
-            return items
-
-    def reraise(self) -> None:
-        """Tell why the iterable ended, if it did not end well."""
-        if isinstance(self._error, Exception):
+        if not items and isinstance(self._error, Exception):
             raise InputError(
                 f"the rows ended with {type(self._error).__name__}: {self._error}", hint="mend the generator"
             ) from self._error
-        if self._error is not None:
+        if not items and self._error is not None:
             raise self._error
+        return items
 
     def stop(self) -> None:
         """Draw no more; a draw that is under way is left to itself."""
@@ -216,3 +212,31 @@ class _Pump:
             with self._changed:
                 self._ended = True
                 self._changed.notify_all()
+
+
+def table_of(value: Any) -> pa.Table | None:
+    """What a data frame holds; None for something that is no data frame.
+
+    A pandas index is a column if it has a name.
+
+    >>> table_of(pa.RecordBatch.from_pydict({"n": [1, 2]})).num_rows, table_of([1, 2])
+    (2, None)
+    """
+    if isinstance(value, pa.Table):
+        return value
+    is_pandas = type(value).__module__.partition(".")[0] == "pandas"
+    if not (is_pandas or hasattr(value, "__arrow_c_stream__") or isinstance(value, pa.RecordBatch)):
+        return None
+    if is_pandas and not hasattr(value, "columns"):
+        raise InputError(f"a pandas {type(value).__name__} is no table", hint="give a DataFrame: .to_frame()")
+    try:
+        if not is_pandas:
+            return pa.table(value)
+        named = [name for name in value.index.names if name is not None]
+        taken = {str(name) for name in value.columns}
+        return pa.Table.from_pandas(value, preserve_index=bool(named) and not taken & set(map(str, named)))
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InputError(
+            f"a {type(value).__name__} cannot be read as a table ({said(error)})",
+            hint="give each column values of one type",
+        ) from error
