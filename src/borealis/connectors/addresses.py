@@ -69,7 +69,7 @@ class TopicAddress:
         topic = unquote(url.path.strip("/"))
         if url.scheme != SCHEME or not url.netloc or not topic or "/" in topic:
             raise InputError(
-                f"'{_no_secrets(text)}' is no topic",
+                f"'{text.partition('?')[0]}' is no topic",
                 hint="write kafka://host:port/topic, or kafka://a:9092,b:9092/topic",
             )
         pairs = dict(parse_qsl(url.query, keep_blank_values=True))
@@ -93,8 +93,4 @@ def shown(text: str) -> str:
     >>> shown("kafka://a:9092/t?sasl.password=geheim"), shown("out.csv")
     ('kafka://a:9092/t', 'out.csv')
     """
-    return _no_secrets(text) if is_topic(text) else text
-
-
-def _no_secrets(text: str) -> str:
-    return text.partition("?")[0]
+    return text.partition("?")[0] if is_topic(text) else text

@@ -1,7 +1,7 @@
 """Records as rows, by one decoder a format, wherever the records come from: topics, files, requests.
 
 Whole lists are read at once, by Arrow's readers where these mean the same as we. Only a list with a bad record in it is
-looked at more closely: the bad ones are told apart, with the reason.
+looked at more closely: the bad ones are found, with the reason.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from borealis.values.fit import RowOrigin, choose, fit, fit_column
 from borealis.values.python import batch_of
 
 FORMATS = ("json", "csv", "arrow")
-# What libraries raise for a record that nobody foresaw. It is a letter like others: one record must not stop the rest.
+# What libraries raise for a record that is not foreseen. It is a letter like others: one record must not stop the rest.
 UNREADABLE = (InputError, ValueError, ArithmeticError, TypeError, NotImplementedError, RecursionError)
 RECORD_BYTES_MOST = 4 << 20  # a larger record is not read
 SHOWN = 60  # characters of a bad record
@@ -66,7 +66,7 @@ class Decoded:
 
 
 class Records(Protocol):
-    """A format. Raises InputError if any of the records cannot be read; of a single one it tells why."""
+    """A format. Raises InputError if any of the records cannot be read; of a single one it says why."""
 
     bytes_most: float  # of a record
 
@@ -90,7 +90,7 @@ def decode(
 ) -> Decoded:
     """The rows of the records, in their order. A record without a time is bad, where one is asked for.
 
-    With `first`, only the first bad record is told, and nothing behind it is given out.
+    With `first`, only the first bad record is reported, and nothing behind it is given out.
     """
     given: Any = values
     is_json = isinstance(reader, JsonRecords)
@@ -171,15 +171,15 @@ def _sifted(
     if time is not None and (faults := time.faults(rows)):
         reasons = {int(record[at]): why for at, why in reversed(faults)}
         found += [(i, f"{IT} has no time: {why}", "") for i, why in reasons.items()]
-        kept = ~np.isin(record, np.array(sorted(reasons), np.int64))
-        rows, record = rows.filter(pa.array(kept)), record[kept]
+        timed = ~np.isin(record, np.array(sorted(reasons), np.int64))
+        rows, record = rows.filter(pa.array(timed)), record[timed]
     every = sorted([*bad, *found])[: 1 if first else None]
     return Decoded(rows, record, [(i, why) for i, why, _ in every], raw, every[0][2] if every else "")
 
 
 def _reason(error: Exception) -> tuple[str, str]:
     if not isinstance(error, InputError):
-        return f"{IT} cannot be read ({type(error).__name__}: {said(error)})", ""
+        return f"{IT} cannot be read ({type(error).__name__}: {brief_error(error)})", ""
     return error.message.removeprefix(f"{RECORD.row(0)}: "), error.hint
 
 
@@ -192,7 +192,7 @@ def joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
-def said(error: BaseException) -> str:
+def brief_error(error: BaseException) -> str:
     """What a library says of a record or a file, in one line that is not too long."""
     return " ".join(str(error).split())[:200] or type(error).__name__
 
@@ -400,7 +400,7 @@ class CsvRecords:
         text = record.decode(errors="replace")
         row = next(csv.reader(io.StringIO(text, newline=""), **dialect(self._options)), [])
         if len(row) == len(self._names):
-            return InputError(f"{IT} is not CSV ({said(error)})", hint="check the delimiter and the quotes")
+            return InputError(f"{IT} is not CSV ({brief_error(error)})", hint="check the delimiter and the quotes")
         return wrong_fields(IT, len(row), len(self._names), text)
 
 
@@ -446,7 +446,7 @@ class ArrowRecords:
             table = pa.ipc.open_stream(value).read_all()
             table.validate(full=True)
         except (pa.ArrowException, OSError, EOFError) as error:
-            raise InputError(f"{IT} is no Arrow stream ({said(error)})") from None
+            raise InputError(f"{IT} is no Arrow stream ({brief_error(error)})") from None
         try:
             chosen = choose(self._schema, table.schema, RECORD.source)
         except UnicodeDecodeError:

@@ -17,7 +17,7 @@ from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
 
 from borealis.clock import Clock
 from borealis.databases.address import address
-from borealis.databases.troubles import UnfitError, said, verdict
+from borealis.databases.troubles import UnfitError, safe_message, verdict
 from borealis.diagram.durations import show
 from borealis.diagram.statements import filled
 from borealis.errors import GivenUpError, TrainError, times
@@ -95,7 +95,7 @@ class Database:
                 self._tell(None)
                 return done
             except (SQLAlchemyError, OSError, _driver_error()) as error:
-                what = said(error, self.address)
+                what = safe_message(error, self.address)
                 if verdict(error) != "passing":
                     raise self._error(f"refuses the statement: {what}", "mend the statement, or the table") from None
             tries += 1

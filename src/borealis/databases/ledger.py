@@ -64,7 +64,7 @@ def create(connection: Connection) -> None:
 
 
 def lock(connection: Connection, writer: str) -> RowPosition:
-    """How far this writer has come; nobody else can change that before the transaction ends."""
+    """How far this writer has come; no other copy can change that before the transaction ends."""
     entry = select(WRITES.c.cause, WRITES.c.sub).where(WRITES.c.writer == writer).with_for_update()
     found = connection.execute(entry).first()
     if found is None:

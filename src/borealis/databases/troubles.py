@@ -79,8 +79,8 @@ def reason(error: BaseException) -> str:
     return _one_line(str(original).split("\n")[0])
 
 
-def said(error: BaseException, address: DatabaseAddress) -> str:
-    """What the database said, on one line and without what was filled in for user and password."""
+def safe_message(error: BaseException, address: DatabaseAddress) -> str:
+    """What the database says, on one line and without what was filled in for user and password."""
     original = getattr(error, "orig", None) or error
     return _one_line(address.without_secrets(str(original))) or type(original).__name__
 

@@ -17,7 +17,7 @@ from borealis.databases import ledger
 from borealis.databases.address import address
 from borealis.databases.copying import Copying
 from borealis.databases.database import Database
-from borealis.databases.troubles import said, verdict
+from borealis.databases.troubles import safe_message, verdict
 from borealis.diagram.model import Diagram
 from borealis.diagram.statements import check_database, parameters
 from borealis.errors import DiagramError, GivenUpError, TrainError
@@ -479,7 +479,7 @@ def test_user_and_password_are_in_nothing_that_a_database_says() -> None:
             k.step(rows(0, 1))
         assert not any(word in str(e.value) for word in ("s3cret", "ann of", "ann%20of", "literal"))
     spoken = RuntimeError(f"no user 'ann of s3cret' {'.' * 250} or ann%20of%20s3cret with s3cret")
-    said_of = said(spoken, address("postgresql://${ME}:${PW}@h/db", environ))
+    said_of = safe_message(spoken, address("postgresql://${ME}:${PW}@h/db", environ))
     assert said_of.startswith("no user '***' ...")
     assert said_of.endswith("or *** with ***")
 

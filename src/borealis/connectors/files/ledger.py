@@ -86,7 +86,6 @@ class FilesTaken:
             one.rows = rows
 
     def close(self) -> None:
-        """Let go of the file."""
         if self._file is not None:
             self._file.close()
             self._file = None

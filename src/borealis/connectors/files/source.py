@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from borealis.connectors.files.formats import ReadSpec, columnar, csv, jsonl
 from borealis.connectors.files.suffixes import KNOWN, TEXT, check_format, format_of
-from borealis.connectors.records import CsvOptions, Decoded, decode_columns, said
+from borealis.connectors.records import CsvOptions, Decoded, brief_error, decode_columns
 from borealis.connectors.source import SortedSource, cut
 from borealis.errors import InputError, did_you_mean
 from borealis.values.fit import RowOrigin
@@ -47,12 +47,12 @@ def reading(path: Path, format_: str) -> Iterator[None]:
         yield
     except DAMAGE as error:
         raise InputError(
-            f"{path} is not a readable {format_} file ({said(error)})",
+            f"{path} is not a readable {format_} file ({brief_error(error)})",
             hint="the file is damaged, cut short or of another format; name the format with format=",
         ) from error
     except OSError as error:
         raise InputError(
-            f"cannot read {path} as {format_} ({said(error)})", hint="check the file and its permissions"
+            f"cannot read {path} as {format_} ({brief_error(error)})", hint="check the file and its permissions"
         ) from error
 
 
@@ -103,8 +103,8 @@ def replay(
         format_ = format or format_of(one)
         if format_ is None:
             raise InputError(f"cannot tell the format of {one} by its suffix", hint=OTHERS)
-        files.append((one, format_))
-    source = FileSource(tuple((one, format_, reader_options(format_, options)) for one, format_ in files))
+        files.append((one, format_, reader_options(format_, options)))
+    source = FileSource(tuple(files))
     return SortedSource(source) if sort else source
 
 

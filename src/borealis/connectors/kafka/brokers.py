@@ -113,16 +113,6 @@ def _filled(name: str, value: Any) -> Any:
     return VARIABLE.sub(variable, value)
 
 
-def refused(error: Any, what: str, kind: type[BorealisError]) -> BorealisError:
-    """What librdkafka says of settings, without their values."""
-    said = str(error)
-    match = re.search(r'property[: ]+"([^"]+)"', said)
-    if match is None:
-        return kind(f"{what}: the settings are refused", hint="check settings=...: their names and values")
-    why = "is unknown" if "No such" in said else "has a value that is refused"
-    return kind(f"{what}: the setting '{match[1]}' {why}", hint="see librdkafka's CONFIGURATION.md for all settings")
-
-
 class Presence:
     """Whether brokers answer: logs once when they are lost and once when they are back, and gives up in time.
 
@@ -138,6 +128,20 @@ class Presence:
         self._said = ""  # by the library, of its connections
         self._denied = False  # a broker is there, and does not take the login
         self._met = False  # a broker has answered before
+
+    def client(self, kind: str, heard: Callable[[Any], object], **settings: Any) -> Any:
+        """A `Consumer` or `Producer` of the library; what it refuses of the settings is shown without their values."""
+        kafka = confluent()
+        try:
+            return getattr(kafka, kind)(self._brokers.conf(**settings) | {"error_cb": heard})
+        except kafka.KafkaException as error:
+            match = re.search(r'property[: ]+"([^"]+)"', str(error))
+            wrong = "has a value that is refused" if "No such" not in str(error) else "is unknown"
+        if match is None:
+            raise self._kind(f"{self._what}: the settings are refused", hint="check settings=...: names and values")
+        raise self._kind(
+            f"{self._what}: the setting '{match[1]}' {wrong}", hint="see librdkafka's CONFIGURATION.md for all settings"
+        )
 
     @property
     def note(self) -> str:

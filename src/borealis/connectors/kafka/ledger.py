@@ -100,7 +100,6 @@ class Ledger:
         return self.base.after(self.batches) if self.base else {}
 
     def begin(self, base: Base) -> Base:
-        """Start a new one."""
         with self._lock:
             self.base = base
             if self._file is not None:
@@ -128,7 +127,6 @@ class Ledger:
                 self._file.create(vars(self.base), *map(vars, self.batches))
 
     def close(self) -> None:
-        """Let go of the file."""
         with self._lock:
             if self._file is not None:
                 self._file.close()

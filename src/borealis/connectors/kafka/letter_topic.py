@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from borealis.connectors.addresses import TopicAddress, shown
-from borealis.connectors.kafka.brokers import GIVE_UP, Brokers, Presence, confluent, refused
+from borealis.connectors.kafka.brokers import GIVE_UP, Brokers, Presence, confluent
 from borealis.errors import InputError
 
 OPTIONS = ("give_up",)
@@ -21,7 +21,7 @@ class LetterTopic:
         self._brokers, self._topic = Brokers(address.brokers, address.settings, give_up), address.topic
         self._noun = f"dead letters for {self.url}"
         self._presence = Presence(self._noun, self._brokers, InputError)
-        self._kafka = confluent()
+        confluent()
         self._producer: Any = None
         self._taken = 0  # letters that the brokers have
         self._failed = ""
@@ -32,13 +32,14 @@ class LetterTopic:
         return self._presence.note
 
     def send(self, key: str, letter: bytes) -> None:
-        """Put a letter on its way."""
+        """Hand a letter to the library; `sync` waits for the brokers."""
         if self._producer is None:
-            conf = self._brokers.conf(enable_idempotence=True, message_timeout_ms=0)  # 0: we say how long
-            try:
-                self._producer = self._kafka.Producer(conf | {"error_cb": self._presence.heard})
-            except self._kafka.KafkaException as error:
-                raise refused(error, self._noun, InputError) from None
+            self._producer = self._presence.client(
+                "Producer",
+                self._presence.heard,
+                enable_idempotence=True,
+                message_timeout_ms=0,  # we say how long
+            )
         while True:
             try:
                 self._producer.produce(self._topic, letter, key.encode(), on_delivery=self._delivered)

@@ -32,10 +32,10 @@ class PartitionChunk:
     rows: pa.RecordBatch
     offset: Int64s
     time: Int64s
-    reach: Int64s  # the largest time of the partition up to and including each row
+    watermark: Int64s  # the largest time of the partition up to and including each row
 
     def part(self, start: int, stop: int) -> PartitionChunk:
-        arrays = (array[start:stop] for array in (self.offset, self.time, self.reach))
+        arrays = (array[start:stop] for array in (self.offset, self.time, self.watermark))
         return PartitionChunk(self.rows.slice(start, stop - start), *arrays)
 
 
@@ -50,7 +50,7 @@ class Partition:
     wanted: int = 0  # it does not wait for the others before it is read up to here
     chunks: deque[PartitionChunk] = field(default_factory=deque)
     bad: deque[BadRecord] = field(default_factory=deque)
-    reach: int = FIRST_TIME
+    watermark: int = FIRST_TIME
     rows: int = 0
     size: int = 0
     at_end: bool = False
@@ -65,13 +65,19 @@ class Partition:
         """All before this offset was read. What is behind the end is not ours, though it came along."""
         self.stop = max(self.stop, offset if self.end is None else min(offset, self.end))
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether others wait for it: more is to come, as far as is known."""
+        return not (self.at_end or self.given_up or self.done())
+
     def may_pause(self) -> bool:
         """Whether enough was read ahead of the others."""
-        return self.size > PARTITION_BYTES and self.stop >= self.wanted
+        is_full = self.size > PARTITION_BYTES and self.stop >= self.wanted
+        return is_full and not self.paused and not self.done()
 
     def add(self, chunk: PartitionChunk) -> None:
         if len(chunk.offset):
-            self.reach = int(chunk.reach[-1])
+            self.watermark = int(chunk.watermark[-1])
             self.chunks.append(chunk)
             self.rows += len(chunk.offset)
             self.size += chunk.rows.nbytes
@@ -82,9 +88,9 @@ class Partition:
             return self.rows
         count = 0
         for chunk in self.chunks:
-            fit = int(np.searchsorted(chunk.reach, time, "right"))
+            fit = int(np.searchsorted(chunk.watermark, time, "right"))
             count += fit
-            if fit < len(chunk.reach):
+            if fit < len(chunk.watermark):
                 break
         return count
 

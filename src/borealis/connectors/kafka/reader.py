@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from borealis.connectors.kafka.brokers import Brokers, Presence, away, confluent, refused
+from borealis.connectors.kafka.brokers import Brokers, Presence, away, confluent
 from borealis.connectors.kafka.ledger import OffsetRange
 from borealis.connectors.kafka.partitions import PARTITION_BYTES, BadRecord, Partition, PartitionChunk, cut, merged
 from borealis.connectors.records import decode, records
@@ -82,7 +82,9 @@ class TopicReader:
         self._decoding: Future[list[_DecodedRecords | Any]] | None = None
         self._next_probe = self._next_look = 0.0
         self._suspect = False  # all connections are down, as far as the library said
-        conf = brokers.conf(
+        self._consumer = self.presence.client(
+            "Consumer",
+            self._heard,
             group_id=GROUP,
             enable_auto_commit=False,
             auto_offset_reset="error",
@@ -92,16 +94,8 @@ class TopicReader:
             fetch_queue_backoff_ms=brokers.timings.full_ms,
             max_partition_fetch_bytes=FETCH_BYTES,
         )
-        try:
-            self._consumer = self._kafka.Consumer(conf | {"error_cb": self._heard})
-        except self._kafka.KafkaException as error:
-            raise refused(error, noun, InputError) from None
 
     # -- questions to the brokers
-
-    def partitions(self) -> list[int]:
-        """The topic's partitions; waits for a broker."""
-        return sorted(self.presence.topic(self.topic, self._list_topics).partitions)
 
     def _list_topics(self, *name: str) -> Any:
         return self._ask(lambda: self._consumer.list_topics(*name, timeout=self._timings.ask_s))
@@ -114,7 +108,7 @@ class TopicReader:
 
     def offsets_of(self, start: Start) -> dict[int, int]:
         """Where to begin in each partition."""
-        numbers = self.partitions()
+        numbers = sorted(self.presence.topic(self.topic, self._list_topics).partitions)
         if isinstance(start, Mapping):
             for number in start:
                 if number not in numbers:
@@ -137,8 +131,8 @@ class TopicReader:
         try:
             return self.presence.ask(question, self._unanswered)
         except self._kafka.KafkaException as error:
-            said = error.args[0].str()
-            raise InputError(f"{self.what}: {said}", hint="check the settings and access rights") from None
+            why = error.args[0].str()
+            raise InputError(f"{self.what}: {why}", hint="check the settings and access rights") from None
 
     def _unanswered(self, code: Any) -> None:
         if not self._partitions:  # the library says why only to who takes records, and there are none yet
@@ -156,17 +150,15 @@ class TopicReader:
     def begin(self, offsets: Mapping[int, int], ends: Mapping[int, int] | None = None) -> None:
         """Read on from these offsets, up to those ends. What the topic does not hold any more is an error."""
         for number, offset in offsets.items():
-            low, high = self.range(number)
-            self._check_holds(number, offset, low, high)
+            self._check_holds(number, offset)
         self._decoding = None  # whatever it is, it is not of these offsets, or it is read again
         self._partitions = {n: Partition(n, at, at, ends.get(n, 0) if ends else None) for n, at in offsets.items()}
-        for one in self._partitions.values():
-            one.at_end = one.done()
         open_ = [p for p in self._partitions.values() if not p.done()]
         self._consumer.assign([self._kafka.TopicPartition(self.topic, p.number, p.next) for p in open_])
         self._next_look = clock_time.monotonic() + self._timings.new_partitions_s
 
-    def _check_holds(self, number: int, offset: int, low: int, high: int) -> None:
+    def _check_holds(self, number: int, offset: int) -> None:
+        low, high = self.range(number)
         if offset < low:
             raise InputError(
                 f"{self.what}: topic '{self.topic}' no longer has offset {offset} of partition {number} "
@@ -193,10 +185,10 @@ class TopicReader:
         """What can go on now, waiting a little for it; None if there is nothing yet."""
         ready = self._held_since is None and any(p.rows for p in self._partitions.values())
         self._poll(0.0 if ready else self._timings.record_s)
-        behind = [p for p in self._partitions.values() if not p.at_end and not p.given_up]
+        behind = [p for p in self._partitions.values() if p.is_behind]
         if self._is_held([p for p in behind if not p.rows]):
             return None
-        limit = min((p.reach for p in behind if p.rows), default=None) if self._time is not None else None
+        limit = min((p.watermark for p in behind if p.rows), default=None) if self._time is not None else None
         counts = {p.number: p.up_to(limit) for p in self._partitions.values()}
         if sum(counts.values()) > most_rows:
             counts = cut(self._partitions, counts, most_rows)
@@ -250,7 +242,7 @@ class TopicReader:
             last[part.partition] = part.next
         self.begin(first, last)
         for number, end in last.items():
-            self._check_holds(number, end, *self.range(number))
+            self._check_holds(number, end)
         for parts in batches:
             for part in parts:  # a batch has so many rows at most, but any number of bytes
                 one = self._partitions[part.partition]
@@ -311,11 +303,10 @@ class TopicReader:
         one = self._partitions.get(message.partition())
         if error.code() == codes._PARTITION_EOF and one is not None:
             one.read_to(message.offset())
-            one.at_end = one.done() or one.stop <= message.offset()  # else more came behind that end
+            one.at_end = one.stop <= message.offset()  # else more came behind that end
             return
         if error.code() in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE) and one is not None:
-            low, high = self.range(one.number)
-            self._check_holds(one.number, one.stop, low, high)
+            self._check_holds(one.number, one.stop)
             self._consumer.seek(self._kafka.TopicPartition(self.topic, one.number, one.stop))
             return
         if not error.retriable() and error.code() not in away(self._kafka):
@@ -339,8 +330,8 @@ class TopicReader:
                 if not messages:
                     break
                 count += len(messages)
-                if said := [i for i, error in enumerate(map(kind.error, messages)) if error is not None]:
-                    events += [messages[i] for i in said]
+                if others := [i for i, error in enumerate(map(kind.error, messages)) if error is not None]:
+                    events += [messages[i] for i in others]
                     messages = [one for one in messages if one.error() is None]
                 numbers, offsets = (np.array(list(map(of, messages)), np.int64) for of in (kind.partition, kind.offset))
                 found.append(_Fetched(numbers, offsets, list(map(kind.value, messages))))
@@ -375,15 +366,13 @@ class TopicReader:
         if stop > start:
             self._add_rows(one, arrived.rows.slice(start, stop - start), arrived.offset[start:stop])
         one.read_to(arrived.stop)
-        if one.done():
-            one.at_end = True
-        elif one.may_pause() and not one.paused:
+        if one.may_pause():
             one.paused = True
             self._consumer.pause([self._kafka.TopicPartition(self.topic, one.number)])
 
     def _add_rows(self, one: Partition, rows: pa.RecordBatch, offset: Int64s) -> None:
         time = np.zeros(rows.num_rows, np.int64) if self._time is None else self._time.micros(rows)
-        one.add(PartitionChunk(rows, offset, time, np.maximum(np.maximum.accumulate(time), one.reach)))
+        one.add(PartitionChunk(rows, offset, time, np.maximum(np.maximum.accumulate(time), one.watermark)))
 
     def _probe(self) -> None:
         """Nothing came: does a broker answer?"""
@@ -405,10 +394,10 @@ class TopicReader:
             return
         self._next_look = now + self._timings.new_partitions_s
         try:
-            said = self._consumer.list_topics(self.topic, timeout=self._timings.ask_s)
+            found = self._consumer.list_topics(self.topic, timeout=self._timings.ask_s)
         except self._kafka.KafkaException:
             return
-        for number in sorted(set(said.topics[self.topic].partitions) - set(self._partitions)):
+        for number in sorted(set(found.topics[self.topic].partitions) - set(self._partitions)):
             self._partitions[number] = Partition(number, 0, 0)
             self._consumer.incremental_assign([self._kafka.TopicPartition(self.topic, number, 0)])
 

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from borealis.connectors.files.text import CsvLines, JsonLines, plain, render
-from borealis.connectors.kafka.brokers import Brokers, Presence, away, confluent, refused
+from borealis.connectors.kafka.brokers import Brokers, Presence, away, confluent
 from borealis.connectors.records import FORMATS
 from borealis.errors import OutputError, did_you_mean
 from borealis.state.delta import to_stream
@@ -79,14 +79,13 @@ class TopicWriter:
     def __init__(self, brokers: Brokers, topic: str, name: str, noun: str, *, transactions: bool = True) -> None:
         self.topic, self.name, self.what, self.transactions = topic, name, noun, transactions
         self._kafka = confluent()
-        self._brokers, self._timings = brokers, brokers.timings
+        self._timings = brokers.timings
         self.presence = Presence(noun, brokers, OutputError)
         self._producer: Any = None
         self._group: Any = None
         self._last: Position | None = None
         self._met = float("-inf")  # when a broker last committed something
         self._unsure = False  # the producer may be in any state: make another before the next transaction
-        self._trouble = ""
 
     # -- coming and going
 
@@ -100,26 +99,22 @@ class TopicWriter:
         return self._last
 
     def _make(self) -> None:
-        once = {"transactional_id": self.name} if self.transactions else {"message_timeout_ms": self._timings.silent_ms}
-        try:
-            self._producer = self._kafka.Producer(
-                self._brokers.conf(
-                    **once,
-                    enable_idempotence=True,
-                    socket_timeout_ms=self._timings.silent_ms,
-                    linger_ms=0,  # a commit waits for all of them
-                    retry_backoff_ms=self._timings.retry_ms,
-                    queue_buffering_max_messages=QUEUED_MOST,
-                )
-                | {"error_cb": self._heard}
-            )
-            if self._group is None:
-                self._group = self._kafka.Consumer(
-                    self._brokers.conf(group_id=self.name, enable_auto_commit=False, isolation_level="read_committed")
-                    | {"error_cb": self._heard}
-                )
-        except self._kafka.KafkaException as error:
-            raise refused(error, self.what, OutputError) from None
+        silent_ms = self._timings.silent_ms
+        name: dict[str, Any] = {"transactional_id": self.name}
+        once = name if self.transactions else {"message_timeout_ms": silent_ms}
+        self._producer = self.presence.client(
+            "Producer",
+            self._heard,
+            **once,
+            enable_idempotence=True,
+            socket_timeout_ms=silent_ms,
+            linger_ms=0,  # a commit waits for all of them
+            retry_backoff_ms=self._timings.retry_ms,
+            queue_buffering_max_messages=QUEUED_MOST,
+        )
+        if self._group is None:
+            group = {"group_id": self.name, "enable_auto_commit": False, "isolation_level": "read_committed"}
+            self._group = self.presence.client("Consumer", self._heard, **group)
 
     def _position(self) -> Position | None:
         place = self._kafka.TopicPartition(self.topic, 0)
@@ -150,12 +145,12 @@ class TopicWriter:
                 self._last, self._met = position, time.monotonic()
                 return
             except self._kafka.KafkaException as error:
-                self._unsure = True
-                self._explain(error.args[0])
-                refusals += not self._is_away(error.args[0])
+                code, self._unsure = error.args[0], True
+                self._explain(code)
+                refusals += not self._is_away(code)
             if refusals == REFUSALS_MOST:
                 raise OutputError(
-                    f"{self.what}: the broker refused rows {refusals} times ({self._trouble})",
+                    f"{self.what}: the broker refused rows {refusals} times ({code.str()})",
                     hint="look into the broker's log",
                 )
             self.presence.pause()
@@ -256,7 +251,6 @@ class TopicWriter:
     def _explain(self, code: Any) -> None:
         """Raise what no second attempt can mend."""
         codes = self._kafka.KafkaError
-        self._trouble = code.str()
         if code.code() in (codes.MSG_SIZE_TOO_LARGE, codes.INVALID_RECORD, codes.RECORD_LIST_TOO_LARGE):
             raise OutputError(
                 f"{self.what}: topic '{self.topic}' refuses a record ({code.str()})",

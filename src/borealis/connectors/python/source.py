@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from borealis.connectors.records import said
+from borealis.connectors.records import brief_error
 from borealis.connectors.source import SortedSource, cut
 from borealis.errors import InputError, article
 from borealis.values.fit import RowOrigin, fit, match_columns
@@ -79,9 +79,8 @@ class SequenceSource:
             for start in range(skip, len(items), most_rows):
                 yield batch_of(items[start : start + most_rows], schema, RowOrigin(SOURCE, start))
             return
-        assembler = _Assembler(schema, skip, most_rows)
-        for start in range(0, len(items), most_rows):
-            yield from assembler.batches(items[start : start + most_rows])
+        pieces = (items[start : start + most_rows] for start in range(0, len(items), most_rows))
+        yield from _assembled(pieces, schema, skip, most_rows)
 
 
 class IterableSource:
@@ -96,10 +95,8 @@ class IterableSource:
     def batches(self, schema: pa.Schema, skip: int, most_rows: int) -> Iterator[pa.RecordBatch]:
         """Rows from position `skip` on, handed over as they are drawn: those that came meanwhile, together."""
         pump = _Pump(self._begin(), most_rows)
-        assembler = _Assembler(schema, skip, most_rows)
         try:
-            while items := pump.take():
-                yield from assembler.batches(items)
+            yield from _assembled(iter(pump.take, []), schema, skip, most_rows)
         finally:
             pump.stop()
 
@@ -117,40 +114,34 @@ class IterableSource:
         return iterator
 
 
-class _Assembler:
-    """Makes batches of drawn items and knows how many rows came before."""
-
-    def __init__(self, schema: pa.Schema, skip: int, most_rows: int) -> None:
-        self._schema = schema
-        self._left = skip
-        self._most_rows = most_rows
-        self._row = 0
-
-    def batches(self, items: Sequence[Any]) -> Iterator[pa.RecordBatch]:
-        for run in _runs(items):
-            drop = min(self._left, len(run))
-            self._left -= drop
-            self._row += drop
-            for part in self._parts(run[drop:]) if drop < len(run) else ():
-                yield part
-                self._row += part.num_rows
-
-    def _parts(self, run: Any) -> Iterator[pa.RecordBatch]:
-        if isinstance(run, list):
-            for start in range(0, len(run), self._most_rows):
-                yield batch_of(run[start : start + self._most_rows], self._schema, RowOrigin(SOURCE, self._row))
-            return
-        chosen = match_columns(self._schema.names, run.schema.names, SOURCE)
-        for batch in run.to_batches() if isinstance(run, pa.Table) else [run]:
-            for part in cut(batch.select(chosen), self._most_rows):
-                yield fit(part, self._schema, RowOrigin(SOURCE, self._row))
+def _assembled(
+    drawn: Iterable[Sequence[Any]], schema: pa.Schema, skip: int, most_rows: int
+) -> Iterator[pa.RecordBatch]:
+    """Drawn items as batches, without the first `skip` rows."""
+    row = 0
+    for is_table, run in (run for items in drawn for run in _runs(items)):
+        drop = min(max(skip - row, 0), len(run))
+        row += drop
+        if drop == len(run):
+            continue
+        if not is_table:
+            for start in range(drop, len(run), most_rows):
+                part = run[start : start + most_rows]
+                yield batch_of(part, schema, RowOrigin(SOURCE, row))
+                row += len(part)
+            continue
+        chosen = match_columns(schema.names, run.schema.names, SOURCE)
+        for batch in run[drop:].to_batches() if isinstance(run, pa.Table) else [run[drop:]]:
+            for part in cut(batch.select(chosen), most_rows):
+                yield fit(part, schema, RowOrigin(SOURCE, row))
+                row += part.num_rows
 
 
-def _runs(items: Sequence[Any]) -> Iterator[Any]:
-    """Python rows that follow each other as a list; batches and tables each by itself."""
+def _runs(items: Sequence[Any]) -> Iterator[tuple[bool, Any]]:
+    """Whether it is a batch or a table, each by itself; else Python rows that follow each other, as a list."""
     for is_table, run in groupby(items, lambda item: isinstance(item, TABLES)):
         together = list(run)
-        yield from together if is_table else [together]
+        yield from ((is_table, one) for one in (together if is_table else [together]))
 
 
 class _Pump:
@@ -237,6 +228,6 @@ def table_of(value: Any) -> pa.Table | None:
         return pa.Table.from_pandas(value, preserve_index=bool(named) and not taken & set(map(str, named)))
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise InputError(
-            f"a {type(value).__name__} cannot be read as a table ({said(error)})",
+            f"a {type(value).__name__} cannot be read as a table ({brief_error(error)})",
             hint="give each column values of one type",
         ) from error

@@ -57,7 +57,7 @@ def read(path: Path, how: ReadSpec) -> Iterator[int | Decoded]:
             else:
                 return
     except (InputError, pa.ArrowException):
-        pass  # found again, and told, when records are looked at one by one
+        pass  # found again, and reported, when records are looked at one by one
     head = (empty if len(first) == 1 else 0) + 1 if options.header else 0  # among the records
     with open_text(path, "surrogateescape") as lines:
         for values in _some(islice(_records(lines, len(first), options), done + head, None)):
