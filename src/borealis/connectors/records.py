@@ -143,7 +143,7 @@ def _sifted(
     pieces: list[tuple[pa.RecordBatch, Int64s]] = []
     found: list[Fault] = []
 
-    def walk(some: Int64s) -> None:
+    def walk(some: Int64s, is_whole: bool = False) -> None:
         if not len(some) or (first and found):
             return
         try:
@@ -152,7 +152,7 @@ def _sifted(
             if len(some) == 1:
                 found.append((int(some[0]), *_reason(error)))
                 return
-            alone = some[:0] if first else doubtful(some)
+            alone = doubtful(some) if is_whole and not first else some[:0]
             if 0 < len(alone) < len(some):
                 parts = [*np.split(alone, len(alone)), np.setdiff1d(some, alone)]
             else:
@@ -162,7 +162,7 @@ def _sifted(
             return
         pieces.append((rows, some if counts is None else np.repeat(some, counts)))
 
-    walk(good)
+    walk(good, is_whole=True)
     rows = joined([rows for rows, _ in pieces], schema)
     record = np.concatenate([at for _, at in pieces]) if pieces else np.empty(0, np.int64)
     if len(pieces) > 1 and (np.diff(record) < 0).any():

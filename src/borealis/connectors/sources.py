@@ -6,7 +6,7 @@ import atexit
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,9 @@ from borealis.connectors.addresses import STDIN, file_options, is_topic
 from borealis.connectors.files.formats.jsonl import BOM
 from borealis.connectors.files.source import FileSource, replay
 from borealis.connectors.files.watch import watch, watch_text
-from borealis.connectors.python.source import rows, table_of
+from borealis.connectors.python.source import rows
 from borealis.connectors.records import parse_object
 from borealis.connectors.source import SortedSource, Source
-from borealis.errors import InputError, article
 from borealis.values.fit import RowOrigin
 
 __all__ = ["FileSource", "SortedSource", "Source", "as_source", "replay", "rows", "watch"]
@@ -46,14 +45,7 @@ def as_source(value: object) -> Source:
         return _file_at(value)
     if isinstance(value, Path):
         return replay(value)
-    if (table := table_of(value)) is not None:
-        return rows(table)
-    if callable(value) or (isinstance(value, Iterable) and not isinstance(value, bytes | bytearray | dict)):
-        return rows(value)
-    raise InputError(
-        f"{article(type(value).__name__)} cannot be an input",
-        hint="give a path, replay(...), a list or generator of rows, or a data frame (pandas, Polars, Arrow, Spark)",
-    )
+    return rows(value)
 
 
 def _file_at(text: str) -> Source:

@@ -12,14 +12,13 @@ import pyarrow as pa
 
 from borealis.clock import Clock, WallClock
 from borealis.connectors.files.sink import Journal, WholeFile, as_schema, writing
-from borealis.connectors.files.suffixes import format_of
+from borealis.connectors.files.suffixes import HIDDEN, format_of
 from borealis.errors import OutputError
 
 ROWS_MOST = 1_000_000  # committed rows that wait for their file, before it is written
 BYTES_MOST = 128 * 2**20  # or so many bytes, where rows are large
 SECONDS_MOST = 60.0  # or so long after the first of them was committed
 PART = re.compile(r"part-(\d{20})-(\d{12})\.parquet")
-HIDDEN = (".", "_")  # how names begin that Spark, pyarrow and our own sources pass over
 
 
 def is_directory(place: str | Path) -> bool:

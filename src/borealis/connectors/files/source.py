@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from borealis.connectors.files.formats import ReadSpec, columnar, csv, jsonl
-from borealis.connectors.files.suffixes import KNOWN, TEXT, check_format, format_of
+from borealis.connectors.files.suffixes import HIDDEN, KNOWN, TEXT, check_format, format_of
 from borealis.connectors.records import CsvOptions, Decoded, brief_error, decode_columns
 from borealis.connectors.source import SortedSource, cut
 from borealis.errors import InputError, did_you_mean
@@ -114,7 +114,7 @@ def resolve(path: Path, format_: str | None) -> list[Path]:
         files = [
             one
             for one in sorted(path.iterdir())
-            if one.is_file() and not one.name.startswith((".", "_")) and (format_ or format_of(one))
+            if one.is_file() and not one.name.startswith(HIDDEN) and (format_ or format_of(one))
         ]
         if not files:
             raise InputError(f"no readable files in the directory {path}", hint=OTHERS)

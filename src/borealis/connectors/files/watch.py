@@ -22,7 +22,7 @@ from borealis.connectors.dead_letters import DeadLetters, LetterTarget
 from borealis.connectors.files.formats import EmptyFileError, ReadSpec
 from borealis.connectors.files.ledger import FilesTaken, TakenFile
 from borealis.connectors.files.source import read, reader_options
-from borealis.connectors.files.suffixes import check_format, format_of
+from borealis.connectors.files.suffixes import HIDDEN, check_format, format_of
 from borealis.connectors.records import CsvOptions, Decoded
 from borealis.connectors.source import cut
 from borealis.diagram.durations import parse
@@ -34,7 +34,6 @@ Order = Literal["name", "time"]
 POLL = "1 second"
 SETTLE = "1 second"
 POLL_S_LEAST = 0.001  # less would only keep a core busy
-HIDDEN = (".", "_")  # how names begin that are left alone
 UNFINISHED = (".tmp", ".part")  # how they end while they are written
 NOWHERE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG)
 COMMITTED_OR_NOT = "its rows are not all committed"

@@ -123,7 +123,7 @@ class Presence:
         self._what, self._brokers, self._kind = what, brokers, kind
         self._clock = clock or WallClock()
         self._stopped = threading.Event()
-        self._since: float | None = None
+        self.lost_since: float | None = None  # None: they answer
         self._tries = 0
         self._said = ""  # by the library, of its connections
         self._denied = False  # a broker is there, and does not take the login
@@ -146,7 +146,7 @@ class Presence:
     @property
     def note(self) -> str:
         """What a user should know now; empty if all is well."""
-        since = self._since
+        since = self.lost_since
         if since is None:
             return ""
         lost = f"{self._what}: {self._wrong} for {self._clock.now() - since:.0f} s, tried {times(self._tries)}"
@@ -155,10 +155,6 @@ class Presence:
     @property
     def _wrong(self) -> str:
         return f"no {'login' if self._denied else 'broker'} at {self._brokers.addresses}"
-
-    @property
-    def is_lost(self) -> bool:
-        return self._since is not None
 
     def heard(self, error: Any) -> bool:
         """What the library says of its connections, which is more than it says to who asks; whether it is of those."""
@@ -178,19 +174,19 @@ class Presence:
         why = self._said or why
         if self._denied and not self._met:
             raise self._kind(f"{self._what}: cannot log in at {self._brokers.addresses} ({why})", hint=LOGIN)
-        if self._since is None:
-            self._since = now
+        if self.lost_since is None:
+            self.lost_since = now
             log.warning("%s: %s (%s), trying again", self._what, self._wrong, why)
-        if now - self._since >= self._brokers.give_up_s:
+        if now - self.lost_since >= self._brokers.give_up_s:
             waited = show(round(self._brokers.give_up_s * 1e6))
             lost = f"{self._what}: {self._wrong} for {waited}, tried {times(self._tries)} ({why})"
             raise self._kind(lost, hint=LOGIN if self._denied else START)
 
     def found(self) -> None:
-        if self._since is not None:
-            away = self._clock.now() - self._since
+        if self.lost_since is not None:
+            away = self._clock.now() - self.lost_since
             log.warning("%s: the broker is back after %.1f s", self._what, away)
-            self._since = None
+            self.lost_since = None
         self._met, self._tries, self._said, self._denied = True, 0, "", False
 
     def ask(self, question: Callable[[], T], unanswered: Callable[[Any], None]) -> T:

@@ -377,7 +377,7 @@ class TopicReader:
     def _probe(self) -> None:
         """Nothing came: does a broker answer?"""
         now = clock_time.monotonic()
-        if not (self._suspect or self.presence.is_lost) or now < self._next_probe:
+        if not (self._suspect or self.presence.lost_since is not None) or now < self._next_probe:
             return
         self._next_probe = now + self._timings.probe_s
         try:

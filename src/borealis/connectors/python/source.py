@@ -22,9 +22,7 @@ SOURCE = "the rows"
 SEARCHED = 1000  # rows, for the names of their columns
 
 
-def rows(
-    iterable: Iterable[Any] | Callable[[], Any] | Any, *, sort: bool = False
-) -> SequenceSource | IterableSource | SortedSource:
+def rows(iterable: Any, *, sort: bool = False) -> SequenceSource | IterableSource | SortedSource:
     """Rows that a Python program holds or makes: dicts, tuples in the declared order, record batches, tables, frames.
 
     Lists, tuples, tables and data frames (pandas, Polars, whatever has `__arrow_c_stream__`) can be merged by time with
@@ -39,10 +37,13 @@ def rows(
         if iterable and not isinstance(iterable[0], ROWS):
             raise not_a_row(f"{SOURCE}, row 1", iterable[0])
         return SequenceSource(iterable)
-    if callable(iterable) or (isinstance(iterable, Iterable) and not isinstance(iterable, str | bytes | dict)):
+    if callable(iterable) or (
+        isinstance(iterable, Iterable) and not isinstance(iterable, str | bytes | bytearray | dict)
+    ):
         return IterableSource(iterable)
     raise InputError(
-        f"{article(type(iterable).__name__)} is not a source of rows", hint="give a list, a generator or a table"
+        f"{article(type(iterable).__name__)} cannot be an input",
+        hint="give a path, replay(...), a list or generator of rows, or a data frame (pandas, Polars, Arrow, Spark)",
     )
 
 
