@@ -30,7 +30,6 @@ from borealis.values import decimals
 from borealis.values.fit import RowOrigin, choose, fit, fit_column
 from borealis.values.python import batch_of
 
-FORMATS = ("json", "csv", "arrow")
 # What libraries raise for a record that is not foreseen. It is a letter like others: one record must not stop the rest.
 UNREADABLE = (InputError, ValueError, ArithmeticError, TypeError, NotImplementedError, RecursionError)
 RECORD_BYTES_MOST = 4 << 20  # a larger record is not read
@@ -81,8 +80,7 @@ def records(format_: str, schema: pa.Schema) -> Records:
         raise InputError(
             f"no record format '{format_}' (has: {', '.join(FORMATS)})", hint=did_you_mean(format_, FORMATS)
         )
-    kinds: dict[str, Callable[[pa.Schema], Records]] = {"json": JsonRecords, "csv": CsvRecords, "arrow": ArrowRecords}
-    return kinds[format_](schema)
+    return FORMATS[format_](schema)
 
 
 def decode(
@@ -453,3 +451,6 @@ class ArrowRecords:
             raise InputError(f"{IT} has columns whose names are not UTF-8") from None
         whole = table.select(chosen).combine_chunks().to_batches()
         return joined([fit(batch, self._schema, RECORD) for batch in whole], self._schema)
+
+
+FORMATS: dict[str, Callable[[pa.Schema], Records]] = {"json": JsonRecords, "csv": CsvRecords, "arrow": ArrowRecords}
