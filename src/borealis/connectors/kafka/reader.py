@@ -65,7 +65,7 @@ class _DecodedRecords:
 
 
 class TopicReader:
-    """Reads a topic from given offsets on. For one thread; `stop` may come from another."""
+    """Reads a topic from given offsets on. For one thread; `presence.stop` may come from another."""
 
     def __init__(
         self, brokers: Brokers, topic: str, format_: str, schema: pa.Schema, time: TimeOf | None, noun: str
@@ -364,15 +364,14 @@ class TopicReader:
         # what is before `first` was handed out before a partition was paused
         start, stop = np.searchsorted(arrived.offset, [first, end]).tolist()
         if stop > start:
-            self._add_rows(one, arrived.rows.slice(start, stop - start), arrived.offset[start:stop])
+            rows, offset = arrived.rows.slice(start, stop - start), arrived.offset[start:stop]
+            time = np.zeros(rows.num_rows, np.int64) if self._time is None else self._time.micros(rows)
+            watermark = np.maximum(np.maximum.accumulate(time), one.watermark)
+            one.add(PartitionChunk(rows, offset, time, watermark))
         one.read_to(arrived.stop)
         if one.may_pause():
             one.paused = True
             self._consumer.pause([self._kafka.TopicPartition(self.topic, one.number)])
-
-    def _add_rows(self, one: Partition, rows: pa.RecordBatch, offset: Int64s) -> None:
-        time = np.zeros(rows.num_rows, np.int64) if self._time is None else self._time.micros(rows)
-        one.add(PartitionChunk(rows, offset, time, np.maximum(np.maximum.accumulate(time), one.watermark)))
 
     def _probe(self) -> None:
         """Nothing came: does a broker answer?"""
