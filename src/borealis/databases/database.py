@@ -119,15 +119,11 @@ class Database:
 
     def values(self, column: pa.ChunkedArray) -> list[Any]:
         """A column as what the driver takes; a value that cannot be given to any is an UnfitError in its place."""
-        values = _python_values(column)
-        types = pa.types
-        if self.kind != "sqlite" or not any(
-            f(column.type) for f in (types.is_decimal, types.is_timestamp, types.is_date)
-        ):
+        values, types = _python_values(column), pa.types
+        has_no_type = any(is_a(column.type) for is_a in (types.is_decimal, types.is_timestamp, types.is_date))
+        if self.kind != "sqlite" or not has_no_type:
             return values
-        return [
-            v if v is None or isinstance(v, UnfitError) else str(v) for v in values
-        ]  # SQLite has only text for them
+        return [v if v is None or isinstance(v, UnfitError) else str(v) for v in values]  # SQLite has text for them
 
     # -- connections
 
