@@ -73,9 +73,7 @@ def write_file(place: Path, number: int) -> None:
 
 
 def main(home: Path, to: Path, rows_most: int) -> None:
-    from borealis import run
-    from borealis.connectors.sinks import directory
-    from borealis.connectors.sources import watch
+    from borealis import directory, run, watch
     from borealis.spark.session import session
     from borealis.trains import unit
     from borealis.trains.intake import Admission

@@ -134,9 +134,9 @@ def test_from_directory_to_directories(spark: SparkSession, home: Path) -> None:
     victim.finish()
 
     ledger = FilesTaken(incoming, victim.to / "state" / "packets.files")
-    assert sorted(one.name for one in ledger.files) == [work.file_name(n) for n in range(written)]
-    assert [one.rows for one in ledger.files] == [work.ROWS] * written
-    rows = pa.concat_tables([work.rows(work.number_of(one.name)) for one in ledger.files])
+    assert sorted(one.name for one in ledger.files.values()) == [work.file_name(n) for n in range(written)]
+    assert [one.rows for one in ledger.files.values()] == [work.ROWS] * written
+    rows = pa.concat_tables([work.rows(work.number_of(one.name)) for one in ledger.files.values()])
     truth = run(work.diagram(), {"packets": rows}, spark=spark)
     for name in work.OUTPUTS:
         found = shown(victim.to / name)

@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 from borealis.compile.analyze import analyze
 from borealis.compile.batch import batch
 from borealis.compile.unit import Compiled, compile_unit
-from borealis.connectors.sinks import TableSink
+from borealis.connectors.python.sink import TableSink
 from borealis.diagram.spec import LATE, Spec
 from borealis.entry.admission import Cursor, EntryPoint
 from borealis.spark import worker

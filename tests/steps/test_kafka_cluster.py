@@ -133,12 +133,12 @@ def test_a_mark_that_goes_beyond_the_end_is_followed_up_to_the_end(broker: Broke
     broker.put(topic, [record(n) for n in range(20)])
     from borealis.cli.send_topic import Mark
     from borealis.client.client import connect
-    from borealis.connectors.kafka.ledger import Part
+    from borealis.connectors.kafka.ledger import OffsetRange
 
     rows = [{"ts": datetime(2026, 1, 1, 0, 0, n, tzinfo=UTC), "n": n} for n in range(3)]
     with connect() as client:
         out = client.publisher("packets", "p")
-        mark = Mark(topic, {0: 15}, (Part(0, 0, 15, 10),), len(rows), {0: 10})
+        mark = Mark(topic, {0: 15}, (OffsetRange(0, 0, 15, 10),), len(rows), {0: 10})
         out.send_batch(pa.RecordBatch.from_pylist(rows, SCHEMA), mark.to_text())
         out.close(WAIT_S)
     assert run_app(["send", "packets", f"kafka://{broker.address}/{topic}?until=now", "--publisher", "p"]) == 0

@@ -229,7 +229,7 @@ def test_a_second_writer_of_the_same_name_puts_the_first_one_out(broker: Broker)
     one.publish([b"a"], None, Position(1, "x"))
     assert two.open() == Position(1, "x")
     two.publish([b"b"], None, Position(2, "x"))
-    with pytest.raises(OutputError, match="somebody else writes"):
+    with pytest.raises(OutputError, match="another writer writes"):
         one.publish([b"c"], None, Position(2, "y"))
     one.close()
     two.close()

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from benchmarks.kafka_broker import Broker
 
 from borealis import kafka
 from borealis.connectors.kafka import reader as reading
+from borealis.connectors.kafka.brokers import KafkaTimings
 from borealis.connectors.kafka.from_topic import KafkaSource
-from borealis.connectors.kafka.ledger import Base, Batch, Ledger, Part
+from borealis.connectors.kafka.ledger import Base, Batch, Ledger, OffsetRange
 from borealis.errors import InputError
 from kafka_login import login
 
@@ -161,13 +163,13 @@ def noted(home: Path, base: Base, *batches: Batch) -> None:
 @pytest.mark.parametrize(
     "parts",
     [
-        [Part(0, 0, 100, 100), Part(1, 0, 100, 100)],
-        [Part(1, 0, 1, 1), Part(0, 0, 100, 100), Part(1, 1, 100, 99)],
+        [OffsetRange(0, 0, 100, 100), OffsetRange(1, 0, 100, 100)],
+        [OffsetRange(1, 0, 1, 1), OffsetRange(0, 0, 100, 100), OffsetRange(1, 1, 100, 99)],
     ],
     ids=["one after the other", "by turns"],
 )
 def test_a_batch_that_is_larger_than_what_is_read_ahead_comes_again(
-    parts: list[Part], broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    parts: list[OffsetRange], broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "PARTITION_BYTES", 200)  # a row has 16
     monkeypatch.setattr(reading, "TAKE_MOST", 4)
@@ -233,7 +235,12 @@ def test_a_ledger_that_goes_beyond_the_end_is_read_up_to_the_end(broker: Broker,
     """Earlier versions wrote such ledgers."""
     topic = made(broker)
     broker.put(topic, [record(i, i) for i in range(20)])
-    noted(tmp_path, Base(topic, 0, {0: 0}, {0: 10}), Batch(0, (Part(0, 0, 4, 4),)), Batch(4, (Part(0, 4, 15, 6),)))
+    noted(
+        tmp_path,
+        Base(topic, 0, {0: 0}, {0: 10}),
+        Batch(0, (OffsetRange(0, 0, 4, 4),)),
+        Batch(4, (OffsetRange(0, 4, 15, 6),)),
+    )
     for skip in (0, 2, 6, 10):
         assert numbers(read(source(broker, topic, tmp_path), skip)) == list(range(skip, 10))
 
@@ -286,7 +293,7 @@ def test_a_topic_that_was_made_anew(broker: Broker, tmp_path: Path) -> None:
 def test_a_topic_that_ends_in_the_midst_of_what_must_be_read_again(broker: Broker, tmp_path: Path) -> None:
     topic = made(broker)
     broker.put(topic, [record(i, i) for i in range(6)])
-    noted(tmp_path, Base(topic, 0, {0: 0}, None), Batch(0, (Part(0, 0, 10, 10),)))
+    noted(tmp_path, Base(topic, 0, {0: 0}, None), Batch(0, (OffsetRange(0, 0, 10, 10),)))
     with pytest.raises(InputError, match="ends at offset 6 of partition 0, before 10"):
         read(source(broker, topic, tmp_path, until=None))
 
@@ -367,11 +374,11 @@ def test_nothing_but_bad_records(broker: Broker, tmp_path: Path) -> None:
 # -- brokers and partitions that come and go
 
 
-def test_new_partitions_are_found(broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "LOOK_FOR_PARTITIONS_S", 0.2)
+def test_new_partitions_are_found(broker: Broker, tmp_path: Path) -> None:
     topic = made(broker)
     broker.put(topic, [record(1, 1)])
     one = source(broker, topic, tmp_path, until=None)
+    one.brokers = replace(one.brokers, timings=KafkaTimings(new_partitions_s=0.2))
     batches = one.batches(SCHEMA, 0, 10)
     before = rows(next(batches))
     admin = AdminClient({"bootstrap.servers": broker.address})

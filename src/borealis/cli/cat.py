@@ -22,11 +22,10 @@ from borealis.cli.cells import cell, cells, strings, text, to_stdout
 from borealis.cli.ending import told
 from borealis.cli.watching import console
 from borealis.cli.words import plural, size
-from borealis.connectors.files.addresses import STDIN, file_options
-from borealis.connectors.files.formats import csv, ipc, parquet
-from borealis.connectors.files.formats.ipc import FILE_MAGIC
-from borealis.connectors.files.source import DAMAGE, reader_options, resolve
-from borealis.connectors.files.source import told as told_of
+from borealis.connectors.addresses import STDIN, file_options
+from borealis.connectors.files.formats import columnar, csv
+from borealis.connectors.files.formats.columnar import ARROW_FILE_MAGIC
+from borealis.connectors.files.source import DAMAGE, reader_options, reading, resolve
 from borealis.connectors.files.suffixes import KNOWN, TEXT, check_format, format_of, open_bytes, open_text
 from borealis.connectors.files.text import JsonLines, render
 from borealis.connectors.records import CsvOptions, parse_json, wrong_fields
@@ -105,10 +104,10 @@ def _files(text: str) -> list[File]:
 def _by_content(path: Path) -> str:
     """The format of a file whose name does not tell, by its first bytes."""
     with open(path, "rb") as file:
-        start = file.read(len(FILE_MAGIC))
+        start = file.read(len(ARROW_FILE_MAGIC))
     if start.startswith(PARQUET_MAGIC):
         return "parquet"
-    if start.startswith((FILE_MAGIC, STREAM_MAGIC)):
+    if start.startswith((ARROW_FILE_MAGIC, STREAM_MAGIC)):
         return "arrow"
     try:
         with open_bytes(path) as unpacked:
@@ -159,7 +158,7 @@ def _all(files: Sequence[File], last: int | None = None) -> Iterator[Rows | Inpu
     for file in files:
         any_rows, none, wrong = False, None, None
         try:
-            with told_of(file.path, file.format):
+            with reading(file.path, file.format):
                 for rows in _rows(file, last):
                     any_rows = any_rows or len(rows) > 0
                     if len(rows):
@@ -182,7 +181,7 @@ def _rows(file: File, last: int | None) -> Iterator[Rows]:
         yield from _csv(path, file.options or CsvOptions())
     else:
         skip = pq.read_metadata(path).num_rows - last if format_ == "parquet" and last is not None else 0
-        for batch in (parquet if format_ == "parquet" else ipc).batches(path, None, skip, ROWS_AT_ONCE):
+        for batch in columnar.batches(path, format_, None, skip, ROWS_AT_ONCE):
             if isinstance(batch, pa.RecordBatch):
                 yield from map(Rows, cut(batch, ROWS_AT_ONCE) if batch.num_rows else [batch])
 
@@ -358,7 +357,7 @@ def _schemas(files: Sequence[File], as_json: bool) -> int:
         path, format_ = file.path, file.format
         fact: dict[str, Any] = {"file": str(path), "format": format_, "bytes": path.stat().st_size}
         try:
-            with told_of(path, format_):
+            with reading(path, format_):
                 fact |= _counted(file)
         except BorealisError as error:
             fact["error"] = error.message

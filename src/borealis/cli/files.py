@@ -12,7 +12,7 @@ from borealis.cli.words import span
 from borealis.errors import OutputError
 
 if TYPE_CHECKING:
-    from borealis.connectors.sinks import Sink
+    from borealis.connectors.sink import Sink
 
 DIAGRAMS = (".yaml", ".yml")
 
@@ -25,7 +25,7 @@ def sample(
     seconds: Annotated[float, Option(min=1, max=36_000, help="How long the packets were sent: 500 a second.")] = 60,
 ) -> None:
     from borealis.cli.traffic import SOURCES, packets, traffic
-    from borealis.connectors.sinks import file_sink
+    from borealis.connectors.files.sink import file_sink
 
     sinks: dict[Path, Sink] = {}
     for one in path:

@@ -20,7 +20,7 @@ from borealis.cli.tail import TailOptions
 from borealis.cli.watching import console
 from borealis.cli.words import plural
 from borealis.client.subscriber import Start, Subscription
-from borealis.connectors.kafka.brokers import shown
+from borealis.connectors.addresses import shown
 from borealis.connectors.kafka.to_topic import sink_at
 from borealis.connectors.kafka.writer import Position, Rendering
 from borealis.errors import StreamError, WireError

@@ -47,7 +47,7 @@ def run(
     master: Master = None,
 ) -> None:
     from borealis.cli.run_outputs import STDOUT, FirstRows, given_outputs, sink_of
-    from borealis.connectors.kafka.brokers import shown
+    from borealis.connectors.addresses import shown
     from borealis.connectors.sources import as_source
 
     spec = load(diagram).validate()  # everything that can be wrong without Spark is found before Spark starts

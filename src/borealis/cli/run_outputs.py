@@ -14,10 +14,13 @@ from rich.text import Text
 
 from borealis.cli.cells import cell, to_stdout
 from borealis.cli.options import pairs
+from borealis.connectors.addresses import is_topic
+from borealis.connectors.files.directory import is_directory
+from borealis.connectors.files.sink import file_sink
 from borealis.connectors.files.text import JsonLines, render
-from borealis.connectors.kafka.brokers import is_topic
 from borealis.connectors.kafka.to_topic import sink_at
-from borealis.connectors.sinks import DISCARD, DiscardSink, file_sink, is_directory
+from borealis.connectors.python.sink import DiscardSink
+from borealis.connectors.sinks import DISCARD
 from borealis.diagram.cut import check_outputs
 from borealis.diagram.spec import Spec
 from borealis.errors import OutputError

@@ -73,7 +73,7 @@ def send(
     cluster: ClusterOptions,
     json: Json = False,
 ) -> None:
-    from borealis.connectors.kafka.brokers import is_topic, shown
+    from borealis.connectors.addresses import is_topic, shown
     from borealis.connectors.sources import WATCH, as_source
 
     watched, topic = file.startswith(WATCH), is_topic(file)

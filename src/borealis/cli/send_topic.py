@@ -17,8 +17,8 @@ from pydantic import TypeAdapter
 
 from borealis.client.publisher import Publisher, pieces
 from borealis.connectors.kafka.from_topic import KafkaSource, source_at
-from borealis.connectors.kafka.ledger import Part
-from borealis.connectors.kafka.reader import Taken, TopicReader
+from borealis.connectors.kafka.ledger import OffsetRange
+from borealis.connectors.kafka.reader import TakenRecords, TopicReader
 from borealis.errors import InputError, StreamError
 from borealis.kernels.time_of import TimeOf, note_in
 from borealis.tuples import TIMESTAMP
@@ -32,7 +32,7 @@ class Mark:
 
     topic: str
     offsets: Mapping[int, int]
-    parts: tuple[Part, ...] = ()  # of that batch; its records come before `offsets`
+    parts: tuple[OffsetRange, ...] = ()  # of that batch; its records come before `offsets`
     sent: int = 0  # rows of it
     ends: Mapping[int, int] | None = None
 
@@ -96,7 +96,7 @@ class TopicFollower:
             start, ends = self._begin(reader)
             if self._known is not None and self._known.parts:
                 [rows] = reader.read_again([self._known.parts], ends)
-                yield from self._parts(Taken(rows, self._known.parts, ()), start, ends, self._known.sent)
+                yield from self._parts(TakenRecords(rows, self._known.parts, ()), start, ends, self._known.sent)
             reader.begin(start, ends)
             while not reader.is_done:
                 heard()
@@ -115,7 +115,7 @@ class TopicFollower:
         return base.offsets, base.ends
 
     def _parts(
-        self, taken: Taken, offsets: Mapping[int, int], ends: Mapping[int, int] | None, sent: int
+        self, taken: TakenRecords, offsets: Mapping[int, int], ends: Mapping[int, int] | None, sent: int
     ) -> Iterator[tuple[pa.RecordBatch, str]]:
         """The batch in parts that the wire takes."""
         total = taken.rows.num_rows

@@ -7,15 +7,14 @@ import contextlib
 import json
 import os
 import threading
-from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from borealis.connectors.kafka.brokers import is_topic
+from borealis.connectors.addresses import is_topic
 from borealis.connectors.kafka.letter_topic import LetterTopic
-from borealis.errors import InputError
+from borealis.errors import InputError, plural
 from borealis.state.disk import one_line, write_all
 
 BYTES_MOST = 10**9  # of a file of letters; beyond it letters are only counted
@@ -23,6 +22,7 @@ PLACES_KNOWN = 100_000  # of the newest letters in a file: a restart that reads 
 RAW_MOST = 65_536  # bytes of one record that are kept
 
 Letter = dict[str, Any]
+LetterTarget = Path | str | Callable[[Letter], object]  # a file, a topic by its address, or a function
 
 
 class DeadLetters:
@@ -39,20 +39,13 @@ class DeadLetters:
     1
     """
 
-    def __init__(
-        self, to: Path | str | Callable[[Letter], object] | None, source: str = "", *, bytes_most: int = BYTES_MOST
-    ) -> None:
-        if isinstance(to, str):
-            self.to: Path | LetterTopic | Callable[[Letter], object] | None = (
-                LetterTopic(to) if is_topic(to) else Path(to)
-            )
-        else:
-            self.to = to
+    def __init__(self, to: LetterTarget | None, source: str = "", *, bytes_most: int = BYTES_MOST) -> None:
+        place = (LetterTopic(to) if is_topic(to) else Path(to)) if isinstance(to, str) else to
+        self.to: Path | LetterTopic | Callable[[Letter], object] | None = place
         self.source, self.bytes_most = source, bytes_most
         self.count = 0  # letters of this source, those of earlier starts included
         self.dropped = 0  # of them only counted: the file was full
-        self._known: deque[str] = deque(maxlen=PLACES_KNOWN)
-        self._places: set[str] = set()
+        self._places: dict[str, None] = {}  # of letters in the file, oldest first
         self._lock = threading.Lock()
         self._file: BinaryIO | None = None
         self._size = 0
@@ -69,6 +62,13 @@ class DeadLetters:
     def note(self) -> str:
         """What is wrong just now and may pass: brokers that are away; empty if nothing is."""
         return self.to.note if isinstance(self.to, LetterTopic) else ""
+
+    def warnings(self, of: str) -> list[str]:
+        """How many records of a source could not be read, and where they are; nothing if all could be."""
+        if not self.count:
+            return []
+        place = f"see {self.where}" if self.where else "give a state directory, or bad=, to keep them"
+        return [f"{plural(self.count, 'record')} {of} could not be read: {place}"]
 
     def add(self, where: str, raw: bytes | str, reason: str) -> None:
         """Keep one record; `where` is its place in the source. In the file's memory at once, on disk with `sync`."""
@@ -126,10 +126,9 @@ class DeadLetters:
         self._remember(letter["place"])
 
     def _remember(self, place: str) -> None:
-        if len(self._known) == PLACES_KNOWN:
-            self._places.discard(self._known[0])
-        self._known.append(place)
-        self._places.add(place)
+        if len(self._places) == PLACES_KNOWN:
+            del self._places[next(iter(self._places))]
+        self._places[place] = None
 
     def _recall(self, path: Path) -> None:
         """Count what earlier starts left of this source; a last line that is not whole is cut off."""

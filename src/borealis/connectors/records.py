@@ -1,7 +1,7 @@
 """Records as rows, by one decoder a format, wherever the records come from: topics, files, requests.
 
 Whole lists are read at once, by Arrow's readers where these mean the same as we. Only a list with a bad record in it is
-looked at more closely: the bad ones are told apart, with the reason.
+looked at more closely: the bad ones are found, with the reason.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from borealis.values import decimals
 from borealis.values.fit import RowOrigin, choose, fit, fit_column
 from borealis.values.python import batch_of
 
-FORMATS = ("json", "csv", "arrow")
-# What libraries raise for a record that nobody foresaw. It is a letter like others: one record must not stop the rest.
+# What libraries raise for a record that is not foreseen. It is a letter like others: one record must not stop the rest.
 UNREADABLE = (InputError, ValueError, ArithmeticError, TypeError, NotImplementedError, RecursionError)
 RECORD_BYTES_MOST = 4 << 20  # a larger record is not read
 SHOWN = 60  # characters of a bad record
@@ -41,7 +40,7 @@ THREADS_BYTES = 1 << 16  # less than this is read sooner by the thread that has 
 RECORD = RowOrigin("the record")
 IT = "it"  # how reasons name the record, where they begin with it
 
-Bad = tuple[int, str, str]  # which record, why, and how to mend it
+Fault = tuple[int, str, str]  # which record, why, and how to mend it
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class Decoded:
 
 
 class Records(Protocol):
-    """A format. Raises InputError if any of the records cannot be read; of a single one it tells why."""
+    """A format. Raises InputError if any of the records cannot be read; of a single one it says why."""
 
     bytes_most: float  # of a record
 
@@ -81,8 +80,7 @@ def records(format_: str, schema: pa.Schema) -> Records:
         raise InputError(
             f"no record format '{format_}' (has: {', '.join(FORMATS)})", hint=did_you_mean(format_, FORMATS)
         )
-    kinds: dict[str, Callable[[pa.Schema], Records]] = {"json": Json, "csv": Csv, "arrow": Arrow}
-    return kinds[format_](schema)
+    return FORMATS[format_](schema)
 
 
 def decode(
@@ -90,14 +88,14 @@ def decode(
 ) -> Decoded:
     """The rows of the records, in their order. A record without a time is bad, where one is asked for.
 
-    With `first`, only the first bad record is told, and nothing behind it is given out.
+    With `first`, only the first bad record is reported, and nothing behind it is given out.
     """
     given: Any = values
-    is_json = isinstance(reader, Json)
-    bad: list[Bad] = []
+    is_json = isinstance(reader, JsonRecords)
+    bad: list[Fault] = []
     good = np.arange(len(given))
     if reader.bytes_most < math.inf and (None in given or max(map(len, given), default=0) > reader.bytes_most):
-        hint = UNCLOSED if isinstance(reader, Csv) else ""
+        hint = UNCLOSED if isinstance(reader, CsvRecords) else ""
         bad = [(i, why, hint) for i, value in enumerate(given) if (why := _unreadable(value, reader.bytes_most))]
         good = np.arange(bad[0][0]) if first else np.setdiff1d(good, [i for i, _, _ in bad])
 
@@ -133,7 +131,7 @@ def _sifted(
     good: Int64s,
     read: Callable[[Int64s], tuple[pa.RecordBatch, Int64s | None]],
     doubtful: Callable[[Int64s], Int64s],
-    bad: list[Bad],
+    bad: list[Fault],
     schema: pa.Schema,
     time: TimeOf | None,
     first: bool,
@@ -141,9 +139,9 @@ def _sifted(
 ) -> Decoded:
     """Halves what cannot be read, until single records are left."""
     pieces: list[tuple[pa.RecordBatch, Int64s]] = []
-    found: list[Bad] = []
+    found: list[Fault] = []
 
-    def walk(some: Int64s) -> None:
+    def walk(some: Int64s, is_whole: bool = False) -> None:
         if not len(some) or (first and found):
             return
         try:
@@ -152,7 +150,7 @@ def _sifted(
             if len(some) == 1:
                 found.append((int(some[0]), *_reason(error)))
                 return
-            alone = some[:0] if first else doubtful(some)
+            alone = doubtful(some) if is_whole and not first else some[:0]
             if 0 < len(alone) < len(some):
                 parts = [*np.split(alone, len(alone)), np.setdiff1d(some, alone)]
             else:
@@ -162,8 +160,8 @@ def _sifted(
             return
         pieces.append((rows, some if counts is None else np.repeat(some, counts)))
 
-    walk(good)
-    rows = _joined([rows for rows, _ in pieces], schema)
+    walk(good, is_whole=True)
+    rows = joined([rows for rows, _ in pieces], schema)
     record = np.concatenate([at for _, at in pieces]) if pieces else np.empty(0, np.int64)
     if len(pieces) > 1 and (np.diff(record) < 0).any():
         order = np.argsort(record, kind="stable")
@@ -171,19 +169,20 @@ def _sifted(
     if time is not None and (faults := time.faults(rows)):
         reasons = {int(record[at]): why for at, why in reversed(faults)}
         found += [(i, f"{IT} has no time: {why}", "") for i, why in reasons.items()]
-        kept = ~np.isin(record, np.array(sorted(reasons), np.int64))
-        rows, record = rows.filter(pa.array(kept)), record[kept]
+        timed = ~np.isin(record, np.array(sorted(reasons), np.int64))
+        rows, record = rows.filter(pa.array(timed)), record[timed]
     every = sorted([*bad, *found])[: 1 if first else None]
     return Decoded(rows, record, [(i, why) for i, why, _ in every], raw, every[0][2] if every else "")
 
 
 def _reason(error: Exception) -> tuple[str, str]:
     if not isinstance(error, InputError):
-        return f"{IT} cannot be read ({type(error).__name__}: {said(error)})", ""
+        return f"{IT} cannot be read ({type(error).__name__}: {brief_error(error)})", ""
     return error.message.removeprefix(f"{RECORD.row(0)}: "), error.hint
 
 
-def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+def joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """One batch of all rows."""
     if len(batches) == 1:
         return batches[0]
     if not batches:
@@ -191,7 +190,7 @@ def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
-def said(error: BaseException) -> str:
+def brief_error(error: BaseException) -> str:
     """What a library says of a record or a file, in one line that is not too long."""
     return " ".join(str(error).split())[:200] or type(error).__name__
 
@@ -216,7 +215,7 @@ def _lines(values: Sequence[bytes]) -> bytes | None:
 # -- JSON
 
 
-class Json:
+class JsonRecords:
     """An object a record; a column that it lacks is null, one that is not declared is ignored.
 
     The columns stand under `keys`, or under their own names: exactly so, or with `fold` in any case.
@@ -332,7 +331,7 @@ class CsvOptions:
     nulls: tuple[str, ...] = ("",)  # unquoted fields that mean null
 
 
-class Csv:
+class CsvRecords:
     """A line a record: an unquoted empty field is null, a quoted one is an empty string.
 
     Without more it holds exactly the declared columns, in their order, and no line end. Records that are cut from a
@@ -399,7 +398,7 @@ class Csv:
         text = record.decode(errors="replace")
         row = next(csv.reader(io.StringIO(text, newline=""), **dialect(self._options)), [])
         if len(row) == len(self._names):
-            return InputError(f"{IT} is not CSV ({said(error)})", hint="check the delimiter and the quotes")
+            return InputError(f"{IT} is not CSV ({brief_error(error)})", hint="check the delimiter and the quotes")
         return wrong_fields(IT, len(row), len(self._names), text)
 
 
@@ -427,7 +426,7 @@ def _text(column: pa.Array, field: pa.Field) -> pa.Array:
 # -- Arrow
 
 
-class Arrow:
+class ArrowRecords:
     """An Arrow IPC stream a record, of any number of rows; columns go by name."""
 
     bytes_most: float = RECORD_BYTES_MOST
@@ -438,17 +437,20 @@ class Arrow:
     def read(self, values: Sequence[bytes]) -> tuple[pa.RecordBatch, Int64s | None]:
         batches = [self._one(value) for value in values]
         counts = np.array([batch.num_rows for batch in batches], np.int64)
-        return _joined(batches, self._schema), counts
+        return joined(batches, self._schema), counts
 
     def _one(self, value: bytes) -> pa.RecordBatch:
         try:
             table = pa.ipc.open_stream(value).read_all()
             table.validate(full=True)
         except (pa.ArrowException, OSError, EOFError) as error:
-            raise InputError(f"{IT} is no Arrow stream ({said(error)})") from None
+            raise InputError(f"{IT} is no Arrow stream ({brief_error(error)})") from None
         try:
             chosen = choose(self._schema, table.schema, RECORD.source)
         except UnicodeDecodeError:
             raise InputError(f"{IT} has columns whose names are not UTF-8") from None
         whole = table.select(chosen).combine_chunks().to_batches()
-        return _joined([fit(batch, self._schema, RECORD) for batch in whole], self._schema)
+        return joined([fit(batch, self._schema, RECORD) for batch in whole], self._schema)
+
+
+FORMATS: dict[str, Callable[[pa.Schema], Records]] = {"json": JsonRecords, "csv": CsvRecords, "arrow": ArrowRecords}

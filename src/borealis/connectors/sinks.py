@@ -4,26 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from borealis.connectors.files.directory import DirectorySink, directory, is_directory
+from borealis.connectors.addresses import is_topic
+from borealis.connectors.files.directory import DirectorySink, is_directory
 from borealis.connectors.files.sink import file_sink
-from borealis.connectors.kafka.brokers import is_topic
 from borealis.connectors.kafka.to_topic import KafkaSink, sink_at
-from borealis.connectors.python.sink import CallbackSink, DiscardSink, ListSink, TableSink
+from borealis.connectors.python.sink import CallbackSink, DiscardSink, ListSink
 from borealis.connectors.sink import Sink
 from borealis.errors import OutputError, article
-
-__all__ = [
-    "CallbackSink",
-    "DirectorySink",
-    "DiscardSink",
-    "ListSink",
-    "Sink",
-    "TableSink",
-    "as_sink",
-    "directory",
-    "file_sink",
-    "is_directory",
-]
 
 DISCARD = "discard:"
 
@@ -45,7 +32,7 @@ def as_sink(value: object, journal: Path | None = None) -> Sink:
     if value == DISCARD:
         return DiscardSink()
     if isinstance(value, str | Path) and is_directory(value):
-        return directory(value).keep(journal)
+        return DirectorySink(value).keep(journal)
     if isinstance(value, str | Path):
         return file_sink(value, journal)
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What a source is: rows in an order that never changes, from any position."""
+"""What a source is: rows in an order that never changes, from any position; and a source sorted by time."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import pyarrow as pa
 
 from borealis.connectors.dead_letters import DeadLetters
-from borealis.kernels.time_of import TimeOf
+from borealis.errors import InputError
+from borealis.kernels.time_of import TimeOf, note_in
 
 
 @runtime_checkable
@@ -30,9 +32,9 @@ class LiveSource(Source, Protocol):
     dead_letters: DeadLetters  # what it could not read
 
     def begin(self, name: str, time: str | TimeOf, home: Path | None) -> None:
-        """Told before `batches`: the input, its time (a record without one is dead), and the state directory.
+        """Comes before `batches`: the input, its time (a record without one is dead), and the state directory.
 
-        With None nothing is remembered: each start begins anew.
+        With None nothing is remembered: each start begins at the beginning.
         """
         ...
 
@@ -45,3 +47,33 @@ def cut(batch: pa.RecordBatch, most_rows: int) -> Iterator[pa.RecordBatch]:
     """The batch in slices of at most `most_rows` rows; none if it is empty."""
     for start in range(0, batch.num_rows, most_rows):
         yield batch.slice(start, most_rows) if batch.num_rows > most_rows else batch
+
+
+class SortedSource:
+    """The rows of another source by time, equal times as they stand there. All of them are held in memory at once."""
+
+    finite_and_ordered = True
+
+    def __init__(self, source: Source) -> None:
+        if not source.finite_and_ordered:
+            raise InputError("only what has an end can be sorted", hint="raise the input's slack instead")
+        self._source = source
+        self.time: TimeOf | None = None  # set by the run; else as the schema's note says
+
+    def warnings(self) -> list[str]:
+        """Those of the other source."""
+        return self._source.warnings() if hasattr(self._source, "warnings") else []
+
+    def batches(self, schema: pa.Schema, skip: int, most_rows: int) -> Iterator[pa.RecordBatch]:
+        """Rows from position `skip` of the sorted ones on."""
+        rows = pa.Table.from_batches(list(self._source.batches(schema, 0, most_rows)), schema)
+        time = self.time or note_in(schema)
+        if time is None:
+            raise InputError("the time to sort by is not known", hint="sort the rows before they are sent")
+        times, fault = time.until_fault(rows)
+        if fault is not None:
+            raise InputError(f"row {len(times) + 1} has no time ({fault})", hint="drop or repair such rows")
+        if (np.diff(times) < 0).any():
+            rows = rows.take(pa.array(np.argsort(times, kind="stable")))
+        for batch in rows.slice(skip).combine_chunks().to_batches():
+            yield from cut(batch, most_rows)

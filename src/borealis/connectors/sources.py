@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import atexit
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from borealis.connectors.files.addresses import file_at
+from borealis.connectors.addresses import STDIN, file_options, is_topic
+from borealis.connectors.files.formats.jsonl import BOM
 from borealis.connectors.files.source import FileSource, replay
 from borealis.connectors.files.watch import watch, watch_text
-from borealis.connectors.kafka.brokers import is_topic
 from borealis.connectors.python.source import rows
-from borealis.connectors.python.tables import table_of
-from borealis.connectors.sorting import SortedSource
-from borealis.connectors.source import Source
-from borealis.errors import InputError, article
+from borealis.connectors.records import parse_object
+from borealis.connectors.source import SortedSource, Source
+from borealis.values.fit import RowOrigin
 
 __all__ = ["FileSource", "SortedSource", "Source", "as_source", "replay", "rows", "watch"]
 
@@ -38,14 +42,31 @@ def as_source(value: object) -> Source:
     if isinstance(value, str) and value.startswith(WATCH):
         return watch_text(value.removeprefix(WATCH))
     if isinstance(value, str):
-        return file_at(value)
+        return _file_at(value)
     if isinstance(value, Path):
         return replay(value)
-    if (table := table_of(value)) is not None:
-        return rows(table)
-    if callable(value) or (isinstance(value, Iterable) and not isinstance(value, bytes | bytearray | dict)):
-        return rows(value)
-    raise InputError(
-        f"{article(type(value).__name__)} cannot be an input",
-        hint="give a path, replay(...), a list or generator of rows, or a data frame (pandas, Polars, Arrow, Spark)",
-    )
+    return rows(value)
+
+
+def _file_at(text: str) -> Source:
+    """Files by their address; or stdin: JSON lines as they come, another format that is named once it has ended."""
+    name, options = file_options(text)
+    if name != STDIN:
+        return replay(name, **options)
+    if options in ({}, {"format": "jsonl"}):
+        return rows(_lines)
+    with tempfile.NamedTemporaryFile(prefix="borealis-stdin-", delete=False) as file:
+        shutil.copyfileobj(sys.stdin.buffer, file)
+    path = Path(file.name)
+    atexit.register(path.unlink, missing_ok=True)
+    return replay(path, **({"format": "jsonl"} | options))
+
+
+def _lines() -> Iterator[dict[str, Any]]:
+    """Objects from stdin, one a line."""
+    number = 0
+    for line in sys.stdin.buffer:
+        line = line.removeprefix(BOM) if not number else line
+        if line.strip():
+            yield parse_object(line, RowOrigin("stdin").row(number))
+            number += 1

@@ -21,8 +21,8 @@ _AN_URL = "such as postgresql+psycopg://user:${PASSWORD}@host/db"
 
 
 @dataclass(frozen=True)
-class Address:
-    """A database as it is opened, as it is shown, and what to take out of all that is told about it."""
+class DatabaseAddress:
+    """A database as it is opened, as it is shown, and what to take out of all that is said about it."""
 
     url: URL
     shown: str  # as the diagram has it: no variable is filled in
@@ -35,7 +35,7 @@ class Address:
         return text
 
 
-def address(database: str, environ: Mapping[str, str] = os.environ) -> Address:
+def address(database: str, environ: Mapping[str, str] = os.environ) -> DatabaseAddress:
     """The address of a database as a box names it; variables are those of the process that runs the box.
 
     In the URL of a diagram only user and password are filled in, in that of a name, which is the node's own, all is.
@@ -64,7 +64,7 @@ def address(database: str, environ: Mapping[str, str] = os.environ) -> Address:
         raise TrainError(f"what '{_shown(database)}' stands for is no URL of a database", hint=_AN_URL) from None
     secrets += [str(word) for word in (url.password, url.query.get("password"), url.query.get("sslpassword")) if word]
     url = url.set(drivername="postgresql+psycopg") if url.drivername == "postgresql" else url
-    return Address(url, _shown(database), tuple(dict.fromkeys(secrets)))
+    return DatabaseAddress(url, _shown(database), tuple(dict.fromkeys(secrets)))
 
 
 def _value(database: str, variable: str, environ: Mapping[str, str]) -> str:

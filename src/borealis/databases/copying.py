@@ -1,4 +1,4 @@
-"""PostgreSQL's fast way in: COPY, for statements and tables where it does what the statement would do."""
+"""PostgreSQL's fast path: COPY, for statements and tables where it does what the statement would do."""
 
 from __future__ import annotations
 

@@ -15,18 +15,19 @@ from sqlalchemy import TextClause, create_engine, event, text
 from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
 
+from borealis.clock import Clock
 from borealis.databases.address import address
-from borealis.databases.troubles import UnfitError, said, verdict
+from borealis.databases.troubles import UnfitError, safe_message, verdict
 from borealis.diagram.durations import show
 from borealis.diagram.statements import filled
 from borealis.errors import GivenUpError, TrainError, times
+from borealis.retrying import Backoff, Retries
 
 log = logging.getLogger("borealis.databases")
 
-PAUSE_S_FIRST = 0.1  # before the second try; each further pause is twice as long
-PAUSE_S_MOST = 5.0
+PAUSE_S_FIRST, PAUSE_S_MOST = 0.05, 5.0  # between tries
 CONNECT_S = 5  # for a server to answer at all
-LOCK_WAIT_S = 5  # for what another transaction has locked, before that counts as a trouble and is told
+LOCK_WAIT_S = 5  # for what another transaction has locked, before that counts as a trouble and is reported
 SILENCE_MS = 10_000  # a server that acknowledges nothing for so long is gone
 SQLITE_BUSY_S = 1.0  # for another process to let go of the file, before that counts as a trouble
 
@@ -35,14 +36,14 @@ AGAIN = "see that it runs and lets this node in; then start again: nothing is lo
 _ENGINES: dict[tuple[int, URL], Engine] = {}  # by process: a forked one must not use its parent's connections
 
 
-class Notice(Protocol):
-    """Where to tell a trouble while it lasts, so that it can be seen from outside."""
+class OutageReport(Protocol):
+    """Where a kernel reports an outage while it lasts, so that it can be seen from outside."""
 
     def tell(self, trouble: str | None) -> None:
         """What it is; None when it has passed."""
 
     def give_up(self, why: str) -> None:
-        """That nobody waits for its end any more."""
+        """The kernel does not wait for its end any more."""
 
     def given_up(self) -> str:
         """Why an earlier attempt of the same train gave up; empty if none did."""
@@ -59,14 +60,14 @@ class Database:
         give_up_us: int,
         *,
         environ: Mapping[str, str] = os.environ,
-        now: Callable[[], float] = time.monotonic,
+        clock: Clock | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.box, self.give_up_us = box, give_up_us
         self.address = address(named, environ)
         self.url = self.address.url
-        self._now, self._sleep = now, sleep
-        self._notice: Notice | None = None
+        self._clock, self._sleep = clock, sleep
+        self._report: OutageReport | None = None
         self._in_trouble = False
 
     @property
@@ -74,15 +75,16 @@ class Database:
         """sqlite, postgresql, ..."""
         return self.url.get_backend_name()
 
-    def begin(self, notice: Notice) -> None:
+    def begin(self, report: OutageReport) -> None:
         """A train comes. If an earlier attempt to run it has waited in vain, this one does not wait again."""
-        self._notice = notice
-        if why := notice.given_up():
+        self._report = report
+        if why := report.given_up():
             raise GivenUpError(why, hint=AGAIN)
 
     def transact(self, work: Callable[[Connection], T], *, writes: bool) -> T:
         """Run `work` in one transaction and commit it. It may run several times, so it must find out what is done."""
-        since, tries, pause = self._now(), 0, PAUSE_S_FIRST
+        backoff = Backoff(Retries(PAUSE_S_FIRST, PAUSE_S_MOST, self.give_up_us / 1e6), self._clock)
+        tries = 0
         while True:
             try:
                 with self._engine().connect() as connection:
@@ -93,20 +95,23 @@ class Database:
                 self._tell(None)
                 return done
             except (SQLAlchemyError, OSError, _driver_error()) as error:
-                what = said(error, self.address)
+                what = safe_message(error, self.address)
                 if verdict(error) != "passing":
-                    raise self._told(f"refuses the statement: {what}", "mend the statement, or the table") from None
-                tries += 1
-                waited = self._now() - since
-                if waited + pause > self.give_up_us / 1e6:
-                    told = self._named(f"could not be used for {show(self.give_up_us)}, tried {times(tries)}: {what}")
-                    if self._notice is not None:
-                        self._notice.give_up(told)
-                    raise GivenUpError(told, hint=AGAIN) from None
-                self._tell(f"cannot be used, tried {times(tries)}: {what}")
+                    raise self._error(f"refuses the statement: {what}", "mend the statement, or the table") from None
+            tries += 1
+            pause = self._pause(backoff, tries, what)
+            self._tell(f"cannot be used, tried {times(tries)}: {what}")
             self._forget_engine()
             self._sleep(pause if tries > 1 else 0.0)  # a connection that had died meanwhile needs no pause
-            pause = min(PAUSE_S_MOST, 2 * pause) if tries > 1 else pause
+
+    def _pause(self, backoff: Backoff, tries: int, what: str) -> float:
+        waited = f"could not be used for {show(self.give_up_us)}, tried {times(tries)}: {what}"
+        try:
+            return backoff.lost(GivenUpError(self._named(waited), hint=AGAIN))
+        except GivenUpError as error:
+            if self._report is not None:
+                self._report.give_up(error.message)
+            raise
 
     def statement(self, sql: str) -> TextClause:
         """A statement with its parameters, as SQLAlchemy takes it."""
@@ -114,14 +119,11 @@ class Database:
 
     def values(self, column: pa.ChunkedArray) -> list[Any]:
         """A column as what the driver takes; a value that cannot be given to any is an UnfitError in its place."""
-        values = _python_values(column)
-        if self.kind != "sqlite":
+        values, types = _python_values(column), pa.types
+        has_no_type = any(is_a(column.type) for is_a in (types.is_decimal, types.is_timestamp, types.is_date))
+        if self.kind != "sqlite" or not has_no_type:
             return values
-        if pa.types.is_decimal(column.type):  # SQLite has numbers of eight bytes, and text
-            return [v if v is None or isinstance(v, UnfitError) else str(v) for v in values]
-        if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
-            return [v if v is None or isinstance(v, UnfitError) else _iso(v) for v in values]
-        return values
+        return [v if v is None or isinstance(v, UnfitError) else str(v) for v in values]  # SQLite has text for them
 
     # -- connections
 
@@ -131,7 +133,7 @@ class Database:
             try:
                 _ENGINES[key] = _make_engine(self.url)
             except (ImportError, NoSuchModuleError) as error:
-                raise self._told(
+                raise self._error(
                     f"has no driver here: {error}", "install it; for PostgreSQL: pip install 'psycopg[binary]>=3.2,<4'"
                 ) from None
         return _ENGINES[key]
@@ -147,19 +149,19 @@ class Database:
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_WAIT_S}s'")
             connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")  # each row is judged alone
 
-    # -- telling
+    # -- reporting
 
     def _named(self, what: str) -> str:
         return f"box '{self.box}': database {self.address.shown} {what}"
 
-    def _told(self, what: str, hint: str) -> TrainError:
+    def _error(self, what: str, hint: str) -> TrainError:
         return TrainError(self._named(what), hint=hint)
 
     def _tell(self, trouble: str | None) -> None:
         if trouble is not None:
             log.warning("%s", self._named(trouble))
-        if self._notice is not None and (trouble is not None or self._in_trouble):
-            self._notice.tell(None if trouble is None else self._named(trouble))
+        if self._report is not None and (trouble is not None or self._in_trouble):
+            self._report.tell(None if trouble is None else self._named(trouble))
             self._in_trouble = trouble is not None
 
 
@@ -207,7 +209,3 @@ def _python_value(value: pa.Scalar) -> Any:
         return value.as_py()
     except (ValueError, OverflowError):
         return UnfitError("a time beyond the years 1 to 9999")
-
-
-def _iso(value: Any) -> str:
-    return str(value.isoformat(" ") if hasattr(value, "hour") else value.isoformat())

@@ -12,44 +12,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    MetaData,
-    String,
-    Table,
-    Text,
-    and_,
-    delete,
-    insert,
-    inspect,
-    or_,
-    select,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DatabaseError, IntegrityError
-from sqlalchemy.sql.elements import ColumnElement
 
-Position = tuple[int, int]  # cause, sub
-NOTHING: Position = (-1, -1)
+RowPosition = tuple[int, int]  # cause, sub
+NOTHING: RowPosition = (-1, -1)
 REFUSED_MOST = 100_000  # reasons that are kept of each writer, the newest
 
-_METADATA = MetaData()
-WRITES = Table(
+_METADATA = sa.MetaData()
+WRITES = sa.Table(
     "borealis_writes",
     _METADATA,
-    Column("writer", String(400), primary_key=True),
-    Column("cause", BigInteger, nullable=False),
-    Column("sub", BigInteger, nullable=False),
+    sa.Column("writer", sa.String(400), primary_key=True),
+    sa.Column("cause", sa.BigInteger, nullable=False),
+    sa.Column("sub", sa.BigInteger, nullable=False),
 )
-REFUSED = Table(
+REFUSED = sa.Table(
     "borealis_refused",
     _METADATA,
-    Column("writer", String(400), primary_key=True),
-    Column("cause", BigInteger, primary_key=True, autoincrement=False),
-    Column("sub", BigInteger, primary_key=True, autoincrement=False),
-    Column("reason", Text, nullable=False),
+    sa.Column("writer", sa.String(400), primary_key=True),
+    sa.Column("cause", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("sub", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("reason", sa.Text, nullable=False),
 )
 
 
@@ -58,50 +42,50 @@ def create(connection: Connection) -> None:
     try:
         with connection.begin_nested():
             _METADATA.create_all(connection, checkfirst=True)
-    except DatabaseError:
-        if not all(inspect(connection).has_table(table.name) for table in (WRITES, REFUSED)):
+    except sa.exc.DatabaseError:
+        if not all(sa.inspect(connection).has_table(table.name) for table in (WRITES, REFUSED)):
             raise
 
 
-def lock(connection: Connection, writer: str) -> Position:
-    """How far this writer has come; nobody else can change that before the transaction ends."""
-    entry = select(WRITES.c.cause, WRITES.c.sub).where(WRITES.c.writer == writer).with_for_update()
+def lock(connection: Connection, writer: str) -> RowPosition:
+    """How far this writer has come; no other copy can change that before the transaction ends."""
+    entry = sa.select(WRITES.c.cause, WRITES.c.sub).where(WRITES.c.writer == writer).with_for_update()
     found = connection.execute(entry).first()
     if found is None:
         try:
             with connection.begin_nested():
-                connection.execute(insert(WRITES).values(writer=writer, cause=NOTHING[0], sub=NOTHING[1]))
-        except IntegrityError:
+                connection.execute(sa.insert(WRITES).values(writer=writer, cause=NOTHING[0], sub=NOTHING[1]))
+        except sa.exc.IntegrityError:
             pass  # another copy came first
         found = connection.execute(entry).one()
     return int(found[0]), int(found[1])
 
 
-def refused(connection: Connection, writer: str, first: Position, last: Position) -> dict[Position, str]:
+def refused(connection: Connection, writer: str, first: RowPosition, last: RowPosition) -> dict[RowPosition, str]:
     """Why rows from one position to another, both included, were refused."""
-    between = and_(REFUSED.c.writer == writer, REFUSED.c.cause >= first[0], REFUSED.c.cause <= last[0])
-    rows = connection.execute(select(REFUSED.c.cause, REFUSED.c.sub, REFUSED.c.reason).where(between))
+    between = sa.and_(REFUSED.c.writer == writer, REFUSED.c.cause >= first[0], REFUSED.c.cause <= last[0])
+    rows = connection.execute(sa.select(REFUSED.c.cause, REFUSED.c.sub, REFUSED.c.reason).where(between))
     return {(cause, sub): reason for cause, sub, reason in rows if first <= (cause, sub) <= last}
 
 
-def record(connection: Connection, writer: str, upto: Position, news: Mapping[Position, str]) -> None:
+def record(connection: Connection, writer: str, upto: RowPosition, news: Mapping[RowPosition, str]) -> None:
     """The writer has come so far, and these were refused."""
-    moved = update(WRITES).where(WRITES.c.writer == writer).values(cause=upto[0], sub=upto[1])
+    moved = sa.update(WRITES).where(WRITES.c.writer == writer).values(cause=upto[0], sub=upto[1])
     connection.execute(moved)
     if news:
         rows = [{"writer": writer, "cause": c, "sub": s, "reason": why} for (c, s), why in sorted(news.items())]
-        connection.execute(insert(REFUSED), rows)
+        connection.execute(sa.insert(REFUSED), rows)
         _forget(connection, writer)
 
 
 def _forget(connection: Connection, writer: str) -> None:
     mine = REFUSED.c.writer == writer
     newest_first = (REFUSED.c.cause.desc(), REFUSED.c.sub.desc())
-    oldest = select(REFUSED.c.cause, REFUSED.c.sub).where(mine).order_by(*newest_first).offset(REFUSED_MOST).limit(1)
+    oldest = sa.select(REFUSED.c.cause, REFUSED.c.sub).where(mine).order_by(*newest_first).offset(REFUSED_MOST).limit(1)
     found = connection.execute(oldest).first()
     if found is not None:
-        connection.execute(delete(REFUSED).where(mine, _upto((int(found[0]), int(found[1])))))
+        connection.execute(sa.delete(REFUSED).where(mine, _upto((int(found[0]), int(found[1])))))
 
 
-def _upto(position: Position) -> ColumnElement[bool]:
-    return or_(REFUSED.c.cause < position[0], and_(REFUSED.c.cause == position[0], REFUSED.c.sub <= position[1]))
+def _upto(position: RowPosition) -> sa.ColumnElement[bool]:
+    return sa.or_(REFUSED.c.cause < position[0], sa.and_(REFUSED.c.cause == position[0], REFUSED.c.sub <= position[1]))

@@ -8,16 +8,15 @@ from typing import Any, Literal
 from sqlalchemy import TextClause, text
 from sqlalchemy.engine import Connection
 
-from borealis.databases.address import Address
+from borealis.databases.address import DatabaseAddress
 
 Verdict = Literal["refused", "passing", "wrong"]
 SAID_MOST = 300  # characters of what a database says
 
 # SQLSTATE (class, or whole); PostgreSQL's appendix A
-# cardinality, data, integrity, check option, too large for an index, nested too deep
-_REFUSED_BY_SERVER = ("21", "22", "23", "44", "54000", "54001")
-_REFUSED_BY_FUNCTION = ("P0001", "P0002", "P0003", "P0004")  # RAISE, no row or several for INTO STRICT, ASSERT
-_REFUSED = _REFUSED_BY_SERVER + _REFUSED_BY_FUNCTION
+# cardinality, data, integrity, check option, too large for an index, nested too deep; of functions: RAISE, no row or
+# several for INTO STRICT, ASSERT
+_REFUSED = ("21", "22", "23", "44", "54000", "54001", "P0001", "P0002", "P0003", "P0004")
 _WRONG_OR_REFUSED = "42"  # syntax, names, rights
 _PASSING = ("08", "25006", "25P03", "40", "53", "55P03", "57", "58")  # connection, read-only, deadlock, room, shutdown
 
@@ -73,15 +72,15 @@ def verdict_on_row(
 def reason(error: BaseException) -> str:
     """Why a row was refused: the same words each time, and nothing of how it was sent."""
     original = getattr(error, "orig", None) or error
-    told = getattr(original, "diag", None)
-    if told is not None and told.message_primary:
-        detail = f" ({told.message_detail})" if told.message_detail else ""
-        return _one_line(f"{told.message_primary}{detail}")
+    diagnosis = getattr(original, "diag", None)
+    if diagnosis is not None and diagnosis.message_primary:
+        detail = f" ({diagnosis.message_detail})" if diagnosis.message_detail else ""
+        return _one_line(f"{diagnosis.message_primary}{detail}")
     return _one_line(str(original).split("\n")[0])
 
 
-def said(error: BaseException, address: Address) -> str:
-    """What the database said, on one line and without what was filled in for user and password."""
+def safe_message(error: BaseException, address: DatabaseAddress) -> str:
+    """What the database says, on one line and without what was filled in for user and password."""
     original = getattr(error, "orig", None) or error
     return _one_line(address.without_secrets(str(original))) or type(original).__name__
 

@@ -70,9 +70,11 @@ class Rows:
 
 def rows_of(lines: Sequence[Line], schema: pa.Schema) -> Rows:
     """The lines as rows of exactly this schema; a column that a line lacks is null there."""
-    from borealis.connectors.records import Json, decode  # here, so that the coordinator starts without
+    from borealis.connectors.records import JsonRecords, decode  # here, so that the coordinator starts without
 
-    found = decode([line.text for line in lines], Json(schema, fold=True, bytes_most=math.inf), schema, first=True)
+    found = decode(
+        [line.text for line in lines], JsonRecords(schema, fold=True, bytes_most=math.inf), schema, first=True
+    )
     if not found.bad:
         return Rows(found.rows)
     error = found.error(f"line {lines[found.bad[0][0]].number}")

@@ -18,7 +18,7 @@ from borealis.state.delta import Delta, TableSpec
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
-    from borealis.databases.database import Database, Notice
+    from borealis.databases.database import Database, OutageReport
 
 VALUE_SHOWN_MOST = 80  # characters of a value that does not fit
 Question = tuple[Any, ...]  # values of the parameters
@@ -49,9 +49,9 @@ class SqlReadKernel:
         if database.kind == "postgresql" and self._names:
             self._all_at_once = database.statement(_lateral(statement, self._names, source))
 
-    def begin(self, train: Mapping[str, Any], bucket: int, notice: Notice) -> None:
+    def begin(self, train: Mapping[str, Any], bucket: int, report: OutageReport) -> None:
         """Learn where to tell a trouble."""
-        self.database.begin(notice)
+        self.database.begin(report)
 
     def step(self, flow: Flow) -> tuple[Flow, Delta]:
         """A row for each row of its answer, in the order the database gave them."""

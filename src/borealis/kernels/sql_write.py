@@ -17,8 +17,8 @@ from borealis.state.delta import Delta, TableSpec
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
-    from borealis.databases.database import Database, Notice
-    from borealis.databases.ledger import Position
+    from borealis.databases.database import Database, OutageReport
+    from borealis.databases.ledger import RowPosition
 
 REASON = "__reason"  # why the database refused a row; null where it did not
 
@@ -50,10 +50,10 @@ class SqlWriteKernel:
         self._created = False
         self._writer: str | None = None
 
-    def begin(self, train: Mapping[str, Any], bucket: int, notice: Notice) -> None:
+    def begin(self, train: Mapping[str, Any], bucket: int, report: OutageReport) -> None:
         """Learn in whose name the next train writes: a unit that goes on from its state goes on under the same."""
         self._writer = f"{train['diagram']}/{self.box}/{bucket}/{train['writer_id']}"
-        self.database.begin(notice)
+        self.database.begin(report)
 
     def step(self, flow: Flow) -> tuple[Flow, Delta]:
         """The same rows, each with why it was refused; afterwards the others are in the database."""
@@ -107,7 +107,7 @@ class SqlWriteKernel:
         return self._copying if self._copying_suits else None
 
 
-def _position(flow: Flow, at: int) -> Position:
+def _position(flow: Flow, at: int) -> RowPosition:
     return int(flow.cause[at]), int(flow.sub[at])
 
 

@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from borealis.clock import Clock
 from borealis.compile.unit import compile_unit
+from borealis.connectors.python.sink import TableSink
 from borealis.connectors.python.source import SequenceSource
 from borealis.connectors.sink import Sink
-from borealis.connectors.sinks import TableSink, as_sink
+from borealis.connectors.sinks import as_sink
 from borealis.connectors.source import LiveSource, Source
 from borealis.connectors.sources import SortedSource, as_source
 from borealis.diagram import passes

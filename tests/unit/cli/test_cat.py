@@ -18,10 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from borealis import directory
 from borealis.cli import cat
 from borealis.cli.cells import cell, cells
 from borealis.cli.ending import run_app
-from borealis.connectors.sinks import as_sink, directory
+from borealis.connectors.sinks import as_sink
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string()), ("at", pa.timestamp("us", "UTC"))])

@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from borealis.clock import ManualClock
+from borealis.connectors.files.directory import DirectorySink, directory
 from borealis.connectors.sink import FollowingSink
-from borealis.connectors.sinks import DirectorySink, as_sink, directory
+from borealis.connectors.sinks import as_sink
 from borealis.connectors.sources import replay
 from borealis.errors import OutputError
 
@@ -117,7 +118,7 @@ def test_rows_that_have_waited_long_enough_are_shown_although_no_more_come(targe
 
 def test_age_counts_from_the_first_row_that_waits(target: Path) -> None:
     clock = ManualClock()
-    sink = DirectorySink(target, 100, 10**9, 60.0, clock)
+    sink = DirectorySink(target, rows=100, bytes=10**9, seconds=60.0, clock=clock)
     sink.open(SCHEMA, None)
     clock.advance(1_000)
     train(sink, 0, 3)

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from borealis.connectors.files import sink as files_module
-from borealis.connectors.sinks import Sink, as_sink
+from borealis.connectors.sink import Sink
+from borealis.connectors.sinks import as_sink
 from borealis.connectors.sources import replay
 from borealis.errors import OutputError
 from borealis.tuples import TIMESTAMP

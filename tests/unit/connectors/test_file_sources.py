@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from borealis.cli.ending import run_app
-from borealis.connectors.files.formats import Reading
+from borealis.connectors.files.formats import ReadSpec
 from borealis.connectors.files.formats import csv as csv_format
 from borealis.connectors.files.formats import jsonl as jsonl_format
 from borealis.connectors.files.source import read
@@ -330,7 +330,7 @@ def test_an_absent_key_is_null_wherever_the_object_comes_from(tmp_path: Path) ->
     for batches in (
         [decode(SPARSE, records("json", AB), AB).rows],  # a topic's
         [over_http.batch],
-        [piece.rows for piece in read(tmp_path / "a.jsonl", "jsonl", Reading(AB))],  # a watched directory's
+        [piece.rows for piece in read(tmp_path / "a.jsonl", "jsonl", ReadSpec(AB))],  # a watched directory's
         rows(objects).batches(AB, 0, 10),
         rows(iter(objects)).batches(AB, 0, 10),
     ):
@@ -358,7 +358,7 @@ def test_a_bad_record_is_told_in_the_same_words_wherever_it_comes_from(
     with pytest.raises(InputError) as caught:
         take(replay(path), AB)
     assert caught.value.message == f"{path}, row 2{told}"
-    [piece] = read(path, {"json": "jsonl"}.get(format_, format_), Reading(AB))  # a watched directory's
+    [piece] = read(path, {"json": "jsonl"}.get(format_, format_), ReadSpec(AB))  # a watched directory's
     assert (piece.rows.num_rows, piece.bad, piece.raw(1)) == (
         2,
         [(1, reason)],

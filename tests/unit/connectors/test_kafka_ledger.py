@@ -10,10 +10,11 @@ from confluent_kafka import KafkaError
 
 from borealis import kafka
 from borealis.clock import ManualClock
+from borealis.connectors.addresses import TopicAddress, shown
 from borealis.connectors.kafka import ledger as subject
-from borealis.connectors.kafka.brokers import Address, Brokers, Presence, shown
+from borealis.connectors.kafka.brokers import Brokers, Presence
 from borealis.connectors.kafka.from_topic import KafkaSource, source_at
-from borealis.connectors.kafka.ledger import Base, Batch, Ledger, Part
+from borealis.connectors.kafka.ledger import Base, Batch, Ledger, OffsetRange
 from borealis.errors import InputError, StateError
 
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int64())])
@@ -21,7 +22,7 @@ BASE = Base("packets", 0, {0: 10, 1: 20}, None)
 
 
 def batch(first: int, rows: int, *, at: int = 10) -> Batch:
-    return Batch(first, (Part(0, at, at + rows, rows), Part(1, 20, 21, 0)))
+    return Batch(first, (OffsetRange(0, at, at + rows, rows), OffsetRange(1, 20, 21, 0)))
 
 
 def filled(path: Path, batches: int = 3) -> Ledger:
@@ -105,13 +106,13 @@ def test_an_address_is_taken_apart() -> None:
 @pytest.mark.parametrize("text", ["kafka://", "kafka://a:1", "kafka:///packets", "kafka://a:1/x/y", "http://a:1/x"])
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="is no topic"):
-        Address.parse(text)
+        TopicAddress.parse(text, ())
 
 
 def test_secrets_are_not_shown() -> None:
     url = "kafka://a:1/packets?sasl.password=geheim"
     assert "geheim" not in shown(url)
-    assert "geheim" not in repr(Address.parse(url))
+    assert "geheim" not in repr(TopicAddress.parse(url, ("start",)))
     assert "geheim" not in repr(Brokers("a:1", {"sasl.password": "geheim"}))
     with pytest.raises(InputError) as caught:
         source_at("kafka://a:1/x/y?sasl.password=geheim")
@@ -172,7 +173,7 @@ def test_a_ledger_of_another_topic_or_position_is_refused(tmp_path: Path) -> Non
     filled(tmp_path / "in.kafka" / "ledger").close()
 
     def start(topic: str, skip: int) -> None:
-        source = KafkaSource(topic, Brokers("127.0.0.1:1"))
+        source = KafkaSource(topic, "127.0.0.1:1")
         source.begin("in", "ts", tmp_path)
         list(source.batches(SCHEMA, skip, 10))
 

@@ -7,7 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from borealis.connectors.sinks import CallbackSink, DiscardSink, ListSink, Sink, TableSink, as_sink
+from borealis.connectors.python.sink import CallbackSink, DiscardSink, ListSink, TableSink
+from borealis.connectors.sink import Sink
+from borealis.connectors.sinks import as_sink
 from borealis.errors import OutputError
 
 SCHEMA = pa.schema([("n", pa.int32())])

@@ -271,7 +271,7 @@ def test_the_ledger_survives_a_torn_line_and_refuses_damage(place: Path, home: P
     ledger = home / "packets.files"
     whole = ledger.read_bytes()
     known = FilesTaken(place, ledger).files
-    assert [(one.name, one.rows) for one in known] == [("a.csv", 5), ("b.csv", 5), ("c.csv", 5)]
+    assert [(one.name, one.rows) for one in known.values()] == [("a.csv", 5), ("b.csv", 5), ("c.csv", 5)]
     second = whole.index(MARK, 1)
     for length in range(whole.index(MARK, second + 1), len(whole) + 1, 7):  # cut anywhere behind the first file
         ledger.write_bytes(whole[:length])
@@ -486,10 +486,10 @@ def test_what_it_refuses(place: Path, tmp_path: Path) -> None:
 def test_as_the_command_line_writes_it(place: Path) -> None:
     one = as_source(f"watch:{place}/")
     assert isinstance(one, WatchSource)
-    assert one.rules.pattern == "*"
+    assert one.pattern == "*"
     two = as_source(f"watch:{place}/*.csv")
     assert isinstance(two, WatchSource)
-    assert (two.directory, two.rules.pattern) == (place, "*.csv")
+    assert (two.directory, two.pattern) == (place, "*.csv")
 
 
 # -- dead letters by themselves

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stand_ins import PACKETS
 
-from borealis.connectors.records import Json
+from borealis.connectors.records import JsonRecords
 from borealis.coordinator.http_errors import TooLargeError
 from borealis.errors import InputError
 from borealis.gateway.ndjson import LINE_BYTES_MOST, Cutter, Line, rows_of
@@ -182,7 +182,7 @@ def test_the_fast_reader_agrees_with_the_slow_one_or_is_silent(data: st.DataObje
     names = data.draw(st.lists(st.sampled_from(list(KINDS)), min_size=1, max_size=3, unique=True))
     schema = pa.schema([(name, KINDS[name]) for name in names])
     found = [line.text for line in lines("\n".join(data.draw(st.lists(objects(names), min_size=1, max_size=3))))]
-    reader = Json(schema, fold=fold)
+    reader = JsonRecords(schema, fold=fold)
     try:
         fast = reader.by_arrow(found)
     except InputError:
@@ -205,6 +205,6 @@ def test_the_fast_reader_is_used_for_what_is_ordinary() -> None:
         "m": "1.25",
     }.items():
         schema = pa.schema([(name, KINDS[name])])
-        assert Json(schema, fold=True).by_arrow([f'{{"{name}": {text}}}'.encode()]) is not None
+        assert JsonRecords(schema, fold=True).by_arrow([f'{{"{name}": {text}}}'.encode()]) is not None
     prices = pa.schema([("m", KINDS["m"]), ("d", KINDS["d"])])
-    assert Json(prices).by_arrow([b'{"m": 12345678.90, "d": 1.2345678901234567e-18}']) is not None
+    assert JsonRecords(prices).by_arrow([b'{"m": 12345678.90, "d": 1.2345678901234567e-18}']) is not None

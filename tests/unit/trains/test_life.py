@@ -13,7 +13,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from borealis.compile.lowering import Outlet
 from borealis.compile.unit import Compiled
-from borealis.connectors.sinks import DiscardSink, Sink, file_sink
+from borealis.connectors.files.sink import file_sink
+from borealis.connectors.python.sink import DiscardSink
+from borealis.connectors.sink import Sink
 from borealis.diagram.model import Diagram
 from borealis.diagram.spec import Spec
 from borealis.entry.admission import Cursor

@@ -5,40 +5,20 @@ from __future__ import annotations
 import os
 import re
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
 
 from borealis.clock import Clock, WallClock
-from borealis.connectors.files.sink import JOURNAL_VERSION, AppendFile, WholeFile, as_schema, told
-from borealis.connectors.files.suffixes import format_of
+from borealis.connectors.files.sink import Journal, WholeFile, as_schema, writing
+from borealis.connectors.files.suffixes import HIDDEN, format_of
 from borealis.errors import OutputError
-from borealis.state.disk import write_whole
 
 ROWS_MOST = 1_000_000  # committed rows that wait for their file, before it is written
 BYTES_MOST = 128 * 2**20  # or so many bytes, where rows are large
 SECONDS_MOST = 60.0  # or so long after the first of them was committed
 PART = re.compile(r"part-(\d{20})-(\d{12})\.parquet")
-HIDDEN = (".", "_")  # how names begin that Spark, pyarrow and our own sources pass over
-
-
-def directory(
-    path: str | Path, *, rows: int = ROWS_MOST, bytes: int = BYTES_MOST, seconds: float = SECONDS_MOST
-) -> DirectorySink:
-    """An output as Parquet files in a directory, each whole from the moment it can be seen.
-
-    A file is written when so many rows or bytes are committed, `seconds` after the first of them, and at the end. The
-    directory must be empty when a run begins afresh.
-
-    >>> directory("out/", rows=100_000, seconds=5).durable  # until a run with a state directory takes it
-    False
-    """
-    for name, value in (("rows", rows), ("bytes", bytes)):
-        if value < 1:
-            raise OutputError(f"{name}={value} leaves no room for a row", hint=f"give {name} of 1 or more")
-    if seconds < 0:
-        raise OutputError(f"seconds={seconds:g} lies in the past", hint="give 0 or more")
-    return DirectorySink(Path(path), rows, bytes, seconds)
 
 
 def is_directory(place: str | Path) -> bool:
@@ -47,7 +27,7 @@ def is_directory(place: str | Path) -> bool:
 
 
 class DirectorySink:
-    """Parquet files `part-<first row>-<rows>.parquet`; whoever lists them sees committed rows only, from the first on.
+    """Parquet files `part-<first row>-<rows>.parquet`; a reader that lists them sees only committed rows, in order.
 
     1. Rows are appended to a segment of the journal, which `flush` syncs. The position is the number of rows.
     2. When enough of them are committed, or the oldest has waited long enough, they are written to a hidden file,
@@ -56,26 +36,44 @@ class DirectorySink:
     4. A restart finds what has been shown by the last file and the newest segment, whichever says more; the rows
        behind that up to the committed position are in the segment, and what comes after them is cut off.
 
-    Files may be taken away by whoever has read them. Without a journal a crash loses the rows not yet in a file.
+    A reader may take files away. Without a journal a crash loses the rows not yet in a file.
     """
 
     def __init__(
-        self, target: Path, rows_most: int, bytes_most: int, seconds_most: float, clock: Clock | None = None
+        self,
+        path: str | Path,
+        *,
+        rows: int = ROWS_MOST,
+        bytes: int = BYTES_MOST,
+        seconds: float = SECONDS_MOST,
+        clock: Clock | None = None,
     ) -> None:
-        self.target = target
-        self.rows_most, self.bytes_most, self.seconds_most = rows_most, bytes_most, seconds_most
+        """An output as Parquet files in a directory, each whole from the moment it can be seen.
+
+        A file is written when so many rows or bytes are committed, `seconds` after the first of them, and at the end.
+        The directory must be empty when a run begins afresh.
+
+        >>> DirectorySink("out/", rows=100_000, seconds=5).durable  # until a run with a state directory takes it
+        False
+        """
+        for name, value in (("rows", rows), ("bytes", bytes)):
+            if value < 1:
+                raise OutputError(f"{name}={value} leaves no room for a row", hint=f"give {name} of 1 or more")
+        if seconds < 0:
+            raise OutputError(f"seconds={seconds:g} lies in the past", hint="give 0 or more")
+        self.target = Path(path)
+        self.rows_most, self.bytes_most, self.seconds_most = rows, bytes, seconds
         self.journal: Path | None = None
         self.durable = False  # until there is a journal
         self._clock = clock or WallClock()
         self._changed = threading.Condition()
         self._schema: pa.Schema = pa.schema([])
-        self._segment: AppendFile | None = None
+        self._segment: Journal | None = None
         self._rows = self._sure = self._shown = 0  # written, committed, in files
         self._waiting: list[pa.Table] = []  # the rows from _shown on
         self._since = 0.0  # when the first of them was committed
-        self._open = self._watching = False
         self._failure: OutputError | None = None
-        self._watcher: threading.Thread | None = None
+        self._watcher: threading.Thread | None = None  # while the sink is open
 
     @property
     def note(self) -> str:
@@ -94,27 +92,23 @@ class DirectorySink:
         self._schema = schema
         self._waiting, self._failure = [], None
         self._make_directory()
-        last = self._last_shown()
         if resume is None:
             self._refuse_foreign()
             self._rows = self._sure = self._shown = 0
             self._begin_segment()
         else:
-            self._recover(resume, last)
+            self._recover(resume)
         self._since = self._clock.now()
-        self._open = self._watching = True
         self._watcher = threading.Thread(target=self._watch, name="borealis-directory", daemon=True)
         self._watcher.start()
 
     def write(self, rows: pa.Table) -> None:
-        """Take rows; nobody sees them before they are committed."""
+        """Take rows; no reader sees them before they are committed."""
         with self._changed:
             self._check()
             table = as_schema(rows, self._schema)
             if self._segment is not None:
-                for batch in table.combine_chunks().to_batches():
-                    if batch.num_rows:
-                        self._segment.append(batch.serialize())
+                self._segment.add(table)
             if table.num_rows:
                 self._waiting.append(table)
                 self._rows += table.num_rows
@@ -139,14 +133,13 @@ class DirectorySink:
 
     def close(self, complete: bool) -> None:
         """Show all rows (after an error those that are committed); a complete output has at least one file."""
-        self._stop_watching()
-        if not self._open:
+        if self._watcher is None:
             return
-        self._open = False
+        self._stop_watching()
         try:
             self._show(self._rows if complete else self._sure)
-            if complete and not self._rows and self._last_shown() is None:
-                self._write_part(0, [])  # tells readers the columns
+            if complete and not self._rows and not self._parts():
+                self._write_part(0, self._schema.empty_table())  # tells readers the columns
         finally:
             self._let_go_of_segment()
 
@@ -166,37 +159,34 @@ class DirectorySink:
         while self._shown < upto:
             table = pa.concat_tables(self._waiting)
             part = table.slice(0, min(self.rows_most, upto - self._shown))
-            self._write_part(self._shown, [part])
+            self._write_part(self._shown, part)
             self._shown += part.num_rows
             self._waiting = [table.slice(part.num_rows)]
         if upto == self._rows:
             self._begin_segment()
 
-    def _write_part(self, first: int, tables: list[pa.Table]) -> None:
-        count = sum(table.num_rows for table in tables)
-        file = WholeFile(self.target / f"part-{first:020d}-{count:012d}.parquet", "parquet")
-        file.open(self._schema)
-        for table in tables:
-            file.write(table)
+    def _write_part(self, first: int, rows: pa.Table) -> None:
+        name = f"part-{first:020d}-{rows.num_rows:012d}.parquet"
+        file = WholeFile(self.target / name, "parquet", self._schema)
+        file.write(rows)
         file.publish()
 
     def _make_directory(self) -> None:
         if self.target.exists() and not self.target.is_dir():
             raise OutputError(f"'{self.target}' is a file, not a directory", hint="name another directory")
-        with told(self.target):
+        with writing(self.target):
             self.target.mkdir(exist_ok=True)
             for name in os.listdir(self.target):
                 if name.startswith(".") and PART.fullmatch(name.removeprefix(".").removesuffix(".part")):
                     (self.target / name).unlink(missing_ok=True)
 
-    def _last_shown(self) -> int | None:
-        """The row behind the last file, or None if there is no file."""
-        with told(self.target):
-            found = [match for name in os.listdir(self.target) if (match := PART.fullmatch(name))]
-        return max((int(match[1]) + int(match[2]) for match in found), default=None)
+    def _parts(self) -> list[re.Match[str]]:
+        """The names of the files that readers see."""
+        with writing(self.target):
+            return [match for name in os.listdir(self.target) if (match := PART.fullmatch(name))]
 
     def _refuse_foreign(self) -> None:
-        with told(self.target):
+        with writing(self.target):
             seen = sorted(name for name in os.listdir(self.target) if not name.startswith(HIDDEN))
         if seen:
             raise OutputError(
@@ -212,29 +202,28 @@ class DirectorySink:
         if self.journal is None:
             return []
         name = re.compile(re.escape(self.journal.name) + r"-(\d{20})")
-        with told(self.journal):
+        with writing(self.journal):
             found = [(name.fullmatch(path.name), path) for path in self.journal.parent.iterdir()]
         return sorted((int(match[1]), path) for match, path in found if match)
 
     def _begin_segment(self) -> None:
-        """A new segment for the next row; it is whole before it has its name. Older ones are needed no more."""
+        """A new segment for the next row; once it will survive, older ones are needed no more."""
         self._let_go_of_segment()
         if self.journal is None:
             return
         path = self.journal.with_name(f"{self.journal.name}-{self._rows:020d}")
-        head = self._schema.with_metadata(JOURNAL_VERSION).serialize()
-        with told(path):
-            write_whole(path, head)
-        self._segment = AppendFile(path)
-        self._segment.open(len(head))
-        left_over = self.journal.parent.glob(f"{self.journal.name}-*.tmp")
-        for older in (*(one for _, one in self._segments() if one != path), *left_over):
-            with told(older):
-                older.unlink(missing_ok=True)
+        self._segment = Journal(path, self.target, self._schema)
+        self._segment.open(None)
+        self._segment.sync()
+        for _, older in self._segments():
+            if older != path:
+                with writing(older):
+                    older.unlink(missing_ok=True)
 
-    def _recover(self, resume: int, last: int | None) -> None:
+    def _recover(self, resume: int) -> None:
         segments = self._segments()
-        shown = max([last or 0, *(first for first, _ in segments[-1:])])
+        ends = [int(match[1]) + int(match[2]) for match in self._parts()]
+        shown = max([0, *ends, *(first for first, _ in segments)])
         if shown > resume:
             raise OutputError(
                 f"{self.target} holds rows up to {shown:,}, but only {resume:,} were committed",
@@ -244,37 +233,27 @@ class DirectorySink:
         self._shown = shown
         if resume == shown:
             self._begin_segment()
-            return
-        if not segments:
+        elif segments:
+            self._read_back(*segments[-1], shown, resume)
+        else:
             raise self._gone(shown, resume)
-        first, path = segments[-1]
-        length = self._read_back(path, first, shown, resume)
-        self._segment = AppendFile(path)
-        self._segment.open(length)
 
-    def _read_back(self, path: Path, first: int, shown: int, resume: int) -> int:
-        """Have the rows from `shown` to `resume` wait again; returns the length of the segment up to there."""
-        at = first
+    def _read_back(self, first: int, path: Path, shown: int, resume: int) -> None:
+        """Have the rows from `shown` to `resume` wait again, and the segment go on behind them."""
+        segment, at, length = Journal(path, self.target, self._schema), first, 0
         try:
-            with pa.OSFile(str(path)) as source:
-                reader = pa.ipc.open_stream(source)
-                if reader.schema.metadata != JOURNAL_VERSION or not reader.schema.equals(self._schema):
-                    raise OutputError(
-                        f"the journal {path} of {self.target} holds other columns",
-                        hint="delete the state directory to start afresh",
-                    )
+            with closing(segment.tables()) as tables:
                 while at < resume:
-                    batch = reader.read_next_batch()
-                    rows = pa.Table.from_batches([batch]).cast(self._schema)
-                    if at + batch.num_rows > shown:
+                    rows, length = next(tables)
+                    if at + rows.num_rows > shown:
                         self._waiting.append(rows.slice(max(0, shown - at)))
-                    at += batch.num_rows
-                length = int(source.tell())
+                    at += rows.num_rows
         except (StopIteration, OSError, pa.ArrowException) as error:
             raise self._gone(max(at, shown), resume) from error
         if at != resume:
             raise self._gone(at, resume)
-        return length
+        segment.open(length)
+        self._segment = segment
 
     def _gone(self, start: int, stop: int) -> OutputError:
         return OutputError(
@@ -292,7 +271,7 @@ class DirectorySink:
     def _watch(self) -> None:
         """Show rows that have waited long enough although no more come."""
         with self._changed:
-            while self._watching:
+            while self._watcher is not None:
                 if self._is_due():
                     try:
                         self._show(self._sure)
@@ -304,15 +283,17 @@ class DirectorySink:
                 self._changed.wait(max(0.0, left) if waits else None)
 
     def _stop_watching(self) -> None:
-        watcher, self._watcher = self._watcher, None
+        with self._changed:
+            watcher, self._watcher = self._watcher, None
+            self._changed.notify_all()
         if watcher is not None:
-            with self._changed:
-                self._watching = False
-                self._changed.notify_all()
             watcher.join()
 
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
-        if not self._open:
+        if self._watcher is None:
             raise OutputError(f"{self.target} is not open", hint="open the sink before writing to it")
+
+
+directory = DirectorySink  # its public name: borealis.directory

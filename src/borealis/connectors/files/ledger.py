@@ -6,7 +6,7 @@ The file is one of records (see state/records.py):
 2. Each further one is a file that was taken: its name, size, time of change, and the position of its first row. It is
    synced before any row of it is handed on, so the files of committed rows are always in the ledger.
 3. When a file has been read to its end, a record says how many rows it had; it is on disk before the next is taken.
-4. A torn last record is cut off at the next start: nobody has seen a row of that file.
+4. A torn last record is cut off at the next start: no row of that file was handed on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MARK = b"BFL2"
 
 
 @dataclass
-class Taken:
+class TakenFile:
     """A file that was taken, as it was then; `rows` is known when it has been read to its end."""
 
     name: str
@@ -39,8 +39,7 @@ class FilesTaken:
 
     def __init__(self, directory: Path, path: Path | None) -> None:
         self.directory, self.path = str(directory.absolute()), path
-        self.files: list[Taken] = []
-        self._names: set[str] = set()
+        self.files: dict[str, TakenFile] = {}  # by name, in their order
         self._file: RecordFile | None = None
         if path is None:
             return
@@ -48,20 +47,23 @@ class FilesTaken:
         if not path.exists():
             file.create({"directory": self.directory})
             return
-        for number, (said, _) in enumerate(file.read()):
-            if not number:
-                self._check_directory(said)
-            else:
-                self._note(path, said)
+        for number, (head, _) in enumerate(file.read()):
+            if number:
+                self._note(path, head)
+            elif head.get("directory") != self.directory:
+                raise InputError(
+                    f"{path} is about the directory {head.get('directory')}, not {self.directory}",
+                    hint="watch the same directory as before, or give another state directory",
+                )
         file.mend()
         file.resume()
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names
+        return name in self.files
 
-    def behind(self, position: int) -> Iterator[Taken]:
-        """The files with rows from this position on, and the last one if nobody knows how many it has."""
-        return iter([one for one in self.files if one.rows is None or one.first + one.rows > position])
+    def behind(self, position: int) -> Iterator[TakenFile]:
+        """The files with rows from this position on, and the last one if it is not known how many it has."""
+        return iter([one for one in self.files.values() if one.rows is None or one.first + one.rows > position])
 
     def check(self, position: int) -> None:
         """Refuse a position that it does not know."""
@@ -69,13 +71,14 @@ class FilesTaken:
         if known is not None and known < position:
             raise InputError(f"{position:,} rows were committed, but {self.path} knows of {known:,} only", hint=ANEW)
 
-    def take(self, name: str, size: int, mtime_ns: int, first: int) -> Taken:
+    def take(self, name: str, size: int, mtime_ns: int, first: int) -> TakenFile:
         """Note a file; when this returns, it will be known at the next start."""
         if self._file is not None:
             self._file.append({"name": name, "size": size, "mtime_ns": mtime_ns, "first": first})
-        return self._add(Taken(name, size, mtime_ns, first))
+        one = self.files[name] = TakenFile(name, size, mtime_ns, first)
+        return one
 
-    def done(self, one: Taken, rows: int) -> None:
+    def done(self, one: TakenFile, rows: int) -> None:
         """Note that the file has so many rows."""
         if one.rows is None:
             if self._file is not None:
@@ -83,35 +86,26 @@ class FilesTaken:
             one.rows = rows
 
     def close(self) -> None:
-        """Let go of the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
-    def _check_directory(self, said: dict[str, Any]) -> None:
-        if said.get("directory") != self.directory:
-            raise InputError(
-                f"{self.path} is about the directory {said.get('directory')}, not {self.directory}",
-                hint="watch the same directory as before, or give another state directory",
-            )
-
-    def _note(self, path: Path, said: dict[str, Any]) -> None:
-        if "rows" in said:
-            if not self.files or self.files[-1].rows is not None:
+    def _note(self, path: Path, head: dict[str, Any]) -> None:
+        if "rows" in head:
+            last = self._last()
+            if last.rows is not None:
                 raise InputError(f"{path} is damaged", hint=ANEW)
-            self.files[-1].rows = said["rows"]
+            last.rows = head["rows"]
             return
-        one = Taken(**said)
+        one = TakenFile(**head)
         if self._position() != one.first:
             raise InputError(f"{path} is damaged: {one.name} begins at row {one.first:,}", hint=ANEW)
-        self._add(one)
+        self.files[one.name] = one
 
-    def _add(self, one: Taken) -> Taken:
-        self.files.append(one)
-        self._names.add(one.name)
-        return one
+    def _last(self) -> TakenFile:
+        return next(reversed(self.files.values()), TakenFile("", 0, 0, 0, 0))
 
     def _position(self) -> int | None:
         """Behind the last row, if the last file was read to its end."""
-        last = self.files[-1] if self.files else Taken("", 0, 0, 0, 0)
+        last = self._last()
         return None if last.rows is None else last.first + last.rows

@@ -5,22 +5,23 @@ from __future__ import annotations
 import errno
 import gzip
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from borealis.connectors.files.suffixes import KNOWN, TEXT, format_of, is_gzipped
-from borealis.connectors.files.text import Csv, JsonLines, Rendering, render
+from borealis.connectors.files.text import CsvLines, JsonLines, TextFormat, render
 from borealis.errors import OutputError
 from borealis.state.disk import sync_directory, write_all
 
 GROUP_ROWS = 131_072  # of a Parquet row group or an Arrow file's batch, however small the writes
 GROUP_BYTES = 128 * 2**20  # or so many bytes, where rows are large
 JOURNAL_VERSION = {b"borealis.journal": b"1"}
+WRITERS = {"parquet": pq.ParquetWriter, "arrow": pa.ipc.new_file, "arrows": pa.ipc.new_stream}
 
 
 def file_sink(path: str | Path, journal: Path | None = None) -> TextSink | JournalSink | WholeFileSink:
@@ -33,13 +34,13 @@ def file_sink(path: str | Path, journal: Path | None = None) -> TextSink | Journ
     if target.is_dir():
         raise OutputError(f"'{target}' is a directory", hint="name a file in it")
     if format_ in TEXT:
-        return TextSink(target, Csv() if format_ == "csv" else JsonLines())
+        return TextSink(target, CsvLines() if format_ == "csv" else JsonLines())
     return WholeFileSink(target, format_) if journal is None else JournalSink(target, format_, journal)
 
 
 @contextmanager
-def told(path: Path) -> Iterator[None]:
-    """What the system says about a file, in our words."""
+def writing(path: Path) -> Iterator[None]:
+    """An OutputError for what the system refuses while a file is written."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
@@ -72,7 +73,7 @@ class AppendFile:
 
     def open(self, resume: int | None) -> None:
         """Keep the first `resume` bytes, or none of them."""
-        with told(self.path):
+        with writing(self.path):
             size = self.path.stat().st_size if self.path.exists() else None
             if resume and (size is None or size < resume):
                 seen = f"has {size:,} bytes" if size is not None else "is gone"
@@ -89,12 +90,12 @@ class AppendFile:
     def append(self, data: Any) -> None:
         """Write all of the bytes, or raise with `length` unchanged."""
         file = self._opened()
-        with told(self.path):
+        with writing(self.path):
             self.length += write_all(file, data)
 
     def sync(self) -> None:
         """Have what was appended survive a power cut."""
-        with told(self.path):
+        with writing(self.path):
             os.fsync(self._opened().fileno())
             if not self._name_synced:
                 sync_directory(self.path.parent)
@@ -104,7 +105,7 @@ class AppendFile:
         """Leave whole appends only."""
         if self._file is None:
             return
-        with told(self.path):
+        with writing(self.path):
             if self._file.seek(0, os.SEEK_END) > self.length:
                 self._file.truncate(self.length)
             self._file.close()
@@ -116,8 +117,43 @@ class AppendFile:
         return self._file
 
 
+class Journal(AppendFile):
+    """Rows that are in no file of the `target` yet, as an Arrow IPC stream without an end.
+
+    One schema message, then one message a batch, so that after any of them more can follow.
+    """
+
+    def __init__(self, path: Path, target: Path, schema: pa.Schema) -> None:
+        super().__init__(path)
+        self.target, self.schema = target, schema
+
+    def open(self, resume: int | None) -> None:
+        """Begin with the schema, or go on after the first `resume` bytes."""
+        super().open(resume)
+        if not self.length:
+            self.append(self.schema.with_metadata(JOURNAL_VERSION).serialize())
+
+    def add(self, rows: pa.Table) -> None:
+        """Append rows of any schema that can be cast to the journal's own."""
+        for batch in as_schema(rows, self.schema).combine_chunks().to_batches():
+            if batch.num_rows:
+                self.append(batch.serialize())
+
+    def tables(self) -> Generator[tuple[pa.Table, int]]:
+        """What was added, piece by piece, each with the journal's length behind it."""
+        with pa.OSFile(str(self.path)) as source:
+            reader = pa.ipc.open_stream(source)
+            if reader.schema.metadata != JOURNAL_VERSION or not reader.schema.equals(self.schema):
+                raise OutputError(
+                    f"the journal {self.path} of {self.target} holds other columns",
+                    hint="delete the state directory to start afresh",
+                )
+            for batch in reader:
+                yield pa.Table.from_batches([batch]).cast(self.schema), int(source.tell())
+
+
 class TextSink:
-    """CSV or JSON lines, appended to the target itself: whoever reads it meanwhile may see part of a train.
+    """CSV or JSON lines, appended to the target itself: another reader of it may see part of a train.
 
     With `.gz` every write is a gzip member of its own, so the file can be cut between them (the text is the same
     however it was cut into writes, the compressed bytes are not).
@@ -125,7 +161,7 @@ class TextSink:
 
     durable = True
 
-    def __init__(self, target: Path, rendering: Rendering) -> None:
+    def __init__(self, target: Path, rendering: TextFormat) -> None:
         self.target = target
         self._file = AppendFile(target)
         self._rendering = rendering
@@ -163,35 +199,16 @@ def as_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return rows if rows.schema == schema else rows.select(schema.names).cast(schema)
 
 
-class Writer(Protocol):
-    """What pyarrow's file writers have in common."""
-
-    def write_table(self, table: pa.Table) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class WholeFile:
     """A file under a temporary, hidden name beside its target, until it is whole. Small writes are gathered."""
 
-    def __init__(self, target: Path, format_: str) -> None:
+    def __init__(self, target: Path, format_: str, schema: pa.Schema) -> None:
         self._target = target
-        self._format = format_
         self._part = target.with_name(f".{target.name}.part")
-        self._writer: Writer | None = None
         self._waiting: list[pa.Table] = []
-        self._waiting_rows = 0
-        self._waiting_bytes = 0
-
-    def open(self, schema: pa.Schema) -> None:
-        with told(self._target):
-            if self._format == "parquet":
-                self._writer = pq.ParquetWriter(self._part, schema)
-            elif self._format == "arrow":
-                self._writer = pa.ipc.new_file(str(self._part), schema)
-            else:
-                self._writer = pa.ipc.new_stream(str(self._part), schema)
-        self._schema = schema
+        self._waiting_rows = self._waiting_bytes = 0
+        with writing(target):
+            self._writer: Any = WRITERS[format_](str(self._part), schema)
 
     def write(self, rows: pa.Table) -> None:
         if not rows.num_rows:
@@ -206,9 +223,8 @@ class WholeFile:
         """Finish the file, make it durable, and let it take the target's place in one step."""
         try:
             self._write_groups(all_rows=True)
-            with told(self._target):
-                if self._writer is not None:
-                    self._writer.close()
+            with writing(self._target):
+                self._writer.close()
                 with open(self._part, "rb") as file:
                     os.fsync(file.fileno())
                 os.replace(self._part, self._target)
@@ -216,17 +232,15 @@ class WholeFile:
         except BaseException:
             self._part.unlink(missing_ok=True)
             raise
-        finally:
-            self._writer = None
 
     def _write_groups(self, all_rows: bool) -> None:
-        if not self._waiting_rows or self._writer is None:
+        if not self._waiting_rows:
             return
         table = pa.concat_tables(self._waiting)
         whole = table.num_rows if all_rows else table.num_rows - table.num_rows % GROUP_ROWS
         rest = table.slice(whole)
         self._waiting, self._waiting_rows, self._waiting_bytes = [rest], rest.num_rows, rest.nbytes
-        with told(self._target):
+        with writing(self._target):
             for start in range(0, whole, GROUP_ROWS):
                 self._writer.write_table(table.slice(start, min(GROUP_ROWS, whole - start)).combine_chunks())
 
@@ -251,8 +265,7 @@ class WholeFileSink:
             )
         self._schema = schema
         self._rows = 0
-        self._file = WholeFile(self.target, self._format)
-        self._file.open(schema)
+        self._file = WholeFile(self.target, self._format, schema)
 
     def write(self, rows: pa.Table) -> None:
         if self._file is None:
@@ -274,70 +287,49 @@ class WholeFileSink:
 class JournalSink:
     """A Parquet or Arrow file of a durable run.
 
-    1. Rows are appended to the journal, an Arrow IPC stream without an end: one schema message, then one message a
-       batch, so that after any of them more can follow. Its length is the position.
+    1. Rows are appended to the journal. Its length is the position.
     2. After a crash the journal is cut to the committed length.
     3. `close` copies the journal to the target, whole or not at all. The journal stays: a run that is started again
-       after its end, or goes on after an error, makes the target anew from all of it.
+       after its end, or goes on after an error, makes the target again from all of it.
     """
 
     durable = True
 
     def __init__(self, target: Path, format_: str, journal: Path) -> None:
         self.target = target
-        self.journal = journal
         self._format = format_
-        self._file = AppendFile(journal)
-        self._schema: pa.Schema = pa.schema([])
+        self._journal = Journal(journal, target, pa.schema([]))
         self._open = False
 
     def open(self, schema: pa.Schema, resume: int | None) -> None:
-        """Begin the journal with the schema, or go on after the committed bytes."""
+        """Begin the journal, or go on after the committed bytes."""
         if not self.target.parent.is_dir():
             raise OutputError(f"no directory '{self.target.parent}'", hint=f"make it: mkdir -p {self.target.parent}")
         if not os.access(self.target.parent, os.W_OK):
             raise OutputError(f"'{self.target.parent}' may not be written", hint="choose another place for the output")
-        self._schema = schema
-        self._file.open(resume)
+        self._journal.schema = schema
+        self._journal.open(resume)
         self._open = True
-        if not self._file.length:
-            self._file.append(schema.with_metadata(JOURNAL_VERSION).serialize())
-            return
-        kept = self._read_schema()
-        if kept is None or kept.metadata != JOURNAL_VERSION or not kept.equals(schema):
-            raise OutputError(
-                f"the journal {self.journal} of {self.target} holds other columns",
-                hint="delete the state directory to start afresh",
-            )
+        with writing(self._journal.path):
+            next(self._journal.tables(), None)  # checks the columns
 
     def write(self, rows: pa.Table) -> None:
-        """Append the rows to the journal, as one message per batch."""
-        for batch in as_schema(rows, self._schema).combine_chunks().to_batches():
-            if batch.num_rows:
-                self._file.append(batch.serialize())
+        self._journal.add(rows)
 
     def flush(self, sync: bool) -> int:
         """The length of the journal, all of it handed to the operating system."""
         if sync:
-            self._file.sync()
-        return self._file.length
+            self._journal.sync()
+        return self._journal.length
 
     def close(self, complete: bool) -> None:
         """Copy the journal to the target."""
         if not self._open:
             return
         self._open = False
-        self._file.close()
-        file = WholeFile(self.target, self._format)
-        file.open(self._schema)
-        with told(self.journal), pa.OSFile(str(self.journal)) as source:
-            for batch in pa.ipc.open_stream(source):
-                file.write(pa.Table.from_batches([batch]).cast(self._schema))
+        self._journal.close()
+        file = WholeFile(self.target, self._format, self._journal.schema)
+        with writing(self._journal.path):
+            for rows, _ in self._journal.tables():
+                file.write(rows)
         file.publish()
-
-    def _read_schema(self) -> pa.Schema | None:
-        try:
-            with pa.OSFile(str(self.journal)) as source:
-                return pa.ipc.open_stream(source).schema
-        except (pa.ArrowException, OSError):
-            return None

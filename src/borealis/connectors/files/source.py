@@ -13,11 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from borealis.connectors.files.formats import Reading, csv, ipc, jsonl, parquet
-from borealis.connectors.files.suffixes import KNOWN, TEXT, check_format, format_of
-from borealis.connectors.records import CsvOptions, Decoded, decode_columns, said
-from borealis.connectors.sorting import SortedSource
-from borealis.connectors.source import cut
+from borealis.connectors.files.formats import ReadSpec, columnar, csv, jsonl
+from borealis.connectors.files.suffixes import HIDDEN, KNOWN, TEXT, check_format, format_of
+from borealis.connectors.records import CsvOptions, Decoded, brief_error, decode_columns
+from borealis.connectors.source import SortedSource, cut
 from borealis.errors import InputError, did_you_mean
 from borealis.values.fit import RowOrigin
 
@@ -27,13 +26,13 @@ OTHERS = f"known: {KNOWN}; else name it: 'FILE?format=csv', in Python replay(pat
 DAMAGE = (pa.ArrowException, EOFError, zlib.error, csv_module.Error)  # what libraries say of a broken file
 
 
-def read(path: Path, format_: str, how: Reading) -> Iterator[int | Decoded]:
+def read(path: Path, format_: str, how: ReadSpec) -> Iterator[int | Decoded]:
     """A file's records, in order. Raises InputError if the file as a whole cannot be read further."""
-    with told(path, format_):
+    with reading(path, format_):
         if format_ in TEXT:
             yield from csv.read(path, how) if format_ == "csv" else jsonl.read(path, how)
             return
-        for batch in (parquet if format_ == "parquet" else ipc).batches(path, how.schema, how.skip, how.rows_most):
+        for batch in columnar.batches(path, format_, how.schema, how.skip, how.rows_most):
             if isinstance(batch, int):
                 yield batch
                 continue
@@ -42,18 +41,18 @@ def read(path: Path, format_: str, how: Reading) -> Iterator[int | Decoded]:
 
 
 @contextmanager
-def told(path: Path, format_: str) -> Iterator[None]:
-    """What libraries and the system say of a file that cannot be read, in our words."""
+def reading(path: Path, format_: str) -> Iterator[None]:
+    """An InputError for what libraries and the system say of a file that cannot be read."""
     try:
         yield
     except DAMAGE as error:
         raise InputError(
-            f"{path} is not a readable {format_} file ({said(error)})",
+            f"{path} is not a readable {format_} file ({brief_error(error)})",
             hint="the file is damaged, cut short or of another format; name the format with format=",
         ) from error
     except OSError as error:
         raise InputError(
-            f"cannot read {path} as {format_} ({said(error)})", hint="check the file and its permissions"
+            f"cannot read {path} as {format_} ({brief_error(error)})", hint="check the file and its permissions"
         ) from error
 
 
@@ -74,7 +73,7 @@ class FileSource:
         left = skip
         for path, format_, options in self.files:
             row = 0
-            how = Reading(schema, left, most_rows, options=options, notes=self.notes)
+            how = ReadSpec(schema, left, most_rows, options=options, notes=self.notes)
             for piece in read(path, format_, how):
                 if isinstance(piece, int):
                     row, left = row + piece, left - piece
@@ -104,8 +103,8 @@ def replay(
         format_ = format or format_of(one)
         if format_ is None:
             raise InputError(f"cannot tell the format of {one} by its suffix", hint=OTHERS)
-        files.append((one, format_))
-    source = FileSource(tuple((one, format_, reader_options(format_, options)) for one, format_ in files))
+        files.append((one, format_, reader_options(format_, options)))
+    source = FileSource(tuple(files))
     return SortedSource(source) if sort else source
 
 
@@ -115,7 +114,7 @@ def resolve(path: Path, format_: str | None) -> list[Path]:
         files = [
             one
             for one in sorted(path.iterdir())
-            if one.is_file() and not one.name.startswith((".", "_")) and (format_ or format_of(one))
+            if one.is_file() and not one.name.startswith(HIDDEN) and (format_ or format_of(one))
         ]
         if not files:
             raise InputError(f"no readable files in the directory {path}", hint=OTHERS)

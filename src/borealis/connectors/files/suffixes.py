@@ -23,6 +23,7 @@ SUFFIXES = {
 TEXT = ("csv", "jsonl")
 FORMATS = ("parquet", "csv", "jsonl", "arrow", "arrows")
 KNOWN = ", ".join(SUFFIXES) + ", and .gz after a text suffix"
+HIDDEN = (".", "_")  # how names begin that Spark, pyarrow and our own sources pass over
 GZIP_MAGIC = b"\x1f\x8b"
 
 

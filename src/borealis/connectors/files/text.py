@@ -29,7 +29,7 @@ JSON_ESCAPED = r'["\\\x00-\x1f]'
 FLOAT_NAMES = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"', "-0": "-0.0"}
 
 
-class Rendering(Protocol):
+class TextFormat(Protocol):
     """A text format."""
 
     def check(self, schema: pa.Schema) -> None:
@@ -45,7 +45,7 @@ class Rendering(Protocol):
         ...
 
 
-def render(rows: pa.Table, rendering: Rendering) -> list[pa.Buffer]:
+def render(rows: pa.Table, rendering: TextFormat) -> list[pa.Buffer]:
     """The bytes of the rows."""
     return [
         _bytes_of(rendering.lines(batch))
@@ -62,7 +62,7 @@ def _bytes_of(lines: pa.Array) -> pa.Buffer:
     return data.slice(start, stop - start)
 
 
-class Csv:
+class CsvLines:
     """RFC 4180 with a header line and bare line feeds."""
 
     def check(self, schema: pa.Schema) -> None:

@@ -5,119 +5,38 @@ from __future__ import annotations
 import errno
 import glob
 import os
+import stat
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from borealis.clock import Clock, WallClock
-from borealis.connectors.dead_letters import DeadLetters
-from borealis.connectors.files.formats import EmptyFileError, Reading
-from borealis.connectors.files.ledger import FilesTaken, Taken
+from borealis.clock import WallClock
+from borealis.connectors.addresses import file_options
+from borealis.connectors.dead_letters import DeadLetters, LetterTarget
+from borealis.connectors.files.formats import EmptyFileError, ReadSpec
+from borealis.connectors.files.ledger import FilesTaken, TakenFile
 from borealis.connectors.files.source import read, reader_options
-from borealis.connectors.files.suffixes import check_format, format_of
-from borealis.connectors.records import Decoded
+from borealis.connectors.files.suffixes import HIDDEN, check_format, format_of
+from borealis.connectors.records import CsvOptions, Decoded
 from borealis.connectors.source import cut
 from borealis.diagram.durations import parse
 from borealis.errors import InputError, did_you_mean
 from borealis.kernels.time_of import TimeOf
+from borealis.state.disk import one_line
 
 Order = Literal["name", "time"]
 POLL = "1 second"
 SETTLE = "1 second"
-POLL_S_LEAST = 0.001  # whoever asks for less would only keep a core busy
-HIDDEN = (".", "_")  # how names begin that are nobody's business yet
-UNFINISHED = (".tmp", ".part")  # how they end while someone writes
-# an entry that went while we looked, or a link that leads to nothing
+POLL_S_LEAST = 0.001  # less would only keep a core busy
+UNFINISHED = (".tmp", ".part")  # how they end while they are written
 NOWHERE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG)
 COMMITTED_OR_NOT = "its rows are not all committed"
-
-
-def watch(
-    path: str | Path,
-    pattern: str = "*",
-    order: Order = "name",
-    poll: str = POLL,
-    settle: str = SETTLE,
-    until: str | None = None,
-    format: str | None = None,
-    bad: Path | str | Any = None,
-    **options: Any,
-) -> WatchSource:
-    """The files of a directory as an input without an end: those that are there, then those that come.
-
-    Files that are found together go by `name`, or by the `time` they were last changed. A Parquet file is taken when
-    its footer can be read, any other when its size and time of change have been the same for `settle`. Names that begin
-    with `.` or `_`, or end in `.tmp` or `.part`, are left alone. A name is taken once: change nothing that was taken.
-    When a file named `until` appears, the input ends behind the files found with it. What cannot be read goes to `bad`
-    (a file, a topic or a function); by default to a file in the state directory. `format` and options: see `replay`.
-
-    >>> watch(".", pattern="*.parquet", order="time").finite_and_ordered
-    False
-    """
-    if order not in get_args(Order):
-        raise InputError(f"no order '{order}' (has: {', '.join(get_args(Order))})", hint="files go by name or by time")
-    check_format(format)
-    if Path(path).exists() and not Path(path).is_dir():
-        raise InputError(f"'{path}' is a file, not a directory", hint=f"read it with replay('{path}')")
-    if not Path(path).is_dir():
-        near = [one.name for one in Path(path).parent.iterdir()] if Path(path).parent.is_dir() else []
-        raise InputError(f"no directory '{path}'", hint=did_you_mean(Path(path).name, near) or f"mkdir -p {path}")
-    reader_options(format or "csv", options)  # only these files have any
-    rules = Rules(pattern, order, max(parse(poll) / 1e6, POLL_S_LEAST), parse(settle) / 1e6, until, format, options)
-    return WatchSource(Path(path), rules, bad)
-
-
-def watch_text(text: str) -> WatchSource:
-    """What a command line says: a directory, perhaps with a pattern (`incoming/*.csv`) and options of its files."""
-    from borealis.connectors.files.addresses import file_options
-
-    name, options = file_options(text)
-    path = Path(name)
-    if glob.has_magic(path.name) and not path.is_dir():
-        return watch(path.parent, path.name, **options)
-    return watch(path, **options)
-
-
-@dataclass(frozen=True)
-class Rules:
-    """Which files are taken, when, and how they are read."""
-
-    pattern: str = "*"
-    order: Order = "name"
-    poll_s: float = 1.0
-    settle_s: float = 1.0
-    until: str | None = None
-    format: str | None = None
-    options: dict[str, Any] | None = None
-
-    def takes(self, name: str) -> bool:
-        """Whether a file of this name is ever taken."""
-        if name.startswith(HIDDEN) or name.lower().endswith(UNFINISHED) or name == self.until:
-            return False
-        return fnmatchcase(name, self.pattern) and self.format_of(name) is not None
-
-    def format_of(self, name: str) -> str | None:
-        """How a file of this name is read."""
-        return self.format or format_of(Path(name))
-
-    def options_for(self, format_: str) -> Any:
-        """The options that this format takes."""
-        return reader_options(format_, self.options or {} if format_ in (self.format, "csv") else {})
-
-
-@dataclass
-class _Seen:
-    """A file that is not taken yet: how it looked when it was last different, and since when."""
-
-    size: int
-    mtime_ns: int
-    since: float
 
 
 class WatchSource:
@@ -134,21 +53,57 @@ class WatchSource:
 
     finite_and_ordered = False
 
-    def __init__(self, directory: Path, rules: Rules, bad: Any = None, clock: Clock | None = None) -> None:
-        self.directory, self.rules = directory, rules
-        self._origin = str(directory.absolute())  # the same from wherever the next start is made
+    def __init__(
+        self,
+        path: str | Path,
+        pattern: str = "*",
+        order: Order = "name",
+        poll: str = POLL,
+        settle: str = SETTLE,
+        until: str | None = None,
+        format: str | None = None,
+        bad: LetterTarget | None = None,
+        **options: Any,
+    ) -> None:
+        """The files of a directory as an input without an end: those that are there, then those that come.
+
+        Files that are found together go by `name`, or by the `time` they were last changed. A Parquet file is taken
+        when its footer can be read, any other when its size and time of change have been the same for `settle`. Names
+        that begin with `.` or `_`, or end in `.tmp` or `.part`, are left alone. A name is taken once: change nothing
+        that was taken. When a file named `until` appears, the input ends behind the files found with it. What cannot be
+        read goes to `bad` (a file, a topic or a function); by default to a file in the state directory. `format` and
+        options: see `replay`.
+
+        >>> WatchSource(".", pattern="*.parquet", order="time").finite_and_ordered
+        False
+        """
+        if order not in get_args(Order):
+            has = ", ".join(get_args(Order))
+            raise InputError(f"no order '{order}' (has: {has})", hint="files go by name or by time")
+        check_format(format)
+        self.directory = Path(path)
+        if self.directory.exists() and not self.directory.is_dir():
+            raise InputError(f"'{path}' is a file, not a directory", hint=f"read it with replay('{path}')")
+        if not self.directory.is_dir():
+            near = [one.name for one in self.directory.parent.iterdir()] if self.directory.parent.is_dir() else []
+            hint = did_you_mean(self.directory.name, near) or f"mkdir -p {path}"
+            raise InputError(f"no directory '{path}'", hint=hint)
+        reader_options(format or "csv", options)  # only these files have any
+        self.pattern, self._order, self._until, self._format, self._options = pattern, order, until, format, options
+        self._poll_s, self._settle_s = max(parse(poll) / 1e6, POLL_S_LEAST), parse(settle) / 1e6
+        self._origin = str(self.directory.absolute())  # the same from wherever the next start is made
         self.dead_letters = DeadLetters(bad, self._origin)
         self._bad = bad
-        self._clock = clock or WallClock()
+        self._clock = WallClock()
         self._home: Path | None = None
         self._name = ""
         self.time: TimeOf | None = None
         self._stop = threading.Event()
-        self._seen: dict[str, _Seen] = {}
-        self._stuck: tuple[str, ...] = ()  # Parquet files that nobody writes any more, without a footer
+        self._seen: dict[str, tuple[Stamp, float]] = {}  # files not taken yet: how each was last, and since when
+        self._stuck: tuple[str, ...] = ()  # Parquet files that do not change any more, without a footer
 
     def begin(self, name: str, time: str | TimeOf, home: Path | None) -> None:
-        """Told by the run: the input, how a row gets its time, and the state directory."""
+        """Called by the run: the input, how a row gets its time, and the state directory."""
         self._name, self.time, self._home = name, TimeOf.of(time), home
         self._stop = threading.Event()  # another run than the one that was stopped
 
@@ -158,21 +113,16 @@ class WatchSource:
         return self.dead_letters.note
 
     def stop(self) -> None:
-        """Read no more; wakes whoever waits for a file."""
+        """Read no more; wakes a reader that waits for a file."""
         self._stop.set()
 
     def warnings(self) -> list[str]:
         """Records that could not be read, and files that are never complete."""
-        said = []
-        if letters := self.dead_letters.count:
-            place = self.dead_letters.where
-            where = f"see {place}" if place else "give a state directory, or bad=, to keep them"
-            records = "1 record" if letters == 1 else f"{letters:,} records"
-            said.append(f"{records} in {self.directory} could not be read: {where}")
+        found = self.dead_letters.warnings(f"in {self.directory}")
         if stuck := self._stuck:
             more = f" and {len(stuck) - 1:,} more" if len(stuck) > 1 else ""
-            said.append(f"{self.directory / stuck[0]}{more} is no whole Parquet file: waiting for the rest of it")
-        return said
+            found.append(f"{self.directory / stuck[0]}{more} is no whole Parquet file: waiting for the rest of it")
+        return found
 
     def batches(self, schema: pa.Schema, skip: int, most_rows: int) -> Iterator[pa.RecordBatch]:
         """Rows from position `skip` on, of the files in the ledger, then of new ones as they come."""
@@ -181,84 +131,84 @@ class WatchSource:
         ledger = FilesTaken(self.directory, None if self._home is None else self._home / f"{self._name}.files")
         try:
             ledger.check(skip)
-            reading = _Reading(self, ledger, schema, skip, most_rows)
+            reading = _FileReader(self, ledger, schema, skip, most_rows)
             for one in ledger.behind(skip):
                 yield from reading.read(one)
             while not self._stop.is_set():
-                last = self.rules.until is not None and (self.directory / self.rules.until).exists()
+                last = self._until is not None and (self.directory / self._until).exists()
                 names = self._complete(ledger)
-                for name, seen in names:
-                    if not self._is_still(name, seen):
+                for name, stamp in names:
+                    if not self._is_still(name, stamp):
                         continue
-                    yield from reading.read(ledger.take(name, seen.size, seen.mtime_ns, reading.position))
+                    yield from reading.read(ledger.take(name, *stamp, reading.position))
                     if self._stop.is_set():
                         return
                 if last and not names and not self._growing():
                     return
                 if not names:
-                    self._stop.wait(self.rules.poll_s)
+                    self._stop.wait(self._poll_s)
         finally:
             ledger.close()
             self.dead_letters.close()
 
     # -- which files
 
-    def _complete(self, ledger: FilesTaken) -> list[tuple[str, _Seen]]:
+    def _takes(self, name: str) -> bool:
+        """Whether a file of this name is ever taken."""
+        if name.startswith(HIDDEN) or name.lower().endswith(UNFINISHED) or name == self._until:
+            return False
+        return fnmatchcase(name, self.pattern) and self.format_of(name) is not None
+
+    def format_of(self, name: str) -> str | None:
+        """How a file of this name is read."""
+        return self._format or format_of(Path(name))
+
+    def options_for(self, format_: str) -> CsvOptions | None:
+        """The options that this format takes."""
+        return reader_options(format_, self._options if format_ in (self._format, "csv") else {})
+
+    def _complete(self, ledger: FilesTaken) -> list[tuple[str, Stamp]]:
         """The new files that can be taken, in their order."""
         now = self._clock.now()
-        looked: dict[str, _Seen] = {}
+        looked: dict[str, tuple[Stamp, float]] = {}
         complete, stuck = [], []
-        for name, status in self._listed(ledger):
-            before = self._seen.get(name)
-            same = before is not None and (before.size, before.mtime_ns) == (status.st_size, status.st_mtime_ns)
-            seen = before if before is not None and same else _Seen(status.st_size, status.st_mtime_ns, now)
-            looked[name] = seen
-            settled = same and now - seen.since >= self.rules.settle_s
-            if self.rules.format_of(name) == "parquet":
+        for name, stamp in self._listed(ledger):
+            before, since = self._seen.get(name, (None, now))
+            looked[name] = stamp, since if before == stamp else now
+            settled = before == stamp and now - since >= self._settle_s
+            if self.format_of(name) == "parquet":
                 if _has_footer(self.directory / name):
-                    complete.append((name, seen))
+                    complete.append((name, stamp))
                 elif settled:
                     stuck.append(name)
-            elif settled or not self.rules.settle_s:
-                complete.append((name, seen))
+            elif settled or not self._settle_s:
+                complete.append((name, stamp))
         self._seen, self._stuck = looked, tuple(sorted(stuck))
-        by_time = self.rules.order == "time"
-        return sorted(complete, key=lambda found: (found[1].mtime_ns if by_time else 0, found[0]))
+        return sorted(complete, key=lambda found: (found[1].mtime_ns if self._order == "time" else 0, found[0]))
 
-    def _listed(self, ledger: FilesTaken) -> Iterator[tuple[str, os.stat_result]]:
+    def _listed(self, ledger: FilesTaken) -> Iterator[tuple[str, Stamp]]:
         try:
-            with os.scandir(self.directory) as entries:
-                for entry in entries:
-                    if self.rules.takes(entry.name) and entry.name not in ledger:
-                        try:
-                            if not entry.is_file():
-                                continue
-                            status = os.stat(entry.path)
-                        except OSError as error:
-                            if error.errno in NOWHERE:
-                                continue
-                            raise
-                        yield entry.name, status
+            for name in os.listdir(self.directory):
+                if self._takes(name) and name not in ledger and (stamp := _stamp(self.directory / name)) is not None:
+                    yield name, stamp
         except OSError as error:
-            said = error.strerror or str(error)
             raise InputError(
-                f"cannot look into the directory {self.directory}: {said}", hint="make it again, then start again"
+                f"cannot look into the directory {self.directory}: {one_line(error)}",
+                hint="make it again, then start again",
             ) from error
 
-    def _is_still(self, name: str, seen: _Seen) -> bool:
+    def _is_still(self, name: str, stamp: Stamp) -> bool:
         """Whether a file is as it was when we looked, which may be long ago if there were many."""
-        try:
-            status = os.stat(self.directory / name)
-        except OSError:
-            return False
-        return (status.st_size, status.st_mtime_ns) == (seen.size, seen.mtime_ns)
+        with suppress(OSError):
+            return _stamp(self.directory / name) == stamp
+        return False
 
     def _growing(self) -> bool:
         """Whether some file may yet become complete."""
         return any(name not in self._stuck for name in self._seen)
 
 
-class _Reading:
+class _FileReader:
     """Reads files one after the other, and knows the position of the next row."""
 
     def __init__(self, source: WatchSource, ledger: FilesTaken, schema: pa.Schema, skip: int, most_rows: int) -> None:
@@ -266,7 +216,7 @@ class _Reading:
         self._skip, self._most_rows = skip, most_rows
         self.position = skip
 
-    def read(self, one: Taken) -> Iterator[pa.RecordBatch]:
+    def read(self, one: TakenFile) -> Iterator[pa.RecordBatch]:
         """The rows of a file that was taken, from the committed position on."""
         self._check_unchanged(one)
         at = one.first
@@ -283,11 +233,11 @@ class _Reading:
             known = f"{one.rows:,}" if one.rows is not None else f"at least {self._skip - one.first:,}"
             raise InputError(
                 f"{self._path(one)} has {count:,} readable rows, but had {known} when it was taken",
-                hint="give the same options and columns as before, or start anew with another state directory",
+                hint="give the same options and columns as before, or start afresh with another state directory",
             )
         self._ledger.done(one, count)
 
-    def _good(self, one: Taken) -> Iterator[pa.RecordBatch]:
+    def _good(self, one: TakenFile) -> Iterator[pa.RecordBatch]:
         """The rows that can be read; what cannot is kept as dead letters before the rows behind it are given out."""
         letters, at, records = self._source.dead_letters, one.first, 0
         for piece in self._pieces(one):
@@ -304,11 +254,10 @@ class _Reading:
             records += piece.rows.num_rows + len(piece.bad)
             yield piece.rows
 
-    def _pieces(self, one: Taken) -> Iterator[Decoded | str]:
+    def _pieces(self, one: TakenFile) -> Iterator[Decoded | str]:
         """What came of a file's records, and why there are no more if it cannot be read to its end."""
-        rules = self._source.rules
-        format_ = rules.format_of(one.name) or "parquet"
-        how = Reading(self._schema, time=self._source.time, options=rules.options_for(format_))
+        format_ = self._source.format_of(one.name) or "parquet"
+        how = ReadSpec(self._schema, time=self._source.time, options=self._source.options_for(format_))
         try:
             for piece in read(self._path(one), format_, how):
                 if isinstance(piece, Decoded):
@@ -321,23 +270,21 @@ class _Reading:
                 raise  # the disk's fault, not the file's
             yield error.message
 
-    def _check_unchanged(self, one: Taken) -> None:
+    def _check_unchanged(self, one: TakenFile) -> None:
         path = self._path(one)
         try:
-            status = os.stat(path)
-        except FileNotFoundError:
-            raise InputError(
-                f"{path} is gone, but {COMMITTED_OR_NOT}", hint="put it back as it was, or start anew"
-            ) from None
+            stamp = _stamp(path)
         except OSError as error:
             raise InputError(f"cannot read {path}: {error.strerror}", hint="check its permissions") from error
-        if (status.st_size, status.st_mtime_ns) != (one.size, one.mtime_ns):
+        if stamp is None:
+            raise InputError(f"{path} is gone, but {COMMITTED_OR_NOT}", hint="put it back as it was, or start afresh")
+        if stamp != (one.size, one.mtime_ns):
             raise InputError(
                 f"{path} has changed since it was taken, but {COMMITTED_OR_NOT}",
-                hint="put it back as it was, with its time of change, or start anew; write new rows to new files",
+                hint="put it back as it was, with its time of change, or start afresh; write new rows to new files",
             )
 
-    def _path(self, one: Taken) -> Path:
+    def _path(self, one: TakenFile) -> Path:
         return self._source.directory / one.name
 
 
@@ -347,3 +294,33 @@ def _has_footer(path: Path) -> bool:
     except (pa.ArrowException, OSError):
         return False
     return True
+
+
+class Stamp(NamedTuple):
+    """What shows that a file has changed."""
+
+    size: int
+    mtime_ns: int
+
+
+def _stamp(path: Path) -> Stamp | None:
+    """None if there is no such file: it went while we looked, or a link leads to nothing."""
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        if error.errno in NOWHERE:
+            return None
+        raise
+    return Stamp(status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else None
+
+
+watch = WatchSource  # its public name: borealis.watch
+
+
+def watch_text(text: str) -> WatchSource:
+    """What a command line says: a directory, perhaps with a pattern (`incoming/*.csv`) and options of its files."""
+    name, options = file_options(text)
+    path = Path(name)
+    if glob.has_magic(path.name) and not path.is_dir():
+        return WatchSource(path.parent, path.name, **options)
+    return WatchSource(path, **options)

@@ -1,4 +1,4 @@
-"""How to reach Kafka's brokers: settings, addresses as people write them, and patience while brokers are away."""
+"""How to reach Kafka's brokers: settings, and patience while brokers are away."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 from borealis.clock import Clock, WallClock
 from borealis.diagram.durations import parse, show
 from borealis.errors import BorealisError, DiagramError, InputError, MachineError, did_you_mean, times
 
-SCHEME = "kafka"
 GIVE_UP = "2 minutes"  # without an answer from any broker
-PAUSE_S = 0.2  # between two questions to brokers that do not answer
-RECONNECT_MS = 2_000  # the longest pause before the library tries a broker again
 VARIABLE = re.compile(r"\$\{(\w+)\}")
 LOGIN = "check security.protocol, sasl.* and ssl.* in the settings"
 START = (
@@ -43,12 +39,36 @@ def confluent() -> Any:
 
 
 @dataclass(frozen=True)
+class KafkaTimings:
+    """How long readers and writers of topics wait, and for what."""
+
+    ask_s: float = 2.0  # one question to a broker
+    pause_s: float = 0.2  # between two questions to brokers that do not answer
+    probe_s: float = 1.0  # between two looks whether brokers are back
+    reconnect_ms: int = 2_000  # the longest pause before the library tries a broker again
+    # readers
+    record_s: float = 0.1  # for the first record of a batch; also how soon a wish to stop is heard
+    hold_s: float = 5.0  # how long a partition that does not deliver may hold the others back
+    new_partitions_s: float = 30.0  # between two looks for partitions that were added
+    full_ms: int = 10  # how soon the library fetches again when its queue was full; its own choice is a second
+    # writers
+    offsets_s: float = 20.0  # to send the position; the library itself may wait for ever
+    commit_s: float = 60.0  # one attempt to end a transaction; a broker that dies in its midst is noticed only then
+    room_s: float = 0.1  # for room in the library's own queue
+    silent_ms: int = 10_000  # a request without an answer; calls within a transaction come back no sooner
+    retry_ms: int = 5  # the library's own: a broker not done with the last transaction takes the next in a moment
+    met_s: float = 0.25  # a broker that committed so lately is not asked whether it is there
+    flush_s: float = 0.5  # between two looks at letters that are still under way
+
+
+@dataclass(frozen=True)
 class Brokers:
     """Where a cluster of brokers is. `settings` go to librdkafka as they are; their values are never shown."""
 
     addresses: str
     settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
     give_up: str = GIVE_UP
+    timings: KafkaTimings = field(default_factory=KafkaTimings)
 
     def __post_init__(self) -> None:
         if not self.addresses:
@@ -67,11 +87,11 @@ class Brokers:
             raise InputError(f"give_up: {error.message}", hint=error.hint) from None
 
     def conf(self, **ours: Any) -> dict[str, Any]:
-        """Settings for a client; underscores in our own stand for dots. Its own log is off: `Presence` tells more."""
+        """Settings for a client; underscores in our own stand for dots. Its own log is off: `Presence` says more."""
         given = {name: _filled(name, value) for name, value in self.settings.items()}
         mine = {name.replace("_", "."): value for name, value in ours.items()}
         return (
-            {"log_level": 0, "reconnect.backoff.max.ms": RECONNECT_MS}
+            {"log_level": 0, "reconnect.backoff.max.ms": self.timings.reconnect_ms}
             | mine
             | given
             | {"bootstrap.servers": self.addresses, "logger": log}
@@ -93,72 +113,8 @@ def _filled(name: str, value: Any) -> Any:
     return VARIABLE.sub(variable, value)
 
 
-@dataclass(frozen=True)
-class Address:
-    """A topic as one word: kafka://host:port,host:port/topic?option=value. Options with a dot go to librdkafka."""
-
-    brokers: str
-    topic: str
-    options: dict[str, str]
-    settings: dict[str, str] = field(repr=False)
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """Taken apart.
-
-        >>> Address.parse("kafka://a:9092,b:9092/packets?format=csv&security.protocol=SSL")
-        Address(brokers='a:9092,b:9092', topic='packets', options={'format': 'csv'})
-        """
-        url = urlsplit(text)
-        topic = unquote(url.path.strip("/"))
-        if url.scheme != SCHEME or not url.netloc or not topic or "/" in topic:
-            raise InputError(
-                f"'{_no_secrets(text)}' is no topic",
-                hint="write kafka://host:port/topic, or kafka://a:9092,b:9092/topic",
-            )
-        pairs = dict(parse_qsl(url.query, keep_blank_values=True))
-        options = {name: value for name, value in pairs.items() if "." not in name}
-        return cls(url.netloc, topic, options, {n: v for n, v in pairs.items() if "." in n})
-
-    def check_options(self, known: tuple[str, ...]) -> None:
-        """Refuse an option that nobody knows."""
-        for name in self.options:
-            if name not in known:
-                raise InputError(
-                    f"a topic takes no option '{name}' (has: {', '.join(known)})", hint=did_you_mean(name, known)
-                )
-
-
-def is_topic(value: object) -> bool:
-    """Whether this is the address of a topic."""
-    return isinstance(value, str) and value.startswith(f"{SCHEME}://")
-
-
-def shown(text: str) -> str:
-    """An address of a topic without its settings; anything else as it is.
-
-    >>> shown("kafka://a:9092/t?sasl.password=geheim"), shown("out.csv")
-    ('kafka://a:9092/t', 'out.csv')
-    """
-    return _no_secrets(text) if is_topic(text) else text
-
-
-def _no_secrets(text: str) -> str:
-    return text.partition("?")[0]
-
-
-def refused(error: Any, what: str, kind: type[BorealisError]) -> BorealisError:
-    """What librdkafka says of settings, without their values."""
-    said = str(error)
-    match = re.search(r'property[: ]+"([^"]+)"', said)
-    if match is None:
-        return kind(f"{what}: the settings are refused", hint="check settings=...: their names and values")
-    why = "is unknown" if "No such" in said else "has a value that is refused"
-    return kind(f"{what}: the setting '{match[1]}' {why}", hint="see librdkafka's CONFIGURATION.md for all settings")
-
-
 class Presence:
-    """Whether brokers answer: tells once when they are lost and once when they are back, and gives up in time.
+    """Whether brokers answer: logs once when they are lost and once when they are back, and gives up in time.
 
     A login that is refused before any was taken is an error at once: the library itself would try it for ever.
     """
@@ -166,28 +122,39 @@ class Presence:
     def __init__(self, what: str, brokers: Brokers, kind: type[BorealisError], clock: Clock | None = None) -> None:
         self._what, self._brokers, self._kind = what, brokers, kind
         self._clock = clock or WallClock()
-        self._since: float | None = None
+        self._stopped = threading.Event()
+        self.lost_since: float | None = None  # None: they answer
         self._tries = 0
         self._said = ""  # by the library, of its connections
         self._denied = False  # a broker is there, and does not take the login
         self._met = False  # a broker has answered before
 
+    def client(self, kind: str, heard: Callable[[Any], object], **settings: Any) -> Any:
+        """A `Consumer` or `Producer` of the library; what it refuses of the settings is shown without their values."""
+        kafka = confluent()
+        try:
+            return getattr(kafka, kind)(self._brokers.conf(**settings) | {"error_cb": heard})
+        except kafka.KafkaException as error:
+            match = re.search(r'property[: ]+"([^"]+)"', str(error))
+            wrong = "has a value that is refused" if "No such" not in str(error) else "is unknown"
+        if match is None:
+            raise self._kind(f"{self._what}: the settings are refused", hint="check settings=...: names and values")
+        raise self._kind(
+            f"{self._what}: the setting '{match[1]}' {wrong}", hint="see librdkafka's CONFIGURATION.md for all settings"
+        )
+
     @property
     def note(self) -> str:
         """What a user should know now; empty if all is well."""
-        since = self._since
+        since = self.lost_since
         if since is None:
             return ""
-        told = f"for {self._clock.now() - since:.0f} s, tried {times(self._tries)}"
-        return f"{self._what}: {self._wrong} {told}" + (f" ({self._said})" if self._said else "")
+        lost = f"{self._what}: {self._wrong} for {self._clock.now() - since:.0f} s, tried {times(self._tries)}"
+        return lost + (f" ({self._said})" if self._said else "")
 
     @property
     def _wrong(self) -> str:
         return f"no {'login' if self._denied else 'broker'} at {self._brokers.addresses}"
-
-    @property
-    def is_lost(self) -> bool:
-        return self._since is not None
 
     def heard(self, error: Any) -> bool:
         """What the library says of its connections, which is more than it says to who asks; whether it is of those."""
@@ -201,29 +168,29 @@ class Presence:
         return True
 
     def lost(self, why: str) -> None:
-        """Nobody answered; raises when that has lasted too long."""
+        """No broker answered; raises when that has lasted too long."""
         now = self._clock.now()
         self._tries += 1
         why = self._said or why
         if self._denied and not self._met:
             raise self._kind(f"{self._what}: cannot log in at {self._brokers.addresses} ({why})", hint=LOGIN)
-        if self._since is None:
-            self._since = now
+        if self.lost_since is None:
+            self.lost_since = now
             log.warning("%s: %s (%s), trying again", self._what, self._wrong, why)
-        if now - self._since >= self._brokers.give_up_s:
+        if now - self.lost_since >= self._brokers.give_up_s:
             waited = show(round(self._brokers.give_up_s * 1e6))
-            told = f"{self._what}: {self._wrong} for {waited}, tried {times(self._tries)} ({why})"
-            raise self._kind(told, hint=LOGIN if self._denied else START)
+            lost = f"{self._what}: {self._wrong} for {waited}, tried {times(self._tries)} ({why})"
+            raise self._kind(lost, hint=LOGIN if self._denied else START)
 
     def found(self) -> None:
-        if self._since is not None:
-            away = self._clock.now() - self._since
+        if self.lost_since is not None:
+            away = self._clock.now() - self.lost_since
             log.warning("%s: the broker is back after %.1f s", self._what, away)
-            self._since = None
+            self.lost_since = None
         self._met, self._tries, self._said, self._denied = True, 0, "", False
 
-    def ask(self, question: Callable[[], T], stopped: threading.Event, unanswered: Callable[[Any], None]) -> T:
-        """Ask until a broker answers, or `stopped`; what it refuses is raised as the library has it.
+    def ask(self, question: Callable[[], T], unanswered: Callable[[Any], None]) -> T:
+        """Ask until a broker answers, or `stop`; what it refuses is raised as the library has it.
 
         What `unanswered` is given may be better in a moment: it says whether that is a loss.
         """
@@ -238,12 +205,20 @@ class Presence:
                 if code.fatal() or code.txn_requires_abort() or not (code.retriable() or code.code() in away(kafka)):
                     raise
                 unanswered(code)
-            self.check(stopped)
-            stopped.wait(PAUSE_S)
+            self.pause()
 
-    def check(self, stopped: threading.Event) -> None:
+    def pause(self) -> None:
+        """Wait a little before the next attempt."""
+        self.check()
+        self._stopped.wait(self._brokers.timings.pause_s)
+
+    def stop(self) -> None:
+        """Wait no more; from any thread."""
+        self._stopped.set()
+
+    def check(self) -> None:
         """Raise if there is no more waiting for brokers."""
-        if stopped.is_set():
+        if self._stopped.is_set():
             raise self._kind(f"{self._what}: stopped while waiting for a broker", hint="start again to go on")
 
     def topic(self, name: str, list_topics: Callable[..., Any]) -> Any:
@@ -260,15 +235,8 @@ class Presence:
 
 def away(kafka: Any) -> tuple[int, ...]:
     """What the library calls brokers that do not answer, or not to us."""
-    codes = kafka.KafkaError
-    return (
-        codes._TRANSPORT,
-        codes._ALL_BROKERS_DOWN,
-        codes._TIMED_OUT,
-        codes._RESOLVE,
-        codes._AUTHENTICATION,
-        codes._SSL,
-    )
+    e = kafka.KafkaError
+    return e._TRANSPORT, e._ALL_BROKERS_DOWN, e._TIMED_OUT, e._RESOLVE, e._AUTHENTICATION, e._SSL
 
 
 def _words(said: str) -> str:

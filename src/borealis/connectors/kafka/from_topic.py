@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from borealis.connectors.dead_letters import DeadLetters
-from borealis.connectors.kafka.brokers import GIVE_UP, Address, Brokers, confluent
+from borealis.connectors.addresses import TopicAddress
+from borealis.connectors.dead_letters import DeadLetters, LetterTarget
+from borealis.connectors.kafka.brokers import GIVE_UP, Brokers, confluent
 from borealis.connectors.kafka.ledger import Base, Batch, Ledger
-from borealis.connectors.kafka.reader import Start, Taken, TopicReader
-from borealis.connectors.records import FORMATS, records
+from borealis.connectors.kafka.reader import Start, TakenRecords, TopicReader
+from borealis.connectors.records import records
 from borealis.connectors.source import cut
 from borealis.errors import InputError
 from borealis.kernels.time_of import TimeOf
@@ -23,38 +24,6 @@ from borealis.state.disk import ANEW
 OPTIONS = ("format", "start", "until", "bad", "give_up")
 NOW = "now"
 PLACES = re.compile(r"\d+:\d+(,\d+:\d+)*")
-
-Bad = str | Path | Callable[[dict[str, Any]], object]
-
-
-def source(
-    topic: str,
-    brokers: str,
-    *,
-    format: str = "json",
-    start: Start = "earliest",
-    until: str | None = None,
-    bad: Bad | None = None,
-    settings: Mapping[str, Any] | None = None,
-    give_up: str = GIVE_UP,
-) -> KafkaSource:
-    """A topic as an input; it never ends, unless `until="now"`: then it ends with what the topic holds at the start.
-
-    `start` matters only the first time: `earliest`, `latest`, a datetime (by the records' own timestamps), or offsets
-    as `{partition: offset}`. `bad` is where records go that cannot be read: a file of JSON lines, another topic by its
-    address (kafka://...), or a function; if left out, `<input>.dead.jsonl` in the state directory. `settings` go to
-    librdkafka (`security.protocol`, `sasl.*`, `ssl.*`); `${NAME}` in a value is taken from the environment. `give_up`:
-    how long brokers may be away.
-    """
-    return KafkaSource(topic, Brokers(brokers, settings or {}, give_up), format, start, until, bad)
-
-
-def source_at(url: str) -> KafkaSource:
-    """A topic as an input, by its address: kafka://localhost:9092/packets?format=csv&start=latest."""
-    address = Address.parse(url)
-    address.check_options(OPTIONS)
-    options: dict[str, Any] = dict(address.options)
-    return source(address.topic, address.brokers, settings=address.settings, **options)
 
 
 class KafkaSource:
@@ -73,17 +42,29 @@ class KafkaSource:
     def __init__(
         self,
         topic: str,
-        brokers: Brokers,
-        format_: str = "json",
+        brokers: str,
+        *,
+        format: str = "json",
         start: Start = "earliest",
         until: str | None = None,
-        bad: Bad | None = None,
+        bad: LetterTarget | None = None,
+        settings: Mapping[str, Any] | None = None,
+        give_up: str = GIVE_UP,
     ) -> None:
+        """A topic as an input without an end; with `until="now"` it ends with what the topic holds at the start.
+
+        `start` matters only the first time: `earliest`, `latest`, a datetime (by the records' own timestamps), or
+        offsets as `{partition: offset}`. `bad` is where records go that cannot be read: a file of JSON lines, another
+        topic by its address (kafka://...), or a function; if left out, `<input>.dead.jsonl` in the state directory.
+        `settings` go to librdkafka (`security.protocol`, `sasl.*`, `ssl.*`); `${NAME}` in a value is taken from the
+        environment. `give_up`: how long brokers may be away.
+        """
         confluent()
-        records(format_, pa.schema([]))
+        records(format, pa.schema([]))
         if until not in (None, NOW):
             raise InputError(f"until={until!r} is no end for a topic", hint="give until='now', or leave it out")
-        self.topic, self.brokers, self.format, self.until = topic, brokers, format_, until
+        self.topic, self.brokers = topic, Brokers(brokers, settings or {}, give_up)
+        self.format, self.until = format, until
         self.start = _start(start)
         self.dead_letters = DeadLetters(bad, topic)
         self._bad = bad
@@ -95,7 +76,7 @@ class KafkaSource:
         self._stopped = False
 
     def begin(self, name: str, time: str | TimeOf, home: Path | None) -> None:
-        """Told by the run: the input, how a row gets its time, and where to keep the ledger."""
+        """Called by the run: the input, how a row gets its time, and where to keep the ledger."""
         self._noun, self._time, self._stopped = f"input '{name}'", TimeOf.of(time), False
         if home is None:
             return
@@ -106,10 +87,7 @@ class KafkaSource:
 
     def warnings(self) -> list[str]:
         """Records that could not be read."""
-        if not (letters := self.dead_letters.count):
-            return []
-        place = f": see {self.dead_letters.where}" if self.dead_letters.where else ""
-        return [f"{letters:,} records of topic '{self.topic}' could not be read{place}"]
+        return self.dead_letters.warnings(f"of topic '{self.topic}'")
 
     @property
     def note(self) -> str:
@@ -120,27 +98,22 @@ class KafkaSource:
     def batches(self, schema: pa.Schema, skip: int, most_rows: int) -> Iterator[pa.RecordBatch]:
         """Rows from position `skip` on, as the ledger says, then as they arrive."""
         reader = self._reader = self.reader(schema)
-        ledger = self._ledger = Ledger(self._home / "ledger") if self._home is not None else None
+        ledger = self._ledger = Ledger(None if self._home is None else self._home / "ledger")
+        position = skip
         try:
-            if ledger is not None:
-                self._check(ledger, skip)
-            position = skip
-            if ledger is None or ledger.base is None:
-                base = self.base(reader)
-                if ledger is not None:
-                    ledger.begin(base)
-            else:
-                base = ledger.base
-                again = [b for b in ledger.batches if b.stop > skip]
-                parts = [b.parts for b in again]
-                for batch, known in zip(again, reader.read_again(parts, base.ends), strict=True):
-                    yield from cut(known.slice(position - batch.first), most_rows)
-                    position = batch.stop
-            reader.begin(ledger.offsets() if ledger is not None else base.offsets, base.ends)
+            self._check(ledger, skip)
+            base = ledger.base or ledger.begin(self.base(reader))
+            again = [batch for batch in ledger.batches if batch.stop > skip]
+            parts = [batch.parts for batch in again]
+            for batch, known in zip(again, reader.read_again(parts, base.ends), strict=False):
+                yield from cut(known.slice(position - batch.first), most_rows)
+                position = batch.stop
+            reader.begin(ledger.offsets(), base.ends)
             while not self._stopped and not reader.is_done:
                 taken = reader.take(most_rows)
                 if taken is not None:
-                    self._note(taken, position)
+                    self.bury(taken)
+                    ledger.add(Batch(position, taken.parts))
                     yield from cut(taken.rows, most_rows)
                     position += taken.rows.num_rows
         except InputError:
@@ -148,15 +121,14 @@ class KafkaSource:
                 raise
         finally:
             reader.close()
-            if ledger is not None:
-                ledger.close()
+            ledger.close()
             self.dead_letters.close()
 
     def reader(self, schema: pa.Schema) -> TopicReader:
         """A reader of the topic, at no offset yet."""
         return TopicReader(self.brokers, self.topic, self.format, schema, self._time, self._noun)
 
-    def bury(self, taken: Taken) -> None:
+    def bury(self, taken: TakenRecords) -> None:
         """Keep the records that could not be read, before anything behind them is handed on."""
         for one in taken.bad:
             place = f"topic {self.topic}, partition {one.partition}, offset {one.offset}"
@@ -173,12 +145,7 @@ class KafkaSource:
         """Read no more."""
         self._stopped = True
         if self._reader is not None:
-            self._reader.stop()
-
-    def _note(self, taken: Taken, position: int) -> None:
-        self.bury(taken)
-        if self._ledger is not None:
-            self._ledger.add(Batch(position, taken.parts))
+            self._reader.presence.stop()
 
     def base(self, reader: TopicReader) -> Base:
         """Where to begin, the first time."""
@@ -187,19 +154,29 @@ class KafkaSource:
         return Base(self.topic, 0, offsets, ends)
 
     def _check(self, ledger: Ledger, skip: int) -> None:
-        """Whether the ledger knows the way from the committed position on."""
+        """Whether the ledger knows what comes behind the committed position."""
         if ledger.base is None:
-            if skip:
+            if skip and ledger.path is not None:
                 raise InputError(f"{self._noun}: {ledger.path} is gone, which knows row {skip} of the topic", hint=ANEW)
             return
         if ledger.base.topic != self.topic:
             raise InputError(
                 f"{self._noun}: the state directory is of topic '{ledger.base.topic}', not '{self.topic}'",
-                hint="give another state directory, or delete this one to start anew",
+                hint="give another state directory, or delete this one to start afresh",
             )
         if not ledger.base.position <= skip <= ledger.position:
             known = f"rows {ledger.base.position} to {ledger.position}"
             raise InputError(f"{self._noun}: {ledger.path} knows {known}, but row {skip} is needed", hint=ANEW)
+
+
+source = KafkaSource  # its public name: kafka.source
+
+
+def source_at(url: str) -> KafkaSource:
+    """A topic as an input, by its address: kafka://localhost:9092/packets?format=csv&start=latest."""
+    address = TopicAddress.parse(url, OPTIONS)
+    options: dict[str, Any] = dict(address.options)
+    return KafkaSource(address.topic, address.brokers, settings=address.settings, **options)
 
 
 def _start(start: Start) -> Start:
@@ -220,6 +197,3 @@ def _start(start: Start) -> Start:
         f"start={start!r} is no place in a topic",
         hint="give earliest, latest, a time such as 2026-01-01T12:00:00Z, or offsets: {0: 17}, in a URL 0:17,1:4",
     )
-
-
-__all__ = ["FORMATS", "KafkaSource", "source", "source_at"]

@@ -5,7 +5,7 @@ The file is one of records (see state/records.py):
 1. The first is the base: the position it begins at, the offset of each partition there, and where to end, if anywhere.
 2. Each further one is a batch: its first position and its parts, each a range of offsets in a partition and how many
    tuples came of it. It is synced before the batch is handed on, so what is committed is always in the ledger.
-3. A torn last record is cut off at the next start: nobody has seen that batch.
+3. A torn last record is cut off at the next start: that batch was not handed on.
 4. When the file is long, batches whose tuples are all committed are folded into a new base; the new file takes the
    place of the old one in one step.
 """
@@ -25,10 +25,10 @@ from borealis.state.disk import ANEW, disk
 from borealis.state.records import RecordFile
 
 MARK = b"BKL2"
-BYTES_MOST = 1 << 20  # of the file, before it is worth writing it anew
+BYTES_MOST = 1 << 20  # of the file, before it is worth writing a shorter one
 
 
-class Part(NamedTuple):
+class OffsetRange(NamedTuple):
     """Records of one partition that stand together: a range of offsets, and how many tuples came of it."""
 
     partition: int
@@ -42,7 +42,7 @@ class Batch:
     """Tuples that were handed on together: their first position, and where they came from."""
 
     first: int
-    parts: tuple[Part, ...]
+    parts: tuple[OffsetRange, ...]
 
     @property
     def stop(self) -> int:
@@ -68,19 +68,25 @@ _BASE, _BATCH = TypeAdapter(Base), TypeAdapter(Batch)
 
 
 class Ledger:
-    """One input's ledger. Thread-safe: one thread adds batches, another says what is committed."""
+    """One input's ledger. Thread-safe: one thread adds batches, another says what is committed.
 
-    def __init__(self, path: Path) -> None:
+    Without a path it knows only where it begins: no batch is ever asked for again.
+    """
+
+    def __init__(self, path: Path | None) -> None:
         self.path = path
         self.base: Base | None = None
         self.batches: list[Batch] = []
-        self._file = RecordFile(path, MARK, f"the ledger {path}")
+        self._file: RecordFile | None = None
         self._lock = threading.Lock()
+        if path is None:
+            return
+        self._file = RecordFile(path, MARK, f"the ledger {path}")
         with disk(f"the ledger {path}", "read", "start again"):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.with_name(path.name + ".tmp").unlink(missing_ok=True)
         if path.exists():
-            self._read()
+            self._read(self._file)
 
     @property
     def position(self) -> int:
@@ -93,22 +99,24 @@ class Ledger:
         """The next record of each partition."""
         return self.base.after(self.batches) if self.base else {}
 
-    def begin(self, base: Base) -> None:
-        """Start a new one."""
+    def begin(self, base: Base) -> Base:
         with self._lock:
             self.base = base
-            self._rewrite()
+            if self._file is not None:
+                self._file.create(vars(base))
+        return base
 
     def add(self, batch: Batch) -> None:
         """Keep a batch; when this returns, it survives."""
         with self._lock:
-            self._file.append(vars(batch))
-            self.batches.append(batch)
+            if self._file is not None:
+                self._file.append(vars(batch))
+                self.batches.append(batch)
 
     def committed(self, position: int) -> None:
         """Tuples before this position are never asked for again."""
         with self._lock:
-            if self._file.length < BYTES_MOST or self.base is None:
+            if self._file is None or self._file.length < BYTES_MOST or self.base is None:
                 return
             done = 0
             while done < len(self.batches) and self.batches[done].stop <= position:
@@ -116,25 +124,21 @@ class Ledger:
             if done:
                 gone, self.batches = self.batches[:done], self.batches[done:]
                 self.base = replace(self.base, position=gone[-1].stop, offsets=self.base.after(gone))
-                self._rewrite()
+                self._file.create(vars(self.base), *map(vars, self.batches))
 
     def close(self) -> None:
-        """Let go of the file."""
         with self._lock:
-            self._file.close()
+            if self._file is not None:
+                self._file.close()
 
-    def _rewrite(self) -> None:
-        assert self.base is not None
-        self._file.create(vars(self.base), *map(vars, self.batches))
-
-    def _read(self) -> None:
-        for said, _ in self._file.read():
+    def _read(self, file: RecordFile) -> None:
+        for head, _ in file.read():
             if self.base is None:
-                self.base = _BASE.validate_python(said)
+                self.base = _BASE.validate_python(head)
                 continue
-            batch = _BATCH.validate_python(said)
+            batch = _BATCH.validate_python(head)
             if batch.first != self.position:
                 raise InputError(f"{self.path} is damaged: batch {batch.first} after {self.position}", hint=ANEW)
             self.batches.append(batch)
-        self._file.mend()
-        self._file.resume()
+        file.mend()
+        file.resume()

@@ -1,27 +1,27 @@
-"""A topic for dead letters: whoever reads it learns of every record that could not be read, and why."""
+"""A topic for dead letters: its readers learn of every record that could not be read, and why."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from borealis.connectors.kafka.brokers import Address, Brokers, Presence, confluent, refused, shown
+from borealis.connectors.addresses import TopicAddress, shown
+from borealis.connectors.kafka.brokers import GIVE_UP, Brokers, Presence, confluent
 from borealis.errors import InputError
 
 OPTIONS = ("give_up",)
-FLUSH_S = 0.5  # between looks at what is still under way
 
 
 class LetterTopic:
     """Sends each letter as JSON, its source and place as key. After a crash one may come twice, under the same key."""
 
     def __init__(self, url: str) -> None:
-        address = Address.parse(url)
-        address.check_options(OPTIONS)
+        address = TopicAddress.parse(url, OPTIONS)
         self.url = shown(url)
-        self._brokers, self._topic = Brokers(address.brokers, address.settings, **address.options), address.topic
+        give_up = address.options.get("give_up", GIVE_UP)
+        self._brokers, self._topic = Brokers(address.brokers, address.settings, give_up), address.topic
         self._noun = f"dead letters for {self.url}"
         self._presence = Presence(self._noun, self._brokers, InputError)
-        self._kafka = confluent()
+        confluent()
         self._producer: Any = None
         self._taken = 0  # letters that the brokers have
         self._failed = ""
@@ -32,16 +32,17 @@ class LetterTopic:
         return self._presence.note
 
     def send(self, key: str, letter: bytes) -> None:
-        """Put a letter on its way."""
+        """Hand a letter to the library; `sync` waits for the brokers."""
         if self._producer is None:
-            conf = self._brokers.conf(enable_idempotence=True, message_timeout_ms=0)  # 0: we say how long
-            try:
-                self._producer = self._kafka.Producer(conf | {"error_cb": self._presence.heard})
-            except self._kafka.KafkaException as error:
-                raise refused(error, self._noun, InputError) from None
+            self._producer = self._presence.client(
+                "Producer",
+                self._presence.heard,
+                enable_idempotence=True,
+                message_timeout_ms=0,  # we say how long
+            )
         while True:
             try:
-                self._producer.produce(self._topic, letter, key.encode(), on_delivery=self._told)
+                self._producer.produce(self._topic, letter, key.encode(), on_delivery=self._delivered)
                 return
             except BufferError:  # very many at once
                 self.sync()
@@ -49,7 +50,7 @@ class LetterTopic:
     def sync(self) -> None:
         """Wait until the brokers have all letters: what stands behind them is handed on only then."""
         taken = self._taken
-        while self._producer is not None and self._producer.flush(FLUSH_S) and not self._failed:
+        while self._producer is not None and self._producer.flush(self._brokers.timings.flush_s) and not self._failed:
             if self._taken == taken:
                 self._presence.lost("no answer")
             taken = self._taken
@@ -60,7 +61,7 @@ class LetterTopic:
                 hint="check the brokers and the topic, then start again: nothing is lost",
             )
 
-    def _told(self, error: Any, _: Any) -> None:
+    def _delivered(self, error: Any, _: Any) -> None:
         if error is not None:
             self._failed = self._failed or error.str()
         else:

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from borealis.connectors.records import joined
 from borealis.tuples import FIRST_TIME, Int64s
 
 PARTITION_BYTES = 64 << 20  # read ahead of the others; then the partition waits
 
 
 @dataclass(frozen=True)
-class Bad:
+class BadRecord:
     """A record that cannot be read."""
 
     partition: int
@@ -25,17 +26,17 @@ class Bad:
 
 
 @dataclass
-class Chunk:
+class PartitionChunk:
     """Rows of one partition that were read together."""
 
     rows: pa.RecordBatch
     offset: Int64s
     time: Int64s
-    reach: Int64s  # the largest time of the partition up to and including each row
+    watermark: Int64s  # the largest time of the partition up to and including each row
 
-    def part(self, start: int, stop: int) -> Chunk:
-        arrays = (array[start:stop] for array in (self.offset, self.time, self.reach))
-        return Chunk(self.rows.slice(start, stop - start), *arrays)
+    def part(self, start: int, stop: int) -> PartitionChunk:
+        arrays = (array[start:stop] for array in (self.offset, self.time, self.watermark))
+        return PartitionChunk(self.rows.slice(start, stop - start), *arrays)
 
 
 @dataclass
@@ -47,9 +48,9 @@ class Partition:
     stop: int  # behind the last record read
     end: int | None = None  # read no further than this
     wanted: int = 0  # it does not wait for the others before it is read up to here
-    chunks: deque[Chunk] = field(default_factory=deque)
-    bad: deque[Bad] = field(default_factory=deque)
-    reach: int = FIRST_TIME
+    chunks: deque[PartitionChunk] = field(default_factory=deque)
+    bad: deque[BadRecord] = field(default_factory=deque)
+    watermark: int = FIRST_TIME
     rows: int = 0
     size: int = 0
     at_end: bool = False
@@ -64,13 +65,19 @@ class Partition:
         """All before this offset was read. What is behind the end is not ours, though it came along."""
         self.stop = max(self.stop, offset if self.end is None else min(offset, self.end))
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether others wait for it: more is to come, as far as is known."""
+        return not (self.at_end or self.given_up or self.done())
+
     def may_pause(self) -> bool:
         """Whether enough was read ahead of the others."""
-        return self.size > PARTITION_BYTES and self.stop >= self.wanted
+        is_full = self.size > PARTITION_BYTES and self.stop >= self.wanted
+        return is_full and not self.paused and not self.done()
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: PartitionChunk) -> None:
         if len(chunk.offset):
-            self.reach = int(chunk.reach[-1])
+            self.watermark = int(chunk.watermark[-1])
             self.chunks.append(chunk)
             self.rows += len(chunk.offset)
             self.size += chunk.rows.nbytes
@@ -81,9 +88,9 @@ class Partition:
             return self.rows
         count = 0
         for chunk in self.chunks:
-            fit = int(np.searchsorted(chunk.reach, time, "right"))
+            fit = int(np.searchsorted(chunk.watermark, time, "right"))
             count += fit
-            if fit < len(chunk.reach):
+            if fit < len(chunk.watermark):
                 break
         return count
 
@@ -91,9 +98,9 @@ class Partition:
         """How many rows are of records before an offset."""
         return sum(int(np.searchsorted(chunk.offset, offset)) for chunk in self.chunks)
 
-    def take(self, count: int) -> list[Chunk]:
+    def take(self, count: int) -> list[PartitionChunk]:
         """The next rows; whole records only, so it may be some more."""
-        taken: list[Chunk] = []
+        taken: list[PartitionChunk] = []
         while count > 0 and self.chunks:
             chunk = self.chunks.popleft()
             if count < len(chunk.offset):
@@ -124,21 +131,18 @@ def cut(partitions: Mapping[int, Partition], counts: Mapping[int, int], most_row
     return {number: int((owner == number).sum()) for number in counts}
 
 
-def merged(chunks: Sequence[Sequence[Chunk]], schema: pa.Schema) -> pa.RecordBatch:
+def merged(chunks: Sequence[Sequence[PartitionChunk]], schema: pa.Schema) -> pa.RecordBatch:
     """The rows of some partitions in one order, which depends on nothing but these rows: by the largest time so far."""
     flat = [chunk for some in chunks for chunk in some if len(chunk.offset)]
-    if not flat:
-        return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
-    rows = flat[0].rows if len(flat) == 1 else pa.Table.from_batches([c.rows for c in flat]).combine_chunks()
+    rows = joined([chunk.rows for chunk in flat], schema)
     times = [np.concatenate([c.time for c in some]) for some in chunks if some]
     times = [np.maximum.accumulate(time) for time in times if len(time)]
     if len(times) > 1:
-        order = np.argsort(np.concatenate(times), kind="stable")
-        rows = rows.take(pa.array(order))
-    return rows if isinstance(rows, pa.RecordBatch) else rows.combine_chunks().to_batches()[0]
+        rows = rows.take(pa.array(np.argsort(np.concatenate(times), kind="stable")))
+    return rows
 
 
-def _joined_times(chunks: Iterable[Chunk], count: int) -> Int64s:
+def _joined_times(chunks: Iterable[PartitionChunk], count: int) -> Int64s:
     found: list[Int64s] = []
     for chunk in chunks:
         if count <= 0:

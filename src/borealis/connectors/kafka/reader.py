@@ -7,36 +7,28 @@ that are each in order gives tuples in order, and none of them late. At the end 
 from __future__ import annotations
 
 import gc
-import threading
 import time as clock_time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import groupby
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from borealis.connectors.kafka.brokers import Brokers, Presence, away, confluent, refused
-from borealis.connectors.kafka.ledger import Part
-from borealis.connectors.kafka.partitions import PARTITION_BYTES, Bad, Chunk, Partition, cut, merged
+from borealis.connectors.kafka.brokers import Brokers, Presence, away, confluent
+from borealis.connectors.kafka.ledger import OffsetRange
+from borealis.connectors.kafka.partitions import PARTITION_BYTES, BadRecord, Partition, PartitionChunk, cut, merged
 from borealis.connectors.records import decode, records
 from borealis.errors import InputError
 from borealis.kernels.time_of import TimeOf
 from borealis.tuples import Int64s
 
-ASK_S = 2.0  # one question to a broker
-PROBE_S = 1.0  # between two looks whether brokers are back
-WAIT_S = 0.1  # for the first record of a batch; also how soon a wish to stop is heard
-HOLD_S = 5.0  # how long a partition that does not deliver may hold the others back
 TAKE_MOST = 50_000  # records at a time
 PIECE = 10_000  # of them that are objects at the same time
 MANY = 5_000  # records that are worth another thread
-LOOK_FOR_PARTITIONS_S = 30.0
-FULL_MS = 10  # how soon the library fetches again when its queue was full; its own choice is a second
 FETCH_BYTES = 4 << 20  # of a partition at a time
 GROUP = "borealis"  # the library asks for one; nothing is ever committed under it
 
@@ -44,12 +36,12 @@ Start = str | datetime | Mapping[int, int]
 
 
 @dataclass(frozen=True)
-class Taken:
+class TakenRecords:
     """Rows that go on together, and the records they came from."""
 
     rows: pa.RecordBatch
-    parts: tuple[Part, ...]
-    bad: tuple[Bad, ...]
+    parts: tuple[OffsetRange, ...]
+    bad: tuple[BadRecord, ...]
 
 
 @dataclass(frozen=True)
@@ -62,18 +54,18 @@ class _Fetched:
 
 
 @dataclass(frozen=True)
-class _Arrived:
+class _DecodedRecords:
     """Records of one partition that came together, as rows."""
 
     partition: int
     stop: int  # behind the last record
     rows: pa.RecordBatch
     offset: Int64s  # of each row
-    bad: list[Bad]
+    bad: list[BadRecord]
 
 
 class TopicReader:
-    """Reads a topic from given offsets on. For one thread; `stop` may come from another."""
+    """Reads a topic from given offsets on. For one thread; `presence.stop` may come from another."""
 
     def __init__(
         self, brokers: Brokers, topic: str, format_: str, schema: pa.Schema, time: TimeOf | None, noun: str
@@ -83,45 +75,40 @@ class TopicReader:
         self._schema, self._time = schema, time
         self._records = records(format_, schema)
         self.presence = Presence(noun, brokers, InputError)
+        self._timings = brokers.timings
         self._partitions: dict[int, Partition] = {}
-        self._stopped = threading.Event()
         self._held_since: float | None = None
         self._other = ThreadPoolExecutor(1, f"decode {topic}")
-        self._decoding: Future[list[_Arrived | Any]] | None = None
+        self._decoding: Future[list[_DecodedRecords | Any]] | None = None
         self._next_probe = self._next_look = 0.0
-        conf = brokers.conf(
+        self._suspect = False  # all connections are down, as far as the library said
+        self._consumer = self.presence.client(
+            "Consumer",
+            self._heard,
             group_id=GROUP,
             enable_auto_commit=False,
             auto_offset_reset="error",
             enable_partition_eof=True,
             isolation_level="read_committed",
             fetch_wait_max_ms=100,
-            fetch_queue_backoff_ms=FULL_MS,
+            fetch_queue_backoff_ms=brokers.timings.full_ms,
             max_partition_fetch_bytes=FETCH_BYTES,
         )
-        try:
-            self._consumer = self._kafka.Consumer(conf | {"error_cb": self._heard})
-        except self._kafka.KafkaException as error:
-            raise refused(error, noun, InputError) from None
 
     # -- questions to the brokers
 
-    def partitions(self) -> list[int]:
-        """The topic's partitions; waits for a broker."""
-        return sorted(self.presence.topic(self.topic, self._list_topics).partitions)
-
     def _list_topics(self, *name: str) -> Any:
-        return self._ask(lambda: self._consumer.list_topics(*name, timeout=ASK_S))
+        return self._ask(lambda: self._consumer.list_topics(*name, timeout=self._timings.ask_s))
 
     def range(self, partition: int) -> tuple[int, int]:
         """The oldest offset that a partition holds, and the one behind its newest record."""
         place = self._kafka.TopicPartition(self.topic, partition)
-        low, high = self._ask(lambda: self._consumer.get_watermark_offsets(place, timeout=ASK_S))
+        low, high = self._ask(lambda: self._consumer.get_watermark_offsets(place, timeout=self._timings.ask_s))
         return int(low), int(high)
 
     def offsets_of(self, start: Start) -> dict[int, int]:
         """Where to begin in each partition."""
-        numbers = self.partitions()
+        numbers = sorted(self.presence.topic(self.topic, self._list_topics).partitions)
         if isinstance(start, Mapping):
             for number in start:
                 if number not in numbers:
@@ -137,15 +124,15 @@ class TopicReader:
     def _offsets_at(self, numbers: Sequence[int], start: datetime) -> dict[int, int]:
         at = start if start.tzinfo else start.replace(tzinfo=UTC)
         wanted = [self._kafka.TopicPartition(self.topic, n, int(at.timestamp() * 1000)) for n in numbers]
-        found = self._ask(lambda: self._consumer.offsets_for_times(wanted, timeout=ASK_S))
+        found = self._ask(lambda: self._consumer.offsets_for_times(wanted, timeout=self._timings.ask_s))
         return {p.partition: p.offset if p.offset >= 0 else self.range(p.partition)[1] for p in found}
 
     def _ask(self, question: Callable[[], Any]) -> Any:
         try:
-            return self.presence.ask(question, self._stopped, self._unanswered)
+            return self.presence.ask(question, self._unanswered)
         except self._kafka.KafkaException as error:
-            said = error.args[0].str()
-            raise InputError(f"{self.what}: {said}", hint="check the settings and access rights") from None
+            why = error.args[0].str()
+            raise InputError(f"{self.what}: {why}", hint="check the settings and access rights") from None
 
     def _unanswered(self, code: Any) -> None:
         if not self._partitions:  # the library says why only to who takes records, and there are none yet
@@ -158,34 +145,30 @@ class TopicReader:
             self._next_probe = 0.0
             self._suspect = True
 
-    _suspect = False  # all connections are down, as far as we heard
-
     # -- reading
 
     def begin(self, offsets: Mapping[int, int], ends: Mapping[int, int] | None = None) -> None:
         """Read on from these offsets, up to those ends. What the topic does not hold any more is an error."""
         for number, offset in offsets.items():
-            low, high = self.range(number)
-            self._check_holds(number, offset, low, high)
+            self._check_holds(number, offset)
         self._decoding = None  # whatever it is, it is not of these offsets, or it is read again
         self._partitions = {n: Partition(n, at, at, ends.get(n, 0) if ends else None) for n, at in offsets.items()}
-        for one in self._partitions.values():
-            one.at_end = one.done()
         open_ = [p for p in self._partitions.values() if not p.done()]
         self._consumer.assign([self._kafka.TopicPartition(self.topic, p.number, p.next) for p in open_])
-        self._next_look = clock_time.monotonic() + LOOK_FOR_PARTITIONS_S
+        self._next_look = clock_time.monotonic() + self._timings.new_partitions_s
 
-    def _check_holds(self, number: int, offset: int, low: int, high: int) -> None:
+    def _check_holds(self, number: int, offset: int) -> None:
+        low, high = self.range(number)
         if offset < low:
             raise InputError(
                 f"{self.what}: topic '{self.topic}' no longer has offset {offset} of partition {number} "
                 f"(its oldest is {low}): the broker deleted records that were not read",
-                hint="keep records longer (retention.ms), and delete the state directory to start anew at what is left",
+                hint="keep records longer (retention.ms), and delete the state directory to start at what is left",
             )
         if offset > high:
             raise InputError(
                 f"{self.what}: topic '{self.topic}' ends at offset {high} of partition {number}, before {offset}",
-                hint="it was made anew, or this is another cluster: delete the state directory to start anew",
+                hint="it was made again, or this is another cluster: delete the state directory to start afresh",
             )
 
     @property
@@ -198,14 +181,14 @@ class TopicReader:
         """Whether all was handed on, up to the ends."""
         return all(p.done() and not p.rows and not p.bad for p in self._partitions.values())
 
-    def take(self, most_rows: int) -> Taken | None:
+    def take(self, most_rows: int) -> TakenRecords | None:
         """What can go on now, waiting a little for it; None if there is nothing yet."""
         ready = self._held_since is None and any(p.rows for p in self._partitions.values())
-        self._poll(0.0 if ready else WAIT_S)
-        behind = [p for p in self._partitions.values() if not p.at_end and not p.given_up]
+        self._poll(0.0 if ready else self._timings.record_s)
+        behind = [p for p in self._partitions.values() if p.is_behind]
         if self._is_held([p for p in behind if not p.rows]):
             return None
-        limit = min((p.reach for p in behind if p.rows), default=None) if self._time is not None else None
+        limit = min((p.watermark for p in behind if p.rows), default=None) if self._time is not None else None
         counts = {p.number: p.up_to(limit) for p in self._partitions.values()}
         if sum(counts.values()) > most_rows:
             counts = cut(self._partitions, counts, most_rows)
@@ -218,16 +201,16 @@ class TopicReader:
             self._held_since = None
             return False
         self._held_since = now if self._held_since is None else self._held_since
-        if now - self._held_since < HOLD_S:
+        if now - self._held_since < self._timings.hold_s:
             return True
         for one in empty:
             one.given_up = True
         return False
 
-    def _hand_on(self, counts: Mapping[int, int]) -> Taken | None:
-        parts: list[Part] = []
-        chunks: list[list[Chunk]] = []
-        bad: list[Bad] = []
+    def _hand_on(self, counts: Mapping[int, int]) -> TakenRecords | None:
+        parts: list[OffsetRange] = []
+        chunks: list[list[PartitionChunk]] = []
+        bad: list[BadRecord] = []
         for number, count in counts.items():
             one = self._partitions[number]
             mine = one.take(count)
@@ -236,15 +219,17 @@ class TopicReader:
             while one.bad and one.bad[0].offset < next_:
                 bad.append(one.bad.popleft())
             if mine or len(bad) > before:  # else there are only marks of transactions, which go with the next record
-                parts.append(Part(number, one.next, next_, sum(len(c.offset) for c in mine)))
+                parts.append(OffsetRange(number, one.next, next_, sum(len(c.offset) for c in mine)))
                 chunks.append(mine)
                 one.next = next_
             self._resume(one)
         if not parts:
             return None
-        return Taken(merged(chunks, self._schema), tuple(parts), tuple(bad))
+        return TakenRecords(merged(chunks, self._schema), tuple(parts), tuple(bad))
 
-    def read_again(self, batches: Sequence[Sequence[Part]], ends: Mapping[int, int] | None) -> Iterator[pa.RecordBatch]:
+    def read_again(
+        self, batches: Sequence[Sequence[OffsetRange]], ends: Mapping[int, int] | None
+    ) -> Iterator[pa.RecordBatch]:
         """The records of these batches, which followed each other, in the order in which they were handed on.
 
         `ends` are those that the batches were read with: earlier versions noted parts that go beyond them.
@@ -257,18 +242,18 @@ class TopicReader:
             last[part.partition] = part.next
         self.begin(first, last)
         for number, end in last.items():
-            self._check_holds(number, end, *self.range(number))
+            self._check_holds(number, end)
         for parts in batches:
             for part in parts:  # a batch has so many rows at most, but any number of bytes
                 one = self._partitions[part.partition]
                 one.wanted = part.next
                 self._resume(one)
             while any(self._partitions[p.partition].stop < p.next for p in parts):
-                self._poll()
-                self.presence.check(self._stopped)
+                self._poll(self._timings.record_s)
+                self.presence.check()
             yield merged([self._take_again(part) for part in parts], self._schema)
 
-    def _take_again(self, part: Part) -> list[Chunk]:
+    def _take_again(self, part: OffsetRange) -> list[PartitionChunk]:
         one = self._partitions[part.partition]
         mine = one.take(one.before(part.next))
         if sum(len(c.offset) for c in mine) != part.rows:
@@ -285,29 +270,29 @@ class TopicReader:
             one.paused = False
             self._consumer.resume([self._kafka.TopicPartition(self.topic, one.number)])
 
-    def _poll(self, wait_s: float = WAIT_S) -> None:
+    def _poll(self, wait_s: float) -> None:
         """Take what has arrived; waits a little if that is nothing.
 
         Many records are decoded by another thread while this one fetches the next; what is added is in their order.
         """
-        fetched, count = self._fetch(0.0 if self._decoding else wait_s)
+        fetched, events = self._fetch(0.0 if self._decoding else wait_s)
         before, self._decoding = self._decoding, None
-        if count >= MANY:
-            self._decoding = self._other.submit(self._decoded, fetched)
+        if sum(len(one.values) for one in fetched) >= MANY:
+            self._decoding = self._other.submit(self._decoded, fetched, events)
         if before is not None:
             self._settle(before.result())
         if fetched and self._decoding is None:
-            self._settle(self._decoded(fetched))
+            self._settle(self._decoded(fetched, events))
         if fetched and not self._suspect:
             self.presence.found()
         else:
             self._probe()
         self._look_for_partitions()
 
-    def _settle(self, arrived: Sequence[_Arrived | Any]) -> None:
-        """Add records, and heed what the library says between them."""
+    def _settle(self, arrived: Sequence[_DecodedRecords | Any]) -> None:
+        """Add records, and heed what the library said between them."""
         for one in arrived:
-            if isinstance(one, _Arrived):
+            if isinstance(one, _DecodedRecords):
                 self._suspect = False
                 self._add(one)
             else:
@@ -317,25 +302,27 @@ class TopicReader:
         error, codes = message.error(), self._kafka.KafkaError
         one = self._partitions.get(message.partition())
         if error.code() == codes._PARTITION_EOF and one is not None:
-            one.at_end = True
             one.read_to(message.offset())
+            one.at_end = one.stop <= message.offset()  # else more came behind that end
             return
         if error.code() in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE) and one is not None:
-            low, high = self.range(one.number)
-            self._check_holds(one.number, one.stop, low, high)
+            self._check_holds(one.number, one.stop)
             self._consumer.seek(self._kafka.TopicPartition(self.topic, one.number, one.stop))
             return
         if not error.retriable() and error.code() not in away(self._kafka):
             raise InputError(f"{self.what}: {error.str()}", hint="check the topic, the settings and the access rights")
         self._suspect = True
 
-    def _fetch(self, wait_s: float) -> tuple[list[_Fetched | Any], int]:
-        """Records, what the library says between them, and how many of all that there are.
+    def _fetch(self, wait_s: float) -> tuple[list[_Fetched], list[Any]]:
+        """Records, and what the library says between them.
 
         The library makes an object of each record, and Python's garbage collector would go through them all, again and
-        again: that took longer than all the rest. So it waits meanwhile, and the objects go at once.
+        again: that took longer than all the rest. So it waits meanwhile, and the objects go at once. Nothing is done
+        here for each record that the library's own code can do.
         """
-        found: list[_Fetched | Any] = []
+        kind = self._kafka.Message
+        found: list[_Fetched] = []
+        events: list[Any] = []
         count = 0
         with _uncollected():
             while count < TAKE_MOST:
@@ -343,44 +330,31 @@ class TopicReader:
                 if not messages:
                     break
                 count += len(messages)
-                found += self._picked(messages)
-        return found, count
+                if others := [i for i, error in enumerate(map(kind.error, messages)) if error is not None]:
+                    events += [messages[i] for i in others]
+                    messages = [one for one in messages if one.error() is None]
+                numbers, offsets = (np.array(list(map(of, messages)), np.int64) for of in (kind.partition, kind.offset))
+                found.append(_Fetched(numbers, offsets, list(map(kind.value, messages))))
+        return found, events
 
-    def _picked(self, messages: list[Any]) -> Iterator[_Fetched | Any]:
-        """Nothing is done here for each record that the library's own code can do."""
-        kind = self._kafka.Message
-        events = [i for i, error in enumerate(map(kind.error, messages)) if error is not None]
-        for start, stop in zip([0, *(i + 1 for i in events)], [*events, len(messages)], strict=True):
-            some = messages[start:stop] if events else messages
-            if some:
-                numbers = np.array(list(map(kind.partition, some)), np.int64)
-                yield _Fetched(numbers, np.array(list(map(kind.offset, some)), np.int64), list(map(kind.value, some)))
-            if stop < len(messages):
-                yield messages[stop]
-
-    def _decoded(self, fetched: Sequence[_Fetched | Any]) -> list[_Arrived | Any]:
-        """Records by partition, decoded, and what the library says between them. Changes nothing here."""
-        found: list[_Arrived | Any] = []
-        for is_records, run in groupby(fetched, lambda one: isinstance(one, _Fetched)):
-            some = list(run)
-            found += self._by_partition(some) if is_records else some
-        return found
-
-    def _by_partition(self, fetched: Sequence[_Fetched]) -> Iterator[_Arrived]:
+    def _decoded(self, fetched: Sequence[_Fetched], events: Sequence[Any]) -> list[_DecodedRecords | Any]:
+        """Records by partition, decoded, then what the library said between them. Changes nothing here."""
+        found: list[_DecodedRecords | Any] = []
         for number in np.unique(np.concatenate([one.partition for one in fetched])).tolist():
             mine = [np.flatnonzero(one.partition == number) for one in fetched]
             values: list[bytes | None] = []
             for one, at in zip(fetched, mine, strict=True):
                 values += one.values if len(at) == len(one.values) else [one.values[i] for i in at.tolist()]
             offsets = np.concatenate([one.offset[at] for one, at in zip(fetched, mine, strict=True)])
-            yield self._arrived(number, values, offsets)
+            found.append(self._arrived(number, values, offsets))
+        return [*found, *events]
 
-    def _arrived(self, number: int, values: list[bytes | None], offsets: Int64s) -> _Arrived:
+    def _arrived(self, number: int, values: list[bytes | None], offsets: Int64s) -> _DecodedRecords:
         found = decode(values, self._records, self._schema, self._time)
-        bad = [Bad(number, int(offsets[i]), values[i] or b"", reason) for i, reason in found.bad]
-        return _Arrived(number, int(offsets[-1]) + 1, found.rows, offsets[found.record], bad)
+        bad = [BadRecord(number, int(offsets[i]), values[i] or b"", reason) for i, reason in found.bad]
+        return _DecodedRecords(number, int(offsets[-1]) + 1, found.rows, offsets[found.record], bad)
 
-    def _add(self, arrived: _Arrived) -> None:
+    def _add(self, arrived: _DecodedRecords) -> None:
         one = self._partitions.get(arrived.partition)
         if one is None or one.done():
             return
@@ -390,26 +364,23 @@ class TopicReader:
         # what is before `first` was handed out before a partition was paused
         start, stop = np.searchsorted(arrived.offset, [first, end]).tolist()
         if stop > start:
-            self._add_rows(one, arrived.rows.slice(start, stop - start), arrived.offset[start:stop])
+            rows, offset = arrived.rows.slice(start, stop - start), arrived.offset[start:stop]
+            time = np.zeros(rows.num_rows, np.int64) if self._time is None else self._time.micros(rows)
+            watermark = np.maximum(np.maximum.accumulate(time), one.watermark)
+            one.add(PartitionChunk(rows, offset, time, watermark))
         one.read_to(arrived.stop)
-        if one.done():
-            one.at_end = True
-        elif one.may_pause() and not one.paused:
+        if one.may_pause():
             one.paused = True
             self._consumer.pause([self._kafka.TopicPartition(self.topic, one.number)])
 
-    def _add_rows(self, one: Partition, rows: pa.RecordBatch, offset: Int64s) -> None:
-        time = np.zeros(rows.num_rows, np.int64) if self._time is None else self._time.micros(rows)
-        one.add(Chunk(rows, offset, time, np.maximum(np.maximum.accumulate(time), one.reach)))
-
     def _probe(self) -> None:
-        """Nothing came: is anybody there?"""
+        """Nothing came: does a broker answer?"""
         now = clock_time.monotonic()
-        if not (self._suspect or self.presence.is_lost) or now < self._next_probe:
+        if not (self._suspect or self.presence.lost_since is not None) or now < self._next_probe:
             return
-        self._next_probe = now + PROBE_S
+        self._next_probe = now + self._timings.probe_s
         try:
-            self._consumer.list_topics(self.topic, timeout=PROBE_S)
+            self._consumer.list_topics(self.topic, timeout=self._timings.probe_s)
             self._suspect = False
             self.presence.found()
         except self._kafka.KafkaException as error:
@@ -420,24 +391,21 @@ class TopicReader:
         now = clock_time.monotonic()
         if now < self._next_look or any(p.end is not None for p in self._partitions.values()):
             return
-        self._next_look = now + LOOK_FOR_PARTITIONS_S
+        self._next_look = now + self._timings.new_partitions_s
         try:
-            said = self._consumer.list_topics(self.topic, timeout=ASK_S)
+            found = self._consumer.list_topics(self.topic, timeout=self._timings.ask_s)
         except self._kafka.KafkaException:
             return
-        for number in sorted(set(said.topics[self.topic].partitions) - set(self._partitions)):
+        for number in sorted(set(found.topics[self.topic].partitions) - set(self._partitions)):
             self._partitions[number] = Partition(number, 0, 0)
             self._consumer.incremental_assign([self._kafka.TopicPartition(self.topic, number, 0)])
-
-    def stop(self) -> None:
-        self._stopped.set()
 
     def close(self) -> None:
         self._other.shutdown(cancel_futures=True)
         self._consumer.close()
 
 
-def _up_to(ends: Mapping[int, int] | None, part: Part) -> Part:
+def _up_to(ends: Mapping[int, int] | None, part: OffsetRange) -> OffsetRange:
     """A part without what is behind the end of its partition, if it has one."""
     end = ends.get(part.partition) if ends is not None else None
     return part if end is None or part.next <= end else part._replace(next=end)

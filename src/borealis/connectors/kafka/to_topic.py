@@ -9,8 +9,8 @@ in another order. So nothing goes to the broker before its train is committed.
    consumer group of the sink's own, the position behind them. Then the files are deleted.
 4. A restart asks the broker for that position: files before it are there already, those behind it are written now.
 
-Without a state directory the rows wait in memory, and a restart begins anew. Without transactions the position is sent
-behind the records, so that a restart may write some of them again.
+Without a state directory the rows wait in memory, and a restart begins at the beginning. Without transactions the
+position is sent behind the records, so that a restart may write some of them again.
 """
 
 from __future__ import annotations
@@ -26,51 +26,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from borealis.connectors.kafka.brokers import GIVE_UP, Address, Brokers, confluent, log
+from borealis.connectors.addresses import TopicAddress, flag
+from borealis.connectors.kafka.brokers import GIVE_UP, Brokers, confluent, log
 from borealis.connectors.kafka.writer import Position, Rendering, TopicWriter
-from borealis.connectors.options import flag
 from borealis.errors import BorealisError, OutputError
 from borealis.state.delta import from_stream, to_stream
-from borealis.state.disk import ANEW, disk, write_whole
+from borealis.state.disk import ANEW, disk, one_line, write_whole
 
 OPTIONS = ("format", "key", "transactions", "give_up")
 WAITING_BYTES = 256 << 20  # of rows that are committed and not in the topic; then the run waits
 ROWS_AT_ONCE = 200_000  # of one transaction, unless a single train has more
-LOOK_S = 0.5  # how often a run that waits for brokers looks whether they are given up
-
-
-def sink(
-    topic: str,
-    brokers: str,
-    *,
-    format: str = "json",
-    key: str | None = None,
-    transactions: bool = True,
-    settings: Mapping[str, Any] | None = None,
-    give_up: str = GIVE_UP,
-) -> KafkaSink:
-    """A topic as an output, written in transactions: its readers must read only what is committed.
-
-    Without `transactions` rows are there some milliseconds sooner, for all readers; after a crash some may come twice.
-
-    `key` names the column whose values are the records' keys, and so choose the partition. `format` is json (an object
-    a row), csv (a line a row, no header) or arrow (one stream for many rows). `settings` and `give_up` as for `kafka`.
-    """
-    return KafkaSink(topic, Brokers(brokers, settings or {}, give_up), format, key, transactions)
-
-
-def sink_at(url: str) -> KafkaSink:
-    """A topic as an output, by its address: kafka://localhost:9092/per-source?key=src."""
-    address = Address.parse(url)
-    address.check_options(OPTIONS)
-    options: dict[str, Any] = dict(address.options)
-    if "transactions" in options:
-        options["transactions"] = flag(f"topic {address.topic}", "transactions", options["transactions"])
-    return sink(address.topic, address.brokers, settings=address.settings, **options)
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _Spooled:
     """Rows from one position to another, in a file or in memory."""
 
     first: int
@@ -84,8 +53,7 @@ class _Rows:
         try:
             table = from_stream(self.place.read_bytes())
         except (OSError, pa.ArrowException) as error:
-            why = " ".join(str(error).split())
-            raise OutputError(f"{self.place} cannot be read: {why}", hint=ANEW) from error
+            raise OutputError(f"{self.place} cannot be read: {one_line(error)}", hint=ANEW) from error
         if table.num_rows != self.stop - self.first or not table.schema.equals(schema):
             raise OutputError(f"{self.place} is damaged, or of other columns", hint=ANEW)
         return table
@@ -100,11 +68,27 @@ class KafkaSink:
     """Writes a run's rows to a topic. `keep` says where rows wait; without it a crash loses what the topic lacks."""
 
     def __init__(
-        self, topic: str, brokers: Brokers, format_: str = "json", key: str | None = None, transactions: bool = True
+        self,
+        topic: str,
+        brokers: str,
+        *,
+        format: str = "json",
+        key: str | None = None,
+        transactions: bool = True,
+        settings: Mapping[str, Any] | None = None,
+        give_up: str = GIVE_UP,
     ) -> None:
+        """A topic as an output, written in transactions: its readers must read only what is committed.
+
+        Without `transactions` rows are there some milliseconds sooner, for all readers; after a crash some may come
+        twice. `key` names the column whose values are the records' keys, and so choose the partition. `format` is json
+        (an object a row), csv (a line a row, no header) or arrow (one stream for many rows). `settings` and `give_up`
+        as for `kafka.source`.
+        """
         confluent()
-        Rendering(format_, None, pa.schema([pa.field("any", pa.int64())]))
-        self.topic, self.brokers, self.format, self.key, self.transactions = topic, brokers, format_, key, transactions
+        Rendering(format, None, pa.schema([pa.field("any", pa.int64())]))
+        self.topic, self.brokers = topic, Brokers(brokers, settings or {}, give_up)
+        self.format, self.key, self.transactions = format, key, transactions
         self.durable = False
         self._home: Path | None = None
         self._schema: pa.Schema = pa.schema([])
@@ -113,20 +97,20 @@ class KafkaSink:
         self._pump: threading.Thread | None = None
         self._written: list[pa.Table] = []
         self._position = 0
-        self._flushed: deque[_Rows] = deque()  # their train is not committed yet
-        self._ready: deque[_Rows] = deque()
+        self._flushed: deque[_Spooled] = deque()  # their train is not committed yet
+        self._ready: deque[_Spooled] = deque()
         self._waiting = 0  # bytes that are ready
         self._closing = False
-        self._failure: BorealisError | None = None
+        self.failure: BorealisError | None = None  # why no more rows get to the topic
         self._changed = threading.Condition()
 
     def writer(self, name: str) -> TopicWriter:
-        """Whoever writes to the topic, under a name."""
+        """A writer to the topic, under a name."""
         noun = f"topic {self.topic}"
         return TopicWriter(self.brokers, self.topic, name, noun, transactions=self.transactions)
 
     def keep(self, home: Path | None) -> KafkaSink:
-        """Told by the run, before `open`: a directory for rows that are not in the topic yet."""
+        """Called by the run, before `open`: a directory for rows that are not in the topic yet."""
         self._home, self.durable = home, home is not None
         return self
 
@@ -134,11 +118,14 @@ class KafkaSink:
 
     def open(self, schema: pa.Schema, resume: int | None) -> None:
         """Learn how far the topic is; a second time, after an error, only forget what was not committed."""
+        self._written = []
         if self._writer is not None:
-            self._forget(resume or 0)
+            self._position = resume or 0
+            while self._flushed and self._flushed[-1].stop > self._position:
+                self._flushed.pop().drop()
             return
         self._schema, self._rendering = schema, Rendering(self.format, self.key, schema)
-        self._position, self._written, self._flushed = resume or 0, [], deque()
+        self._position, self._flushed = resume or 0, deque()
         found = self._look_up() if self._home is not None else []
         writer = self.writer(self._name())
         try:
@@ -147,13 +134,15 @@ class KafkaSink:
         except BorealisError:
             writer.close()
             raise
-        self._writer, self._closing, self._failure = writer, False, None
+        self._writer, self._closing, self.failure = writer, False, None
         self._pump = threading.Thread(target=self._publish_on, name=f"kafka-{self.topic}", daemon=True)
         self._pump.start()
 
     def write(self, rows: pa.Table) -> None:
         """Take the rows; waits while too much is not in the topic."""
-        self._wait_for_room()
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting <= WAITING_BYTES or self.failure is not None)
+        self._raise()
         if rows.num_rows:
             self._written.append(rows if rows.schema == self._schema else rows.cast(self._schema))
 
@@ -169,7 +158,7 @@ class KafkaSink:
                 with self._disk("write"):
                     write_whole(place, to_stream(table))
             self._written = []
-            self._flushed.append(_Rows(first, self._position, table.nbytes, place))
+            self._flushed.append(_Spooled(first, self._position, table.nbytes, place))
         return self._position
 
     def committed(self, position: int) -> None:
@@ -190,7 +179,7 @@ class KafkaSink:
             self._closing = True
             self._changed.notify_all()
         if not complete:
-            writer.stop()
+            writer.presence.stop()
         pump.join()
         writer.close()
         self._writer = self._pump = None
@@ -202,11 +191,6 @@ class KafkaSink:
         """Whether brokers are away now, and since when; empty if not."""
         writer = self._writer
         return writer.presence.note if writer is not None else ""
-
-    @property
-    def failure(self) -> BorealisError | None:
-        """Why no more rows get to the topic; a run that has nothing to write learns it here."""
-        return self._failure
 
     # -- what waits
 
@@ -221,17 +205,17 @@ class KafkaSink:
                 write_whole(path, made.encode())
             return path.read_text()
 
-    def _look_up(self) -> list[_Rows]:
+    def _look_up(self) -> list[_Spooled]:
         assert self._home is not None
         with self._disk("read"):
             self._home.mkdir(parents=True, exist_ok=True)
             for left_over in self._home.glob("*.tmp"):
                 left_over.unlink()
             found = [(re.fullmatch(r"rows-(\d+)-(\d+)\.arrow", p.name), p) for p in self._home.iterdir()]
-            rows = [_Rows(int(m[1]), int(m[2]), p.stat().st_size, p) for m, p in found if m]
+            rows = [_Spooled(int(m[1]), int(m[2]), p.stat().st_size, p) for m, p in found if m]
         return sorted(rows, key=lambda one: one.first)
 
-    def _check(self, found: list[_Rows], known: Position | None, committed: int) -> None:
+    def _check(self, found: list[_Spooled], known: Position | None, committed: int) -> None:
         """Which of the files the topic still lacks."""
         for rows in [r for r in found if r.stop > committed]:
             rows.drop()
@@ -259,21 +243,9 @@ class KafkaSink:
         self._ready = deque(found)
         self._waiting = sum(r.size for r in found)
 
-    def _forget(self, committed: int) -> None:
-        self._written = []
-        while self._flushed and self._flushed[-1].stop > committed:
-            self._flushed.pop().drop()
-        self._position = committed
-
-    def _wait_for_room(self) -> None:
-        with self._changed:
-            while self._waiting > WAITING_BYTES and self._failure is None:
-                self._changed.wait(LOOK_S)
-        self._raise()
-
     def _raise(self) -> None:
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
 
     def _disk(self, verb: str) -> Any:
         return disk(f"rows for topic {self.topic} in {self._home}", verb, "start again")
@@ -284,23 +256,28 @@ class KafkaSink:
         try:
             while batch := self._next():
                 self._publish(batch)
+            return
         except BorealisError as error:
-            self._fail(error)
+            failure = error
         except Exception as error:
-            self._fail(OutputError(f"topic {self.topic}: {' '.join(str(error).split())}", hint="look into the log"))
+            failure = OutputError(f"topic {self.topic}: {one_line(error)}", hint="look into the log")
+        log.warning("%s", failure)
+        with self._changed:
+            self.failure = failure
+            self._changed.notify_all()
 
-    def _next(self) -> list[_Rows]:
+    def _next(self) -> list[_Spooled]:
         """What goes into the next transaction; waits for it. Nothing: it is over."""
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._closing)
-            taken: list[_Rows] = []
+            taken: list[_Spooled] = []
             for rows in self._ready:
                 if taken and rows.stop - taken[0].first > ROWS_AT_ONCE:
                     break
                 taken.append(rows)
             return taken
 
-    def _publish(self, batch: list[_Rows]) -> None:
+    def _publish(self, batch: list[_Spooled]) -> None:
         assert self._writer is not None
         assert self._rendering is not None
         table = pa.concat_tables([rows.table(self._schema) for rows in batch])
@@ -314,9 +291,14 @@ class KafkaSink:
         for rows in batch:
             rows.drop()
 
-    def _fail(self, error: BorealisError) -> None:
-        if not self._closing or self._failure is None:
-            log.warning("%s", error)
-        with self._changed:
-            self._failure = self._failure or error
-            self._changed.notify_all()
+
+sink = KafkaSink  # its public name: kafka.sink
+
+
+def sink_at(url: str) -> KafkaSink:
+    """A topic as an output, by its address: kafka://localhost:9092/per-source?key=src."""
+    address = TopicAddress.parse(url, OPTIONS)
+    options: dict[str, Any] = dict(address.options)
+    if "transactions" in options:
+        options["transactions"] = flag(f"topic {address.topic}", "transactions", options["transactions"])
+    return KafkaSink(address.topic, address.brokers, settings=address.settings, **options)

@@ -8,26 +8,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
-from borealis.connectors.files.text import Csv, JsonLines, plain, render
-from borealis.connectors.kafka.brokers import PAUSE_S, Brokers, Presence, away, confluent, refused
+from borealis.connectors.files.text import CsvLines, JsonLines, plain, render
+from borealis.connectors.kafka.brokers import Brokers, Presence, away, confluent
 from borealis.connectors.records import FORMATS
 from borealis.errors import OutputError, did_you_mean
+from borealis.state.delta import to_stream
 from borealis.tuples import halves
 
-ASK_S = 2.0  # one question to a broker
-OFFSETS_S = 20.0  # to send the position; the library itself may wait for ever
-COMMIT_S = 60.0  # one attempt to end a transaction; a broker that dies in its midst is noticed only then
-ROOM_S = 0.1  # for room in the library's own queue
-SILENT_MS = 10_000  # a request without an answer; calls within a transaction come back no sooner
-RETRY_MS = 5  # the library's own: a broker that is not done with the last transaction takes the next in a moment
-MET_S = 0.25  # a broker that committed so lately is not asked whether it is there
 REFUSALS_MOST = 5  # of a transaction, by brokers that are there
-ARROW_BYTES_MOST = 512 << 10  # of one record: brokers take a megabyte, unless told otherwise
+ARROW_BYTES_MOST = 512 << 10  # of one record: brokers take a megabyte by default
 QUEUED_MOST = 1_000_000  # messages in the library's own queue
 
 
@@ -53,31 +46,24 @@ class Rendering:
             raise OutputError("records of Arrow hold many rows and have no key", hint="leave out key, or write json")
         self._format, self._key = format_, key
         if format_ != "arrow":
-            (JsonLines() if format_ == "json" else Csv()).check(schema)
+            (JsonLines() if format_ == "json" else CsvLines()).check(schema)
 
     def records(self, rows: pa.Table) -> tuple[list[bytes], list[bytes | None] | None]:
         """Values, and keys if there are any."""
         if self._format == "arrow":
-            return [_stream(part) for part in halves(rows, ARROW_BYTES_MOST)], None
+            return [to_stream(part).to_pybytes() for part in halves(rows, ARROW_BYTES_MOST)], None
         if self._format == "json":
             values = [value for piece in render(rows, JsonLines()) for value in bytes(piece).split(b"\n")[:-1]]
         else:
             values = [
                 line[:-1]
                 for batch in rows.combine_chunks().to_batches()
-                for line in Csv().lines(batch).cast(pa.binary()).to_pylist()
+                for line in CsvLines().lines(batch).cast(pa.binary()).to_pylist()
             ]
         if self._key is None:
             return values, None
         column = rows[self._key].combine_chunks()
         return values, plain(column).cast(pa.binary()).to_pylist()
-
-
-def _stream(rows: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    return bytes(sink.getvalue().to_pybytes())
 
 
 class TopicWriter:
@@ -87,21 +73,19 @@ class TopicWriter:
     transaction: the records, and the position behind them. If it is not known whether the broker had committed it, the
     position is asked for, and the records are written again only if they are not there.
 
-    Without transactions the position is sent when the broker has the records, and nobody is put out.
+    Without transactions the position is sent when the broker has the records, and no other writer is put out.
     """
 
     def __init__(self, brokers: Brokers, topic: str, name: str, noun: str, *, transactions: bool = True) -> None:
         self.topic, self.name, self.what, self.transactions = topic, name, noun, transactions
         self._kafka = confluent()
-        self._brokers = brokers
+        self._timings = brokers.timings
         self.presence = Presence(noun, brokers, OutputError)
-        self._stopped = threading.Event()
         self._producer: Any = None
         self._group: Any = None
         self._last: Position | None = None
         self._met = float("-inf")  # when a broker last committed something
-        self._anew = False  # the producer may be in any state: make another before the next transaction
-        self._trouble = ""
+        self._unsure = False  # the producer may be in any state: make another before the next transaction
 
     # -- coming and going
 
@@ -110,42 +94,34 @@ class TopicWriter:
         self._make()
         self.presence.topic(self.topic, self._list_topics)
         if self.transactions:
-            self._call(lambda: self._producer.init_transactions(ASK_S))
-        self._last, self._anew = self._position(), False
+            self._call(lambda: self._producer.init_transactions(self._timings.ask_s))
+        self._last, self._unsure = self._position(), False
         return self._last
 
     def _make(self) -> None:
-        once = {"transactional_id": self.name} if self.transactions else {"message_timeout_ms": SILENT_MS}
-        try:
-            self._producer = self._kafka.Producer(
-                self._brokers.conf(
-                    **once,
-                    enable_idempotence=True,
-                    socket_timeout_ms=SILENT_MS,
-                    linger_ms=0,  # a commit waits for all of them
-                    retry_backoff_ms=RETRY_MS,
-                    queue_buffering_max_messages=QUEUED_MOST,
-                )
-                | {"error_cb": self._heard}
-            )
-            if self._group is None:
-                self._group = self._kafka.Consumer(
-                    self._brokers.conf(group_id=self.name, enable_auto_commit=False, isolation_level="read_committed")
-                    | {"error_cb": self._heard}
-                )
-        except self._kafka.KafkaException as error:
-            raise refused(error, self.what, OutputError) from None
+        silent_ms = self._timings.silent_ms
+        name: dict[str, Any] = {"transactional_id": self.name}
+        once = name if self.transactions else {"message_timeout_ms": silent_ms}
+        self._producer = self.presence.client(
+            "Producer",
+            self._heard,
+            **once,
+            enable_idempotence=True,
+            socket_timeout_ms=silent_ms,
+            linger_ms=0,  # a commit waits for all of them
+            retry_backoff_ms=self._timings.retry_ms,
+            queue_buffering_max_messages=QUEUED_MOST,
+        )
+        if self._group is None:
+            group = {"group_id": self.name, "enable_auto_commit": False, "isolation_level": "read_committed"}
+            self._group = self.presence.client("Consumer", self._heard, **group)
 
     def _position(self) -> Position | None:
         place = self._kafka.TopicPartition(self.topic, 0)
-        (found,) = self._call(lambda: self._group.committed([place], timeout=ASK_S))
+        (found,) = self._call(lambda: self._group.committed([place], timeout=self._timings.ask_s))
         if found.error is not None:
             raise OutputError(f"{self.what}: {found.error.str()}", hint="check the access rights to consumer groups")
         return Position(found.offset, found.metadata or "") if found.offset >= 0 else None
-
-    def stop(self) -> None:
-        """Wait no more; from any thread."""
-        self._stopped.set()
 
     def close(self) -> None:
         if self._group is not None:
@@ -159,26 +135,25 @@ class TopicWriter:
         """Write records and the position behind them. When this returns, the broker has both."""
         refusals = 0
         while True:
-            if time.monotonic() > self._met + MET_S:  # a transaction would wait in silence
+            if time.monotonic() > self._met + self._timings.met_s:  # a transaction would wait in silence
                 self._list_topics(self.topic)
             self._listen()
-            if self._anew and self._open_again(position):
+            if self._unsure and self._open_again(position):
                 return
             try:
                 (self._transaction if self.transactions else self._plainly)(values, keys, position)
                 self._last, self._met = position, time.monotonic()
                 return
             except self._kafka.KafkaException as error:
-                self._anew = True
-                self._explain(error.args[0])
-                refusals += not self._is_away(error.args[0])
+                code, self._unsure = error.args[0], True
+                self._explain(code)
+                refusals += not self._is_away(code)
             if refusals == REFUSALS_MOST:
                 raise OutputError(
-                    f"{self.what}: the broker refused rows {refusals} times ({self._trouble})",
+                    f"{self.what}: the broker refused rows {refusals} times ({code.str()})",
                     hint="look into the broker's log",
                 )
-            self.presence.check(self._stopped)
-            self._stopped.wait(PAUSE_S)
+            self.presence.pause()
 
     def _open_again(self, position: Position) -> bool:
         """After anything went wrong: another producer, which ends what this one began. Whether all is there already."""
@@ -186,7 +161,7 @@ class TopicWriter:
         found = self.open()
         if found not in (before, position):
             raise OutputError(
-                f"{self.what}: somebody else writes to topic '{self.topic}' as '{self.name}'",
+                f"{self.what}: another writer writes to topic '{self.topic}' as '{self.name}'",
                 hint="stop one of the two, or give one of them another name",
             )
         return found == position
@@ -196,9 +171,11 @@ class TopicWriter:
         producer.begin_transaction()
         self._produce(values, keys)
         self._within_bounds(
-            lambda: producer.send_offsets_to_transaction([offset], group.consumer_group_metadata(), OFFSETS_S)
+            lambda: producer.send_offsets_to_transaction(
+                [offset], group.consumer_group_metadata(), self._timings.offsets_s
+            )
         )
-        producer.commit_transaction(COMMIT_S)
+        producer.commit_transaction(self._timings.commit_s)
 
     def _plainly(self, values: Sequence[bytes], keys: Sequence[bytes | None] | None, position: Position) -> None:
         failed: list[Any] = []
@@ -208,8 +185,8 @@ class TopicWriter:
                 failed.append(error)
 
         self._produce(values, keys, delivered)
-        while self._producer.flush(PAUSE_S):  # for as long as the library itself allows
-            self.presence.check(self._stopped)
+        while self._producer.flush(self._timings.pause_s):  # for as long as the library itself allows
+            self.presence.check()
         if failed:
             raise self._kafka.KafkaException(failed[0])
         group, offset = self._group, self._offset(position)
@@ -232,10 +209,10 @@ class TopicWriter:
 
         sending = threading.Thread(target=send, name=f"position-{self.topic}", daemon=True)
         sending.start()
-        until = time.monotonic() + OFFSETS_S + PAUSE_S
+        until = time.monotonic() + self._timings.offsets_s + self._timings.pause_s
         while sending.is_alive() and time.monotonic() < until:
-            sending.join(PAUSE_S)
-            self.presence.check(self._stopped)
+            sending.join(self._timings.pause_s)
+            self.presence.check()
         if failed:
             raise failed[0]
         if sending.is_alive():
@@ -243,37 +220,30 @@ class TopicWriter:
             raise self._kafka.KafkaException(code(code._TIMED_OUT, "the position was not taken in time"))
 
     def _produce(
-        self, values: Sequence[bytes], keys: Sequence[bytes | None] | None, told: Callable[..., None] | None = None
+        self, values: Sequence[bytes], keys: Sequence[bytes | None] | None, delivered: Callable[..., None] | None = None
     ) -> None:
         topic, produce = self.topic, self._producer.produce
         for i, value in enumerate(values):
             key = None if keys is None else keys[i]
-            try:
-                produce(topic, value, key, on_delivery=told)
-            except BufferError:
-                self._wait_for_room(partial(produce, topic, value, key, on_delivery=told))
-
-    def _wait_for_room(self, produce: Callable[[], None]) -> None:
-        while True:
-            self._producer.poll(ROOM_S)
-            self.presence.check(self._stopped)
-            try:
-                produce()
-                return
-            except BufferError:
-                continue
+            while True:
+                try:
+                    produce(topic, value, key, on_delivery=delivered)
+                    break
+                except BufferError:
+                    self._producer.poll(self._timings.room_s)
+                    self.presence.check()
 
     def _call(self, question: Callable[[], Any]) -> Any:
-        return self.presence.ask(question, self._stopped, self._unanswered)
+        return self.presence.ask(question, self._unanswered)
 
     def _unanswered(self, code: Any) -> None:
         if self._is_away(code):
-            self._anew = True
+            self._unsure = True
             self._listen()
             self.presence.lost(code.str())
 
     def _list_topics(self, *name: str) -> Any:
-        return self._call(lambda: self._group.list_topics(*name, timeout=ASK_S))
+        return self._call(lambda: self._group.list_topics(*name, timeout=self._timings.ask_s))
 
     def _is_away(self, code: Any) -> bool:
         return code.code() in away(self._kafka)
@@ -281,7 +251,6 @@ class TopicWriter:
     def _explain(self, code: Any) -> None:
         """Raise what no second attempt can mend."""
         codes = self._kafka.KafkaError
-        self._trouble = code.str()
         if code.code() in (codes.MSG_SIZE_TOO_LARGE, codes.INVALID_RECORD, codes.RECORD_LIST_TOO_LARGE):
             raise OutputError(
                 f"{self.what}: topic '{self.topic}' refuses a record ({code.str()})",
@@ -294,10 +263,10 @@ class TopicWriter:
         """Have the library say what it knows of its connections: it does so only when asked for news."""
         try:
             self._producer.poll(0)
-        except self._kafka.KafkaException:  # it can do nothing any more; why, the next one will be told
-            self._anew = True
+        except self._kafka.KafkaException:  # it can do nothing any more; why, the next one will learn
+            self._unsure = True
         self._group.poll(0)
 
     def _heard(self, error: Any) -> None:
         if self.presence.heard(error):
-            self._anew = True  # a producer whose coordinator was away may wait for it for ever
+            self._unsure = True  # a producer whose coordinator was away may wait for it for ever

@@ -10,8 +10,8 @@ import pyarrow as pa
 from borealis.errors import BorealisError, OutputError
 
 
-class _Counting:
-    """Counts the rows of this start; the position of a sink that keeps nothing on disk."""
+class DiscardSink:
+    """Counts rows and forgets them. Sinks inside the program are such ones that do something with them in `_take`."""
 
     durable = False
 
@@ -37,10 +37,10 @@ class _Counting:
         """Nothing is left to do."""
 
     def _take(self, rows: pa.Table) -> None:
-        raise NotImplementedError
+        """What becomes of rows, once they are counted."""
 
 
-class ListSink(_Counting):
+class ListSink(DiscardSink):
     """Appends each row as a dict to the user's list, which is never cleared."""
 
     def __init__(self, target: list[dict[str, Any]]) -> None:
@@ -51,7 +51,7 @@ class ListSink(_Counting):
         self._target.extend(rows.to_pylist())
 
 
-class CallbackSink(_Counting):
+class CallbackSink(DiscardSink):
     """Calls the user's function with one record batch per write, never an empty one. A slow function slows the run."""
 
     def __init__(self, function: Callable[[pa.RecordBatch], object]) -> None:
@@ -71,7 +71,7 @@ class CallbackSink(_Counting):
                 ) from error
 
 
-class TableSink(_Counting):
+class TableSink(DiscardSink):
     """Collects everything in memory, for results that fit."""
 
     def __init__(self) -> None:
@@ -90,10 +90,3 @@ class TableSink(_Counting):
 
     def _take(self, rows: pa.Table) -> None:
         self._tables.append(rows)
-
-
-class DiscardSink(_Counting):
-    """Counts rows and forgets them."""
-
-    def _take(self, rows: pa.Table) -> None:
-        pass

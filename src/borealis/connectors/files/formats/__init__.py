@@ -20,7 +20,7 @@ class EmptyFileError(InputError):
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadSpec:
     """What is read of a file, and how."""
 
     schema: pa.Schema
@@ -28,8 +28,8 @@ class Reading:
     rows_most: int = 65_536  # of a batch that is in the file as such
     time: TimeOf | None = None  # records without one are bad, if it is given
     options: CsvOptions | None = None
-    # None: every bad record is told. Else only the first; and names of columns in JSON count in any case, as they stand
-    # in the first lines, and what a user should know of them is added.
+    # None: every bad record is reported. Else only the first; and names of columns in JSON count in any case, as they
+    # stand in the first lines, and what a user should know of them is added.
     notes: list[str] | None = None
 
     @property

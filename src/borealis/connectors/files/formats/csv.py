@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from borealis.connectors.files.formats import EmptyFileError, Reading
+from borealis.connectors.files.formats import EmptyFileError, ReadSpec
 from borealis.connectors.files.suffixes import is_packed, open_text
-from borealis.connectors.records import UNCLOSED, Csv, CsvOptions, Decoded, decode, dialect
+from borealis.connectors.records import UNCLOSED, CsvOptions, CsvRecords, Decoded, decode, dialect
 from borealis.errors import InputError
 from borealis.values.fit import match_columns
 
@@ -29,7 +29,7 @@ FIELD_CHARACTERS_MOST = 2**31 - 1  # as much as a C long holds anywhere: rows ar
 csv.field_size_limit(max(csv.field_size_limit(), FIELD_CHARACTERS_MOST))
 
 
-def read(path: Path, how: Reading) -> Iterator[int | Decoded]:
+def read(path: Path, how: ReadSpec) -> Iterator[int | Decoded]:
     """In a file of one column an empty line is a null row."""
     options = how.options or CsvOptions()
     empty, first = _first_row(path, options)
@@ -39,7 +39,7 @@ def read(path: Path, how: Reading) -> Iterator[int | Decoded]:
             raise EmptyFileError(f"{path} is empty", hint=hint)
         return
     chosen = _choose(first, how.schema, path, options)
-    reader = Csv(how.schema, options, len(first), chosen, BLOCKS_OF_A_ROW * BLOCK_BYTES)
+    reader = CsvRecords(how.schema, options, len(first), chosen, BLOCKS_OF_A_ROW * BLOCK_BYTES)
     done = 0
     try:
         with _open(path) as file:
@@ -57,7 +57,7 @@ def read(path: Path, how: Reading) -> Iterator[int | Decoded]:
             else:
                 return
     except (InputError, pa.ArrowException):
-        pass  # found again, and told, when records are looked at one by one
+        pass  # found again, and reported, when records are looked at one by one
     head = (empty if len(first) == 1 else 0) + 1 if options.header else 0  # among the records
     with open_text(path, "surrogateescape") as lines:
         for values in _some(islice(_records(lines, len(first), options), done + head, None)):

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from borealis.connectors.files.formats import Reading
+from borealis.connectors.files.formats import ReadSpec
 from borealis.connectors.files.suffixes import open_bytes
-from borealis.connectors.records import Decoded, Json, Lines, decode, parse_object
+from borealis.connectors.records import Decoded, JsonRecords, Lines, decode, parse_object
 from borealis.values.fit import RowOrigin, match_columns
 from borealis.values.python import absent
 
@@ -18,17 +18,17 @@ LINES_SEARCHED = 1000  # for the names of the columns
 BOM = b"\xef\xbb\xbf"
 
 
-def read(path: Path, how: Reading) -> Iterator[int | Decoded]:
+def read(path: Path, how: ReadSpec) -> Iterator[int | Decoded]:
     """Blocks of whole lines; those before the position are counted, not parsed."""
     row = 0
-    reader = None if how.first else Json(how.schema)
+    reader = None if how.first else JsonRecords(how.schema)
     with open_bytes(path) as file:
         for block in _blocks(file):
             lines = Lines(block)
             if not lines:
                 continue
             if reader is None:
-                reader = Json(how.schema, _keys(lines, how, str(path)), bytes_most=math.inf)
+                reader = JsonRecords(how.schema, _keys(lines, how, str(path)), bytes_most=math.inf)
             row += len(lines)
             yield len(lines) if row <= how.skip else decode(lines, reader, how.schema, how.time, how.first)
 
@@ -48,7 +48,7 @@ def _blocks(file: IO[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-def _keys(lines: list[bytes], how: Reading, source: str) -> list[str]:
+def _keys(lines: list[bytes], how: ReadSpec, source: str) -> list[str]:
     """Under which keys the declared columns stand in a file that begins with these lines."""
     seen: dict[str, None] = {}
     for index, line in enumerate(lines[:LINES_SEARCHED]):
