@@ -46,8 +46,9 @@ WITH_A_CLUSTER = {
     "coordinator": "Run a coordinator in the foreground.",
 }
 TOGETHER = {  # modules of several commands; any other command has its own
-    "files": ("sample", "cat"),
-    "requests": ("deploy", "undeploy", "ls", "describe", "forget", "forget-node", "status", "move"),
+    "deploy": ("deploy", "undeploy", "move"),
+    "streams": ("ls", "describe", "forget"),
+    "status": ("status", "forget-node"),
 }
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from typer import Argument, Option
 
 from borealis.cli.options import Json
-from borealis.cli.watching import console
+from borealis.cli.screen import console
+from borealis.cli.screen import table as new_table
 from borealis.errors import BorealisError, did_you_mean
 
 CELL_CHARS_MOST = 40  # of a text in the table
@@ -146,7 +146,7 @@ def _filled(figures: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str
 
 def table(figures: Sequence[dict[str, Any]], shown: Sequence[str] = ()) -> Table:
     """The figures, a column for each that any of them has, or only for those that shall be shown; no long texts."""
-    made = Table(box=SIMPLE_HEAD, pad_edge=False)
+    made = new_table()
     names = _columns(figures, shown)
     for name in names:
         numbers = any(isinstance(one.get(name), int | float) for one in figures)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from json import dumps
-
 from borealis.cli.opening import load, start_spark
 from borealis.cli.options import Json, Yaml
+from borealis.cli.screen import answer
 from borealis.cli.words import plural
 
 
@@ -18,7 +17,5 @@ def check(diagram: Yaml, json: Json = False) -> None:
 
     check_plan(spec, spark)
     boxes, units = len(spec.boxes), len(cut(spec, local=True))
-    if json:
-        print(dumps({"ok": True, "diagram": spec.name, "boxes": boxes, "units": units}, ensure_ascii=False))
-    else:
-        print(f"ok: {spec.name} ({plural(boxes, 'box', 'boxes')}, {plural(units, 'unit')})")
+    facts = {"ok": True, "diagram": spec.name, "boxes": boxes, "units": units}
+    answer(json, facts, f"ok: {spec.name} ({plural(boxes, 'box', 'boxes')}, {plural(units, 'unit')})")

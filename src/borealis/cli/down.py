@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from json import dumps
-
 from borealis.cli import processes
 from borealis.cli.options import Json
-from borealis.cli.watching import console
+from borealis.cli.screen import answer, console
 from borealis.cli.words import plural
 from borealis.client.cluster_config import Record, find, home, read_record, record_path
 from borealis.errors import BorealisError
@@ -15,7 +13,7 @@ from borealis.errors import BorealisError
 def down(json: Json = False) -> None:
     record = read_record()
     if record is None:
-        print(dumps({"stopped": [], "killed": []}) if json else f"no cluster of {home()} runs")
+        answer(json, {"stopped": [], "killed": []}, f"no cluster of {home()} runs")
         return
     running = [part.name for part in record.parts if processes.alive(part)]
     others = _others(record)
@@ -23,15 +21,12 @@ def down(json: Json = False) -> None:
     killed = processes.stop(record.parts, say=None if json else lambda text: err.print(text, style="yellow"))
     record_path().unlink(missing_ok=True)
     stopped = [name for name in running if name not in killed]
-    if json:
-        print(dumps({"stopped": stopped, "killed": killed, "others": others}))
-        return
     gone = len(record.parts) - len(running)
     words = [f"stopped {plural(len(running), 'process', 'processes')}"]
     words += [f"{', '.join(killed)} killed"] if killed else []
     words += [f"{gone} had ended before"] if gone else []
-    print("; ".join(words))
-    for other in others:
+    answer(json, {"stopped": stopped, "killed": killed, "others": others}, "; ".join(words))
+    for other in () if json else others:
         err.print(f"still running, for it was not started from this home: {other}", style="yellow", soft_wrap=True)
 
 

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,6 +23,7 @@ from borealis.errors import BorealisError, MachineError, OutputError, TrainError
 
 DEFECT, USER, PIPE_CLOSED = 1, 2, 141
 DEBUG = "--debug"
+LOOK_EVERY_S = 0.2  # for a signal, while a command waits for something else
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -58,6 +60,14 @@ class Stop:
         """A safe point: stop here if that is wished."""
         if self._wished is not None:
             raise Stopped(self._wished)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait; all of it is a safe point."""
+        until = time.monotonic() + seconds
+        self.point()
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, LOOK_EVERY_S))
+            self.point()
 
     def listen(self) -> None:
         """Take the signals over, also from Spark, which would cancel its jobs and raise wherever the program stands."""

@@ -17,7 +17,7 @@ from typer import Option
 
 from borealis.cli.opening import load, start_spark
 from borealis.cli.options import Json, Yaml
-from borealis.cli.watching import console
+from borealis.cli.screen import console
 
 if TYPE_CHECKING:
     from borealis.diagram.boxes.base import Box

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from json import dumps
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from borealis.cli.ending import STOP
+from borealis.cli.ending import LOOK_EVERY_S, STOP
 from borealis.cli.options import ClusterOptions
+from borealis.cli.screen import answer, console
 from borealis.cli.tail import TailOptions
-from borealis.cli.watching import console
 from borealis.cli.words import plural
 from borealis.client.subscriber import Start, Subscription
 from borealis.connectors.kafka.brokers import shown
@@ -26,7 +25,6 @@ from borealis.connectors.kafka.writer import Position, Rendering
 from borealis.errors import StreamError, WireError
 from borealis.tuples import HEADER, ID
 
-LOOK_EVERY_S = 0.5  # whether someone wants us to stop
 GATHER_S = 0.02  # for more tuples that go into the same transaction
 ROWS_AT_ONCE = 200_000  # of one transaction
 
@@ -58,10 +56,8 @@ def forward(
                     table = some.select([*HEADER, *names] if options.headers else names)
                     writer.publish(*Rendering(sink.format, sink.key, table.schema).records(table), position)
                     rows += table.num_rows
-    if json:
-        print(dumps({"stream": full, "to": shown(url), "reader": reader, "rows": rows}, ensure_ascii=False))
-    else:
-        print(f"{plural(rows, 'row')} of {full} to {shown(url)}")
+    facts = {"stream": full, "to": shown(url), "reader": reader, "rows": rows}
+    answer(json, facts, f"{plural(rows, 'row')} of {full} to {shown(url)}")
 
 
 def _taken(stream: Subscription, upto: int, limit: int | None) -> Iterator[tuple[pa.Table, Position]]:

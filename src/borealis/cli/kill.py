@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from json import dumps
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,7 @@ from typer import Argument
 
 from borealis.cli import processes
 from borealis.cli.options import ClusterOptions, Json
-from borealis.cli.watching import console
+from borealis.cli.screen import answer, console
 from borealis.client.cluster_config import Part, read_record
 from borealis.errors import ClusterError, did_you_mean
 from borealis.wire.status import NodeView
@@ -35,11 +34,8 @@ def kill(node: Annotated[str, Argument(help="The node.")], cluster: ClusterOptio
             f"node '{node}' (pid {part.pid}) has ended already", hint="'borealis status' shows the others"
         )
     processes.wait_end(part, END_S)
-    if json:
-        print(dumps({"killed": node, "pid": part.pid}))
-        return
-    print(f"killed {node} (pid {part.pid})")
-    if part.arguments:
+    answer(json, {"killed": node, "pid": part.pid}, f"killed {node} (pid {part.pid})")
+    if part.arguments and not json:
         console().print(f"to start it again: borealis restart {node}", style="dim", soft_wrap=True, markup=False)
 
 

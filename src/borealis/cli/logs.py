@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections import deque
 from pathlib import Path
 from typing import Annotated
@@ -11,12 +10,11 @@ from typing import Annotated
 from typer import Option
 
 from borealis.cli import processes
-from borealis.cli.ending import STOP
+from borealis.cli.ending import LOOK_EVERY_S, STOP
 from borealis.cli.starting import PartName, log_of, part_of
 from borealis.client.cluster_config import read_record
 from borealis.errors import ClusterError, MachineError
 
-LOOK_EVERY_S = 0.1
 PIECE_BYTES = 1 << 16
 
 
@@ -30,8 +28,7 @@ def logs(
         with STOP.deferred():
             at = _show(log, 0 if lines is None else _start_of(log, lines))
             while follow:
-                STOP.point()
-                time.sleep(LOOK_EVERY_S)  # nobody tells when a file grows
+                STOP.sleep(LOOK_EVERY_S)  # no event tells when a file grows
                 at = _show(log, at)
     except OSError as error:
         raise MachineError(f"cannot read {log}: {error.strerror}", hint="check the file and its rights") from None

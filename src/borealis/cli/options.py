@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Yaml = Annotated[Path, Argument(metavar="DIAGRAM", help="The diagram, a YAML file.")]
 StreamName = Annotated[str, Argument(help="An output, input or box: per_source, or traffic/per_source.")]
 Json = Annotated[bool, Option("--json", help="Print JSON on stdout, and nothing else.")]
-JsonLines = Annotated[bool, Option("--json", help="Print JSON lines.")]
+JsonRows = Annotated[bool, Option("--json", help="Print JSON lines.")]
 Host = Annotated[str, Option(help="The address to listen at; others need a token.")]
 Master = Annotated[str | None, Option(metavar="URL", help="Spark's master; all cores of this machine if left out.")]
 Coordinator = Annotated[

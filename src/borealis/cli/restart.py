@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from json import dumps
 from typing import Annotated
 
 from typer import Option
 
 from borealis.cli import processes
 from borealis.cli.options import Json
+from borealis.cli.screen import answer
 from borealis.cli.starting import COORDINATOR, PartName, only_one, part_of, start_again
 from borealis.client.cluster_config import read_record
 from borealis.errors import ClusterError
@@ -37,7 +37,5 @@ def restart(
         start_again(record, {name: part.arguments}, wait, json)
         part = part_of(read_record(), name)
     seconds = time.monotonic() - began
-    if json:
-        print(dumps({"started": name, "pid": part.pid, "seconds": round(seconds, 3)}))
-    else:
-        print(f"{name} runs again (pid {part.pid}), after {seconds:.1f} s")
+    facts = {"started": name, "pid": part.pid, "seconds": round(seconds, 3)}
+    answer(json, facts, f"{name} runs again (pid {part.pid}), after {seconds:.1f} s")

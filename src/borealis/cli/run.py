@@ -11,7 +11,8 @@ from typer import Option
 
 from borealis.cli.opening import load, start_spark
 from borealis.cli.options import Json, Master, Yaml, pairs
-from borealis.cli.watching import Watcher, console, stoppable, summary
+from borealis.cli.screen import console
+from borealis.cli.watching import Watcher, stoppable, summary
 from borealis.errors import BorealisWarning
 
 Places = list[str] | None

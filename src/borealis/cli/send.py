@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 from rich.text import Text
 from typer import Argument, Option
 
-from borealis.cli.ending import STOP, Stopped
+from borealis.cli.ending import LOOK_EVERY_S, STOP, Stopped
 from borealis.cli.options import ClusterOptions, Json
-from borealis.cli.watching import Screen, console
+from borealis.cli.screen import Screen, console
 from borealis.cli.words import plural, span
 from borealis.errors import InputError
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 BATCHES_PER_SECOND = 20  # at a given rate
 BATCH_ROWS = 16_384  # at none
 NAMED_BATCH_ROWS = 1_000  # under a name batches must be the same at every start, whatever the rate
-LOOK_EVERY_S = 0.2  # whether someone wants us to stop, while there is no room
 LAST_FLUSH_S = 5.0  # for what is under way when we are stopped
 
 
@@ -174,12 +173,8 @@ class Sending:
 
     def _pace(self) -> None:
         """Wait until the rows sent so far are due; what a stall has delayed is made up for."""
-        if not self._rate:
-            return
-        due = self._began + self.rows / self._rate
-        while (left := due - time.monotonic()) > 0:
-            STOP.point()
-            time.sleep(min(left, LOOK_EVERY_S))
+        if self._rate:
+            STOP.sleep(self._began + self.rows / self._rate - time.monotonic())
 
 
 def whole_batches(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:

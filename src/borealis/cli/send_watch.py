@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from borealis.cli.ending import LOOK_EVERY_S
 from borealis.cli.send_topic import time_of
 from borealis.client.publisher import Publisher, pieces
 from borealis.connectors.files.watch import WatchSource, watch_text
@@ -26,7 +27,6 @@ from borealis.state.directory_lock import DirectoryLock, Kind
 from borealis.state.disk import make_directory
 
 ROWS_MOST = 16_384  # of a batch
-LOOK_EVERY_S = 0.2  # whether someone wants us to stop, while no file comes
 VERSION = 1
 KIND = Kind("state", "send.json", "sender", "*.files")
 

@@ -10,12 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from rich.table import Table
 from rich.text import Text
 from typer import Argument
 
 from borealis.cli import processes
-from borealis.cli.watching import Screen
+from borealis.cli.screen import Screen, grid
 from borealis.client.cluster_config import Part, Record, Whereabouts, find, home, make_folder, register
 from borealis.errors import BorealisError, ClusterError, MachineError, WireError, did_you_mean
 
@@ -114,7 +113,8 @@ def _wait_ready(
             doing = {part.name: _doing(part, nodes) for part in parts}
             seconds = time.monotonic() - screen.began
             changes = (f"{seconds:5.1f} s  {name}: {what}" for name, what in doing.items() if before.get(name) != what)
-            screen.show(_table(doing, seconds), changes)
+            states = [(name, Text(what, "green" if what == "ready" else "yellow")) for name, what in doing.items()]
+            screen.show(grid([*states, ("", Text(f"{seconds:.0f} s", "dim"))]), changes)
             before = doing
             failed = [part for part in parts if doing[part.name] == "Spark failed"]
             if failed:
@@ -125,14 +125,6 @@ def _wait_ready(
                 late = ", ".join(f"{name} ({what})" for name, what in doing.items() if what != "ready")
                 raise ClusterError(f"not ready within {wait_s:.0f} s: {late}", hint=f"see {home() / 'logs'}")
             time.sleep(LOOK_EVERY_S)  # for processes to tell the coordinator, which tells us only when asked
-
-
-def _table(doing: Mapping[str, str], seconds: float) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for name, what in doing.items():
-        table.add_row(name, Text(what, style="green" if what == "ready" else "yellow"))
-    table.add_row("", Text(f"{seconds:.0f} s", style="dim"))
-    return table
 
 
 def _nodes(coordinator: CoordinatorClient) -> list[NodeView] | None:

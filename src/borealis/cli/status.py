@@ -1,22 +1,22 @@
-"""`borealis status`: nodes, units, streams, and how they stand; once, or again and again."""
+"""`borealis status`: nodes, units, streams, and how they stand; `forget-node`: which node is shown no more."""
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
+from json import dumps
+from typing import Annotated
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
+from typer import Argument, Option
 
 from borealis.cli.ending import STOP
-from borealis.cli.options import ClusterOptions
+from borealis.cli.options import ClusterOptions, Json
 from borealis.cli.protection import moment, protection_table, takeover_line, unprotected_lines
-from borealis.cli.tables import FittingTable
-from borealis.cli.watching import console
+from borealis.cli.screen import FittingTable, answer, console
 from borealis.cli.words import plural, size, span
 from borealis.errors import WireError
 from borealis.wire import status as views
@@ -25,35 +25,39 @@ EVERY_S = 1.0  # nodes report that often
 GOOD = ("alive", "ready", "running", "ended")
 
 
-def status_command(watch: bool, cluster: ClusterOptions, as_json: bool) -> None:
-    """What the coordinator knows; no node is asked."""
+def status(
+    watch: Annotated[bool, Option("--watch", "-w", help="Again every second, until stopped.")] = False,
+    *,
+    cluster: ClusterOptions,
+    json: Json = False,
+) -> None:
     out = console()
-    live = Live(console=out, auto_refresh=False) if watch and out.is_terminal and not as_json else None
+    live = Live(console=out, auto_refresh=False) if watch and out.is_terminal and not json else None
     with cluster.client() as client:
-        status = client.status()
+        now = client.status()
         with STOP.deferred() if watch else nullcontext(), live or nullcontext():
             while True:
-                if as_json:
-                    print(json.dumps(status.model_dump(), ensure_ascii=False), flush=True)
+                if json:
+                    print(dumps(now.model_dump(), ensure_ascii=False), flush=True)
                 elif live is not None:
-                    live.update(fitting(status, out), refresh=True)
+                    live.update(fitting(now, out), refresh=True)
                 else:
-                    out.print(shown(status))
+                    out.print(shown(now))
                 if not watch:
                     return
-                _pause(EVERY_S)
+                STOP.sleep(EVERY_S)
                 try:
-                    status = client.status()
+                    now = client.status()
                 except WireError as error:
-                    status = status.model_copy(update={"troubles": [views.Trouble(why=str(error))]})
+                    now = now.model_copy(update={"troubles": [views.Trouble(why=str(error))]})
 
 
-def _pause(seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
-        STOP.point()
-        time.sleep(min(left, 0.1))
-    STOP.point()
+def forget_node(
+    node: Annotated[str, Argument(help="The node, which is dead.")], cluster: ClusterOptions, json: Json = False
+) -> None:
+    with cluster.client() as client:
+        client.forget_node(node)
+    answer(json, {"node": node}, f"node {node} is forgotten")
 
 
 def shown(status: views.ClusterStatus, fold: int = 0) -> RenderableType:

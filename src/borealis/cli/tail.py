@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from borealis.cli.ending import STOP
-from borealis.cli.options import ClusterOptions, JsonLines, StreamName
-from borealis.cli.watching import console
+from borealis.cli.options import ClusterOptions, JsonRows, StreamName
+from borealis.cli.screen import console
 from borealis.cli.words import plural
 from borealis.errors import BorealisError, StreamError
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from borealis.client.client import Client
     from borealis.client.subscriber import Start, Subscription
 
-LOOK_EVERY_S = 0.5  # whether someone wants us to stop
+QUIET_S = 0.5  # without rows, until that is shown
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def tail(
     stream: StreamName,
     options: TailOptions,
     cluster: ClusterOptions,
-    json: JsonLines = False,
+    json: JsonRows = False,
     to: Annotated[
         str | None, Option(metavar="TOPIC", help="Into a topic instead, exactly once: kafka://host:port/topic.")
     ] = None,
@@ -55,7 +55,8 @@ def tail(
 
         forward(stream, to, start, options, cluster, json)
         return
-    from borealis.cli.cells import JsonRows, TextRows
+    from borealis.cli.cells import TextRows, print_json
+    from borealis.connectors.files.text import JsonLines
 
     with (
         cluster.client() as client,
@@ -64,14 +65,16 @@ def tail(
         ) as subscription,
         STOP.deferred(),
     ):
-        show = JsonRows(subscription.schema) if json else TextRows()
+        show = print_json if json else TextRows(followed=True).batch
+        if json:
+            JsonLines().check(subscription.schema)
         err = console(stderr=True)
         if err.is_terminal and not json:
             err.print(f"{subscription.stream} from {subscription.position:,}", style="dim")
         left, gaps, jumps, lost, silent = options.limit, 0, 0, 0, True
         while left is None or left > 0:
             STOP.point()
-            batch = subscription.read(LOOK_EVERY_S)
+            batch = subscription.read(QUIET_S)
             at = f"{subscription.stream} goes on at {subscription.position:,}"
             said = []
             if subscription.gaps > gaps:

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from dataclasses import dataclass
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from rich.table import Table
 from rich.text import Text
 from typer import Option
 
 from borealis.cli import processes
 from borealis.cli.options import Json
+from borealis.cli.screen import console, grid
 from borealis.cli.starting import COORDINATOR, LOOK_EVERY_S, only_one, start_again, start_parts
-from borealis.cli.watching import console
 from borealis.cli.words import plural
 from borealis.client.cluster_config import (
     Record,
@@ -36,8 +35,6 @@ from borealis.client.cluster_config import (
 
 if TYPE_CHECKING:
     from borealis.cli.cluster_plan import Plan
-
-if TYPE_CHECKING:
     from borealis.wire.status import NodeView
 
 COME_BACK_S = 5.0  # for nodes to notice that there is a coordinator again
@@ -103,7 +100,9 @@ def up(options: UpOptions) -> None:
         out.print(f"{said}; running already: {', '.join(running)}", style="bold", soft_wrap=True)
     else:
         out.print(f"ready in {seconds:.1f} s: coordinator and {plural(len(nodes), 'node')}", style="bold")
-    out.print(_table(where, nodes))
+    parts = [("coordinator", where.url, "/docs shows its REST")]
+    parts += [(node.node, node.address, f"{node.master}, pid {node.pid}") for node in nodes]
+    out.print(grid((name, at, Text(more, style="dim")) for name, at, more in parts))
     if not running and options.data is None:
         out.print(f"data in {data} until the next 'up'; keep it with --data DIR", style="dim", soft_wrap=True)
     for what, command in elsewhere.items():
@@ -144,11 +143,3 @@ def _start(made: Plan, options: UpOptions) -> Nodes:
     except BaseException:
         record_path().unlink(missing_ok=True)
         raise
-
-
-def _table(where: Whereabouts, nodes: Sequence[NodeView]) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_row("coordinator", where.url, Text("/docs shows its REST", style="dim"))
-    for node in nodes:
-        table.add_row(node.node, node.address, Text(f"{node.master}, pid {node.pid}", style="dim"))
-    return table

@@ -698,7 +698,7 @@ def test_whole_batches_keep_every_row_in_its_place() -> None:
 
 
 def test_a_tail_is_shown_in_columns_that_grow(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    show = TextRows()
+    show = TextRows(followed=True).batch
     show(pa.record_batch({"src": ["a"], "kb": [1.5]}))
     show(pa.record_batch({"src": ["b" * 12, None], "kb": [2.25, 3.0]}))
     show(pa.record_batch({"src": ["c"], "kb": [4.0]}))
