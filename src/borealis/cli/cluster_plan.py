@@ -12,7 +12,7 @@ from borealis.cli.cluster_file import ClusterFile, CoordinatorPart, NodePart, is
 from borealis.cli.options import arguments
 from borealis.cli.starting import COORDINATOR
 from borealis.cli.up import UpOptions
-from borealis.client.cluster_config import PORT, Record, Whereabouts, home, read_token, split
+from borealis.client.cluster_config import PORT, ClusterRecord, Whereabouts, home, read_token, split
 from borealis.errors import ClusterError
 from borealis.hosts import free_ports, is_loopback
 
@@ -79,7 +79,7 @@ def checked(made: Plan) -> Plan:
     return made
 
 
-def wanted(record: Record, options: UpOptions) -> dict[str, list[str]]:
+def wanted(record: ClusterRecord, options: UpOptions) -> dict[str, list[str]]:
     """The parts that shall run here, each with its arguments: those it was started with, where it ever was."""
     known = {part.name: part.arguments for part in record.parts if part.arguments}
     if options.config is not None:
@@ -106,7 +106,7 @@ def wanted(record: Record, options: UpOptions) -> dict[str, list[str]]:
     return {name: made[name] for name in (COORDINATOR, *names) if name != COORDINATOR or name in known}
 
 
-def _check_same(record: Record, what: str, given: str, has: str) -> None:
+def _check_same(record: ClusterRecord, what: str, given: str, has: str) -> None:
     if given != has:
         raise ClusterError(
             f"a cluster already runs in {home()}, coordinator at {record.coordinator}, and "

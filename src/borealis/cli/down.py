@@ -6,7 +6,7 @@ from borealis.cli import processes
 from borealis.cli.options import Json
 from borealis.cli.screen import answer, console
 from borealis.cli.words import plural
-from borealis.client.cluster_config import Record, find, home, read_record, record_path
+from borealis.client.cluster_config import ClusterRecord, find, home, read_record, record_path
 from borealis.errors import BorealisError
 
 
@@ -30,7 +30,7 @@ def down(json: Json = False) -> None:
         err.print(f"still running, for it was not started from this home: {other}", style="yellow", soft_wrap=True)
 
 
-def _others(record: Record) -> list[str]:
+def _others(record: ClusterRecord) -> list[str]:
     """What else belongs to the cluster, started from elsewhere; that is to be stopped there."""
     from borealis.client.coordinator import CoordinatorClient  # here, so that a home without a cluster is told at once
 

@@ -13,7 +13,7 @@ from typer import Argument
 from borealis.cli import processes
 from borealis.cli.options import ClusterOptions, Json
 from borealis.cli.screen import answer, console
-from borealis.client.cluster_config import Part, read_record
+from borealis.client.cluster_config import ClusterProcess, read_record
 from borealis.errors import ClusterError, did_you_mean
 from borealis.wire.status import NodeView
 
@@ -39,7 +39,7 @@ def kill(node: Annotated[str, Argument(help="The node.")], cluster: ClusterOptio
         console().print(f"to start it again: borealis restart {node}", style="dim", soft_wrap=True, markup=False)
 
 
-def _process(name: str, node: NodeView) -> Part:
+def _process(name: str, node: NodeView) -> ClusterProcess:
     """The node's process, if it is one of this machine and surely a node."""
     from borealis.cli.cluster_file import is_here
 
@@ -57,7 +57,7 @@ def _process(name: str, node: NodeView) -> Part:
         raise ClusterError(f"node '{name}' (pid {pid}) has ended already", hint="'borealis status' shows the others")
     if not _is_node(pid):
         raise ClusterError(f"process {pid} of this machine is no node of Borealis", hint="is it another machine's pid?")
-    return Part(name=name, pid=pid, started=started, log="")
+    return ClusterProcess(name=name, pid=pid, started=started, log="")
 
 
 def _is_node(pid: int) -> bool:

@@ -95,7 +95,7 @@ def send(
     began = time.monotonic()
     with cluster.client() as client, Screen(json) as screen:
         out = client.publisher(stream, name)
-        sending = Sending(out, screen, options.rate)
+        sending = PacedSender(out, screen, options.rate)
         stopped: Stopped | None = None
         rows: Iterable[tuple[pa.RecordBatch, str | None]]
         try:
@@ -125,7 +125,7 @@ def send(
         raise stopped
 
 
-class Sending:
+class PacedSender:
     """Rows on their way, at their rate."""
 
     def __init__(self, out: Publisher, screen: Screen, rate: float | None) -> None:
@@ -208,7 +208,7 @@ def _joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
 
 
-def _tell(out: Publisher, sending: Sending, seconds: float, json: bool, stopped: bool) -> None:
+def _tell(out: Publisher, sending: PacedSender, seconds: float, json: bool, stopped: bool) -> None:
     rows = sending.rows
     if json:
         told = {

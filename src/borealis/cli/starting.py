@@ -15,7 +15,7 @@ from typer import Argument
 
 from borealis.cli import processes
 from borealis.cli.screen import Screen, grid
-from borealis.client.cluster_config import Part, Record, Whereabouts, find, home, make_folder, register
+from borealis.client.cluster_config import ClusterProcess, ClusterRecord, Whereabouts, find, home, make_folder, register
 from borealis.errors import BorealisError, ClusterError, MachineError, WireError, did_you_mean
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def log_of(name: str) -> Path:
     return home() / "logs" / f"{name}.log"
 
 
-def part_of(record: Record | None, name: str) -> Part:
+def part_of(record: ClusterRecord | None, name: str) -> ClusterProcess:
     """A part of this home, whether it runs or not."""
     if record is None:
         raise ClusterError(f"no cluster of {home()} runs", hint="start one with 'borealis up'")
@@ -61,7 +61,7 @@ def part_of(record: Record | None, name: str) -> Part:
     return found
 
 
-def start_again(record: Record, missing: Mapping[str, list[str]], wait_s: float, quiet: bool) -> list[NodeView]:
+def start_again(record: ClusterRecord, missing: Mapping[str, list[str]], wait_s: float, quiet: bool) -> list[NodeView]:
     """Start parts beside those of the record that run; the nodes among them when all are ready."""
     processes.stop([part for part in record.parts if part.name in missing])  # what a dead part may have left behind
     return start_parts(find(record.coordinator), missing, Path(record.data), wait_s, quiet, again=True)
@@ -79,7 +79,7 @@ def start_parts(
 
     When one dies while it starts, the others are stopped. `again`: their logs go on.
     """
-    parts: list[Part] = []
+    parts: list[ClusterProcess] = []
     running: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for name, given in arguments.items():
@@ -94,7 +94,7 @@ def start_parts(
 
 def _wait_ready(
     where: Whereabouts,
-    parts: Sequence[Part],
+    parts: Sequence[ClusterProcess],
     running: Mapping[str, subprocess.Popen[bytes]],
     wait_s: float,
     quiet: bool,
@@ -137,7 +137,7 @@ def _nodes(coordinator: CoordinatorClient) -> list[NodeView] | None:
         return None
 
 
-def _doing(part: Part, nodes: list[NodeView] | None) -> str:
+def _doing(part: ClusterProcess, nodes: list[NodeView] | None) -> str:
     if part.name == COORDINATOR:
         return "starting" if nodes is None else "ready"
     found = next((node for node in nodes or () if node.node == part.name), None)
@@ -146,7 +146,7 @@ def _doing(part: Part, nodes: list[NodeView] | None) -> str:
     return {"starting": "starting Spark", "failed": "Spark failed"}.get(found.spark, found.spark)
 
 
-def _died(part: Part, code: int | None, screen: Screen) -> BorealisError:
+def _died(part: ClusterProcess, code: int | None, screen: Screen) -> BorealisError:
     lines = processes.last_lines(part.log)
     if lines and not screen.quiet:
         screen.out.print(f"{part.name} said at last:", style="bold")

@@ -114,7 +114,7 @@ def _silence(client: Client, subscription: Subscription) -> str:
 
 
 def _held_before(client: Client, subscription: Subscription) -> list[str]:
-    if subscription.reading.reader is not None:
+    if subscription.options.reader is not None:
         return []  # it goes on where it was, whatever --from says
     try:
         found = [one for one in client.streams() if one.stream == subscription.stream]
@@ -126,10 +126,8 @@ def _held_before(client: Client, subscription: Subscription) -> list[str]:
 
 
 def _start(text: str | None) -> Start | None:
-    if text in ("oldest", "newest"):
-        return text  # type: ignore[return-value]
-    if text is None:
-        return None
-    if text.isascii() and text.isdigit():
-        return int(text)
-    raise StreamError(f"--from '{text}' is no place in a stream", hint="give oldest, newest or a tuple id")
+    from borealis.client.subscriber import parse_start
+
+    if text is not None and (found := parse_start(text)) is None:
+        raise StreamError(f"--from '{text}' is no place in a stream", hint="give oldest, newest or a tuple id")
+    return None if text is None else found

@@ -23,7 +23,7 @@ from borealis.cli.screen import console, grid
 from borealis.cli.starting import COORDINATOR, LOOK_EVERY_S, only_one, start_again, start_parts
 from borealis.cli.words import plural
 from borealis.client.cluster_config import (
-    Record,
+    ClusterRecord,
     Whereabouts,
     changing_record,
     find,
@@ -129,7 +129,7 @@ def _start(made: Plan, options: UpOptions) -> Nodes:
         shutil.rmtree(made.data)
     make_folder(made.data, "the cluster's data", "give a folder of yours with --data")
     where, token_file = made.coordinator, made.cluster.token_file
-    record = Record(
+    record = ClusterRecord(
         coordinator=f"{where.host}:{where.port}",
         token_file=str(token_file) if token_file else None,
         ca=where.ca,

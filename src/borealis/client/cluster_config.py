@@ -25,7 +25,7 @@ HOST, PORT = LOOPBACK, 7470
 PORT_MOST = 65_535
 
 
-class Part(BaseModel):
+class ClusterProcess(BaseModel):
     """One process of a cluster: started by `up` or `restart`, or by hand from the same home."""
 
     model_config = ConfigDict(extra="forbid")
@@ -37,7 +37,7 @@ class Part(BaseModel):
     arguments: list[str] = []  # of `borealis`
 
 
-class Record(BaseModel):
+class ClusterRecord(BaseModel):
     """`cluster.json`: what runs on this machine, so that every command finds it and `down` can stop it."""
 
     model_config = ConfigDict(extra="forbid")
@@ -48,7 +48,7 @@ class Record(BaseModel):
     ca: str | None = None  # set when the coordinator speaks TLS
     data: str
     keep_data: bool = False  # the user named the place, so what is in it stays
-    parts: list[Part] = []
+    parts: list[ClusterProcess] = []
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def make_folder(path: Path, what: str, hint: str) -> None:
         raise MachineError(f"cannot keep {what} in '{path}': {error.strerror}", hint=hint) from None
 
 
-def read_record() -> Record | None:
+def read_record() -> ClusterRecord | None:
     """The record of the cluster that runs here, or what is left of it; None if there is none."""
     path = record_path()
     try:
@@ -112,7 +112,7 @@ def read_record() -> Record | None:
         hint = f"set {HOME} to a folder of yours" if isinstance(error, NotADirectoryError) else "mend or remove it"
         raise MachineError(f"cannot read {path}: {why}", hint=hint) from error
     try:
-        return Record.model_validate_json(text)
+        return ClusterRecord.model_validate_json(text)
     except ValidationError as error:
         where, what, _ = first_mistake(error, "the file")
         raise ClusterError(
@@ -121,7 +121,7 @@ def read_record() -> Record | None:
         ) from None
 
 
-def write_record(record: Record) -> None:
+def write_record(record: ClusterRecord) -> None:
     """Keep the record; a reader sees the old or the new one, never half of one."""
     path = record_path()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -141,7 +141,7 @@ def changing_record() -> Iterator[None]:
         yield
 
 
-def register(part: Part) -> None:
+def register(part: ClusterProcess) -> None:
     """A part was started: it belongs to the cluster of this home, in the place of one of its name that has ended."""
     with changing_record():
         record = read_record()
@@ -149,7 +149,7 @@ def register(part: Part) -> None:
             write_record(with_part(record, part))
 
 
-def with_part(record: Record, part: Part) -> Record:
+def with_part(record: ClusterRecord, part: ClusterProcess) -> ClusterRecord:
     """The record with a part, in the place of the one of its name if there is one."""
     names = [one.name for one in record.parts]
     parts = [part if one.name == part.name else one for one in record.parts]

@@ -23,7 +23,7 @@ import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
@@ -48,6 +48,7 @@ KEPT_BYTES = 32 << 20
 KEPT_BATCHES = 1024
 TOGETHER_MOST = 1024  # batches in one message
 UNDER_WAY = 4  # messages; an entry point that has more to do gets larger ones
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 CLOSE_S = 2.0  # for hanging up politely
 
 log = logging.getLogger("borealis.client")
@@ -66,7 +67,7 @@ class Publishing:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _Unacked:
     head: BatchHead
     batch: pa.RecordBatch
 
@@ -83,7 +84,7 @@ class Publisher:
         self.forgotten = 0  # how often the entry point had lost what it knew of us
         self._locator = locator
         self._clock = clock or WallClock()
-        self._kept: deque[_Kept] = deque()
+        self._kept: deque[_Unacked] = deque()
         self._bytes = 0
         self._to_send = 0  # the number to send next on this connection; those kept before it are under way
         self._sent: deque[BatchHead] = deque()  # those of the messages under way
@@ -164,7 +165,7 @@ class Publisher:
 
     def heartbeat(self, time: int | datetime) -> None:
         """Promise that no tuple before this time (microseconds since 1970, or a datetime) follows."""
-        self._keep(empty_rows(self.schema), heartbeat=_microseconds(time))
+        self._keep(empty_rows(self.schema), heartbeat=microseconds(time))
 
     def end(self) -> None:
         """Say that nothing follows, ever, from anybody; the stream has ended then."""
@@ -217,7 +218,7 @@ class Publisher:
             if self._closing:
                 raise InputError(f"this publisher of {self.stream} is closed", hint="make another one")
             head = BatchHead(number=self._next, heartbeat=heartbeat, end=end, mark=mark)
-            self._kept.append(_Kept(head, batch))
+            self._kept.append(_Unacked(head, batch))
             self._next += 1
             self._bytes += batch.nbytes
             self._changed.notify_all()
@@ -266,7 +267,7 @@ class Publisher:
         finally:
             publication.__exit__(WireError, None, None)  # the node shall not wait for more
 
-    def _take(self, publication: Publication) -> _Kept | None:
+    def _take(self, publication: Publication) -> _Unacked | None:
         """What to send next; waits for it. None: this connection is not wanted any more."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_over() or self._publication is not publication or self._may_send())
@@ -395,7 +396,7 @@ class Publisher:
         return self._peer.publish(Publish(stream=self.stream, publisher=self.name), self.schema)
 
 
-def _company(waiting: Iterable[_Kept], schema: pa.Schema) -> Iterator[_Kept]:
+def _company(waiting: Iterable[_Unacked], schema: pa.Schema) -> Iterator[_Unacked]:
     """Of those that wait, the first and all that can go along with it, in order."""
     rows = size = 0
     for number, item in enumerate(waiting):
@@ -408,14 +409,14 @@ def _company(waiting: Iterable[_Kept], schema: pa.Schema) -> Iterator[_Kept]:
             return  # it is about what comes behind it; or it will be refused
 
 
-def _as_one(items: Sequence[_Kept]) -> _Kept:
+def _as_one(items: Sequence[_Unacked]) -> _Unacked:
     """Several batches as one, under the number of the last."""
     last = items[-1]
     if len(items) == 1:
         return last
     mark = next((item.head.mark for item in reversed(items) if item.head.mark is not None), None)
     head = last.head.model_copy(update={"mark": mark, "parts": [item.batch.num_rows for item in items]})
-    return _Kept(head, pa.concat_batches([item.batch for item in items]))
+    return _Unacked(head, pa.concat_batches([item.batch for item in items]))
 
 
 def schema_of(peer: Peer, stream: str) -> pa.Schema:
@@ -445,11 +446,10 @@ def _entry(found: Location) -> Location:
     return found
 
 
-def _microseconds(time: int | datetime) -> int:
+def microseconds(time: int | datetime) -> int:
+    """Since 1970; a datetime without a zone is in UTC."""
     if isinstance(time, datetime):
-        at = time if time.tzinfo else time.replace(tzinfo=UTC)
-        since = at - datetime(1970, 1, 1, tzinfo=UTC)
-        return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+        return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - EPOCH) // timedelta(microseconds=1)
     if isinstance(time, bool) or not isinstance(time, int):
         raise InputError(f"a heartbeat at {time!r}", hint="give microseconds since 1970, or a datetime")
     return time

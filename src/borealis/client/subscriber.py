@@ -39,6 +39,7 @@ from borealis.wire.problems import ReplacedError
 
 BUFFER_BYTES = 16 << 20  # read ahead of the program
 ACK_EVERY_S = 0.2  # acknowledgements are calls of their own: not one for every section
+START_WORDS: dict[str, Start] = {"oldest": "oldest", "newest": "newest"}
 FIRST_S = 3.0  # for the first connection to a node, where waiting longer only hides a mistake
 
 
@@ -59,7 +60,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadOptions:
     start: Start | None = None  # None: the newest; for a named reader where it was, or the oldest
     reader: str | None = None
     headers: bool = False
@@ -77,6 +78,12 @@ class Reading:
             check_name("reader", self.reader)
         if self.on_gap not in ("raise", "continue"):
             raise InputError(f"on_gap={self.on_gap!r}", hint="give 'raise' or 'continue'")
+
+
+def parse_start(text: str) -> Start | None:
+    """`oldest`, `newest` or a tuple's id; None for any other text."""
+    is_id = text.isascii() and text.isdigit() and int(text) < 2**63
+    return int(text) if is_id else START_WORDS.get(text)
 
 
 def check_name(what: str, name: str) -> None:
@@ -150,9 +157,9 @@ class Subscription:
     """
 
     def __init__(
-        self, locator: Locator, stream: str, reading: Reading | None = None, clock: Clock | None = None
+        self, locator: Locator, stream: str, options: ReadOptions | None = None, clock: Clock | None = None
     ) -> None:
-        self.reading = reading or Reading()
+        self.options = options or ReadOptions()
         found = located(locator, stream, clock)
         self.stream = found.stream
         self.schema: pa.Schema = pa.schema([])
@@ -163,19 +170,19 @@ class Subscription:
         self.ended = False  # whether the stream itself has ended, and its last section was taken
         self._locator = locator
         self._clock = clock or WallClock()
-        self._buffer = Buffer(self.reading.buffer_bytes)
+        self._buffer = Buffer(self.options.buffer_bytes)
         self._link: Link | None = None
         self._feed: wire.Subscription
         self._before = (0, 0)  # lost and jumps, in earlier connections
-        start, retries = self.reading.start, self.reading.retries
+        start, retries = self.options.start, self.options.retries
         self._follower = Follower(
             self.stream,
             Endpoints(lambda: locator.locate(self.stream), found),
             self._subscribe,
             self._broken,
             Backoff(replace(retries, give_up_s=min(FIRST_S, retries.give_up_s)), self._clock),
-            start=("oldest" if self.reading.reader else "newest") if start is None else start,
-            reader=self.reading.reader,
+            start=("oldest" if self.options.reader else "newest") if start is None else start,
+            reader=self.options.reader,
         )
         self._current: Section | None = None
         self._position = 0  # the id behind what was handed out
@@ -235,7 +242,7 @@ class Subscription:
 
     def ack(self, upto: int | None = None) -> None:
         """This named reader needs nothing before `upto` (by default all that was handed out), whatever happens."""
-        if self.reading.reader is None:
+        if self.options.reader is None:
             raise StreamError(
                 f"a reader without a name of {self.stream} has nothing to acknowledge", hint="give reader="
             )
@@ -247,7 +254,7 @@ class Subscription:
             raise WireError(f"not connected to {self.stream} now", hint="acknowledge again later; nothing is lost")
         if link.life != self._life:
             raise GoneError(f"{self.stream} has begun anew: what came before cannot be acknowledged any more")
-        link.peer.ack(Ack(stream=self.stream, reader=self.reading.reader, level=1, upto=upto))
+        link.peer.ack(Ack(stream=self.stream, reader=self.options.reader, level=1, upto=upto))
         self._acked = upto
 
     def stop(self) -> None:
@@ -289,7 +296,7 @@ class Subscription:
                 return current.since(self._position)
             if ack:
                 self.ack_what_was_had()
-            seconds = self.reading.timeout if timeout is None else timeout
+            seconds = self.options.timeout if timeout is None else timeout
             try:
                 came = self._buffer.take(seconds)
             except TimeoutError:
@@ -319,14 +326,14 @@ class Subscription:
 
     def with_headers(self, section: Section) -> pa.RecordBatch:
         """A section's tuples as the program wants them, with or without header."""
-        if not self.reading.headers:
+        if not self.options.headers:
             return section.rows
         return section.with_header().combine_chunks().to_batches()[0]
 
     @property
     def wants_to_ack(self) -> bool:
         """Whether it is time for an acknowledgement."""
-        named = self.reading.reader is not None and self.reading.auto_ack
+        named = self.options.reader is not None and self.options.auto_ack
         return named and self._had > self._acked and self._clock.now() >= self._next_ack
 
     def ack_what_was_had(self, now: bool = False) -> None:
@@ -355,7 +362,7 @@ class Subscription:
 
     def _ending_well(self, error: BaseException | None) -> bool:
         """A named reader still needs the connection for its last acknowledgements."""
-        return error is None and self.reading.reader is not None and not self._follower.stopped.is_set()
+        return error is None and self.options.reader is not None and not self._follower.stopped.is_set()
 
     def _read_on(self) -> None:
         """Take what comes, until the stream ends or the program wants no more of it."""
@@ -368,7 +375,7 @@ class Subscription:
         place, peer = self._follower, self._locator.peer(address)
         self._link = Link(peer, self.gaps)
         feed = self._feed = peer.subscribe(place.wanted())
-        place.backoff = Backoff(self.reading.retries, self._clock)
+        place.backoff = Backoff(self.options.retries, self._clock)
         self.reconnects += place.epoch is not None
         if feed.epoch == place.epoch and not is_jump(place.next_id, feed.next_id):
             self.lost += max(0, feed.next_id - place.next_id)
@@ -381,7 +388,7 @@ class Subscription:
         """Get ready to try again after this error; raises it where that would be in vain, or wrong."""
         seen = self._follower.epoch is not None
         again = is_temporary(error) or isinstance(error, MovedError | StandbyError) or (seen and is_elsewhere(error))
-        if isinstance(error, GoneError) and self.reading.on_gap == "continue" and seen:
+        if isinstance(error, GoneError) and self.options.on_gap == "continue" and seen:
             self.gaps += 1
             self._follower.begin("oldest")
         elif isinstance(error, ReplacedError) or not again:

@@ -20,7 +20,7 @@ import borealis
 from borealis.client.client import Client
 from borealis.client.cluster_config import Whereabouts
 from borealis.client.publisher import UNDER_WAY, Publisher, Publishing, batches_of
-from borealis.client.subscriber import Buffer, Came, Reading, Subscription
+from borealis.client.subscriber import Buffer, Came, ReadOptions, Subscription
 from borealis.clock import ManualClock
 from borealis.errors import BorealisError, DiagramError, FullError, GoneError, InputError, StreamError, WireError
 from borealis.retrying import Backoff, Retries
@@ -318,7 +318,7 @@ def test_a_program_that_does_not_read_slows_the_writer_down(place: Place, client
     wide = pa.schema([("blob", pa.binary())])
     queue = place.queues[STREAM] = OutputQueue(STREAM, wide, QueueLimits(bytes_most=1 << 20, keep_bytes=0))
     batch = pa.record_batch([pa.array([b"x" * 1_000_000])], schema=wide)
-    reading = Reading("oldest", buffer_bytes=1 << 20, retries=SOON)
+    reading = ReadOptions("oldest", buffer_bytes=1 << 20, retries=SOON)
     subscription = Subscription(client, "packets", reading)
 
     def write() -> None:
