@@ -15,10 +15,10 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
 
 from borealis.client.cluster_config import HOST, PORT, PORT_MOST
 from borealis.diagram.notation import PlainLoader
@@ -30,6 +30,13 @@ NODES = "write 'nodes: [{name: node1}]': there is one at least, and each has a n
 EVERYWHERE = ("0.0.0.0", "::", "")
 
 
+def _anchored(path: Path, info: ValidationInfo) -> Path:
+    return path if info.context is None else info.context / path.expanduser()
+
+
+FilePath = Annotated[Path, AfterValidator(_anchored)]
+
+
 class _Checked(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -37,7 +44,7 @@ class _Checked(BaseModel):
 class CoordinatorPart(_Checked):
     host: str = HOST
     port: int = Field(default=PORT, ge=1, le=PORT_MOST)
-    catalog: Path | None = None  # None: with the data of `up`
+    catalog: FilePath | None = None  # None: with the data of `up`
 
 
 class NodePart(_Checked):
@@ -46,20 +53,20 @@ class NodePart(_Checked):
     port: int = Field(default=0, ge=0, le=PORT_MOST)  # 0: any that is free
     master: str | None = None
     cores: int | None = Field(default=None, ge=1, le=1024)
-    data: Path | None = None
+    data: FilePath | None = None
 
 
 class TlsPart(_Checked):
     """Certificates, as PEM files."""
 
-    cert: Path
-    key: Path
-    ca: Path | None = None
+    cert: FilePath
+    key: FilePath
+    ca: FilePath | None = None
 
 
 class ClusterFile(_Checked):
     coordinator: CoordinatorPart = CoordinatorPart()
-    token_file: Path | None = None
+    token_file: FilePath | None = None
     tls: TlsPart | None = None
     nodes: list[NodePart] = Field(min_length=1)
 
@@ -69,7 +76,7 @@ class ClusterFile(_Checked):
 
 
 def load_cluster_file(path: Path) -> ClusterFile:
-    """The file, checked: a wrong word is told with its place."""
+    """The file, checked: an error names the place of a wrong word."""
     try:
         raw = yaml.load(path.read_text(encoding="utf-8"), Loader=PlainLoader)
     except (OSError, UnicodeDecodeError) as error:
@@ -80,11 +87,11 @@ def load_cluster_file(path: Path) -> ClusterFile:
     if not isinstance(raw, dict):
         raise ClusterError(f"{path} describes no cluster", hint="it needs at least 'nodes:' and a list under it")
     try:
-        made = ClusterFile.model_validate(raw)
+        made = ClusterFile.model_validate(raw, context=path.absolute().parent)
     except ValidationError as error:
-        raise _told(path, error) from None
+        raise _mistake(path, error) from None
     _check(path, made)
-    return _anchored(made, path.absolute().parent)
+    return made
 
 
 def is_here(host: str, we_are: str | None = None) -> bool:
@@ -123,7 +130,8 @@ def _check(path: Path, made: ClusterFile) -> None:
     for host in made.hosts:
         if host in EVERYWHERE:
             raise ClusterError(
-                f"{path}: '{host}' is an address nobody can call", hint="write one that the other machines can reach"
+                f"{path}: '{host}' is an address that cannot be called",
+                hint="write one that the other machines can reach",
             )
     if len({is_loopback(host) for host in made.hosts}) == 2:
         inner = next(host for host in made.hosts if is_loopback(host))
@@ -137,18 +145,7 @@ def _check(path: Path, made: ClusterFile) -> None:
             raise ClusterError(f"{path}: {place[0]}:{place[1]} is given twice", hint="give each its own port")
 
 
-def _anchored(made: ClusterFile, folder: Path) -> ClusterFile:
-    def at(path: Path | None) -> Path | None:
-        return None if path is None else folder / path.expanduser()
-
-    tls = made.tls and made.tls.model_copy(update={k: at(getattr(made.tls, k)) for k in ("cert", "key", "ca")})
-    nodes = [node.model_copy(update={"data": at(node.data)}) for node in made.nodes]
-    coordinator = made.coordinator.model_copy(update={"catalog": at(made.coordinator.catalog)})
-    changed = {"coordinator": coordinator, "token_file": at(made.token_file), "tls": tls, "nodes": nodes}
-    return made.model_copy(update=changed)
-
-
-def _told(path: Path, error: ValidationError) -> ClusterError:
+def _mistake(path: Path, error: ValidationError) -> ClusterError:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     got = f"(got {str(first.get('input'))[:60]})"

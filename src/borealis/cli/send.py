@@ -21,11 +21,8 @@ from borealis.errors import InputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from borealis.cli.send_topic import TopicFollower
-    from borealis.cli.send_watch import DirectoryFollower
+    from borealis.cli.send_follow import Follower
     from borealis.client.publisher import Publisher
-
-    Follower = TopicFollower | DirectoryFollower
 
 BATCHES_PER_SECOND = 20  # at a given rate
 BATCH_ROWS = 16_384  # at none
@@ -81,15 +78,11 @@ def send(
         raise InputError(f"{shown(file)} has no end that could be sent", hint=hint)
     if options.state is not None and not watched:
         raise InputError("--state is for a directory that is watched", hint="leave it out")
-    name = options.publisher
-    if watched:
-        from borealis.cli.send_watch import DirectoryFollower, watcher_name
+    name, followed = options.publisher, watched or topic
+    if followed:
+        from borealis.cli.send_follow import follower, publisher_of
 
-        name = watcher_name(file, name, options.state)
-    elif topic:
-        from borealis.cli.send_topic import TopicFollower, publisher_of
-
-        name = name or publisher_of(file)
+        name = publisher_of(file, name, options.state)
     else:
         source = as_source(file)
     began = time.monotonic()
@@ -99,10 +92,8 @@ def send(
         stopped: Stopped | None = None
         rows: Iterable[tuple[pa.RecordBatch, str | None]]
         try:
-            if watched:
-                rows = sending.follow(DirectoryFollower(file, out, options.time, options.state), shown(file))
-            elif topic:
-                rows = sending.follow(TopicFollower(file, out, options.time), shown(file))
+            if followed:
+                rows = sending.follow(follower(file, out, options.time, options.state), shown(file))
             else:
                 skip = out.next_number * options.rows
                 if skip:
