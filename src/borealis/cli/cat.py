@@ -240,35 +240,27 @@ def _objects(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _tail(files: Sequence[File], count: int) -> list[FileRows | InputError]:
-    """The last rows of all files; those before the ones that hold them are not opened."""
+    """The last rows of all files, and what was wrong on the way; files before the ones that hold them stay closed."""
     found: list[FileRows | InputError] = []
-    left = count
     for file in reversed(files):
-        mine = _last(_all([file], left), left)
-        found = mine + found
-        left -= sum(len(some) for some in mine if isinstance(some, FileRows))
-        if left <= 0:
+        rows: deque[FileRows] = deque()
+        wrong: list[InputError] = []
+        held = 0
+        for some in _all([file], count):
+            if isinstance(some, InputError):
+                wrong.append(some)
+                continue
+            rows.append(some)
+            held += len(some)
+            while len(rows) > 1 and held - len(rows[0]) >= count:
+                held -= len(rows.popleft())
+        if held > count:
+            rows[0] = rows[0].slice(held - count, len(rows[0]))
+        found = [*rows, *wrong, *found]
+        count -= held
+        if count <= 0:
             break
     return found
-
-
-def _last(rows: Iterator[FileRows | InputError], count: int) -> list[FileRows | InputError]:
-    """The last rows, in pieces, and all that was wrong on the way, behind them."""
-    kept: deque[FileRows] = deque()
-    wrong: list[FileRows | InputError] = []
-    held = 0
-    for some in rows:
-        if isinstance(some, InputError):
-            wrong.append(some)
-            continue
-        kept.append(some)
-        held += len(some)
-        while len(kept) > 1 and held - len(kept[0]) >= count:
-            held -= len(kept.popleft())
-    if kept and held > count:
-        first = kept.popleft()
-        kept.appendleft(first.slice(held - count, len(first)))
-    return [*kept, *wrong]
 
 
 def _schemas(files: Sequence[File], json: bool) -> int:

@@ -31,10 +31,8 @@ class Plan:
     @property
     def coordinator(self) -> Whereabouts:
         """Where the coordinator is, or will be."""
-        token = read_token(self.cluster.token_file) if self.cluster.token_file else None
-        tls = self.cluster.tls
-        ca = str(tls.ca or tls.cert) if tls else None
-        return Whereabouts(self.cluster.coordinator.host, self.cluster.coordinator.port, token, ca, tls is not None)
+        at, tls, token = self.cluster.coordinator, self.cluster.tls, read_token(self.cluster.token_file)
+        return Whereabouts(at.host, at.port, token, str(tls.ca or tls.cert) if tls else None, tls is not None)
 
 
 def plan(options: UpOptions) -> Plan:
@@ -141,8 +139,7 @@ def _check_token(cluster: ClusterFile) -> None:
             f"{', '.join(open_hosts)} can be reached from other machines, and no token protects the cluster",
             hint="make one with 'openssl rand -hex 32 > token' and add 'token_file: token', or use 127.0.0.1",
         )
-    if cluster.token_file is not None:
-        read_token(cluster.token_file)
+    read_token(cluster.token_file)
 
 
 def part_arguments(cluster: ClusterFile, data: Path) -> dict[str, list[str]]:

@@ -29,9 +29,9 @@ def kill(node: Annotated[str, Argument(help="The node.")], cluster: ClusterOptio
         listing = f"nodes are {', '.join(known)}" if known else "there is none"
         raise ClusterError(f"there is no node '{node}' ({listing})", hint=did_you_mean(node, known))
     part = _process(node, found)
-    if not processes.send(part, signal.SIGKILL):
+    if part is None or not processes.send(part, signal.SIGKILL):
         raise ClusterError(
-            f"node '{node}' (pid {part.pid}) has ended already", hint="'borealis status' shows the others"
+            f"node '{node}' (pid {found.pid}) has ended already", hint="'borealis status' shows the others"
         )
     processes.wait_end(part, END_S)
     answer(json, {"killed": node, "pid": part.pid}, f"killed {node} (pid {part.pid})")
@@ -39,8 +39,8 @@ def kill(node: Annotated[str, Argument(help="The node.")], cluster: ClusterOptio
         console().print(f"to start it again: borealis restart {node}", style="dim", soft_wrap=True, markup=False)
 
 
-def _process(name: str, node: NodeView) -> ClusterProcess:
-    """The node's process, if it is one of this machine and surely a node."""
+def _process(name: str, node: NodeView) -> ClusterProcess | None:
+    """The node's process, which must be of this machine and surely a node; None if it has ended."""
     from borealis.cli.cluster_file import is_here
 
     host, pid = node.host, node.pid
@@ -54,7 +54,7 @@ def _process(name: str, node: NodeView) -> ClusterProcess:
             return part
     started = processes.moment(pid)
     if started is None or pid <= 1 or pid == os.getpid():
-        raise ClusterError(f"node '{name}' (pid {pid}) has ended already", hint="'borealis status' shows the others")
+        return None
     if not _is_node(pid):
         raise ClusterError(f"process {pid} of this machine is no node of Borealis", hint="is it another machine's pid?")
     return ClusterProcess(name=name, pid=pid, started=started, log="")

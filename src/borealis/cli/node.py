@@ -13,7 +13,7 @@ from typer import Option
 
 from borealis.cli.options import Coordinator, Host, Master, SecurityOptions, arguments, pairs
 from borealis.cli.processes import join
-from borealis.client.cluster_config import find, make_folder
+from borealis.client.cluster_config import find, make_folder, read_token
 from borealis.errors import ClusterError
 from borealis.hosts import is_loopback
 
@@ -34,7 +34,7 @@ def node(
     protection: SecurityOptions,
 ) -> None:
     _check(name, master)
-    to = find(coordinator, protection.token(), protection.tls_ca)
+    to = find(coordinator, read_token(protection.token_file), protection.tls_ca)
     if is_loopback(host) and not is_loopback(to.host):
         raise ClusterError(
             f"the coordinator is at {to.host}, and from there nobody reaches a node at {host}",

@@ -45,7 +45,7 @@ class ClusterOptions:
         from borealis.client.client import connect
         from borealis.client.cluster_config import read_token
 
-        return connect(self.coordinator, read_token(self.token_file) if self.token_file else None, ca=self.ca)
+        return connect(self.coordinator, read_token(self.token_file), ca=self.ca)
 
 
 @dataclass(frozen=True)
@@ -57,20 +57,15 @@ class SecurityOptions:
     tls_key: Annotated[Pem, Option(metavar="FILE", help="The certificate's key (PEM).")] = None
     tls_ca: Annotated[Pem, Option(metavar="FILE", help="Who signed the others' certificates (PEM).")] = None
 
-    def token(self) -> str | None:
-        """What the file holds."""
-        from borealis.client.cluster_config import read_token
-
-        return read_token(self.token_file) if self.token_file else None
-
-    def security(self, token: str | None = None) -> Security:
+    def security(self, token: str | None) -> Security:
         """Read from their files; `token` where no file is given."""
+        from borealis.client.cluster_config import read_token
         from borealis.wire.auth import Security
 
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ClusterError("--tls-cert and --tls-key go together", hint="give both")
         ca = self.tls_ca or self.tls_cert
-        return Security(token=self.token() or token, cert=self.tls_cert, key=self.tls_key, ca=ca)
+        return Security(token=read_token(self.token_file) or token, cert=self.tls_cert, key=self.tls_key, ca=ca)
 
 
 def for_typer(command: Callable[..., Any]) -> Callable[..., Any]:

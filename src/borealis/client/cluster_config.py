@@ -100,19 +100,24 @@ def make_folder(path: Path, what: str, hint: str) -> None:
         raise MachineError(f"cannot keep {what} in '{path}': {error.strerror}", hint=hint) from None
 
 
-def read_record() -> ClusterRecord | None:
-    """The record of the cluster that runs here, or what is left of it; None if there is none."""
-    path = record_path()
+def read_text(path: Path, what: str, hint: str) -> str:
+    """The text of a file; a MachineError says why there is none."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is not text"
-        hint = f"set {HOME} to a folder of yours" if isinstance(error, NotADirectoryError) else "mend or remove it"
-        raise MachineError(f"cannot read {path}: {why}", hint=hint) from error
+        raise MachineError(f"cannot read {what}: {why}", hint=hint) from error
+
+
+def read_record() -> ClusterRecord | None:
+    """The record of the cluster that runs here, or what is left of it; None if there is none."""
+    path, hint = record_path(), "mend or remove it" if home().is_dir() else f"set {HOME} to a folder of yours"
     try:
-        return ClusterRecord.model_validate_json(text)
+        return ClusterRecord.model_validate_json(read_text(path, str(path), hint))
+    except MachineError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
     except ValidationError as error:
         where, what, _ = first_mistake(error, "the file")
         raise ClusterError(
@@ -166,8 +171,7 @@ def find(address: str | None = None, token: str | None = None, ca: str | Path | 
     token = token or os.environ.get(TOKEN) or None
     given_ca = str(ca) if ca else os.environ.get(CA) or None
     if record is not None and split(record.coordinator)[:2] == (host, port):
-        if token is None and record.token_file:
-            token = read_token(record.token_file)
+        token = token or read_token(record.token_file)
         given_ca = given_ca or record.ca
     return Whereabouts(host, port, token, given_ca, tls or given_ca is not None)
 
@@ -177,7 +181,7 @@ def how_to_start(where: Whereabouts) -> str:
     try:
         record = read_record()
     except BorealisError:
-        record = None  # it is told by whoever looks for a cluster, not for one that is named
+        record = None  # a command that looks for a cluster complains of it, not one that names its cluster
     if record is not None and split(record.coordinator)[:2] == (where.host, where.port):
         part = next((part for part in record.parts if part.name == "coordinator"), None)
         if part is not None:
@@ -208,15 +212,11 @@ def split(address: str) -> tuple[str, int, bool]:
     return bare, int(port), scheme == "https"
 
 
-def read_token(path: str | Path) -> str:
-    """The token in a file: its one line."""
-    try:
-        token = Path(path).expanduser().read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not text"
-        raise MachineError(
-            f"cannot read the token file '{path}': {why}", hint="check the path and its rights"
-        ) from None
+def read_token(path: str | Path | None) -> str | None:
+    """The token in a file, its one line; None where there is no file."""
+    if path is None:
+        return None
+    token = read_text(Path(path).expanduser(), f"the token file '{path}'", "check the path and its rights").strip()
     if not token or any(c.isspace() or not c.isprintable() for c in token):
         raise ClusterError(
             f"the token file '{path}' holds no token", hint="make one: openssl rand -hex 32 > FILE; chmod 600 FILE"
