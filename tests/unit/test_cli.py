@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from borealis.cli import bench, demo, sample, watching
-from borealis.cli.ending import Stop, Stopped, run_app, told
+from borealis.cli.ending import Stop, Stopped, code_and_line, run_app
 from borealis.cli.run_outputs import FirstRows, given_outputs
 from borealis.diagram import Diagram
 from borealis.entry.admission import Cursor
@@ -165,10 +165,10 @@ def test_debug_adds_the_trace_wherever_it_is_written(capfd: pytest.CaptureFixtur
 
 
 def test_an_error_is_one_line_whatever_its_message() -> None:
-    assert told(BorealisError("two\nlines.", hint="mend\nit")) == (2, "error: two lines. Hint: mend it")
-    assert told(BorealisError("alone")) == (2, "error: alone")
-    assert told(FileExistsError(17, "File exists", "state"))[0] == 2
-    code, line = told(ZeroDivisionError("division by zero"))
+    assert code_and_line(BorealisError("two\nlines.", hint="mend\nit")) == (2, "error: two lines. Hint: mend it")
+    assert code_and_line(BorealisError("alone")) == (2, "error: alone")
+    assert code_and_line(FileExistsError(17, "File exists", "state"))[0] == 2
+    code, line = code_and_line(ZeroDivisionError("division by zero"))
     assert code == 1
     assert line.startswith("error: unexpected ZeroDivisionError: division by zero. Hint: ")
     assert "--debug" in line

@@ -15,7 +15,7 @@ from rich.table import Table
 from typer import Argument, Option
 
 from borealis.cli.options import Json
-from borealis.cli.screen import console
+from borealis.cli.screen import Screen, console
 from borealis.cli.screen import table as new_table
 from borealis.errors import BorealisError, did_you_mean
 
@@ -68,12 +68,8 @@ def bench(
         if name not in known:
             hint = did_you_mean(name, known) or f"it has: {', '.join(known)}"
             raise BorealisError(f"benchmark '{experiment}' has no query '{name}'", hint=hint)
-    err = console(stderr=True)  # for progress, so that stdout has figures only
-
-    def say(text: str) -> None:
-        err.print(text, markup=False, soft_wrap=True)
-
-    figures: list[dict[str, Any]] = module.run(module.Options(only=queries, runs=runs, quick=quick, **special), say)
+    options = module.Options(only=queries, runs=runs, quick=quick, **special)
+    figures: list[dict[str, Any]] = module.run(options, Screen().say)  # stdout has figures only
     done = [one for one in figures if "error" not in one]
     if json:
         print(dumps(figures, ensure_ascii=False, indent=2))
@@ -85,8 +81,8 @@ def bench(
             out.print(line, style="dim", markup=False, soft_wrap=True)
     failed = [one for one in figures if "error" in one]
     if failed:
-        told = "; ".join(f"{one['query']}: {str(one['error']).strip().splitlines()[-1]}" for one in failed)
-        raise BorealisError(f"{len(failed)} of the parts failed: {told}", hint="the figures of the others are above")
+        why = "; ".join(f"{one['query']}: {str(one['error']).strip().splitlines()[-1]}" for one in failed)
+        raise BorealisError(f"{len(failed)} of the parts failed: {why}", hint="the figures of the others are above")
 
 
 def names(given: Sequence[str] | None) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from typer import Argument, Option
 
 from borealis.cli.cells import TextRows, cell, cells, print_json, strings, to_stdout
-from borealis.cli.ending import told
+from borealis.cli.ending import code_and_line
 from borealis.cli.options import JsonRows
 from borealis.cli.screen import console, table
 from borealis.cli.words import plural, size
@@ -59,7 +59,7 @@ def cat(
     left = None if tail else limit
     for some in _tail(files, limit or TAIL_ROWS) if tail else _all(files):
         if isinstance(some, InputError):  # of a damaged file, behind the rows that could be read
-            print(told(some)[1], file=sys.stderr)
+            print(code_and_line(some)[1], file=sys.stderr)
             code = DAMAGED
             continue
         shown = some if left is None else some.slice(0, left)

@@ -57,7 +57,7 @@ def plan(options: UpOptions) -> Plan:
 
 
 def checked(made: Plan) -> Plan:
-    """Told before anything starts, not by each part on its own: certificates that cannot be read, a port in use."""
+    """Checked before anything starts, not by each part on its own: certificates can be read, a port is free."""
     if (tls := made.cluster.tls) is not None:
         from borealis.wire.auth import Security  # here: it takes a moment, and most clusters have no certificates
 

@@ -32,13 +32,13 @@ def down(json: Json = False) -> None:
 
 def _others(record: ClusterRecord) -> list[str]:
     """What else belongs to the cluster, started from elsewhere; that is to be stopped there."""
-    from borealis.client.coordinator import CoordinatorClient  # here, so that a home without a cluster is told at once
+    from borealis.client.coordinator import CoordinatorClient  # here: a home without a cluster does not wait for it
 
     try:
         with CoordinatorClient(find(record.coordinator)) as coordinator:
             status = coordinator.status()
     except BorealisError:
-        return []  # there is nobody to ask
+        return []  # the coordinator has ended
     ours = {part.pid for part in record.parts}
     found = {"coordinator": status.coordinator.pid} | {node.node: node.pid for node in status.nodes if node.alive}
     return [f"{name} (pid {pid})" for name, pid in found.items() if pid not in ours]

@@ -121,8 +121,8 @@ def _plan(compiled: Any, spark: Any) -> str:
     """The physical plan of a unit, as Spark prints it."""
     from borealis.spark.query import Query
 
-    nobody: Any = None  # the query is not started, so that no one is asked for trains
-    frame = Query(spark, compiled, nobody, nobody, Path("unit")).plan()
+    no_trains: Any = None  # the query is not started, so that it asks for none
+    frame = Query(spark, compiled, no_trains, no_trains, Path("unit")).plan()
     printed = io.StringIO()
     with redirect_stdout(printed):
         frame.explain(mode="simple")
@@ -226,8 +226,8 @@ def _outcome(protection: Protection | None, classified: Classified) -> dict[str,
 
 def drawn_protection(facts: dict[str, Any]) -> RenderableType:
     """The same, for people."""
-    told = [Text(f"warning: {one}", style="yellow") for one in facts["warnings"]]
-    return Group(*(_protection_tree(unit) for unit in facts["protection"]), *told)
+    notes = [Text(f"warning: {one}", style="yellow") for one in facts["warnings"]]
+    return Group(*(_protection_tree(unit) for unit in facts["protection"]), *notes)
 
 
 def _protection_tree(unit: dict[str, Any]) -> Tree:

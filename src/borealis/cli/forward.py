@@ -32,7 +32,7 @@ ROWS_AT_ONCE = 200_000  # of one transaction
 def forward(
     stream: str, url: str, start: Start | None, options: TailOptions, cluster: ClusterOptions, json: bool
 ) -> None:
-    """Until the stream ends, the limit is reached, or someone stops us."""
+    """Until the stream ends, the limit is reached, or a signal comes."""
     sink = sink_at(url)
     reader = options.reader or f"kafka.{sink.topic}"
     err = console(stderr=True)
@@ -45,7 +45,7 @@ def forward(
             with client.subscribe(stream, begin, reader=reader, headers=True, auto_ack=False) as subscription:
                 if known is not None and known.note != subscription.epoch:
                     raise StreamError(
-                        f"{full} has begun anew since {shown(url)} was written: its ids mean other tuples now",
+                        f"{full} is in another epoch since {shown(url)} was written: its ids mean other tuples now",
                         hint="give another --reader to forward the new stream from its beginning",
                     )
                 if not json:

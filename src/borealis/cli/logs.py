@@ -1,4 +1,4 @@
-"""`borealis logs`: what a node or the coordinator of this home has said; with `--follow` also over restarts."""
+"""`borealis logs`: what a node or the coordinator of this home has logged; with `--follow` also over restarts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def logs(
 
 
 def _log(name: str) -> Path:
-    """Where it is; what was said outlives its cluster until the next one."""
+    """Where it is; a log outlives its cluster until the next one."""
     record, usual = read_record(), log_of(name)
     if record is None and usual.is_file() and usual.parent == log_of("-").parent:
         return usual
@@ -54,7 +54,7 @@ def _start_of(log: Path, lines: int) -> int:
 
 
 def _show(log: Path, at: int) -> int:
-    """Print from there on; a log that has become shorter has begun anew. Where it ended."""
+    """Print from there on; a log that has become shorter is another one. Where it ended."""
     with log.open("rb") as file:
         if file.seek(0, 2) < at:
             at = 0

@@ -37,7 +37,7 @@ def node(
     to = find(coordinator, read_token(protection.token_file), protection.tls_ca)
     if is_loopback(host) and not is_loopback(to.host):
         raise ClusterError(
-            f"the coordinator is at {to.host}, and from there nobody reaches a node at {host}",
+            f"the coordinator is at {to.host}, which cannot reach a node at {host}",
             hint="give the address at which others reach this machine: --host NAME",
         )
     security = protection.security(to.token)
@@ -57,7 +57,7 @@ def node(
 
 
 def _check(name: str | None, master: str | None) -> None:
-    """What can be told without starting a JVM for it."""
+    """What can be wrong without starting a JVM for it."""
     from borealis.wire.messages import NAME_RULE, is_name
 
     if master is not None and not MASTER.fullmatch(master):

@@ -36,7 +36,7 @@ LOG_SHOWN_LINES = 12
 LOG_READ_BYTES = 1 << 16
 PROC = Path("/proc")
 SPARK_LOG = "BOREALIS_SPARK_LOG"  # see spark/quiet.py
-OURS = (COORDINATOR, TOKEN, CA)  # a part is told these by its arguments
+OURS = (COORDINATOR, TOKEN, CA)  # a part has these from its arguments
 
 
 def start(
@@ -85,7 +85,7 @@ def left_behind(part: ClusterProcess) -> list[int]:
         return [part.pid] if alive(part) else []
     leader = moment(part.pid)
     if leader is not None and leader != part.started:
-        return []  # the pid belongs to somebody else now, and so does the session of that number
+        return []  # the pid belongs to another process now, and so does the session of that number
     boot, _, began = part.started.partition(" ")
     if boot != _boot():
         return []

@@ -26,21 +26,21 @@ def protection_table(rows: Iterable[tuple[str, ProtectionView]]) -> FittingTable
     """One line for each unit or input that is protected."""
     left, right = ("protection", "how", "backup", "state"), ("incarnation", "behind", "recovery")
     table = FittingTable(left, right, ("incarnation", "behind", "recovery", "how"))
-    for name, kept in rows:
-        backup, how = promise(kept)
-        alone = kept.state == "alone"
-        behind, recovery = span(1000 * kept.stale_ms), f"~ {span(1000 * kept.recovery_ms)}"
-        figures = (str(kept.incarnation), "-" if alone else behind, "-" if alone else recovery)
-        table.add_row(name, how, backup, _state(kept), *figures)
+    for name, view in rows:
+        backup, how = promise(view)
+        alone = view.state == "alone"
+        behind, recovery = span(1000 * view.stale_ms), f"~ {span(1000 * view.recovery_ms)}"
+        figures = (str(view.incarnation), "-" if alone else behind, "-" if alone else recovery)
+        table.add_row(name, how, backup, _state(view), *figures)
     return table
 
 
-def _state(kept: ProtectionView) -> Text:
-    said = f"alone since {moment(kept.since)}" if kept.state == "alone" else kept.state
-    good = kept.state in GOOD
-    if kept.why and not good:
-        said += f": {kept.why}"
-    return Text(said, style="green" if good else "yellow" if kept.state == "catching up" else "bold red")
+def _state(view: ProtectionView) -> Text:
+    words = f"alone since {moment(view.since)}" if view.state == "alone" else view.state
+    good = view.state in GOOD
+    if view.why and not good:
+        words += f": {view.why}"
+    return Text(words, style="green" if good else "yellow" if view.state == "catching up" else "bold red")
 
 
 def takeover_line(name: str, took: Takeover) -> str:
@@ -51,9 +51,9 @@ def takeover_line(name: str, took: Takeover) -> str:
     'u2 took over from node2 -: detection 240 ms, takeover 31 ms, reprocessing 0 ms; there is a gap in its ids'
     """
     parts = {"detection": took.detection_ms, "takeover": took.takeover_ms, "reprocessing": took.reprocess_ms}
-    told = ", ".join(f"{word} {span(1000 * ms)}" for word, ms in parts.items())
+    phases = ", ".join(f"{word} {span(1000 * ms)}" for word, ms in parts.items())
     gap = "; there is a gap in its ids" if took.jumped else ""
-    return f"{name} took over from {took.primary or '?'} {moment(took.at)}: {told}{gap}"
+    return f"{name} took over from {took.primary or '?'} {moment(took.at)}: {phases}{gap}"
 
 
 def unprotected_lines(exposed: Iterable[Unprotected]) -> list[Text]:
@@ -61,8 +61,8 @@ def unprotected_lines(exposed: Iterable[Unprotected]) -> list[Text]:
     found = []
     for one in exposed:
         seconds = round(one.seconds)
-        said = f"{seconds} s" if seconds < 60 else span(1e6 * seconds)
-        line = f"UNPROTECTED: {one.what} of {one.diagram} for {said}: {one.why or one.state}"
+        length = f"{seconds} s" if seconds < 60 else span(1e6 * seconds)
+        line = f"UNPROTECTED: {one.what} of {one.diagram} for {length}: {one.why or one.state}"
         found.append(Text(line, style="bold white on red"))
     return found
 

@@ -57,7 +57,7 @@ def sink_of(place: str | None) -> Any:
     if is_topic(place):
         return sink_at(place)
     if not is_directory(place):
-        file_sink(place)  # complains of a suffix nobody knows
+        file_sink(place)  # complains of an unknown suffix
     parent = Path(place).absolute().parent
     if not parent.is_dir():
         raise OutputError(f"cannot write {place}: no directory '{parent}'", hint=f"make it first: mkdir -p {parent}")

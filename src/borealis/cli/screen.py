@@ -30,7 +30,7 @@ def answer(json: bool, facts: Any, text: str) -> None:
 
 
 def console(stderr: bool = False) -> Console:
-    """Where to print; lines are not broken at 80 columns only because nobody said how wide they may be."""
+    """Where to print; lines are not broken at 80 columns where no terminal says how wide it is."""
     made = Console(stderr=stderr, highlight=False)
     return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=WIDTH_PLAIN)
 

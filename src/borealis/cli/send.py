@@ -146,7 +146,7 @@ class PacedSender:
             self.look()
 
     def look(self) -> None:
-        """Whether someone wants us to stop; and show how far it is, now and then."""
+        """A safe point to stop; shows how far it is, now and then."""
         STOP.point()
         if not self._screen.due():
             return
@@ -202,7 +202,7 @@ def _joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
 def _tell(out: Publisher, sending: PacedSender, seconds: float, json: bool, stopped: bool) -> None:
     rows = sending.rows
     if json:
-        told = {
+        facts = {
             "stream": out.stream,
             "publisher": out.name,
             "rows": rows,
@@ -216,7 +216,7 @@ def _tell(out: Publisher, sending: PacedSender, seconds: float, json: bool, stop
             "forgotten": out.forgotten,
             "stopped": stopped,
         }
-        print(dumps(told))
+        print(dumps(facts))
         return
     words = [f"{rows:,} rows to {out.stream} in {span(seconds * 1e6)}", f"{rows / max(seconds, 1e-9):,.0f}/s"]
     words += [f"{out.receipt.late:,} late"] if out.receipt.late else []
@@ -226,5 +226,5 @@ def _tell(out: Publisher, sending: PacedSender, seconds: float, json: bool, stop
     words += ["stopped"] if stopped else []
     print(", ".join(words))
     if out.forgotten:
-        said = f"{out.stream} was lost and began anew: rows it had acknowledged before are gone"
-        console(stderr=True).print(f"warning: {said}", style="yellow", soft_wrap=True)
+        warning = f"warning: {out.stream} was lost and began from empty: rows it had acknowledged before are gone"
+        console(stderr=True).print(warning, style="yellow", soft_wrap=True)

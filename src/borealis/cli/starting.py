@@ -152,8 +152,8 @@ def _died(part: ClusterProcess, code: int | None, screen: Screen) -> BorealisErr
         screen.out.print(f"{part.name} said at last:", style="bold")
         for line in lines:
             screen.out.print(f"  {line}", markup=False, soft_wrap=True, style="dim")
-    told = next((line for line in reversed(lines) if line.startswith("error: ")), "").removeprefix("error: ")
-    said, _, hint = told.partition(" Hint: ")
+    error = next((line for line in reversed(lines) if line.startswith("error: ")), "").removeprefix("error: ")
+    why, _, hint = error.partition(" Hint: ")
     ended = "could not start Spark" if code is None else f"ended while starting (exit code {code})"
-    message = f"{part.name} {ended}" + (f": {said.rstrip('.')}" if said else "")
+    message = f"{part.name} {ended}" + (f": {why.rstrip('.')}" if why else "")
     return MachineError(message, hint=f"{hint}; its log is {part.log}" if hint else f"its log is {part.log}")

@@ -70,22 +70,22 @@ def shown(status: views.ClusterStatus, fold: int = 0) -> RenderableType:
     for diagram in status.diagrams:
         units = [unit for unit in status.units if unit.diagram == diagram.diagram]
         streams = [stream for stream in status.streams if stream.diagram == diagram.diagram]
-        kept = [(unit.unit, unit.protection) for unit in units if unit.protection is not None]
-        kept += [(f"input {one.arrow}", one.protection) for one in streams if one.protection is not None]
+        guarded = [(unit.unit, unit.protection) for unit in units if unit.protection is not None]
+        guarded += [(f"input {one.arrow}", one.protection) for one in streams if one.protection is not None]
         parts.append(_diagram(diagram))
         parts.append(_units(units, plain=fold > 0) if fold < 2 else _in_groups("units", units))
         if fold:
-            parts += [Text(line, "dim") for line in (_streams_line(streams), *_protection_lines(kept)) if line]
+            parts += [Text(line, "dim") for line in (_streams_line(streams), *_protection_lines(guarded)) if line]
         else:
             parts += [Text(f"{unit.unit} runs {unit.runs}: {unit.hinders}", "dim") for unit in units if unit.hinders]
             parts += [_streams(streams)] if streams else []
-            parts += [protection_table(kept)] if kept else []
-            parts += [Text(takeover_line(name, one.last_takeover), "dim") for name, one in kept if one.last_takeover]
+            parts += [protection_table(guarded)] if guarded else []
+            parts += [Text(takeover_line(name, one.last_takeover), "dim") for name, one in guarded if one.last_takeover]
     orphans = [unit for unit in status.units if unit.state == "orphan"]
     if orphans and fold:
-        parts.append(_in_groups("units that nobody knows", orphans))
+        parts.append(_in_groups("units without a diagram", orphans))
     elif orphans:
-        parts += [Text("units that nobody knows", style="bold yellow"), _units(orphans)]
+        parts += [Text("units without a diagram", style="bold yellow"), _units(orphans)]
     parts += _notes(status)
     return Group(*(_cut(part) if fold and isinstance(part, Text) else part for part in parts))
 
@@ -104,8 +104,8 @@ def _notes(status: views.ClusterStatus) -> list[Text]:
         for one in unit.waiting:
             notes.append(Text(f"{name} waits, for {span(1e6 * one.seconds)} so far: {one.why}", style="yellow"))
     for trouble in status.troubles:
-        told = ": ".join(word for word in (trouble.diagram, trouble.node, trouble.what, trouble.why) if word)
-        notes.append(Text(f"trouble: {told}", style="yellow"))
+        words = (trouble.diagram, trouble.node, trouble.what, trouble.why)
+        notes.append(Text(f"trouble: {': '.join(word for word in words if word)}", style="yellow"))
     return notes + unprotected_lines(status.unprotected)
 
 
@@ -137,24 +137,24 @@ def _in_groups(what: str, many: Sequence[views.NodeView | views.UnitView]) -> Te
 
 
 def _streams_line(streams: list[views.StreamView]) -> str:
-    told = []
+    lines = []
     for stream in streams:
         _, behind = _slowest(stream)
         words = [f"{stream.rows_per_s:,.0f}/s"] if stream.rows_per_s else []
         words += [f"{behind:,} behind"] if behind else []
         words += [f"{stream.dropped:,} lost"] if stream.dropped else []
         more = f" ({', '.join(words)})" if words else ""
-        told.append(f"{stream.arrow} {f'{stream.next_id:,}' if stream.measured else '-'}{more}")
-    return f"streams: {', '.join(told)}" if told else ""
+        lines.append(f"{stream.arrow} {f'{stream.next_id:,}' if stream.measured else '-'}{more}")
+    return f"streams: {', '.join(lines)}" if lines else ""
 
 
 def _protection_lines(rows: Sequence[tuple[str, views.ProtectionView]]) -> list[str]:
     """How units and inputs are protected, by state; and the last takeover."""
     states: dict[str, list[str]] = {}
-    for name, kept in rows:
-        states.setdefault(kept.state, []).append(f"{name} by {kept.backup}" if kept.backup else name)
+    for name, guarded in rows:
+        states.setdefault(guarded.state, []).append(f"{name} by {guarded.backup}" if guarded.backup else name)
     lines = ["; ".join(f"{state}: {', '.join(names)}" for state, names in states.items())]
-    taken = [(kept.last_takeover, name) for name, kept in rows if kept.last_takeover is not None]
+    taken = [(guarded.last_takeover, name) for name, guarded in rows if guarded.last_takeover is not None]
     if taken:
         last, name = max(taken, key=lambda one: one[0].at)
         ms = last.detection_ms + last.takeover_ms + last.reprocess_ms
@@ -174,8 +174,8 @@ def _cut(text: Text) -> Text:
 
 def _head(status: views.ClusterStatus) -> Text:
     nodes = f"{sum(node.alive for node in status.nodes)} of {plural(len(status.nodes), 'node')} alive"
-    said = f" {status.coordinator.address}: {nodes}, {plural(len(status.diagrams), 'diagram')}"
-    return Text.assemble(("coordinator", "bold"), said)
+    rest = f" {status.coordinator.address}: {nodes}, {plural(len(status.diagrams), 'diagram')}"
+    return Text.assemble(("coordinator", "bold"), rest)
 
 
 def _nodes(nodes: list[views.NodeView], plain: bool = False) -> FittingTable:

@@ -76,18 +76,18 @@ def tail(
             STOP.point()
             batch = subscription.read(QUIET_S)
             at = f"{subscription.stream} goes on at {subscription.position:,}"
-            said = []
+            notes = []
             if subscription.gaps > gaps:
                 gaps, lost = subscription.gaps, subscription.lost
-                said.append(f"gap: {at}" + (f", {lost:,} tuples are missing" if lost else ""))
+                notes.append(f"gap: {at}" + (f", {lost:,} tuples are missing" if lost else ""))
             if subscription.lost > lost:
                 more, lost = subscription.lost - lost, subscription.lost
                 dropped = f"{more:,} tuples of {subscription.stream} were dropped"
-                said.append(f"lost: {dropped}, for they were not read in time")
+                notes.append(f"lost: {dropped}, for they were not read in time")
             if subscription.jumps > jumps:
                 jumps = subscription.jumps
-                said.append(f"recovered: {at}; tuples may be missing, come again or count twice")
-            for line in said:
+                notes.append(f"recovered: {at}; tuples may be missing, come again or count twice")
+            for line in notes:
                 err.print(line, style="yellow", soft_wrap=True)
             if batch is None:
                 if silent and (silence := _silence(client, subscription)):

@@ -86,18 +86,14 @@ def up(options: UpOptions) -> None:
             nodes = _start(made, options)
     seconds = time.monotonic() - began
     if options.json:
-        told = {
-            "coordinator": where.url,
-            "nodes": [node.model_dump() for node in nodes],
-            "seconds": round(seconds, 3),
-            "data": data,
-        }
-        print(dumps(told | {"elsewhere": elsewhere, "started": started}, ensure_ascii=False))
+        facts = {"coordinator": where.url, "nodes": [node.model_dump() for node in nodes]}
+        facts |= {"seconds": round(seconds, 3), "data": data, "elsewhere": elsewhere, "started": started}
+        print(dumps(facts, ensure_ascii=False))
         return
     out = console()
     if running:
-        said = f"started {', '.join(started)} in {seconds:.1f} s" if started else "nothing was missing"
-        out.print(f"{said}; running already: {', '.join(running)}", style="bold", soft_wrap=True)
+        news = f"started {', '.join(started)} in {seconds:.1f} s" if started else "nothing was missing"
+        out.print(f"{news}; running already: {', '.join(running)}", style="bold", soft_wrap=True)
     else:
         out.print(f"ready in {seconds:.1f} s: coordinator and {plural(len(nodes), 'node')}", style="bold")
     parts = [("coordinator", where.url, "/docs shows its REST")]

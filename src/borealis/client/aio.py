@@ -109,7 +109,7 @@ class AsyncSubscription(Threaded[Subscription]):
         loop = asyncio.get_running_loop()
 
         def tell() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and its reader has gone
                 loop.call_soon_threadsafe(self._news.set)
 
         under.on_news(tell)

@@ -61,7 +61,7 @@ def connect_async(
 
 
 class SubscribeOptions(TypedDict, total=False):
-    """What may be said of a subscription, beside the stream and where to start."""
+    """Options of a subscription, beside the stream and where to start."""
 
     reader: str | None  # under which tuples are kept until they are acknowledged
     headers: bool  # rows come with _id, _time, _kind and _stable
@@ -128,7 +128,7 @@ class Client(CoordinatorRequests):
         """Run a diagram: a Diagram or the path of its YAML file.
 
         `cut` names boxes before which to cut, `place` says on which node an input, box or output shall be, `units`
-        into how many units to cut where nothing else is said.
+        into how many units to cut where nothing else decides.
 
         `ha` (amnesia, passive, active, upstream-backup; none) and `guarantee` (gap, no-loss, precise) say how all
         units are protected, over what the diagram says; `interval` between checkpoints or trimming messages ("500
@@ -137,7 +137,7 @@ class Client(CoordinatorRequests):
         where `no-loss` leaves state behind a unit that may count tuples twice, for one.
 
         `replace` ends what runs under the diagram's name, once the new one is known to be sound. State and streams of
-        the old one are gone then: the new one begins from empty, and readers of the old streams are told so.
+        the old one are gone then: the new one begins from empty, and readers of the old streams get an error.
         """
         if isinstance(diagram, str) and "\n" in diagram:
             hint = "give Diagram.from_yaml(text), or the path of a file"

@@ -63,7 +63,7 @@ class Whereabouts:
 
     @classmethod
     def of(cls, address: str, security: Security | None) -> Whereabouts:
-        """As a node is told it."""
+        """From what a node is started with."""
         host, port, tls = split(address)
         if security is None:
             return cls(host, port, tls=tls)
@@ -86,7 +86,6 @@ def home() -> Path:
 
 
 def record_path() -> Path:
-    """Where the record is."""
     return home() / "cluster.json"
 
 

@@ -151,10 +151,10 @@ class CoordinatorClient(CoordinatorRequests):
         body, wait = [one.model_dump(mode="json") for one in claims], CLAIM_TIMEOUT_S
         try:
             answer = self.ask("POST", "/v1/claims", json=body, timeout=wait, connect_s=CLAIM_CONNECT_S)
-            said = TypeAdapter(list[Claimed]).validate_python(answer)
+            claimed = TypeAdapter(list[Claimed]).validate_python(answer)
         except (BorealisError, ValidationError):
             return None
-        return said if len(said) == len(claims) else None
+        return claimed if len(claimed) == len(claims) else None
 
 
 def _trust(whereabouts: Whereabouts) -> Any:

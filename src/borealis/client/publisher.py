@@ -1,7 +1,7 @@
-"""A client's way into a stream: numbered batches, kept until the entry point has taken them over.
+"""A client's way into a stream: numbered batches, held until the entry point has acknowledged them.
 
-1. A batch gets the number behind the last one and is kept. There is a bound on what is kept; there `send` waits.
-2. A thread of the connection sends what is kept, in order; another one takes away what the entry point has
+1. A batch gets the number behind the last one and is held. There is a bound on what is held; there `send` waits.
+2. A thread of the connection sends what is held, in order; another one takes away what the entry point has
    acknowledged, and makes the next connection when this one breaks. Few messages are under way at a time; what waits
    meanwhile is sent as one.
 3. When the connection breaks or the entry point moves, it connects to the entry point's backup, or where the
@@ -9,7 +9,7 @@
    taken away, the rest is sent again. So nothing is lost or repeated.
 4. An entry point whose disk is full takes nothing; the batch is sent again, until there is room or patience ends.
 5. An entry point that was not durable and died knows nothing of us any more. What it had acknowledged is lost with it;
-   what is kept is numbered anew, and `forgotten` counts that.
+   what is held gets new numbers, and `forgotten` counts that.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from borealis.wire.publication import Publication
 
 BATCH_ROWS = 65_536
 BATCH_BYTES = 4 << 20  # well below what the wire takes at most
-KEPT_BYTES = 32 << 20
-KEPT_BATCHES = 1024
+UNACKED_BYTES = 32 << 20
+UNACKED_BATCHES = 1024
 TOGETHER_MOST = 1024  # batches in one message
 UNDER_WAY = 4  # messages; an entry point that has more to do gets larger ones
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -58,8 +58,8 @@ log = logging.getLogger("borealis.client")
 class Publishing:
     name: str | None = None  # under which the entry point counts batches; two publishers of one name lose each other's
     retries: Retries = RETRIES
-    kept_bytes: int = KEPT_BYTES
-    kept_batches: int = KEPT_BATCHES
+    unacked_bytes: int = UNACKED_BYTES
+    unacked_batches: int = UNACKED_BATCHES
 
     def __post_init__(self) -> None:
         if self.name is not None:
@@ -84,9 +84,9 @@ class Publisher:
         self.forgotten = 0  # how often the entry point had lost what it knew of us
         self._locator = locator
         self._clock = clock or WallClock()
-        self._kept: deque[_Unacked] = deque()
+        self._unacked: deque[_Unacked] = deque()
         self._bytes = 0
-        self._to_send = 0  # the number to send next on this connection; those kept before it are under way
+        self._to_send = 0  # the number to send next on this connection; those held before it are under way
         self._sent: deque[BatchHead] = deque()  # those of the messages under way
         self._alone_until = -1  # up to this number batches go one by one: something among them was refused
         self._closing = self._ended = False
@@ -118,7 +118,7 @@ class Publisher:
     @property
     def pending(self) -> int:
         """Batches that are not acknowledged yet."""
-        return len(self._kept)
+        return len(self._unacked)
 
     @property
     def connected(self) -> bool:
@@ -138,10 +138,12 @@ class Publisher:
     def idle(self, seconds: float | None = 0.0) -> bool:
         """Whether everything is acknowledged; waits for that for at most so long."""
         with self._changed:
-            idle = self._changed.wait_for(lambda: not self._kept or self._is_over(), seconds)
+            idle = self._changed.wait_for(lambda: not self._unacked or self._is_over(), seconds)
             self._check()
-            if self._closing and self._kept:
-                raise InputError(f"{len(self._kept)} batches for {self.stream} were abandoned", hint="send them again")
+            if self._closing and self._unacked:
+                raise InputError(
+                    f"{len(self._unacked)} batches for {self.stream} were abandoned", hint="send them again"
+                )
             return idle
 
     def send(self, data: Any) -> int:
@@ -158,7 +160,7 @@ class Publisher:
     def send_batch(self, batch: pa.RecordBatch, mark: str | None = None) -> None:
         """Send a batch under one number, whatever its size; it must have the stream's columns already.
 
-        The entry point keeps the `mark` with the batch: a later publisher of this name is told the last one.
+        The entry point keeps the `mark` with the batch: a later publisher of this name gets the last one.
         """
         if batch.num_rows:
             self._keep(batch, mark=mark)
@@ -168,14 +170,14 @@ class Publisher:
         self._keep(empty_rows(self.schema), heartbeat=microseconds(time))
 
     def end(self) -> None:
-        """Say that nothing follows, ever, from anybody; the stream has ended then."""
+        """Say that nothing follows, ever, from any publisher; the stream has ended then."""
         self._keep(empty_rows(self.schema), end=True)
         self._ended = True
 
     def flush(self, timeout: float | None = None) -> Receipt:
         """Wait until everything is taken over. Raises TimeoutError if it is not by then."""
         if not self.idle(timeout):
-            raise TimeoutError(f"{len(self._kept)} batches for {self.stream} are not taken over after {timeout} s")
+            raise TimeoutError(f"{len(self._unacked)} batches for {self.stream} are not taken over after {timeout} s")
         return self.receipt
 
     def close(self, timeout: float | None = None) -> Receipt:
@@ -205,7 +207,7 @@ class Publisher:
         else:
             self.abandon()
 
-    # -- what is kept
+    # -- what is held
 
     def _keep(
         self, batch: pa.RecordBatch, heartbeat: int | None = None, end: bool = False, mark: str | None = None
@@ -218,15 +220,15 @@ class Publisher:
             if self._closing:
                 raise InputError(f"this publisher of {self.stream} is closed", hint="make another one")
             head = BatchHead(number=self._next, heartbeat=heartbeat, end=end, mark=mark)
-            self._kept.append(_Unacked(head, batch))
+            self._unacked.append(_Unacked(head, batch))
             self._next += 1
             self._bytes += batch.nbytes
             self._changed.notify_all()
 
     def _has_room(self) -> bool:
-        if self._is_over() or not self._kept:
+        if self._is_over() or not self._unacked:
             return True
-        return self._bytes < self.publishing.kept_bytes and len(self._kept) < self.publishing.kept_batches
+        return self._bytes < self.publishing.unacked_bytes and len(self._unacked) < self.publishing.unacked_batches
 
     def _check(self) -> None:
         if self._failed is not None:
@@ -239,10 +241,11 @@ class Publisher:
             self._sent.popleft()
         if receipt.number >= self._next:
             self._failed = self._failed or InputError(
-                f"somebody else publishes to {self.stream} as '{self.name}'", hint="give each publisher its own name"
+                f"another program publishes to {self.stream} as '{self.name}'",
+                hint="give each publisher its own name",
             )
-        while self._kept and self._kept[0].head.number <= receipt.number:
-            self._bytes -= self._kept.popleft().batch.nbytes
+        while self._unacked and self._unacked[0].head.number <= receipt.number:
+            self._bytes -= self._unacked.popleft().batch.nbytes
             self._backoff.found()
             self._told_full = False
         self._changed.notify_all()
@@ -262,7 +265,7 @@ class Publisher:
                 publication.send(item.batch, item.head)
         except BorealisError as error:
             self._lost(error, publication)
-        except BaseException as error:  # a defect: whoever waits for us has to know
+        except BaseException as error:  # a defect: a program that waits has to know
             self._fail(error)
         finally:
             publication.__exit__(WireError, None, None)  # the node shall not wait for more
@@ -273,9 +276,9 @@ class Publisher:
             self._changed.wait_for(lambda: self._is_over() or self._publication is not publication or self._may_send())
             if self._is_over() or self._publication is not publication:
                 return None
-            start = self._to_send - self._kept[0].head.number
+            start = self._to_send - self._unacked[0].head.number
             most = 1 if self._to_send <= self._alone_until else TOGETHER_MOST
-            item = _as_one(list(_company(islice(self._kept, start, start + most), self.schema)))
+            item = _as_one(list(_company(islice(self._unacked, start, start + most), self.schema)))
             self._to_send = item.head.number + 1
             self._sent.append(item.head)
             self._changed.notify_all()
@@ -308,10 +311,10 @@ class Publisher:
         """Wait until something is under way; the number of the oldest of it."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_over() or self._publication is not publication or self._under_way())
-            return self._kept[0].head.number if self._publication is publication and self._under_way() else None
+            return self._unacked[0].head.number if self._publication is publication and self._under_way() else None
 
     def _under_way(self) -> bool:
-        return bool(self._kept) and self._kept[0].head.number < self._to_send
+        return bool(self._unacked) and self._unacked[0].head.number < self._to_send
 
     def _wait(self, seconds: float) -> None:
         with self._changed:
@@ -341,7 +344,7 @@ class Publisher:
             return True
         if not is_elsewhere(error):
             return False  # what we send is wrong
-        refused = (self._kept[0].head.number if self._kept else -1, error.message)
+        refused = (self._unacked[0].head.number if self._unacked else -1, error.message)
         again, self._refused = refused == self._refused, refused
         return not again
 
@@ -366,10 +369,10 @@ class Publisher:
         with self._changed:
             self._taken(publication.known)
             first = publication.known.number + 1
-            if (self._kept[0].head.number if self._kept else self._next) > first:
+            if (self._unacked[0].head.number if self._unacked else self._next) > first:
                 self.forgotten += 1
                 self._renumber(first)
-            if not self._kept:
+            if not self._unacked:
                 self._backoff.found()
             self._to_send, self._publication = first, publication
             self._changed.notify_all()
@@ -377,9 +380,9 @@ class Publisher:
 
     def _renumber(self, first: int) -> None:
         renumbered = [
-            replace(k, head=k.head.model_copy(update={"number": first + i})) for i, k in enumerate(self._kept)
+            replace(k, head=k.head.model_copy(update={"number": first + i})) for i, k in enumerate(self._unacked)
         ]
-        self._kept = deque(renumbered)
+        self._unacked = deque(renumbered)
         self._next = first + len(renumbered)
 
     def _connect_first(self, address: str) -> Publication:

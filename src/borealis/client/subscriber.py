@@ -109,7 +109,7 @@ class Buffer:
         return self._closed
 
     def put(self, came: Came) -> bool:
-        """Add one, when there is room; False if nobody wants it any more."""
+        """Add one, when there is room; False if the program wants no more."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or not self._held or self._bytes < self._most)
             if self._closed:
@@ -253,7 +253,7 @@ class Subscription:
         if link is None:
             raise WireError(f"not connected to {self.stream} now", hint="acknowledge again later; nothing is lost")
         if link.life != self._life:
-            raise GoneError(f"{self.stream} has begun anew: what came before cannot be acknowledged any more")
+            raise GoneError(f"{self.stream} is in another epoch now: what came before cannot be acknowledged any more")
         link.peer.ack(Ack(stream=self.stream, reader=self.options.reader, level=1, upto=upto))
         self._acked = upto
 

@@ -46,7 +46,7 @@ class CatalogRoute:
         try:
             return locate(self._cluster, stream)
         except BorealisError as error:
-            setattr(error, "status", status_of(error))  # noqa: B010 - a client knows by it that the coordinator said so
+            setattr(error, "status", status_of(error))  # noqa: B010 - a client knows by it that this is the coordinator's word
             raise
 
     def peer(self, address: str) -> Peer:

@@ -157,10 +157,10 @@ def _numbered(publisher: str | None, number: int | None) -> tuple[str, int]:
 def _refused(error: BorealisError, taken: int) -> Response:
     """A problem that says how much was taken before it."""
     if isinstance(error, InputError):
-        said = (
+        before = (
             "the line before it is" if taken == 1 else f"the {taken:,} lines before it are" if taken else "nothing is"
         )
-        error = InputError(f"{error.message}; {said} taken", hint=error.hint)
+        error = InputError(f"{error.message}; {before} taken", hint=error.hint)
     headers = {TAKEN: str(taken)}
     return Response(problem_of(error).encode(), status_of(error), headers, media_type="application/json")
 

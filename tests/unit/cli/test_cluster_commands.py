@@ -92,7 +92,7 @@ def refused(capfd: pytest.CaptureFixture[str], *arguments: object) -> str:
         (["node", "--master", "nonsense://x"], "is no master of Spark. Hint: write local[2], spark://HOST:7077"),
         (["node", "--name", "a b"], "a node cannot be called 'a b'. Hint: use letters"),
         (["node", "--name", ".."], "a node cannot be called '..'. Hint: use letters"),
-        (["node", "--coordinator", "10.0.0.1:7470"], "from there nobody reaches a node at 127.0.0.1. Hint: give the"),
+        (["node", "--coordinator", "10.0.0.1:7470"], "which cannot reach a node at 127.0.0.1. Hint: give the"),
         (["node", "--data", "/proc/here"], "cannot keep the node's data in '/proc/here'"),
         (["node", "--tls-cert", "a.pem"], "--tls-cert and --tls-key go together"),
         (["node", "--conf", "spark.x"], "is not NAME=VALUE"),
