@@ -49,6 +49,7 @@ TOGETHER = {  # modules of several commands; any other command has its own
     "deploy": ("deploy", "undeploy", "move"),
     "streams": ("ls", "describe", "forget"),
     "status": ("status", "forget-node"),
+    "parts": ("down", "restart", "logs", "kill"),
 }
 
 
@@ -67,7 +68,6 @@ class Commands(TyperGroup):
         return name, listed and loaded(ctx, listed), rest
 
     def get_params(self, ctx: Any) -> Any:
-        """Its own options."""
         return _plain(super().get_params(ctx))
 
 

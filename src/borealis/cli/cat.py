@@ -17,8 +17,7 @@ from typer import Argument, Option
 from borealis.cli.cells import TextRows, cell, cells, print_json, strings, to_stdout
 from borealis.cli.ending import code_and_line
 from borealis.cli.options import JsonRows
-from borealis.cli.screen import console, table
-from borealis.cli.words import plural, size
+from borealis.cli.screen import console, plural, size, table
 from borealis.connectors.files.addresses import STDIN, file_options
 from borealis.connectors.files.formats import csv, ipc, parquet
 from borealis.connectors.files.formats.ipc import FILE_MAGIC
@@ -142,7 +141,6 @@ class FileRows:
         return self.data.schema.names, [cells(column) for column in self.data.columns]
 
     def print_json(self) -> None:
-        """As JSON lines."""
         if isinstance(self.data, list):
             to_stdout("".join(map(_json_line, self.data)).encode("utf-8", "replace"))
         else:

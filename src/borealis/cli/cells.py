@@ -146,7 +146,6 @@ class TextRows:
             _print(pc.binary_join_element_wise(*padded, text(GAP)))
 
     def batch(self, rows: pa.RecordBatch) -> None:
-        """Print rows as they are."""
         self(rows.schema.names, [cells(column) for column in rows.columns])
 
 

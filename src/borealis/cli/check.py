@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from borealis.cli.opening import load, start_spark
 from borealis.cli.options import Json, Yaml
-from borealis.cli.screen import answer
-from borealis.cli.words import plural
+from borealis.cli.screen import answer, plural
 
 
 def check(diagram: Yaml, json: Json = False) -> None:

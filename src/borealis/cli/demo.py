@@ -12,9 +12,8 @@ from rich.text import Text
 from typer import Option
 
 from borealis.cli.opening import start_spark
-from borealis.cli.screen import console, table
+from borealis.cli.screen import console, span, table
 from borealis.cli.watching import Watcher, stoppable, summary
-from borealis.cli.words import span
 from borealis.errors import TrainError
 
 if TYPE_CHECKING:

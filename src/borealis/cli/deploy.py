@@ -12,8 +12,7 @@ from typer import Argument, Option
 from borealis.cli.opening import load
 from borealis.cli.options import ClusterOptions, Json, Yaml, pairs
 from borealis.cli.protection import promise, unprotected_lines
-from borealis.cli.screen import answer, console, table, working
-from borealis.cli.words import plural, span
+from borealis.cli.screen import answer, console, plural, span, table, working
 
 if TYPE_CHECKING:
     from borealis.diagram.deployment import DeployOptions

@@ -61,7 +61,6 @@ def explain(diagram: Yaml, asked: ProtectionOptions, json: Json = False) -> None
 
 
 def explained(spec: Spec, spark: Any) -> dict[str, Any]:
-    """All there is to say about a diagram."""
     pieces = cut(spec, local=True)
     return {
         "diagram": spec.name,
@@ -165,7 +164,6 @@ def _columns(columns: dict[str, str], head: str = "") -> Text:
 
 
 def protected(spec: Spec, asked: ProtectionOptions) -> dict[str, Any]:
-    """All there is to say about the protection of a diagram."""
     if not spec.protection and asked.ha is None:
         hint = "add --ha passive (or amnesia, active, upstream-backup)"
         raise DiagramError(f"diagram '{spec.name}' says nothing of protection", hint=hint)

@@ -15,9 +15,8 @@ import pyarrow.compute as pc
 
 from borealis.cli.ending import LOOK_EVERY_S, STOP
 from borealis.cli.options import ClusterOptions
-from borealis.cli.screen import answer, console
+from borealis.cli.screen import answer, console, plural
 from borealis.cli.tail import TailOptions
-from borealis.cli.words import plural
 from borealis.client.subscriber import Start, Subscription
 from borealis.connectors.kafka.brokers import shown
 from borealis.connectors.kafka.to_topic import sink_at

@@ -7,8 +7,7 @@ from datetime import datetime
 
 from rich.text import Text
 
-from borealis.cli.screen import FittingTable
-from borealis.cli.words import span
+from borealis.cli.screen import FittingTable, span
 from borealis.wire.messages import Takeover
 from borealis.wire.status import ProtectionView, Unprotected
 

@@ -95,7 +95,6 @@ class StdoutSink(DiscardSink):
     """Rows as JSON lines on stdout. A run that was resumed prints only what is new."""
 
     def open(self, schema: pa.Schema, resume: int | None) -> None:
-        """Refuse what JSON cannot hold."""
         JsonLines().check(schema)
         super().open(schema, resume)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from typer import Argument, Option
 
-from borealis.cli.words import span
+from borealis.cli.screen import span
 from borealis.diagram import Diagram, window
 from borealis.errors import OutputError
 

@@ -1,4 +1,4 @@
-"""What commands show: answers on stdout, tables that fit, and on stderr a view that stays in its place."""
+"""What commands show: answers on stdout, tables that fit, numbers as people read them, and on stderr a live view."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from typing import Any, Self
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.filesize import decimal
 from rich.live import Live
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
+
+from borealis.errors import plural as plural
 
 PLAIN_EVERY_S = 5.0
 LIVE_EVERY_S = 0.1
@@ -134,3 +137,30 @@ class FittingTable:
         for cells in self._rows:
             made.add_row(*(cells[i][:most] for i in shown))
         return made
+
+
+def span(us: float | None) -> str:
+    """A length of time in microseconds.
+
+    >>> span(1_500), span(2_340_000), span(75_000_000), span(None)
+    ('2 ms', '2.3 s', '1 min 15 s', '-')
+    """
+    if us is None:
+        return "-"
+    if us < 1_000_000:
+        return f"{us / 1000:.0f} ms"
+    if us < 60_000_000:
+        return f"{us / 1e6:.1f} s"
+    seconds = round(us / 1e6)
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    return f"{seconds // 3600:,} h {seconds % 3600 // 60} min"
+
+
+def size(count: int) -> str:
+    """A number of bytes.
+
+    >>> size(624), size(1_530_000)
+    ('624 B', '1.5 MB')
+    """
+    return f"{count} B" if count < 1000 else decimal(count)

@@ -14,8 +14,7 @@ from typer import Argument, Option
 
 from borealis.cli.ending import LOOK_EVERY_S, STOP, Stopped
 from borealis.cli.options import ClusterOptions, Json
-from borealis.cli.screen import Screen, console
-from borealis.cli.words import plural, span
+from borealis.cli.screen import Screen, console, plural, span
 from borealis.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,8 +31,6 @@ LAST_FLUSH_S = 5.0  # for what is under way when we are stopped
 
 @dataclass(frozen=True)
 class SendOptions:
-    """How to send."""
-
     rate: Annotated[float | None, Option(min=0.001, help="Rows per second; as fast as they go if left out.")] = None
     publisher: Annotated[
         str | None, Option(metavar="NAME", help="Send under this name: started again, it goes on where it was.")
@@ -127,7 +124,6 @@ class PacedSender:
 
     @property
     def dead_letters(self) -> int:
-        """Records that could not be read."""
         return 0 if self.follower is None else self.follower.source.dead_letters.count
 
     def follow(self, follower: Follower, place: str) -> Iterator[tuple[pa.RecordBatch, str]]:

@@ -48,7 +48,6 @@ class Mark:
     """Where a follower is."""
 
     def to_text(self) -> str:
-        """For the entry point."""
         return json.dumps(vars(self), separators=(",", ":"))
 
     @classmethod

@@ -8,15 +8,14 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from rich.text import Text
-from typer import Argument
 
 from borealis.cli import processes
 from borealis.cli.screen import Screen, grid
 from borealis.client.cluster_config import ClusterProcess, ClusterRecord, Whereabouts, find, home, make_folder, register
-from borealis.errors import BorealisError, ClusterError, MachineError, WireError, did_you_mean
+from borealis.errors import BorealisError, ClusterError, MachineError, WireError
 
 if TYPE_CHECKING:
     from borealis.client.coordinator import CoordinatorClient
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 LOOK_EVERY_S = 0.1  # at processes and coordinator while they start
 COORDINATOR = "coordinator"
 UNAUTHORIZED = 401  # HTTP
-PartName = Annotated[str, Argument(metavar="NODE", help="The node, or coordinator.")]
 
 
 @contextlib.contextmanager
@@ -45,20 +43,6 @@ def only_one() -> Iterator[None]:
 def log_of(name: str) -> Path:
     """Where a part's log is that was started in the background."""
     return home() / "logs" / f"{name}.log"
-
-
-def part_of(record: ClusterRecord | None, name: str) -> ClusterProcess:
-    """A part of this home, whether it runs or not."""
-    if record is None:
-        raise ClusterError(f"no cluster of {home()} runs", hint="start one with 'borealis up'")
-    found = next((part for part in record.parts if part.name == name), None)
-    if found is None:
-        known = [part.name for part in record.parts]
-        raise ClusterError(
-            f"'{name}' is no part of the cluster of {home()} (it has {', '.join(known) or 'none'})",
-            hint=did_you_mean(name, known) or "start it where it belongs: on its machine, with its BOREALIS_HOME",
-        )
-    return found
 
 
 def start_again(record: ClusterRecord, missing: Mapping[str, list[str]], wait_s: float, quiet: bool) -> list[NodeView]:

@@ -16,8 +16,7 @@ from typer import Argument, Option
 from borealis.cli.ending import STOP
 from borealis.cli.options import ClusterOptions, Json
 from borealis.cli.protection import moment, protection_table, takeover_line, unprotected_lines
-from borealis.cli.screen import FittingTable, answer, console
-from borealis.cli.words import plural, size, span
+from borealis.cli.screen import FittingTable, answer, console, plural, size, span
 from borealis.errors import WireError
 from borealis.wire import status as views
 

@@ -9,8 +9,7 @@ from rich.text import Text
 from typer import Argument
 
 from borealis.cli.options import ClusterOptions, Json, StreamName
-from borealis.cli.screen import FittingTable, answer, console, grid
-from borealis.cli.words import size
+from borealis.cli.screen import FittingTable, answer, console, grid, size
 from borealis.errors import StreamError
 from borealis.wire.status import StreamView
 
@@ -57,7 +56,6 @@ def forget(
 
 
 def described(one: StreamView) -> list[tuple[str, str]]:
-    """A stream in words."""
     lines = [("kind", kind_of(one)), ("columns", one.columns)]
     if one.outputs:
         lines.append(("output", ", ".join(one.outputs)))

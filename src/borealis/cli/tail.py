@@ -9,8 +9,7 @@ from typer import Option
 
 from borealis.cli.ending import STOP
 from borealis.cli.options import ClusterOptions, JsonRows, StreamName
-from borealis.cli.screen import console
-from borealis.cli.words import plural
+from borealis.cli.screen import console, plural
 from borealis.errors import BorealisError, StreamError
 
 if TYPE_CHECKING:
@@ -22,8 +21,6 @@ QUIET_S = 0.5  # without rows, until that is shown
 
 @dataclass(frozen=True)
 class TailOptions:
-    """What to show, or to forward."""
-
     start: Annotated[
         str | None,
         Option(

@@ -19,9 +19,8 @@ from typer import Option
 
 from borealis.cli import processes
 from borealis.cli.options import Json
-from borealis.cli.screen import console, grid
+from borealis.cli.screen import console, grid, plural
 from borealis.cli.starting import COORDINATOR, LOOK_EVERY_S, only_one, start_again, start_parts
-from borealis.cli.words import plural
 from borealis.client.cluster_config import (
     ClusterRecord,
     Whereabouts,
@@ -43,8 +42,6 @@ Nodes = list["NodeView"]
 
 @dataclass(frozen=True)
 class UpOptions:
-    """What to start."""
-
     nodes: Annotated[int | None, Option(min=1, max=64, help="How many nodes; one if left out.")] = None
     config: Annotated[
         Path | None, Option(metavar="FILE", help="A cluster.yaml: what of it is on this machine is started.")

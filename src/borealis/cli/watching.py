@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from borealis.cli.ending import STOP, Stopped
-from borealis.cli.screen import Screen, table
-from borealis.cli.words import size, span
+from borealis.cli.screen import Screen, size, span, table
 
 if TYPE_CHECKING:
     from borealis.trains.progress import Progress
@@ -31,7 +30,6 @@ class Watcher(Screen):
         self.show(Text(text, style="dim"), ())
 
     def see(self, units: Sequence[Progress]) -> None:
-        """How far the run is."""
         self.units = units
         STOP.point()
         if self.due():
@@ -53,7 +51,6 @@ def stoppable(watch: Watcher, name: str, places: Mapping[str, str | None], out: 
 
 
 def progress_line(unit: Progress) -> str:
-    """A unit's progress in one line."""
     if not unit.trains:
         return "; ".join([_before_the_first(unit), *unit.notes()])
     late, dead = sum(dict(unit.late).values()), sum(unit.dead_letters.values())
@@ -78,7 +75,6 @@ def _before_the_first(unit: Progress) -> str:
 
 
 def progress_table(units: Sequence[Progress]) -> Table:
-    """All units' progress."""
     shown = table("unit", right=("in", "out", "rate", "lag", "train", "p50", "late", "state"))
     several = any(unit.held_by for unit in units)
     if several:

@@ -168,5 +168,4 @@ class Client(CoordinatorRequests):
         super().close()
 
     def peer(self, address: str) -> Peer:
-        """A new connection to a node."""
         return Peer(address, self._security)

@@ -53,8 +53,6 @@ class ClusterRecord(BaseModel):
 
 @dataclass(frozen=True)
 class Whereabouts:
-    """How to reach a coordinator."""
-
     host: str
     port: int
     token: str | None = None
@@ -71,12 +69,10 @@ class Whereabouts:
 
     @property
     def address(self) -> str:
-        """As people write it."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def url(self) -> str:
-        """As HTTP wants it."""
         return f"{'https' if self.tls else 'http'}://{self.address}"
 
 

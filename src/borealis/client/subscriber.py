@@ -185,7 +185,7 @@ class Subscription:
             reader=self.options.reader,
         )
         self._current: Section | None = None
-        self._position = 0  # the id behind what was handed out
+        self.position = 0  # the id of the tuple that will be handed out next: start here to go on
         self._had = 0  # the id behind what the program has done with, as it came back for more
         self._life = 0  # of what was handed out; `gaps` is that of what is being read
         self._acked = -1
@@ -197,11 +197,6 @@ class Subscription:
             self._buffer.take(0)  # raises why
 
     # -- for the program
-
-    @property
-    def position(self) -> int:
-        """The id of the tuple that will be handed out next: start here to go on."""
-        return self._position
 
     @property
     def epoch(self) -> str:
@@ -291,9 +286,9 @@ class Subscription:
     def take(self, timeout: float | None = None, *, boundaries: bool = False, ack: bool = True) -> Section | None:
         """What is left of the section that was begun, or the next; None at the end. Asking means: I am done so far."""
         while True:
-            current, self._had = self._current, self._position
-            if current is not None and self._position < current.stop:
-                return current.since(self._position)
+            current, self._had = self._current, self.position
+            if current is not None and self.position < current.stop:
+                return current.since(self.position)
             if ack:
                 self.ack_what_was_had()
             seconds = self.options.timeout if timeout is None else timeout
@@ -308,20 +303,20 @@ class Subscription:
             section = came.section
             if came.life != self._life:
                 self._life, self._acked, self._had = came.life, -1, section.first
-            self._current, self._position = section, section.first
+            self._current, self.position = section, section.first
             self.ended = section.ended
             if boundaries or len(section):
                 return section
 
     def whole(self, section: Section) -> pa.RecordBatch:
         """All of a section at once."""
-        self._position = section.stop
+        self.position = section.stop
         return self.with_headers(section)
 
     def hand_out(self, section: Section) -> Iterator[dict[str, Any]]:
         """A section's rows, counted as they go."""
         for row in self.with_headers(section).to_pylist():
-            self._had, self._position = self._position, self._position + 1
+            self._had, self.position = self.position, self.position + 1
             yield row
 
     def with_headers(self, section: Section) -> pa.RecordBatch:
@@ -380,7 +375,7 @@ class Subscription:
         if feed.epoch == place.epoch and not is_jump(place.next_id, feed.next_id):
             self.lost += max(0, feed.next_id - place.next_id)
         if place.epoch is None:
-            self._position = self._had = feed.next_id
+            self.position = self._had = feed.next_id
         self._before, self.schema = (self.lost, self.jumps), feed.schema
         return feed
 

@@ -42,7 +42,6 @@ class CatalogRoute:
         self._cluster = cluster
 
     def locate(self, stream: str) -> Location:
-        """Which node serves a stream now."""
         try:
             return locate(self._cluster, stream)
         except BorealisError as error:
@@ -50,7 +49,6 @@ class CatalogRoute:
             raise
 
     def peer(self, address: str) -> Peer:
-        """A new connection to a node."""
         return self._cluster.nodes.connect(address)
 
 
