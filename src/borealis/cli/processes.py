@@ -17,17 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from borealis.client.cluster_config import (
-    CA,
-    COORDINATOR,
-    TOKEN,
-    ClusterProcess,
-    changing_record,
-    read_record,
-    split,
-    with_part,
-    write_record,
-)
+from borealis.client.cluster_config import CA, COORDINATOR, TOKEN, ClusterProcess, ClusterRecord, register, split
 from borealis.errors import MachineError
 
 GRACE_S = 10.0  # between asking a process to end and ending it
@@ -136,13 +126,12 @@ def join(host: str, port: int, name: str, arguments: Sequence[str]) -> None:
     What `up` and `restart` start they note themselves; and a living part keeps its name.
     """
     me = os.getpid()
-    with changing_record():
-        record = read_record()
-        if record is None or split(record.coordinator)[:2] != (host, port):
-            return
-        if not any(one.pid == me or (one.name == name and alive(one)) for one in record.parts):
-            part = ClusterProcess(name=name, pid=me, started=moment(me) or "", log="", arguments=list(arguments))
-            write_record(with_part(record, part))
+
+    def joins(record: ClusterRecord) -> bool:
+        lives = any(one.pid == me or (one.name == name and alive(one)) for one in record.parts)
+        return split(record.coordinator)[:2] == (host, port) and not lives
+
+    register(ClusterProcess(name=name, pid=me, started=moment(me) or "", log="", arguments=list(arguments)), joins)
 
 
 def stop(

@@ -172,6 +172,8 @@ def whole_batches(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.R
     >>> [b.num_rows for b in whole_batches(iter(parts), 2)]
     [2, 2, 1]
     """
+    import pyarrow as pa
+
     held: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:
@@ -181,18 +183,10 @@ def whole_batches(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.R
             held.append(part)
             count += part.num_rows
             if count == rows:
-                yield _joined(held)
+                yield pa.concat_batches(held) if len(held) > 1 else held[0]
                 held, count = [], 0
     if held:
-        yield _joined(held)
-
-
-def _joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    if len(parts) == 1:
-        return parts[0]
-    return pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
+        yield pa.concat_batches(held)
 
 
 def _tell(out: Publisher, sending: PacedSender, seconds: float, json: bool, stopped: bool) -> None:

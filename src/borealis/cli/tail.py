@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -104,22 +105,15 @@ def tail(
 
 def _silence(client: Client, subscription: Subscription) -> str:
     """Of a stream from which nothing comes: that it waits or has ended, and how many rows are held before its start."""
-    before = _held_before(client, subscription)
+    before = []
+    if subscription.options.reader is None:  # else it goes on where it was, whatever --from says
+        with suppress(BorealisError):  # the coordinator is away: the stream goes on without it
+            found = [one for one in client.streams() if one.stream == subscription.stream]
+            held = sum(min(one.held_rows, max(0, subscription.position - one.first_id)) for one in found)
+            before = [f"{plural(held, 'row')} {'is' if held == 1 else 'are'} held: --from oldest"] if held else []
     if subscription.running:
         return "; ".join([f"waiting for rows of {subscription.stream}", *before])
     return "; ".join([f"{subscription.stream} has ended", *before]) if before else ""
-
-
-def _held_before(client: Client, subscription: Subscription) -> list[str]:
-    if subscription.options.reader is not None:
-        return []  # it goes on where it was, whatever --from says
-    try:
-        found = [one for one in client.streams() if one.stream == subscription.stream]
-    except BorealisError:
-        return []  # the coordinator is away: the stream goes on without it
-    position = subscription.position
-    held = sum(min(one.held_rows, max(0, position - one.first_id)) for one in found)
-    return [f"{plural(held, 'row')} {'is' if held == 1 else 'are'} held: --from oldest"] if held else []
 
 
 def _start(text: str | None) -> Start | None:

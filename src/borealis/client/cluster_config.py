@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,19 +141,13 @@ def changing_record() -> Iterator[None]:
         yield
 
 
-def register(part: ClusterProcess) -> None:
+def register(part: ClusterProcess, joins: Callable[[ClusterRecord], bool] = lambda _: True) -> None:
     """A part was started: it belongs to the cluster of this home, in the place of one of its name that has ended."""
     with changing_record():
         record = read_record()
-        if record is not None:
-            write_record(with_part(record, part))
-
-
-def with_part(record: ClusterRecord, part: ClusterProcess) -> ClusterRecord:
-    """The record with a part, in the place of the one of its name if there is one."""
-    names = [one.name for one in record.parts]
-    parts = [part if one.name == part.name else one for one in record.parts]
-    return record.model_copy(update={"parts": parts if part.name in names else [*parts, part]})
+        if record is not None and joins(record):
+            parts = {one.name: one for one in record.parts} | {part.name: part}
+            write_record(record.model_copy(update={"parts": list(parts.values())}))
 
 
 def find(address: str | None = None, token: str | None = None, ca: str | Path | None = None) -> Whereabouts:

@@ -22,10 +22,10 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -49,7 +49,6 @@ UNACKED_BATCHES = 1024
 TOGETHER_MOST = 1024  # batches in one message
 UNDER_WAY = 4  # messages; an entry point that has more to do gets larger ones
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-CLOSE_S = 2.0  # for hanging up politely
 
 log = logging.getLogger("borealis.client")
 
@@ -60,14 +59,14 @@ class Publishing:
     retries: Retries = RETRIES
     unacked_bytes: int = UNACKED_BYTES
     unacked_batches: int = UNACKED_BATCHES
+    close_s: float = 2.0  # for hanging up politely
 
     def __post_init__(self) -> None:
         if self.name is not None:
             check_name("publisher", self.name)
 
 
-@dataclass(frozen=True)
-class _Unacked:
+class _Unacked(NamedTuple):
     head: BatchHead
     batch: pa.RecordBatch
 
@@ -186,7 +185,7 @@ class Publisher:
             receipt = self.flush(timeout)
             if (publication := self._publication) is not None:
                 with contextlib.suppress(BorealisError):  # it has all of them
-                    publication.close(CLOSE_S)
+                    publication.close(self.publishing.close_s)
             return receipt
         finally:
             self.abandon()
@@ -379,11 +378,9 @@ class Publisher:
         return publication
 
     def _renumber(self, first: int) -> None:
-        renumbered = [
-            replace(k, head=k.head.model_copy(update={"number": first + i})) for i, k in enumerate(self._unacked)
-        ]
-        self._unacked = deque(renumbered)
-        self._next = first + len(renumbered)
+        heads = (k.head.model_copy(update={"number": first + i}) for i, k in enumerate(self._unacked))
+        self._unacked = deque(k._replace(head=head) for k, head in zip(self._unacked, heads, strict=True))
+        self._next = first + len(self._unacked)
 
     def _connect_first(self, address: str) -> Publication:
         self._peer = self._locator.peer(address)
@@ -430,11 +427,11 @@ def schema_of(peer: Peer, stream: str) -> pa.Schema:
         raise WireError(f"{peer.address} sent no schema of {stream} ({error})") from None
 
 
-def batches_of(data: Any, schema: pa.Schema, most_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+def batches_of(data: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Whatever holds rows, as batches of a stream's columns."""
     if isinstance(data, Mapping):
         data = [data]  # one row
-    for batch in as_source(data).batches(schema, 0, most_rows):
+    for batch in as_source(data).batches(schema, 0, BATCH_ROWS):
         yield from pieces(batch)
 
 

@@ -19,7 +19,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -38,21 +38,17 @@ from borealis.wire.messages import Ack
 from borealis.wire.problems import ReplacedError
 
 BUFFER_BYTES = 16 << 20  # read ahead of the program
-ACK_EVERY_S = 0.2  # acknowledgements are calls of their own: not one for every section
 START_WORDS: dict[str, Start] = {"oldest": "oldest", "newest": "newest"}
-FIRST_S = 3.0  # for the first connection to a node, where waiting longer only hides a mistake
 
 
-@dataclass(frozen=True)
-class Came:
+class Came(NamedTuple):
     """A section, and in which life of the stream it came: each gap begins another, and ids mean nothing across it."""
 
     section: Section
     life: int
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(NamedTuple):
     """A connection to the node that serves the stream, and the life of the stream there."""
 
     peer: Peer
@@ -69,6 +65,8 @@ class ReadOptions:
     timeout: float | None = None  # seconds without a tuple after which iteration raises TimeoutError
     retries: Retries = RETRIES
     buffer_bytes: int = BUFFER_BYTES
+    ack_every_s: float = 0.2  # acknowledgements are calls of their own: not one for every section
+    first_s: float = 3.0  # for the first connection to a node, where waiting longer only hides a mistake
 
     def __post_init__(self) -> None:
         is_id = isinstance(self.start, int) and not isinstance(self.start, bool) and self.start >= 0
@@ -180,7 +178,7 @@ class Subscription:
             Endpoints(lambda: locator.locate(self.stream), found),
             self._subscribe,
             self._broken,
-            Backoff(replace(retries, give_up_s=min(FIRST_S, retries.give_up_s)), self._clock),
+            Backoff(replace(retries, give_up_s=min(self.options.first_s, retries.give_up_s)), self._clock),
             start=("oldest" if self.options.reader else "newest") if start is None else start,
             reader=self.options.reader,
         )
@@ -337,7 +335,7 @@ class Subscription:
             self._next_ack = self._clock.now()
         if not self.wants_to_ack:
             return
-        self._next_ack = self._clock.now() + ACK_EVERY_S
+        self._next_ack = self._clock.now() + self.options.ack_every_s
         with contextlib.suppress(WireError, StreamError):
             self.ack(self._had)
 
