@@ -65,10 +65,10 @@ def down(json: Json = False) -> None:
 
 def _others(record: ClusterRecord) -> list[str]:
     """What else belongs to the cluster, started from elsewhere; that is to be stopped there."""
-    from borealis.client.coordinator import CoordinatorClient  # here: a home without a cluster does not wait for it
+    from borealis.client.coordinator import CoordinatorRequests  # here: a home without a cluster does not wait for it
 
     try:
-        with CoordinatorClient(find(record.coordinator)) as coordinator:
+        with CoordinatorRequests(find(record.coordinator)) as coordinator:
             status = coordinator.status()
     except BorealisError:
         return []  # the coordinator has ended

@@ -18,10 +18,10 @@ from borealis.client.cluster_config import ClusterProcess, ClusterRecord, Wherea
 from borealis.errors import BorealisError, ClusterError, MachineError, WireError
 
 if TYPE_CHECKING:
-    from borealis.client.coordinator import CoordinatorClient
+    from borealis.client.coordinator import CoordinatorRequests
     from borealis.wire.status import NodeView
 
-LOOK_EVERY_S = 0.1  # at processes and coordinator while they start
+ASK_EVERY_S = 0.1  # at processes and coordinator while they start
 COORDINATOR = "coordinator"
 UNAUTHORIZED = 401  # HTTP
 
@@ -63,44 +63,39 @@ def start_parts(
 
     When one dies while it starts, the others are stopped. `again`: their logs go on.
     """
-    parts: list[ClusterProcess] = []
-    running: dict[str, subprocess.Popen[bytes]] = {}
+    started: list[tuple[ClusterProcess, subprocess.Popen[bytes]]] = []
     try:
         for name, given in arguments.items():
-            part, running[name] = processes.start(name, given, log_of(name), data / name, again=again)
-            parts.append(part)
-            register(part)  # after each, so that `down` knows all of them whatever happens to us
-        return _wait_ready(where, parts, running, wait_s, quiet)
+            started.append(processes.start(name, given, log_of(name), data / name, again=again))
+            register(started[-1][0])  # after each, so that `down` knows all of them whatever happens to us
+        return _wait_ready(where, started, wait_s, quiet)
     except BaseException:
-        processes.stop(parts)
+        processes.stop(part for part, _ in started)
         raise
 
 
 def _wait_ready(
     where: Whereabouts,
-    parts: Sequence[ClusterProcess],
-    running: Mapping[str, subprocess.Popen[bytes]],
+    started: Sequence[tuple[ClusterProcess, subprocess.Popen[bytes]]],
     wait_s: float,
     quiet: bool,
 ) -> list[NodeView]:
-    from borealis.client.coordinator import (
-        CoordinatorClient,  # here, while the parts are starting: it takes a moment, too
-    )
+    from borealis.client.coordinator import CoordinatorRequests  # here: it takes a moment, while the parts start
 
     before: dict[str, str] = {}
-    with Screen(quiet) as screen, CoordinatorClient(where) as coordinator:
+    with Screen(quiet) as screen, CoordinatorRequests(where) as coordinator:
         while True:
-            for part in parts:
-                if running[part.name].poll() is not None:
-                    raise _died(part, running[part.name].returncode, screen)
+            for part, process in started:
+                if process.poll() is not None:
+                    raise _died(part, process.returncode, screen)
             nodes = _nodes(coordinator)
-            doing = {part.name: _doing(part, nodes) for part in parts}
+            doing = {part.name: _doing(part, nodes) for part, _ in started}
             seconds = time.monotonic() - screen.began
             changes = (f"{seconds:5.1f} s  {name}: {what}" for name, what in doing.items() if before.get(name) != what)
             states = [(name, Text(what, "green" if what == "ready" else "yellow")) for name, what in doing.items()]
             screen.show(grid([*states, ("", Text(f"{seconds:.0f} s", "dim"))]), changes)
             before = doing
-            failed = [part for part in parts if doing[part.name] == "Spark failed"]
+            failed = [part for part, _ in started if doing[part.name] == "Spark failed"]
             if failed:
                 raise _died(failed[0], None, screen)
             if nodes is not None and all(what == "ready" for what in doing.values()):
@@ -108,10 +103,10 @@ def _wait_ready(
             if seconds > wait_s:
                 late = ", ".join(f"{name} ({what})" for name, what in doing.items() if what != "ready")
                 raise ClusterError(f"not ready within {wait_s:.0f} s: {late}", hint=f"see {home() / 'logs'}")
-            time.sleep(LOOK_EVERY_S)  # for processes to tell the coordinator, which tells us only when asked
+            time.sleep(ASK_EVERY_S)  # for processes to tell the coordinator, which tells us only when asked
 
 
-def _nodes(coordinator: CoordinatorClient) -> list[NodeView] | None:
+def _nodes(coordinator: CoordinatorRequests) -> list[NodeView] | None:
     """The nodes that have reported; None while the coordinator does not answer."""
     try:
         return coordinator.nodes()

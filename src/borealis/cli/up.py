@@ -20,7 +20,7 @@ from typer import Option
 from borealis.cli import processes
 from borealis.cli.options import Json
 from borealis.cli.screen import console, grid, plural
-from borealis.cli.starting import COORDINATOR, LOOK_EVERY_S, only_one, start_again, start_parts
+from borealis.cli.starting import ASK_EVERY_S, COORDINATOR, only_one, start_again, start_parts
 from borealis.client.cluster_config import (
     ClusterRecord,
     Whereabouts,
@@ -105,15 +105,15 @@ def up(options: UpOptions) -> None:
 
 def _ours(where: Whereabouts, names: Set[str]) -> Nodes:
     """The living nodes of these names; those that ran while there was no coordinator are given time to come back."""
-    from borealis.client.coordinator import CoordinatorClient
+    from borealis.client.coordinator import CoordinatorRequests
 
     deadline = time.monotonic() + COME_BACK_S
-    with CoordinatorClient(where) as coordinator:
+    with CoordinatorRequests(where) as coordinator:
         while True:
             found = [node for node in coordinator.nodes() if node.node in names and node.alive]
             if len(found) == len(names) or time.monotonic() > deadline:
                 return found
-            time.sleep(LOOK_EVERY_S)  # for their heartbeats
+            time.sleep(ASK_EVERY_S)  # for their heartbeats
 
 
 def _start(made: Plan, options: UpOptions) -> Nodes:
