@@ -46,6 +46,8 @@ WITH_A_CLUSTER = {
     "coordinator": "Run a coordinator in the foreground.",
 }
 TOGETHER = {  # modules of several commands; any other command has its own
+    "explain": ("explain", "check"),
+    "foreground": ("node", "coordinator"),
     "deploy": ("deploy", "undeploy", "move"),
     "streams": ("ls", "describe", "forget"),
     "status": ("status", "forget-node"),

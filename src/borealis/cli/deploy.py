@@ -11,8 +11,8 @@ from typer import Argument, Option
 
 from borealis.cli.opening import load
 from borealis.cli.options import ClusterOptions, Json, Yaml, pairs
-from borealis.cli.protection import promise, unprotected_lines
 from borealis.cli.screen import answer, console, plural, span, table, working
+from borealis.cli.status import promise, unprotected_lines
 
 if TYPE_CHECKING:
     from borealis.diagram.deployment import DeployOptions

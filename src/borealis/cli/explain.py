@@ -1,4 +1,6 @@
-"""`borealis explain`: what a diagram computes, what boxes promise, where they run, and what survives a node's death."""
+"""`borealis check`: whether a diagram is sound, and its expressions type. `borealis explain`: what it computes, what
+boxes promise, where they run, and what survives a node's death.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from typer import Option
 
 from borealis.cli.opening import load, start_spark
 from borealis.cli.options import Json, Yaml, pairs
-from borealis.cli.screen import console
+from borealis.cli.screen import answer, console, plural
 from borealis.diagram.boxes.base import Box
 from borealis.diagram.cut import Piece, cut, even_cuts, part_of
 from borealis.diagram.durations import show
@@ -58,6 +60,17 @@ def explain(diagram: Yaml, asked: ProtectionOptions, json: Json = False) -> None
         return
     parts = [] if asked else [drawn(facts)]
     console().print(Group(*parts, *([drawn_protection(guarded)] if guarded else [])))
+
+
+def check(diagram: Yaml, json: Json = False) -> None:
+    spec = load(diagram).validate()
+    spark = start_spark()
+    from borealis.spark.plan import check_plan
+
+    check_plan(spec, spark)
+    boxes, units = len(spec.boxes), len(cut(spec, local=True))
+    facts = {"ok": True, "diagram": spec.name, "boxes": boxes, "units": units}
+    answer(json, facts, f"ok: {spec.name} ({plural(boxes, 'box', 'boxes')}, {plural(units, 'unit')})")
 
 
 def explained(spec: Spec, spark: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from json import dumps
@@ -15,12 +15,13 @@ from typer import Argument, Option
 
 from borealis.cli.ending import STOP
 from borealis.cli.options import ClusterOptions, Json
-from borealis.cli.protection import moment, protection_table, takeover_line, unprotected_lines
 from borealis.cli.screen import FittingTable, answer, console, plural, size, span
 from borealis.errors import WireError
 from borealis.wire import status as views
+from borealis.wire.messages import Takeover
 
 EVERY_S = 1.0  # nodes report that often
+GUARDED = ("protected", "watching")
 GOOD = ("alive", "ready", "running", "ended")
 
 
@@ -272,3 +273,68 @@ def _boundary(of: views.Measured) -> str:
         return datetime.fromtimestamp(of.boundary / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (OverflowError, ValueError, OSError):
         return f"{of.boundary:,} µs"
+
+
+# -- protection: who stands by for whom, how takeovers went, and loudly what is without
+
+
+def promise(protection: views.ProtectionView | None) -> tuple[str, str]:
+    """The backup's node, and what is promised."""
+    if protection is None:
+        return "-", "-"
+    return protection.backup or "-", f"{protection.approach}, {protection.guarantee}"
+
+
+def protection_table(rows: Iterable[tuple[str, views.ProtectionView]]) -> FittingTable:
+    """One line for each unit or input that is protected."""
+    left, right = ("protection", "how", "backup", "state"), ("incarnation", "behind", "recovery")
+    table = FittingTable(left, right, ("incarnation", "behind", "recovery", "how"))
+    for name, view in rows:
+        backup, how = promise(view)
+        alone = view.state == "alone"
+        behind, recovery = span(1000 * view.stale_ms), f"~ {span(1000 * view.recovery_ms)}"
+        figures = (str(view.incarnation), "-" if alone else behind, "-" if alone else recovery)
+        table.add_row(name, how, backup, _protection_state(view), *figures)
+    return table
+
+
+def _protection_state(view: views.ProtectionView) -> Text:
+    words = f"alone since {moment(view.since)}" if view.state == "alone" else view.state
+    good = view.state in GUARDED
+    if view.why and not good:
+        words += f": {view.why}"
+    return Text(words, style="green" if good else "yellow" if view.state == "catching up" else "bold red")
+
+
+def takeover_line(name: str, took: Takeover) -> str:
+    """The story of a takeover.
+
+    >>> took = Takeover(at=0, incarnation=2, primary="node2", detection_ms=240, takeover_ms=31, jumped=True)
+    >>> takeover_line("u2", took)
+    'u2 took over from node2 -: detection 240 ms, takeover 31 ms, reprocessing 0 ms; there is a gap in its ids'
+    """
+    parts = {"detection": took.detection_ms, "takeover": took.takeover_ms, "reprocessing": took.reprocess_ms}
+    phases = ", ".join(f"{word} {span(1000 * ms)}" for word, ms in parts.items())
+    gap = "; there is a gap in its ids" if took.jumped else ""
+    return f"{name} took over from {took.primary or '?'} {moment(took.at)}: {phases}{gap}"
+
+
+def unprotected_lines(exposed: Iterable[views.Unprotected]) -> list[Text]:
+    """What is without the protection it was promised."""
+    found = []
+    for one in exposed:
+        seconds = round(one.seconds)
+        length = f"{seconds} s" if seconds < 60 else span(1e6 * seconds)
+        line = f"UNPROTECTED: {one.what} of {one.diagram} for {length}: {one.why or one.state}"
+        found.append(Text(line, style="bold white on red"))
+    return found
+
+
+def moment(seconds: float) -> str:
+    """A time of the day, as clocks here show it."""
+    if not seconds:
+        return "-"
+    try:
+        return datetime.fromtimestamp(seconds).strftime("%H:%M:%S")
+    except (OverflowError, ValueError, OSError):
+        return "-"

@@ -1,4 +1,4 @@
-"""`borealis node`: one node, in the foreground."""
+"""`borealis node` and `borealis coordinator`: one process of a cluster, in the foreground."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typer import Option
 
 from borealis.cli.options import Coordinator, Host, Master, SecurityOptions, arguments, pairs
 from borealis.cli.processes import join
-from borealis.client.cluster_config import find, make_folder, read_token
+from borealis.client.cluster_config import TOKEN, find, home, make_folder, read_token
 from borealis.errors import ClusterError
 from borealis.hosts import is_loopback
 
@@ -67,3 +67,20 @@ def _check(name: str | None, master: str | None) -> None:
         )
     if name and not is_name(name):
         raise ClusterError(f"a node cannot be called '{name}'", hint=NAME_RULE)
+
+
+def coordinator(
+    host: Host = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="Where it listens.")] = 7470,
+    catalog: Annotated[Path | None, Option(metavar="FILE", help="What shall run, in SQLite.")] = None,
+    *,
+    protection: SecurityOptions,
+) -> None:
+    security = protection.security(os.environ.get(TOKEN) or None)
+    catalog = catalog or home() / "catalog.sqlite"
+    typed = arguments("coordinator", host=host, port=port, catalog=catalog, **vars(protection))
+    join(host, port, "coordinator", typed)
+    from borealis.coordinator.process import Options, run
+    from borealis.gateway.stream_api import gateway
+
+    run(Options(catalog, host, port, security, parts=[gateway]))
