@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,14 +67,11 @@ def checked(made: Plan) -> Plan:
         security.roots()
     where = made.cluster.coordinator
     if COORDINATOR in made.here:
-        try:
-            socket.create_connection((where.host, where.port), timeout=1.0).close()
-        except OSError:
-            return made
-        raise ClusterError(
-            f"port {where.port} of {where.host} is taken, perhaps by a coordinator of another home",
-            hint="choose another with --port, or 0 for any that is free",
-        )
+        with suppress(OSError), socket.create_connection((where.host, where.port), timeout=1.0):
+            raise ClusterError(
+                f"port {where.port} of {where.host} is taken, perhaps by a coordinator of another home",
+                hint="choose another with --port, or 0 for any that is free",
+            )
     return made
 
 

@@ -90,7 +90,7 @@ class Publisher:
         self._alone_until = -1  # up to this number batches go one by one: something among them was refused
         self._closing = self._ended = False
         self._failed: BaseException | None = None
-        self._told_full = False  # that a disk is full where batches go
+        self._full_logged = False  # that a disk is full where batches go
         self._refused: tuple[int, str] | None = None  # the batch and the words of the last refusal
         self._changed = threading.Condition()
         found = _entry(located(locator, stream))
@@ -102,17 +102,12 @@ class Publisher:
         known = self._endpoints.call(self._connect_first, lambda error: isinstance(error, WireError), at_once)
         self.receipt: Receipt = known.known
         self.mark = known.known.mark  # what was sent with the last batch under this name, before now
-        self._next = self._to_send = self.receipt.number + 1
+        self.next_number = self._to_send = self.receipt.number + 1  # not 0 under a name that was used before
         self._backoff = Backoff(self.publishing.retries, self._clock)
         threading.Thread(target=self._listen_on, name=f"borealis-publisher {self.stream}", daemon=True).start()
         self._start_sending(known)
 
     # -- for the program
-
-    @property
-    def next_number(self) -> int:
-        """The number of the next batch. Under a name that was used before it is not 0: so many are taken over."""
-        return self._next
 
     @property
     def pending(self) -> int:
@@ -218,9 +213,9 @@ class Publisher:
             self._check()
             if self._closing:
                 raise InputError(f"this publisher of {self.stream} is closed", hint="make another one")
-            head = BatchHead(number=self._next, heartbeat=heartbeat, end=end, mark=mark)
+            head = BatchHead(number=self.next_number, heartbeat=heartbeat, end=end, mark=mark)
             self._unacked.append(_Unacked(head, batch))
-            self._next += 1
+            self.next_number += 1
             self._bytes += batch.nbytes
             self._changed.notify_all()
 
@@ -238,7 +233,7 @@ class Publisher:
         self.receipt = receipt
         while self._sent and self._sent[0].number <= receipt.number:
             self._sent.popleft()
-        if receipt.number >= self._next:
+        if receipt.number >= self.next_number:
             self._failed = self._failed or InputError(
                 f"another program publishes to {self.stream} as '{self.name}'",
                 hint="give each publisher its own name",
@@ -246,7 +241,7 @@ class Publisher:
         while self._unacked and self._unacked[0].head.number <= receipt.number:
             self._bytes -= self._unacked.popleft().batch.nbytes
             self._backoff.found()
-            self._told_full = False
+            self._full_logged = False
         self._changed.notify_all()
 
     def _is_over(self) -> bool:
@@ -284,7 +279,7 @@ class Publisher:
             return item
 
     def _may_send(self) -> bool:
-        return self._to_send < self._next and len(self._sent) < UNDER_WAY
+        return self._to_send < self.next_number and len(self._sent) < UNDER_WAY
 
     # -- the thread that listens, and connects again
 
@@ -324,8 +319,8 @@ class Publisher:
         with self._changed:
             if publication is not self._publication:
                 return  # of an earlier connection
-            if isinstance(error, FullError) and not self._told_full:
-                self._told_full = True
+            if isinstance(error, FullError) and not self._full_logged:
+                self._full_logged = True
                 log.warning("%s; trying again for %.0f s", error.message, self.publishing.retries.give_up_s)
             if not (self._may_try_again(error) or self._goes_one_by_one()):
                 self._failed = self._failed or error
@@ -368,7 +363,7 @@ class Publisher:
         with self._changed:
             self._taken(publication.known)
             first = publication.known.number + 1
-            if (self._unacked[0].head.number if self._unacked else self._next) > first:
+            if (self._unacked[0].head.number if self._unacked else self.next_number) > first:
                 self.forgotten += 1
                 self._renumber(first)
             if not self._unacked:
@@ -380,7 +375,7 @@ class Publisher:
     def _renumber(self, first: int) -> None:
         heads = (k.head.model_copy(update={"number": first + i}) for i, k in enumerate(self._unacked))
         self._unacked = deque(k._replace(head=head) for k, head in zip(self._unacked, heads, strict=True))
-        self._next = first + len(self._unacked)
+        self.next_number = first + len(self._unacked)
 
     def _connect_first(self, address: str) -> Publication:
         self._peer = self._locator.peer(address)

@@ -97,20 +97,16 @@ class Buffer:
         self._most = most_bytes
         self._held: deque[Came] = deque()
         self._bytes = 0
-        self._closed = False
+        self.closed = False
         self._error: BaseException | None = None
         self._changed = threading.Condition()
         self.on_news: Callable[[], None] | None = None  # called when there may be something to take
 
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
     def put(self, came: Came) -> bool:
         """Add one, when there is room; False if the program wants no more."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or not self._held or self._bytes < self._most)
-            if self._closed:
+            self._changed.wait_for(lambda: self.closed or not self._held or self._bytes < self._most)
+            if self.closed:
                 return False
             self._held.append(came)
             self._bytes += came.section.nbytes
@@ -121,8 +117,8 @@ class Buffer:
     def close(self, error: BaseException | None = None, drop: bool = False) -> None:
         """No more will come, because of this; what is held can still be taken, unless it is to be dropped."""
         with self._changed:
-            if not self._closed:
-                self._closed, self._error = True, error
+            if not self.closed:
+                self.closed, self._error = True, error
             if drop:
                 self._held.clear()
                 self._error = None
@@ -132,7 +128,7 @@ class Buffer:
     def take(self, seconds: float | None) -> Came | None:
         """The next one; None at the end. Raises TimeoutError if none came in that time, and why it ended badly."""
         with self._changed:
-            if not self._changed.wait_for(lambda: bool(self._held) or self._closed, seconds):
+            if not self._changed.wait_for(lambda: bool(self._held) or self.closed, seconds):
                 raise TimeoutError
             if self._held:
                 came = self._held.popleft()

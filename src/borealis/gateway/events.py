@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from borealis.client.aio import AsyncSubscription
 
 ROWS_AT_ONCE = 1000
-HEARTBEAT_SECONDS = 5.0
+HEARTBEAT_S = 5.0
 FOR_EVER = Retries(most_s=1.0, give_up_s=math.inf)  # as long as the stream is deployed
 AHEAD_BYTES = 1 << 20  # read ahead of each client
 HELLO = b"retry: 1000\n\n"
@@ -68,7 +68,7 @@ def listening(cluster: Cluster, stream: str, start: Start, headers: bool) -> Asy
     """A client's subscription, whatever happens in between. Opening it raises where there is nothing to listen to."""
     from borealis.client.aio import AsyncSubscription  # here, so that the coordinator starts without publishers
 
-    options = ReadOptions(start, headers=headers, timeout=HEARTBEAT_SECONDS, retries=FOR_EVER, buffer_bytes=AHEAD_BYTES)
+    options = ReadOptions(start, headers=headers, timeout=HEARTBEAT_S, retries=FOR_EVER, buffer_bytes=AHEAD_BYTES)
     return AsyncSubscription(THREADS, lambda: Subscription(CatalogRoute(cluster), stream, options))
 
 
@@ -102,7 +102,7 @@ async def _pieces(listener: AsyncSubscription, under: Subscription, left: int | 
     while True:
         try:
             async for section in listener.sections():
-                if now() - wrote >= HEARTBEAT_SECONDS:  # only boundaries came, of which the other side hears nothing
+                if now() - wrote >= HEARTBEAT_S:  # only boundaries came, of which the other side hears nothing
                     yield STILL_THERE
                     wrote = now()
                 if (more := under.lost - lost) > 0:
