@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from rich.table import Table
 from typer import Argument, Option
 
-from borealis.cli.options import Json
+from borealis.cli.options import Json, Names
 from borealis.cli.screen import Screen, console
 from borealis.cli.screen import table as new_table
 from borealis.errors import BorealisError, did_you_mean
@@ -23,9 +23,6 @@ CELL_CHARS_MOST = 40  # of a text in the table
 COLUMNS_MOST = 12  # that a terminal has room for
 TITLES_ACROSS_MOST = 8  # columns whose titles stand in one line
 INSTALLED = "borealis.benchmarks"  # where a wheel has them
-
-
-Names = list[str] | None
 
 
 def bench(

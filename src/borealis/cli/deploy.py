@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Annotated, cast
 from typer import Argument, Option
 
 from borealis.cli.opening import load
-from borealis.cli.options import ClusterOptions, Json, Yaml, pairs
+from borealis.cli.options import ClusterOptions, Json, Names, Yaml, pairs
 from borealis.cli.screen import answer, console, plural, span, table, working
 from borealis.cli.status import promise, unprotected_lines
 
 if TYPE_CHECKING:
     from borealis.diagram.deployment import DeployOptions
     from borealis.wire.status import ClusterStatus
-
-Names = list[str] | None
 
 
 @dataclass(frozen=True)

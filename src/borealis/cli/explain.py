@@ -18,7 +18,7 @@ from rich.tree import Tree
 from typer import Option
 
 from borealis.cli.opening import load, start_spark
-from borealis.cli.options import Json, Yaml, pairs
+from borealis.cli.options import Json, Names, Yaml, pairs
 from borealis.cli.screen import answer, console, plural
 from borealis.diagram.boxes.base import Box
 from borealis.diagram.cut import Piece, cut, even_cuts, part_of
@@ -31,7 +31,6 @@ from borealis.ha.classes import Classified, classify, most_general
 from borealis.ha.guarantees import TABLE, check_guarantee, recovery_of, recovery_type
 
 NO_TIME = show(0)
-Names = list[str] | None
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ TokenFile = Annotated[
     Path | None, Option(metavar="FILE", help="The file with the cluster's token; BOREALIS_TOKEN if left out.")
 ]
 Pem = Path | None
+Names = list[str] | None
 
 
 @dataclass(frozen=True)

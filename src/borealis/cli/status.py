@@ -202,12 +202,9 @@ def _diagram(diagram: views.DiagramView) -> Text:
 
 
 def _units(units: list[views.UnitView], plain: bool = False) -> FittingTable:
-    left, right = (
-        ("unit", "node", "state"),
-        ("in", "in/s", "out/s", "trains", "train", "lag", "state size", "boundary", "runs"),
-    )
+    right = ("in", "in/s", "out/s", "trains", "train", "lag", "state size", "boundary", "runs")
     spare = ("runs", "train", "trains", "boundary", "out/s", "state size", "in", "in/s", "lag")
-    table = FittingTable(left, right, spare, plain=plain)
+    table = FittingTable(("unit", "node", "state"), right, spare, plain=plain)
     for unit in units:
         counts = (unit.rows_in, unit.rows_in_per_s, unit.rows_out_per_s, unit.trains)
         figures = [
@@ -224,14 +221,10 @@ def _units(units: list[views.UnitView], plain: bool = False) -> FittingTable:
 
 
 def _streams(streams: list[views.StreamView]) -> FittingTable:
-    left, right = (
-        ("stream", "node"),
-        ("tuples", "per s", "held", "bytes", "slowest reader", "behind", "lost", "boundary"),
-    )
-    lost = any(stream.dropped for stream in streams)
+    right = ("tuples", "per s", "held", "bytes", "slowest reader", "behind", "lost", "boundary")
     spare = ["bytes", "boundary", "held", "slowest reader", "per s", "behind"]
-    spare.insert(len(spare) if lost else 0, "lost")
-    table = FittingTable(left, right, spare)
+    spare.insert(len(spare) if any(stream.dropped for stream in streams) else 0, "lost")
+    table = FittingTable(("stream", "node"), right, spare)
     for stream in streams:
         name = Text(stream.arrow)
         outputs = [output for output in stream.outputs if output != stream.arrow]
