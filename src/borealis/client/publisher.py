@@ -373,9 +373,9 @@ class Publisher:
         return publication
 
     def _renumber(self, first: int) -> None:
-        heads = (k.head.model_copy(update={"number": first + i}) for i, k in enumerate(self._unacked))
-        self._unacked = deque(k._replace(head=head) for k, head in zip(self._unacked, heads, strict=True))
-        self.next_number = first + len(self._unacked)
+        heads = [one.head.model_copy(update={"number": n}) for n, one in enumerate(self._unacked, first)]
+        self._unacked = deque(map(_Unacked, heads, [one.batch for one in self._unacked]))
+        self.next_number = first + len(heads)
 
     def _connect_first(self, address: str) -> Publication:
         self._peer = self._locator.peer(address)

@@ -218,7 +218,7 @@ class Subscription:
     def sections(self) -> Iterator[Section]:
         """As sections: tuples with their ids and times, and the boundaries among them."""
         while (section := self.take(boundaries=True)) is not None:
-            self.whole(section)
+            self.position = section.stop
             yield section
 
     def read(self, timeout: float | None = None) -> pa.RecordBatch | None:

@@ -45,7 +45,7 @@ class CatalogRoute:
         try:
             return locate(self._cluster, stream)
         except BorealisError as error:
-            setattr(error, "status", status_of(error))  # noqa: B010 - a client knows by it that this is the coordinator's word
+            setattr(error, "status", status_of(error))  # noqa: B010 - so a client knows that the coordinator says it
             raise
 
     def peer(self, address: str) -> Peer:
