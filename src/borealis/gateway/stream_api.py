@@ -62,11 +62,11 @@ def gateway(cluster: Cluster, ending: asyncio.Event) -> tuple[APIRouter, Callabl
         With `Borealis-Publisher` and `Borealis-Number` (rising by one from 0) the body is taken whole or not at all,
         and once only, however often it is sent.
         """
-        from borealis.client.publisher import microseconds  # here: the coordinator starts without
-
-        until = None if heartbeat is None else microseconds(heartbeat)
         location = await in_thread(lambda: entry_of(cluster, name))
         schema = await in_thread(lambda: schema_of(cluster, location))
+        from borealis.client.publisher import microseconds  # here: a thread has imported it by now
+
+        until = None if heartbeat is None else microseconds(heartbeat)
         if borealis_publisher is not None or borealis_number is not None:
             publisher, number = _numbered(borealis_publisher, borealis_number)
             head = BatchHead(number=number, heartbeat=until, end=end)
