@@ -142,7 +142,7 @@ def _check(diagram: Diagram, spark: Any, sent: pa.Table, streamed: pa.Table, out
 def same_rows(one: pa.Table, other: pa.Table) -> bool:
     """Whether two tables hold the same rows, in whatever order."""
     if not one.num_rows or not other.num_rows:
-        return one.num_rows == other.num_rows  # without rows columns may miss, too
+        return bool(one.num_rows == other.num_rows)  # without rows columns may miss, too
     if one.column_names != other.column_names:
         return False
     order = [(name, "ascending") for name in one.column_names]

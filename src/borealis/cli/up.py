@@ -83,7 +83,7 @@ def up(options: UpOptions) -> None:
             nodes = _start(made, options)
     seconds = time.monotonic() - began
     if options.json:
-        facts = {"coordinator": where.url, "nodes": [node.model_dump() for node in nodes]}
+        facts: dict[str, object] = {"coordinator": where.url, "nodes": [node.model_dump() for node in nodes]}
         facts |= {"seconds": round(seconds, 3), "data": data, "elsewhere": elsewhere, "started": started}
         print(dumps(facts, ensure_ascii=False))
         return

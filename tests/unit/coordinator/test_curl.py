@@ -121,7 +121,7 @@ def test_a_line_that_never_ends_is_refused(served: Served) -> None:
 
 def test_streams_that_take_no_rows(served: Served) -> None:
     problem = refused(served.http.post("/v1/streams/per_source", content=rows(1)), 400, "StreamError")
-    assert problem.message == "stream 'traffic/agg' is computed, nobody can publish to it"
+    assert problem.message == "stream 'traffic/agg' is computed, no client can publish to it"
     assert problem.hint == "publish to traffic/packets"
     refused(served.http.post("/v1/streams/nothing", content=rows(1)), 404, "StreamError")
     refused(served.http.post("/v1/streams/packets.late", content=rows(1)), 400, "StreamError")
