@@ -15,7 +15,7 @@ from pathlib import Path
 import borealis
 from borealis.cli import processes
 from borealis.client.client import Client
-from borealis.client.cluster_config import HOME, Part, read_record, write_record
+from borealis.client.cluster_config import HOME, ClusterProcess, read_record, write_record
 from borealis.errors import BorealisError, did_you_mean
 from borealis.wire.messages import Takeover
 from borealis.wire.status import ClusterStatus, ProtectionView, UnitView
@@ -116,7 +116,7 @@ class Cluster:
             time.sleep(LOOK_S)
         return status
 
-    def _part(self, node: str) -> Part:
+    def _part(self, node: str) -> ClusterProcess:
         record = read_record()
         assert record is not None
         return next(part for part in record.parts if part.name == node)

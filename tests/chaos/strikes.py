@@ -19,7 +19,7 @@ from matrix import Deployed, Strike
 from shapes import ALL_GROUPS, SHAPES
 
 from borealis.cli import processes
-from borealis.client.cluster_config import Part, read_record
+from borealis.client.cluster_config import ClusterProcess, read_record
 from borealis.errors import BorealisError
 from borealis.wire.status import ClusterStatus, ProtectionView, StreamView, UnitView
 
@@ -300,7 +300,7 @@ def _histories(one: Deployed) -> list[History]:
     return [History(f"{one.name}_{shape}", shape, one.approach, one.guarantee) for shape in shapes]
 
 
-def _part(name: str) -> Part:
+def _part(name: str) -> ClusterProcess:
     record = read_record()
     assert record is not None
     return next(part for part in record.parts if part.name == name)

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from borealis.cli.ending import run_app
-from borealis.cli.traffic import packets
+from borealis.cli.sample import packets
 from borealis.diagram import Diagram
 
 pytestmark = pytest.mark.spark

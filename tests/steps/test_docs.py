@@ -13,8 +13,7 @@ from typer.main import get_command
 
 from borealis.cli.app import app as cli
 from borealis.cli.app import loaded
-from borealis.cli.files import sample
-from borealis.cli.traffic import traffic
+from borealis.cli.sample import sample, traffic
 from borealis.diagram.boxes import BOXES
 
 ROOT = Path(__file__).parents[2]

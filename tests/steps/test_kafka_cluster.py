@@ -107,7 +107,7 @@ def test_a_batch_that_is_too_large_for_the_wire_goes_on_in_its_midst(
 ) -> None:
     topic = broker.topic(f"t-{uuid4().hex[:8]}", 1)
     broker.put(topic, [record(n) for n in range(1000)])
-    from borealis.cli.send_topic import TopicFollower
+    from borealis.cli.send_follow import TopicFollower
     from borealis.client import publisher as publishing
     from borealis.client.client import connect
 
@@ -131,14 +131,14 @@ def test_a_mark_that_goes_beyond_the_end_is_followed_up_to_the_end(broker: Broke
     """Earlier versions wrote such marks."""
     topic = broker.topic(f"t-{uuid4().hex[:8]}", 1)
     broker.put(topic, [record(n) for n in range(20)])
-    from borealis.cli.send_topic import Mark
+    from borealis.cli.send_follow import TopicMark
     from borealis.client.client import connect
     from borealis.connectors.kafka.ledger import OffsetRange
 
     rows = [{"ts": datetime(2026, 1, 1, 0, 0, n, tzinfo=UTC), "n": n} for n in range(3)]
     with connect() as client:
         out = client.publisher("packets", "p")
-        mark = Mark(topic, {0: 15}, (OffsetRange(0, 0, 15, 10),), len(rows), {0: 10})
+        mark = TopicMark(topic, {0: 15}, (OffsetRange(0, 0, 15, 10),), len(rows), {0: 10})
         out.send_batch(pa.RecordBatch.from_pylist(rows, SCHEMA), mark.to_text())
         out.close(WAIT_S)
     assert run_app(["send", "packets", f"kafka://{broker.address}/{topic}?until=now", "--publisher", "p"]) == 0
@@ -200,5 +200,5 @@ def test_a_stream_that_has_begun_anew_is_not_forwarded_under_the_old_ids(
     place.entries[STREAM], place.queues[STREAM] = anew, anew.queue
     assert run_app(["send", "packets", url]) == 0
     assert run_app(["tail", "packets", "--to", to]) == 2
-    assert "begun anew" in capfd.readouterr().err
+    assert "in another epoch" in capfd.readouterr().err
     assert len(broker.get(topic)) == 5

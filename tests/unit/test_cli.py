@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from borealis.cli import bench, demo, traffic, watching
-from borealis.cli.ending import Stop, Stopped, run_app, told
+from borealis.cli import bench, demo, sample, watching
+from borealis.cli.ending import Stop, Stopped, code_and_line, run_app
 from borealis.cli.run_outputs import FirstRows, given_outputs
 from borealis.diagram import Diagram
 from borealis.entry.admission import Cursor
@@ -165,10 +165,10 @@ def test_debug_adds_the_trace_wherever_it_is_written(capfd: pytest.CaptureFixtur
 
 
 def test_an_error_is_one_line_whatever_its_message() -> None:
-    assert told(BorealisError("two\nlines.", hint="mend\nit")) == (2, "error: two lines. Hint: mend it")
-    assert told(BorealisError("alone")) == (2, "error: alone")
-    assert told(FileExistsError(17, "File exists", "state"))[0] == 2
-    code, line = told(ZeroDivisionError("division by zero"))
+    assert code_and_line(BorealisError("two\nlines.", hint="mend\nit")) == (2, "error: two lines. Hint: mend it")
+    assert code_and_line(BorealisError("alone")) == (2, "error: alone")
+    assert code_and_line(FileExistsError(17, "File exists", "state"))[0] == 2
+    code, line = code_and_line(ZeroDivisionError("division by zero"))
     assert code == 1
     assert line.startswith("error: unexpected ZeroDivisionError: division by zero. Hint: ")
     assert "--debug" in line
@@ -274,9 +274,9 @@ def test_plain_lines_come_every_five_seconds() -> None:
 
 
 def test_the_demos_packets_are_the_same_every_time_and_never_late() -> None:
-    table = traffic.packets(20)
-    assert table.equals(traffic.packets(20))
-    assert table.num_rows == 20 * traffic.PACKETS_PER_SECOND
+    table = sample.packets(20)
+    assert table.equals(sample.packets(20))
+    assert table.num_rows == 20 * sample.PACKETS_PER_SECOND
     time = table["ts"].combine_chunks().view(pa.int64()).to_numpy()
     behind = np.maximum.accumulate(time) - time
     assert 0 < behind.max() < 2_000_000
@@ -289,8 +289,8 @@ def test_a_sample_is_what_the_demo_computes_over(
     monkeypatch.chdir(tmp_path)
     assert run_app(["sample", "p.parquet", "p.csv", "t.yaml", "--seconds", "2"]) == 0
     assert "p.parquet: 1,000 packets" in capfd.readouterr().out
-    assert pq.read_table("p.parquet").equals(traffic.packets(2))
-    assert Path("t.yaml").read_text() == traffic.traffic().to_yaml()
+    assert pq.read_table("p.parquet").equals(sample.packets(2))
+    assert Path("t.yaml").read_text() == sample.traffic().to_yaml()
     assert len(Path("p.csv").read_text().splitlines()) == 1_001
     for wrong in ("p.parquet", "x/p.parquet", "p.txt"):
         assert run_app(["sample", "q.csv", wrong]) == 2

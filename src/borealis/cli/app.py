@@ -46,8 +46,12 @@ WITH_A_CLUSTER = {
     "coordinator": "Run a coordinator in the foreground.",
 }
 TOGETHER = {  # modules of several commands; any other command has its own
-    "files": ("sample", "cat"),
-    "requests": ("deploy", "undeploy", "ls", "describe", "forget", "forget-node", "status", "move"),
+    "explain": ("explain", "check"),
+    "foreground": ("node", "coordinator"),
+    "deploy": ("deploy", "undeploy", "move"),
+    "streams": ("ls", "describe", "forget"),
+    "status": ("status", "forget-node"),
+    "parts": ("down", "restart", "logs", "kill"),
 }
 
 
@@ -66,7 +70,6 @@ class Commands(TyperGroup):
         return name, listed and loaded(ctx, listed), rest
 
     def get_params(self, ctx: Any) -> Any:
-        """Its own options."""
         return _plain(super().get_params(ctx))
 
 

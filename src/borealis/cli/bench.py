@@ -11,21 +11,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from typer import Argument, Option
 
-from borealis.cli.options import Json
-from borealis.cli.watching import console
+from borealis.cli.options import Json, Names
+from borealis.cli.screen import Screen, console
+from borealis.cli.screen import table as new_table
 from borealis.errors import BorealisError, did_you_mean
 
 CELL_CHARS_MOST = 40  # of a text in the table
 COLUMNS_MOST = 12  # that a terminal has room for
 TITLES_ACROSS_MOST = 8  # columns whose titles stand in one line
 INSTALLED = "borealis.benchmarks"  # where a wheel has them
-
-
-Names = list[str] | None
 
 
 def bench(
@@ -68,12 +65,8 @@ def bench(
         if name not in known:
             hint = did_you_mean(name, known) or f"it has: {', '.join(known)}"
             raise BorealisError(f"benchmark '{experiment}' has no query '{name}'", hint=hint)
-    err = console(stderr=True)  # for progress, so that stdout has figures only
-
-    def say(text: str) -> None:
-        err.print(text, markup=False, soft_wrap=True)
-
-    figures: list[dict[str, Any]] = module.run(module.Options(only=queries, runs=runs, quick=quick, **special), say)
+    options = module.Options(only=queries, runs=runs, quick=quick, **special)
+    figures: list[dict[str, Any]] = module.run(options, Screen().say)  # stdout has figures only
     done = [one for one in figures if "error" not in one]
     if json:
         print(dumps(figures, ensure_ascii=False, indent=2))
@@ -85,8 +78,8 @@ def bench(
             out.print(line, style="dim", markup=False, soft_wrap=True)
     failed = [one for one in figures if "error" in one]
     if failed:
-        told = "; ".join(f"{one['query']}: {str(one['error']).strip().splitlines()[-1]}" for one in failed)
-        raise BorealisError(f"{len(failed)} of the parts failed: {told}", hint="the figures of the others are above")
+        why = "; ".join(f"{one['query']}: {str(one['error']).strip().splitlines()[-1]}" for one in failed)
+        raise BorealisError(f"{len(failed)} of the parts failed: {why}", hint="the figures of the others are above")
 
 
 def names(given: Sequence[str] | None) -> tuple[str, ...]:
@@ -146,7 +139,7 @@ def _filled(figures: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str
 
 def table(figures: Sequence[dict[str, Any]], shown: Sequence[str] = ()) -> Table:
     """The figures, a column for each that any of them has, or only for those that shall be shown; no long texts."""
-    made = Table(box=SIMPLE_HEAD, pad_edge=False)
+    made = new_table()
     names = _columns(figures, shown)
     for name in names:
         numbers = any(isinstance(one.get(name), int | float) for one in figures)

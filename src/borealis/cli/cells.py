@@ -1,4 +1,4 @@
-"""Values as people read them, in columns: `cells` by whole columns where it can, `cell` one by one."""
+"""Rows as people and programs read them: values as text, columns that fit a terminal, JSON lines."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
+from rich.cells import cell_len, set_cell_size
 
 from borealis.cli.ending import PipeClosedError
 from borealis.connectors.files.text import JsonLines, render
 
 CELL_MOST = 40  # characters, before a value is cut for people
+CELL_LEAST = 4  # characters of a column, however narrow the terminal
+GAP = "  "
 NULL = "-"
 ODD = rf"^\s|\s$|\s\s|[^\x20-\x7e]|.{{{CELL_MOST + 1}}}"  # blanks but single spaces between words, not ASCII, too long
 FIRST_US, LAST_US = -30_610_224_000_000_000, 253_402_300_799_999_999  # the years 1000 to 9999
@@ -101,41 +104,87 @@ def text(value: str) -> pa.Scalar:
     return strings([value])[0]
 
 
-def to_stdout(data: bytes) -> None:
-    """Print, and notice when nobody reads it."""
+def to_stdout(data: bytes | pa.Buffer) -> None:
+    """Print, and notice when its reader has gone."""
     try:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
     except BrokenPipeError as error:
-        raise PipeClosedError("nobody reads stdout any more") from error
+        raise PipeClosedError("stdout has no reader any more") from error
 
 
-class JsonRows:
-    """Rows as JSON lines."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self._rendering = JsonLines()
-        self._rendering.check(schema)
-
-    def __call__(self, batch: pa.RecordBatch) -> None:
-        to_stdout(b"".join(bytes(piece) for piece in render(pa.table(batch), self._rendering)))
+def print_json(rows: pa.Table | pa.RecordBatch) -> None:
+    """Rows as JSON lines, whose schema `JsonLines` has checked."""
+    for piece in render(pa.table(rows), JsonLines()):
+        to_stdout(piece)
 
 
 class TextRows:
-    """Rows in columns that grow as they must; the names once, and again when the widths have changed."""
+    """Rows in columns that grow as they must, but not beyond a terminal's `width`.
 
-    def __init__(self) -> None:
+    Names of columns come first, and again when they have changed; where rows are `followed`, when widths have, too.
+    """
+
+    def __init__(self, width: int | None = None, followed: bool = False) -> None:
+        self._width, self._followed = width, followed
+        self._names: Sequence[str] = ()
         self._widths: list[int] = []
 
-    def __call__(self, batch: pa.RecordBatch) -> None:
-        names = batch.schema.names
-        rows = [list(row) for row in zip(*(cells(column).to_pylist() for column in batch.columns), strict=True)]
-        widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
-        before = self._widths or [0] * len(widths)
-        self._widths = [max(pair) for pair in zip(before, widths, strict=True)]
-        lines = [] if self._widths == before else [self._line(names)]
-        lines += [self._line(row) for row in rows]
-        to_stdout("".join(lines).encode("utf-8", "replace"))
+    def __call__(self, names: Sequence[str], columns: Sequence[pa.Array]) -> None:
+        """Print columns of strings, as `cells` makes them."""
+        before = self._widths if names == self._names else [0] * len(names)
+        needed = [max(cell_len(name), _widest(column)) for name, column in zip(names, columns, strict=True)]
+        widths = [max(pair) for pair in zip(before, needed, strict=True)]
+        changed = names != self._names or (self._followed and widths != before)
+        self._names, self._widths = names, widths
+        if self._width is not None:
+            widths = _fitted(widths, self._width)
+        if changed and names:
+            _print(strings([GAP.join(_cut(name, width) for name, width in zip(names, widths, strict=True))]))
+        if columns:
+            padded = [_padded(column, width) for column, width in zip(columns, widths, strict=True)]
+            _print(pc.binary_join_element_wise(*padded, text(GAP)))
 
-    def _line(self, row: list[str]) -> str:
-        return "  ".join(text.ljust(width) for text, width in zip(row, self._widths, strict=True)).rstrip() + "\n"
+    def batch(self, rows: pa.RecordBatch) -> None:
+        self(rows.schema.names, [cells(column) for column in rows.columns])
+
+
+def _print(lines: pa.Array) -> None:
+    to_stdout("".join(line + "\n" for line in pc.utf8_rtrim(lines, " ").to_pylist()).encode())
+
+
+def _widest(column: pa.Array) -> int:
+    """In cells of a terminal, of which an ASCII character takes one."""
+    if _is_ascii(column):
+        return int(pc.max(pc.binary_length(column)).as_py() or 0)
+    return max(map(cell_len, column.to_pylist()), default=0)
+
+
+def _padded(column: pa.Array, width: int) -> pa.Array:
+    """All values as wide as that: filled up, or cut."""
+    if _is_ascii(column) and _widest(column) <= width:
+        return pc.ascii_rpad(column, width)
+    return strings([_cut(value, width) for value in column.to_pylist()])
+
+
+def _is_ascii(column: pa.Array) -> bool:
+    return bool(pc.all(pc.string_is_ascii(column), min_count=0).as_py())
+
+
+def _fitted(widths: list[int], most: int) -> list[int]:
+    """Widths that fit into a line: the widest columns give way first.
+
+    >>> _fitted([3, 40, 10], 30)
+    [3, 13, 10]
+    """
+    widths = list(widths)
+    room = most - len(GAP) * (len(widths) - 1)
+    while sum(widths) > room and max(widths) > CELL_LEAST:
+        widest = max(range(len(widths)), key=widths.__getitem__)
+        second = max([w for i, w in enumerate(widths) if i != widest], default=0)
+        widths[widest] = max(CELL_LEAST, min(widths[widest] - 1, max(second, widths[widest] - (sum(widths) - room))))
+    return widths
+
+
+def _cut(text: str, width: int) -> str:
+    return set_cell_size(text, width) if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"

@@ -13,21 +13,28 @@ Paths are taken from the folder of the file. Everything but the nodes may be lef
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
 
-from borealis.client.cluster_config import HOST, PORT, PORT_MOST
+from borealis.client.cluster_config import HOST, PORT, PORT_MOST, read_text
 from borealis.diagram.notation import PlainLoader
-from borealis.errors import ClusterError, MachineError, did_you_mean
+from borealis.errors import ClusterError, did_you_mean
 from borealis.hosts import is_loopback
 from borealis.wire.messages import NAME_RULE, Name
 
 NODES = "write 'nodes: [{name: node1}]': there is one at least, and each has a name"
 EVERYWHERE = ("0.0.0.0", "::", "")
+
+
+def _anchored(path: Path, info: ValidationInfo) -> Path:
+    return path if info.context is None else info.context / path.expanduser()
+
+
+FilePath = Annotated[Path, AfterValidator(_anchored)]
 
 
 class _Checked(BaseModel):
@@ -37,7 +44,7 @@ class _Checked(BaseModel):
 class CoordinatorPart(_Checked):
     host: str = HOST
     port: int = Field(default=PORT, ge=1, le=PORT_MOST)
-    catalog: Path | None = None  # None: with the data of `up`
+    catalog: FilePath | None = None  # None: with the data of `up`
 
 
 class NodePart(_Checked):
@@ -46,20 +53,20 @@ class NodePart(_Checked):
     port: int = Field(default=0, ge=0, le=PORT_MOST)  # 0: any that is free
     master: str | None = None
     cores: int | None = Field(default=None, ge=1, le=1024)
-    data: Path | None = None
+    data: FilePath | None = None
 
 
 class TlsPart(_Checked):
     """Certificates, as PEM files."""
 
-    cert: Path
-    key: Path
-    ca: Path | None = None
+    cert: FilePath
+    key: FilePath
+    ca: FilePath | None = None
 
 
 class ClusterFile(_Checked):
     coordinator: CoordinatorPart = CoordinatorPart()
-    token_file: Path | None = None
+    token_file: FilePath | None = None
     tls: TlsPart | None = None
     nodes: list[NodePart] = Field(min_length=1)
 
@@ -69,22 +76,21 @@ class ClusterFile(_Checked):
 
 
 def load_cluster_file(path: Path) -> ClusterFile:
-    """The file, checked: a wrong word is told with its place."""
+    """The file, checked: an error names the place of what is wrong."""
     try:
-        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=PlainLoader)
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not text"
-        raise MachineError(f"cannot read '{path}': {why}", hint="check the path") from None
+        raw = yaml.load(read_text(path, f"'{path}'", "check the path"), Loader=PlainLoader)
     except yaml.YAMLError as error:
         raise ClusterError(f"{path} is no YAML: {' '.join(str(error).split())}", hint="mend it there") from None
     if not isinstance(raw, dict):
         raise ClusterError(f"{path} describes no cluster", hint="it needs at least 'nodes:' and a list under it")
     try:
-        made = ClusterFile.model_validate(raw)
+        made = ClusterFile.model_validate(raw, context=path.absolute().parent)
+        mistake = next(_contradictions(made), None)
     except ValidationError as error:
-        raise _told(path, error) from None
-    _check(path, made)
-    return _anchored(made, path.absolute().parent)
+        mistake = _mistake(error)
+    if mistake is not None:
+        raise ClusterError(f"{path}: {mistake[0]}", hint=mistake[1])
+    return made
 
 
 def is_here(host: str, we_are: str | None = None) -> bool:
@@ -112,61 +118,45 @@ def _binds(family: int, place: Any) -> bool:
     return True
 
 
-def _check(path: Path, made: ClusterFile) -> None:
-    seen: set[str] = set()
-    for node in made.nodes:
-        if node.name in seen:
-            raise ClusterError(f"{path}: two nodes are called '{node.name}'", hint="give each its own name")
-        if node.name == "coordinator":
-            raise ClusterError(f"{path}: a node cannot be called 'coordinator'", hint="call it node1")
-        seen.add(node.name)
+def _contradictions(made: ClusterFile) -> Iterator[tuple[str, str]]:
+    """What is wrong with the whole, each with a hint."""
+    names = [node.name for node in made.nodes]
+    for name in names:
+        if names.count(name) > 1:
+            yield f"two nodes are called '{name}'", "give each its own name"
+        if name == "coordinator":
+            yield "a node cannot be called 'coordinator'", "call it node1"
     for host in made.hosts:
         if host in EVERYWHERE:
-            raise ClusterError(
-                f"{path}: '{host}' is an address nobody can call", hint="write one that the other machines can reach"
-            )
-    if len({is_loopback(host) for host in made.hosts}) == 2:
-        inner = next(host for host in made.hosts if is_loopback(host))
-        raise ClusterError(
-            f"{path}: '{inner}' can be reached from its own machine only, and other hosts are named, too",
-            hint="write addresses that all machines of the cluster can reach",
-        )
+            yield f"'{host}' is an address that cannot be called", "write one that the other machines can reach"
+    inner = [host for host in made.hosts if is_loopback(host)]
+    if inner and len(inner) < len(made.hosts):
+        what = f"'{inner[0]}' can be reached from its own machine only, and other hosts are named, too"
+        yield what, "write addresses that all machines of the cluster can reach"
     places = [(n.host, n.port) for n in made.nodes if n.port] + [(made.coordinator.host, made.coordinator.port)]
     for place in places:
         if places.count(place) > 1:
-            raise ClusterError(f"{path}: {place[0]}:{place[1]} is given twice", hint="give each its own port")
+            yield f"{place[0]}:{place[1]} is given twice", "give each its own port"
 
 
-def _anchored(made: ClusterFile, folder: Path) -> ClusterFile:
-    def at(path: Path | None) -> Path | None:
-        return None if path is None else folder / path.expanduser()
-
-    tls = made.tls and made.tls.model_copy(update={k: at(getattr(made.tls, k)) for k in ("cert", "key", "ca")})
-    nodes = [node.model_copy(update={"data": at(node.data)}) for node in made.nodes]
-    coordinator = made.coordinator.model_copy(update={"catalog": at(made.coordinator.catalog)})
-    changed = {"coordinator": coordinator, "token_file": at(made.token_file), "tls": tls, "nodes": nodes}
-    return made.model_copy(update=changed)
-
-
-def _told(path: Path, error: ValidationError) -> ClusterError:
+def _mistake(error: ValidationError) -> tuple[str, str]:
+    """What is wrong with the first part that is, with a hint."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     got = f"(got {str(first.get('input'))[:60]})"
     if first["type"] == "extra_forbidden":
         known = _keys(first["loc"][:-1])
         hint = did_you_mean(str(first["loc"][-1]), known) or f"keys there are {', '.join(known)}"
-        return ClusterError(f"{path}: unknown key '{where}'", hint=hint)
+        return f"unknown key '{where}'", hint
     if first["type"] == "missing":
-        hint = "a certificate and its key go together" if first["loc"][0] == "tls" else NODES
-        return ClusterError(f"{path}: '{where}' is missing", hint=hint)
+        return f"'{where}' is missing", "a certificate and its key go together" if first["loc"][0] == "tls" else NODES
     if first["type"] in ("list_type", "too_short"):
-        return ClusterError(f"{path}: '{where}' is no list of nodes {got}", hint=NODES)
+        return f"'{where}' is no list of nodes {got}", NODES
     if first["type"] == "model_type":
-        keys = ", ".join(_keys(first["loc"]))
-        return ClusterError(f"{path}: '{where}' has no keys {got}", hint=f"keys there are {keys}")
+        return f"'{where}' has no keys {got}", f"keys there are {', '.join(_keys(first['loc']))}"
     if first["type"] == "string_pattern_mismatch":
-        return ClusterError(f"{path}: '{where}' cannot be a name {got}", hint=NAME_RULE)
-    return ClusterError(f"{path}: '{where}': {first['msg']} {got}", hint="mend it there")
+        return f"'{where}' cannot be a name {got}", NAME_RULE
+    return f"'{where}': {first['msg']} {got}", "mend it there"
 
 
 def _keys(place: Iterable[Any]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from borealis.cli.cluster_file import ClusterFile, CoordinatorPart, NodePart, is
 from borealis.cli.options import arguments
 from borealis.cli.starting import COORDINATOR
 from borealis.cli.up import UpOptions
-from borealis.client.cluster_config import PORT, Record, Whereabouts, home, read_token, split
+from borealis.client.cluster_config import PORT, ClusterRecord, Whereabouts, home, read_token, split
 from borealis.errors import ClusterError
 from borealis.hosts import free_ports, is_loopback
 
@@ -31,10 +32,8 @@ class Plan:
     @property
     def coordinator(self) -> Whereabouts:
         """Where the coordinator is, or will be."""
-        token = read_token(self.cluster.token_file) if self.cluster.token_file else None
-        tls = self.cluster.tls
-        ca = str(tls.ca or tls.cert) if tls else None
-        return Whereabouts(self.cluster.coordinator.host, self.cluster.coordinator.port, token, ca, tls is not None)
+        at, tls, token = self.cluster.coordinator, self.cluster.tls, read_token(self.cluster.token_file)
+        return Whereabouts(at.host, at.port, token, str(tls.ca or tls.cert) if tls else None, tls is not None)
 
 
 def plan(options: UpOptions) -> Plan:
@@ -59,7 +58,7 @@ def plan(options: UpOptions) -> Plan:
 
 
 def checked(made: Plan) -> Plan:
-    """Told before anything starts, not by each part on its own: certificates that cannot be read, a port in use."""
+    """Checked before anything starts, not by each part on its own: certificates can be read, a port is free."""
     if (tls := made.cluster.tls) is not None:
         from borealis.wire.auth import Security  # here: it takes a moment, and most clusters have no certificates
 
@@ -68,18 +67,15 @@ def checked(made: Plan) -> Plan:
         security.roots()
     where = made.cluster.coordinator
     if COORDINATOR in made.here:
-        try:
-            socket.create_connection((where.host, where.port), timeout=1.0).close()
-        except OSError:
-            return made
-        raise ClusterError(
-            f"port {where.port} of {where.host} is taken, perhaps by a coordinator of another home",
-            hint="choose another with --port, or 0 for any that is free",
-        )
+        with suppress(OSError), socket.create_connection((where.host, where.port), timeout=1.0):
+            raise ClusterError(
+                f"port {where.port} of {where.host} is taken, perhaps by a coordinator of another home",
+                hint="choose another with --port, or 0 for any that is free",
+            )
     return made
 
 
-def wanted(record: Record, options: UpOptions) -> dict[str, list[str]]:
+def wanted(record: ClusterRecord, options: UpOptions) -> dict[str, list[str]]:
     """The parts that shall run here, each with its arguments: those it was started with, where it ever was."""
     known = {part.name: part.arguments for part in record.parts if part.arguments}
     if options.config is not None:
@@ -106,7 +102,7 @@ def wanted(record: Record, options: UpOptions) -> dict[str, list[str]]:
     return {name: made[name] for name in (COORDINATOR, *names) if name != COORDINATOR or name in known}
 
 
-def _check_same(record: Record, what: str, given: str, has: str) -> None:
+def _check_same(record: ClusterRecord, what: str, given: str, has: str) -> None:
     if given != has:
         raise ClusterError(
             f"a cluster already runs in {home()}, coordinator at {record.coordinator}, and "
@@ -141,8 +137,7 @@ def _check_token(cluster: ClusterFile) -> None:
             f"{', '.join(open_hosts)} can be reached from other machines, and no token protects the cluster",
             hint="make one with 'openssl rand -hex 32 > token' and add 'token_file: token', or use 127.0.0.1",
         )
-    if cluster.token_file is not None:
-        read_token(cluster.token_file)
+    read_token(cluster.token_file)
 
 
 def part_arguments(cluster: ClusterFile, data: Path) -> dict[str, list[str]]:

@@ -7,15 +7,13 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
-from rich.table import Table
 from rich.text import Text
 from typer import Option
 
 from borealis.cli.opening import start_spark
-from borealis.cli.watching import Watcher, console, stoppable, summary
-from borealis.cli.words import span
+from borealis.cli.screen import console, span, table
+from borealis.cli.watching import Watcher, stoppable, summary
 from borealis.errors import TrainError
 
 if TYPE_CHECKING:
@@ -31,14 +29,14 @@ TOP = 8
 SHOWN_BAR = 30
 
 
-def paced(table: pa.Table, seconds: float, warm: threading.Event) -> Iterator[pa.RecordBatch]:
+def paced(packets: pa.Table, seconds: float, warm: threading.Event) -> Iterator[pa.RecordBatch]:
     """The same packets, spread evenly over so many seconds once the first of them are through; 0: at once."""
     ticks = max(1, round(seconds * TICKS_PER_SECOND))
     begin = time.monotonic()
     for tick in range(ticks):
-        first, last = table.num_rows * tick // ticks, table.num_rows * (tick + 1) // ticks
+        first, last = packets.num_rows * tick // ticks, packets.num_rows * (tick + 1) // ticks
         time.sleep(max(0.0, begin + tick * seconds / ticks - time.monotonic()))
-        yield from table.slice(first, last - first).combine_chunks().to_batches()
+        yield from packets.slice(first, last - first).combine_chunks().to_batches()
         if tick == 0 and seconds:
             warm.wait(WARM_UP_MOST_S)
             begin = time.monotonic()
@@ -63,7 +61,7 @@ class Talkers:
             self._batches.append(batch)
             self._newest = top.to_pylist()
 
-    def table(self) -> pa.Table:
+    def rows(self) -> pa.Table:
         import pyarrow as pa
 
         return pa.Table.from_batches(self._batches) if self._batches else pa.table({})
@@ -75,11 +73,8 @@ class Talkers:
         if not newest:
             return Text("the first window is still open ...", style="dim")
         end = newest[0]["window_end"]
-        made = Table(box=SIMPLE_HEAD, pad_edge=False, title=f"top talkers, ten seconds up to {end:%H:%M:%S}")
-        made.title_justify = "left"
-        made.add_column("source")
-        made.add_column("packets", justify="right")
-        made.add_column("kB", justify="right")
+        title = f"top talkers, ten seconds up to {end:%H:%M:%S}"
+        made = table("source", right=("packets", "kB"), title=title)
         made.add_column("", min_width=SHOWN_BAR)
         most = float(newest[0]["kb"])
         for row in newest:
@@ -92,14 +87,14 @@ def demo(
     seconds: Annotated[float, Option(min=1, max=600, help="How long packets come in.")] = 30,
     fast: Annotated[bool, Option("--fast", help="As fast as they can be computed, not at a live pace.")] = False,
 ) -> None:
-    from borealis.cli.traffic import SOURCES, packets, traffic
+    from borealis.cli.sample import SOURCES, packets, traffic
     from borealis.connectors.sources import rows
 
     out = console()
     diagram, talkers = traffic(), Talkers()
-    table = packets(seconds * SPEED)
+    sent = packets(seconds * SPEED)
     pace = "as fast as they go" if fast else f"{SPEED} times as fast as they were sent"
-    out.print(f"{table.num_rows:,} packets of {SOURCES} sources, {span(seconds * SPEED * 1e6)} of them, {pace}:")
+    out.print(f"{sent.num_rows:,} packets of {SOURCES} sources, {span(seconds * SPEED * 1e6)} of them, {pace}:")
     out.print(Text(diagram.to_yaml().rstrip(), style="dim"))
     places = {"per_source": "the table above"}
     with Watcher(below=talkers.show) as watch:
@@ -108,7 +103,7 @@ def demo(
         from borealis.local.run import run
 
         warm = threading.Event()
-        source = rows(lambda: paced(table, 0 if fast else seconds, warm))
+        source = rows(lambda: paced(sent, 0 if fast else seconds, warm))
 
         def see(units: list[Progress]) -> None:
             if any(unit.trains for unit in units):
@@ -119,17 +114,17 @@ def demo(
             result = run(diagram, {"packets": source}, {"per_source": talkers.take}, spark=spark, watch=see)
     out.print(talkers.show())
     out.print(summary(diagram.name, result.units, places, "done"))
-    _check(diagram, spark, table, talkers.table(), out)
+    _check(diagram, spark, sent, talkers.rows(), out)
 
 
-def _check(diagram: Diagram, spark: Any, table: pa.Table, streamed: pa.Table, out: Console) -> None:
+def _check(diagram: Diagram, spark: Any, sent: pa.Table, streamed: pa.Table, out: Console) -> None:
     """Compute the same once more in one batch, with plain Spark SQL and none of our kernels."""
     out.print(Text("and now the same in one batch, with plain Spark SQL ...", style="dim"))
     from borealis.compile.batch import batch
 
     began = time.monotonic()
     spark.conf.set("spark.sql.shuffle.partitions", "2")
-    plain = batch(diagram, spark, {"packets": spark.createDataFrame(table)})["per_source"].toArrow()
+    plain = batch(diagram, spark, {"packets": spark.createDataFrame(sent)})["per_source"].toArrow()
     took = span((time.monotonic() - began) * 1e6)
     if not same_rows(streamed, plain):
         raise TrainError(
@@ -146,8 +141,8 @@ def _check(diagram: Diagram, spark: Any, table: pa.Table, streamed: pa.Table, ou
 
 def same_rows(one: pa.Table, other: pa.Table) -> bool:
     """Whether two tables hold the same rows, in whatever order."""
-    if one.num_rows != other.num_rows or not one.num_rows:
-        return bool(one.num_rows == other.num_rows)
+    if not one.num_rows or not other.num_rows:
+        return bool(one.num_rows == other.num_rows)  # without rows columns may miss, too
     if one.column_names != other.column_names:
         return False
     order = [(name, "ascending") for name in one.column_names]

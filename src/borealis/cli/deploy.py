@@ -1,33 +1,67 @@
-"""`borealis deploy`: a diagram goes to the cluster, which cuts it, places its units and runs them."""
+"""`borealis deploy`, `undeploy` and `move`: what shall run on the cluster, which cuts diagrams, and where."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+import time
+from dataclasses import dataclass
+from json import dumps
+from typing import TYPE_CHECKING, Annotated, cast
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
+from typer import Argument, Option
 
 from borealis.cli.opening import load
-from borealis.cli.options import ClusterOptions
-from borealis.cli.protection import promise, unprotected_lines
-from borealis.cli.watching import console
-from borealis.cli.words import plural
-from borealis.diagram.deployment import DeployOptions
-from borealis.wire.status import ClusterStatus
+from borealis.cli.options import ClusterOptions, Json, Names, Yaml, pairs
+from borealis.cli.screen import answer, console, plural, span, table, working
+from borealis.cli.status import promise, unprotected_lines
+
+if TYPE_CHECKING:
+    from borealis.diagram.deployment import DeployOptions
+    from borealis.wire.status import ClusterStatus
 
 
-def deploy_command(path: Path, options: DeployOptions, cluster: ClusterOptions, as_json: bool) -> None:
-    """Everything that can be wrong with the file is told before the cluster is asked."""
-    spec = load(path).spec
-    replace = options.get("replace", False)
+@dataclass(frozen=True)
+class DeployFlags:
+    """How a diagram shall run on the cluster; see `Deployment`, which checks it."""
+
+    place: Annotated[Names, Option(metavar="NAME=NODE", help="Put an input, a box or an output on this node.")] = None
+    cut: Annotated[Names, Option(metavar="BOX", help="Begin a new unit at this box.")] = None
+    units: Annotated[int | None, Option(min=1, help="Cut each connected part into about so many units.")] = None
+    buckets: Annotated[int, Option(min=1, max=1024, help="How many parts of the keys are computed side by side.")] = 1
+    ha: Annotated[
+        str | None,
+        Option(
+            metavar="APPROACH",
+            help="Protect all units: amnesia, passive, active, upstream-backup; none. As the file says if left out.",
+        ),
+    ] = None
+    guarantee: Annotated[
+        str | None, Option(metavar="WHAT", help="What readers see after a failure: gap, no-loss, precise.")
+    ] = None
+    interval: Annotated[
+        str | None, Option(metavar="TIME", help="Between checkpoints, or trimming messages: '500 ms'.")
+    ] = None
+    ping: Annotated[str | None, Option(metavar="TIME", help="Between two pings of a primary: '100 ms'.")] = None
+    misses: Annotated[int | None, Option(min=1, help="Missed pings in a row until it is held to be dead.")] = None
+    without_backup: Annotated[
+        str | None, Option(metavar="refuse|degrade", help="What to do if no node is left for a backup.")
+    ] = None
+    backup: Annotated[Names, Option(metavar="UNIT=NODE", help="Put the backup of a unit on this node.")] = None
+    replace: Annotated[
+        bool, Option("--replace", help="End what runs under its name first; its state and streams are gone then.")
+    ] = False
+
+
+def deploy(diagram: Yaml, flags: DeployFlags, cluster: ClusterOptions, json: Json = False) -> None:
+    place, backup = pairs("--place", flags.place, "per_source=node2"), pairs("--backup", flags.backup, "u2=node3")
+    options = cast("DeployOptions", vars(flags) | {"cut": flags.cut or [], "place": place, "backup": backup})
+    spec = load(diagram).spec  # what is wrong with the file is known before the cluster is asked
     with cluster.client() as client:
-        if as_json:
-            print(json.dumps(client.deploy(spec, **options).model_dump()))
-            return
-        was = replace and any(d.diagram == spec.name for d in client.status().diagrams)
-        with console(stderr=True).status(f"deploying {spec.name} ..."):
+        was = flags.replace and not json and any(d.diagram == spec.name for d in client.status().diagrams)
+        with working(f"deploying {spec.name} ...", quiet=json):
             deployed = client.deploy(spec, **options)
+        if json:
+            print(dumps(deployed.model_dump()))
+            return
         status = client.status()
     show(spec.name, status)
     for warning in deployed.warnings:
@@ -41,15 +75,13 @@ def show(name: str, status: ClusterStatus) -> None:
     out = console()
     units = [unit for unit in status.units if unit.diagram == name]
     out.print(f"[bold]{name}[/bold]: {plural(len(units), 'unit')}")
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
     guarded = any(unit.protection for unit in units)
-    for title in ("unit", "node", *(("backup", "protection") if guarded else ()), "boxes", "reads", "gives"):
-        table.add_column(title, overflow="fold")
+    shown = table("unit", "node", *(("backup", "protection") if guarded else ()), "boxes", "reads", "gives")
     for unit in units:
         arrows = [[stream.partition("/")[2] for stream in streams] for streams in (unit.reads, unit.gives)]
         row = [unit.unit, unit.node, *(promise(unit.protection) if guarded else ())]
-        table.add_row(*row, *(", ".join(names) for names in (unit.boxes, *arrows)))
-    out.print(table)
+        shown.add_row(*row, *(", ".join(names) for names in (unit.boxes, *arrows)))
+    out.print(shown)
     for line in unprotected_lines(one for one in status.unprotected if one.diagram == name):
         out.print(line)
     # what streams of other diagrams are called without their diagram's name
@@ -62,3 +94,30 @@ def show(name: str, status: ClusterStatus) -> None:
         for output in diagram.outputs:
             full = f"{name}/{output}" if output in taken else output
             out.print(f"output {output}: borealis tail {full}", style="dim")
+
+
+def undeploy(
+    name: Annotated[str, Argument(help="The diagram's name.")], cluster: ClusterOptions, json: Json = False
+) -> None:
+    with cluster.client() as client:
+        client.undeploy(name)
+    answer(json, {"undeployed": name}, f"undeployed {name}")
+
+
+def move(
+    unit: Annotated[str, Argument(help="The unit: u2, or traffic/u2.")],
+    node: Annotated[str, Argument(help="Where it shall run.")],
+    diagram: Annotated[str | None, Option(metavar="NAME", help="Of which diagram, if several run.")] = None,
+    *,
+    cluster: ClusterOptions,
+    json: Json = False,
+) -> None:
+    before, slash, after = unit.partition("/")
+    if slash:
+        diagram, unit = before, after
+    began = time.monotonic()
+    with cluster.client() as client, working(f"moving {unit} to {node} ...", quiet=json):
+        ordered = client.move(unit, node, diagram=diagram)
+    seconds = time.monotonic() - began
+    facts = ordered.model_dump() | {"seconds": round(seconds, 3)}
+    answer(json, facts, f"{unit} runs on {node} now; moved in {span(seconds * 1e6)}")

@@ -1,7 +1,7 @@
 """How a command ends: an exit code, and for a failure one line on stderr.
 
 0 done, 1 a defect of ours (for `cat`: a damaged file), 2 something the user can mend, 130 and 143 stopped by a signal,
-141 nobody reads stdout.
+141 the reader of stdout has gone.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,11 +23,12 @@ from borealis.errors import BorealisError, MachineError, OutputError, TrainError
 
 DEFECT, USER, PIPE_CLOSED = 1, 2, 141
 DEBUG = "--debug"
+LOOK_EVERY_S = 0.2  # for a signal, while a command waits for something else
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Stopped(BaseException):
-    """Someone asked this process to end; not an error, so that nothing mistakes it for one."""
+    """A signal asked this process to end; not an error, so that nothing mistakes it for one."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(signal_number)
@@ -59,6 +61,14 @@ class Stop:
         if self._wished is not None:
             raise Stopped(self._wished)
 
+    def sleep(self, seconds: float) -> None:
+        """Wait; all of it is a safe point."""
+        until = time.monotonic() + seconds
+        self.point()
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, LOOK_EVERY_S))
+            self.point()
+
     def listen(self) -> None:
         """Take the signals over, also from Spark, which would cancel its jobs and raise wherever the program stands."""
         if threading.current_thread() is threading.main_thread():  # no other may
@@ -70,7 +80,7 @@ STOP = Stop()
 
 
 class PipeClosedError(OutputError):
-    """Whoever read our stdout has gone; that is their right, and no news to anyone."""
+    """The reader of our stdout has gone, as it may: the command ends without a word."""
 
 
 def run_app(arguments: Sequence[str]) -> int:
@@ -92,7 +102,7 @@ def run_app(arguments: Sequence[str]) -> int:
     except BaseException as error:
         if debug:
             traceback.print_exc()
-        code, line = told(error)
+        code, line = code_and_line(error)
         if line:
             print(line, file=sys.stderr)
         return code
@@ -102,12 +112,12 @@ def leave(code: int) -> NoReturn:
     """End this process, but do not take Python apart: a thread that a library still runs in C++ would abort it then."""
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(BrokenPipeError, ValueError):  # nobody reads it any more, or it was closed
+        with suppress(BrokenPipeError, ValueError):  # its reader has gone, or it was closed
             stream.flush()
     os._exit(code)
 
 
-def told(error: BaseException) -> tuple[int, str]:
+def code_and_line(error: BaseException) -> tuple[int, str]:
     """The exit code and the line for a failure."""
     if isinstance(error, SystemExit):
         return (error.code, "") if isinstance(error.code, int) else (DEFECT, str(error.code or ""))
@@ -118,8 +128,8 @@ def told(error: BaseException) -> tuple[int, str]:
         return USER, _line(error.message, "; ".join(hints))
     if hasattr(error, "format_message"):  # Typer's own: a wrong option, a missing argument
         where = getattr(getattr(error, "ctx", None), "command_path", None) or "borealis"
-        said = str(error.format_message())  # nothing, where the help has just been shown
-        return int(getattr(error, "exit_code", USER)), _line(said, f"see {where} --help") if said else ""
+        message = str(error.format_message())  # nothing, where the help has just been shown
+        return int(getattr(error, "exit_code", USER)), _line(message, f"see {where} --help") if message else ""
     if isinstance(error, OSError) and error.filename is not None:  # the machine says no: full, forbidden, not there
         hint = "make room and start again" if error.errno in FULL else "check that it is there and may be used"
         return USER, _line(f"cannot use '{error.filename}': {error.strerror}", hint)
@@ -140,7 +150,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _wants_log(error: BorealisError) -> bool:
-    """Whether only Spark's log can say more: not where a worker already told what is wrong in our words."""
+    """Whether only Spark's log can say more: not where the error is a worker's, in our words."""
     if "Spark's log is" in error.message:
         return False
     return isinstance(error, MachineError) or (isinstance(error, TrainError) and error.message.startswith("a train"))

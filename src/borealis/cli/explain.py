@@ -1,4 +1,6 @@
-"""`borealis explain`: what a diagram computes, what each box promises, and where it runs."""
+"""`borealis check`: whether a diagram is sound, and its expressions type. `borealis explain`: what it computes, what
+boxes promise, where they run, and what survives a node's death.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, cast
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -16,15 +18,19 @@ from rich.tree import Tree
 from typer import Option
 
 from borealis.cli.opening import load, start_spark
-from borealis.cli.options import Json, Yaml
-from borealis.cli.watching import console
+from borealis.cli.options import Json, Names, Yaml, pairs
+from borealis.cli.screen import answer, console, plural
+from borealis.diagram.boxes.base import Box
+from borealis.diagram.cut import Piece, cut, even_cuts, part_of
+from borealis.diagram.durations import show
+from borealis.diagram.protection import GUARANTEES, Protection, ProtectOptions, chosen, protection_of
+from borealis.diagram.spec import Spec
+from borealis.errors import DiagramError
+from borealis.ha.behind import warnings
+from borealis.ha.classes import Classified, classify, most_general
+from borealis.ha.guarantees import TABLE, check_guarantee, recovery_of, recovery_type
 
-if TYPE_CHECKING:
-    from borealis.diagram.boxes.base import Box
-    from borealis.diagram.cut import Piece
-    from borealis.diagram.spec import Spec
-
-Names = list[str] | None
+NO_TIME = show(0)
 
 
 @dataclass(frozen=True)
@@ -45,8 +51,6 @@ class ProtectionOptions:
 
 
 def explain(diagram: Yaml, asked: ProtectionOptions, json: Json = False) -> None:
-    from borealis.cli.explain_ha import drawn_protection, protected
-
     spec = load(diagram).validate()
     guarded = protected(spec, asked) if asked or spec.protection else {}
     facts = guarded if asked else explained(spec, start_spark()) | guarded  # protection alone takes no Spark
@@ -57,11 +61,18 @@ def explain(diagram: Yaml, asked: ProtectionOptions, json: Json = False) -> None
     console().print(Group(*parts, *([drawn_protection(guarded)] if guarded else [])))
 
 
-def explained(spec: Spec, spark: Any) -> dict[str, Any]:
-    """All there is to say about a diagram."""
-    from borealis.diagram.cut import cut, part_of
-    from borealis.ha.classes import classify, most_general
+def check(diagram: Yaml, json: Json = False) -> None:
+    spec = load(diagram).validate()
+    spark = start_spark()
+    from borealis.spark.plan import check_plan
 
+    check_plan(spec, spark)
+    boxes, units = len(spec.boxes), len(cut(spec, local=True))
+    facts = {"ok": True, "diagram": spec.name, "boxes": boxes, "units": units}
+    answer(json, facts, f"ok: {spec.name} ({plural(boxes, 'box', 'boxes')}, {plural(units, 'unit')})")
+
+
+def explained(spec: Spec, spark: Any) -> dict[str, Any]:
     pieces = cut(spec, local=True)
     return {
         "diagram": spec.name,
@@ -72,8 +83,6 @@ def explained(spec: Spec, spark: Any) -> dict[str, Any]:
 
 def _unit(spec: Spec, piece: Piece, spark: Any) -> dict[str, Any]:
     from borealis.compile.unit import compile_unit
-    from borealis.diagram.durations import show
-    from borealis.ha.classes import classify
 
     classes, compiled, paces = classify(spec, piece), compile_unit(spec, spark), spec.paces()
     return {
@@ -123,8 +132,8 @@ def _plan(compiled: Any, spark: Any) -> str:
     """The physical plan of a unit, as Spark prints it."""
     from borealis.spark.query import Query
 
-    nobody: Any = None  # the query is not started, so that no one is asked for trains
-    frame = Query(spark, compiled, nobody, nobody, Path("unit")).plan()
+    no_trains: Any = None  # the query is not started, so that it asks for none
+    frame = Query(spark, compiled, no_trains, no_trains, Path("unit")).plan()
     printed = io.StringIO()
     with redirect_stdout(printed):
         frame.explain(mode="simple")
@@ -161,3 +170,100 @@ def drawn(facts: dict[str, Any]) -> RenderableType:
 
 def _columns(columns: dict[str, str], head: str = "") -> Text:
     return Text(head + ", ".join(f"{name} {kind}" for name, kind in columns.items()), style="dim")
+
+
+# -- protection
+
+
+def protected(spec: Spec, asked: ProtectionOptions) -> dict[str, Any]:
+    if not spec.protection and asked.ha is None:
+        hint = "add --ha passive (or amnesia, active, upstream-backup)"
+        raise DiagramError(f"diagram '{spec.name}' says nothing of protection", hint=hint)
+    cuts = [*(asked.cut or ()), *(even_cuts(spec, asked.units) if asked.units and asked.units > 1 else ())]
+    pieces = cut(spec, cuts, pairs("--place", asked.place, "per_source=node2"))
+    chosen_of = {piece.name: _chosen(spec, piece, asked) for piece in pieces}
+    units = [_protected_unit(spec, piece, chosen_of[piece.name]) for piece in pieces]
+    return {"diagram": spec.name, "protection": units, "warnings": warnings(spec, pieces, chosen_of)}
+
+
+def _chosen(spec: Spec, piece: Piece, asked: ProtectionOptions) -> Protection | None:
+    found = protection_of(spec, piece.boxes)
+    if found is not None or asked.ha is not None:
+        found = chosen(found, **cast(ProtectOptions, {"ha": asked.ha, "guarantee": asked.guarantee}))
+    return found
+
+
+def _protected_unit(spec: Spec, piece: Piece, found: Protection | None) -> dict[str, Any]:
+    classified = classify(spec, piece)
+    return {
+        "unit": piece.name,
+        "reads": list(piece.reads),
+        "gives": list(piece.gives),
+        "class": classified.kind,
+        "boxes": [
+            {"name": name, "does": spec.box(name).describe(), "class": kind, "why": why}
+            for name, (kind, why) in classified.why.items()
+        ],
+        "reach_back": {arrow: None if us is None else show(us) for arrow, us in classified.retention.items()},
+        "asked": _asked(found, classified),
+        "table": {approach: _approach(approach, classified) for approach in TABLE},
+    }
+
+
+def _asked(protection: Protection | None, classified: Classified) -> dict[str, Any]:
+    approach = protection.ha if protection is not None else "none"
+    return {
+        "approach": approach,
+        "guarantee": protection.guarantee if protection is not None else None,
+        "recovery_type": recovery_type(approach, classified.kind) if approach in TABLE else None,
+    } | _outcome(protection, classified)
+
+
+def _approach(approach: str, classified: Classified) -> dict[str, Any]:
+    outcomes = {g: _outcome(Protection(ha=approach, guarantee=g), classified) for g in GUARANTEES}
+    return {"recovery_type": recovery_type(approach, classified.kind), "guarantees": outcomes}
+
+
+def _outcome(protection: Protection | None, classified: Classified) -> dict[str, Any]:
+    """What is given, or why it is refused."""
+    try:
+        check_guarantee(protection, classified)
+    except DiagramError as error:
+        return {"recovery": None, "refused": error.message, "hint": error.hint}
+    found = recovery_of(protection, classified)
+    return {"recovery": found.kind, "how": found.how}
+
+
+def drawn_protection(facts: dict[str, Any]) -> RenderableType:
+    """The same, for people."""
+    notes = [Text(f"warning: {one}", style="yellow") for one in facts["warnings"]]
+    return Group(*(_protection_tree(unit) for unit in facts["protection"]), *notes)
+
+
+def _protection_tree(unit: dict[str, Any]) -> Tree:
+    arrows = f": reads {', '.join(unit['reads'])}; gives {', '.join(unit['gives'])}; "
+    title = Text.assemble("protection of unit ", (unit["unit"], "bold"), arrows, (unit["class"], "cyan"))
+    tree = Tree(title, guide_style="dim")
+    for box in unit["boxes"]:
+        node = tree.add(Text.assemble((box["name"], "bold"), f": {box['does']}"))
+        node.add(Text.assemble((box["class"], "cyan"), f": {box['why']}"))
+    tree.add(Text(_reach_back(unit["reach_back"])))
+    asked = unit["asked"]
+    what = Text.assemble((asked["approach"], "bold"), f", {asked['guarantee']}" if asked["guarantee"] else "")
+    node = tree.add(what)
+    if asked["recovery_type"]:
+        place = "3.3" if asked["approach"] == "amnesia" else "table 3.2"
+        node.add(Text.assemble(f"recovery type (Hwang, {place}): ", (asked["recovery_type"], "cyan")))
+    if asked["recovery"] is None:
+        node.add(Text.assemble(("refused", "red"), f": {asked['refused']}"))
+        node.add(Text(f"hint: {asked['hint']}"))
+    else:
+        node.add(Text.assemble("given: ", (asked["recovery"], "green"), f": {asked['how']}"))
+    return tree
+
+
+def _reach_back(reaches: dict[str, str | None]) -> str:
+    if set(reaches.values()) == {NO_TIME}:
+        return "no state"
+    each = (f"{arrow} {'without bound' if reach is None else reach}" for arrow, reach in reaches.items())
+    return f"state reaches back: {', '.join(each)}"

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from json import dumps
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from borealis.cli.ending import STOP
+from borealis.cli.ending import LOOK_EVERY_S, STOP
 from borealis.cli.options import ClusterOptions
+from borealis.cli.screen import answer, console, plural
 from borealis.cli.tail import TailOptions
-from borealis.cli.watching import console
-from borealis.cli.words import plural
 from borealis.client.subscriber import Start, Subscription
 from borealis.connectors.addresses import shown
 from borealis.connectors.kafka.to_topic import sink_at
@@ -26,7 +24,6 @@ from borealis.connectors.kafka.writer import Position, Rendering
 from borealis.errors import StreamError, WireError
 from borealis.tuples import HEADER, ID
 
-LOOK_EVERY_S = 0.5  # whether someone wants us to stop
 GATHER_S = 0.02  # for more tuples that go into the same transaction
 ROWS_AT_ONCE = 200_000  # of one transaction
 
@@ -34,7 +31,7 @@ ROWS_AT_ONCE = 200_000  # of one transaction
 def forward(
     stream: str, url: str, start: Start | None, options: TailOptions, cluster: ClusterOptions, json: bool
 ) -> None:
-    """Until the stream ends, the limit is reached, or someone stops us."""
+    """Until the stream ends, the limit is reached, or a signal comes."""
     sink = sink_at(url)
     reader = options.reader or f"kafka.{sink.topic}"
     err = console(stderr=True)
@@ -47,7 +44,7 @@ def forward(
             with client.subscribe(stream, begin, reader=reader, headers=True, auto_ack=False) as subscription:
                 if known is not None and known.note != subscription.epoch:
                     raise StreamError(
-                        f"{full} has begun anew since {shown(url)} was written: its ids mean other tuples now",
+                        f"{full} is in another epoch since {shown(url)} was written: its ids mean other tuples now",
                         hint="give another --reader to forward the new stream from its beginning",
                     )
                 if not json:
@@ -58,10 +55,8 @@ def forward(
                     table = some.select([*HEADER, *names] if options.headers else names)
                     writer.publish(*Rendering(sink.format, sink.key, table.schema).records(table), position)
                     rows += table.num_rows
-    if json:
-        print(dumps({"stream": full, "to": shown(url), "reader": reader, "rows": rows}, ensure_ascii=False))
-    else:
-        print(f"{plural(rows, 'row')} of {full} to {shown(url)}")
+    facts = {"stream": full, "to": shown(url), "reader": reader, "rows": rows}
+    answer(json, facts, f"{plural(rows, 'row')} of {full} to {shown(url)}")
 
 
 def _taken(stream: Subscription, upto: int, limit: int | None) -> Iterator[tuple[pa.Table, Position]]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def load(path: Path) -> Diagram:
-    """The diagram in a file, complete and sound; without Spark, so that a slip is told at once."""
+    """The diagram in a file, complete and sound; without Spark, so that a slip shows at once."""
     from borealis.diagram.model import Diagram
 
     diagram = Diagram.load(path)
@@ -37,9 +37,9 @@ def start_spark(master: str | None = None) -> Any:
     except Exception as error:
         log = log_file()
         gone = "JAVA_GATEWAY_EXITED" in str(error) and log is not None  # then only the log says why
-        said = _last_words(log.read_text("utf-8", "replace") if gone and log else str(error))
+        why = _last_words(log.read_text("utf-8", "replace") if gone and log else str(error))
         hint = f"is '{master}' a Spark master?" if master else "see what Spark wrote"
-        raise MachineError(f"Spark did not start: {said or type(error).__name__}", hint=hint) from error
+        raise MachineError(f"Spark did not start: {why or type(error).__name__}", hint=hint) from error
     STOP.listen()
     return spark
 

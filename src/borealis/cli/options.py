@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Yaml = Annotated[Path, Argument(metavar="DIAGRAM", help="The diagram, a YAML file.")]
 StreamName = Annotated[str, Argument(help="An output, input or box: per_source, or traffic/per_source.")]
 Json = Annotated[bool, Option("--json", help="Print JSON on stdout, and nothing else.")]
-JsonLines = Annotated[bool, Option("--json", help="Print JSON lines.")]
+JsonRows = Annotated[bool, Option("--json", help="Print JSON lines.")]
 Host = Annotated[str, Option(help="The address to listen at; others need a token.")]
 Master = Annotated[str | None, Option(metavar="URL", help="Spark's master; all cores of this machine if left out.")]
 Coordinator = Annotated[
@@ -30,6 +30,7 @@ TokenFile = Annotated[
     Path | None, Option(metavar="FILE", help="The file with the cluster's token; BOREALIS_TOKEN if left out.")
 ]
 Pem = Path | None
+Names = list[str] | None
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class ClusterOptions:
         from borealis.client.client import connect
         from borealis.client.cluster_config import read_token
 
-        return connect(self.coordinator, read_token(self.token_file) if self.token_file else None, ca=self.ca)
+        return connect(self.coordinator, read_token(self.token_file), ca=self.ca)
 
 
 @dataclass(frozen=True)
@@ -57,20 +58,15 @@ class SecurityOptions:
     tls_key: Annotated[Pem, Option(metavar="FILE", help="The certificate's key (PEM).")] = None
     tls_ca: Annotated[Pem, Option(metavar="FILE", help="Who signed the others' certificates (PEM).")] = None
 
-    def token(self) -> str | None:
-        """What the file holds."""
-        from borealis.client.cluster_config import read_token
-
-        return read_token(self.token_file) if self.token_file else None
-
-    def security(self, token: str | None = None) -> Security:
+    def security(self, token: str | None) -> Security:
         """Read from their files; `token` where no file is given."""
+        from borealis.client.cluster_config import read_token
         from borealis.wire.auth import Security
 
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ClusterError("--tls-cert and --tls-key go together", hint="give both")
         ca = self.tls_ca or self.tls_cert
-        return Security(token=self.token() or token, cert=self.tls_cert, key=self.tls_key, ca=ca)
+        return Security(token=read_token(self.token_file) or token, cert=self.tls_cert, key=self.tls_key, ca=ca)
 
 
 def for_typer(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,17 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from borealis.client.cluster_config import (
-    CA,
-    COORDINATOR,
-    TOKEN,
-    Part,
-    changing_record,
-    read_record,
-    split,
-    with_part,
-    write_record,
-)
+from borealis.client.cluster_config import CA, COORDINATOR, TOKEN, ClusterProcess, ClusterRecord, register, split
 from borealis.errors import MachineError
 
 GRACE_S = 10.0  # between asking a process to end and ending it
@@ -36,12 +26,12 @@ LOG_SHOWN_LINES = 12
 LOG_READ_BYTES = 1 << 16
 PROC = Path("/proc")
 SPARK_LOG = "BOREALIS_SPARK_LOG"  # see spark/quiet.py
-OURS = (COORDINATOR, TOKEN, CA)  # a part is told these by its arguments
+OURS = (COORDINATOR, TOKEN, CA)  # a part has these from its arguments
 
 
 def start(
     name: str, arguments: Sequence[str], log: Path, cwd: Path, *, again: bool = False
-) -> tuple[Part, subprocess.Popen[bytes]]:
+) -> tuple[ClusterProcess, subprocess.Popen[bytes]]:
     """`borealis ARGUMENTS` in a session of its own; what it prints goes to its log, `again` behind what is there."""
     log.parent.mkdir(parents=True, exist_ok=True)
     cwd.mkdir(parents=True, exist_ok=True)
@@ -59,7 +49,7 @@ def start(
             start_new_session=True,
         )
     started = moment(made.pid) or ""
-    return Part(name=name, pid=made.pid, started=started, log=str(log), arguments=list(arguments)), made
+    return ClusterProcess(name=name, pid=made.pid, started=started, log=str(log), arguments=list(arguments)), made
 
 
 def moment(pid: int) -> str | None:
@@ -74,18 +64,18 @@ def moment(pid: int) -> str | None:
     return None if not began or state.startswith("Z") else began.strip()
 
 
-def alive(part: Part) -> bool:
+def alive(part: ClusterProcess) -> bool:
     """Whether this very process still runs."""
     return bool(part.started) and moment(part.pid) == part.started
 
 
-def left_behind(part: Part) -> list[int]:
+def left_behind(part: ClusterProcess) -> list[int]:
     """What still runs of a part's session: itself, its JVM, its workers."""
     if not PROC.is_dir():
         return [part.pid] if alive(part) else []
     leader = moment(part.pid)
     if leader is not None and leader != part.started:
-        return []  # the pid belongs to somebody else now, and so does the session of that number
+        return []  # the pid belongs to another process now, and so does the session of that number
     boot, _, began = part.started.partition(" ")
     if boot != _boot():
         return []
@@ -99,7 +89,7 @@ def left_behind(part: Part) -> list[int]:
 
 
 @contextmanager
-def _held(part: Part) -> Iterator[int | None]:
+def _held(part: ClusterProcess) -> Iterator[int | None]:
     """A handle of this very process, whose pid cannot pass to another one unnoticed from here on; None on a system
     without such handles. A ProcessLookupError if it has ended.
     """
@@ -113,7 +103,7 @@ def _held(part: Part) -> Iterator[int | None]:
             os.close(handle)
 
 
-def send(part: Part, number: int) -> bool:
+def send(part: ClusterProcess, number: int) -> bool:
     """A signal for this very process; False if it has ended."""
     try:
         with _held(part) as handle:
@@ -136,16 +126,17 @@ def join(host: str, port: int, name: str, arguments: Sequence[str]) -> None:
     What `up` and `restart` start they note themselves; and a living part keeps its name.
     """
     me = os.getpid()
-    with changing_record():
-        record = read_record()
-        if record is None or split(record.coordinator)[:2] != (host, port):
-            return
-        if not any(one.pid == me or (one.name == name and alive(one)) for one in record.parts):
-            part = Part(name=name, pid=me, started=moment(me) or "", log="", arguments=list(arguments))
-            write_record(with_part(record, part))
+
+    def joins(record: ClusterRecord) -> bool:
+        lives = any(one.pid == me or (one.name == name and alive(one)) for one in record.parts)
+        return split(record.coordinator)[:2] == (host, port) and not lives
+
+    register(ClusterProcess(name=name, pid=me, started=moment(me) or "", log="", arguments=list(arguments)), joins)
 
 
-def stop(parts: Iterable[Part], grace_s: float = GRACE_S, say: Callable[[str], None] | None = None) -> list[str]:
+def stop(
+    parts: Iterable[ClusterProcess], grace_s: float = GRACE_S, say: Callable[[str], None] | None = None
+) -> list[str]:
     """End all of them, politely first; the names of those that had to be killed."""
     parts = list(parts)
     asked = [part for part in parts if send(part, signal.SIGTERM)]
@@ -161,7 +152,7 @@ def stop(parts: Iterable[Part], grace_s: float = GRACE_S, say: Callable[[str], N
     return killed
 
 
-def wait_end(part: Part, seconds: float) -> bool:
+def wait_end(part: ClusterProcess, seconds: float) -> bool:
     """Wait until it has ended; False if it has not by then."""
     with suppress(ProcessLookupError), _held(part) as handle:
         if handle is not None:
@@ -185,7 +176,7 @@ def last_lines(log: str | Path, most: int = LOG_SHOWN_LINES) -> list[str]:
     return [line.rstrip() for line in text.splitlines() if line.strip()][-most:]
 
 
-def _sweep(parts: Sequence[Part], killed: Sequence[str]) -> None:
+def _sweep(parts: Sequence[ClusterProcess], killed: Sequence[str]) -> None:
     deadline = time.monotonic() + LEFT_BEHIND_GRACE_S
     _kill_all(part for part in parts if part.name in killed)
     rest = [part for part in parts if left_behind(part)]
@@ -195,7 +186,7 @@ def _sweep(parts: Sequence[Part], killed: Sequence[str]) -> None:
     _kill_all(rest)
 
 
-def _kill_all(parts: Iterable[Part]) -> None:
+def _kill_all(parts: Iterable[ClusterProcess]) -> None:
     for pid in (pid for part in parts for pid in left_behind(part)):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -10,17 +10,16 @@ from typing import Annotated
 from typer import Option
 
 from borealis.cli.opening import load, start_spark
-from borealis.cli.options import Json, Master, Yaml, pairs
-from borealis.cli.watching import Watcher, console, stoppable, summary
+from borealis.cli.options import Json, Master, Names, Yaml, pairs
+from borealis.cli.screen import console
+from borealis.cli.watching import Watcher, stoppable, summary
 from borealis.errors import BorealisWarning
-
-Places = list[str] | None
 
 
 def run(
     diagram: Yaml,
     input: Annotated[
-        Places,
+        Names,
         Option(
             "--input",
             "-i",
@@ -29,7 +28,7 @@ def run(
         ),
     ] = None,
     output: Annotated[
-        Places,
+        Names,
         Option(
             "--output",
             "-o",

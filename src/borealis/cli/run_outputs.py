@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from rich.box import SIMPLE_HEAD
+import pyarrow.types as pt
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from borealis.cli.cells import cell, to_stdout
+from borealis.cli.cells import cell, print_json
 from borealis.cli.options import pairs
+from borealis.cli.screen import table
 from borealis.connectors.addresses import is_topic
 from borealis.connectors.files.directory import is_directory
 from borealis.connectors.files.sink import file_sink
-from borealis.connectors.files.text import JsonLines, render
+from borealis.connectors.files.text import JsonLines
 from borealis.connectors.kafka.to_topic import sink_at
 from borealis.connectors.python.sink import DiscardSink
 from borealis.connectors.sinks import DISCARD
@@ -60,7 +60,7 @@ def sink_of(place: str | None) -> Any:
     if is_topic(place):
         return sink_at(place)
     if not is_directory(place):
-        file_sink(place)  # complains of a suffix nobody knows
+        file_sink(place)  # complains of an unknown suffix
     parent = Path(place).absolute().parent
     if not parent.is_dir():
         raise OutputError(f"cannot write {place}: no directory '{parent}'", hint=f"make it first: mkdir -p {parent}")
@@ -85,28 +85,21 @@ class FirstRows(DiscardSink):
         title = Text(
             f"{output}: the first {count} of {self.rows:,} rows" if self.rows > count else f"{output}: all rows"
         )
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        kinds = {field.name: field.type for field in self._schema}
-        for name, kind in kinds.items():
-            is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-            table.add_column(Text(name), justify="right" if is_number else "left", overflow="fold")
+        shown = table()
+        for field in self._schema:
+            is_number = any(is_so(field.type) for is_so in (pt.is_integer, pt.is_floating, pt.is_decimal))
+            shown.add_column(Text(field.name), justify="right" if is_number else "left", overflow="fold")
         for row in self._first:
-            table.add_row(*(Text(cell(value)) for value in row.values()))
-        return Group(title, table)
+            shown.add_row(*(Text(cell(value)) for value in row.values()))
+        return Group(title, shown)
 
 
 class StdoutSink(DiscardSink):
     """Rows as JSON lines on stdout. A run that was resumed prints only what is new."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._rendering = JsonLines()
-
     def open(self, schema: pa.Schema, resume: int | None) -> None:
-        """Refuse what JSON cannot hold."""
-        self._rendering.check(schema)
+        JsonLines().check(schema)
         super().open(schema, resume)
 
     def _take(self, rows: pa.Table) -> None:
-        for piece in render(rows, self._rendering):
-            to_stdout(piece)
+        print_json(rows)

@@ -12,32 +12,25 @@ from typing import TYPE_CHECKING, Annotated
 from rich.text import Text
 from typer import Argument, Option
 
-from borealis.cli.ending import STOP, Stopped
+from borealis.cli.ending import LOOK_EVERY_S, STOP, Stopped
 from borealis.cli.options import ClusterOptions, Json
-from borealis.cli.watching import Screen, console
-from borealis.cli.words import plural, span
+from borealis.cli.screen import Screen, console, plural, span
 from borealis.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from borealis.cli.send_topic import TopicFollower
-    from borealis.cli.send_watch import DirectoryFollower
+    from borealis.cli.send_follow import Follower
     from borealis.client.publisher import Publisher
-
-    Follower = TopicFollower | DirectoryFollower
 
 BATCHES_PER_SECOND = 20  # at a given rate
 BATCH_ROWS = 16_384  # at none
 NAMED_BATCH_ROWS = 1_000  # under a name batches must be the same at every start, whatever the rate
-LOOK_EVERY_S = 0.2  # whether someone wants us to stop, while there is no room
 LAST_FLUSH_S = 5.0  # for what is under way when we are stopped
 
 
 @dataclass(frozen=True)
 class SendOptions:
-    """How to send."""
-
     rate: Annotated[float | None, Option(min=0.001, help="Rows per second; as fast as they go if left out.")] = None
     publisher: Annotated[
         str | None, Option(metavar="NAME", help="Send under this name: started again, it goes on where it was.")
@@ -82,28 +75,22 @@ def send(
         raise InputError(f"{shown(file)} has no end that could be sent", hint=hint)
     if options.state is not None and not watched:
         raise InputError("--state is for a directory that is watched", hint="leave it out")
-    name = options.publisher
-    if watched:
-        from borealis.cli.send_watch import DirectoryFollower, watcher_name
+    name, followed = options.publisher, watched or topic
+    if followed:
+        from borealis.cli.send_follow import follower, publisher_of
 
-        name = watcher_name(file, name, options.state)
-    elif topic:
-        from borealis.cli.send_topic import TopicFollower, publisher_of
-
-        name = name or publisher_of(file)
+        name = publisher_of(file, name, options.state)
     else:
         source = as_source(file)
     began = time.monotonic()
     with cluster.client() as client, Screen(json) as screen:
         out = client.publisher(stream, name)
-        sending = Sending(out, screen, options.rate)
+        sending = PacedSender(out, screen, options.rate)
         stopped: Stopped | None = None
         rows: Iterable[tuple[pa.RecordBatch, str | None]]
         try:
-            if watched:
-                rows = sending.follow(DirectoryFollower(file, out, options.time, options.state), shown(file))
-            elif topic:
-                rows = sending.follow(TopicFollower(file, out, options.time), shown(file))
+            if followed:
+                rows = sending.follow(follower(file, out, options.time, options.state), shown(file))
             else:
                 skip = out.next_number * options.rows
                 if skip:
@@ -126,7 +113,7 @@ def send(
         raise stopped
 
 
-class Sending:
+class PacedSender:
     """Rows on their way, at their rate."""
 
     def __init__(self, out: Publisher, screen: Screen, rate: float | None) -> None:
@@ -137,7 +124,6 @@ class Sending:
 
     @property
     def dead_letters(self) -> int:
-        """Records that could not be read."""
         return 0 if self.follower is None else self.follower.source.dead_letters.count
 
     def follow(self, follower: Follower, place: str) -> Iterator[tuple[pa.RecordBatch, str]]:
@@ -156,7 +142,7 @@ class Sending:
             self.look()
 
     def look(self) -> None:
-        """Whether someone wants us to stop; and show how far it is, now and then."""
+        """A safe point to stop; shows how far it is, now and then."""
         STOP.point()
         if not self._screen.due():
             return
@@ -174,12 +160,8 @@ class Sending:
 
     def _pace(self) -> None:
         """Wait until the rows sent so far are due; what a stall has delayed is made up for."""
-        if not self._rate:
-            return
-        due = self._began + self.rows / self._rate
-        while (left := due - time.monotonic()) > 0:
-            STOP.point()
-            time.sleep(min(left, LOOK_EVERY_S))
+        if self._rate:
+            STOP.sleep(self._began + self.rows / self._rate - time.monotonic())
 
 
 def whole_batches(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
@@ -190,6 +172,8 @@ def whole_batches(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.R
     >>> [b.num_rows for b in whole_batches(iter(parts), 2)]
     [2, 2, 1]
     """
+    import pyarrow as pa
+
     held: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:
@@ -199,24 +183,16 @@ def whole_batches(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.R
             held.append(part)
             count += part.num_rows
             if count == rows:
-                yield _joined(held)
+                yield pa.concat_batches(held) if len(held) > 1 else held[0]
                 held, count = [], 0
     if held:
-        yield _joined(held)
+        yield pa.concat_batches(held)
 
 
-def _joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    if len(parts) == 1:
-        return parts[0]
-    return pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
-
-
-def _tell(out: Publisher, sending: Sending, seconds: float, json: bool, stopped: bool) -> None:
+def _tell(out: Publisher, sending: PacedSender, seconds: float, json: bool, stopped: bool) -> None:
     rows = sending.rows
     if json:
-        told = {
+        facts = {
             "stream": out.stream,
             "publisher": out.name,
             "rows": rows,
@@ -230,7 +206,7 @@ def _tell(out: Publisher, sending: Sending, seconds: float, json: bool, stopped:
             "forgotten": out.forgotten,
             "stopped": stopped,
         }
-        print(dumps(told))
+        print(dumps(facts))
         return
     words = [f"{rows:,} rows to {out.stream} in {span(seconds * 1e6)}", f"{rows / max(seconds, 1e-9):,.0f}/s"]
     words += [f"{out.receipt.late:,} late"] if out.receipt.late else []
@@ -240,5 +216,5 @@ def _tell(out: Publisher, sending: Sending, seconds: float, json: bool, stopped:
     words += ["stopped"] if stopped else []
     print(", ".join(words))
     if out.forgotten:
-        said = f"{out.stream} was lost and began anew: rows it had acknowledged before are gone"
-        console(stderr=True).print(f"warning: {said}", style="yellow", soft_wrap=True)
+        warning = f"warning: {out.stream} was lost and began from empty: rows it had acknowledged before are gone"
+        console(stderr=True).print(warning, style="yellow", soft_wrap=True)

@@ -8,25 +8,22 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from rich.table import Table
 from rich.text import Text
-from typer import Argument
 
 from borealis.cli import processes
-from borealis.cli.watching import Screen
-from borealis.client.cluster_config import Part, Record, Whereabouts, find, home, make_folder, register
-from borealis.errors import BorealisError, ClusterError, MachineError, WireError, did_you_mean
+from borealis.cli.screen import Screen, grid
+from borealis.client.cluster_config import ClusterProcess, ClusterRecord, Whereabouts, find, home, make_folder, register
+from borealis.errors import BorealisError, ClusterError, MachineError, WireError
 
 if TYPE_CHECKING:
-    from borealis.client.coordinator import CoordinatorClient
+    from borealis.client.coordinator import CoordinatorRequests
     from borealis.wire.status import NodeView
 
-LOOK_EVERY_S = 0.1  # at processes and coordinator while they start
+ASK_EVERY_S = 0.1  # at processes and coordinator while they start
 COORDINATOR = "coordinator"
 UNAUTHORIZED = 401  # HTTP
-PartName = Annotated[str, Argument(metavar="NODE", help="The node, or coordinator.")]
 
 
 @contextlib.contextmanager
@@ -48,21 +45,7 @@ def log_of(name: str) -> Path:
     return home() / "logs" / f"{name}.log"
 
 
-def part_of(record: Record | None, name: str) -> Part:
-    """A part of this home, whether it runs or not."""
-    if record is None:
-        raise ClusterError(f"no cluster of {home()} runs", hint="start one with 'borealis up'")
-    found = next((part for part in record.parts if part.name == name), None)
-    if found is None:
-        known = [part.name for part in record.parts]
-        raise ClusterError(
-            f"'{name}' is no part of the cluster of {home()} (it has {', '.join(known) or 'none'})",
-            hint=did_you_mean(name, known) or "start it where it belongs: on its machine, with its BOREALIS_HOME",
-        )
-    return found
-
-
-def start_again(record: Record, missing: Mapping[str, list[str]], wait_s: float, quiet: bool) -> list[NodeView]:
+def start_again(record: ClusterRecord, missing: Mapping[str, list[str]], wait_s: float, quiet: bool) -> list[NodeView]:
     """Start parts beside those of the record that run; the nodes among them when all are ready."""
     processes.stop([part for part in record.parts if part.name in missing])  # what a dead part may have left behind
     return start_parts(find(record.coordinator), missing, Path(record.data), wait_s, quiet, again=True)
@@ -80,43 +63,39 @@ def start_parts(
 
     When one dies while it starts, the others are stopped. `again`: their logs go on.
     """
-    parts: list[Part] = []
-    running: dict[str, subprocess.Popen[bytes]] = {}
+    started: list[tuple[ClusterProcess, subprocess.Popen[bytes]]] = []
     try:
         for name, given in arguments.items():
-            part, running[name] = processes.start(name, given, log_of(name), data / name, again=again)
-            parts.append(part)
-            register(part)  # after each, so that `down` knows all of them whatever happens to us
-        return _wait_ready(where, parts, running, wait_s, quiet)
+            started.append(processes.start(name, given, log_of(name), data / name, again=again))
+            register(started[-1][0])  # after each, so that `down` knows all of them whatever happens to us
+        return _wait_ready(where, started, wait_s, quiet)
     except BaseException:
-        processes.stop(parts)
+        processes.stop(part for part, _ in started)
         raise
 
 
 def _wait_ready(
     where: Whereabouts,
-    parts: Sequence[Part],
-    running: Mapping[str, subprocess.Popen[bytes]],
+    started: Sequence[tuple[ClusterProcess, subprocess.Popen[bytes]]],
     wait_s: float,
     quiet: bool,
 ) -> list[NodeView]:
-    from borealis.client.coordinator import (
-        CoordinatorClient,  # here, while the parts are starting: it takes a moment, too
-    )
+    from borealis.client.coordinator import CoordinatorRequests  # here: it takes a moment, while the parts start
 
     before: dict[str, str] = {}
-    with Screen(quiet) as screen, CoordinatorClient(where) as coordinator:
+    with Screen(quiet) as screen, CoordinatorRequests(where) as coordinator:
         while True:
-            for part in parts:
-                if running[part.name].poll() is not None:
-                    raise _died(part, running[part.name].returncode, screen)
+            for part, process in started:
+                if process.poll() is not None:
+                    raise _died(part, process.returncode, screen)
             nodes = _nodes(coordinator)
-            doing = {part.name: _doing(part, nodes) for part in parts}
+            doing = {part.name: _doing(part, nodes) for part, _ in started}
             seconds = time.monotonic() - screen.began
             changes = (f"{seconds:5.1f} s  {name}: {what}" for name, what in doing.items() if before.get(name) != what)
-            screen.show(_table(doing, seconds), changes)
+            states = [(name, Text(what, "green" if what == "ready" else "yellow")) for name, what in doing.items()]
+            screen.show(grid([*states, ("", Text(f"{seconds:.0f} s", "dim"))]), changes)
             before = doing
-            failed = [part for part in parts if doing[part.name] == "Spark failed"]
+            failed = [part for part, _ in started if doing[part.name] == "Spark failed"]
             if failed:
                 raise _died(failed[0], None, screen)
             if nodes is not None and all(what == "ready" for what in doing.values()):
@@ -124,18 +103,10 @@ def _wait_ready(
             if seconds > wait_s:
                 late = ", ".join(f"{name} ({what})" for name, what in doing.items() if what != "ready")
                 raise ClusterError(f"not ready within {wait_s:.0f} s: {late}", hint=f"see {home() / 'logs'}")
-            time.sleep(LOOK_EVERY_S)  # for processes to tell the coordinator, which tells us only when asked
+            time.sleep(ASK_EVERY_S)  # for processes to tell the coordinator, which tells us only when asked
 
 
-def _table(doing: Mapping[str, str], seconds: float) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for name, what in doing.items():
-        table.add_row(name, Text(what, style="green" if what == "ready" else "yellow"))
-    table.add_row("", Text(f"{seconds:.0f} s", style="dim"))
-    return table
-
-
-def _nodes(coordinator: CoordinatorClient) -> list[NodeView] | None:
+def _nodes(coordinator: CoordinatorRequests) -> list[NodeView] | None:
     """The nodes that have reported; None while the coordinator does not answer."""
     try:
         return coordinator.nodes()
@@ -145,7 +116,7 @@ def _nodes(coordinator: CoordinatorClient) -> list[NodeView] | None:
         return None
 
 
-def _doing(part: Part, nodes: list[NodeView] | None) -> str:
+def _doing(part: ClusterProcess, nodes: list[NodeView] | None) -> str:
     if part.name == COORDINATOR:
         return "starting" if nodes is None else "ready"
     found = next((node for node in nodes or () if node.node == part.name), None)
@@ -154,14 +125,14 @@ def _doing(part: Part, nodes: list[NodeView] | None) -> str:
     return {"starting": "starting Spark", "failed": "Spark failed"}.get(found.spark, found.spark)
 
 
-def _died(part: Part, code: int | None, screen: Screen) -> BorealisError:
+def _died(part: ClusterProcess, code: int | None, screen: Screen) -> BorealisError:
     lines = processes.last_lines(part.log)
     if lines and not screen.quiet:
         screen.out.print(f"{part.name} said at last:", style="bold")
         for line in lines:
             screen.out.print(f"  {line}", markup=False, soft_wrap=True, style="dim")
-    told = next((line for line in reversed(lines) if line.startswith("error: ")), "").removeprefix("error: ")
-    said, _, hint = told.partition(" Hint: ")
+    error = next((line for line in reversed(lines) if line.startswith("error: ")), "").removeprefix("error: ")
+    why, _, hint = error.partition(" Hint: ")
     ended = "could not start Spark" if code is None else f"ended while starting (exit code {code})"
-    message = f"{part.name} {ended}" + (f": {said.rstrip('.')}" if said else "")
+    message = f"{part.name} {ended}" + (f": {why.rstrip('.')}" if why else "")
     return MachineError(message, hint=f"{hint}; its log is {part.log}" if hint else f"its log is {part.log}")

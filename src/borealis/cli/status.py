@@ -1,59 +1,63 @@
-"""`borealis status`: nodes, units, streams, and how they stand; once, or again and again."""
+"""`borealis status`: nodes, units, streams, and how they stand; `forget-node`: which node is shown no more."""
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
+from json import dumps
+from typing import Annotated
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
+from typer import Argument, Option
 
 from borealis.cli.ending import STOP
-from borealis.cli.options import ClusterOptions
-from borealis.cli.protection import moment, protection_table, takeover_line, unprotected_lines
-from borealis.cli.tables import FittingTable
-from borealis.cli.watching import console
-from borealis.cli.words import plural, size, span
+from borealis.cli.options import ClusterOptions, Json
+from borealis.cli.screen import FittingTable, answer, console, plural, size, span
 from borealis.errors import WireError
 from borealis.wire import status as views
+from borealis.wire.messages import Takeover
 
 EVERY_S = 1.0  # nodes report that often
+GUARDED = ("protected", "watching")
 GOOD = ("alive", "ready", "running", "ended")
 
 
-def status_command(watch: bool, cluster: ClusterOptions, as_json: bool) -> None:
-    """What the coordinator knows; no node is asked."""
+def status(
+    watch: Annotated[bool, Option("--watch", "-w", help="Again every second, until stopped.")] = False,
+    *,
+    cluster: ClusterOptions,
+    json: Json = False,
+) -> None:
     out = console()
-    live = Live(console=out, auto_refresh=False) if watch and out.is_terminal and not as_json else None
+    live = Live(console=out, auto_refresh=False) if watch and out.is_terminal and not json else None
     with cluster.client() as client:
-        status = client.status()
+        now = client.status()
         with STOP.deferred() if watch else nullcontext(), live or nullcontext():
             while True:
-                if as_json:
-                    print(json.dumps(status.model_dump(), ensure_ascii=False), flush=True)
+                if json:
+                    print(dumps(now.model_dump(), ensure_ascii=False), flush=True)
                 elif live is not None:
-                    live.update(fitting(status, out), refresh=True)
+                    live.update(fitting(now, out), refresh=True)
                 else:
-                    out.print(shown(status))
+                    out.print(shown(now))
                 if not watch:
                     return
-                _pause(EVERY_S)
+                STOP.sleep(EVERY_S)
                 try:
-                    status = client.status()
+                    now = client.status()
                 except WireError as error:
-                    status = status.model_copy(update={"troubles": [views.Trouble(why=str(error))]})
+                    now = now.model_copy(update={"troubles": [views.Trouble(why=str(error))]})
 
 
-def _pause(seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
-        STOP.point()
-        time.sleep(min(left, 0.1))
-    STOP.point()
+def forget_node(
+    node: Annotated[str, Argument(help="The node, which is dead.")], cluster: ClusterOptions, json: Json = False
+) -> None:
+    with cluster.client() as client:
+        client.forget_node(node)
+    answer(json, {"node": node}, f"node {node} is forgotten")
 
 
 def shown(status: views.ClusterStatus, fold: int = 0) -> RenderableType:
@@ -66,22 +70,22 @@ def shown(status: views.ClusterStatus, fold: int = 0) -> RenderableType:
     for diagram in status.diagrams:
         units = [unit for unit in status.units if unit.diagram == diagram.diagram]
         streams = [stream for stream in status.streams if stream.diagram == diagram.diagram]
-        kept = [(unit.unit, unit.protection) for unit in units if unit.protection is not None]
-        kept += [(f"input {one.arrow}", one.protection) for one in streams if one.protection is not None]
+        guarded = [(unit.unit, unit.protection) for unit in units if unit.protection is not None]
+        guarded += [(f"input {one.arrow}", one.protection) for one in streams if one.protection is not None]
         parts.append(_diagram(diagram))
         parts.append(_units(units, plain=fold > 0) if fold < 2 else _in_groups("units", units))
         if fold:
-            parts += [Text(line, "dim") for line in (_streams_line(streams), *_protection_lines(kept)) if line]
+            parts += [Text(line, "dim") for line in (_streams_line(streams), *_protection_lines(guarded)) if line]
         else:
             parts += [Text(f"{unit.unit} runs {unit.runs}: {unit.hinders}", "dim") for unit in units if unit.hinders]
             parts += [_streams(streams)] if streams else []
-            parts += [protection_table(kept)] if kept else []
-            parts += [Text(takeover_line(name, one.last_takeover), "dim") for name, one in kept if one.last_takeover]
+            parts += [protection_table(guarded)] if guarded else []
+            parts += [Text(takeover_line(name, one.last_takeover), "dim") for name, one in guarded if one.last_takeover]
     orphans = [unit for unit in status.units if unit.state == "orphan"]
     if orphans and fold:
-        parts.append(_in_groups("units that nobody knows", orphans))
+        parts.append(_in_groups("units without a diagram", orphans))
     elif orphans:
-        parts += [Text("units that nobody knows", style="bold yellow"), _units(orphans)]
+        parts += [Text("units without a diagram", style="bold yellow"), _units(orphans)]
     parts += _notes(status)
     return Group(*(_cut(part) if fold and isinstance(part, Text) else part for part in parts))
 
@@ -100,8 +104,8 @@ def _notes(status: views.ClusterStatus) -> list[Text]:
         for one in unit.waiting:
             notes.append(Text(f"{name} waits, for {span(1e6 * one.seconds)} so far: {one.why}", style="yellow"))
     for trouble in status.troubles:
-        told = ": ".join(word for word in (trouble.diagram, trouble.node, trouble.what, trouble.why) if word)
-        notes.append(Text(f"trouble: {told}", style="yellow"))
+        words = (trouble.diagram, trouble.node, trouble.what, trouble.why)
+        notes.append(Text(f"trouble: {': '.join(word for word in words if word)}", style="yellow"))
     return notes + unprotected_lines(status.unprotected)
 
 
@@ -133,24 +137,24 @@ def _in_groups(what: str, many: Sequence[views.NodeView | views.UnitView]) -> Te
 
 
 def _streams_line(streams: list[views.StreamView]) -> str:
-    told = []
+    lines = []
     for stream in streams:
         _, behind = _slowest(stream)
         words = [f"{stream.rows_per_s:,.0f}/s"] if stream.rows_per_s else []
         words += [f"{behind:,} behind"] if behind else []
         words += [f"{stream.dropped:,} lost"] if stream.dropped else []
         more = f" ({', '.join(words)})" if words else ""
-        told.append(f"{stream.arrow} {f'{stream.next_id:,}' if stream.measured else '-'}{more}")
-    return f"streams: {', '.join(told)}" if told else ""
+        lines.append(f"{stream.arrow} {f'{stream.next_id:,}' if stream.measured else '-'}{more}")
+    return f"streams: {', '.join(lines)}" if lines else ""
 
 
 def _protection_lines(rows: Sequence[tuple[str, views.ProtectionView]]) -> list[str]:
     """How units and inputs are protected, by state; and the last takeover."""
     states: dict[str, list[str]] = {}
-    for name, kept in rows:
-        states.setdefault(kept.state, []).append(f"{name} by {kept.backup}" if kept.backup else name)
+    for name, guarded in rows:
+        states.setdefault(guarded.state, []).append(f"{name} by {guarded.backup}" if guarded.backup else name)
     lines = ["; ".join(f"{state}: {', '.join(names)}" for state, names in states.items())]
-    taken = [(kept.last_takeover, name) for name, kept in rows if kept.last_takeover is not None]
+    taken = [(guarded.last_takeover, name) for name, guarded in rows if guarded.last_takeover is not None]
     if taken:
         last, name = max(taken, key=lambda one: one[0].at)
         ms = last.detection_ms + last.takeover_ms + last.reprocess_ms
@@ -170,8 +174,8 @@ def _cut(text: Text) -> Text:
 
 def _head(status: views.ClusterStatus) -> Text:
     nodes = f"{sum(node.alive for node in status.nodes)} of {plural(len(status.nodes), 'node')} alive"
-    said = f" {status.coordinator.address}: {nodes}, {plural(len(status.diagrams), 'diagram')}"
-    return Text.assemble(("coordinator", "bold"), said)
+    rest = f" {status.coordinator.address}: {nodes}, {plural(len(status.diagrams), 'diagram')}"
+    return Text.assemble(("coordinator", "bold"), rest)
 
 
 def _nodes(nodes: list[views.NodeView], plain: bool = False) -> FittingTable:
@@ -198,12 +202,9 @@ def _diagram(diagram: views.DiagramView) -> Text:
 
 
 def _units(units: list[views.UnitView], plain: bool = False) -> FittingTable:
-    left, right = (
-        ("unit", "node", "state"),
-        ("in", "in/s", "out/s", "trains", "train", "lag", "state size", "boundary", "runs"),
-    )
+    right = ("in", "in/s", "out/s", "trains", "train", "lag", "state size", "boundary", "runs")
     spare = ("runs", "train", "trains", "boundary", "out/s", "state size", "in", "in/s", "lag")
-    table = FittingTable(left, right, spare, plain=plain)
+    table = FittingTable(("unit", "node", "state"), right, spare, plain=plain)
     for unit in units:
         counts = (unit.rows_in, unit.rows_in_per_s, unit.rows_out_per_s, unit.trains)
         figures = [
@@ -220,14 +221,10 @@ def _units(units: list[views.UnitView], plain: bool = False) -> FittingTable:
 
 
 def _streams(streams: list[views.StreamView]) -> FittingTable:
-    left, right = (
-        ("stream", "node"),
-        ("tuples", "per s", "held", "bytes", "slowest reader", "behind", "lost", "boundary"),
-    )
-    lost = any(stream.dropped for stream in streams)
+    right = ("tuples", "per s", "held", "bytes", "slowest reader", "behind", "lost", "boundary")
     spare = ["bytes", "boundary", "held", "slowest reader", "per s", "behind"]
-    spare.insert(len(spare) if lost else 0, "lost")
-    table = FittingTable(left, right, spare)
+    spare.insert(len(spare) if any(stream.dropped for stream in streams) else 0, "lost")
+    table = FittingTable(("stream", "node"), right, spare)
     for stream in streams:
         name = Text(stream.arrow)
         outputs = [output for output in stream.outputs if output != stream.arrow]
@@ -269,3 +266,68 @@ def _boundary(of: views.Measured) -> str:
         return datetime.fromtimestamp(of.boundary / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (OverflowError, ValueError, OSError):
         return f"{of.boundary:,} µs"
+
+
+# -- protection: who stands by for whom, how takeovers went, and loudly what is without
+
+
+def promise(protection: views.ProtectionView | None) -> tuple[str, str]:
+    """The backup's node, and what is promised."""
+    if protection is None:
+        return "-", "-"
+    return protection.backup or "-", f"{protection.approach}, {protection.guarantee}"
+
+
+def protection_table(rows: Iterable[tuple[str, views.ProtectionView]]) -> FittingTable:
+    """One line for each unit or input that is protected."""
+    left, right = ("protection", "how", "backup", "state"), ("incarnation", "behind", "recovery")
+    table = FittingTable(left, right, ("incarnation", "behind", "recovery", "how"))
+    for name, view in rows:
+        backup, how = promise(view)
+        alone = view.state == "alone"
+        behind, recovery = span(1000 * view.stale_ms), f"~ {span(1000 * view.recovery_ms)}"
+        figures = (str(view.incarnation), "-" if alone else behind, "-" if alone else recovery)
+        table.add_row(name, how, backup, _protection_state(view), *figures)
+    return table
+
+
+def _protection_state(view: views.ProtectionView) -> Text:
+    words = f"alone since {moment(view.since)}" if view.state == "alone" else view.state
+    good = view.state in GUARDED
+    if view.why and not good:
+        words += f": {view.why}"
+    return Text(words, style="green" if good else "yellow" if view.state == "catching up" else "bold red")
+
+
+def takeover_line(name: str, took: Takeover) -> str:
+    """The story of a takeover.
+
+    >>> took = Takeover(at=0, incarnation=2, primary="node2", detection_ms=240, takeover_ms=31, jumped=True)
+    >>> takeover_line("u2", took)
+    'u2 took over from node2 -: detection 240 ms, takeover 31 ms, reprocessing 0 ms; there is a gap in its ids'
+    """
+    parts = {"detection": took.detection_ms, "takeover": took.takeover_ms, "reprocessing": took.reprocess_ms}
+    phases = ", ".join(f"{word} {span(1000 * ms)}" for word, ms in parts.items())
+    gap = "; there is a gap in its ids" if took.jumped else ""
+    return f"{name} took over from {took.primary or '?'} {moment(took.at)}: {phases}{gap}"
+
+
+def unprotected_lines(exposed: Iterable[views.Unprotected]) -> list[Text]:
+    """What is without the protection it was promised."""
+    found = []
+    for one in exposed:
+        seconds = round(one.seconds)
+        length = f"{seconds} s" if seconds < 60 else span(1e6 * seconds)
+        line = f"UNPROTECTED: {one.what} of {one.diagram} for {length}: {one.why or one.state}"
+        found.append(Text(line, style="bold white on red"))
+    return found
+
+
+def moment(seconds: float) -> str:
+    """A time of the day, as clocks here show it."""
+    if not seconds:
+        return "-"
+    try:
+        return datetime.fromtimestamp(seconds).strftime("%H:%M:%S")
+    except (OverflowError, ValueError, OSError):
+        return "-"

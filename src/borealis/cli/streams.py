@@ -1,26 +1,24 @@
-"""`borealis ls` and `borealis describe`: which streams there are, and all that is known of one."""
+"""`borealis ls`, `describe` and `forget`: which streams there are, all that is known of one, and who reads it."""
 
 from __future__ import annotations
 
-import json
+from json import dumps
+from typing import Annotated
 
-from rich.table import Table
 from rich.text import Text
+from typer import Argument
 
-from borealis.cli.options import ClusterOptions
-from borealis.cli.tables import FittingTable
-from borealis.cli.watching import console
-from borealis.cli.words import size
+from borealis.cli.options import ClusterOptions, Json, StreamName
+from borealis.cli.screen import FittingTable, answer, console, grid, size
 from borealis.errors import StreamError
 from borealis.wire.status import StreamView
 
 
-def ls_command(cluster: ClusterOptions, as_json: bool) -> None:
-    """A line for each stream that can be read."""
+def ls(cluster: ClusterOptions, json: Json = False) -> None:
     with cluster.client() as client:
         streams = client.streams()
-    if as_json:
-        print(json.dumps([one.model_dump() for one in streams], ensure_ascii=False))
+    if json:
+        print(dumps([one.model_dump() for one in streams], ensure_ascii=False))
         return
     if not streams:
         print("no streams: deploy a diagram first (borealis deploy DIAGRAM)")
@@ -33,24 +31,31 @@ def ls_command(cluster: ClusterOptions, as_json: bool) -> None:
     console().print(table)
 
 
-def describe_command(stream: str, cluster: ClusterOptions, as_json: bool) -> None:
-    """All of one stream, by its full or short name."""
+def describe(stream: StreamName, cluster: ClusterOptions, json: Json = False) -> None:
     with cluster.client() as client:
         full = client.locate(stream).stream
         found = next((one for one in client.streams() if one.stream == full), None)
     if found is None:
         raise StreamError(f"stream '{full}' has just gone", hint="'borealis ls' shows what there is")
-    if as_json:
-        print(json.dumps(found.model_dump(), ensure_ascii=False))
+    if json:
+        print(dumps(found.model_dump(), ensure_ascii=False))
         return
-    lines = Table.grid(padding=(0, 2))
-    for what, value in described(found):
-        lines.add_row(Text(what, style="dim"), Text(value))
+    lines = grid((Text(what, style="dim"), Text(value)) for what, value in described(found))
     console().print(Text(full, style="bold"), lines, sep="\n")
 
 
+def forget(
+    stream: Annotated[str, Argument(help="The stream: per_source, or traffic/per_source.")],
+    reader: Annotated[str, Argument(help="Its reader that will not come back.")],
+    cluster: ClusterOptions,
+    json: Json = False,
+) -> None:
+    with cluster.client() as client:
+        client.forget(stream, reader)
+    answer(json, {"stream": stream, "forgotten": reader}, f"{stream} keeps nothing for {reader} now")
+
+
 def described(one: StreamView) -> list[tuple[str, str]]:
-    """A stream in words."""
     lines = [("kind", kind_of(one)), ("columns", one.columns)]
     if one.outputs:
         lines.append(("output", ", ".join(one.outputs)))

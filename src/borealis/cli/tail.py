@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
 from borealis.cli.ending import STOP
-from borealis.cli.options import ClusterOptions, JsonLines, StreamName
-from borealis.cli.watching import console
-from borealis.cli.words import plural
+from borealis.cli.options import ClusterOptions, JsonRows, StreamName
+from borealis.cli.screen import console, plural
 from borealis.errors import BorealisError, StreamError
 
 if TYPE_CHECKING:
     from borealis.client.client import Client
     from borealis.client.subscriber import Start, Subscription
 
-LOOK_EVERY_S = 0.5  # whether someone wants us to stop
+QUIET_S = 0.5  # without rows, until that is shown
 
 
 @dataclass(frozen=True)
 class TailOptions:
-    """What to show, or to forward."""
-
     start: Annotated[
         str | None,
         Option(
@@ -44,7 +42,7 @@ def tail(
     stream: StreamName,
     options: TailOptions,
     cluster: ClusterOptions,
-    json: JsonLines = False,
+    json: JsonRows = False,
     to: Annotated[
         str | None, Option(metavar="TOPIC", help="Into a topic instead, exactly once: kafka://host:port/topic.")
     ] = None,
@@ -55,7 +53,8 @@ def tail(
 
         forward(stream, to, start, options, cluster, json)
         return
-    from borealis.cli.cells import JsonRows, TextRows
+    from borealis.cli.cells import TextRows, print_json
+    from borealis.connectors.files.text import JsonLines
 
     with (
         cluster.client() as client,
@@ -64,27 +63,29 @@ def tail(
         ) as subscription,
         STOP.deferred(),
     ):
-        show = JsonRows(subscription.schema) if json else TextRows()
+        show = print_json if json else TextRows(followed=True).batch
+        if json:
+            JsonLines().check(subscription.schema)
         err = console(stderr=True)
         if err.is_terminal and not json:
             err.print(f"{subscription.stream} from {subscription.position:,}", style="dim")
         left, gaps, jumps, lost, silent = options.limit, 0, 0, 0, True
         while left is None or left > 0:
             STOP.point()
-            batch = subscription.read(LOOK_EVERY_S)
+            batch = subscription.read(QUIET_S)
             at = f"{subscription.stream} goes on at {subscription.position:,}"
-            said = []
+            notes = []
             if subscription.gaps > gaps:
                 gaps, lost = subscription.gaps, subscription.lost
-                said.append(f"gap: {at}" + (f", {lost:,} tuples are missing" if lost else ""))
+                notes.append(f"gap: {at}" + (f", {lost:,} tuples are missing" if lost else ""))
             if subscription.lost > lost:
                 more, lost = subscription.lost - lost, subscription.lost
                 dropped = f"{more:,} tuples of {subscription.stream} were dropped"
-                said.append(f"lost: {dropped}, for they were not read in time")
+                notes.append(f"lost: {dropped}, for they were not read in time")
             if subscription.jumps > jumps:
                 jumps = subscription.jumps
-                said.append(f"recovered: {at}; tuples may be missing, come again or count twice")
-            for line in said:
+                notes.append(f"recovered: {at}; tuples may be missing, come again or count twice")
+            for line in notes:
                 err.print(line, style="yellow", soft_wrap=True)
             if batch is None:
                 if silent and (silence := _silence(client, subscription)):
@@ -104,29 +105,20 @@ def tail(
 
 def _silence(client: Client, subscription: Subscription) -> str:
     """Of a stream from which nothing comes: that it waits or has ended, and how many rows are held before its start."""
-    before = _held_before(client, subscription)
+    before = []
+    if subscription.options.reader is None:  # else it goes on where it was, whatever --from says
+        with suppress(BorealisError):  # the coordinator is away: the stream goes on without it
+            found = [one for one in client.streams() if one.stream == subscription.stream]
+            held = sum(min(one.held_rows, max(0, subscription.position - one.first_id)) for one in found)
+            before = [f"{plural(held, 'row')} {'is' if held == 1 else 'are'} held: --from oldest"] if held else []
     if subscription.running:
         return "; ".join([f"waiting for rows of {subscription.stream}", *before])
     return "; ".join([f"{subscription.stream} has ended", *before]) if before else ""
 
 
-def _held_before(client: Client, subscription: Subscription) -> list[str]:
-    if subscription.reading.reader is not None:
-        return []  # it goes on where it was, whatever --from says
-    try:
-        found = [one for one in client.streams() if one.stream == subscription.stream]
-    except BorealisError:
-        return []  # the coordinator is away: the stream goes on without it
-    position = subscription.position
-    held = sum(min(one.held_rows, max(0, position - one.first_id)) for one in found)
-    return [f"{plural(held, 'row')} {'is' if held == 1 else 'are'} held: --from oldest"] if held else []
-
-
 def _start(text: str | None) -> Start | None:
-    if text in ("oldest", "newest"):
-        return text  # type: ignore[return-value]
-    if text is None:
-        return None
-    if text.isascii() and text.isdigit():
-        return int(text)
-    raise StreamError(f"--from '{text}' is no place in a stream", hint="give oldest, newest or a tuple id")
+    from borealis.client.subscriber import parse_start
+
+    if text is not None and (found := parse_start(text)) is None:
+        raise StreamError(f"--from '{text}' is no place in a stream", hint="give oldest, newest or a tuple id")
+    return None if text is None else found

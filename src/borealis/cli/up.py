@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from dataclasses import dataclass
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from rich.table import Table
 from rich.text import Text
 from typer import Option
 
 from borealis.cli import processes
 from borealis.cli.options import Json
-from borealis.cli.starting import COORDINATOR, LOOK_EVERY_S, only_one, start_again, start_parts
-from borealis.cli.watching import console
-from borealis.cli.words import plural
+from borealis.cli.screen import console, grid, plural
+from borealis.cli.starting import ASK_EVERY_S, COORDINATOR, only_one, start_again, start_parts
 from borealis.client.cluster_config import (
-    Record,
+    ClusterRecord,
     Whereabouts,
     changing_record,
     find,
@@ -36,8 +34,6 @@ from borealis.client.cluster_config import (
 
 if TYPE_CHECKING:
     from borealis.cli.cluster_plan import Plan
-
-if TYPE_CHECKING:
     from borealis.wire.status import NodeView
 
 COME_BACK_S = 5.0  # for nodes to notice that there is a coordinator again
@@ -46,8 +42,6 @@ Nodes = list["NodeView"]
 
 @dataclass(frozen=True)
 class UpOptions:
-    """What to start."""
-
     nodes: Annotated[int | None, Option(min=1, max=64, help="How many nodes; one if left out.")] = None
     config: Annotated[
         Path | None, Option(metavar="FILE", help="A cluster.yaml: what of it is on this machine is started.")
@@ -89,21 +83,19 @@ def up(options: UpOptions) -> None:
             nodes = _start(made, options)
     seconds = time.monotonic() - began
     if options.json:
-        told = {
-            "coordinator": where.url,
-            "nodes": [node.model_dump() for node in nodes],
-            "seconds": round(seconds, 3),
-            "data": data,
-        }
-        print(dumps(told | {"elsewhere": elsewhere, "started": started}, ensure_ascii=False))
+        facts: dict[str, object] = {"coordinator": where.url, "nodes": [node.model_dump() for node in nodes]}
+        facts |= {"seconds": round(seconds, 3), "data": data, "elsewhere": elsewhere, "started": started}
+        print(dumps(facts, ensure_ascii=False))
         return
     out = console()
     if running:
-        said = f"started {', '.join(started)} in {seconds:.1f} s" if started else "nothing was missing"
-        out.print(f"{said}; running already: {', '.join(running)}", style="bold", soft_wrap=True)
+        news = f"started {', '.join(started)} in {seconds:.1f} s" if started else "nothing was missing"
+        out.print(f"{news}; running already: {', '.join(running)}", style="bold", soft_wrap=True)
     else:
         out.print(f"ready in {seconds:.1f} s: coordinator and {plural(len(nodes), 'node')}", style="bold")
-    out.print(_table(where, nodes))
+    parts = [("coordinator", where.url, "/docs shows its REST")]
+    parts += [(node.node, node.address, f"{node.master}, pid {node.pid}") for node in nodes]
+    out.print(grid((name, at, Text(more, style="dim")) for name, at, more in parts))
     if not running and options.data is None:
         out.print(f"data in {data} until the next 'up'; keep it with --data DIR", style="dim", soft_wrap=True)
     for what, command in elsewhere.items():
@@ -113,15 +105,15 @@ def up(options: UpOptions) -> None:
 
 def _ours(where: Whereabouts, names: Set[str]) -> Nodes:
     """The living nodes of these names; those that ran while there was no coordinator are given time to come back."""
-    from borealis.client.coordinator import CoordinatorClient
+    from borealis.client.coordinator import CoordinatorRequests
 
     deadline = time.monotonic() + COME_BACK_S
-    with CoordinatorClient(where) as coordinator:
+    with CoordinatorRequests(where) as coordinator:
         while True:
             found = [node for node in coordinator.nodes() if node.node in names and node.alive]
             if len(found) == len(names) or time.monotonic() > deadline:
                 return found
-            time.sleep(LOOK_EVERY_S)  # for their heartbeats
+            time.sleep(ASK_EVERY_S)  # for their heartbeats
 
 
 def _start(made: Plan, options: UpOptions) -> Nodes:
@@ -130,7 +122,7 @@ def _start(made: Plan, options: UpOptions) -> Nodes:
         shutil.rmtree(made.data)
     make_folder(made.data, "the cluster's data", "give a folder of yours with --data")
     where, token_file = made.coordinator, made.cluster.token_file
-    record = Record(
+    record = ClusterRecord(
         coordinator=f"{where.host}:{where.port}",
         token_file=str(token_file) if token_file else None,
         ca=where.ca,
@@ -144,11 +136,3 @@ def _start(made: Plan, options: UpOptions) -> Nodes:
     except BaseException:
         record_path().unlink(missing_ok=True)
         raise
-
-
-def _table(where: Whereabouts, nodes: Sequence[NodeView]) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_row("coordinator", where.url, Text("/docs shows its REST", style="dim"))
-    for node in nodes:
-        table.add_row(node.node, node.address, Text(f"{node.master}, pid {node.pid}", style="dim"))
-    return table

@@ -2,75 +2,19 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from borealis.cli.ending import STOP, Stopped
-from borealis.cli.words import size, span
+from borealis.cli.screen import Screen, size, span, table
 
 if TYPE_CHECKING:
     from borealis.trains.progress import Progress
-
-PLAIN_EVERY_S = 5.0
-LIVE_EVERY_S = 0.1
-WIDTH_PLAIN = 120  # of what does not go to a terminal
-
-
-def console(stderr: bool = False) -> Console:
-    """Where to print; lines are not broken at 80 columns only because nobody said how wide they may be."""
-    made = Console(stderr=stderr, highlight=False)
-    return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=WIDTH_PLAIN)
-
-
-class Screen:
-    """stderr while a command works: in a terminal a view that stays in its place, elsewhere lines, or nothing."""
-
-    def __init__(
-        self, quiet: bool = False, out: Console | None = None, now: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.quiet, self.out, self._now = quiet, out or console(stderr=True), now
-        shown = self.out.is_terminal and not quiet
-        self._live = Live(console=self.out, auto_refresh=False, transient=True) if shown else None
-        self._every = LIVE_EVERY_S if shown else PLAIN_EVERY_S
-        self.began = now()
-        self._next = self.began + self._every
-
-    def __enter__(self) -> Self:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def due(self) -> bool:
-        """Whether it is time to show something again."""
-        if self.quiet or self._now() < self._next:
-            return False
-        self._next = self._now() + self._every
-        return True
-
-    def show(self, view: RenderableType, lines: Iterable[str]) -> None:
-        """The view, or where it cannot stay in its place the lines."""
-        if self._live is not None:
-            self._live.update(view, refresh=True)
-        else:
-            for line in lines:
-                self.say(line)
-
-    def say(self, text: str) -> None:
-        """A line that stays."""
-        if not self.quiet:
-            self.out.print(text, markup=False, soft_wrap=True)
 
 
 class Watcher(Screen):
@@ -86,12 +30,11 @@ class Watcher(Screen):
         self.show(Text(text, style="dim"), ())
 
     def see(self, units: Sequence[Progress]) -> None:
-        """How far the run is."""
         self.units = units
         STOP.point()
         if self.due():
-            table = progress_table(units)
-            self.show(Group(table, self._below()) if self._below else table, map(progress_line, units))
+            shown = progress_table(units)
+            self.show(Group(shown, self._below()) if self._below else shown, map(progress_line, units))
 
 
 @contextmanager
@@ -108,7 +51,6 @@ def stoppable(watch: Watcher, name: str, places: Mapping[str, str | None], out: 
 
 
 def progress_line(unit: Progress) -> str:
-    """A unit's progress in one line."""
     if not unit.trains:
         return "; ".join([_before_the_first(unit), *unit.notes()])
     late, dead = sum(dict(unit.late).values()), sum(unit.dead_letters.values())
@@ -133,11 +75,10 @@ def _before_the_first(unit: Progress) -> str:
 
 
 def progress_table(units: Sequence[Progress]) -> Table:
-    """All units' progress."""
-    table = _table("unit", "in", "out", "rate", "lag", "train", "p50", "late", "state")
+    shown = table("unit", right=("in", "out", "rate", "lag", "train", "p50", "late", "state"))
     several = any(unit.held_by for unit in units)
     if several:
-        table.add_column("boundary held by")
+        shown.add_column("boundary held by")
     for unit in units:
         late = sum(dict(unit.late).values())
         row: list[RenderableType] = [
@@ -151,16 +92,15 @@ def progress_table(units: Sequence[Progress]) -> Table:
             Text(f"{late:,}", style="yellow" if late else ""),
             size(unit.state_bytes),
         ]
-        table.add_row(*row, *([unit.held_by or ""] if several else []))
+        shown.add_row(*row, *([unit.held_by or ""] if several else []))
     first = [_before_the_first(unit) for unit in units if not unit.trains]
     if notes := [*first, *(note for unit in units for note in unit.notes())]:
-        table.caption = Text("\n".join(notes), style="yellow")
-    return table
+        shown.caption = Text("\n".join(notes), style="yellow")
+    return shown
 
 
 def summary(name: str, units: Sequence[Progress], places: Mapping[str, str | None], ended: str) -> RenderableType:
     """What a run did, as it ended (`done`, `stopped`); `places` says where each output went, None for nowhere."""
-    parts: list[RenderableType] = []
     seconds = max((u.seconds for u in units), default=0.0)
     taken = sum(u.rows_in for u in units)
     head = Text.assemble((name, "bold"), f": {ended} after {span(seconds * 1e6)}")
@@ -168,10 +108,9 @@ def summary(name: str, units: Sequence[Progress], places: Mapping[str, str | Non
         if unit.resumed_after:
             of = f" of unit {unit.unit}" if len(units) > 1 else ""
             head.append(f", resumed after train {unit.resumed_after:,}{of}")
-    parts.append(head)
-    table = _table("unit", "in", "rate", "trains", "p50", "p99", "late", "state")
+    shown = table("unit", right=("in", "rate", "trains", "p50", "p99", "late", "state"))
     for unit in units:
-        table.add_row(
+        shown.add_row(
             unit.unit,
             f"{unit.rows_in:,}",
             f"{unit.rows_in / max(unit.seconds, 1e-9):,.0f}/s",
@@ -182,29 +121,16 @@ def summary(name: str, units: Sequence[Progress], places: Mapping[str, str | Non
             size(unit.state_bytes),
         )
     if len(units) > 1:
-        table.add_section()
-        table.add_row("all", f"{taken:,}", f"{taken / max(seconds, 1e-9):,.0f}/s")
-    outputs = _table("output", "rows")
+        shown.add_section()
+        shown.add_row("all", f"{taken:,}", f"{taken / max(seconds, 1e-9):,.0f}/s")
+    outputs = table("output", right=("rows",))
     outputs.add_column("went to", overflow="fold")
     counts = {output: n for u in units for output, n in u.rows_out.items()}
     for output, place in places.items():
         nowhere = Text(f"nowhere: add --output {output}=FILE", style="dim")
-        outputs.add_row(
-            output,
-            f"{counts.get(output, 0):,}",
-            nowhere if place is None else Text("stdout" if place == "-" else place),
-        )
-    parts += [table, outputs]
-    parts += [Text(f"warning: {w}", style="yellow") for u in units for w in u.warnings()]
-    return Group(*parts)
-
-
-def _table(name: str, *figures: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column(name)
-    for title in figures:
-        table.add_column(title, justify="right")
-    return table
+        went = nowhere if place is None else Text("stdout" if place == "-" else place)
+        outputs.add_row(output, f"{counts.get(output, 0):,}", went)
+    return Group(head, shown, outputs, *(Text(f"warning: {w}", style="yellow") for u in units for w in u.warnings()))
 
 
 def _ms(value: float) -> str:

@@ -50,11 +50,11 @@ class Threaded(Generic[U]):
         return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._threads)
 
 
-def in_thread(method: Callable[Concatenate[U, P], T]) -> Callable[Concatenate[Threaded[U], P], Coroutine[Any, Any, T]]:
+def in_thread(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
     """A method of the blocking form, awaited."""
 
     @wraps(method)
-    async def run(self: Threaded[U], /, *given: P.args, **named: P.kwargs) -> T:
+    async def run(self: Threaded[Any], /, *given: P.args, **named: P.kwargs) -> T:
         return await self._run(method, await self.open(), *given, **named)
 
     return run
@@ -109,7 +109,7 @@ class AsyncSubscription(Threaded[Subscription]):
         loop = asyncio.get_running_loop()
 
         def tell() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and its reader has gone
                 loop.call_soon_threadsafe(self._news.set)
 
         under.on_news(tell)
@@ -139,7 +139,7 @@ class AsyncSubscription(Threaded[Subscription]):
         """As sections: tuples with their ids and times, and the boundaries among them."""
         under = await self.open()
         while (section := await self._take(boundaries=True)) is not None:
-            under.whole(section)
+            under.position = section.stop
             yield section
 
     ack = in_thread(Subscription.ack)
@@ -157,7 +157,7 @@ class AsyncSubscription(Threaded[Subscription]):
         under = await self.open()
         if under.wants_to_ack:
             await self._run(under.ack_what_was_had)
-        seconds = under.reading.timeout
+        seconds = under.options.timeout
         while True:
             self._news.clear()
             try:

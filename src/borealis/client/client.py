@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from borealis.client.cluster_config import Whereabouts, find
-from borealis.client.coordinator import CoordinatorClient
+from borealis.client.coordinator import DEPLOY_TIMEOUT_S, CoordinatorRequests
 from borealis.client.publisher import Publisher, Publishing
-from borealis.client.subscriber import Reading, Start, Subscription
+from borealis.client.subscriber import ReadOptions, Start, Subscription
 from borealis.diagram.deployment import Deployment, DeployOptions
 from borealis.diagram.model import Diagram
 from borealis.diagram.spec import Spec
@@ -27,9 +27,8 @@ from borealis.errors import DiagramError, InputError
 from borealis.retrying import RETRIES, Retries
 from borealis.wire.auth import Security
 from borealis.wire.client import Peer
-from borealis.wire.endpoints import Location
 from borealis.wire.messages import Done, Forget, Receipt
-from borealis.wire.status import ClusterStatus, Deployed, NodeView, Ordered, StreamView
+from borealis.wire.status import Deployed
 
 if TYPE_CHECKING:
     from borealis.client.aio import AsyncClient
@@ -62,7 +61,7 @@ def connect_async(
 
 
 class SubscribeOptions(TypedDict, total=False):
-    """What may be said of a subscription, beside the stream and where to start."""
+    """Options of a subscription, beside the stream and where to start."""
 
     reader: str | None  # under which tuples are kept until they are acknowledged
     headers: bool  # rows come with _id, _time, _kind and _stable
@@ -71,11 +70,11 @@ class SubscribeOptions(TypedDict, total=False):
     timeout: float | None  # seconds without a tuple after which iteration raises TimeoutError
 
 
-class Client:
+class Client(CoordinatorRequests):
     """A cluster, as a program uses it. Blocking; threads may share it. Close it, or use it as a context manager."""
 
     def __init__(self, whereabouts: Whereabouts, retries: Retries = RETRIES) -> None:
-        self._coordinator = CoordinatorClient(whereabouts)
+        super().__init__(whereabouts)
         self._security = Security(token=whereabouts.token, ca=Path(whereabouts.ca) if whereabouts.ca else None)
         self._retries = retries
         self._publishers: dict[str, Publisher] = {}
@@ -93,19 +92,13 @@ class Client:
         try:
             publisher.send(data)
             return publisher.flush(timeout)
-        except InputError:
-            if publisher.failed:  # else the rows were wrong, and nothing of them was sent
-                self._drop(stream, publisher)
+        except BaseException as error:
+            if publisher.failed or not isinstance(error, InputError):  # else the rows were wrong, and none was sent
+                with self._lock:
+                    if self._publishers.get(stream) is publisher:
+                        del self._publishers[stream]
+                publisher.abandon()
             raise
-        except BaseException:
-            self._drop(stream, publisher)
-            raise
-
-    def _drop(self, stream: str, publisher: Publisher) -> None:
-        with self._lock:
-            if self._publishers.get(stream) is publisher:
-                del self._publishers[stream]
-        publisher.abandon()
 
     def publisher(self, stream: str, name: str | None = None) -> Publisher:
         """A way into an input for many batches. Under a `name` a later program can go on where this one ended."""
@@ -117,7 +110,7 @@ class Client:
         With a `reader` name the stream keeps tuples until they are acknowledged under it, and a later program goes on
         where this one ended; `start` matters only the first time then.
         """
-        made = Subscription(self, stream, Reading(start, retries=self._retries, **options))
+        made = Subscription(self, stream, ReadOptions(start, retries=self._retries, **options))
         with self._lock:
             self._subscriptions = [s for s in self._subscriptions if s.running]
             self._subscriptions.append(made)
@@ -135,7 +128,7 @@ class Client:
         """Run a diagram: a Diagram or the path of its YAML file.
 
         `cut` names boxes before which to cut, `place` says on which node an input, box or output shall be, `units`
-        into how many units to cut where nothing else is said.
+        into how many units to cut where nothing else decides.
 
         `ha` (amnesia, passive, active, upstream-backup; none) and `guarantee` (gap, no-loss, precise) say how all
         units are protected, over what the diagram says; `interval` between checkpoints or trimming messages ("500
@@ -144,7 +137,7 @@ class Client:
         where `no-loss` leaves state behind a unit that may count tuples twice, for one.
 
         `replace` ends what runs under the diagram's name, once the new one is known to be sound. State and streams of
-        the old one are gone then: the new one begins from empty, and readers of the old streams are told so.
+        the old one are gone then: the new one begins from empty, and readers of the old streams get an error.
         """
         if isinstance(diagram, str) and "\n" in diagram:
             hint = "give Diagram.from_yaml(text), or the path of a file"
@@ -153,31 +146,8 @@ class Client:
         if isinstance(loaded, Diagram):
             loaded.validate()
             loaded = loaded.spec
-        return self._coordinator.deploy(Deployment.of(loaded.to_yaml(), options))
-
-    def undeploy(self, diagram: str) -> None:
-        """Stop a diagram; its state and streams are gone then."""
-        self._coordinator.undeploy(diagram)
-
-    def move(self, unit: str, node: str, *, diagram: str | None = None) -> Ordered:
-        """Move a running unit, with its state, to another node."""
-        return self._coordinator.move(unit, node, diagram)
-
-    def status(self) -> ClusterStatus:
-        """Everything: nodes, diagrams, units, streams."""
-        return self._coordinator.status()
-
-    def nodes(self) -> list[NodeView]:
-        """The nodes, alive or not."""
-        return self._coordinator.nodes()
-
-    def forget_node(self, name: str) -> None:
-        """A dead node will not come back; one that is alive is not forgotten."""
-        self._coordinator.forget_node(name)
-
-    def streams(self) -> list[StreamView]:
-        """The streams, and where they are."""
-        return self._coordinator.streams()
+        order = Deployment.of(loaded.to_yaml(), options).to_json()
+        return Deployed.decode(self.ask("POST", "/v1/diagrams", json=order, timeout=DEPLOY_TIMEOUT_S))
 
     @property
     def aio(self) -> AsyncClient:
@@ -195,20 +165,7 @@ class Client:
             publisher.abandon()  # each `publish` waited for its rows
         for subscription in subscriptions:
             subscription.stop()
-        self._coordinator.close()
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    # -- the way to streams
-
-    def locate(self, stream: str) -> Location:
-        """Where a stream is served now."""
-        return self._coordinator.locate(stream)
+        super().close()
 
     def peer(self, address: str) -> Peer:
-        """A new connection to a node."""
         return Peer(address, self._security)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ HOST, PORT = LOOPBACK, 7470
 PORT_MOST = 65_535
 
 
-class Part(BaseModel):
+class ClusterProcess(BaseModel):
     """One process of a cluster: started by `up` or `restart`, or by hand from the same home."""
 
     model_config = ConfigDict(extra="forbid")
@@ -37,7 +37,7 @@ class Part(BaseModel):
     arguments: list[str] = []  # of `borealis`
 
 
-class Record(BaseModel):
+class ClusterRecord(BaseModel):
     """`cluster.json`: what runs on this machine, so that every command finds it and `down` can stop it."""
 
     model_config = ConfigDict(extra="forbid")
@@ -48,13 +48,11 @@ class Record(BaseModel):
     ca: str | None = None  # set when the coordinator speaks TLS
     data: str
     keep_data: bool = False  # the user named the place, so what is in it stays
-    parts: list[Part] = []
+    parts: list[ClusterProcess] = []
 
 
 @dataclass(frozen=True)
 class Whereabouts:
-    """How to reach a coordinator."""
-
     host: str
     port: int
     token: str | None = None
@@ -63,7 +61,7 @@ class Whereabouts:
 
     @classmethod
     def of(cls, address: str, security: Security | None) -> Whereabouts:
-        """As a node is told it."""
+        """From what a node is started with."""
         host, port, tls = split(address)
         if security is None:
             return cls(host, port, tls=tls)
@@ -71,12 +69,10 @@ class Whereabouts:
 
     @property
     def address(self) -> str:
-        """As people write it."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def url(self) -> str:
-        """As HTTP wants it."""
         return f"{'https' if self.tls else 'http'}://{self.address}"
 
 
@@ -86,7 +82,6 @@ def home() -> Path:
 
 
 def record_path() -> Path:
-    """Where the record is."""
     return home() / "cluster.json"
 
 
@@ -100,19 +95,24 @@ def make_folder(path: Path, what: str, hint: str) -> None:
         raise MachineError(f"cannot keep {what} in '{path}': {error.strerror}", hint=hint) from None
 
 
-def read_record() -> Record | None:
-    """The record of the cluster that runs here, or what is left of it; None if there is none."""
-    path = record_path()
+def read_text(path: Path, what: str, hint: str) -> str:
+    """The text of a file; a MachineError says why there is none."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is not text"
-        hint = f"set {HOME} to a folder of yours" if isinstance(error, NotADirectoryError) else "mend or remove it"
-        raise MachineError(f"cannot read {path}: {why}", hint=hint) from error
+        raise MachineError(f"cannot read {what}: {why}", hint=hint) from error
+
+
+def read_record() -> ClusterRecord | None:
+    """The record of the cluster that runs here, or what is left of it; None if there is none."""
+    path, hint = record_path(), "mend or remove it" if home().is_dir() else f"set {HOME} to a folder of yours"
     try:
-        return Record.model_validate_json(text)
+        return ClusterRecord.model_validate_json(read_text(path, str(path), hint))
+    except MachineError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
     except ValidationError as error:
         where, what, _ = first_mistake(error, "the file")
         raise ClusterError(
@@ -121,7 +121,7 @@ def read_record() -> Record | None:
         ) from None
 
 
-def write_record(record: Record) -> None:
+def write_record(record: ClusterRecord) -> None:
     """Keep the record; a reader sees the old or the new one, never half of one."""
     path = record_path()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -141,19 +141,13 @@ def changing_record() -> Iterator[None]:
         yield
 
 
-def register(part: Part) -> None:
+def register(part: ClusterProcess, joins: Callable[[ClusterRecord], bool] = lambda _: True) -> None:
     """A part was started: it belongs to the cluster of this home, in the place of one of its name that has ended."""
     with changing_record():
         record = read_record()
-        if record is not None:
-            write_record(with_part(record, part))
-
-
-def with_part(record: Record, part: Part) -> Record:
-    """The record with a part, in the place of the one of its name if there is one."""
-    names = [one.name for one in record.parts]
-    parts = [part if one.name == part.name else one for one in record.parts]
-    return record.model_copy(update={"parts": parts if part.name in names else [*parts, part]})
+        if record is not None and joins(record):
+            parts = {one.name: one for one in record.parts} | {part.name: part}
+            write_record(record.model_copy(update={"parts": list(parts.values())}))
 
 
 def find(address: str | None = None, token: str | None = None, ca: str | Path | None = None) -> Whereabouts:
@@ -166,8 +160,7 @@ def find(address: str | None = None, token: str | None = None, ca: str | Path | 
     token = token or os.environ.get(TOKEN) or None
     given_ca = str(ca) if ca else os.environ.get(CA) or None
     if record is not None and split(record.coordinator)[:2] == (host, port):
-        if token is None and record.token_file:
-            token = read_token(record.token_file)
+        token = token or read_token(record.token_file)
         given_ca = given_ca or record.ca
     return Whereabouts(host, port, token, given_ca, tls or given_ca is not None)
 
@@ -177,7 +170,7 @@ def how_to_start(where: Whereabouts) -> str:
     try:
         record = read_record()
     except BorealisError:
-        record = None  # it is told by whoever looks for a cluster, not for one that is named
+        record = None  # a command that looks for a cluster complains of it, not one that names its cluster
     if record is not None and split(record.coordinator)[:2] == (where.host, where.port):
         part = next((part for part in record.parts if part.name == "coordinator"), None)
         if part is not None:
@@ -208,15 +201,11 @@ def split(address: str) -> tuple[str, int, bool]:
     return bare, int(port), scheme == "https"
 
 
-def read_token(path: str | Path) -> str:
-    """The token in a file: its one line."""
-    try:
-        token = Path(path).expanduser().read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not text"
-        raise MachineError(
-            f"cannot read the token file '{path}': {why}", hint="check the path and its rights"
-        ) from None
+def read_token(path: str | Path | None) -> str | None:
+    """The token in a file, its one line; None where there is no file."""
+    if path is None:
+        return None
+    token = read_text(Path(path).expanduser(), f"the token file '{path}'", "check the path and its rights").strip()
     if not token or any(c.isspace() or not c.isprintable() for c in token):
         raise ClusterError(
             f"the token file '{path}' holds no token", hint="make one: openssl rand -hex 32 > FILE; chmod 600 FILE"

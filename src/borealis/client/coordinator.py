@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
 
 from borealis.client.cluster_config import Whereabouts, how_to_start
-from borealis.diagram.deployment import Deployment
 from borealis.errors import BorealisError, UnreachableError, WireError
 from borealis.wire.endpoints import Location
 from borealis.wire.messages import Claim, Claimed, Problem
 from borealis.wire.problems import error_of
-from borealis.wire.status import ClusterStatus, Deployed, NodeList, NodeView, Ordered, StreamList, StreamView
+from borealis.wire.status import ClusterStatus, NodeList, NodeView, Ordered, StreamList, StreamView
 
 TIMEOUT_S = 10.0
 HEARTBEAT_TIMEOUT_S = 5.0
@@ -25,8 +24,8 @@ DEPLOY_TIMEOUT_S = 180.0  # types are checked by Spark, and units start before t
 MOVE_TIMEOUT_S = 180.0
 
 
-class CoordinatorClient:
-    """One coordinator. Safe to use from several threads."""
+class CoordinatorRequests:
+    """What programs and commands ask of a coordinator. Safe to use from several threads."""
 
     def __init__(self, whereabouts: Whereabouts) -> None:
         import httpx  # here, so that `import borealis` does not wait for it
@@ -42,63 +41,38 @@ class CoordinatorClient:
         )
 
     def locate(self, stream: str, timeout: float = TIMEOUT_S) -> Location:
-        """Where a stream is, by its full or short name."""
+        """Where a stream is served now, by its full or short name."""
         found = self.ask("GET", "/v1/locate", params={"stream": stream}, timeout=timeout)
         try:
             return TypeAdapter(Location).validate_python(found)
         except ValidationError:
             raise WireError(f"the coordinator's answer on '{stream}' is incomplete: {str(found)[:80]}") from None
 
-    def deploy(self, deployment: Deployment) -> Deployed:
-        """Order a diagram to run."""
-        return Deployed.decode(self.ask("POST", "/v1/diagrams", json=deployment.to_json(), timeout=DEPLOY_TIMEOUT_S))
+    def undeploy(self, diagram: str) -> None:
+        """Stop a diagram; its state and streams are gone then."""
+        self.ask("DELETE", f"/v1/diagrams/{quote(diagram, safe='')}", timeout=DEPLOY_TIMEOUT_S)
 
-    def undeploy(self, name: str) -> None:
-        """Order a diagram to stop."""
-        self.ask("DELETE", f"/v1/diagrams/{quote(name, safe='')}", timeout=DEPLOY_TIMEOUT_S)
-
-    def move(self, unit: str, node: str, diagram: str | None) -> Ordered:
-        """Order a unit to another node."""
+    def move(self, unit: str, node: str, *, diagram: str | None = None) -> Ordered:
+        """Move a running unit, with its state, to another node."""
         body = {"node": node} | ({"diagram": diagram} if diagram else {})
         path = f"/v1/units/{quote(unit, safe='')}/move"
         return Ordered.decode(self.ask("POST", path, json=body, timeout=MOVE_TIMEOUT_S))
 
     def status(self) -> ClusterStatus:
-        """All the coordinator knows."""
+        """Everything: nodes, diagrams, units, streams."""
         return ClusterStatus.decode(self.ask("GET", "/v1/status"))
 
     def nodes(self) -> list[NodeView]:
-        """Every node it knows, alive or not."""
+        """The nodes, alive or not."""
         return NodeList.decode(self.ask("GET", "/v1/nodes")).nodes
 
     def forget_node(self, name: str) -> None:
-        """Have a dead node forgotten."""
+        """A dead node will not come back; one that is alive is not forgotten."""
         self.ask("DELETE", f"/v1/nodes/{quote(name, safe='')}", params={"only_dead": "true"})
 
     def streams(self) -> list[StreamView]:
-        """Every stream that is served."""
+        """The streams, and where they are."""
         return StreamList.decode(self.ask("GET", "/v1/streams")).streams
-
-    def heartbeat(self, status: bytes) -> None:
-        """A node is there, and this is on it. Raises the coordinator's own error where it refuses the node."""
-        headers = {"content-type": "application/json"}
-        try:
-            self.ask("POST", "/v1/nodes", content=status, headers=headers, timeout=HEARTBEAT_TIMEOUT_S)
-        except BorealisError as error:
-            if getattr(error, "status", None) in REFUSALS:
-                raise
-            where, why = self.whereabouts.url, error.__context__ or error.message  # httpx's word, if it has one
-            raise UnreachableError(f"the coordinator at {where} does not answer: {why}") from error
-
-    def claim(self, claims: Sequence[Claim]) -> list[Claimed] | None:
-        """What the coordinator says to claims; None if it says nothing in time, or nothing that makes sense."""
-        body, wait = [one.model_dump(mode="json") for one in claims], CLAIM_TIMEOUT_S
-        try:
-            answer = self.ask("POST", "/v1/claims", json=body, timeout=wait, connect_s=CLAIM_CONNECT_S)
-            said = TypeAdapter(list[Claimed]).validate_python(answer)
-        except (BorealisError, ValidationError):
-            return None
-        return said if len(said) == len(claims) else None
 
     def ask(
         self, method: str, path: str, *, timeout: float = TIMEOUT_S, connect_s: float | None = None, **more: Any
@@ -138,7 +112,7 @@ class CoordinatorClient:
     def close(self) -> None:
         self._http.close()
 
-    def __enter__(self) -> CoordinatorClient:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -156,6 +130,31 @@ class CoordinatorClient:
     def _stranger(self, status: int) -> WireError:
         hint = "is another program using that port?"
         return WireError(f"what answers at {self.whereabouts.address} is no coordinator (status {status})", hint=hint)
+
+
+class CoordinatorClient(CoordinatorRequests):
+    """A coordinator as a node sees it, which reports to it, and claims what it takes over."""
+
+    def heartbeat(self, status: bytes) -> None:
+        """A node is there, and this is on it. Raises the coordinator's own error where it refuses the node."""
+        headers = {"content-type": "application/json"}
+        try:
+            self.ask("POST", "/v1/nodes", content=status, headers=headers, timeout=HEARTBEAT_TIMEOUT_S)
+        except BorealisError as error:
+            if getattr(error, "status", None) in REFUSALS:
+                raise
+            where, why = self.whereabouts.url, error.__context__ or error.message  # httpx's word, if it has one
+            raise UnreachableError(f"the coordinator at {where} does not answer: {why}") from error
+
+    def claim(self, claims: Sequence[Claim]) -> list[Claimed] | None:
+        """What the coordinator says to claims; None if it says nothing in time, or nothing that makes sense."""
+        body, wait = [one.model_dump(mode="json") for one in claims], CLAIM_TIMEOUT_S
+        try:
+            answer = self.ask("POST", "/v1/claims", json=body, timeout=wait, connect_s=CLAIM_CONNECT_S)
+            claimed = TypeAdapter(list[Claimed]).validate_python(answer)
+        except (BorealisError, ValidationError):
+            return None
+        return claimed if len(claimed) == len(claims) else None
 
 
 def _trust(whereabouts: Whereabouts) -> Any:

@@ -1,7 +1,7 @@
-"""A client's way into a stream: numbered batches, kept until the entry point has taken them over.
+"""A client's way into a stream: numbered batches, held until the entry point has acknowledged them.
 
-1. A batch gets the number behind the last one and is kept. There is a bound on what is kept; there `send` waits.
-2. A thread of the connection sends what is kept, in order; another one takes away what the entry point has
+1. A batch gets the number behind the last one and is held. There is a bound on what is held; there `send` waits.
+2. A thread of the connection sends what is held, in order; another one takes away what the entry point has
    acknowledged, and makes the next connection when this one breaks. Few messages are under way at a time; what waits
    meanwhile is sent as one.
 3. When the connection breaks or the entry point moves, it connects to the entry point's backup, or where the
@@ -9,7 +9,7 @@
    taken away, the rest is sent again. So nothing is lost or repeated.
 4. An entry point whose disk is full takes nothing; the batch is sent again, until there is room or patience ends.
 5. An entry point that was not durable and died knows nothing of us any more. What it had acknowledged is lost with it;
-   what is kept is numbered anew, and `forgotten` counts that.
+   what is held gets new numbers, and `forgotten` counts that.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -44,11 +44,11 @@ from borealis.wire.publication import Publication
 
 BATCH_ROWS = 65_536
 BATCH_BYTES = 4 << 20  # well below what the wire takes at most
-KEPT_BYTES = 32 << 20
-KEPT_BATCHES = 1024
+UNACKED_BYTES = 32 << 20
+UNACKED_BATCHES = 1024
 TOGETHER_MOST = 1024  # batches in one message
 UNDER_WAY = 4  # messages; an entry point that has more to do gets larger ones
-CLOSE_S = 2.0  # for hanging up politely
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 log = logging.getLogger("borealis.client")
 
@@ -57,16 +57,16 @@ log = logging.getLogger("borealis.client")
 class Publishing:
     name: str | None = None  # under which the entry point counts batches; two publishers of one name lose each other's
     retries: Retries = RETRIES
-    kept_bytes: int = KEPT_BYTES
-    kept_batches: int = KEPT_BATCHES
+    unacked_bytes: int = UNACKED_BYTES
+    unacked_batches: int = UNACKED_BATCHES
+    close_s: float = 2.0  # for hanging up politely
 
     def __post_init__(self) -> None:
         if self.name is not None:
             check_name("publisher", self.name)
 
 
-@dataclass(frozen=True)
-class _Kept:
+class _Unacked(NamedTuple):
     head: BatchHead
     batch: pa.RecordBatch
 
@@ -83,14 +83,14 @@ class Publisher:
         self.forgotten = 0  # how often the entry point had lost what it knew of us
         self._locator = locator
         self._clock = clock or WallClock()
-        self._kept: deque[_Kept] = deque()
+        self._unacked: deque[_Unacked] = deque()
         self._bytes = 0
-        self._to_send = 0  # the number to send next on this connection; those kept before it are under way
+        self._to_send = 0  # the number to send next on this connection; those held before it are under way
         self._sent: deque[BatchHead] = deque()  # those of the messages under way
         self._alone_until = -1  # up to this number batches go one by one: something among them was refused
         self._closing = self._ended = False
         self._failed: BaseException | None = None
-        self._told_full = False  # that a disk is full where batches go
+        self._full_logged = False  # that a disk is full where batches go
         self._refused: tuple[int, str] | None = None  # the batch and the words of the last refusal
         self._changed = threading.Condition()
         found = _entry(located(locator, stream))
@@ -102,7 +102,7 @@ class Publisher:
         known = self._endpoints.call(self._connect_first, lambda error: isinstance(error, WireError), at_once)
         self.receipt: Receipt = known.known
         self.mark = known.known.mark  # what was sent with the last batch under this name, before now
-        self._next = self._to_send = self.receipt.number + 1
+        self.next_number = self._to_send = self.receipt.number + 1  # not 0 under a name that was used before
         self._backoff = Backoff(self.publishing.retries, self._clock)
         threading.Thread(target=self._listen_on, name=f"borealis-publisher {self.stream}", daemon=True).start()
         self._start_sending(known)
@@ -110,14 +110,9 @@ class Publisher:
     # -- for the program
 
     @property
-    def next_number(self) -> int:
-        """The number of the next batch. Under a name that was used before it is not 0: so many are taken over."""
-        return self._next
-
-    @property
     def pending(self) -> int:
         """Batches that are not acknowledged yet."""
-        return len(self._kept)
+        return len(self._unacked)
 
     @property
     def connected(self) -> bool:
@@ -137,10 +132,12 @@ class Publisher:
     def idle(self, seconds: float | None = 0.0) -> bool:
         """Whether everything is acknowledged; waits for that for at most so long."""
         with self._changed:
-            idle = self._changed.wait_for(lambda: not self._kept or self._is_over(), seconds)
+            idle = self._changed.wait_for(lambda: not self._unacked or self._is_over(), seconds)
             self._check()
-            if self._closing and self._kept:
-                raise InputError(f"{len(self._kept)} batches for {self.stream} were abandoned", hint="send them again")
+            if self._closing and self._unacked:
+                raise InputError(
+                    f"{len(self._unacked)} batches for {self.stream} were abandoned", hint="send them again"
+                )
             return idle
 
     def send(self, data: Any) -> int:
@@ -157,24 +154,24 @@ class Publisher:
     def send_batch(self, batch: pa.RecordBatch, mark: str | None = None) -> None:
         """Send a batch under one number, whatever its size; it must have the stream's columns already.
 
-        The entry point keeps the `mark` with the batch: a later publisher of this name is told the last one.
+        The entry point keeps the `mark` with the batch: a later publisher of this name gets the last one.
         """
         if batch.num_rows:
             self._keep(batch, mark=mark)
 
     def heartbeat(self, time: int | datetime) -> None:
         """Promise that no tuple before this time (microseconds since 1970, or a datetime) follows."""
-        self._keep(empty_rows(self.schema), heartbeat=_microseconds(time))
+        self._keep(empty_rows(self.schema), heartbeat=microseconds(time))
 
     def end(self) -> None:
-        """Say that nothing follows, ever, from anybody; the stream has ended then."""
+        """Say that nothing follows, ever, from any publisher; the stream has ended then."""
         self._keep(empty_rows(self.schema), end=True)
         self._ended = True
 
     def flush(self, timeout: float | None = None) -> Receipt:
         """Wait until everything is taken over. Raises TimeoutError if it is not by then."""
         if not self.idle(timeout):
-            raise TimeoutError(f"{len(self._kept)} batches for {self.stream} are not taken over after {timeout} s")
+            raise TimeoutError(f"{len(self._unacked)} batches for {self.stream} are not taken over after {timeout} s")
         return self.receipt
 
     def close(self, timeout: float | None = None) -> Receipt:
@@ -183,7 +180,7 @@ class Publisher:
             receipt = self.flush(timeout)
             if (publication := self._publication) is not None:
                 with contextlib.suppress(BorealisError):  # it has all of them
-                    publication.close(CLOSE_S)
+                    publication.close(self.publishing.close_s)
             return receipt
         finally:
             self.abandon()
@@ -204,7 +201,7 @@ class Publisher:
         else:
             self.abandon()
 
-    # -- what is kept
+    # -- what is held
 
     def _keep(
         self, batch: pa.RecordBatch, heartbeat: int | None = None, end: bool = False, mark: str | None = None
@@ -216,16 +213,16 @@ class Publisher:
             self._check()
             if self._closing:
                 raise InputError(f"this publisher of {self.stream} is closed", hint="make another one")
-            head = BatchHead(number=self._next, heartbeat=heartbeat, end=end, mark=mark)
-            self._kept.append(_Kept(head, batch))
-            self._next += 1
+            head = BatchHead(number=self.next_number, heartbeat=heartbeat, end=end, mark=mark)
+            self._unacked.append(_Unacked(head, batch))
+            self.next_number += 1
             self._bytes += batch.nbytes
             self._changed.notify_all()
 
     def _has_room(self) -> bool:
-        if self._is_over() or not self._kept:
+        if self._is_over() or not self._unacked:
             return True
-        return self._bytes < self.publishing.kept_bytes and len(self._kept) < self.publishing.kept_batches
+        return self._bytes < self.publishing.unacked_bytes and len(self._unacked) < self.publishing.unacked_batches
 
     def _check(self) -> None:
         if self._failed is not None:
@@ -236,14 +233,15 @@ class Publisher:
         self.receipt = receipt
         while self._sent and self._sent[0].number <= receipt.number:
             self._sent.popleft()
-        if receipt.number >= self._next:
+        if receipt.number >= self.next_number:
             self._failed = self._failed or InputError(
-                f"somebody else publishes to {self.stream} as '{self.name}'", hint="give each publisher its own name"
+                f"another program publishes to {self.stream} as '{self.name}'",
+                hint="give each publisher its own name",
             )
-        while self._kept and self._kept[0].head.number <= receipt.number:
-            self._bytes -= self._kept.popleft().batch.nbytes
+        while self._unacked and self._unacked[0].head.number <= receipt.number:
+            self._bytes -= self._unacked.popleft().batch.nbytes
             self._backoff.found()
-            self._told_full = False
+            self._full_logged = False
         self._changed.notify_all()
 
     def _is_over(self) -> bool:
@@ -261,27 +259,27 @@ class Publisher:
                 publication.send(item.batch, item.head)
         except BorealisError as error:
             self._lost(error, publication)
-        except BaseException as error:  # a defect: whoever waits for us has to know
+        except BaseException as error:  # a defect: a program that waits has to know
             self._fail(error)
         finally:
             publication.__exit__(WireError, None, None)  # the node shall not wait for more
 
-    def _take(self, publication: Publication) -> _Kept | None:
+    def _take(self, publication: Publication) -> _Unacked | None:
         """What to send next; waits for it. None: this connection is not wanted any more."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_over() or self._publication is not publication or self._may_send())
             if self._is_over() or self._publication is not publication:
                 return None
-            start = self._to_send - self._kept[0].head.number
+            start = self._to_send - self._unacked[0].head.number
             most = 1 if self._to_send <= self._alone_until else TOGETHER_MOST
-            item = _as_one(list(_company(islice(self._kept, start, start + most), self.schema)))
+            item = _as_one(list(_company(islice(self._unacked, start, start + most), self.schema)))
             self._to_send = item.head.number + 1
             self._sent.append(item.head)
             self._changed.notify_all()
             return item
 
     def _may_send(self) -> bool:
-        return self._to_send < self._next and len(self._sent) < UNDER_WAY
+        return self._to_send < self.next_number and len(self._sent) < UNDER_WAY
 
     # -- the thread that listens, and connects again
 
@@ -307,10 +305,10 @@ class Publisher:
         """Wait until something is under way; the number of the oldest of it."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_over() or self._publication is not publication or self._under_way())
-            return self._kept[0].head.number if self._publication is publication and self._under_way() else None
+            return self._unacked[0].head.number if self._publication is publication and self._under_way() else None
 
     def _under_way(self) -> bool:
-        return bool(self._kept) and self._kept[0].head.number < self._to_send
+        return bool(self._unacked) and self._unacked[0].head.number < self._to_send
 
     def _wait(self, seconds: float) -> None:
         with self._changed:
@@ -321,8 +319,8 @@ class Publisher:
         with self._changed:
             if publication is not self._publication:
                 return  # of an earlier connection
-            if isinstance(error, FullError) and not self._told_full:
-                self._told_full = True
+            if isinstance(error, FullError) and not self._full_logged:
+                self._full_logged = True
                 log.warning("%s; trying again for %.0f s", error.message, self.publishing.retries.give_up_s)
             if not (self._may_try_again(error) or self._goes_one_by_one()):
                 self._failed = self._failed or error
@@ -340,7 +338,7 @@ class Publisher:
             return True
         if not is_elsewhere(error):
             return False  # what we send is wrong
-        refused = (self._kept[0].head.number if self._kept else -1, error.message)
+        refused = (self._unacked[0].head.number if self._unacked else -1, error.message)
         again, self._refused = refused == self._refused, refused
         return not again
 
@@ -365,21 +363,19 @@ class Publisher:
         with self._changed:
             self._taken(publication.known)
             first = publication.known.number + 1
-            if (self._kept[0].head.number if self._kept else self._next) > first:
+            if (self._unacked[0].head.number if self._unacked else self.next_number) > first:
                 self.forgotten += 1
                 self._renumber(first)
-            if not self._kept:
+            if not self._unacked:
                 self._backoff.found()
             self._to_send, self._publication = first, publication
             self._changed.notify_all()
         return publication
 
     def _renumber(self, first: int) -> None:
-        renumbered = [
-            replace(k, head=k.head.model_copy(update={"number": first + i})) for i, k in enumerate(self._kept)
-        ]
-        self._kept = deque(renumbered)
-        self._next = first + len(renumbered)
+        heads = [one.head.model_copy(update={"number": n}) for n, one in enumerate(self._unacked, first)]
+        self._unacked = deque(map(_Unacked, heads, [one.batch for one in self._unacked]))
+        self.next_number = first + len(heads)
 
     def _connect_first(self, address: str) -> Publication:
         self._peer = self._locator.peer(address)
@@ -395,7 +391,7 @@ class Publisher:
         return self._peer.publish(Publish(stream=self.stream, publisher=self.name), self.schema)
 
 
-def _company(waiting: Iterable[_Kept], schema: pa.Schema) -> Iterator[_Kept]:
+def _company(waiting: Iterable[_Unacked], schema: pa.Schema) -> Iterator[_Unacked]:
     """Of those that wait, the first and all that can go along with it, in order."""
     rows = size = 0
     for number, item in enumerate(waiting):
@@ -408,14 +404,14 @@ def _company(waiting: Iterable[_Kept], schema: pa.Schema) -> Iterator[_Kept]:
             return  # it is about what comes behind it; or it will be refused
 
 
-def _as_one(items: Sequence[_Kept]) -> _Kept:
+def _as_one(items: Sequence[_Unacked]) -> _Unacked:
     """Several batches as one, under the number of the last."""
     last = items[-1]
     if len(items) == 1:
         return last
     mark = next((item.head.mark for item in reversed(items) if item.head.mark is not None), None)
     head = last.head.model_copy(update={"mark": mark, "parts": [item.batch.num_rows for item in items]})
-    return _Kept(head, pa.concat_batches([item.batch for item in items]))
+    return _Unacked(head, pa.concat_batches([item.batch for item in items]))
 
 
 def schema_of(peer: Peer, stream: str) -> pa.Schema:
@@ -426,11 +422,11 @@ def schema_of(peer: Peer, stream: str) -> pa.Schema:
         raise WireError(f"{peer.address} sent no schema of {stream} ({error})") from None
 
 
-def batches_of(data: Any, schema: pa.Schema, most_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+def batches_of(data: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Whatever holds rows, as batches of a stream's columns."""
     if isinstance(data, Mapping):
         data = [data]  # one row
-    for batch in as_source(data).batches(schema, 0, most_rows):
+    for batch in as_source(data).batches(schema, 0, BATCH_ROWS):
         yield from pieces(batch)
 
 
@@ -445,11 +441,10 @@ def _entry(found: Location) -> Location:
     return found
 
 
-def _microseconds(time: int | datetime) -> int:
+def microseconds(time: int | datetime) -> int:
+    """Since 1970; a datetime without a zone is in UTC."""
     if isinstance(time, datetime):
-        at = time if time.tzinfo else time.replace(tzinfo=UTC)
-        since = at - datetime(1970, 1, 1, tzinfo=UTC)
-        return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+        return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - EPOCH) // timedelta(microseconds=1)
     if isinstance(time, bool) or not isinstance(time, int):
         raise InputError(f"a heartbeat at {time!r}", hint="give microseconds since 1970, or a datetime")
     return time

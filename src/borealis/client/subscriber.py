@@ -19,7 +19,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -38,20 +38,17 @@ from borealis.wire.messages import Ack
 from borealis.wire.problems import ReplacedError
 
 BUFFER_BYTES = 16 << 20  # read ahead of the program
-ACK_EVERY_S = 0.2  # acknowledgements are calls of their own: not one for every section
-FIRST_S = 3.0  # for the first connection to a node, where waiting longer only hides a mistake
+START_WORDS: dict[str, Start] = {"oldest": "oldest", "newest": "newest"}
 
 
-@dataclass(frozen=True)
-class Came:
+class Came(NamedTuple):
     """A section, and in which life of the stream it came: each gap begins another, and ids mean nothing across it."""
 
     section: Section
     life: int
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(NamedTuple):
     """A connection to the node that serves the stream, and the life of the stream there."""
 
     peer: Peer
@@ -59,7 +56,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadOptions:
     start: Start | None = None  # None: the newest; for a named reader where it was, or the oldest
     reader: str | None = None
     headers: bool = False
@@ -68,6 +65,8 @@ class Reading:
     timeout: float | None = None  # seconds without a tuple after which iteration raises TimeoutError
     retries: Retries = RETRIES
     buffer_bytes: int = BUFFER_BYTES
+    ack_every_s: float = 0.2  # acknowledgements are calls of their own: not one for every section
+    first_s: float = 3.0  # for the first connection to a node, where waiting longer only hides a mistake
 
     def __post_init__(self) -> None:
         is_id = isinstance(self.start, int) and not isinstance(self.start, bool) and self.start >= 0
@@ -77,6 +76,12 @@ class Reading:
             check_name("reader", self.reader)
         if self.on_gap not in ("raise", "continue"):
             raise InputError(f"on_gap={self.on_gap!r}", hint="give 'raise' or 'continue'")
+
+
+def parse_start(text: str) -> Start | None:
+    """`oldest`, `newest` or a tuple's id; None for any other text."""
+    is_id = text.isascii() and text.isdigit() and int(text) < 2**63
+    return int(text) if is_id else START_WORDS.get(text)
 
 
 def check_name(what: str, name: str) -> None:
@@ -92,20 +97,16 @@ class Buffer:
         self._most = most_bytes
         self._held: deque[Came] = deque()
         self._bytes = 0
-        self._closed = False
+        self.closed = False
         self._error: BaseException | None = None
         self._changed = threading.Condition()
         self.on_news: Callable[[], None] | None = None  # called when there may be something to take
 
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
     def put(self, came: Came) -> bool:
-        """Add one, when there is room; False if nobody wants it any more."""
+        """Add one, when there is room; False if the program wants no more."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or not self._held or self._bytes < self._most)
-            if self._closed:
+            self._changed.wait_for(lambda: self.closed or not self._held or self._bytes < self._most)
+            if self.closed:
                 return False
             self._held.append(came)
             self._bytes += came.section.nbytes
@@ -116,8 +117,8 @@ class Buffer:
     def close(self, error: BaseException | None = None, drop: bool = False) -> None:
         """No more will come, because of this; what is held can still be taken, unless it is to be dropped."""
         with self._changed:
-            if not self._closed:
-                self._closed, self._error = True, error
+            if not self.closed:
+                self.closed, self._error = True, error
             if drop:
                 self._held.clear()
                 self._error = None
@@ -127,7 +128,7 @@ class Buffer:
     def take(self, seconds: float | None) -> Came | None:
         """The next one; None at the end. Raises TimeoutError if none came in that time, and why it ended badly."""
         with self._changed:
-            if not self._changed.wait_for(lambda: bool(self._held) or self._closed, seconds):
+            if not self._changed.wait_for(lambda: bool(self._held) or self.closed, seconds):
                 raise TimeoutError
             if self._held:
                 came = self._held.popleft()
@@ -150,9 +151,9 @@ class Subscription:
     """
 
     def __init__(
-        self, locator: Locator, stream: str, reading: Reading | None = None, clock: Clock | None = None
+        self, locator: Locator, stream: str, options: ReadOptions | None = None, clock: Clock | None = None
     ) -> None:
-        self.reading = reading or Reading()
+        self.options = options or ReadOptions()
         found = located(locator, stream, clock)
         self.stream = found.stream
         self.schema: pa.Schema = pa.schema([])
@@ -163,22 +164,22 @@ class Subscription:
         self.ended = False  # whether the stream itself has ended, and its last section was taken
         self._locator = locator
         self._clock = clock or WallClock()
-        self._buffer = Buffer(self.reading.buffer_bytes)
+        self._buffer = Buffer(self.options.buffer_bytes)
         self._link: Link | None = None
         self._feed: wire.Subscription
         self._before = (0, 0)  # lost and jumps, in earlier connections
-        start, retries = self.reading.start, self.reading.retries
+        start, retries = self.options.start, self.options.retries
         self._follower = Follower(
             self.stream,
             Endpoints(lambda: locator.locate(self.stream), found),
             self._subscribe,
             self._broken,
-            Backoff(replace(retries, give_up_s=min(FIRST_S, retries.give_up_s)), self._clock),
-            start=("oldest" if self.reading.reader else "newest") if start is None else start,
-            reader=self.reading.reader,
+            Backoff(replace(retries, give_up_s=min(self.options.first_s, retries.give_up_s)), self._clock),
+            start=("oldest" if self.options.reader else "newest") if start is None else start,
+            reader=self.options.reader,
         )
         self._current: Section | None = None
-        self._position = 0  # the id behind what was handed out
+        self.position = 0  # the id of the tuple that will be handed out next: start here to go on
         self._had = 0  # the id behind what the program has done with, as it came back for more
         self._life = 0  # of what was handed out; `gaps` is that of what is being read
         self._acked = -1
@@ -190,11 +191,6 @@ class Subscription:
             self._buffer.take(0)  # raises why
 
     # -- for the program
-
-    @property
-    def position(self) -> int:
-        """The id of the tuple that will be handed out next: start here to go on."""
-        return self._position
 
     @property
     def epoch(self) -> str:
@@ -222,7 +218,7 @@ class Subscription:
     def sections(self) -> Iterator[Section]:
         """As sections: tuples with their ids and times, and the boundaries among them."""
         while (section := self.take(boundaries=True)) is not None:
-            self.whole(section)
+            self.position = section.stop
             yield section
 
     def read(self, timeout: float | None = None) -> pa.RecordBatch | None:
@@ -235,7 +231,7 @@ class Subscription:
 
     def ack(self, upto: int | None = None) -> None:
         """This named reader needs nothing before `upto` (by default all that was handed out), whatever happens."""
-        if self.reading.reader is None:
+        if self.options.reader is None:
             raise StreamError(
                 f"a reader without a name of {self.stream} has nothing to acknowledge", hint="give reader="
             )
@@ -246,8 +242,8 @@ class Subscription:
         if link is None:
             raise WireError(f"not connected to {self.stream} now", hint="acknowledge again later; nothing is lost")
         if link.life != self._life:
-            raise GoneError(f"{self.stream} has begun anew: what came before cannot be acknowledged any more")
-        link.peer.ack(Ack(stream=self.stream, reader=self.reading.reader, level=1, upto=upto))
+            raise GoneError(f"{self.stream} is in another epoch now: what came before cannot be acknowledged any more")
+        link.peer.ack(Ack(stream=self.stream, reader=self.options.reader, level=1, upto=upto))
         self._acked = upto
 
     def stop(self) -> None:
@@ -284,12 +280,12 @@ class Subscription:
     def take(self, timeout: float | None = None, *, boundaries: bool = False, ack: bool = True) -> Section | None:
         """What is left of the section that was begun, or the next; None at the end. Asking means: I am done so far."""
         while True:
-            current, self._had = self._current, self._position
-            if current is not None and self._position < current.stop:
-                return current.since(self._position)
+            current, self._had = self._current, self.position
+            if current is not None and self.position < current.stop:
+                return current.since(self.position)
             if ack:
                 self.ack_what_was_had()
-            seconds = self.reading.timeout if timeout is None else timeout
+            seconds = self.options.timeout if timeout is None else timeout
             try:
                 came = self._buffer.take(seconds)
             except TimeoutError:
@@ -301,32 +297,32 @@ class Subscription:
             section = came.section
             if came.life != self._life:
                 self._life, self._acked, self._had = came.life, -1, section.first
-            self._current, self._position = section, section.first
+            self._current, self.position = section, section.first
             self.ended = section.ended
             if boundaries or len(section):
                 return section
 
     def whole(self, section: Section) -> pa.RecordBatch:
         """All of a section at once."""
-        self._position = section.stop
+        self.position = section.stop
         return self.with_headers(section)
 
     def hand_out(self, section: Section) -> Iterator[dict[str, Any]]:
         """A section's rows, counted as they go."""
         for row in self.with_headers(section).to_pylist():
-            self._had, self._position = self._position, self._position + 1
+            self._had, self.position = self.position, self.position + 1
             yield row
 
     def with_headers(self, section: Section) -> pa.RecordBatch:
         """A section's tuples as the program wants them, with or without header."""
-        if not self.reading.headers:
+        if not self.options.headers:
             return section.rows
         return section.with_header().combine_chunks().to_batches()[0]
 
     @property
     def wants_to_ack(self) -> bool:
         """Whether it is time for an acknowledgement."""
-        named = self.reading.reader is not None and self.reading.auto_ack
+        named = self.options.reader is not None and self.options.auto_ack
         return named and self._had > self._acked and self._clock.now() >= self._next_ack
 
     def ack_what_was_had(self, now: bool = False) -> None:
@@ -335,7 +331,7 @@ class Subscription:
             self._next_ack = self._clock.now()
         if not self.wants_to_ack:
             return
-        self._next_ack = self._clock.now() + ACK_EVERY_S
+        self._next_ack = self._clock.now() + self.options.ack_every_s
         with contextlib.suppress(WireError, StreamError):
             self.ack(self._had)
 
@@ -355,7 +351,7 @@ class Subscription:
 
     def _ending_well(self, error: BaseException | None) -> bool:
         """A named reader still needs the connection for its last acknowledgements."""
-        return error is None and self.reading.reader is not None and not self._follower.stopped.is_set()
+        return error is None and self.options.reader is not None and not self._follower.stopped.is_set()
 
     def _read_on(self) -> None:
         """Take what comes, until the stream ends or the program wants no more of it."""
@@ -368,12 +364,12 @@ class Subscription:
         place, peer = self._follower, self._locator.peer(address)
         self._link = Link(peer, self.gaps)
         feed = self._feed = peer.subscribe(place.wanted())
-        place.backoff = Backoff(self.reading.retries, self._clock)
+        place.backoff = Backoff(self.options.retries, self._clock)
         self.reconnects += place.epoch is not None
         if feed.epoch == place.epoch and not is_jump(place.next_id, feed.next_id):
             self.lost += max(0, feed.next_id - place.next_id)
         if place.epoch is None:
-            self._position = self._had = feed.next_id
+            self.position = self._had = feed.next_id
         self._before, self.schema = (self.lost, self.jumps), feed.schema
         return feed
 
@@ -381,7 +377,7 @@ class Subscription:
         """Get ready to try again after this error; raises it where that would be in vain, or wrong."""
         seen = self._follower.epoch is not None
         again = is_temporary(error) or isinstance(error, MovedError | StandbyError) or (seen and is_elsewhere(error))
-        if isinstance(error, GoneError) and self.reading.on_gap == "continue" and seen:
+        if isinstance(error, GoneError) and self.options.on_gap == "continue" and seen:
             self.gaps += 1
             self._follower.begin("oldest")
         elif isinstance(error, ReplacedError) or not again:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from borealis.client.subscriber import Reading, Start, Subscription
+from borealis.client.subscriber import ReadOptions, Start, Subscription
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.http_errors import status_of
 from borealis.coordinator.naming import locate
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from borealis.client.aio import AsyncSubscription
 
 ROWS_AT_ONCE = 1000
-HEARTBEAT_SECONDS = 5.0
+HEARTBEAT_S = 5.0
 FOR_EVER = Retries(most_s=1.0, give_up_s=math.inf)  # as long as the stream is deployed
 AHEAD_BYTES = 1 << 20  # read ahead of each client
 HELLO = b"retry: 1000\n\n"
@@ -42,43 +42,38 @@ class CatalogRoute:
         self._cluster = cluster
 
     def locate(self, stream: str) -> Location:
-        """Which node serves a stream now."""
         try:
             return locate(self._cluster, stream)
         except BorealisError as error:
-            setattr(error, "status", status_of(error))  # noqa: B010 - a client knows by it that the coordinator said so
+            setattr(error, "status", status_of(error))  # noqa: B010 - so a client knows that the coordinator says it
             raise
 
     def peer(self, address: str) -> Peer:
-        """A new connection to a node."""
         return self._cluster.nodes.connect(address)
 
 
-def rendered(section: Section, headers: bool, limit: int | None = None) -> Iterator[bytes]:
+def rendered(under: Subscription, section: Section, limit: int | None) -> Iterator[bytes]:
     """The tuples of a section as events, a few at a time; the first so many only, if there is a limit."""
-    from borealis.connectors.files.text import (
-        JsonLines,  # here, so that the coordinator starts without all the other sinks
-    )
+    from borealis.connectors.files.text import JsonLines  # here: the coordinator starts without all the other sinks
 
     count = len(section) if limit is None else min(limit, len(section))
     for at in range(0, count, ROWS_AT_ONCE):
         first = section.first + at
         some = section.since(first).until(min(first + ROWS_AT_ONCE, section.first + count))
-        rows = some.with_header().combine_chunks().to_batches()[0] if headers else some.rows
-        lines = JsonLines().lines(rows).to_pylist()
+        lines = JsonLines().lines(under.with_headers(some)).to_pylist()
         yield "".join(f"id: {number}\ndata: {line}\n" for number, line in enumerate(lines, first)).encode()
 
 
-def listening(cluster: Cluster, stream: str, start: Start) -> AsyncSubscription:
+def listening(cluster: Cluster, stream: str, start: Start, headers: bool) -> AsyncSubscription:
     """A client's subscription, whatever happens in between. Opening it raises where there is nothing to listen to."""
     from borealis.client.aio import AsyncSubscription  # here, so that the coordinator starts without publishers
 
-    reading = Reading(start, timeout=HEARTBEAT_SECONDS, retries=FOR_EVER, buffer_bytes=AHEAD_BYTES)
-    return AsyncSubscription(THREADS, lambda: Subscription(CatalogRoute(cluster), stream, reading))
+    options = ReadOptions(start, headers=headers, timeout=HEARTBEAT_S, retries=FOR_EVER, buffer_bytes=AHEAD_BYTES)
+    return AsyncSubscription(THREADS, lambda: Subscription(CatalogRoute(cluster), stream, options))
 
 
 async def events(
-    listener: AsyncSubscription, headers: bool, limit: int | None, ending: asyncio.Event, room: asyncio.Semaphore
+    listener: AsyncSubscription, limit: int | None, ending: asyncio.Event, room: asyncio.Semaphore
 ) -> AsyncIterator[bytes]:
     """What a client gets, until the stream ends, it has so many rows, it goes, or the coordinator does."""
     await room.acquire()
@@ -86,7 +81,7 @@ async def events(
     until_end = asyncio.create_task(_stop_at(ending, under))
     try:
         yield HELLO
-        async for piece in _pieces(listener, under, headers, limit):
+        async for piece in _pieces(listener, under, limit):
             yield piece
     except BorealisError as error:
         yield b"event: problem\ndata: " + problem_of(error).encode() + b"\n\n"
@@ -101,24 +96,22 @@ async def _stop_at(ending: asyncio.Event, under: Subscription) -> None:
     spawn("hang-up", under.stop)
 
 
-async def _pieces(
-    listener: AsyncSubscription, under: Subscription, headers: bool, left: int | None
-) -> AsyncIterator[bytes]:
-    told, now = 0, asyncio.get_running_loop().time
-    said = now()
+async def _pieces(listener: AsyncSubscription, under: Subscription, left: int | None) -> AsyncIterator[bytes]:
+    lost, now = 0, asyncio.get_running_loop().time
+    wrote = now()
     while True:
         try:
             async for section in listener.sections():
-                if now() - said >= HEARTBEAT_SECONDS:  # only boundaries came, of which the other side hears nothing
+                if now() - wrote >= HEARTBEAT_S:  # only boundaries came, of which the other side hears nothing
                     yield STILL_THERE
-                    said = now()
-                if (lost := under.lost) > told:
-                    yield b'event: lost\ndata: {"tuples": %d}\n\n' % (lost - told)
-                    told = lost
-                pieces = rendered(section, headers, left)
+                    wrote = now()
+                if (more := under.lost - lost) > 0:
+                    yield b'event: lost\ndata: {"tuples": %d}\n\n' % more
+                    lost += more
+                pieces = rendered(under, section, left)
                 while (piece := await in_thread(partial(next, pieces, None))) is not None:
                     yield piece
-                    said = now()
+                    wrote = now()
                 if left is not None and len(section) >= left:
                     yield b'event: limit\ndata: {"next_id": %d}\n\n' % (section.first + left)
                     return
@@ -129,4 +122,4 @@ async def _pieces(
             return
         except TimeoutError:  # nothing came for a while; the next iteration goes on where this one was
             yield STILL_THERE
-            said = now()
+            wrote = now()

@@ -19,8 +19,8 @@ from borealis.wire.messages import BatchHead, Publish, Receipt
 if TYPE_CHECKING:
     from borealis.client.publisher import Publisher
 
-TAKEN_WITHIN_SECONDS = 60.0  # a full queue makes its publishers wait
-SOON = Retries(give_up_s=2.0)  # whoever sends by HTTP waits for a takeover, not for a node that is started again
+TAKEN_WITHIN_S = 60.0  # a full queue makes its publishers wait
+SOON = Retries(give_up_s=2.0)  # a client of HTTP waits for a takeover, not for a node that is started again
 
 
 def entry_of(cluster: Cluster, name: str) -> Location:
@@ -29,7 +29,8 @@ def entry_of(cluster: Cluster, name: str) -> Location:
     if not found.entry:
         inputs = [f"{la.name}/{e.input}" for la in cluster.catalog.layouts() for e in la.entries]
         raise NoEntryError(
-            f"stream '{found.stream}' is computed, nobody can publish to it", hint=f"publish to {' or '.join(inputs)}"
+            f"stream '{found.stream}' is computed, no client can publish to it",
+            hint=f"publish to {' or '.join(inputs)}",
         )
     return found
 
@@ -42,8 +43,8 @@ def schema_of(cluster: Cluster, location: Location) -> pa.Schema:
 
 
 class SharedPublishers:
-    """A publisher for each stream that someone has sent rows to, for all who do: one after the other, each until its
-    batch is taken over.
+    """A publisher for each stream that was sent rows, for all requests: one after the other, each until its batch is
+    taken over.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -61,30 +62,27 @@ class SharedPublishers:
                     publisher.heartbeat(heartbeat)
                 if end:
                     publisher.end()
-                receipt = publisher.flush(TAKEN_WITHIN_SECONDS)
+                receipt = publisher.flush(TAKEN_WITHIN_S)
+                if not end:
+                    self._idle[stream] = publisher
+                return receipt
             except TimeoutError as error:
-                publisher.abandon()
                 raise UnservedError(str(error), hint="its queue is full, perhaps: see the status") from None
-            except BaseException:
-                publisher.abandon()
-                raise
-            if end:
-                publisher.abandon()
-            else:
-                self._idle[stream] = publisher
-            return receipt
+            finally:
+                if self._idle.get(stream) is not publisher:
+                    publisher.abandon()
 
     def _publisher(self, stream: str, schema: pa.Schema) -> Publisher:
         from borealis.client.publisher import Publisher, Publishing
 
         found = self._idle.pop(stream, None)
-        if found is not None and not found.schema.equals(schema):  # the diagram was deployed anew, with other columns
+        if found is not None and not found.schema.equals(schema):  # the diagram was replaced, with other columns
             found.abandon()
             found = None
         return found or Publisher(self._route, stream, Publishing(name=self._name, retries=SOON))
 
     def close(self) -> None:
-        """Hang up; whoever is sending at this moment goes on until the process ends."""
+        """Hang up; a request that is sending at this moment goes on until the process ends."""
         for publisher in list(self._idle.values()):
             publisher.abandon()
 
@@ -98,4 +96,4 @@ def send_numbered(
         if publication.known.number >= head.number:
             return publication.known, True
         publication.send(batch, head)
-        return publication.wait(head.number, TAKEN_WITHIN_SECONDS), False
+        return publication.wait(head.number, TAKEN_WITHIN_S), False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Annotated
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from borealis.client.subscriber import Start
+from borealis.client.subscriber import Start, parse_start
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.http_auth import body_of
 from borealis.coordinator.http_errors import BadRequestError, TooManyError, status_of
@@ -21,8 +21,7 @@ from borealis.coordinator.naming import locate
 from borealis.coordinator.threads import in_thread
 from borealis.errors import BorealisError, InputError
 from borealis.gateway.events import events, listening
-from borealis.gateway.inflow import Inflow
-from borealis.gateway.ndjson import Cutter, Line, Rows, rows_of
+from borealis.gateway.ndjson import Cutter, Inflow, NumberedLine, ParsedRows, rows_of
 from borealis.gateway.publishing import SharedPublishers, entry_of, schema_of, send_numbered
 from borealis.message import PROTOCOL
 from borealis.streams.section import empty_rows
@@ -32,8 +31,6 @@ from borealis.wire.problems import problem_of
 NUMBERED_BYTES_MOST = 16 << 20  # a body that has a number is one batch
 LISTENERS_MOST = 200  # each has a thread and a subscription
 TAKEN = "Borealis-Taken"
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-WORDS: dict[str, Start] = {"oldest": "oldest", "newest": "newest"}
 DEFAULT = "newest"  # as for `borealis tail` and for clients
 
 
@@ -65,9 +62,11 @@ def gateway(cluster: Cluster, ending: asyncio.Event) -> tuple[APIRouter, Callabl
         With `Borealis-Publisher` and `Borealis-Number` (rising by one from 0) the body is taken whole or not at all,
         and once only, however often it is sent.
         """
-        until = None if heartbeat is None else _microseconds(heartbeat)
         location = await in_thread(lambda: entry_of(cluster, name))
         schema = await in_thread(lambda: schema_of(cluster, location))
+        from borealis.client.publisher import microseconds  # here: a thread has imported it by now
+
+        until = None if heartbeat is None else microseconds(heartbeat)
         if borealis_publisher is not None or borealis_number is not None:
             publisher, number = _numbered(borealis_publisher, borealis_number)
             head = BatchHead(number=number, heartbeat=until, end=end)
@@ -101,10 +100,10 @@ def gateway(cluster: Cluster, ending: asyncio.Event) -> tuple[APIRouter, Callabl
             raise TooManyError(f"{LISTENERS_MOST} listeners are the most", hint=hint)
         begin = _begin(start, same) if last_event_id is None else _after(last_event_id)
         location = await in_thread(lambda: locate(cluster, name))
-        listener = listening(cluster, location.stream, begin)
+        listener = listening(cluster, location.stream, begin, headers)
         await listener.open()
         return StreamingResponse(
-            events(listener, headers, limit, ending, listeners),
+            events(listener, limit, ending, listeners),
             media_type="text/event-stream",
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
@@ -112,7 +111,9 @@ def gateway(cluster: Cluster, ending: asyncio.Event) -> tuple[APIRouter, Callabl
     return api, publishers.close
 
 
-def _take(send_on: Callable[[pa.RecordBatch], Receipt], lines: list[Line], schema: pa.Schema, counts: Counts) -> None:
+def _take(
+    send_on: Callable[[pa.RecordBatch], Receipt], lines: list[NumberedLine], schema: pa.Schema, counts: Counts
+) -> None:
     rows = rows_of(lines, schema)
     if rows.batch.num_rows:
         counts.next_id = send_on(rows.batch).next_id
@@ -121,7 +122,7 @@ def _take(send_on: Callable[[pa.RecordBatch], Receipt], lines: list[Line], schem
         raise rows.error
 
 
-def _whole(data: bytes, schema: pa.Schema) -> Rows:
+def _whole(data: bytes, schema: pa.Schema) -> ParsedRows:
     cutter = Cutter()
     return rows_of([*cutter.feed(data), *cutter.rest()], schema)
 
@@ -153,19 +154,13 @@ def _numbered(publisher: str | None, number: int | None) -> tuple[str, int]:
     return publisher, number
 
 
-def _microseconds(time: datetime) -> int:
-    """Since 1970; without a zone it is UTC."""
-    aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-    return (aware - EPOCH) // timedelta(microseconds=1)
-
-
 def _refused(error: BorealisError, taken: int) -> Response:
     """A problem that says how much was taken before it."""
     if isinstance(error, InputError):
-        said = (
+        before = (
             "the line before it is" if taken == 1 else f"the {taken:,} lines before it are" if taken else "nothing is"
         )
-        error = InputError(f"{error.message}; {said} taken", hint=error.hint)
+        error = InputError(f"{error.message}; {before} taken", hint=error.hint)
     headers = {TAKEN: str(taken)}
     return Response(problem_of(error).encode(), status_of(error), headers, media_type="application/json")
 
@@ -177,11 +172,9 @@ def _begin(start: str | None, same: str | None) -> Start:
 
 
 def _start(given: str) -> Start:
-    if given in WORDS:
-        return WORDS[given]
-    if given.isascii() and given.isdigit() and int(given) < 2**63:
-        return int(given)
-    raise BadRequestError(f"a stream cannot be read from '{given[:80]}'", hint="say oldest, newest or a tuple's id")
+    if (found := parse_start(given)) is None:
+        raise BadRequestError(f"a stream cannot be read from '{given[:80]}'", hint="say oldest, newest or a tuple's id")
+    return found
 
 
 def _after(last: str) -> Start:

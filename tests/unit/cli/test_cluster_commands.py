@@ -26,8 +26,8 @@ from borealis.cli.processes import join
 from borealis.cli.send import SendOptions, whole_batches
 from borealis.cli.up import UpOptions
 from borealis.client.cluster_config import (
-    Part,
-    Record,
+    ClusterProcess,
+    ClusterRecord,
     Whereabouts,
     how_to_start,
     read_record,
@@ -92,7 +92,7 @@ def refused(capfd: pytest.CaptureFixture[str], *arguments: object) -> str:
         (["node", "--master", "nonsense://x"], "is no master of Spark. Hint: write local[2], spark://HOST:7077"),
         (["node", "--name", "a b"], "a node cannot be called 'a b'. Hint: use letters"),
         (["node", "--name", ".."], "a node cannot be called '..'. Hint: use letters"),
-        (["node", "--coordinator", "10.0.0.1:7470"], "from there nobody reaches a node at 127.0.0.1. Hint: give the"),
+        (["node", "--coordinator", "10.0.0.1:7470"], "which cannot reach a node at 127.0.0.1. Hint: give the"),
         (["node", "--data", "/proc/here"], "cannot keep the node's data in '/proc/here'"),
         (["node", "--tls-cert", "a.pem"], "--tls-cert and --tls-key go together"),
         (["node", "--conf", "spark.x"], "is not NAME=VALUE"),
@@ -143,10 +143,10 @@ def test_a_coordinator_that_died_is_told_with_the_command_that_starts_it_again(
     capfd: pytest.CaptureFixture[str], clean: Path
 ) -> None:
     address = os.environ.pop("BOREALIS_COORDINATOR")
-    gone = Part(
+    gone = ClusterProcess(
         name="coordinator", pid=4242, started="boot 1", log="/there/log", arguments=["coordinator", "--port", "1"]
     )
-    write_record(Record(coordinator=address, data=str(clean), parts=[gone]))
+    write_record(ClusterRecord(coordinator=address, data=str(clean), parts=[gone]))
     line = refused(capfd, "status")
     assert line.startswith(f"error: no coordinator at {address}. Hint: it has ended, its log is /there/log;")
     assert line.endswith("To start it again: borealis restart coordinator\n")
@@ -192,9 +192,9 @@ def a_process() -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
 
 
-def a_part(name: str, process: subprocess.Popen[bytes], log: str = "", *arguments: str) -> Part:
+def a_part(name: str, process: subprocess.Popen[bytes], log: str = "", *arguments: str) -> ClusterProcess:
     started = processes.moment(process.pid) or ""
-    return Part(name=name, pid=process.pid, started=started, log=log, arguments=list(arguments))
+    return ClusterProcess(name=name, pid=process.pid, started=started, log=log, arguments=list(arguments))
 
 
 def test_up_refuses_another_cluster_where_one_runs_and_down_stops_what_is_left(
@@ -204,7 +204,7 @@ def test_up_refuses_another_cluster_where_one_runs_and_down_stops_what_is_left(
         parts = [a_part("coordinator", one), a_part("node1", gone)]
         gone.kill()
         gone.wait()
-        write_record(Record(coordinator="127.0.0.1:1", data=str(clean / "data"), parts=parts))
+        write_record(ClusterRecord(coordinator="127.0.0.1:1", data=str(clean / "data"), parts=parts))
         assert "coordinator at 127.0.0.1:1, and its --port is 1, not 2" in refused(capfd, "up", "--port", "2")
         assert f"its --data is {clean / 'data'}, not {clean / 'x'}" in refused(capfd, "up", "--data", "x")
         (clean / "token").write_text("secret")
@@ -219,9 +219,9 @@ def test_up_refuses_another_cluster_where_one_runs_and_down_stops_what_is_left(
 
 def test_up_again_starts_what_is_missing_as_it_was_started(clean: Path) -> None:
     started = {"coordinator": ["coordinator", "--port", "7001"], "node1": ["node", "--name", "node1", "--cores", "3"]}
-    parts = [Part(name=n, pid=4242, started="boot 1", log="", arguments=a) for n, a in started.items()]
-    by_hand = Part(name="mine", pid=4243, started="boot 1", log="", arguments=["node", "--name", "mine"])
-    record = Record(coordinator="127.0.0.1:7001", data=str(clean / "data"), parts=[*parts, by_hand])
+    parts = [ClusterProcess(name=n, pid=4242, started="boot 1", log="", arguments=a) for n, a in started.items()]
+    by_hand = ClusterProcess(name="mine", pid=4243, started="boot 1", log="", arguments=["node", "--name", "mine"])
+    record = ClusterRecord(coordinator="127.0.0.1:7001", data=str(clean / "data"), parts=[*parts, by_hand])
     assert cluster_plan.wanted(record, UpOptions()) == started | {"mine": ["node", "--name", "mine"]}
     more = cluster_plan.wanted(record, UpOptions(nodes=2, port=0, cores_per_node=2))
     assert list(more) == ["coordinator", "node1", "node2"]
@@ -235,9 +235,9 @@ def test_up_again_starts_what_is_missing_as_it_was_started(clean: Path) -> None:
 
 def test_restart_is_for_what_has_ended_here(capfd: pytest.CaptureFixture[str], clean: Path) -> None:
     assert "no cluster of" in refused(capfd, "restart", "node1")
-    gone = Part(name="coordinator", pid=4242, started="boot 1", log="", arguments=["coordinator"])
+    gone = ClusterProcess(name="coordinator", pid=4242, started="boot 1", log="", arguments=["coordinator"])
     parts = [gone, gone.model_copy(update={"name": "node1"})]
-    write_record(Record(coordinator="127.0.0.1:1", data=str(clean), parts=parts))
+    write_record(ClusterRecord(coordinator="127.0.0.1:1", data=str(clean), parts=parts))
     assert "'nod1' is no part of the cluster" in refused(capfd, "restart", "nod1")
     assert "'borealis up' starts all that is missing" in refused(capfd, "restart", "node1")
 
@@ -246,8 +246,10 @@ def test_what_is_started_by_hand_from_this_home_belongs_to_its_cluster_and_down_
     capfd: pytest.CaptureFixture[str], clean: Path
 ) -> None:
     port = free_ports(1)[0]
-    gone = Part(name="coordinator", pid=4242, started="boot 1", log="x", arguments=["coordinator", "--port", "1"])
-    write_record(Record(coordinator=f"127.0.0.1:{port}", data=str(clean), parts=[gone]))
+    gone = ClusterProcess(
+        name="coordinator", pid=4242, started="boot 1", log="x", arguments=["coordinator", "--port", "1"]
+    )
+    write_record(ClusterRecord(coordinator=f"127.0.0.1:{port}", data=str(clean), parts=[gone]))
     command = [sys.executable, "-m", "borealis.cli", "coordinator", "--port", str(port), "--catalog", "c.sqlite"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as by_hand:
         assert by_hand.stdout is not None
@@ -284,8 +286,8 @@ def test_logs_are_shown_followed_and_outlive_their_cluster(capfd: pytest.Capture
     for arguments, shown in ((["-n", "2"], "two\nthree\n"), ([], "one\ntwo\nthree\n"), (["-n", "9"], log.read_text())):
         assert run_app(["logs", "node1", *arguments]) == 0
         assert capfd.readouterr().out == shown
-    part = Part(name="node1", pid=4242, started="boot 1", log=str(log), arguments=["node"])
-    write_record(Record(coordinator="127.0.0.1:1", data=str(clean), parts=[part]))
+    part = ClusterProcess(name="node1", pid=4242, started="boot 1", log=str(log), arguments=["node"])
+    write_record(ClusterRecord(coordinator="127.0.0.1:1", data=str(clean), parts=[part]))
     assert "'node7' is no part of the cluster" in refused(capfd, "logs", "node7")
     command = [sys.executable, "-m", "borealis.cli", "logs", "node1", "--follow", "-n", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as following:
@@ -616,8 +618,10 @@ def test_down_tells_what_was_started_by_hand(
     coordinator: list[tuple[str, str, bytes]], capfd: pytest.CaptureFixture[str], clean: Path
 ) -> None:
     with a_process() as one:
-        part = Part(name="node1", pid=one.pid, started=processes.moment(one.pid) or "", log=str(clean / "log"))
-        write_record(Record(coordinator=os.environ["BOREALIS_COORDINATOR"], data=str(clean), parts=[part]))
+        part = ClusterProcess(
+            name="node1", pid=one.pid, started=processes.moment(one.pid) or "", log=str(clean / "log")
+        )
+        write_record(ClusterRecord(coordinator=os.environ["BOREALIS_COORDINATOR"], data=str(clean), parts=[part]))
         assert run_app(["down"]) == 0
     [pid] = [node["pid"] for node in STATUS["nodes"] if node["node"] == "node1"]
     assert f"still running, for it was not started from this home: node1 (pid {pid})" in capfd.readouterr().err
@@ -665,8 +669,8 @@ def test_kill_ends_nodes_of_this_machine_only(
         monkeypatch.setitem(STATUS["nodes"][1], "host", socket.gethostname())
         monkeypatch.setitem(STATUS["nodes"][1], "pid", stranger.pid)
         assert "is no node of Borealis" in refused(capfd, "kill", "node2")
-        part = Part(name="node1", pid=one.pid, started=processes.moment(one.pid) or "", log="")
-        write_record(Record(coordinator="127.0.0.1:1", data="data", parts=[part]))
+        part = ClusterProcess(name="node1", pid=one.pid, started=processes.moment(one.pid) or "", log="")
+        write_record(ClusterRecord(coordinator="127.0.0.1:1", data="data", parts=[part]))
         assert run_app(["kill", "node1", "--json"]) == 0
         assert json.loads(capfd.readouterr().out) == {"killed": "node1", "pid": one.pid}
         assert one.wait(10) == -signal.SIGKILL
@@ -698,7 +702,7 @@ def test_whole_batches_keep_every_row_in_its_place() -> None:
 
 
 def test_a_tail_is_shown_in_columns_that_grow(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    show = TextRows()
+    show = TextRows(followed=True).batch
     show(pa.record_batch({"src": ["a"], "kb": [1.5]}))
     show(pa.record_batch({"src": ["b" * 12, None], "kb": [2.25, 3.0]}))
     show(pa.record_batch({"src": ["c"], "kb": [4.0]}))

@@ -64,7 +64,7 @@ def test_nodes_alone_are_enough(tmp_path: Path) -> None:
         ("nodes: [{name: ..}]", "'nodes.0.name' cannot be a name (got ..)"),
         ("nodes: [{name: a}, {name: a}]", "two nodes are called 'a'"),
         ("nodes: [{name: coordinator}]", "cannot be called 'coordinator'"),
-        ("nodes: [{name: a, host: 0.0.0.0}]", "nobody can call"),
+        ("nodes: [{name: a, host: 0.0.0.0}]", "cannot be called"),
         ("nodes: [{name: a, port: 7470}]", "127.0.0.1:7470 is given twice"),
         ("nodes: [{name: a, host: 10.0.0.7}]", "'127.0.0.1' can be reached from its own machine only"),
     ],

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from borealis.cli import processes
-from borealis.client.cluster_config import Part
+from borealis.client.cluster_config import ClusterProcess
 
 WAIT_S = 20.0
 READY = "print('ready', flush=True)\n"
@@ -26,7 +26,7 @@ WITH_CHILD = (
     "signal.pause()\n"
 )
 
-Start = Callable[[str], tuple[Part, subprocess.Popen[str]]]
+Start = Callable[[str], tuple[ClusterProcess, subprocess.Popen[str]]]
 
 
 @pytest.fixture
@@ -34,11 +34,11 @@ def start() -> Iterator[Start]:
     """Python programs in sessions of their own, which are gone after the test."""
     made: list[subprocess.Popen[str]] = []
 
-    def run(program: str) -> tuple[Part, subprocess.Popen[str]]:
+    def run(program: str) -> tuple[ClusterProcess, subprocess.Popen[str]]:
         command = [sys.executable, "-c", program]
         one = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
         made.append(one)
-        part = Part(name=f"part{len(made)}", pid=one.pid, started=processes.moment(one.pid) or "", log="")
+        part = ClusterProcess(name=f"part{len(made)}", pid=one.pid, started=processes.moment(one.pid) or "", log="")
         return part, one
 
     yield run

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from borealis.client.cluster_config import (
-    Part,
-    Record,
+    ClusterProcess,
+    ClusterRecord,
     find,
     home,
     read_record,
@@ -32,7 +32,7 @@ def test_given_then_environment_then_record_then_the_usual(clean: Path, monkeypa
     assert find().address == "127.0.0.1:7470"
     token = clean / "token"
     token.write_text("secret\n")
-    write_record(Record(coordinator="127.0.0.1:7001", token_file=str(token), data=str(clean)))
+    write_record(ClusterRecord(coordinator="127.0.0.1:7001", token_file=str(token), data=str(clean)))
     assert (find().address, find().token) == ("127.0.0.1:7001", "secret")
     monkeypatch.setenv("BOREALIS_COORDINATOR", "10.0.0.1:7002")
     assert (find().address, find().token) == ("10.0.0.1:7002", None)  # a token goes to its own cluster only
@@ -45,8 +45,8 @@ def test_given_then_environment_then_record_then_the_usual(clean: Path, monkeypa
 
 def test_the_record_survives_writing_and_reading() -> None:
     assert read_record() is None
-    parts = [Part(name="node1", pid=4242, started="boot 17", log="/tmp/node1.log")]
-    record = Record(coordinator="127.0.0.1:1", data="/tmp/data", parts=parts)
+    parts = [ClusterProcess(name="node1", pid=4242, started="boot 17", log="/tmp/node1.log")]
+    record = ClusterRecord(coordinator="127.0.0.1:1", data="/tmp/data", parts=parts)
     write_record(record)
     assert read_record() == record
     assert [path.name for path in home().iterdir()] == ["cluster.json"]

@@ -20,7 +20,7 @@ import borealis
 from borealis.client.client import Client
 from borealis.client.cluster_config import Whereabouts
 from borealis.client.publisher import UNDER_WAY, Publisher, Publishing, batches_of
-from borealis.client.subscriber import Buffer, Came, Reading, Subscription
+from borealis.client.subscriber import Buffer, Came, ReadOptions, Subscription
 from borealis.clock import ManualClock
 from borealis.errors import BorealisError, DiagramError, FullError, GoneError, InputError, StreamError, WireError
 from borealis.retrying import Backoff, Retries
@@ -209,7 +209,7 @@ def test_ids_of_an_earlier_life_are_never_acknowledged_in_a_later_one(place: Pla
     queue = anew(place, 10)
     place.again()
     eventually(lambda: subscription.gaps == 1 and subscription.connected)
-    with pytest.raises(GoneError, match="begun anew"):
+    with pytest.raises(GoneError, match="in another epoch"):
         subscription.ack()
     subscription.ack_what_was_had(now=True)
     assert queue.acked("ada", 1) == 0
@@ -318,7 +318,7 @@ def test_a_program_that_does_not_read_slows_the_writer_down(place: Place, client
     wide = pa.schema([("blob", pa.binary())])
     queue = place.queues[STREAM] = OutputQueue(STREAM, wide, QueueLimits(bytes_most=1 << 20, keep_bytes=0))
     batch = pa.record_batch([pa.array([b"x" * 1_000_000])], schema=wide)
-    reading = Reading("oldest", buffer_bytes=1 << 20, retries=SOON)
+    reading = ReadOptions("oldest", buffer_bytes=1 << 20, retries=SOON)
     subscription = Subscription(client, "packets", reading)
 
     def write() -> None:
@@ -540,7 +540,7 @@ def test_two_publishers_of_one_name_are_told(place: Place, client: Client) -> No
         one.send(rows(i, 1))
     one.flush(WAIT_S)
     other.send(rows(9, 1))
-    with pytest.raises(InputError, match="somebody else publishes to traffic/packets as 'ada'"):
+    with pytest.raises(InputError, match="another program publishes to traffic/packets as 'ada'"):
         other.flush(WAIT_S)
     one.close()
 
@@ -557,7 +557,7 @@ def test_waiting_for_what_was_abandoned_ends(place: Place, client: Client) -> No
 def test_what_is_not_acknowledged_is_bounded(place: Place, client: Client) -> None:
     entry = place.entries[STREAM]
     entry.open.clear()
-    out = Publisher(client, "packets", Publishing(kept_batches=3, retries=SOON))
+    out = Publisher(client, "packets", Publishing(unacked_batches=3, retries=SOON))
     for i in range(3):
         assert out.has_room()
         out.send(rows(i, 1))

@@ -12,7 +12,7 @@ from town import SCHEMA, SOON, STREAM, WAIT_S, Counter, Place, add, eventually, 
 
 from aborting import abort
 from borealis.client.publisher import Publisher, Publishing
-from borealis.client.subscriber import Reading, Subscription
+from borealis.client.subscriber import ReadOptions, Subscription
 from borealis.errors import GoneError, StreamError, WireError
 from borealis.retrying import Backoff, Retries
 from borealis.streams.id_gaps import JUMP
@@ -72,7 +72,7 @@ class Pair:
         self.mirror.release()
 
     def subscribe(self, **reading: object) -> Subscription:
-        return Subscription(self, STREAM, Reading(**{"start": "oldest", "retries": SOON} | reading))  # type: ignore[arg-type]
+        return Subscription(self, STREAM, ReadOptions(**{"start": "oldest", "retries": SOON} | reading))  # type: ignore[arg-type]
 
 
 @pytest.fixture

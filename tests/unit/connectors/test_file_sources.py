@@ -24,7 +24,7 @@ from borealis.connectors.files.source import read
 from borealis.connectors.records import decode, records
 from borealis.connectors.sources import SortedSource, Source, as_source, replay, rows
 from borealis.errors import InputError
-from borealis.gateway.ndjson import Line, rows_of
+from borealis.gateway.ndjson import NumberedLine, rows_of
 from borealis.kernels.expr import Call, Column
 from borealis.kernels.time_of import TimeOf
 from borealis.tuples import TIMESTAMP
@@ -324,7 +324,7 @@ def test_an_absent_key_is_null_wherever_the_object_comes_from(tmp_path: Path) ->
     expected = [(1, None), (None, 2), (None, None)]
     text = b"\n".join(SPARSE).decode()
     assert read_text(tmp_path, "a.jsonl", text, AB) == expected
-    over_http = rows_of([Line(i + 1, line) for i, line in enumerate(SPARSE)], AB)
+    over_http = rows_of([NumberedLine(i + 1, line) for i, line in enumerate(SPARSE)], AB)
     assert over_http.error is None
     objects = [json.loads(line) for line in SPARSE]
     for batches in (
@@ -365,7 +365,7 @@ def test_a_bad_record_is_told_in_the_same_words_wherever_it_comes_from(
         bad.encode() + b"\n" * (format_ == "csv"),
     )
     if format_ == "json":
-        error = rows_of([Line(7, good.encode()), Line(9, bad.encode())], AB).error  # over HTTP
+        error = rows_of([NumberedLine(7, good.encode()), NumberedLine(9, bad.encode())], AB).error  # over HTTP
         assert error is not None
         assert error.message == f"line 9{told}"
     if "fields" in words or "not JSON" in words:

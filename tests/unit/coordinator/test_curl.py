@@ -17,7 +17,7 @@ from stand_ins import give, packets, traffic
 
 from borealis.errors import WireError
 from borealis.gateway import stream_api as curl
-from borealis.gateway.events import HEARTBEAT_SECONDS
+from borealis.gateway.events import HEARTBEAT_S
 from borealis.gateway.ndjson import rows_of
 from borealis.streams.queue import OutputQueue
 from borealis.tuples import LAST_TIME
@@ -121,7 +121,7 @@ def test_a_line_that_never_ends_is_refused(served: Served) -> None:
 
 def test_streams_that_take_no_rows(served: Served) -> None:
     problem = refused(served.http.post("/v1/streams/per_source", content=rows(1)), 400, "StreamError")
-    assert problem.message == "stream 'traffic/agg' is computed, nobody can publish to it"
+    assert problem.message == "stream 'traffic/agg' is computed, no client can publish to it"
     assert problem.hint == "publish to traffic/packets"
     refused(served.http.post("/v1/streams/nothing", content=rows(1)), 404, "StreamError")
     refused(served.http.post("/v1/streams/packets.late", content=rows(1)), 400, "StreamError")
@@ -435,8 +435,8 @@ def test_a_listener_of_a_diagram_that_is_undeployed_is_told_so(served: Served) -
 
 
 def test_a_listener_hears_something_even_when_nothing_comes(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert HEARTBEAT_SECONDS <= 15
-    monkeypatch.setattr("borealis.gateway.events.HEARTBEAT_SECONDS", 0.05)
+    assert HEARTBEAT_S <= 15
+    monkeypatch.setattr("borealis.gateway.events.HEARTBEAT_S", 0.05)
     with Ear(served, "per_source") as ear:
         assert "still there" in str(list(itertools.islice(ear.events(), 3)))
 
@@ -444,7 +444,7 @@ def test_a_listener_hears_something_even_when_nothing_comes(served: Served, monk
 def test_a_listener_hears_something_even_when_only_boundaries_come(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("borealis.gateway.events.HEARTBEAT_SECONDS", 0.2)
+    monkeypatch.setattr("borealis.gateway.events.HEARTBEAT_S", 0.2)
     queue, heard = served.nodes["node2"].queues["traffic/agg"], threading.Event()
 
     def promise() -> None:

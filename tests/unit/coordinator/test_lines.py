@@ -11,11 +11,11 @@ from stand_ins import PACKETS
 from borealis.connectors.records import JsonRecords
 from borealis.coordinator.http_errors import TooLargeError
 from borealis.errors import InputError
-from borealis.gateway.ndjson import LINE_BYTES_MOST, Cutter, Line, rows_of
+from borealis.gateway.ndjson import LINE_BYTES_MOST, Cutter, NumberedLine, rows_of
 from borealis.values.fit import first_misfit
 
 
-def lines(text: str) -> list[Line]:
+def lines(text: str) -> list[NumberedLine]:
     cutter = Cutter()
     return [*cutter.feed(text.encode()), *cutter.rest()]
 
@@ -27,7 +27,7 @@ def test_lines_do_not_depend_on_how_they_come(parts: list[bytes], ended: bool, d
     cutter = Cutter()
     found = [line for a, b in zip([0, *cuts], [*cuts, len(body)], strict=True) for line in cutter.feed(body[a:b])]
     found += cutter.rest()
-    assert found == [Line(i, part) for i, part in enumerate(parts, 1) if part.strip()]
+    assert found == [NumberedLine(i, part) for i, part in enumerate(parts, 1) if part.strip()]
 
 
 def test_rows() -> None:

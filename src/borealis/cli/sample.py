@@ -1,12 +1,19 @@
-"""Packets, and the diagram of the tutorial over them: what `borealis sample` writes and `borealis demo` runs."""
+"""`borealis sample`: files to try things with, packets and the diagram of the tutorial; `borealis demo` runs it."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import numpy as np
 import pyarrow as pa
+from typer import Argument, Option
 
+from borealis.cli.screen import span
 from borealis.diagram import Diagram, window
+from borealis.errors import OutputError
 
+DIAGRAMS = (".yaml", ".yml")
 SEED = 20_050_104
 PACKETS_PER_SECOND = 500  # of the stream
 SOURCES = 200
@@ -21,6 +28,36 @@ SCHEMA = pa.schema(
 )
 
 
+def sample(
+    path: Annotated[
+        list[Path],
+        Argument(metavar="PATH...", help="packets.parquet (or .csv, .jsonl, .arrow); traffic.yaml for a diagram."),
+    ],
+    seconds: Annotated[float, Option(min=1, max=36_000, help="How long the packets were sent: 500 a second.")] = 60,
+) -> None:
+    from borealis.connectors.files.sink import file_sink
+
+    sinks = {}
+    for one in path:
+        if one.exists():
+            raise OutputError(f"there is a file '{one}' already", hint="use that one, or give another name")
+        if not one.parent.is_dir():
+            raise OutputError(f"there is no folder '{one.parent}'", hint=f"mkdir -p {one.parent}")
+        if one.suffix not in DIAGRAMS:
+            sinks[one] = file_sink(one)
+    for one in path:
+        if one not in sinks:
+            diagram = traffic()
+            diagram.save(one)
+            print(f"{one}: the diagram {diagram.name}, from packets to per_source")
+            continue
+        table, sink = packets(seconds), sinks[one]
+        sink.open(table.schema, None)
+        sink.write(table)
+        sink.close(complete=True)
+        print(f"{one}: {table.num_rows:,} packets of {SOURCES} sources in {span(seconds * 1e6)}")
+
+
 def traffic() -> Diagram:
     """The diagram of the tutorial: what each source sends, over the last ten seconds, every second."""
     d = Diagram("traffic")
@@ -30,9 +67,9 @@ def traffic() -> Diagram:
     return d
 
 
-def packets(stream_seconds: float, seed: int = SEED) -> pa.Table:
-    """Packets in the order in which they arrive, which is not quite that of their times; the same for a seed."""
-    chance = np.random.default_rng(seed)
+def packets(stream_seconds: float) -> pa.Table:
+    """Packets in the order in which they arrive, which is not quite that of their times; the same each time."""
+    chance = np.random.default_rng(SEED)
     count = max(1, int(stream_seconds * PACKETS_PER_SECOND))
     sent = np.sort(chance.integers(0, max(1, int(stream_seconds * 1e6)), count))
     delay = np.minimum(chance.exponential(DELAY_MOST_US / 10, count), DELAY_MOST_US).astype(np.int64)

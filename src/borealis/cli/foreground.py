@@ -1,4 +1,4 @@
-"""`borealis node`: one node, in the foreground."""
+"""`borealis node` and `borealis coordinator`: one process of a cluster, in the foreground."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typer import Option
 
 from borealis.cli.options import Coordinator, Host, Master, SecurityOptions, arguments, pairs
 from borealis.cli.processes import join
-from borealis.client.cluster_config import find, make_folder
+from borealis.client.cluster_config import TOKEN, find, home, make_folder, read_token
 from borealis.errors import ClusterError
 from borealis.hosts import is_loopback
 
@@ -34,10 +34,10 @@ def node(
     protection: SecurityOptions,
 ) -> None:
     _check(name, master)
-    to = find(coordinator, protection.token(), protection.tls_ca)
+    to = find(coordinator, read_token(protection.token_file), protection.tls_ca)
     if is_loopback(host) and not is_loopback(to.host):
         raise ClusterError(
-            f"the coordinator is at {to.host}, and from there nobody reaches a node at {host}",
+            f"the coordinator is at {to.host}, which cannot reach a node at {host}",
             hint="give the address at which others reach this machine: --host NAME",
         )
     security = protection.security(to.token)
@@ -57,7 +57,7 @@ def node(
 
 
 def _check(name: str | None, master: str | None) -> None:
-    """What can be told without starting a JVM for it."""
+    """What can be wrong without starting a JVM for it."""
     from borealis.wire.messages import NAME_RULE, is_name
 
     if master is not None and not MASTER.fullmatch(master):
@@ -67,3 +67,20 @@ def _check(name: str | None, master: str | None) -> None:
         )
     if name and not is_name(name):
         raise ClusterError(f"a node cannot be called '{name}'", hint=NAME_RULE)
+
+
+def coordinator(
+    host: Host = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="Where it listens.")] = 7470,
+    catalog: Annotated[Path | None, Option(metavar="FILE", help="What shall run, in SQLite.")] = None,
+    *,
+    protection: SecurityOptions,
+) -> None:
+    security = protection.security(os.environ.get(TOKEN) or None)
+    catalog = catalog or home() / "catalog.sqlite"
+    typed = arguments("coordinator", host=host, port=port, catalog=catalog, **vars(protection))
+    join(host, port, "coordinator", typed)
+    from borealis.coordinator.process import Options, run
+    from borealis.gateway.stream_api import gateway
+
+    run(Options(catalog, host, port, security, parts=[gateway]))
