@@ -82,11 +82,6 @@ def accumulator(call: Call, schema: pa.Schema) -> Accumulator:
             return kept_values.Tally(function, kinds, call.result)
         case "collect_list", [of]:
             return kept_values.Collected(of, call.result)
-    for kind in kinds:
-        is_number = pa.types.is_decimal(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
-        if not is_number and not pa.types.is_null(kind):
-            raise DiagramError(f"{function} of {kind} is not supported", hint="cast the argument to a number")
-    match function, kinds:
         case (("sum" | "avg"), [of]) if pa.types.is_decimal(of) or (pa.types.is_integer(of) and function == "sum"):
             return ExactSum(of, call.result, average=function == "avg")
         case (("sum" | "avg"), [_]):
@@ -303,15 +298,11 @@ class ExtremeByRank:
     def _best(self, stored: pa.Array, values: pa.Array, slot: Int64s) -> Columns:
         every = pa.concat_arrays([stored, values])
         owner = np.concatenate([np.arange(len(stored)), slot])
-        order = "ascending" if self.least else "descending"
-        if pa.types.is_nested(every.type) or pa.types.is_null(every.type):
-            ranks = pa.array(ranks_of(every))
-            sorting = pc.if_else(every.is_valid(), ranks, pa.scalar(None, pa.int64()))
-        else:
-            sorting = every.cast(pa.int8()) if pa.types.is_boolean(every.type) else every
-        by_rank = pc.sort_indices(sorting, sort_keys=[("", order)]).to_numpy().astype(np.int64)
+        rank = ranks_of(every)
+        rank = np.where(rank < 0, len(every), rank) if self.least else -rank  # nulls behind all others
+        order = np.argsort(rank, kind="stable")[::-1]
         winner = np.empty(len(stored), np.int64)
-        winner[owner[by_rank[::-1]]] = by_rank[::-1]  # the best is written last
+        winner[owner[order]] = order  # the best is written last
         return {"v": every.take(pa.array(winner))}
 
     def result(self, stored: Columns) -> pa.Array:

@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from borealis.kernels.accumulators import Call, calls_of
 from borealis.kernels.columns import Columns, concat, distinct_pairs, numbers, take, to_table, whole
-from borealis.kernels.flow import NOTHING, Bounds, Flow, empty_flow, rank_within
-from borealis.kernels.grouped import END, GROUP, GROUPS, START, Grouped, like
+from borealis.kernels.flow import NOTHING, Bounds, Flow, empty_flow
+from borealis.kernels.grouped import END, GROUP, GROUPS, START, Grouped, inside_windows, like
 from borealis.kernels.step import Step, schema_of
 from borealis.state.delta import Change, Delta, TableSpec
-from borealis.tuples import FIRST_TIME, LAST_TIME, TIMESTAMP, Int64s
+from borealis.tuples import FIRST_TIME, LAST_TIME, TIME, Int64s
 
 PANE, FIRST_CAUSE, FIRST_SUB = "pane", "first_cause", "first_sub"
 PANES = TableSpec("panes", (PANE, GROUP), floor=PANE)
@@ -57,9 +57,7 @@ class AggregateKernel(Grouped):
         return out, delta
 
     def _fold(self, flow: Flow) -> tuple[Columns, list[int]]:
-        if self.slide > self.size:
-            inside = np.flatnonzero(np.mod(flow.time, self.slide) < self.size)
-            flow = flow if len(inside) == len(flow) else flow.take(inside)
+        flow = inside_windows(flow, self.size, self.slide)
         if not len(flow):
             return take(self.open, NOTHING), []
         group, fresh = self.groups.encode([flow.rows[c] for c in self.by], len(flow))
@@ -114,16 +112,13 @@ class AggregateKernel(Grouped):
         windows, groups, slot = distinct_pairs(number, numbers(entries, GROUP)[index], self.groups.capacity)
         ends = windows * self.slide + self.size
         order = _by_first(entries, index, slot, ends)
-        columns = dict(zip(self.by, self.groups.keys(groups[order]), strict=True))
-        columns[START] = pa.array((ends - self.size)[order]).view(TIMESTAMP)
-        columns[END] = pa.array(ends[order]).view(TIMESTAMP)
+        closed: Columns = {GROUP: groups, START: ends - self.size, END: ends, TIME: ends - 1}
         for i, acc in enumerate(self.accumulators):
-            stored = take(self._of_call(entries, i), index)
-            columns[f"__a{i}"] = acc.result(take(acc.combine(stored, slot, len(ends)), order))
-        ends = ends[order]
-        cause = bounds.cause[np.searchsorted(bounds.time, ends, "left")]
-        rows = pa.table([columns[name] for name in self.schema.names], schema=self.schema)
-        return Flow(rows, ends - 1, cause, rank_within(cause), bounds)
+            whole_windows = acc.combine(take(self._of_call(entries, i), index), slot, len(ends))
+            closed |= {f"{k}{i}": v for k, v in whole_windows.items()}
+        closed = take(closed, order)
+        cause = bounds.cause[np.searchsorted(bounds.time, closed[END], "left")]
+        return self._results(closed, self.groups.keys(closed[GROUP]), cause, bounds)
 
     def _closing(self, bounds: Bounds) -> Columns | None:
         """The entries of panes in windows that close now, oldest pane first; None when no window closes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -60,6 +60,22 @@ def on_arrays(function: Callable[..., Values]) -> Callable[..., Values]:
         return result if n is not None else result[0]
 
     return applied
+
+
+def places_in_blocks(start: Int64s, count: Int64s, most: int) -> Iterator[tuple[slice, Int64s]]:
+    """Of rows that have `count` places each, from `start` on: some rows at a time, and their places.
+
+    A block has at most so many places, or a single row.
+    """
+    until = np.cumsum(count)
+    done = 0
+    while done < len(count):
+        before = int(until[done - 1]) if done else 0
+        upto = max(done + 1, int(np.searchsorted(until, before + most, "right")))
+        some = slice(done, upto)
+        shift = np.repeat(start[some] - (until[some] - count[some] - before), count[some])
+        yield some, shift + np.arange(len(shift))
+        done = upto
 
 
 def take(columns: Columns, index: Int64s) -> Columns:

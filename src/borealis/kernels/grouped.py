@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from borealis.kernels.accumulators import Call, accumulator, seen
 from borealis.kernels.columns import Columns, concat, numbers, take, to_numpy, whole
+from borealis.kernels.flow import Bounds, Flow, rank_within
 from borealis.kernels.groups import Groups
 from borealis.state.delta import Change, Delta, TableSpec
-from borealis.tuples import TIMESTAMP, Int64s
+from borealis.tuples import TIME, TIMESTAMP, Int64s
 
 GROUP = "group"
 START, END = "window_start", "window_end"
@@ -27,14 +28,14 @@ class Grouped:
     open: Columns
 
     def __init__(
-        self, schema: pa.Schema, by: list[str], calls: list[Call], more: Iterable[tuple[str, pa.DataType]] = ()
+        self, schema: pa.Schema, by: list[str], calls: list[Call], more: Mapping[str, pa.DataType] | None = None
     ) -> None:
-        self.by, self.calls = by, calls
+        self.by, self.calls, self.more = by, calls, more or {}
         self.accumulators = [accumulator(c, schema) for c in calls]
         self.groups = Groups([schema.field(name).type for name in by])
         self.schema = pa.schema(
             [(name, schema.field(name).type) for name in by]
-            + [(START, TIMESTAMP), (END, TIMESTAMP), *more]
+            + [(START, TIMESTAMP), (END, TIMESTAMP), *self.more.items()]
             + [(f"__a{i}", c.result) for i, c in enumerate(calls)]
         )
 
@@ -85,6 +86,15 @@ class Grouped:
         at, found = self._find(*(entries[name] for name in self.key))
         self._replace(at[found], entries)
 
+    def _results(self, closed: Columns, keys: list[pa.Array], cause: Int64s, bounds: Bounds) -> Flow:
+        """Closed windows as rows, with the keys of their groups."""
+        columns = dict(zip(self.by, keys, strict=True))
+        columns |= {name: pa.array(closed[name]).view(TIMESTAMP) for name in (START, END)}
+        columns |= {name: pa.array(closed[name]) for name in self.more}
+        columns |= {f"__a{i}": acc.result(self._of_call(closed, i)) for i, acc in enumerate(self.accumulators)}
+        rows = pa.table([columns[name] for name in self.schema.names], schema=self.schema)
+        return Flow(rows, closed[TIME], cause, rank_within(cause), bounds)
+
     # -- groups
 
     def _group_delta(self, fresh: list[int], dead: list[int]) -> Delta:
@@ -109,6 +119,14 @@ class Grouped:
     def _group_table(self, which: Int64s) -> pa.Table:
         keys = {f"g{i}": k for i, k in enumerate(self.groups.keys(which))}
         return pa.table({GROUP: pa.array(which)} | keys)
+
+
+def inside_windows(flow: Flow, size: int, slide: int) -> Flow:
+    """The rows that are in a window at all: where windows have gaps between them, not all are."""
+    if slide <= size:
+        return flow
+    inside = np.flatnonzero(np.mod(flow.time, slide) < size)
+    return flow if len(inside) == len(flow) else flow.take(inside)
 
 
 def like(columns: Columns, table: pa.Table) -> Columns:

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from borealis.kernels.accumulators import Call
 from borealis.kernels.columns import Columns, concat, numbers, take, to_table, whole
-from borealis.kernels.flow import NOTHING, Flow, empty_flow, rank_within
-from borealis.kernels.grouped import END, GROUP, GROUPS, START, Grouped, like
+from borealis.kernels.flow import NOTHING, Bounds, Flow, empty_flow
+from borealis.kernels.grouped import GROUP, GROUPS, Grouped, like
 from borealis.kernels.sorting import in_order, newest
 from borealis.state.delta import Change, Delta, TableSpec
-from borealis.tuples import CAUSE, SUB, TIME, TIMESTAMP, Int64s
+from borealis.tuples import CAUSE, SUB, TIME, Int64s
 
 WINDOW, OPENED, TIMED_OUT = "window", "opened", "timed_out"
 CHANGED = "changed"  # whether this train changed an open window; not in the table
@@ -41,8 +41,7 @@ class OpenWindows(Grouped):
     key = OPEN.key
 
     def __init__(self, schema: pa.Schema, by: list[str], calls: list[Call], order: list[str], *, timed: bool) -> None:
-        super().__init__(schema, by, calls, [(TIMED_OUT, pa.bool_())] if timed else [])
-        self.timed = timed
+        super().__init__(schema, by, calls, {TIMED_OUT: pa.bool_()} if timed else {})
         names = [name for c in calls for name in c.columns]
         self.arguments = {name: f"x{i}" for i, name in enumerate(dict.fromkeys(names))}  # to the name in a table
         self.ties = [self.arguments[name] for name in order]
@@ -87,7 +86,7 @@ class OpenWindows(Grouped):
         closed = [self._absorb(block) for block in self._blocks(released)]
         closed.append(self._expired(bounds.final))
         results = concat(closed)
-        out = self._emit(results, flow)
+        out = self._emit(results, bounds)
         counted = self._distinct(released[GROUP])
         dead = self._dead(self._distinct(counted, results[GROUP], np.array(fresh, np.int64)))
         delta = self._group_delta(fresh, dead)
@@ -123,22 +122,13 @@ class OpenWindows(Grouped):
         time = numbers(rows, TIME)[index]
         return self._added(entries, lambda name: rows[self.arguments[name]].take(places), slot, time)
 
-    def _emit(self, closed: Columns, flow: Flow) -> Flow:
-        bounds = flow.bounds
+    def _emit(self, closed: Columns, bounds: Bounds) -> Flow:
         if not len(closed[GROUP]):
             return empty_flow(self.schema, bounds)
         cause = bounds.cause[np.searchsorted(bounds.time, numbers(closed, DUE), "left")]
         keys = self.groups.keys(numbers(closed, GROUP))
         order = in_order([cause, closed[TIME]], [*keys, pa.array(closed[WINDOW])])
-        closed, cause = take(closed, order), cause[order]
-        columns = dict(zip(self.by, (k.take(pa.array(order)) for k in keys), strict=True))
-        columns |= {name: pa.array(closed[name]).view(TIMESTAMP) for name in (START, END)}
-        if self.timed:
-            columns[TIMED_OUT] = pa.array(closed[TIMED_OUT])
-        for i, acc in enumerate(self.accumulators):
-            columns[f"__a{i}"] = acc.result(self._of_call(closed, i))
-        rows = pa.table([columns[name] for name in self.schema.names], schema=self.schema)
-        return Flow(rows, numbers(closed, TIME), cause, rank_within(cause), bounds)
+        return self._results(take(closed, order), [k.take(pa.array(order)) for k in keys], cause[order], bounds)
 
     # -- open windows
 
@@ -159,14 +149,6 @@ class OpenWindows(Grouped):
         for some in groups:
             seen[some] = True
         return np.flatnonzero(seen)
-
-    def _is_needed(self, groups: Int64s) -> NDArray[np.bool_]:
-        """Whether rows of these groups wait or count in an open window."""
-        needed = np.zeros(self.groups.capacity, np.bool_)
-        needed[self.waiting[GROUP]] = True
-        needed[self.open[GROUP]] = True
-        found: NDArray[np.bool_] = needed[groups]
-        return found
 
     # -- tables
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from borealis.kernels.accumulators import Call, calls_of
 from borealis.kernels.columns import Columns, concat, distinct_pairs, numbers, take
 from borealis.kernels.flow import Flow
-from borealis.kernels.grouped import END, GROUP, START
+from borealis.kernels.grouped import END, GROUP, START, inside_windows
 from borealis.kernels.open_windows import DUE, OPENED, TIMED_OUT, WINDOW, OpenWindows
 from borealis.kernels.sorting import stable_order
 from borealis.kernels.step import Step, schema_of
@@ -37,10 +37,7 @@ class TimedWindows(OpenWindows):
         self.size, self.slide, self.timeout = size_us, slide_us, timeout_us
 
     def _wanted(self, flow: Flow) -> Flow:
-        if self.slide <= self.size:
-            return flow
-        inside = np.flatnonzero(np.mod(flow.time, self.slide) < self.size)
-        return flow if len(inside) == len(flow) else flow.take(inside)
+        return inside_windows(flow, self.size, self.slide)
 
     def _overlap(self, rows: int) -> int:
         return -(-self.size // self.slide)
@@ -122,7 +119,9 @@ class TimedWindows(OpenWindows):
         return entries | more
 
     def _dead(self, candidates: Int64s) -> list[int]:
-        return [int(n) for n in candidates[~self._is_needed(candidates)]]
+        needed = self._distinct(self.waiting[GROUP], self.open[GROUP])
+        dead: list[int] = np.setdiff1d(candidates, needed, assume_unique=True).tolist()
+        return dead
 
 
 def make(step: Step) -> TimedWindows:
