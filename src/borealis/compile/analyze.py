@@ -21,17 +21,12 @@ TIMES_ARE_MADE_BY = (
 )
 
 
-def analyze(spec: Spec, spark: SparkSession, times: dict[str, TimeOf] | None = None) -> dict[str, StructType]:
-    """The Spark schema of every arrow, by the input or box it comes from; raises on the first that does not type.
-
-    `times` is filled with how each input's rows get their times.
-    """
+def analyze(spec: Spec, spark: SparkSession) -> dict[str, StructType]:
+    """The Spark schema of every arrow, by the input or box it comes from; raises on the first that does not type."""
     frames: dict[str, DataFrame] = {}
     for one in spec.inputs:
         frames[one.name] = frames[f"{one.name}.late"] = empty(spark, input_schema(one))
-        time = time_of(one, spark)
-        if times is not None:
-            times[one.name] = time
+        time_of(one, spark)
     for box in spec.topological():
         sources = [frames[s] for s in box.sources]
         form_of(box).check(box, sources)

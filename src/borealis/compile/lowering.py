@@ -7,7 +7,7 @@ waits for the next level. Files in `compile/boxes` say for each box which steps 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -68,13 +68,6 @@ class _Flow:
     channel: Channel | None = None
 
 
-@dataclass
-class _Draft:
-    arrive: list[tuple[int, str, str]] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
-    leave: list[Port] = field(default_factory=list)
-
-
 class Lowering:
     """The program of a unit while its boxes are added to it, upstream first.
 
@@ -87,9 +80,9 @@ class Lowering:
         self.tables: dict[str, tuple[TableSpec, ...]] = {}
         self.where: dict[str, str] = {}
         self.hinders: str | None = None  # what keeps the unit from a lane: the first thing that takes a second level
-        self._inputs: dict[str, pa.Schema] = {}
+        self.inputs: dict[str, pa.Schema] = {}
         self._flows: dict[str, _Flow] = {}
-        self._drafts: list[_Draft] = [_Draft()]
+        self._levels = [Level()]
         self._bounds: list[tuple[str, tuple[str, ...]]] = []
         self._tags = 0
         self._arrived: dict[tuple[str, int, tuple[str, ...] | None], str] = {}
@@ -97,7 +90,7 @@ class Lowering:
     def add_input(self, name: str, schema: StructType) -> None:
         """A flow that the unit reads."""
         self._flows[name] = _Flow(nullable(schema), 0, self.shared)
-        self._inputs[name] = self.arrow(name)
+        self.inputs[name] = self.arrow(name)
 
     # -- for boxes
 
@@ -123,11 +116,9 @@ class Lowering:
 
     def union(self, box: Box, sources: Sequence[str], out: str) -> None:
         """All rows of flows that have the same columns."""
-        level = max(self._flows[s].level for s in sources)
-        parted = any(self._flows[s].parted for s in sources)
-        local = tuple(self._at(s, level, None) for s in sources)
-        self._bounds.append((out, tuple(sources)))
-        self._step("union", box, out, local, self._flows[sources[0]].schema, level, parted, {})
+        flows = [self._flows[s] for s in sources]
+        level, parted = max(f.level for f in flows), any(f.parted for f in flows)
+        self._step("union", box, out, sources, flows[0].schema, level, parted, {})
 
     def stateful(
         self,
@@ -137,31 +128,26 @@ class Lowering:
         out: str,
         schema: StructType,
         *,
-        by: Sequence[Sequence[str]],
         options: dict[str, Any],
-        tables: tuple[TableSpec, ...],
+        by: Sequence[Sequence[str]] | None = None,
+        tables: tuple[TableSpec, ...] = (),
     ) -> None:
-        """A step of the kernel `op`, keyed by the columns `by` of each source: rows go to the bucket of their key."""
-        many = self.buckets > 1
-        level = max(self._flows[s].level + (many and self._flows[s].parted) for s in sources)
-        if level and not any(self._flows[s].level for s in sources):
-            self._hinder(f"box '{box.name}' needs its rows by another key, so they change buckets")
-        moves = [many and (self._flows[s].parted or self._flows[s].level < level) for s in sources]
-        local = tuple(
-            self._at(s, level, tuple(key) if move else None) for s, key, move in zip(sources, by, moves, strict=True)
-        )
-        self._bounds.append((out, tuple(sources)))
-        keys = [list(key) for key in by]
-        self._step(op, box, out, local, nullable(schema), level, True, options | {"buckets_by": keys})
-        self.tables[box.name] = tables
+        """A step of the kernel `op`, keyed by the columns `by` of each source: rows go to the bucket of their key.
 
-    def alone(self, op: str, box: Box, source: str, out: str, schema: StructType, *, options: dict[str, Any]) -> None:
-        """A step of the kernel `op` that looks at each row alone and keeps nothing: any bucket may have any row."""
-        flow = self._flows[source]
-        local = self._at(source, flow.level, None)
-        self._bounds.append((out, (source,)))
-        self._step(op, box, out, (local,), nullable(schema), flow.level, True, options)
-        self.tables[box.name] = ()
+        Without keys, it looks at each row alone, and any bucket may have any row.
+        """
+        flows = [self._flows[s] for s in sources]
+        many = self.buckets > 1 and by is not None
+        level = max(f.level + (many and f.parted) for f in flows)
+        if level and not any(f.level for f in flows):
+            self._hinder(f"box '{box.name}' needs its rows by another key, so they change buckets")
+        keys: list[tuple[str, ...] | None] = [None] * len(flows)
+        if by is not None:
+            options = options | {"buckets_by": [list(key) for key in by]}
+            moves = [many and (f.parted or f.level < level) for f in flows]
+            keys = [tuple(key) if move else None for key, move in zip(by, moves, strict=True)]
+        self._step(op, box, out, sources, nullable(schema), level, True, options, keys)
+        self.tables[box.name] = tables
 
     # -- the whole
 
@@ -170,20 +156,15 @@ class Lowering:
         return Program(
             self.buckets,
             self.shared,
-            {name: schema_text(schema) for name, schema in self._inputs.items()},
-            tuple(self._bounds),
-            tuple(Level(tuple(d.arrive), tuple(d.steps), tuple(d.leave)) for d in self._drafts),
+            {name: schema_text(schema) for name, schema in self.inputs.items()},
+            self._bounds,
+            self._levels,
             self.aside,
         )
 
-    @property
-    def inputs(self) -> dict[str, pa.Schema]:
-        """The columns of what it reads."""
-        return self._inputs
-
     def add_outlets(self, outputs: dict[str, str], hidden: tuple[str, ...]) -> dict[str, Outlet]:
         """Where each output, given with its flow, will be found; `hidden` is what its parcels carry beside the rows."""
-        last = max((i for i, d in enumerate(self._drafts) if d.steps or d.arrive), default=0)
+        last = max((i for i, one in enumerate(self._levels) if one.steps or one.arrive), default=0)
         made: dict[str, int] = {}
         outlets = {}
         for output, name in outputs.items():
@@ -197,7 +178,7 @@ class Lowering:
                     whole = not flow.parted and self.buckets > 1
                     text = schema_text(to_arrow(flow.schema))
                     port = Port(self._tags, name, text, slice_=whole, hidden=hidden)
-                    self._draft(flow.level).leave.append(port)
+                    self._level(flow.level).leave.append(port)
                 made[name] = self._tags
             outlets[output] = Outlet(made[name], name, to_arrow(flow.schema))
         return outlets
@@ -214,24 +195,21 @@ class Lowering:
                 made = frame.select(*(F.expr(text).alias(name) for name, text in step.exprs))
             require_per_tuple(box, made)
             schema = nullable(made.schema)
-        self._bounds.append((out, (source,)))
         step = replace(step, as_json=self._is_json(frame))
-        if flow.channel is not None:
-            require_nullable(box, schema)
-            channel = Channel(flow.channel.origin, (*flow.channel.steps, step))
-            self._flows[out] = _Flow(schema, flow.level, True, channel)
-            self._note(box, "Catalyst")
-            return
-        exprs = translate_all(frame, texts)
-        if any(e is None for e in exprs.values()):
+        exprs = {} if flow.channel is not None else translate_all(frame, texts)
+        twins = {name: to_json(e) for name, e in exprs.items() if e is not None}
+        if flow.channel is not None or len(twins) < len(texts):
             require_nullable(box, flow.schema)
             require_nullable(box, schema)
-            self._flows[out] = _Flow(schema, flow.level + 1, True, Channel(source, (step,)))
+            channel, level = flow.channel, flow.level
+            if channel is None:
+                first = next(text for name, text in texts.items() if name not in twins)
+                self._hinder(f"box '{box.name}' leaves `{' '.join(str(first).split())}` to Catalyst")
+                channel, level = Channel(source, ()), level + 1
+            self._bounds.append((out, (source,)))
+            self._flows[out] = _Flow(schema, level, True, Channel(channel.origin, (*channel.steps, step)))
             self._note(box, "Catalyst")
-            first = next(text for name, text in texts.items() if exprs[name] is None)
-            self._hinder(f"box '{box.name}' leaves `{' '.join(str(first).split())}` to Catalyst")
             return
-        twins = {name: to_json(e) for name, e in exprs.items() if e is not None}
         options: dict[str, Any] = {"texts": texts}  # as the user wrote them, for errors
         if step.predicate is not None:
             op, options["predicate"] = "filter", twins[""]
@@ -251,14 +229,17 @@ class Lowering:
         op: str,
         box: Box,
         out: str,
-        sources: tuple[str, ...],
+        sources: Sequence[str],
         schema: StructType,
         level: int,
         parted: bool,
         options: dict[str, Any],
+        keys: Sequence[tuple[str, ...] | None] | None = None,  # of sources whose rows change buckets for it
     ) -> None:
-        step = Step(op, out, sources, box.name, parted, schema_text(to_arrow(schema)), options)
-        self._draft(level).steps.append(step)
+        local = tuple(self._at(s, level, key) for s, key in zip(sources, keys or [None] * len(sources), strict=True))
+        self._bounds.append((out, tuple(sources)))
+        step = Step(op, out, local, box.name, parted, schema_text(to_arrow(schema)), options)
+        self._level(level).steps.append(step)
         self._flows[out] = _Flow(schema, level, parted)
         self._note(box, "kernel in the source" if level == 0 else f"kernel in level {level}")
 
@@ -267,7 +248,7 @@ class Lowering:
         flow = self._flows[name]
         if flow.channel is not None and (name, flow.level, None) not in self._arrived:
             self._send_rows(flow.channel, flow.level)
-            self._draft(flow.level).arrive.append((self._tags, name, schema_text(to_arrow(flow.schema))))
+            self._level(flow.level).arrive.append((self._tags, name, schema_text(to_arrow(flow.schema))))
             self._arrived[name, flow.level, None] = name
         if level == flow.level and key is None:
             return name
@@ -277,8 +258,8 @@ class Lowering:
             text = schema_text(to_arrow(flow.schema))
             # a whole flow is sent by every bucket: each sends its share, and it arrives parted
             share = not flow.parted and self.buckets > 1
-            self._draft(flow.level).leave.append(Port(self._tags, name, text, level, slice_=share, key=key))
-            self._draft(level).arrive.append((self._tags, alias, text))
+            self._level(flow.level).leave.append(Port(self._tags, name, text, level, slice_=share, key=key))
+            self._level(level).arrive.append((self._tags, alias, text))
             if alias != name:
                 self._bounds.append((alias, (name,)))
             self._arrived[name, level, key] = alias
@@ -290,13 +271,13 @@ class Lowering:
         whole = not origin.parted and self.buckets > 1
         text = schema_text(to_arrow(origin.schema))
         port = Port(self._tags, channel.origin, text, level, as_rows=True, slice_=whole)
-        self._draft(level - 1).leave.append(port)
+        self._level(level - 1).leave.append(port)
         self.catalyst[self._tags] = (channel.steps, origin.schema)
 
-    def _draft(self, level: int) -> _Draft:
-        while len(self._drafts) <= level:
-            self._drafts.append(_Draft())
-        return self._drafts[level]
+    def _level(self, number: int) -> Level:
+        while len(self._levels) <= number:
+            self._levels.append(Level())
+        return self._levels[number]
 
     def _hinder(self, why: str) -> None:
         self.hinders = self.hinders or why

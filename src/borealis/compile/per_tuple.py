@@ -116,11 +116,6 @@ def refused(box: Box | Input, text: str, refusal: Refusal) -> ExpressionError:
     return ExpressionError(error.message, hint=error.hint)
 
 
-def refusal_of(condition: str) -> Refusal | None:
-    """What an error of Spark's comes to, if it says in words about queries what we say in words about tuples."""
-    return CONDITIONS.get(condition.partition(".")[0])
-
-
 def kind_of(name: str) -> Refusal | None:
     """Why a function cannot stand in an expression over one tuple, as Spark's own list of functions has it."""
     if name in _NAMES:

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from borealis.compile.per_tuple import per_tuple, refusal_of, refused, require_per_tuple
+from borealis.compile.per_tuple import CONDITIONS, per_tuple, refused, require_per_tuple
 from borealis.diagram.boxes.base import Box
 from borealis.diagram.spec import Input
 from borealis.errors import ExpressionError, did_you_mean
@@ -144,7 +144,7 @@ def told(box: Box | Input, columns: list[str], sql: str = "") -> Iterator[None]:
         yield
     except (AnalysisException, ParseException) as error:
         condition = error.getCondition() or ""
-        refusal = refusal_of(condition)
+        refusal = CONDITIONS.get(condition.partition(".")[0])
         if refusal is not None:
             raise refused(box, sql, refusal) from error
         if isinstance(error, ParseException):

@@ -11,8 +11,8 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -47,17 +47,17 @@ class Port:
     level: int | None = None
     as_rows: bool = False
     slice_: bool = False  # a whole flow of which each bucket sends its share
-    key: tuple[str, ...] | None = None  # send each row to the bucket of this key
-    hidden: tuple[str, ...] = (TIME, CAUSE, SUB)  # what travels along; with one bucket the order needs no proof
+    key: Sequence[str] | None = None  # send each row to the bucket of this key
+    hidden: Sequence[str] = (TIME, CAUSE, SUB)  # what travels along; with one bucket the order needs no proof
 
 
 @dataclass(frozen=True)
 class Level:
     """Flows that arrive, kernels that run, flows that leave."""
 
-    arrive: tuple[tuple[int, str, str], ...] = ()  # tag, flow, schema
-    steps: tuple[Step, ...] = ()
-    leave: tuple[Port, ...] = ()
+    arrive: list[tuple[int, str, str]] = field(default_factory=list)  # tag, flow, schema
+    steps: list[Step] = field(default_factory=list)
+    leave: list[Port] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class Program:
     buckets: int
     shared: bool  # no keyed box: each bucket takes its share of the input's rows
     inputs: dict[str, str]  # input (or input.late) to schema
-    bounds: tuple[tuple[str, tuple[str, ...]], ...]  # flow, the flows whose boundaries it takes, in order
-    levels: tuple[Level, ...]
+    bounds: Sequence[tuple[str, Sequence[str]]]  # flow, the flows whose boundaries it takes, in order
+    levels: Sequence[Level]
     aside: bool = False  # tuples that a box cannot take are set aside; otherwise they fail their train
 
     def to_json(self) -> dict[str, Any]:
@@ -76,19 +76,11 @@ class Program:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Program:
-        levels = tuple(
-            Level(
-                tuple((t, f, s) for t, f, s in level["arrive"]),
-                tuple(Step(**(s | {"sources": tuple(s["sources"])})) for s in level["steps"]),
-                tuple(
-                    Port(**(p | {"key": None if p["key"] is None else tuple(p["key"]), "hidden": tuple(p["hidden"])}))
-                    for p in level["leave"]
-                ),
-            )
-            for level in data["levels"]
-        )
-        bounds = tuple((f, tuple(s)) for f, s in data["bounds"])
-        return Program(data["buckets"], data["shared"], data["inputs"], bounds, levels, data["aside"])
+        levels = [
+            Level(one["arrive"], [Step(**step) for step in one["steps"]], [Port(**port) for port in one["leave"]])
+            for one in data["levels"]
+        ]
+        return Program(**data | {"levels": levels})
 
 
 @dataclass(frozen=True)
@@ -219,7 +211,7 @@ def _makers() -> dict[str, Callable[[Step], Kernel]]:
 MAKERS = _makers()  # for each stateful op how its kernel is made, with nothing in it
 
 
-def bucket_of(flow: Flow, key: tuple[str, ...] | list[str], buckets: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+def bucket_of(flow: Flow, key: Sequence[str], buckets: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """The bucket of each row's key: the same on any machine, in any process, with any library version."""
     mixed = np.zeros(len(flow), np.uint64)
     for name in key:
@@ -243,7 +235,7 @@ def _parcels(port: Port, bucket: int, flow: Flow) -> Iterator[Parcel]:
         yield Parcel(port.tag, bucket, to_stream(table.slice(start, step)))
 
 
-def flow_table(flow: Flow, hidden: tuple[str, ...] = (TIME, CAUSE, SUB)) -> pa.Table:
+def flow_table(flow: Flow, hidden: Sequence[str] = (TIME, CAUSE, SUB)) -> pa.Table:
     """A flow's rows with hidden columns behind."""
     table = flow.rows
     values = {TIME: flow.time, CAUSE: flow.cause, SUB: flow.sub}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, ClassVar, Protocol
@@ -21,7 +21,7 @@ class Step:
 
     op: str  # filter, map, union, or a file in this folder that has a `make`
     out: str
-    sources: tuple[str, ...]
+    sources: Sequence[str]
     box: str
     parted: bool
     schema: str  # of `out`

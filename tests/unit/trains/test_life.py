@@ -68,7 +68,7 @@ def compiled(database: Embedded, inputs: str = "ab") -> tuple[Spec, Compiled]:
     names = [name + late for name in inputs for late in ("", ".late")]
     leave = (Port(1, "judged", schema_text(OUT), hidden=()),)
     bounds = (("both", tuple(inputs)), ("judged", ("both",)))
-    program = Program(1, False, dict.fromkeys(names, schema_text(ROWS)), bounds, (Level((), steps, leave),))
+    program = Program(1, False, dict.fromkeys(names, schema_text(ROWS)), bounds, [Level([], steps, leave)])
     outlets = {"out": Outlet(1, "judged", OUT)}
     made = Compiled(program, outlets, dict.fromkeys(names, ROWS), {}, {"w": ()}, {}, {})
     return d.validate(), made

@@ -106,5 +106,5 @@ def lower(box: SqlRead, low: Lowering) -> None:
         "given": schema_text(to_arrow(answer)),
     }
     out = StructType([*schema.fields, *answer.fields]).add(WHY, StringType())
-    low.alone("sql_read", box, source, judged, out, options=options)
+    low.stateful("sql_read", box, [source], judged, out, options=options)
     part(box, low, judged, [*schema.names, *answer.names], schema.names)

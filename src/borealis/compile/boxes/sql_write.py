@@ -50,7 +50,7 @@ def lower(box: SqlWrite, low: Lowering) -> None:
     options = asking(box)
     out = StructType([*schema.fields]).add(WHY, StringType())
     # one bucket writes all rows, so that they come into the database in the order of the stream
-    low.stateful("sql_write", box, [source], judged, out, by=[()], options=options, tables=())
+    low.stateful("sql_write", box, [source], judged, out, by=[()], options=options)
     part(box, low, judged, schema.names, schema.names)
 
 
