@@ -29,8 +29,8 @@ from borealis.kernels.accumulators import Call
 from borealis.kernels.aggregate import AggregateKernel
 from borealis.kernels.flow import Bounds, Flow
 from borealis.kernels.join import JoinKernel
+from borealis.kernels.program import run_union
 from borealis.kernels.resample import VALUE, ResampleKernel
-from borealis.kernels.stateless import run_union
 from borealis.kernels.timed_windows import TimedWindows
 from borealis.tuples import FIRST_TIME, LAST_TIME
 

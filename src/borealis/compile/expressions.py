@@ -60,24 +60,19 @@ _SETTINGS = {
 }
 
 
-def translate(frame: DataFrame, sql: str) -> Expr | None:
-    """The Arrow twin of a Spark SQL expression over the frame's columns, or None where there is no exact one.
-
-    The frame may be empty, but its session must be the one that would run the expression: its settings decide.
-    What Spark itself refuses (a column that is not there, types that do not fit) raises as Spark raises it.
-    """
-    return translate_all(frame, {"x": sql})["x"]
-
-
 def translate_time(frame: DataFrame, sql: str) -> Expr | None:
-    """As `translate`, for the time of an input's rows: there text and numbers may become times, too."""
+    """As `translate_all`, for the time of an input's rows: there text and numbers may become times, too."""
     return translate_all(frame, {"x": sql}, _RULES | text_rules.INPUT_RULES)["x"]
 
 
 def translate_all(
     frame: DataFrame, expressions: Mapping[str, str], rules: Mapping[str, Rule] | None = None
 ) -> dict[str, Expr | None]:
-    """As `translate`, for several expressions in one analysis; an error in one is raised for all."""
+    """The Arrow twins of Spark SQL expressions over the frame's columns, None for each that has no exact one.
+
+    The frame may be empty, but its session must be the one that would run the expressions: its settings decide.
+    What Spark itself refuses (a column that is not there, types that do not fit) raises as Spark raises it, for all.
+    """
     if not expressions:
         return {}
     selected = [F.expr(sql).alias(f"{_ALIAS}{i}") for i, sql in enumerate(expressions.values())]

@@ -116,8 +116,9 @@ def not_carried(box: Box, what: str, kind: str) -> ExpressionError:
     return ExpressionError(error.message, hint=error.hint)
 
 
-def require_boolean(box: Box, kind: DataType, sql: str) -> None:
-    """Refuse a condition that is none."""
+def require_boolean(box: Box, frame: DataFrame, sql: str) -> None:
+    """Refuse a condition over a frame's columns that is none."""
+    kind = type_of(frame, sql, box)
     if not isinstance(kind, BooleanType):
         raise box.wrong(
             f"`{sql}` is {show(kind)}, not BOOLEAN", "a condition compares: write for example `bytes > 100`"

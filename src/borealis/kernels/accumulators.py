@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from borealis.errors import DiagramError, TrainError
-from borealis.kernels import kept_values
+from borealis.kernels import value_lists
 from borealis.kernels.columns import Column, Columns, decimal_words, numbers, to_numpy, whole
 from borealis.kernels.folding import Rows, add_counts, add_floats, add_ints, sum_counts
 from borealis.kernels.moments import Moments
@@ -79,9 +79,9 @@ def accumulator(call: Call, schema: pa.Schema) -> Accumulator:
         case (("max_by" | "min_by"), [of, by]):
             return Best(function == "min_by", of, by)
         case (("count_distinct" | "collect_set" | "mode"), _):
-            return kept_values.Tally(function, kinds, call.result)
+            return value_lists.Tally(function, kinds, call.result)
         case "collect_list", [of]:
-            return kept_values.Collected(of, call.result)
+            return value_lists.Collected(of, call.result)
         case (("sum" | "avg"), [of]) if pa.types.is_decimal(of) or (pa.types.is_integer(of) and function == "sum"):
             return ExactSum(of, call.result, average=function == "avg")
         case (("sum" | "avg"), [_]):
@@ -91,7 +91,7 @@ def accumulator(call: Call, schema: pa.Schema) -> Accumulator:
         case (("corr" | "covar_samp" | "covar_pop"), [_, _]):
             return Moments(function, 2)
         case "percentile", [_]:
-            return kept_values.Percentile(call.parameters, call.result)
+            return value_lists.Percentile(call.parameters, call.result)
     raise DiagramError(f"no aggregate '{function}' of {len(kinds)} arguments", hint="look into its documentation")
 
 

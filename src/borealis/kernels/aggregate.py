@@ -15,7 +15,7 @@ import pyarrow as pa
 from borealis.kernels.accumulators import Call, calls_of
 from borealis.kernels.columns import Columns, concat, distinct_pairs, numbers, take, to_table, whole
 from borealis.kernels.flow import NOTHING, Bounds, Flow, empty_flow
-from borealis.kernels.grouped import END, GROUP, GROUPS, START, Grouped, inside_windows, like
+from borealis.kernels.groups import END, GROUP, GROUPS, START, Grouped, inside_windows, like
 from borealis.kernels.step import Step, schema_of
 from borealis.state.delta import Change, Delta, TableSpec
 from borealis.tuples import FIRST_TIME, LAST_TIME, TIME, Int64s

@@ -12,9 +12,10 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from borealis.kernels.accumulators import Call, calls_of
+from borealis.kernels.accumulators import calls_of
 from borealis.kernels.columns import Columns, concat, numbers, take
-from borealis.kernels.grouped import END, GROUP, START
+from borealis.kernels.flow import NOTHING
+from borealis.kernels.groups import END, GROUP, START
 from borealis.kernels.open_windows import DUE, OPENED, TIMED_OUT, OpenWindows
 from borealis.kernels.step import Step, schema_of
 from borealis.state.delta import Change, Delta, TableSpec
@@ -29,19 +30,7 @@ class CountWindows(OpenWindows):
 
     tables: ClassVar[tuple[TableSpec, ...]] = (*OpenWindows.tables, COUNTS)
 
-    def __init__(
-        self,
-        schema: pa.Schema,
-        by: list[str],
-        size: int,
-        slide: int,
-        timeout_us: int | None,
-        calls: list[Call],
-        order: list[str],
-    ) -> None:
-        super().__init__(schema, by, calls, order, timed=timeout_us is not None)
-        self.size, self.slide, self.timeout_us = size, slide, timeout_us
-        self.counts = np.zeros(0, np.int64)  # by group number
+    counts = NOTHING  # by group number
 
     def _overlap(self, rows: int) -> int:
         begun = (int(self.counts.max(initial=0)) + rows) // self.slide + 1

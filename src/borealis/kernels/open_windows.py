@@ -10,7 +10,7 @@ are put in order, so that it does not matter in which order they came.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from borealis.kernels.accumulators import Call
 from borealis.kernels.columns import Columns, concat, numbers, take, to_table, whole
 from borealis.kernels.flow import NOTHING, Bounds, Flow, empty_flow
-from borealis.kernels.grouped import GROUP, GROUPS, Grouped, like
+from borealis.kernels.groups import GROUP, GROUPS, Grouped, like
 from borealis.kernels.sorting import in_order, newest
 from borealis.state.delta import Change, Delta, TableSpec
 from borealis.tuples import CAUSE, SUB, TIME, Int64s
@@ -40,8 +40,18 @@ class OpenWindows(Grouped):
     tables: ClassVar[tuple[TableSpec, ...]] = (GROUPS, WAITING, OPEN)
     key = OPEN.key
 
-    def __init__(self, schema: pa.Schema, by: list[str], calls: list[Call], order: list[str], *, timed: bool) -> None:
-        super().__init__(schema, by, calls, {TIMED_OUT: pa.bool_()} if timed else {})
+    def __init__(
+        self,
+        schema: pa.Schema,
+        by: list[str],
+        size: int,
+        slide: int,
+        timeout_us: int | None,
+        calls: list[Call],
+        order: Sequence[str] = (),
+    ) -> None:
+        super().__init__(schema, by, calls, {} if timeout_us is None else {TIMED_OUT: pa.bool_()})
+        self.size, self.slide, self.timeout_us = size, slide, timeout_us
         names = [name for c in calls for name in c.columns]
         self.arguments = {name: f"x{i}" for i, name in enumerate(dict.fromkeys(names))}  # to the name in a table
         self.ties = [self.arguments[name] for name in order]
@@ -68,8 +78,10 @@ class OpenWindows(Grouped):
         raise NotImplementedError
 
     def _dead(self, candidates: Int64s) -> list[int]:
-        """Those of these groups that need not be known any more."""
-        raise NotImplementedError
+        """Those of these groups that need not be known any more: no row of them waits or is in an open window."""
+        needed = self._distinct(self.waiting[GROUP], self.open[GROUP])
+        dead: list[int] = np.setdiff1d(candidates, needed, assume_unique=True).tolist()
+        return dead
 
     # -- one train
 

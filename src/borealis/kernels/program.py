@@ -22,8 +22,8 @@ from borealis import kernels
 from borealis.errors import BorealisError, TrainError
 from borealis.kernels import aside
 from borealis.kernels.columns import normal_floats, whole
-from borealis.kernels.flow import Bounds, Flow, empty_flow, merge_bounds
-from borealis.kernels.stateless import run_filter, run_map, run_union
+from borealis.kernels.expr import Expr, column, mask
+from borealis.kernels.flow import Bounds, Flow, empty_flow, merge_bounds, rank_within
 from borealis.kernels.step import Kernel, Step, schema_of
 from borealis.state.delta import Delta, from_stream, pack, to_stream
 from borealis.tuples import CAUSE, SUB, TIME
@@ -171,6 +171,39 @@ def _run(step: Step, sources: list[Flow], keep: Keep) -> tuple[Flow, Delta]:
         case _:
             kernel = keep(step.box, lambda: MAKERS[step.op](step))
             return kernel.step(*sources)
+
+
+def run_filter(flow: Flow, predicate: Expr) -> Flow:
+    """The rows for which the predicate is true; null is not true."""
+    if not len(flow):
+        return flow
+    keep = mask(predicate, flow.rows)
+    index = np.flatnonzero(keep.to_numpy(zero_copy_only=False) if isinstance(keep, pa.Array) else keep.to_numpy())
+    if len(index) == len(flow):
+        return flow
+    return flow.at(index, flow.rows.filter(keep))
+
+
+def run_map(flow: Flow, exprs: list[tuple[str, Expr]], schema: pa.Schema) -> Flow:
+    """Each output column from its expression."""
+    if not len(flow):
+        return empty_flow(schema, flow.bounds)
+    columns = [column(expr, flow.rows, schema.field(name).type) for name, expr in exprs]
+    return flow.with_rows(pa.table(columns, schema=schema) if columns else flow.rows.select([]))
+
+
+def run_union(flows: list[Flow]) -> Flow:
+    """All rows, by cause; of one cause, the first input's before the second's."""
+    bounds = merge_bounds([f.bounds for f in flows])
+    schema = flows[0].rows.schema
+    cause = np.concatenate([f.cause for f in flows])
+    which = np.repeat(np.arange(len(flows)), [len(f) for f in flows])
+    sub = np.concatenate([f.sub for f in flows])
+    order = np.lexsort((sub, which, cause))
+    rows = pa.concat_tables([f.rows.cast(schema) for f in flows])
+    time = np.concatenate([f.time for f in flows])
+    cause = cause[order]
+    return Flow(rows.take(pa.array(order)), time[order], cause, rank_within(cause), bounds)
 
 
 def _sifted(step: Step, flow: Flow, keep: Keep, rank: int) -> tuple[Flow, pa.Table | None]:

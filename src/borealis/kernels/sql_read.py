@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from borealis.errors import TrainError
 from borealis.kernels.flow import Flow, rank_within
-from borealis.kernels.sql_write import REASON, tell_refused
+from borealis.kernels.sql_write import REASON, NoState, log_refused
 from borealis.kernels.step import Step, schema_of
-from borealis.state.delta import Delta, TableSpec
+from borealis.state.delta import Delta
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -32,10 +32,8 @@ class _Answer:
     refused: str | None = None
 
 
-class SqlReadKernel:
+class SqlReadKernel(NoState):
     """Looks up each row's answer. It remembers nothing: the next train asks again."""
-
-    tables: ClassVar[tuple[TableSpec, ...]] = ()
 
     def __init__(
         self, box: str, statement: str, database: Database, source: pa.Schema, given: pa.Schema, *, nulls: bool
@@ -70,16 +68,9 @@ class SqlReadKernel:
         kept = flow.take(index)
         found = [column.take(pa.array(take)) for column in rows]
         why = reasons.take(pa.array(take))
-        tell_refused(self.box, why.to_pylist() if why.null_count < len(why) else ())
+        log_refused(self.box, why.to_pylist() if why.null_count < len(why) else ())
         table = self._behind(kept.rows, found, why)
         return Flow(table, kept.time, kept.cause, rank_within(kept.cause), flow.bounds), {}
-
-    def apply(self, delta: Delta) -> None:
-        """There is nothing to catch up with."""
-
-    def tables_now(self) -> dict[str, pa.Table]:
-        """No state."""
-        return {}
 
     def _behind(self, rows: pa.Table, columns: Sequence[pa.Array], reasons: pa.Array) -> pa.Table:
         for field, column in zip(self.given, columns, strict=True):
@@ -138,8 +129,8 @@ class SqlReadKernel:
 
     def _check_width(self, columns: int) -> None:
         if columns != len(self.given):
-            told = f"box '{self.box}': the database answers with {columns} columns, and gives= names {len(self.given)}"
-            raise TrainError(told, hint="name in gives= each column of the SELECT, in its order")
+            seen = f"box '{self.box}': the database answers with {columns} columns, and gives= names {len(self.given)}"
+            raise TrainError(seen, hint="name in gives= each column of the SELECT, in its order")
 
     # -- answers as columns
 

@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 
 from borealis.compile.hidden_columns import POSITION
 from borealis.compile.lowering import Lowering
-from borealis.compile.types import plain_column, require_boolean, type_of
+from borealis.compile.types import plain_column, require_boolean
 from borealis.diagram import join_columns
 from borealis.diagram.boxes.join import Join
 from borealis.kernels.join import JoinKernel
@@ -21,7 +21,7 @@ INTEGERS = ("tinyint", "smallint", "int", "bigint")
 def check(box: Join, sources: list[DataFrame]) -> None:
     left, right = sources
     pair = left.alias("left").crossJoin(right.alias("right"))
-    require_boolean(box, type_of(pair, box.on, box), box.on)
+    require_boolean(box, pair, box.on)
 
 
 def batch(box: Join, inputs: list[DataFrame]) -> DataFrame:

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from borealis.compile.lowering import Lowering
-from borealis.compile.types import require_boolean, type_of
+from borealis.compile.types import require_boolean
 from borealis.diagram.boxes.route import Route
 
 BRANCH = "__branch"
@@ -14,7 +14,7 @@ BRANCH = "__branch"
 
 def check(box: Route, sources: list[DataFrame]) -> None:
     for predicate in box.branches.values():
-        require_boolean(box, type_of(sources[0], predicate, box), predicate)
+        require_boolean(box, sources[0], predicate)
 
 
 def batch(box: Route, inputs: list[DataFrame]) -> dict[str, DataFrame]:

@@ -117,12 +117,12 @@ class Tally:
         rank = ranks_of(every)
         many = int(rank.max(initial=0)) + 1
         code, first, place = np.unique(owner * many + rank, return_index=True, return_inverse=True)
-        kept = _lists(every.take(pa.array(first)), np.bincount(code // many, minlength=len(lengths)))
+        values = _lists(every.take(pa.array(first)), np.bincount(code // many, minlength=len(lengths)))
         if "n" not in stored:
-            return {"v": kept}
+            return {"v": values}
         times = np.zeros(len(code), np.int64)
         np.add.at(times, place, np.concatenate([_flat(stored["n"])[0].to_numpy(), counts]))
-        return {"v": kept, "n": pa.ListArray.from_arrays(kept.offsets, pa.array(times))}
+        return {"v": values, "n": pa.ListArray.from_arrays(values.offsets, pa.array(times))}
 
     def result(self, stored: Columns) -> pa.Array:
         values, lengths = _flat(stored["v"])
