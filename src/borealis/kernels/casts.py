@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from borealis.kernels import dates, decimals, times
+from borealis.kernels.columns import each
 
 NAMES = {
     "boolean": "BOOLEAN", "byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "long": "BIGINT",
@@ -251,7 +252,7 @@ def _doubles(strings: pa.Array) -> pa.Array:
             return strings.cast(pa.float64())
         except pa.ArrowInvalid:
             pass
-    return pa.array([None if text is None else _double(text) for text in strings.to_pylist()], pa.float64())
+    return each(_double, pa.float64())(strings)
 
 
 def _double(text: str) -> float:
@@ -326,10 +327,8 @@ def _time(values: pa.Array, type: pa.DataType) -> pa.Array:
     if pt.is_date(type):
         return dates.date_of(type, values)
     micros = values.cast(pa.int64())
-    nulls, micros = (
-        pc.is_null(micros).to_numpy(zero_copy_only=False),
-        micros.fill_null(0).to_numpy(zero_copy_only=False),
-    )
+    nulls = pc.is_null(micros).to_numpy(zero_copy_only=False)
+    micros = micros.fill_null(0).to_numpy(zero_copy_only=False)
     if pt.is_float64(type):
         return pa.array(micros.astype(np.float64) / float(times.SECOND_US), mask=nulls)
     try:

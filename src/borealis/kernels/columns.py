@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -58,6 +59,24 @@ def on_arrays(function: Callable[..., Values]) -> Callable[..., Values]:
         n = next((len(arg) for arg in (first, *more) if not isinstance(arg, pa.Scalar)), None)
         result = function(full(first, 1 if n is None else n), *more)  # Python has no value for every scalar
         return result if n is not None else result[0]
+
+    return applied
+
+
+def each(function: Callable[..., Any], type: pa.DataType) -> Callable[..., Values]:
+    """A function of single values: once for every distinct text if the rest is constant, else once for every row."""
+
+    def applied(first: pa.Array, *more: Values) -> Values:
+        if not all(isinstance(arg, pa.Scalar) for arg in more):
+            columns = [repeat(arg.as_py()) if isinstance(arg, pa.Scalar) else arg.to_pylist() for arg in more]
+            rows = zip(first.to_pylist(), *columns, strict=False)
+            return pa.array([None if None in row else function(*row) for row in rows], type)
+        constants = [arg.as_py() for arg in more]
+        if None in constants:
+            return pa.nulls(len(first), type)
+        known = first.dictionary_encode()
+        made = pa.array([function(text, *constants) for text in known.dictionary.to_pylist()], type)
+        return made.take(known.indices)
 
     return applied
 

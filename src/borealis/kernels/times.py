@@ -18,11 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from borealis.kernels.columns import each
+from borealis.tuples import TIMESTAMP
+
 Array: TypeAlias = Any  # pa.Array | pa.ChunkedArray
 
 SECOND_US = 1_000_000
 DAY_US = 86_400 * SECOND_US
-_TIMESTAMP = pa.timestamp("us", "UTC")
 _LONG = (-(2**63), 2**63 - 1)
 TRIMMED = "".join(map(chr, range(33))) + "\x7f"  # what Spark cuts off at the ends of a text
 _YEAR_MOST = 9999  # that Python knows
@@ -67,18 +69,13 @@ def from_text(strings: Array) -> Array:
     >>> from_text(pa.array(["2024-05-01 12:00:00", "2024-05-01T12:00:00+02:00", None])).cast(pa.int64()).to_pylist()
     [1714564800000000, 1714557600000000, None]
     """
-    for form, kind in ((_PLAIN, pa.timestamp("us")), (_ZONED, _TIMESTAMP)):
+    for form, kind in ((_PLAIN, pa.timestamp("us")), (_ZONED, TIMESTAMP)):
         if pc.all(pc.match_substring_regex(strings, form)).as_py() is not False:  # nulls do not count
             try:
-                return strings.cast(kind).cast(_TIMESTAMP)
+                return strings.cast(kind).cast(TIMESTAMP)
             except pa.ArrowInvalid:
                 break
-    return _each(strings, of_text)
-
-
-def _each(strings: Array, parse: Any) -> Array:
-    values = [None if text is None else parse(text) for text in strings.to_pylist()]
-    return pa.array(values, pa.int64()).cast(_TIMESTAMP)
+    return each(of_text, pa.int64())(strings).cast(TIMESTAMP)
 
 
 def of_text(text: str) -> int:
@@ -224,7 +221,7 @@ def from_format(strings: Array, pattern: str) -> Array:
         time = (int(parts.get("hour", 0)), int(parts.get("minute", 0)), int(parts.get("second", 0)))
         return _checked(text, _instant(text, date, time, _micros(parts.get("fraction", ""))))
 
-    return _each(strings, parse)
+    return each(parse, pa.int64())(strings).cast(TIMESTAMP)
 
 
 # --- numbers --------------------------------------------------------------------------------------------------------
@@ -232,7 +229,7 @@ def from_format(strings: Array, pattern: str) -> Array:
 
 def from_units(numbers: Array, unit_us: int) -> Array:
     """timestamp_seconds, _millis or _micros of whole numbers. Raises ArrowInvalid if one is too large."""
-    return pc.multiply_checked(numbers.cast(pa.int64()), pa.scalar(unit_us, pa.int64())).cast(_TIMESTAMP)
+    return pc.multiply_checked(numbers.cast(pa.int64()), pa.scalar(unit_us, pa.int64())).cast(TIMESTAMP)
 
 
 def from_seconds(numbers: Array) -> Array:
@@ -256,7 +253,7 @@ def from_number(numbers: Array) -> Array:
     inside = pc.and_(pc.greater_equal(seconds, -most), pc.less_equal(seconds, most))
     ends = pc.if_else(pc.greater(seconds, 0), pa.scalar(_LONG[1]), pa.scalar(_LONG[0]))
     micros = pc.multiply(pc.if_else(inside, seconds, pa.scalar(0, pa.int64())), SECOND_US)
-    return pc.if_else(inside, micros, ends).cast(_TIMESTAMP)
+    return pc.if_else(inside, micros, ends).cast(TIMESTAMP)
 
 
 def _floats(numbers: Array, *, saturated: bool) -> Array:
@@ -268,11 +265,11 @@ def _floats(numbers: Array, *, saturated: bool) -> Array:
         raise OverflowError
     longs = np.where(fits, values, 0.0).astype(np.int64)
     longs = np.where(valid & (values >= 2.0**63), _LONG[1], np.where(valid & (values < -(2.0**63)), _LONG[0], longs))
-    return pa.array(longs, mask=~valid).cast(_TIMESTAMP)
+    return pa.array(longs, mask=~valid).cast(TIMESTAMP)
 
 
 def _decimals(numbers: Array, *, exact: bool) -> Array:
-    return pa.array([_decimal(value, exact) for value in numbers.to_pylist()], pa.int64()).cast(_TIMESTAMP)
+    return pa.array([_decimal(value, exact) for value in numbers.to_pylist()], pa.int64()).cast(TIMESTAMP)
 
 
 def _decimal(value: Decimal | None, exact: bool) -> int | None:
