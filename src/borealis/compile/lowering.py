@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from borealis.compile.expressions import translate_all
 from borealis.compile.per_tuple import require_per_tuple
-from borealis.compile.types import empty, nullable, require_nullable, told
+from borealis.compile.types import blaming, empty, nullable, require_nullable
 from borealis.diagram.boxes.base import Box
 from borealis.kernels.expr import to_json
 from borealis.kernels.program import Level, Port, Program
@@ -53,7 +53,7 @@ class Channel:
 
 @dataclass(frozen=True)
 class Outlet:
-    """Where the commit finds an output: the tag of its parcels or rows."""
+    """Where the commit finds an output: the tag of its packets or rows."""
 
     tag: int
     flow: str
@@ -163,7 +163,7 @@ class Lowering:
         )
 
     def add_outlets(self, outputs: dict[str, str], hidden: tuple[str, ...]) -> dict[str, Outlet]:
-        """Where each output, given with its flow, will be found; `hidden` is what its parcels carry beside the rows."""
+        """Where each output, given with its flow, will be found; `hidden` is what its packets carry beside the rows."""
         last = max((i for i, one in enumerate(self._levels) if one.steps or one.arrive), default=0)
         made: dict[str, int] = {}
         outlets = {}
@@ -191,7 +191,7 @@ class Lowering:
         texts = {"": step.predicate} if step.predicate is not None else dict(step.exprs)
         schema = flow.schema
         if step.predicate is None:
-            with told(box, frame.columns):
+            with blaming(box, frame.columns):
                 made = frame.select(*(F.expr(text).alias(name) for name, text in step.exprs))
             require_per_tuple(box, made)
             schema = nullable(made.schema)

@@ -1,4 +1,4 @@
-"""Types, as Spark itself resolves them; its complaints, told in terms of the box."""
+"""Types, as Spark itself resolves them; its complaints, in terms of the box."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from borealis.compile.per_tuple import CONDITIONS, per_tuple, refused, require_per_tuple
+from borealis.compile.per_tuple import CONDITIONS, expression_error, per_tuple, refused, require_per_tuple
 from borealis.diagram.boxes.base import Box
 from borealis.diagram.spec import Input
 from borealis.errors import ExpressionError, did_you_mean
@@ -60,7 +60,7 @@ def _with_nulls(kind: DataType) -> DataType:
 
 def type_of(frame: DataFrame, sql: str, box: Box) -> DataType:
     """The type of an expression over a frame's columns; one that needs more than one tuple is refused."""
-    with told(box, frame.columns, sql):
+    with blaming(box, frame.columns, sql):
         made = frame.select(F.expr(sql).alias(_ALIAS))
     require_per_tuple(box, made, sql)
     try:
@@ -112,8 +112,8 @@ def types_in(kind: DataType) -> Iterator[DataType]:
 
 def not_carried(box: Box, what: str, kind: str) -> ExpressionError:
     """An error for values that no stream can carry."""
-    error = box.wrong(f"{what} is {kind}, which no stream carries", "compute another type from it, such as STRING")
-    return ExpressionError(error.message, hint=error.hint)
+    hint = "compute another type from it, such as STRING"
+    return expression_error(box, f"{what} is {kind}, which no stream carries", hint)
 
 
 def require_boolean(box: Box, frame: DataFrame, sql: str) -> None:
@@ -139,7 +139,7 @@ def show(kind: DataType) -> str:
 
 
 @contextmanager
-def told(box: Box | Input, columns: list[str], sql: str = "") -> Iterator[None]:
+def blaming(box: Box | Input, columns: list[str], sql: str = "") -> Iterator[None]:
     """Turn Spark's complaint about an expression into one that names the box, the problem and a way out."""
     try:
         yield
@@ -164,8 +164,7 @@ def told(box: Box | Input, columns: list[str], sql: str = "") -> Iterator[None]:
             wrong, hint = f"cannot read `{sql}`: {first_line(error)}", "it must be a Spark SQL expression"
         else:
             wrong, hint = first_line(error) + about, "check the types of its columns"
-        told_error = box.wrong(wrong, hint)
-        raise ExpressionError(told_error.message, hint=told_error.hint) from error
+        raise expression_error(box, wrong, hint) from error
 
 
 def _parses(text: str) -> bool:

@@ -131,7 +131,7 @@ class AggregateKernel(Grouped):
         inside = numbers(entries, PANE) < bounds.final
         return entries if inside.all() else take(entries, np.flatnonzero(inside))
 
-    # -- what is kept
+    # -- retention
 
     def _floor(self, boundary: int) -> int:
         return oldest_needed(boundary, self.size, self.slide)
@@ -146,12 +146,12 @@ class AggregateKernel(Grouped):
                 self.sealed = [concat(self.sealed)]
 
     def _evict(self, floor: int) -> None:
-        kept = []
+        alive = []
         for part in self.sealed:
             split = int(np.searchsorted(numbers(part, PANE), floor, "left"))
             if split < len(part[PANE]):
-                kept.append(take(part, np.arange(split, len(part[PANE]))) if split else part)
-        self.sealed = kept
+                alive.append(take(part, np.arange(split, len(part[PANE]))) if split else part)
+        self.sealed = alive
         split = int(np.searchsorted(numbers(self.open, PANE), floor, "left"))
         if split:
             self.open = take(self.open, np.arange(split, len(self.open[PANE])))

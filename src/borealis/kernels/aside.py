@@ -98,8 +98,8 @@ def once(failed: Flow) -> Int64s:
 
 def reason_of(error: BaseException) -> str:
     """Why, on one line."""
-    said = error.message if isinstance(error, BorealisError) else str(error)
-    line = " ".join(said.split())
+    text = error.message if isinstance(error, BorealisError) else str(error)
+    line = " ".join(text.split())
     return line if isinstance(error, BorealisError) else f"{type(error).__name__}: {line}".removesuffix(": ")
 
 

@@ -48,13 +48,13 @@ class BSortKernel:
         before that row's; at the end of the stream, of the boundary.
         """
         before = len(self.held)
-        left, pusher, kept = self._push(flow) if len(flow) else (NOTHING, NOTHING, NOTHING)
+        left, pusher, stays = self._push(flow) if len(flow) else (NOTHING, NOTHING, NOTHING)
         new = flow.held(self.schema)
         both = pa.concat_tables([self.held, new])
         rows = both.take(pa.array(left))
         time, cause = np.maximum(column_numbers(rows, TIME), flow.time[pusher]), flow.cause[pusher]
         gone = np.sort(left[left < before])
-        put = new.take(pa.array(kept)).combine_chunks()
+        put = new.take(pa.array(stays)).combine_chunks()
         self.held = pa.concat_tables([self.held, put])
         if _ends(flow.bounds):
             rest = self._alive()
@@ -103,14 +103,14 @@ class BSortKernel:
         in_turn = np.argsort(pusher, kind="stable")
         place = np.concatenate([held, len(self.held) + by_group])[order]  # of each rank
         stay = place[np.fromiter(chain.from_iterable(heaps), np.int64)]
-        kept = np.sort(stay[stay >= len(self.held)]) - len(self.held)
-        self._note(groups, np.array([len(heap) for heap in heaps]), stay, kept)
-        return place[np.array(left, np.int64)][in_turn], pusher[in_turn], kept
+        stays = np.sort(stay[stay >= len(self.held)]) - len(self.held)
+        self._note(groups, np.array([len(heap) for heap in heaps]), stay, stays)
+        return place[np.array(left, np.int64)][in_turn], pusher[in_turn], stays
 
-    def _note(self, groups: Int64s, sizes: Int64s, stay: Int64s, kept: Int64s) -> None:
+    def _note(self, groups: Int64s, sizes: Int64s, stay: Int64s, stays: Int64s) -> None:
         """Remember where the rows of these groups will be, when those that stay stand behind all that are held."""
         base = len(self.held)
-        stay = np.where(stay < base, stay, base + np.searchsorted(kept, stay - base))
+        stay = np.where(stay < base, stay, base + np.searchsorted(stays, stay - base))
         self._put_places(groups, sizes, stay[np.lexsort((stay, np.repeat(np.arange(len(groups)), sizes)))])
 
     def _put_places(self, groups: Int64s, sizes: Int64s, places: Int64s) -> None:
@@ -130,7 +130,7 @@ class BSortKernel:
             np.concatenate([cause, np.full(len(rest), bounds.cause[-1])]),
         )
 
-    # -- what is kept
+    # -- what is held
 
     def _alive(self) -> Int64s:
         """The places of all rows in the buffers, as they came."""

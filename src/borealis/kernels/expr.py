@@ -153,7 +153,7 @@ class _FaultError(Exception):
         self.what = what
         self.expr = expr
 
-    def told(self) -> TrainError:
+    def as_train_error(self) -> TrainError:
         if self.what == "division by zero":
             hint = "filter out the rows with a zero divisor, or use try_divide or try_mod, which give null"
         elif self.expr.function == "convert":
@@ -220,7 +220,7 @@ def _lazy(expr: Expr, table: Rows) -> Values:
     try:
         return full(_apply(expr, values), table.num_rows)
     except _FaultError as fault:
-        raise fault.told() from None
+        raise fault.as_train_error() from None
 
 
 def _on(rows: Values, expr: Expr, table: Rows) -> Values:

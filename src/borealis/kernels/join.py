@@ -136,15 +136,15 @@ class _Side:
         if floor <= self.floor:
             return False
         dropped = False
-        kept = []
+        held = []
         for chunk in self.chunks:
             alive = chunk.count_from(floor)
             dropped |= alive < chunk.count_from(self.floor)
             if alive * 2 < len(chunk):
                 chunk = chunk.since(floor)
             if alive:
-                kept.append(chunk)
-        self.chunks, self.floor = kept, floor
+                held.append(chunk)
+        self.chunks, self.floor = held, floor
         return dropped
 
     def add(self, chunk: _Chunk) -> None:
@@ -250,10 +250,10 @@ class JoinKernel:
         for side, chunk, other in zip(self._sides, new, (right, left), strict=True):
             dropped = side.raise_floor(self._floor(other.bounds.final))
             ended = side.floor == LAST_TIME
-            kept = chunk.take(NOTHING) if ended else chunk.since(side.floor)
-            side.add(kept)
-            if dropped or len(kept):
-                delta[side.name] = Change(kept.table(side.schema), floor=side.floor if dropped else None)
+            fresh = chunk.take(NOTHING) if ended else chunk.since(side.floor)
+            side.add(fresh)
+            if dropped or len(fresh):
+                delta[side.name] = Change(fresh.table(side.schema), floor=side.floor if dropped else None)
         return out, delta
 
     def apply(self, delta: Delta) -> None:

@@ -44,15 +44,15 @@ class Moments:
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
         filled = numbers(panes, "c") > 0
-        kept, slot = {name: column[filled] for name, column in panes.items()}, slot[filled]
-        c, none = kept["c"], np.zeros(slots, np.int64)
-        centres = {name: _firsts(np.zeros(slots), none, slot, kept[name]) for name in self.centres}
+        some, slot = {name: column[filled] for name, column in panes.items()}, slot[filled]
+        c, none = some["c"], np.zeros(slots, np.int64)
+        centres = {name: _firsts(np.zeros(slots), none, slot, some[name]) for name in self.centres}
         with np.errstate(all="ignore"):
-            moved = {total: kept[name] - centres[name][slot] for name, total in self.centres.items()}
-            more = {total: kept[total] + c * move for total, move in moved.items()}
+            moved = {total: some[name] - centres[name][slot] for name, total in self.centres.items()}
+            more = {total: some[total] + c * move for total, move in moved.items()}
             for name, (a, b) in self.products.items():
-                cross = kept[name] + (2 * moved[a] * kept[a] if a == b else moved[a] * kept[b])
-                more[name] = (cross if a == b else cross + moved[b] * kept[a]) + c * moved[a] * moved[b]
+                cross = some[name] + (2 * moved[a] * some[a] if a == b else moved[a] * some[b])
+                more[name] = (cross if a == b else cross + moved[b] * some[a]) + c * moved[a] * moved[b]
         added = {name: add_floats(np.zeros(slots), slot, more[name]) for name in self.sums}
         return centres | added | {"c": sum_counts(slot, c, slots)}
 

@@ -84,7 +84,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Parcel:
+class Packet:
     """A row that leaves a level as bytes: which flow, for which bucket; in which file they lie already, if in any."""
 
     tag: int
@@ -106,8 +106,8 @@ def all_bounds(program: Program, inputs: dict[str, Bounds]) -> dict[str, Bounds]
 
 def run_level(
     program: Program, number: int, bucket: int, flows: dict[str, Flow], bounds: dict[str, Bounds], keep: Keep
-) -> Iterator[Parcel | tuple[Port, Flow]]:
-    """Run one level in one bucket: yields parcels, and (port, flow) pairs whose rows go to Catalyst."""
+) -> Iterator[Packet | tuple[Port, Flow]]:
+    """Run one level in one bucket: yields packets, and (port, flow) pairs whose rows go to Catalyst."""
     level = program.levels[number]
     flows = dict(flows)
     parted = {f for _, f, _ in level.arrive} | {s.out for s in level.steps if s.parted}
@@ -128,12 +128,12 @@ def run_level(
                 failed = failed.filter(pa.array(failed[CAUSE].to_numpy() % program.buckets == bucket))
             delta = {}
         if failed is not None and len(failed):
-            yield Parcel(ERRORS_TAG, bucket, to_stream(failed))
+            yield Packet(ERRORS_TAG, bucket, to_stream(failed))
         if step.parted and program.buckets > 1 and step.op not in ("filter", "map"):
             out = Flow(out.rows, out.time, out.cause, out.sub * program.buckets + bucket, out.bounds)
         flows[step.out] = out
         if delta:
-            yield Parcel(DELTA_TAG, bucket, step.box.encode() + b"\0" + pack(delta))
+            yield Packet(DELTA_TAG, bucket, step.box.encode() + b"\0" + pack(delta))
     for port in level.leave:
         flow = flows[port.flow]
         if port.slice_ and program.buckets > 1:
@@ -143,9 +143,9 @@ def run_level(
         elif port.key is not None:
             owner = bucket_of(flow, port.key, program.buckets)
             for target in range(program.buckets):
-                yield from _parcels(port, target, flow.take(np.flatnonzero(owner == target)))
+                yield from _packets(port, target, flow.take(np.flatnonzero(owner == target)))
         else:
-            yield from _parcels(port, bucket, flow)
+            yield from _packets(port, bucket, flow)
 
 
 def _own_rows(program: Program, step: Step, sources: list[Flow], parted: list[bool], bucket: int) -> list[Flow]:
@@ -258,14 +258,14 @@ def bucket_of(flow: Flow, key: Sequence[str], buckets: int) -> np.ndarray[Any, n
 # -- flows as bytes
 
 
-def _parcels(port: Port, bucket: int, flow: Flow) -> Iterator[Parcel]:
+def _packets(port: Port, bucket: int, flow: Flow) -> Iterator[Packet]:
     if not len(flow):
         return
     table = flow_table(flow, port.hidden)
     pieces = max(1, -(-table.nbytes // PIECE_BYTES_MOST))
     step = -(-len(flow) // pieces)
     for start in range(0, len(flow), step):
-        yield Parcel(port.tag, bucket, to_stream(table.slice(start, step)))
+        yield Packet(port.tag, bucket, to_stream(table.slice(start, step)))
 
 
 def flow_table(flow: Flow, hidden: Sequence[str] = (TIME, CAUSE, SUB)) -> pa.Table:
@@ -278,7 +278,7 @@ def flow_table(flow: Flow, hidden: Sequence[str] = (TIME, CAUSE, SUB)) -> pa.Tab
 
 
 def flow_of(tables: list[pa.Table], schema: pa.Schema, bounds: Bounds) -> Flow:
-    """A flow from the tables of all its parcels, put in order unless they came without proof of it."""
+    """A flow from the tables of all its packets, put in order unless they came without proof of it."""
     if not tables:
         return empty_flow(schema, bounds)
     table = pa.concat_tables(tables)
@@ -292,6 +292,6 @@ def flow_of(tables: list[pa.Table], schema: pa.Schema, bounds: Bounds) -> Flow:
     return flow.take(np.lexsort((sub, cause)))
 
 
-def flow_from_parcels(payloads: list[bytes | pa.Buffer], schema: pa.Schema, bounds: Bounds) -> Flow:
-    """The flow that `run_level` sent as parcels."""
+def flow_from_packets(payloads: list[bytes | pa.Buffer], schema: pa.Schema, bounds: Bounds) -> Flow:
+    """The flow that `run_level` sent as packets."""
     return flow_of([from_stream(p) for p in payloads], schema, bounds)

@@ -232,8 +232,8 @@ def _line(
     """The point at each time of the straight line between two others; null without both."""
     out = np.zeros(len(time))
     here, there = before[both], after[both]
-    way, whole_way = time[both] - when[here], when[there] - when[here]
+    passed, span = time[both] - when[here], when[there] - when[here]
     with np.errstate(all="ignore"):  # infinity less infinity is NaN, and no news
-        share = way.astype(np.float64) / np.maximum(whole_way, 1).astype(np.float64)
-        out[both] = np.where(whole_way == 0, values[here], values[here] + (values[there] - values[here]) * share)
+        share = passed.astype(np.float64) / np.maximum(span, 1).astype(np.float64)
+        out[both] = np.where(span == 0, values[here], values[here] + (values[there] - values[here]) * share)
     return pa.array(out, mask=~both)

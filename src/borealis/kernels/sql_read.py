@@ -48,7 +48,7 @@ class SqlReadKernel(NoState):
             self._all_at_once = database.statement(_lateral(statement, self._names, source))
 
     def begin(self, train: Mapping[str, Any], bucket: int, notice: Notice) -> None:
-        """Learn where to tell a trouble."""
+        """Learn where to report a trouble."""
         self.database.begin(notice)
 
     def step(self, flow: Flow) -> tuple[Flow, Delta]:
@@ -65,12 +65,12 @@ class SqlReadKernel(NoState):
         starts = np.cumsum(count) - count
         index = np.repeat(np.arange(len(flow)), count[which])
         take = np.repeat(starts[which], count[which]) + rank_within(index)
-        kept = flow.take(index)
+        asking = flow.take(index)
         found = [column.take(pa.array(take)) for column in rows]
         why = reasons.take(pa.array(take))
         log_refused(self.box, why.to_pylist() if why.null_count < len(why) else ())
-        table = self._behind(kept.rows, found, why)
-        return Flow(table, kept.time, kept.cause, rank_within(kept.cause), flow.bounds), {}
+        table = self._behind(asking.rows, found, why)
+        return Flow(table, asking.time, asking.cause, rank_within(asking.cause), flow.bounds), {}
 
     def _behind(self, rows: pa.Table, columns: Sequence[pa.Array], reasons: pa.Array) -> pa.Table:
         for field, column in zip(self.given, columns, strict=True):

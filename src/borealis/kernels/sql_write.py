@@ -79,7 +79,7 @@ class SqlWriteKernel(NoState):
         from borealis.databases import ledger
 
         if self._writer is None:
-            raise TrainError(f"box '{self.box}' was not told which train it writes", hint="a defect of Borealis")
+            raise TrainError(f"box '{self.box}' does not know which train it writes", hint="a defect of Borealis")
         if not self._created:
             self.database.transact(ledger.create, writes=True)
             self._created = True

@@ -43,7 +43,7 @@ class Kernel(Protocol):
     run the same trains, hold the same.
 
     One with a method `begin(train, bucket, notice)` is shown the header of each train before it gets its rows, and
-    where to tell what keeps it waiting.
+    where to report what keeps it waiting.
     """
 
     tables: ClassVar[tuple[TableSpec, ...]]

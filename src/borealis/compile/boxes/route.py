@@ -19,9 +19,9 @@ def check(box: Route, sources: list[DataFrame]) -> None:
 
 def batch(box: Route, inputs: list[DataFrame]) -> dict[str, DataFrame]:
     rest, found = inputs[0], {}
-    for way, predicate in box.branches.items():
+    for name, predicate in box.branches.items():
         mine = F.coalesce(F.expr(predicate), F.lit(False))
-        found[f"{box.name}.{way}"] = rest.where(mine)
+        found[f"{box.name}.{name}"] = rest.where(mine)
         rest = rest.where(~mine)
     if box.otherwise is not None:
         found[f"{box.name}.{box.otherwise}"] = rest

@@ -40,8 +40,8 @@ def require_plain(box: SqlWrite | SqlRead, schema: StructType) -> None:
 def batch(box: SqlWrite, inputs: list[DataFrame]) -> dict[str, DataFrame]:
     """It passes rows on and writes nothing: a backfill must not repeat what the stream has written."""
     columns = [F.col(f"`{c}`") for c in inputs[0].columns if c not in (TIME, POSITION)]
-    nobody = inputs[0].where(F.lit(False)).select(*columns, F.lit(None).cast("string").alias(REASON), TIME, POSITION)
-    return {box.name: inputs[0], box.name + BAD: nobody}
+    none = inputs[0].where(F.lit(False)).select(*columns, F.lit(None).cast("string").alias(REASON), TIME, POSITION)
+    return {box.name: inputs[0], box.name + BAD: none}
 
 
 def lower(box: SqlWrite, low: Lowering) -> None:
