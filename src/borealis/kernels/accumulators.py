@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from borealis.errors import DiagramError, TrainError
 from borealis.kernels import value_lists
 from borealis.kernels.columns import Column, Columns, decimal_words, numbers, to_numpy, whole
-from borealis.kernels.folding import Rows, add_counts, add_floats, add_ints, sum_counts
+from borealis.kernels.folding import CallRows, add_counts, add_floats, add_ints, sum_counts
 from borealis.kernels.moments import Moments
 from borealis.kernels.sorting import ranks_of
 from borealis.kernels.step import Step, schema_of
@@ -26,7 +26,7 @@ from borealis.tuples import Int64s
 
 
 @dataclass(frozen=True)
-class Call:
+class AggregateCall:
     """An aggregate function over columns (None for `count(*)`), and the Spark type of its result."""
 
     function: str
@@ -41,11 +41,13 @@ class Call:
         return [] if self.column is None else [self.column, *self.others]
 
 
-def calls_of(step: Step) -> list[Call]:
+def calls_of(step: Step) -> list[AggregateCall]:
     """The calls of a step, which has them as (function, columns, parameters)."""
     result = schema_of(step.schema)
     return [
-        Call(f, columns[0] if columns else None, result.field(f"__a{i}").type, tuple(columns[1:]), tuple(parameters))
+        AggregateCall(
+            f, columns[0] if columns else None, result.field(f"__a{i}").type, tuple(columns[1:]), tuple(parameters)
+        )
         for i, (f, columns, parameters) in enumerate(step.options["calls"])
     ]
 
@@ -55,7 +57,7 @@ class Accumulator(Protocol):
 
     def start(self, n: int) -> Columns: ...
 
-    def fold(self, stored: Columns, rows: Rows) -> Columns:
+    def fold(self, stored: Columns, rows: CallRows) -> Columns:
         """Add rows, which come in input order."""
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
@@ -64,7 +66,7 @@ class Accumulator(Protocol):
     def result(self, stored: Columns) -> pa.Array: ...
 
 
-def accumulator(call: Call, schema: pa.Schema) -> Accumulator:
+def accumulator(call: AggregateCall, schema: pa.Schema) -> Accumulator:
     """The accumulator for a call such as `sum` of an int column."""
     function, kinds = call.function, [schema.field(name).type for name in call.columns]
     match function, kinds:
@@ -95,10 +97,10 @@ def accumulator(call: Call, schema: pa.Schema) -> Accumulator:
     raise DiagramError(f"no aggregate '{function}' of {len(kinds)} arguments", hint="look into its documentation")
 
 
-def seen(acc: Accumulator, columns: Sequence[pa.Array], slot: Int64s, time: Int64s, slots: int) -> Rows:
+def seen(acc: Accumulator, columns: Sequence[pa.Array], slot: Int64s, time: Int64s, slots: int) -> CallRows:
     """The rows that an aggregate function sees: a null is no value, but first, last, max_by and min_by may give one."""
     if not columns:
-        return Rows(pa.nulls(0), slot, time, slots)
+        return CallRows(pa.nulls(0), slot, time, slots)
     needed = columns[1:] if isinstance(acc, Pick | Best) else columns
     if any(column.null_count for column in needed):
         valid = pc.is_valid(needed[0])
@@ -106,7 +108,7 @@ def seen(acc: Accumulator, columns: Sequence[pa.Array], slot: Int64s, time: Int6
             valid = pc.and_(valid, pc.is_valid(column))
         keep = valid.to_numpy(zero_copy_only=False)
         columns, slot, time = [column.filter(valid) for column in columns], slot[keep], time[keep]
-    return Rows(columns[0], slot, time, slots, tuple(columns[1:]))
+    return CallRows(columns[0], slot, time, slots, tuple(columns[1:]))
 
 
 def _nullable(values: Column, count: Column, result: pa.DataType) -> pa.Array:
@@ -121,7 +123,7 @@ class Count:
     def start(self, n: int) -> Columns:
         return {"c": np.zeros(n, np.int64)}
 
-    def fold(self, stored: Columns, rows: Rows) -> Columns:
+    def fold(self, stored: Columns, rows: CallRows) -> Columns:
         return {"c": add_counts(stored["c"], rows.slot, rows.slots)}
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
@@ -140,7 +142,7 @@ class Sum:
     def start(self, n: int) -> Columns:
         return {"s": np.zeros(n, np.float64), "c": np.zeros(n, np.int64)}
 
-    def fold(self, stored: Columns, rows: Rows) -> Columns:
+    def fold(self, stored: Columns, rows: CallRows) -> Columns:
         values = to_numpy(rows.values).astype(np.float64, copy=False)
         count = add_counts(numbers(stored, "c"), rows.slot, rows.slots)
         return {"s": add_floats(numbers(stored, "s"), rows.slot, values), "c": count}
@@ -165,7 +167,7 @@ class ExactSum:
     def start(self, n: int) -> Columns:
         return {name: np.zeros(n, np.int64) for name in ("s", "h", *(("x",) if self.long else ()), "c")}
 
-    def fold(self, stored: Columns, rows: Rows) -> Columns:
+    def fold(self, stored: Columns, rows: CallRows) -> Columns:
         high = None
         if self.whole:
             low = to_numpy(rows.values).astype(np.int64, copy=False)
@@ -259,7 +261,7 @@ class Extreme:
         kind = np.float64 if self.float else np.int64
         return {"v": np.full(n, self.neutral, kind), "c": np.zeros(n, np.int64)}
 
-    def fold(self, stored: Columns, rows: Rows) -> Columns:
+    def fold(self, stored: Columns, rows: CallRows) -> Columns:
         values = to_numpy(rows.values).astype(np.float64 if self.float else np.int64, copy=False)
         return self._add(stored, values, rows.slot, np.bincount(rows.slot, minlength=rows.slots))
 
@@ -289,7 +291,7 @@ class ExtremeByRank:
     def start(self, n: int) -> Columns:
         return {"v": pa.nulls(n, self.of)}
 
-    def fold(self, stored: Columns, rows: Rows) -> Columns:
+    def fold(self, stored: Columns, rows: CallRows) -> Columns:
         return self._best(stored["v"], whole(rows.values), rows.slot)
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
@@ -318,7 +320,7 @@ class Pick:
     def start(self, n: int) -> Columns:
         return {"v": pa.nulls(n, self.of), "t": np.zeros(n, np.int64), "c": np.zeros(n, np.int64)}
 
-    def fold(self, stored: Columns, rows: Rows) -> Columns:
+    def fold(self, stored: Columns, rows: CallRows) -> Columns:
         return self._pick(stored, whole(rows.values), rows.time, rows.slot, np.ones(len(rows.slot), np.int64))
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
@@ -360,7 +362,7 @@ class Best:
     def start(self, n: int) -> Columns:
         return {"v": pa.nulls(n, self.of), "o": pa.nulls(n, self.by), "t": np.zeros(n, np.int64)}
 
-    def fold(self, stored: Columns, rows: Rows) -> Columns:
+    def fold(self, stored: Columns, rows: CallRows) -> Columns:
         return self._best(stored, whole(rows.values), whole(rows.others[0]), rows.time, rows.slot)
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:

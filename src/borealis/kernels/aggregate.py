@@ -12,7 +12,7 @@ import math
 import numpy as np
 import pyarrow as pa
 
-from borealis.kernels.accumulators import Call, calls_of
+from borealis.kernels.accumulators import AggregateCall, calls_of
 from borealis.kernels.columns import Columns, concat, distinct_pairs, numbers, take, to_table, whole
 from borealis.kernels.flow import NOTHING, Bounds, Flow, empty_flow
 from borealis.kernels.groups import END, GROUP, GROUPS, START, Grouped, inside_windows, like
@@ -31,7 +31,7 @@ class AggregateKernel(Grouped):
     tables = (GROUPS, PANES)
     key = PANES.key
 
-    def __init__(self, schema: pa.Schema, by: list[str], size: int, slide: int, calls: list[Call]) -> None:
+    def __init__(self, schema: pa.Schema, by: list[str], size: int, slide: int, calls: list[AggregateCall]) -> None:
         super().__init__(schema, by, calls)
         self.size, self.slide = size, slide
         self.width = math.gcd(size, slide)

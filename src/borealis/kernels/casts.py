@@ -32,7 +32,7 @@ _EXPONENT_MAX = 2**31 - 1
 _PLAIN_SCALE_MAX = 6  # up to here Arrow writes no exponent
 
 
-class MalformedError(Exception):
+class NoValueError(Exception):
     """A text that stands for no value of a type."""
 
     def __init__(self, text: str, type: str) -> None:
@@ -87,7 +87,7 @@ def may_fail(source: str, target: str) -> bool:
 
 @decimals.arrays
 def convert(values: pa.Array, type: pa.DataType) -> pa.Array:
-    """The cast of a column; OverflowError, MalformedError or NotATimeError for a value that has none."""
+    """The cast of a column; OverflowError, NoValueError or NotATimeError for a value that has none."""
     source = values.type
     if source == type:
         return values
@@ -232,7 +232,7 @@ def _ints(strings: pa.Array, type: pa.DataType) -> pa.Array:
             pass
     trimmed = pc.utf8_trim(strings, times.TRIMMED)
     if not _all(trimmed, _INT):
-        raise MalformedError(_first(strings, pc.match_substring_regex(trimmed, _INT)), "whole number")
+        raise NoValueError(_first(strings, pc.match_substring_regex(trimmed, _INT)), "whole number")
     bare = pc.replace_substring_regex(trimmed, r"^(-?)\+?0*([0-9])", r"\1\2")
     try:
         return bare.cast(pa.int64()).cast(type)
@@ -267,7 +267,7 @@ def _double(text: str) -> float:
     if trimmed in ("NaN", "+NaN", "-NaN"):
         return float("nan")
     if (special := _SPECIAL.get(trimmed.lower())) is None:
-        raise MalformedError(text, "number")
+        raise NoValueError(text, "number")
     return special
 
 
@@ -288,11 +288,11 @@ def _exact(text: str, type: pa.Decimal128Type) -> int:
     """The whole number that stands for a text in a DECIMAL type."""
     found = _EXACT.fullmatch(text.strip(_TRIMMED))
     if found is None or not (found[2] or found[3]) or any(ord(c) > 0xFFFF for c in found[0]):
-        raise MalformedError(text, "number")
+        raise NoValueError(text, "number")
     fraction, exponent = found[3] or "", int(found[4] or 0)
     scale = len(fraction) - exponent
     if abs(exponent) > _EXPONENT_MAX or abs(scale) > _EXPONENT_MAX:
-        raise MalformedError(text, "number")
+        raise NoValueError(text, "number")
     digits = int(found[2] + fraction)
     by = type.scale - scale
     if not digits or by < -len(found[2] + fraction) - 1:
@@ -311,7 +311,7 @@ def _booleans(strings: pa.Array) -> pa.Array:
     true, false = pc.is_in(words, _TRUE), pc.is_in(words, _FALSE)
     known = pc.or_(pc.or_(true, false), pc.is_null(strings))
     if pc.all(known).as_py() is False:
-        raise MalformedError(_first(strings, known), "BOOLEAN")
+        raise NoValueError(_first(strings, known), "BOOLEAN")
     return pc.if_else(pc.is_valid(strings), true, pa.scalar(None, pa.bool_()))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from borealis.kernels.accumulators import Call, accumulator, seen
+from borealis.kernels.accumulators import AggregateCall, accumulator, seen
 from borealis.kernels.columns import Columns, compact, concat, normal_floats, numbers, take, to_numpy, whole
 from borealis.kernels.flow import Bounds, Flow, rank_within
 from borealis.state.delta import Change, Delta, TableSpec
@@ -135,7 +135,11 @@ class Grouped:
     open: Columns
 
     def __init__(
-        self, schema: pa.Schema, by: list[str], calls: list[Call], more: Mapping[str, pa.DataType] | None = None
+        self,
+        schema: pa.Schema,
+        by: list[str],
+        calls: list[AggregateCall],
+        more: Mapping[str, pa.DataType] | None = None,
     ) -> None:
         self.by, self.calls, self.more = by, calls, more or {}
         self.accumulators = [accumulator(c, schema) for c in calls]

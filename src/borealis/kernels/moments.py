@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from borealis.kernels.columns import Columns, numbers, to_numpy
-from borealis.kernels.folding import Floats, Rows, add_counts, add_floats, sum_counts
+from borealis.kernels.folding import CallRows, Floats, add_counts, add_floats, sum_counts
 from borealis.tuples import Int64s
 
 
@@ -27,7 +27,7 @@ class Moments:
     def start(self, n: int) -> Columns:
         return {name: np.zeros(n, np.float64) for name in (*self.centres, *self.sums)} | {"c": np.zeros(n, np.int64)}
 
-    def fold(self, stored: Columns, rows: Rows) -> Columns:
+    def fold(self, stored: Columns, rows: CallRows) -> Columns:
         count, values = numbers(stored, "c"), [_floats(column) for column in (rows.values, *rows.others)]
         centres = {
             name: _firsts(numbers(stored, name), count, rows.slot, some)

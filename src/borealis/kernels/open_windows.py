@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from borealis.kernels.accumulators import Call
+from borealis.kernels.accumulators import AggregateCall
 from borealis.kernels.columns import Columns, concat, numbers, take, to_table, whole
 from borealis.kernels.flow import NOTHING, Bounds, Flow, empty_flow
 from borealis.kernels.groups import GROUP, GROUPS, Grouped, like
@@ -47,7 +47,7 @@ class OpenWindows(Grouped):
         size: int,
         slide: int,
         timeout_us: int | None,
-        calls: list[Call],
+        calls: list[AggregateCall],
         order: Sequence[str] = (),
     ) -> None:
         super().__init__(schema, by, calls, {} if timeout_us is None else {TIMED_OUT: pa.bool_()})

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from borealis.kernels.accumulators import Call, accumulator, calls_of, seen
+from borealis.kernels.accumulators import AggregateCall, accumulator, calls_of, seen
 from borealis.kernels.columns import column_numbers, normal_floats, places_in_blocks, to_numpy, whole
 from borealis.kernels.flow import HEAD, Bounds, Flow, empty_flow, held_schema, merge_bounds, rank_within
 from borealis.kernels.groups import Groups
@@ -38,7 +38,13 @@ class ResampleKernel:
     tables = (TableSpec(FIRST, (CAUSE, SUB), floor=TIME), TableSpec(SECOND, (CAUSE, SUB), floor=TIME))
 
     def __init__(
-        self, first: pa.Schema, second: pa.Schema, by: list[str], window: int, how: str | None, calls: list[Call]
+        self,
+        first: pa.Schema,
+        second: pa.Schema,
+        by: list[str],
+        window: int,
+        how: str | None,
+        calls: list[AggregateCall],
     ) -> None:
         self.by, self.window, self.how, self.calls = by, window, how, calls
         self.waits = 0 if how == "previous" else window - 1
