@@ -171,15 +171,10 @@ class Lowering:
             flow = self._flows[name]
             if name not in made:
                 if flow.channel is not None and flow.level > last and (name, flow.level, None) not in self._arrived:
-                    self._send_rows(flow.channel, flow.level)  # straight from Catalyst to the commit
+                    made[name] = self._send_rows(flow.channel)  # straight from Catalyst to the commit
                 else:
                     self._at(name, flow.level, None)
-                    self._tags += 1
-                    whole = not flow.parted and self.buckets > 1
-                    text = schema_text(to_arrow(flow.schema))
-                    port = Port(self._tags, name, text, slice_=whole, hidden=hidden)
-                    self._level(flow.level).leave.append(port)
-                made[name] = self._tags
+                    made[name] = self._leave(name, hidden=hidden)
             outlets[output] = Outlet(made[name], name, to_arrow(flow.schema))
         return outlets
 
@@ -247,32 +242,32 @@ class Lowering:
         """The flow's name at a level, making it arrive there if it does not start there."""
         flow = self._flows[name]
         if flow.channel is not None and (name, flow.level, None) not in self._arrived:
-            self._send_rows(flow.channel, flow.level)
-            self._level(flow.level).arrive.append((self._tags, name, schema_text(to_arrow(flow.schema))))
+            tag = self._send_rows(flow.channel)
+            self._level(flow.level).arrive.append((tag, name, schema_text(to_arrow(flow.schema))))
             self._arrived[name, flow.level, None] = name
         if level == flow.level and key is None:
             return name
         if (name, level, key) not in self._arrived:
             alias = name if key is None else f"{name}@{level}/{','.join(key)}"
-            self._tags += 1
-            text = schema_text(to_arrow(flow.schema))
-            # a whole flow is sent by every bucket: each sends its share, and it arrives parted
-            share = not flow.parted and self.buckets > 1
-            self._level(flow.level).leave.append(Port(self._tags, name, text, level, slice_=share, key=key))
-            self._level(level).arrive.append((self._tags, alias, text))
+            tag = self._leave(name, key=key)
+            self._level(level).arrive.append((tag, alias, schema_text(to_arrow(flow.schema))))
             if alias != name:
                 self._bounds.append((alias, (name,)))
             self._arrived[name, level, key] = alias
         return self._arrived[name, level, key]
 
-    def _send_rows(self, channel: Channel, level: int) -> None:
+    def _send_rows(self, channel: Channel) -> int:
+        tag = self._leave(channel.origin, as_rows=True)
+        self.catalyst[tag] = (channel.steps, self._flows[channel.origin].schema)
+        return tag
+
+    def _leave(self, name: str, **form: Any) -> int:
+        """Let a flow leave its level; a whole one is sent by every bucket, each its share, and arrives parted."""
+        flow = self._flows[name]
         self._tags += 1
-        origin = self._flows[channel.origin]
-        whole = not origin.parted and self.buckets > 1
-        text = schema_text(to_arrow(origin.schema))
-        port = Port(self._tags, channel.origin, text, level, as_rows=True, slice_=whole)
-        self._level(level - 1).leave.append(port)
-        self.catalyst[self._tags] = (channel.steps, origin.schema)
+        share = not flow.parted and self.buckets > 1
+        self._level(flow.level).leave.append(Port(self._tags, name, slice_=share, **form))
+        return self._tags
 
     def _level(self, number: int) -> Level:
         while len(self._levels) <= number:

@@ -39,12 +39,10 @@ STEPS_MOST = 1_000  # of a level, when failed tuples are put in order
 
 @dataclass(frozen=True)
 class Port:
-    """A flow that leaves a level, as bytes or as rows for Catalyst: for the commit (`level` None) or a later level."""
+    """A flow that leaves a level, as bytes or as rows for Catalyst: for the commit or a later level."""
 
     tag: int
     flow: str
-    schema: str
-    level: int | None = None
     as_rows: bool = False
     slice_: bool = False  # a whole flow of which each bucket sends its share
     key: Sequence[str] | None = None  # send each row to the bucket of this key
@@ -105,7 +103,7 @@ def all_bounds(program: Program, inputs: dict[str, Bounds]) -> dict[str, Bounds]
 
 
 def run_level(
-    program: Program, number: int, bucket: int, flows: dict[str, Flow], bounds: dict[str, Bounds], keep: Keep
+    program: Program, number: int, bucket: int, flows: dict[str, Flow], keep: Keep
 ) -> Iterator[Packet | tuple[Port, Flow]]:
     """Run one level in one bucket: yields packets, and (port, flow) pairs whose rows go to Catalyst."""
     level = program.levels[number]

@@ -69,14 +69,14 @@ def read_train(train: TrainHeader, bucket: int, schema: pa.Schema) -> Iterator[p
     bounds = train_bounds(program, train)
     out = Sending(train, 0, bucket, schema)
     yield from out.packets([Packet(TRAIN_TAG, bucket, json.dumps(train).encode())])
-    yield from _run(program, out, _inputs(program, train, bucket, bounds), bounds)
+    yield from _run(program, out, _inputs(program, train, bucket, bounds))
 
 
 def run_train(train: TrainHeader, bucket: int) -> list[Packet]:
     """All of a train whose program has one level, in one bucket."""
     program = program_of(train)
     bounds = train_bounds(program, train)
-    found = _level(program, 0, train, bucket, _inputs(program, train, bucket, bounds), bounds)
+    found = _level(program, 0, train, bucket, _inputs(program, train, bucket, bounds))
     return [one for one in found if isinstance(one, Packet)]
 
 
@@ -106,14 +106,14 @@ def level_runner(number: int, schema: pa.Schema) -> Callable[[Iterator[pa.Record
         flows = {flow: arrived.flow(tag, schema_of(s), bounds[flow]) for tag, flow, s in program.levels[number].arrive}
         mine = {tag for tag, _, _ in program.levels[number].arrive}
         yield from out.packets(p for p in arrived.packets if p.tag not in mine)
-        yield from _run(program, out, flows, bounds)
+        yield from _run(program, out, flows)
 
     return run
 
 
-def _run(program: Program, out: Sending, flows: dict[str, Flow], bounds: dict[str, Bounds]) -> Iterator[pa.RecordBatch]:
+def _run(program: Program, out: Sending, flows: dict[str, Flow]) -> Iterator[pa.RecordBatch]:
     packets: list[Packet] = []
-    for one in _level(program, out.level, out.train, out.bucket, flows, bounds):
+    for one in _level(program, out.level, out.train, out.bucket, flows):
         if isinstance(one, Packet):
             packets.append(one)
         else:
@@ -122,7 +122,7 @@ def _run(program: Program, out: Sending, flows: dict[str, Flow], bounds: dict[st
 
 
 def _level(
-    program: Program, level: int, train: TrainHeader, bucket: int, flows: dict[str, Flow], bounds: dict[str, Bounds]
+    program: Program, level: int, train: TrainHeader, bucket: int, flows: dict[str, Flow]
 ) -> Iterator[Packet | tuple[Port, Flow]]:
     """One level, with the kernels that this worker holds; they stand behind the train when all was taken."""
     root = train["state"]
@@ -137,7 +137,7 @@ def _level(
             begin(train, bucket, Notice(f"{train['troubles']}/{box}.{bucket}", _attempt()))
         return kernel
 
-    yield from run_level(program, level, bucket, flows, bounds, keep)
+    yield from run_level(program, level, bucket, flows, keep)
     stands = train["train"] - 1 if "rehearsal" in train else train["train"]
     for box, kernel in taken:
         _CACHE.give(root, (box, bucket), stands, kernel)
