@@ -6,7 +6,7 @@ waits for the next level. Files in `compile/boxes` say for each box which steps 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -110,9 +110,9 @@ class Lowering:
         """A stateless step: the rows for which the predicate is true."""
         self._stateless(box, source, out, CatalystStep(box.name, self.schema(source), predicate=predicate))
 
-    def map(self, box: Box, source: str, out: str, exprs: Iterable[tuple[str, str]]) -> None:
+    def map(self, box: Box, source: str, out: str, exprs: Mapping[str, str]) -> None:
         """A stateless step: new columns."""
-        self._stateless(box, source, out, CatalystStep(box.name, self.schema(source), exprs=tuple(exprs)))
+        self._stateless(box, source, out, CatalystStep(box.name, self.schema(source), exprs=tuple(exprs.items())))
 
     def union(self, box: Box, sources: Sequence[str], out: str) -> None:
         """All rows of flows that have the same columns."""
@@ -280,6 +280,11 @@ class Lowering:
     def _note(self, box: Box, where: str) -> None:
         known = self.where.get(box.name)
         self.where[box.name] = where if known in (None, where) else f"{known}, {where}"
+
+
+def unchanged(names: Iterable[str]) -> dict[str, str]:
+    """Columns that a map lets through, and their expressions."""
+    return {name: f"`{name}`" for name in names}
 
 
 def to_arrow(schema: StructType) -> pa.Schema:

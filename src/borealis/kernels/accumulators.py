@@ -113,8 +113,7 @@ def seen(acc: Accumulator, columns: Sequence[pa.Array], slot: Int64s, time: Int6
 
 def _nullable(values: Column, count: Column, result: pa.DataType) -> pa.Array:
     """Null where nothing was counted."""
-    array = pa.array(values, mask=count == 0) if isinstance(values, np.ndarray) else values
-    return array if array.type == result else array.cast(result, safe=False)
+    return pa.array(values, mask=count == 0).cast(result, safe=False)
 
 
 class Count:

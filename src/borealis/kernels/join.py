@@ -363,6 +363,4 @@ def _no_columns(n: int) -> pa.Table:
 
 def make(step: Step) -> JoinKernel:
     o = step.options
-    keys = [(a, b) for a, b in o["keys"]]
-    columns = [(s, c, n) for s, c, n in o["columns"]]
-    return JoinKernel(schema_of(o["left"]), schema_of(o["right"]), keys, o["within"], columns)
+    return JoinKernel(schema_of(o["left"]), schema_of(o["right"]), o["keys"], o["within"], o["columns"])

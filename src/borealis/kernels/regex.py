@@ -17,7 +17,7 @@ _META = frozenset("\\^$.|?*+()[]{}")
 
 
 @lru_cache
-def like_regex(pattern: str, escape: str = "\\") -> str | None:
+def like_regex(pattern: str) -> str | None:
     """The RE2 of a LIKE pattern; None where Spark refuses the pattern.
 
     >>> like_regex("a_%")
@@ -28,9 +28,9 @@ def like_regex(pattern: str, escape: str = "\\") -> str | None:
     made: list[str] = []
     signs = iter(pattern)
     for sign in signs:
-        if sign == escape:
+        if sign == "\\":
             following = next(signs, None)
-            if following not in ("_", "%", escape):
+            if following not in ("_", "%", "\\"):
                 return None
             made.append(_quoted(following))
         else:

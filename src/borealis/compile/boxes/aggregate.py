@@ -11,7 +11,7 @@ from pyspark.sql.types import ArrayType, DataType, NullType, NumericType, Struct
 from pyspark.sql.window import Window as Partition
 
 from borealis.compile.hidden_columns import POSITION
-from borealis.compile.lowering import Lowering
+from borealis.compile.lowering import Lowering, unchanged
 from borealis.compile.types import plain_column, require_groups, show, type_of, types_in
 from borealis.diagram import sql
 from borealis.diagram.boxes.aggregate import END, START, TIMED_OUT, Aggregate
@@ -183,8 +183,7 @@ def lower(box: Aggregate, low: Lowering) -> None:
         columns[argument] = plain or f"__x{len(arguments) - 1}"
     if arguments:
         used = dict.fromkeys([*box.by, *(c for c in columns.values() if c not in arguments)])
-        keep = {name: f"`{name}`" for name in used}
-        low.map(box, source, f"{box.name}~arguments", (keep | arguments).items())
+        low.map(box, source, f"{box.name}~arguments", unchanged(used) | arguments)
         source = f"{box.name}~arguments"
     calls, texts = lowered(box.calls, columns)
     flag = [] if box.timeout is None else [F.first(F.lit(None).cast("boolean")).alias(TIMED_OUT)]
@@ -214,8 +213,8 @@ def lower(box: Aggregate, low: Lowering) -> None:
         options["order"] = [c for c in dict.fromkeys(columns.values()) if sorted_by(kinds[c].dataType)]
     windows = f"{box.name}~windows"
     low.stateful(op, box, [source], windows, grouped.schema, by=[box.by], options=options, tables=tables)
-    finals = {name: f"`{name}`" for name in (*box.by, *box.window_columns)} | box.finals
-    low.map(box, windows, box.name, finals.items())
+    finals = unchanged((*box.by, *box.window_columns)) | box.finals
+    low.map(box, windows, box.name, finals)
 
 
 def lowered(calls: list[sql.Call], columns: Mapping[str, str]) -> tuple[list[Any], list[str]]:

@@ -9,8 +9,8 @@ from pyspark.sql.types import NumericType, StructType
 from borealis.compile.boxes.aggregate import batch_call, check_call, lowered
 from borealis.compile.boxes.bsort import has_order
 from borealis.compile.hidden_columns import POSITION
-from borealis.compile.lowering import Lowering
-from borealis.compile.types import show, type_of
+from borealis.compile.lowering import Lowering, unchanged
+from borealis.compile.types import require_groups, show, type_of
 from borealis.diagram.boxes.resample import Resample
 from borealis.kernels.resample import VALUE, ResampleKernel
 from borealis.kernels.step import schema_text
@@ -27,8 +27,7 @@ def check(box: Resample, sources: list[DataFrame]) -> None:
         if kinds[0] != kinds[1]:
             seen = f"'{name}' is {show(kinds[0])} in '{box.sources[0]}' and {show(kinds[1])} in '{box.sources[1]}'"
             raise box.wrong(seen, "cast one of them with a map before the resample")
-        if kinds[0].typeName() in ("array", "map", "struct", "variant"):
-            raise box.wrong(f"cannot group by '{name}', {show(kinds[0])}", "group by one of its fields")
+    require_groups(box, first, box.by)
     if box.value is not None:
         kind = second[box.value].dataType
         if box.how == "linear" and not isinstance(kind, NumericType):
@@ -115,7 +114,7 @@ def _calls(box: Resample) -> list[Column]:
 def lower(box: Resample, low: Lowering) -> None:
     first, second = box.sources
     given = f"{box.name}~values"
-    low.map(box, second, given, [*((name, f"`{name}`") for name in box.by), *values(box).items()])
+    low.map(box, second, given, unchanged(box.by) | values(box))
     schema = low.schema(first)
     names = schema.names
     calls, texts = lowered(box.calls, {argument: name for name, argument in values(box).items()})
@@ -131,7 +130,7 @@ def lower(box: Resample, low: Lowering) -> None:
     out, tables = f"{box.name}~found", ResampleKernel.tables
     low.stateful("resample", box, [first, given], out, found, by=[box.by, box.by], options=options, tables=tables)
     finals = {box.added(names)[0]: VALUE} if box.value is not None else box.finals
-    low.map(box, out, box.name, [*((name, f"`{name}`") for name in names), *finals.items()])
+    low.map(box, out, box.name, unchanged(names) | finals)
 
 
 def _added(texts: list[str], second: DataFrame) -> StructType:

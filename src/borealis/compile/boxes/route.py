@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from borealis.compile.lowering import Lowering
+from borealis.compile.lowering import Lowering, unchanged
 from borealis.compile.types import require_boolean
 from borealis.diagram.boxes.route import Route
 
@@ -30,9 +30,9 @@ def batch(box: Route, inputs: list[DataFrame]) -> dict[str, DataFrame]:
 
 def lower(box: Route, low: Lowering) -> None:
     source, numbered = box.sources[0], f"{box.name}~numbered"
-    same = [(name, f"`{name}`") for name in low.schema(source).names]
+    same = unchanged(low.schema(source).names)
     cases = " ".join(f"WHEN ({predicate}) THEN {i}" for i, predicate in enumerate(box.branches.values()))
-    low.map(box, source, numbered, [*same, (BRANCH, f"CASE {cases} ELSE {len(box.branches)} END")])
+    low.map(box, source, numbered, same | {BRANCH: f"CASE {cases} ELSE {len(box.branches)} END"})
     for i, arrow in enumerate(box.arrows):
         low.filter(box, numbered, f"{arrow}~rows", f"{BRANCH} = {i}")
         low.map(box, f"{arrow}~rows", arrow, same)

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
 from borealis.compile.hidden_columns import POSITION
-from borealis.compile.lowering import Lowering
+from borealis.compile.lowering import Lowering, unchanged
 from borealis.compile.types import show
 from borealis.diagram.boxes.sql_read import SqlRead
 from borealis.diagram.boxes.sql_write import BAD, REASON, SqlWrite
@@ -66,7 +66,6 @@ def asking(box: SqlWrite | SqlRead) -> dict[str, Any]:
 def part(box: SqlWrite | SqlRead, low: Lowering, judged: str, good: list[str], bad: list[str]) -> None:
     """What went well to the box's own arrow, the rest to the other one with the reason."""
     low.filter(box, judged, f"{box.name}~good", f"{WHY} IS NULL")
-    low.map(box, f"{box.name}~good", box.name, [(name, f"`{name}`") for name in good])
+    low.map(box, f"{box.name}~good", box.name, unchanged(good))
     low.filter(box, judged, f"{box.name}~bad", f"{WHY} IS NOT NULL")
-    columns = [(name, f"`{name}`") for name in bad]
-    low.map(box, f"{box.name}~bad", box.name + BAD, [*columns, (REASON, WHY)])
+    low.map(box, f"{box.name}~bad", box.name + BAD, unchanged(bad) | {REASON: WHY})
