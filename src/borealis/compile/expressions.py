@@ -33,6 +33,7 @@ from borealis.kernels.expr import (
     Expr,
     Literal,
     arrow_type,
+    chain,
     evaluate,
     evaluation_order,
     raises_itself,
@@ -177,7 +178,7 @@ def _check_plain(expr: Expr) -> None:
         decline_unless(not is_constant(part) or part.function in _FOLDED)
         decline_unless(part.function not in ("is_null", "is_not_null", "eq_null_safe") or not any(_raising(part)))
         if part.function in ("add", "multiply") and part.type in INTEGRAL:
-            constants = [is_constant(operand) for operand in _chain(part, part.function)]
+            constants = [is_constant(operand) for operand in chain(part, part.function)]
             decline_unless(len(constants) == 2 or all(constants) or not any(constants[:-1]))
         decline_unless(part.function not in _COMPARISONS or numeric_rules.stays(part))
         if any(isinstance(arg, Call) and arg.function == "date_to_timestamp" for arg in args):
@@ -202,15 +203,6 @@ def _calls(expr: Expr) -> Iterator[Call]:
             yield from _calls(arg)
 
 
-def _chain(expr: Expr, function: str) -> Iterator[Expr]:
-    """The operands of a chain of one function, from left to right."""
-    if isinstance(expr, Call) and expr.function == function:
-        for arg in expr.args:
-            yield from _chain(arg, function)
-    else:
-        yield expr
-
-
 def _operands(expr: Expr) -> Iterator[Expr]:
     """What AND and OR connect, whether denied or not."""
     for part in _calls(expr):
@@ -224,11 +216,7 @@ def _operands(expr: Expr) -> Iterator[Expr]:
 
 def _raising(expr: Expr) -> Iterator[Expr]:
     """The parts that may raise on some row; constants have been checked."""
-    if isinstance(expr, Call) and not is_constant(expr):
-        if raises_itself(expr):
-            yield expr
-        for arg in expr.args:
-            yield from _raising(arg)
+    return (part for part in _calls(expr) if raises_itself(part) and not is_constant(part))
 
 
 def _certain(expr: Expr) -> Iterator[Expr]:

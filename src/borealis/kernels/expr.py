@@ -139,7 +139,7 @@ def mask(expr: Expr, table: Rows) -> Values:
         value = _eager(expr, table, {})
     except _FaultError:
         value = _alive(expr, table)
-        for part in _conjuncts(expr):
+        for part in chain(expr, "and"):
             value = whole(pc.and_(value, pc.fill_null(_on(value, part, table), False)))
     value = full(value, table.num_rows)
     return value.fill_null(False) if value.null_count else value
@@ -237,15 +237,16 @@ def _scatter(values: Values, rows: Values, type: pa.DataType) -> Values:
 def _alive(expr: Expr, table: Rows) -> pa.Array:
     """The rows on which no part of a conjunction is null for sure."""
     alive = full(pa.scalar(True), table.num_rows)
-    for name in sorted({name for part in _conjuncts(expr) for name in _null_spreads(part)}):
+    for name in sorted({name for part in chain(expr, "and") for name in _null_spreads(part)}):
         alive = pc.and_(alive, whole(pc.is_valid(table.column(name))))
     return alive
 
 
-def _conjuncts(expr: Expr) -> Iterator[Expr]:
-    if isinstance(expr, Call) and expr.function == "and":
+def chain(expr: Expr, function: str) -> Iterator[Expr]:
+    """The operands of a chain of one function, from left to right."""
+    if isinstance(expr, Call) and expr.function == function:
         for arg in expr.args:
-            yield from _conjuncts(arg)
+            yield from chain(arg, function)
     else:
         yield expr
 
