@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from borealis.errors import DiagramError, TrainError
 from borealis.kernels import value_lists
-from borealis.kernels.columns import Column, Columns, decimal_words, numbers, to_numpy, whole
+from borealis.kernels.columns import Column, Columns, decimal_words, to_numpy, whole
 from borealis.kernels.folding import CallRows, add_counts, add_floats, add_ints, sum_counts
 from borealis.kernels.moments import Moments
 from borealis.kernels.sorting import ranks_of
@@ -126,7 +126,7 @@ class Count:
         return {"c": add_counts(stored["c"], rows.slot, rows.slots)}
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        return {"c": sum_counts(slot, numbers(panes, "c"), slots)}
+        return {"c": sum_counts(slot, panes["c"], slots)}
 
     def result(self, stored: Columns) -> pa.Array:
         return pa.array(stored["c"], pa.int64())
@@ -143,15 +143,15 @@ class Sum:
 
     def fold(self, stored: Columns, rows: CallRows) -> Columns:
         values = to_numpy(rows.values).astype(np.float64, copy=False)
-        count = add_counts(numbers(stored, "c"), rows.slot, rows.slots)
-        return {"s": add_floats(numbers(stored, "s"), rows.slot, values), "c": count}
+        count = add_counts(stored["c"], rows.slot, rows.slots)
+        return {"s": add_floats(stored["s"], rows.slot, values), "c": count}
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        total = add_floats(np.zeros(slots), slot, numbers(panes, "s"))
-        return {"s": total, "c": sum_counts(slot, numbers(panes, "c"), slots)}
+        total = add_floats(np.zeros(slots), slot, panes["s"])
+        return {"s": total, "c": sum_counts(slot, panes["c"], slots)}
 
     def result(self, stored: Columns) -> pa.Array:
-        total, count = numbers(stored, "s"), numbers(stored, "c")
+        total, count = stored["s"], stored["c"]
         return _nullable(total / np.maximum(count, 1) if self.average else total, count, self.type)
 
 
@@ -176,33 +176,33 @@ class ExactSum:
         return self._add(stored, low, high, rows.slot, np.bincount(rows.slot, minlength=rows.slots))
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        count = sum_counts(slot, numbers(panes, "c"), slots)
-        total = self._add(self.start(slots), numbers(panes, "s"), numbers(panes, "h"), slot, count)
-        if self.long and numbers(panes, "x").any():
-            total["x"] = total["x"] + sum_counts(slot, numbers(panes, "x"), slots)
+        count = sum_counts(slot, panes["c"], slots)
+        total = self._add(self.start(slots), panes["s"], panes["h"], slot, count)
+        if self.long and panes["x"].any():
+            total["x"] = total["x"] + sum_counts(slot, panes["x"], slots)
         return total
 
     def _add(self, stored: Columns, low: Int64s, high: Int64s | None, slot: Int64s, count: Int64s) -> Columns:
         """Word by word, each with what the one below carries over."""
-        s, h, c = (numbers(stored, name) for name in ("s", "h", "c"))
+        s, h, c = (stored[name] for name in ("s", "h", "c"))
         s, carry = add_ints(s, np.zeros(len(s), np.int64), slot, low)
         if not self.long:
             more = sum_counts(slot, high, len(h)) if high is not None and high.any() else 0
             return {"s": s, "h": h + carry + more, "c": c + count}
-        x = numbers(stored, "x")
+        x = stored["x"]
         if high is not None:
             h, x = add_ints(h, x, slot, high)
         h, x = add_ints(h, x, np.arange(len(h)), carry)
         return {"s": s, "h": h, "x": x, "c": c + count}
 
     def result(self, stored: Columns) -> pa.Array:
-        low, high, count = (numbers(stored, k) for k in ("s", "h", "c"))
+        low, high, count = (stored[k] for k in ("s", "h", "c"))
         if self.whole and high.any():
             raise TrainError("sum overflows BIGINT", hint="sum a DOUBLE or DECIMAL: sum(CAST(x AS DECIMAL(38, 0)))")
         if self.whole:
             return _nullable(low, count, self.type)
         most = (10**38 >> 64) + 1
-        if (self.long and numbers(stored, "x").any()) or np.any((high > most) | (high < -most)):
+        if (self.long and stored["x"].any()) or np.any((high > most) | (high < -most)):
             raise self._overflow()
         high = high - (low < 0)
         words = np.empty(2 * len(high), np.int64)
@@ -265,17 +265,17 @@ class Extreme:
         return self._add(stored, values, rows.slot, np.bincount(rows.slot, minlength=rows.slots))
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        count = sum_counts(slot, numbers(panes, "c"), slots)
-        return self._add(self.start(slots), numbers(panes, "v"), slot, count)
+        count = sum_counts(slot, panes["c"], slots)
+        return self._add(self.start(slots), panes["v"], slot, count)
 
     def _add(self, stored: Columns, values: NDArray[Any], slot: Int64s, count: Int64s) -> Columns:
         best = np.array(stored["v"])
         with np.errstate(invalid="ignore"):
             self.pick.at(best, slot, values)
-        return {"v": best, "c": numbers(stored, "c") + count}
+        return {"v": best, "c": stored["c"] + count}
 
     def result(self, stored: Columns) -> pa.Array:
-        values = pa.array(stored["v"], mask=numbers(stored, "c") == 0)
+        values = pa.array(stored["v"], mask=stored["c"] == 0)
         if pa.types.is_temporal(self.of) and self.of.bit_width == 32:
             return values.cast(pa.int32()).view(self.of)
         return values.view(self.of) if pa.types.is_temporal(self.of) else values.cast(self.of, safe=False)
@@ -323,13 +323,13 @@ class Pick:
         return self._pick(stored, whole(rows.values), rows.time, rows.slot, np.ones(len(rows.slot), np.int64))
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        counts = numbers(panes, "c")
+        counts = panes["c"]
         filled = counts > 0
-        values, time = panes["v"].filter(pa.array(filled)), numbers(panes, "t")[filled]
+        values, time = panes["v"].filter(pa.array(filled)), panes["t"][filled]
         return self._pick(self.start(slots), values, time, slot[filled], counts[filled])
 
     def _pick(self, stored: Columns, values: pa.Array, time: Int64s, slot: Int64s, counts: Int64s) -> Columns:
-        count, when = numbers(stored, "c"), np.array(stored["t"])
+        count, when = stored["c"], np.array(stored["t"])
         order = np.arange(len(slot))
         if len(time) and np.any(time[1:] < time[:-1]):
             order = np.lexsort((order, time))
@@ -365,11 +365,11 @@ class Best:
         return self._best(stored, whole(rows.values), whole(rows.others[0]), rows.time, rows.slot)
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        return self._best(self.start(slots), panes["v"], panes["o"], numbers(panes, "t"), slot)
+        return self._best(self.start(slots), panes["v"], panes["o"], panes["t"], slot)
 
     def _best(self, stored: Columns, values: pa.Array, by: pa.Array, time: Int64s, slot: Int64s) -> Columns:
         every = pa.concat_arrays([stored["o"], by])
-        when = np.concatenate([numbers(stored, "t"), time])
+        when = np.concatenate([stored["t"], time])
         owner = np.concatenate([np.arange(len(stored["t"])), slot])
         rank = ranks_of(every)
         order = np.lexsort((when, rank))  # stable; a null stands for none, and comes first

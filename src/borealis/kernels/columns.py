@@ -18,12 +18,6 @@ Column: TypeAlias = Any  # NDArray | pa.Array
 Columns: TypeAlias = dict[str, Column]
 
 
-def numbers(columns: Columns, name: str) -> NDArray[Any]:
-    """A column that is NumPy."""
-    column: NDArray[Any] = columns[name]
-    return column
-
-
 def column_numbers(table: pa.Table, name: str) -> Int64s:
     """A column of a table without nulls."""
     found: Int64s = table[name].to_numpy()

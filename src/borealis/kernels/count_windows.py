@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from borealis.kernels.accumulators import calls_of
-from borealis.kernels.columns import Columns, concat, numbers, take
+from borealis.kernels.columns import Columns, concat, take
 from borealis.kernels.flow import NOTHING
 from borealis.kernels.groups import END, GROUP, START
 from borealis.kernels.open_windows import DUE, OPENED, TIMED_OUT, OpenWindows
@@ -37,8 +37,8 @@ class CountWindows(OpenWindows):
         return min(-(-self.size // self.slide), begun)
 
     def _absorb(self, rows: Columns) -> Columns:
-        group, time = numbers(rows, GROUP), numbers(rows, TIME)
-        self._grow()
+        group, time = rows[GROUP], rows[TIME]
+        self.counts = self.groups.grown(self.counts, 0)
         # a run: the rows of one group; they get the numbers from `before` up to `after`
         begin = np.flatnonzero(np.insert(group[1:] != group[:-1], 0, True))
         many = np.diff(np.append(begin, len(group)))
@@ -60,7 +60,7 @@ class CountWindows(OpenWindows):
         fresh = self._entries(group[begin][of], window, opened)
         stood = len(self.open[GROUP])
         entries = take(concat([self.open, fresh]), np.where(found, at, stood + np.arange(len(of))))
-        deadline = self._deadline(numbers(entries, OPENED))
+        deadline = self._deadline(entries[OPENED])
         takes = begins | found  # others have timed out before
         # pairs of a row and a window, row after row
         overlap = self._overlap(0)
@@ -80,7 +80,7 @@ class CountWindows(OpenWindows):
         return self._closed(closed, end=last, due=last + 1, timed_out=False)
 
     def _expired(self, boundary: int) -> Columns:
-        deadline = self._deadline(numbers(self.open, OPENED))
+        deadline = self._deadline(self.open[OPENED])
         over = (deadline <= boundary) if self.timeout_us is not None else np.zeros(len(deadline), np.bool_)
         return self._closed(self._take_out(over), end=deadline[over], due=deadline[over], timed_out=True)
 
@@ -96,18 +96,13 @@ class CountWindows(OpenWindows):
 
     # -- tables
 
-    def _grow(self) -> None:
-        lacking = self.groups.capacity - len(self.counts)
-        if lacking > 0:
-            self.counts = np.append(self.counts, np.zeros(max(lacking, len(self.counts)), np.int64))
-
     def _more_delta(self, groups: Int64s) -> Delta:
         return {COUNTS.name: Change(self._count_table(groups))} if len(groups) else {}
 
     def apply(self, delta: Delta) -> None:
         super().apply(delta)
         if (counts := delta.get(COUNTS.name)) is not None:
-            self._grow()
+            self.counts = self.groups.grown(self.counts, 0)
             self.counts[counts.put[GROUP].to_numpy()] = counts.put[COUNT].to_numpy()
 
     def tables_now(self) -> dict[str, pa.Table]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from borealis.kernels.accumulators import AggregateCall, accumulator, seen
-from borealis.kernels.columns import Columns, compact, concat, normal_floats, numbers, take, to_numpy, whole
+from borealis.kernels.columns import Columns, compact, concat, normal_floats, take, to_numpy, whole
 from borealis.kernels.flow import Bounds, Flow, rank_within
 from borealis.state.delta import Change, Delta, TableSpec
 from borealis.tuples import TIME, TIMESTAMP, Int64s
@@ -40,6 +40,11 @@ class Groups:
     def capacity(self) -> int:
         """One above the largest number in use."""
         return len(self._key)
+
+    def grown(self, values: Int64s, fill: int) -> Int64s:
+        """Values by group number, with room for all numbers in use."""
+        lacking = self.capacity - len(values)
+        return values if lacking <= 0 else np.append(values, np.full(max(lacking, len(values)), fill))
 
     def encode(self, columns: list[pa.Array | pa.ChunkedArray], rows: int) -> tuple[Int64s, list[int]]:
         """The number of each row's key, and the numbers given out for the first time."""
@@ -175,7 +180,7 @@ class Grouped:
             return np.zeros(len(wanted[0]), np.int64), np.zeros(len(wanted[0]), np.bool_)
         have = want = np.zeros(1, np.int64)  # one sortable code for both sides
         for name, values in zip(self.key, wanted, strict=True):
-            mine = numbers(self.open, name)
+            mine = self.open[name]
             if name == GROUP:
                 many = int(max(mine.max(), values.max())) + 1
             else:  # any numbers: their ranks

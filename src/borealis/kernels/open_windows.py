@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from borealis.kernels.accumulators import AggregateCall
-from borealis.kernels.columns import Columns, concat, numbers, take, to_table, whole
+from borealis.kernels.columns import Columns, concat, take, to_table, whole
 from borealis.kernels.flow import NOTHING, Bounds, Flow, empty_flow
 from borealis.kernels.groups import GROUP, GROUPS, Grouped, like
 from borealis.kernels.sorting import in_order, newest
@@ -91,7 +91,7 @@ class OpenWindows(Grouped):
         arrived, fresh = self._arrived(self._wanted(flow))
         stored = len(self.waiting[TIME])
         rows = concat([self.waiting, arrived])
-        due = numbers(rows, TIME) < bounds.final
+        due = rows[TIME] < bounds.final
         self.waiting = take(rows, np.flatnonzero(~due)) if due.any() else rows
         self.open = before | {CHANGED: np.zeros(len(before[GROUP]), np.bool_)}
         released = self._released(take(rows, np.flatnonzero(due)))
@@ -131,14 +131,14 @@ class OpenWindows(Grouped):
         """Entries with the rows at `index` added to those at `slot`, in this order."""
         entries = entries | {CHANGED: np.ones(len(entries[GROUP]), np.bool_)}
         places = pa.array(index)
-        time = numbers(rows, TIME)[index]
+        time = rows[TIME][index]
         return self._added(entries, lambda name: rows[self.arguments[name]].take(places), slot, time)
 
     def _emit(self, closed: Columns, bounds: Bounds) -> Flow:
         if not len(closed[GROUP]):
             return empty_flow(self.schema, bounds)
-        cause = bounds.cause[np.searchsorted(bounds.time, numbers(closed, DUE), "left")]
-        keys = self.groups.keys(numbers(closed, GROUP))
+        cause = bounds.cause[np.searchsorted(bounds.time, closed[DUE], "left")]
+        keys = self.groups.keys(closed[GROUP])
         order = in_order([cause, closed[TIME]], [*keys, pa.array(closed[WINDOW])])
         return self._results(take(closed, order), [k.take(pa.array(order)) for k in keys], cause[order], bounds)
 

@@ -62,17 +62,11 @@ class ResampleKernel:
         self.first.add(waiting)
         self.second.add(counting)
         out = self._due(bounds)
-        delta: Delta = {}
         floor = self._floor(bounds.final)
         oldest = floor if floor == LAST_TIME else max(floor, FIRST_TIME + self.window) - self.window + 1
-        for name, held, new, least in (
-            (FIRST, self.first, waiting, floor),
-            (SECOND, self.second, counting, oldest),  # what counts for any that is not yet due
-        ):
-            change = held.let_go(new, least)
-            if change is not None:
-                delta[name] = change
-        return out, delta
+        # of the second stream stays what counts for any of the first that is not yet due
+        changes = {FIRST: self.first.let_go(waiting, floor), SECOND: self.second.let_go(counting, oldest)}
+        return out, {name: change for name, change in changes.items() if change is not None}
 
     def _that_count(self, rows: pa.Table) -> pa.Table:
         """The rows of the second stream that can count, with floats as SQL compares them."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from borealis.kernels.accumulators import calls_of
-from borealis.kernels.columns import Columns, concat, distinct_pairs, numbers, take
+from borealis.kernels.columns import Columns, concat, distinct_pairs, take
 from borealis.kernels.flow import Flow
 from borealis.kernels.groups import END, GROUP, START, inside_windows
 from borealis.kernels.open_windows import DUE, OPENED, TIMED_OUT, WINDOW, OpenWindows
@@ -32,7 +32,7 @@ class TimedWindows(OpenWindows):
         return -(-self.size // self.slide)
 
     def _absorb(self, rows: Columns) -> Columns:
-        group, time = numbers(rows, GROUP), numbers(rows, TIME)
+        group, time = rows[GROUP], rows[TIME]
         overlap = self._overlap(0)
         index = np.repeat(np.arange(len(group)), overlap)
         window = np.floor_divide(time[index], self.slide) - np.tile(np.arange(overlap), len(group))
@@ -65,7 +65,7 @@ class TimedWindows(OpenWindows):
         return self._closed(take(entries, np.flatnonzero(~newest)))
 
     def _opened(self, at: Int64s) -> Int64s:
-        opened = numbers(self.open, OPENED)
+        opened = self.open[OPENED]
         return opened[at] if len(opened) else np.zeros(len(at), np.int64)
 
     def _parts(
@@ -97,12 +97,12 @@ class TimedWindows(OpenWindows):
 
     def _closing(self, entries: Columns) -> Int64s:
         """When each of these is closed: at its end, or earlier by its timeout."""
-        end = numbers(entries, WINDOW) * self.slide + self.size
-        closing: Int64s = np.minimum(end, numbers(entries, OPENED) + self.timeout_us)
+        end = entries[WINDOW] * self.slide + self.size
+        closing: Int64s = np.minimum(end, entries[OPENED] + self.timeout_us)
         return closing
 
     def _closed(self, entries: Columns) -> Columns:
-        start = numbers(entries, WINDOW) * self.slide
+        start = entries[WINDOW] * self.slide
         due = self._closing(entries)
         more = {START: start, END: start + self.size, TIME: due - 1, DUE: due, TIMED_OUT: due < start + self.size}
         return entries | more
