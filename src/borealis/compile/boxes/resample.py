@@ -6,7 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import NumericType, StructType
 
-from borealis.compile.boxes.aggregate import batch_call, check_call, lowered
+from borealis.compile.boxes.aggregate import batch_call, call_types, check_call, lowered
 from borealis.compile.boxes.bsort import has_order
 from borealis.compile.hidden_columns import POSITION
 from borealis.compile.lowering import Lowering, unchanged
@@ -126,15 +126,10 @@ def lower(box: Resample, low: Lowering) -> None:
         "how": box.how,
         "calls": calls,
     }
-    found = StructType([*schema.fields, *_added(texts, low.empty(given)).fields])
+    second_rows = low.empty(given)
+    added = call_types(second_rows, texts) or second_rows.select(VALUE).schema.fields
+    found = StructType([*schema.fields, *added])
     out, tables = f"{box.name}~found", ResampleKernel.tables
     low.stateful("resample", box, [first, given], out, found, by=[box.by, box.by], options=options, tables=tables)
     finals = {box.added(names)[0]: VALUE} if box.value is not None else box.finals
     low.map(box, out, box.name, unchanged(names) | finals)
-
-
-def _added(texts: list[str], second: DataFrame) -> StructType:
-    """What the kernel adds to a tuple of the first stream: these aggregates."""
-    if not texts:
-        return second.select(VALUE).schema
-    return second.agg(*(F.expr(text).alias(f"__a{i}") for i, text in enumerate(texts))).schema
