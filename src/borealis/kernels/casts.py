@@ -18,6 +18,7 @@ import pyarrow.types as pt
 
 from borealis.kernels import dates, decimals, times
 from borealis.kernels.columns import each
+from borealis.kernels.times import NoValueError
 
 NAMES = {
     "boolean": "BOOLEAN", "byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "long": "BIGINT",
@@ -30,13 +31,6 @@ _EXACT_DIGITS = 15  # that a double keeps: Spark casts a larger DECIMAL to INT a
 _TRIMMED = "".join(map(chr, range(33)))  # what Java's trim cuts off
 _EXPONENT_MAX = 2**31 - 1
 _PLAIN_SCALE_MAX = 6  # up to here Arrow writes no exponent
-
-
-class NoValueError(Exception):
-    """A text that stands for no value of a type."""
-
-    def __init__(self, text: str, type: str) -> None:
-        super().__init__(f"{text!r} is no {type}")
 
 
 def decimal_of(kind: str) -> tuple[int, int] | None:
@@ -87,7 +81,7 @@ def may_fail(source: str, target: str) -> bool:
 
 @decimals.arrays
 def convert(values: pa.Array, type: pa.DataType) -> pa.Array:
-    """The cast of a column; OverflowError, NoValueError or NotATimeError for a value that has none."""
+    """The cast of a column; OverflowError or NoValueError for a value that has none."""
     source = values.type
     if source == type:
         return values

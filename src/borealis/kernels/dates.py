@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from borealis.kernels import decimals, times
 from borealis.kernels.columns import Values, each, full, on_arrays
-from borealis.kernels.times import DAY_US, SECOND_US, NotATimeError
+from borealis.kernels.times import DAY_US, SECOND_US, NoValueError
 from borealis.tuples import TIMESTAMP
 
 Longs: TypeAlias = npt.NDArray[np.int64]
@@ -248,7 +248,7 @@ def text_to_timestamp(values: pa.Array) -> Values:
     """CAST(text AS TIMESTAMP): as `times.from_text`, but a time without a date is one of today, as it is to Spark."""
     try:
         return times.from_text(values)
-    except NotATimeError:
+    except NoValueError:
         now = datetime.now(UTC)
         return each(lambda text: time_of_text(text, now), _LONG)(values).cast(TIMESTAMP)
 
@@ -266,8 +266,8 @@ def time_of_text(text: str, now: datetime) -> int:
         ahead = times.of_text(f"{now:%Y-%m-%d} {clock}") - times.of_text(f"{now:%Y-%m-%d} {clock}{zone}")
         there = now + timedelta(microseconds=ahead)  # what day it is in that zone
         return times.of_text(f"{there:%Y-%m-%d} {clock}{zone}")
-    except NotATimeError:
-        raise NotATimeError(text) from None
+    except NoValueError:
+        raise NoValueError(text) from None
 
 
 def to_date(values: pa.Array, form: Values = None) -> Values:
@@ -290,11 +290,11 @@ def day_of_text(text: str) -> int:
     """
     found = _TEXT.fullmatch(text.strip(times.TRIMMED))
     if found is None:
-        raise NotATimeError(text)
+        raise NoValueError(text)
     sign, year, month, day = found.groups()
     days = times.day_number(-int(year) if sign == "-" else int(year), int(month or 1), int(day or 1))
     if days is None or not _INT_ENDS[0] <= days <= _INT_ENDS[1]:
-        raise NotATimeError(text)
+        raise NoValueError(text)
     return days
 
 
@@ -307,7 +307,7 @@ def _make_date(years: pa.Array, months: Values, day: Values) -> Values:
     faults = np.flatnonzero(wrong if nulls is None else wrong & ~nulls)
     if len(faults):
         at = int(faults[0])
-        raise NotATimeError(f"{year[at]}-{month[at]}-{number[at]}")
+        raise NoValueError(f"{year[at]}-{month[at]}-{number[at]}")
     return _made(start + np.where(wrong, 1, number) - 1, nulls, _DATE)
 
 

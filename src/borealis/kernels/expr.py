@@ -189,7 +189,7 @@ def _apply(expr: Call, values: list[Values]) -> Values:
         return FUNCTIONS[expr.function](arrow_type(expr.type), *values)
     except ZeroDivisionError:
         raise _FaultError("division by zero", expr) from None
-    except (times.NotATimeError, casts.NoValueError, strings.NoSuchPartError) as error:
+    except (times.NoValueError, strings.NoSuchPartError) as error:
         raise _FaultError(str(error), expr) from None
     except OverflowError:
         raise _FaultError("overflow", expr) from None

@@ -53,11 +53,11 @@ _SHORT_ZONES = {
 }  # fmt: skip
 
 
-class NotATimeError(Exception):
-    """A value that stands for no time."""
+class NoValueError(Exception):
+    """A value that stands for none of another type."""
 
-    def __init__(self, value: object) -> None:
-        super().__init__(f"{value!r} is no time")
+    def __init__(self, value: object, kind: str = "time") -> None:
+        super().__init__(f"{value!r} is no {kind}")
 
 
 # --- text -----------------------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def of_text(text: str) -> int:
     """The microseconds since 1970 that a text stands for; the truth that the fast way is held to."""
     found = _TEXT.fullmatch(text.strip(TRIMMED))
     if found is None:
-        raise NotATimeError(text)
+        raise NoValueError(text)
     sign, year, month, day, hour, minute, second, fraction, zone = found.groups()
     years = -int(year) if sign == "-" else int(year)
     date = (years, int(month or 1), int(day or 1))
@@ -97,7 +97,7 @@ def _micros(fraction: str) -> int:
 def _instant(text: str, date: tuple[int, int, int], time: tuple[int, int, int], micros: int) -> int:
     days, (hour, minute, second) = day_number(*date), time
     if days is None or hour > 23 or minute > 59 or second > 59:
-        raise NotATimeError(text)
+        raise NoValueError(text)
     return ((days * 24 + hour) * 60 + minute) * 60 * SECOND_US + second * SECOND_US + micros
 
 
@@ -116,7 +116,7 @@ def _first_day(year: int, month: int) -> int:
 
 def _checked(text: object, micros: int) -> int:
     if not _LONG[0] <= micros <= _LONG[1]:
-        raise NotATimeError(text)
+        raise NoValueError(text)
     return micros
 
 
@@ -131,11 +131,11 @@ def _in_zone(text: str, local: int, year: int, name: str) -> int:
         sign, digit, hours, minutes, seconds = found.groups()
         away = int(hours or digit) * 3600 + int(minutes or 0) * 60 + int(seconds or 0)
         if int(minutes or 0) > 59 or int(seconds or 0) > 59 or away > _OFFSET_S_MOST:
-            raise NotATimeError(text)
+            raise NoValueError(text)
         return local - (-away if sign == "-" else away) * SECOND_US
     zone = _region(name) if _REGION.fullmatch(name) else None
     if zone is None:
-        raise NotATimeError(text)
+        raise NoValueError(text)
     days, rest = divmod(local, DAY_US)
     eras = min(0, (_YEAR_MOST - year) // 400) or max(0, -((year - 1) // 400))
     days += eras * ERA_DAYS  # into years that Python knows: the calendar and the rules of a zone are those of any era
@@ -215,7 +215,7 @@ def from_format(strings: Array, pattern: str) -> Array:
     def parse(text: str) -> int:
         found = reading.fullmatch(text)
         if found is None:
-            raise NotATimeError(text)
+            raise NoValueError(text)
         parts = dict(zip(fields, found.groups(), strict=True))
         date = (int(parts.get("year", 1970)), int(parts.get("month", 1)), int(parts.get("day", 1)))
         time = (int(parts.get("hour", 0)), int(parts.get("minute", 0)), int(parts.get("second", 0)))
@@ -279,5 +279,5 @@ def _decimal(value: Decimal | None, exact: bool) -> int | None:
         micros = value * SECOND_US
         whole = int(micros)
         if exact and (whole != micros or not _LONG[0] <= whole <= _LONG[1]):
-            raise NotATimeError(str(value))
+            raise NoValueError(str(value))
     return (whole + 2**63) % 2**64 - 2**63  # a cast keeps the low 64 bits
