@@ -63,7 +63,7 @@ class Flow:
     def held(self, schema: pa.Schema) -> pa.Table:
         """The rows as a kernel holds them, with this `held_schema`."""
         head = [pa.array(self.cause), pa.array(self.sub), pa.array(self.time)]
-        return pa.Table.from_arrays([*head, *self.rows.columns], schema=schema)
+        return pa.Table.from_arrays([*head, *self.rows.select(schema.names[len(HEAD) :]).columns], schema=schema)
 
 
 def held_schema(schema: pa.Schema) -> pa.Schema:

@@ -148,6 +148,7 @@ class Grouped:
     ) -> None:
         self.by, self.calls, self.more = by, calls, more or {}
         self.accumulators = [accumulator(c, schema) for c in calls]
+        self._state = [tuple(acc.start(0)) for acc in self.accumulators]  # the columns of each
         self.groups = Groups([schema.field(name).type for name in by])
         self.schema = pa.schema(
             [(name, schema.field(name).type) for name in by]
@@ -164,7 +165,7 @@ class Grouped:
 
     def _of_call(self, entries: Columns, i: int) -> Columns:
         """What the accumulator of one call has in these entries."""
-        return {k: entries[f"{k}{i}"] for k in self.accumulators[i].start(0)}
+        return {k: entries[f"{k}{i}"] for k in self._state[i]}
 
     def _added(self, entries: Columns, column: Callable[[str], pa.Array], slot: Int64s, time: Int64s) -> Columns:
         """Entries with rows folded into those at `slot`, in this order; `column` has the arguments of the calls."""
