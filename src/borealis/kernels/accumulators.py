@@ -299,9 +299,13 @@ class ExtremeByRank:
     def _best(self, stored: pa.Array, values: pa.Array, slot: Int64s) -> Columns:
         every = pa.concat_arrays([stored, values])
         owner = np.concatenate([np.arange(len(stored)), slot])
-        rank = ranks_of(every)
-        rank = np.where(rank < 0, len(every), rank) if self.least else -rank  # nulls behind all others
-        order = np.argsort(rank, kind="stable")[::-1]
+        direction = "ascending" if self.least else "descending"
+        if pa.types.is_nested(every.type) or pa.types.is_null(every.type):
+            ranks = pa.array(ranks_of(every))
+            sorting = pc.if_else(every.is_valid(), ranks, pa.scalar(None, pa.int64()))
+        else:
+            sorting = every.cast(pa.int8()) if pa.types.is_boolean(every.type) else every
+        order = pc.sort_indices(sorting, sort_keys=[("", direction)]).to_numpy().astype(np.int64)[::-1]
         winner = np.empty(len(stored), np.int64)
         winner[owner[order]] = order  # the best is written last
         return {"v": every.take(pa.array(winner))}
