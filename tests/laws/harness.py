@@ -32,7 +32,7 @@ from borealis.connectors.python.sink import TableSink
 from borealis.diagram.spec import LATE, Spec
 from borealis.entry.admission import Cursor, EntryPoint
 from borealis.spark import worker
-from borealis.spark.lane import ATTEMPT, BUCKET, LEASE, NUMBER, OVER, PARCELS, TRAIN, packed
+from borealis.spark.lane import ATTEMPT, BUCKET, LEASE, NUMBER, OVER, PACKETS, TRAIN, packed
 from borealis.spark.lanes import Lanes
 from borealis.spark.plan import frame_of, level_schema
 from borealis.state import log as state_log
@@ -337,8 +337,8 @@ def _drive_lanes(run: UnitRun, luck: Luck, watch: Callable[[UnitRun], None] | No
         if keepers.get(bucket, (0,))[0] != told[ATTEMPT]:
             keepers[bucket] = told[ATTEMPT], luck.worker()
         worker._CACHE = keepers[bucket][1]
-        parcels, payloads = packed(worker.run_train(train, bucket), None)
-        answer = said[bucket][0] | {NUMBER: told[NUMBER], PARCELS: parcels}, payloads
+        packets, payloads = packed(worker.run_train(train, bucket), None)
+        answer = said[bucket][0] | {NUMBER: told[NUMBER], PACKETS: packets}, payloads
         if luck.rng.random() < luck.abandon:  # it dies before it can say what it has
             said[bucket] = again
         elif luck.rng.random() < luck.retry:  # what is said by one that was thought dead counts no more

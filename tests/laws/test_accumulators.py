@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from borealis.errors import TrainError
-from borealis.kernels.accumulators import Call, accumulator, seen
+from borealis.kernels.accumulators import AggregateCall as Call
+from borealis.kernels.accumulators import accumulator, seen
 from borealis.kernels.columns import concat, take
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -21,9 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
 
-from borealis.compile.expressions import translate, translate_all
+from borealis.compile.expressions import translate_all
 from borealis.errors import TrainError
-from borealis.kernels.expr import arrow_type, column, from_json, mask, to_json
+from borealis.kernels.expr import Expr, arrow_type, column, from_json, mask, to_json
 
 pytestmark = pytest.mark.spark
 
@@ -37,6 +37,10 @@ SCHEMA = pa.schema({
     "b": pa.bool_(), "c": pa.bool_(), "m": pa.decimal128(10, 2), "n": pa.binary(), "o": pa.binary(),
     "q": pa.decimal128(38, 18), "r": pa.decimal128(18, 6), "z": pa.string(),
 })  # fmt: skip
+
+
+def translate(frame: DataFrame, sql: str) -> Expr | None:
+    return translate_all(frame, {"x": sql})["x"]
 
 
 @pytest.fixture(scope="module")

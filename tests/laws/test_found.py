@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from borealis.diagram.durations import window
 from borealis.diagram.model import Diagram
-from borealis.kernels.accumulators import Call
+from borealis.kernels.accumulators import AggregateCall as Call
 from borealis.kernels.aggregate import AggregateKernel
 from borealis.kernels.flow import Bounds, Flow
 from borealis.state import log as state_log

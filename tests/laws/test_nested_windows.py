@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 
 from borealis.diagram.durations import count_window, window
 from borealis.diagram.model import Diagram
-from borealis.kernels.aggregate import AggregateKernel, Call, oldest_needed
+from borealis.kernels.accumulators import AggregateCall as Call
+from borealis.kernels.aggregate import AggregateKernel, oldest_needed
 from borealis.kernels.flow import Bounds, Flow
 from borealis.kernels.open_windows import OpenWindows
 from borealis.kernels.timed_windows import TimedWindows

@@ -25,12 +25,12 @@ from borealis.diagram.boxes.join import Join
 from borealis.diagram.boxes.resample import Resample
 from borealis.diagram.cut import Piece, piece_of
 from borealis.ha import retention
-from borealis.kernels.accumulators import Call
+from borealis.kernels.accumulators import AggregateCall as Call
 from borealis.kernels.aggregate import AggregateKernel
 from borealis.kernels.flow import Bounds, Flow
 from borealis.kernels.join import JoinKernel
+from borealis.kernels.program import run_union
 from borealis.kernels.resample import VALUE, ResampleKernel
-from borealis.kernels.stateless import run_union
 from borealis.kernels.timed_windows import TimedWindows
 from borealis.tuples import FIRST_TIME, LAST_TIME
 

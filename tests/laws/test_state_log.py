@@ -16,7 +16,7 @@ from harness import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from borealis.kernels.accumulators import Call
+from borealis.kernels.accumulators import AggregateCall as Call
 from borealis.kernels.aggregate import AggregateKernel
 from borealis.kernels.bsort import BSortKernel
 from borealis.kernels.count_windows import CountWindows

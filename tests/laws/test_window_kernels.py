@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from borealis.kernels import open_windows
-from borealis.kernels.accumulators import Call
+from borealis.kernels.accumulators import AggregateCall as Call
 from borealis.kernels.count_windows import CountWindows
 from borealis.kernels.flow import Bounds, Flow
 from borealis.kernels.open_windows import OpenWindows

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from borealis.kernels.accumulators import Call
+from borealis.kernels.accumulators import AggregateCall as Call
 from borealis.kernels.flow import Bounds, Flow
 from borealis.tuples import FIRST_TIME
 

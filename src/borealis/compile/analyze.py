@@ -10,7 +10,7 @@ from pyspark.sql.types import DataType, IntegralType, NumericType, StructType, T
 from borealis.compile.boxes import batch_arrows, form_of
 from borealis.compile.expressions import translate_time
 from borealis.compile.hidden_columns import hidden, visible
-from borealis.compile.types import empty, first_line, require_carried, show, told
+from borealis.compile.types import blaming, empty, first_line, require_carried, show
 from borealis.diagram.spec import Input, Spec
 from borealis.errors import DiagramError
 from borealis.kernels.time_of import TimeOf
@@ -21,21 +21,16 @@ TIMES_ARE_MADE_BY = (
 )
 
 
-def analyze(spec: Spec, spark: SparkSession, times: dict[str, TimeOf] | None = None) -> dict[str, StructType]:
-    """The Spark schema of every arrow, by the input or box it comes from; raises on the first that does not type.
-
-    `times` is filled with how each input's rows get their times.
-    """
+def analyze(spec: Spec, spark: SparkSession) -> dict[str, StructType]:
+    """The Spark schema of every arrow, by the input or box it comes from; raises on the first that does not type."""
     frames: dict[str, DataFrame] = {}
     for one in spec.inputs:
         frames[one.name] = frames[f"{one.name}.late"] = empty(spark, input_schema(one))
-        time = time_of(one, spark)
-        if times is not None:
-            times[one.name] = time
+        time_of(one, spark)
     for box in spec.topological():
         sources = [frames[s] for s in box.sources]
         form_of(box).check(box, sources)
-        with told(box, [c for s in sources for c in s.columns]):
+        with blaming(box, [c for s in sources for c in s.columns]):
             found = batch_arrows(box, [hidden(s) for s in sources])
         for arrow, out in found.items():
             schema = visible(out).schema
@@ -63,7 +58,7 @@ def time_of(one: Input, spark: SparkSession) -> TimeOf:
     if sql is None:
         return TimeOf(one.time)
     frame = empty(spark, input_schema(one))
-    with told(one, frame.columns, sql):
+    with blaming(one, frame.columns, sql):
         kind = frame.select(F.expr(sql).alias("x")).schema["x"].dataType
     if not isinstance(kind, TimestampType):
         raise one.wrong(f"its time `{sql}` is {show(kind)}, not TIMESTAMP", f"make it one: {_makers(kind, sql)}")

@@ -8,7 +8,6 @@ taken in one by one or together.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from borealis.diagram.spec import LATE
 from borealis.kernels.aggregate import oldest_needed
@@ -16,18 +15,6 @@ from borealis.kernels.program import Program
 
 STATELESS = ("filter", "map", "union")
 GivesNothing = Callable[[Mapping[str, int], Mapping[str, int]], bool]  # of inputs' boundaries: as they stand, and then
-
-
-@dataclass(frozen=True)
-class _Windows:
-    """An aggregate: the inputs whose boundaries reach it, and its windows."""
-
-    inputs: frozenset[str]
-    size: int
-    slide: int
-
-    def oldest(self, boundaries: Mapping[str, int]) -> int:
-        return oldest_needed(min(boundaries[name] for name in self.inputs), self.size, self.slide)
 
 
 def gives_nothing(program: Program) -> GivesNothing | None:
@@ -39,14 +26,18 @@ def gives_nothing(program: Program) -> GivesNothing | None:
         return None
     inputs = {name: frozenset((name.removesuffix(LATE),)) for name in program.inputs}
     behind = {name: name.endswith(LATE) for name in program.inputs}  # flows that have nothing before a window ends
-    windows: list[_Windows] = []
+    windows: list[tuple[frozenset[str], int, int]] = []  # the inputs whose boundaries reach them, size and slide
     for step in program.levels[0].steps:
         inputs[step.out] = frozenset().union(*(inputs[source] for source in step.sources))
         if step.op == "aggregate":
-            windows.append(_Windows(inputs[step.out], step.options["size"], step.options["slide"]))
+            windows.append((inputs[step.out], step.options["size"], step.options["slide"]))
         elif step.op not in STATELESS:
             return None
         behind[step.out] = step.op == "aggregate" or all(behind[source] for source in step.sources)
     if not windows or not all(behind[port.flow] for port in program.levels[0].leave):
         return None
-    return lambda before, after: all(one.oldest(before) == one.oldest(after) for one in windows)
+
+    def oldest(boundaries: Mapping[str, int]) -> list[int]:
+        return [oldest_needed(min(boundaries[name] for name in names), size, slide) for names, size, slide in windows]
+
+    return lambda before, after: oldest(before) == oldest(after)

@@ -33,6 +33,7 @@ from borealis.kernels.expr import (
     Expr,
     Literal,
     arrow_type,
+    chain,
     evaluate,
     evaluation_order,
     raises_itself,
@@ -60,24 +61,19 @@ _SETTINGS = {
 }
 
 
-def translate(frame: DataFrame, sql: str) -> Expr | None:
-    """The Arrow twin of a Spark SQL expression over the frame's columns, or None where there is no exact one.
-
-    The frame may be empty, but its session must be the one that would run the expression: its settings decide.
-    What Spark itself refuses (a column that is not there, types that do not fit) raises as Spark raises it.
-    """
-    return translate_all(frame, {"x": sql})["x"]
-
-
 def translate_time(frame: DataFrame, sql: str) -> Expr | None:
-    """As `translate`, for the time of an input's rows: there text and numbers may become times, too."""
+    """As `translate_all`, for the time of an input's rows: there text and numbers may become times, too."""
     return translate_all(frame, {"x": sql}, _RULES | text_rules.INPUT_RULES)["x"]
 
 
 def translate_all(
     frame: DataFrame, expressions: Mapping[str, str], rules: Mapping[str, Rule] | None = None
 ) -> dict[str, Expr | None]:
-    """As `translate`, for several expressions in one analysis; an error in one is raised for all."""
+    """The Arrow twins of Spark SQL expressions over the frame's columns, None for each that has no exact one.
+
+    The frame may be empty, but its session must be the one that would run the expressions: its settings decide.
+    What Spark itself refuses (a column that is not there, types that do not fit) raises as Spark raises it, for all.
+    """
     if not expressions:
         return {}
     selected = [F.expr(sql).alias(f"{_ALIAS}{i}") for i, sql in enumerate(expressions.values())]
@@ -182,7 +178,7 @@ def _check_plain(expr: Expr) -> None:
         decline_unless(not is_constant(part) or part.function in _FOLDED)
         decline_unless(part.function not in ("is_null", "is_not_null", "eq_null_safe") or not any(_raising(part)))
         if part.function in ("add", "multiply") and part.type in INTEGRAL:
-            constants = [is_constant(operand) for operand in _chain(part, part.function)]
+            constants = [is_constant(operand) for operand in chain(part, part.function)]
             decline_unless(len(constants) == 2 or all(constants) or not any(constants[:-1]))
         decline_unless(part.function not in _COMPARISONS or numeric_rules.stays(part))
         if any(isinstance(arg, Call) and arg.function == "date_to_timestamp" for arg in args):
@@ -207,15 +203,6 @@ def _calls(expr: Expr) -> Iterator[Call]:
             yield from _calls(arg)
 
 
-def _chain(expr: Expr, function: str) -> Iterator[Expr]:
-    """The operands of a chain of one function, from left to right."""
-    if isinstance(expr, Call) and expr.function == function:
-        for arg in expr.args:
-            yield from _chain(arg, function)
-    else:
-        yield expr
-
-
 def _operands(expr: Expr) -> Iterator[Expr]:
     """What AND and OR connect, whether denied or not."""
     for part in _calls(expr):
@@ -229,11 +216,7 @@ def _operands(expr: Expr) -> Iterator[Expr]:
 
 def _raising(expr: Expr) -> Iterator[Expr]:
     """The parts that may raise on some row; constants have been checked."""
-    if isinstance(expr, Call) and not is_constant(expr):
-        if raises_itself(expr):
-            yield expr
-        for arg in expr.args:
-            yield from _raising(arg)
+    return (part for part in _calls(expr) if raises_itself(part) and not is_constant(part))
 
 
 def _certain(expr: Expr) -> Iterator[Expr]:

@@ -6,8 +6,8 @@ waits for the next level. Files in `compile/boxes` say for each box which steps 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from borealis.compile.expressions import translate_all
 from borealis.compile.per_tuple import require_per_tuple
-from borealis.compile.types import empty, nullable, require_nullable, told
+from borealis.compile.types import blaming, empty, nullable, require_nullable
 from borealis.diagram.boxes.base import Box
 from borealis.kernels.expr import to_json
 from borealis.kernels.program import Level, Port, Program
@@ -53,7 +53,7 @@ class Channel:
 
 @dataclass(frozen=True)
 class Outlet:
-    """Where the commit finds an output: the tag of its parcels or rows."""
+    """Where the commit finds an output: the tag of its packets or rows."""
 
     tag: int
     flow: str
@@ -68,13 +68,6 @@ class _Flow:
     channel: Channel | None = None
 
 
-@dataclass
-class _Draft:
-    arrive: list[tuple[int, str, str]] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
-    leave: list[Port] = field(default_factory=list)
-
-
 class Lowering:
     """The program of a unit while its boxes are added to it, upstream first.
 
@@ -87,9 +80,9 @@ class Lowering:
         self.tables: dict[str, tuple[TableSpec, ...]] = {}
         self.where: dict[str, str] = {}
         self.hinders: str | None = None  # what keeps the unit from a lane: the first thing that takes a second level
-        self._inputs: dict[str, pa.Schema] = {}
+        self.inputs: dict[str, pa.Schema] = {}
         self._flows: dict[str, _Flow] = {}
-        self._drafts: list[_Draft] = [_Draft()]
+        self._levels = [Level()]
         self._bounds: list[tuple[str, tuple[str, ...]]] = []
         self._tags = 0
         self._arrived: dict[tuple[str, int, tuple[str, ...] | None], str] = {}
@@ -97,7 +90,7 @@ class Lowering:
     def add_input(self, name: str, schema: StructType) -> None:
         """A flow that the unit reads."""
         self._flows[name] = _Flow(nullable(schema), 0, self.shared)
-        self._inputs[name] = self.arrow(name)
+        self.inputs[name] = self.arrow(name)
 
     # -- for boxes
 
@@ -117,17 +110,15 @@ class Lowering:
         """A stateless step: the rows for which the predicate is true."""
         self._stateless(box, source, out, CatalystStep(box.name, self.schema(source), predicate=predicate))
 
-    def map(self, box: Box, source: str, out: str, exprs: Iterable[tuple[str, str]]) -> None:
+    def map(self, box: Box, source: str, out: str, exprs: Mapping[str, str]) -> None:
         """A stateless step: new columns."""
-        self._stateless(box, source, out, CatalystStep(box.name, self.schema(source), exprs=tuple(exprs)))
+        self._stateless(box, source, out, CatalystStep(box.name, self.schema(source), exprs=tuple(exprs.items())))
 
     def union(self, box: Box, sources: Sequence[str], out: str) -> None:
         """All rows of flows that have the same columns."""
-        level = max(self._flows[s].level for s in sources)
-        parted = any(self._flows[s].parted for s in sources)
-        local = tuple(self._at(s, level, None) for s in sources)
-        self._bounds.append((out, tuple(sources)))
-        self._step("union", box, out, local, self._flows[sources[0]].schema, level, parted, {})
+        flows = [self._flows[s] for s in sources]
+        level, parted = max(f.level for f in flows), any(f.parted for f in flows)
+        self._step("union", box, out, sources, flows[0].schema, level, parted, {})
 
     def stateful(
         self,
@@ -137,31 +128,26 @@ class Lowering:
         out: str,
         schema: StructType,
         *,
-        by: Sequence[Sequence[str]],
         options: dict[str, Any],
-        tables: tuple[TableSpec, ...],
+        by: Sequence[Sequence[str]] | None = None,
+        tables: tuple[TableSpec, ...] = (),
     ) -> None:
-        """A step of the kernel `op`, keyed by the columns `by` of each source: rows go to the bucket of their key."""
-        many = self.buckets > 1
-        level = max(self._flows[s].level + (many and self._flows[s].parted) for s in sources)
-        if level and not any(self._flows[s].level for s in sources):
-            self._hinder(f"box '{box.name}' needs its rows by another key, so they change buckets")
-        moves = [many and (self._flows[s].parted or self._flows[s].level < level) for s in sources]
-        local = tuple(
-            self._at(s, level, tuple(key) if move else None) for s, key, move in zip(sources, by, moves, strict=True)
-        )
-        self._bounds.append((out, tuple(sources)))
-        keys = [list(key) for key in by]
-        self._step(op, box, out, local, nullable(schema), level, True, options | {"buckets_by": keys})
-        self.tables[box.name] = tables
+        """A step of the kernel `op`, keyed by the columns `by` of each source: rows go to the bucket of their key.
 
-    def alone(self, op: str, box: Box, source: str, out: str, schema: StructType, *, options: dict[str, Any]) -> None:
-        """A step of the kernel `op` that looks at each row alone and keeps nothing: any bucket may have any row."""
-        flow = self._flows[source]
-        local = self._at(source, flow.level, None)
-        self._bounds.append((out, (source,)))
-        self._step(op, box, out, (local,), nullable(schema), flow.level, True, options)
-        self.tables[box.name] = ()
+        Without keys, it looks at each row alone, and any bucket may have any row.
+        """
+        flows = [self._flows[s] for s in sources]
+        many = self.buckets > 1 and by is not None
+        level = max(f.level + (many and f.parted) for f in flows)
+        if level and not any(f.level for f in flows):
+            self._hinder(f"box '{box.name}' needs its rows by another key, so they change buckets")
+        keys: list[tuple[str, ...] | None] = [None] * len(flows)
+        if by is not None:
+            options = options | {"buckets_by": [list(key) for key in by]}
+            moves = [many and (f.parted or f.level < level) for f in flows]
+            keys = [tuple(key) if move else None for key, move in zip(by, moves, strict=True)]
+        self._step(op, box, out, sources, nullable(schema), level, True, options, keys)
+        self.tables[box.name] = tables
 
     # -- the whole
 
@@ -170,35 +156,25 @@ class Lowering:
         return Program(
             self.buckets,
             self.shared,
-            {name: schema_text(schema) for name, schema in self._inputs.items()},
-            tuple(self._bounds),
-            tuple(Level(tuple(d.arrive), tuple(d.steps), tuple(d.leave)) for d in self._drafts),
+            {name: schema_text(schema) for name, schema in self.inputs.items()},
+            self._bounds,
+            self._levels,
             self.aside,
         )
 
-    @property
-    def inputs(self) -> dict[str, pa.Schema]:
-        """The columns of what it reads."""
-        return self._inputs
-
     def add_outlets(self, outputs: dict[str, str], hidden: tuple[str, ...]) -> dict[str, Outlet]:
-        """Where each output, given with its flow, will be found; `hidden` is what its parcels carry beside the rows."""
-        last = max((i for i, d in enumerate(self._drafts) if d.steps or d.arrive), default=0)
+        """Where each output, given with its flow, will be found; `hidden` is what its packets carry beside the rows."""
+        last = max((i for i, one in enumerate(self._levels) if one.steps or one.arrive), default=0)
         made: dict[str, int] = {}
         outlets = {}
         for output, name in outputs.items():
             flow = self._flows[name]
             if name not in made:
                 if flow.channel is not None and flow.level > last and (name, flow.level, None) not in self._arrived:
-                    self._send_rows(flow.channel, flow.level)  # straight from Catalyst to the commit
+                    made[name] = self._send_rows(flow.channel)  # straight from Catalyst to the commit
                 else:
                     self._at(name, flow.level, None)
-                    self._tags += 1
-                    whole = not flow.parted and self.buckets > 1
-                    text = schema_text(to_arrow(flow.schema))
-                    port = Port(self._tags, name, text, slice_=whole, hidden=hidden)
-                    self._draft(flow.level).leave.append(port)
-                made[name] = self._tags
+                    made[name] = self._leave(name, hidden=hidden)
             outlets[output] = Outlet(made[name], name, to_arrow(flow.schema))
         return outlets
 
@@ -210,28 +186,25 @@ class Lowering:
         texts = {"": step.predicate} if step.predicate is not None else dict(step.exprs)
         schema = flow.schema
         if step.predicate is None:
-            with told(box, frame.columns):
+            with blaming(box, frame.columns):
                 made = frame.select(*(F.expr(text).alias(name) for name, text in step.exprs))
             require_per_tuple(box, made)
             schema = nullable(made.schema)
-        self._bounds.append((out, (source,)))
         step = replace(step, as_json=self._is_json(frame))
-        if flow.channel is not None:
-            require_nullable(box, schema)
-            channel = Channel(flow.channel.origin, (*flow.channel.steps, step))
-            self._flows[out] = _Flow(schema, flow.level, True, channel)
-            self._note(box, "Catalyst")
-            return
-        exprs = translate_all(frame, texts)
-        if any(e is None for e in exprs.values()):
+        exprs = {} if flow.channel is not None else translate_all(frame, texts)
+        twins = {name: to_json(e) for name, e in exprs.items() if e is not None}
+        if flow.channel is not None or len(twins) < len(texts):
             require_nullable(box, flow.schema)
             require_nullable(box, schema)
-            self._flows[out] = _Flow(schema, flow.level + 1, True, Channel(source, (step,)))
+            channel, level = flow.channel, flow.level
+            if channel is None:
+                first = next(text for name, text in texts.items() if name not in twins)
+                self._hinder(f"box '{box.name}' leaves `{' '.join(str(first).split())}` to Catalyst")
+                channel, level = Channel(source, ()), level + 1
+            self._bounds.append((out, (source,)))
+            self._flows[out] = _Flow(schema, level, True, Channel(channel.origin, (*channel.steps, step)))
             self._note(box, "Catalyst")
-            first = next(text for name, text in texts.items() if exprs[name] is None)
-            self._hinder(f"box '{box.name}' leaves `{' '.join(str(first).split())}` to Catalyst")
             return
-        twins = {name: to_json(e) for name, e in exprs.items() if e is not None}
         options: dict[str, Any] = {"texts": texts}  # as the user wrote them, for errors
         if step.predicate is not None:
             op, options["predicate"] = "filter", twins[""]
@@ -251,14 +224,17 @@ class Lowering:
         op: str,
         box: Box,
         out: str,
-        sources: tuple[str, ...],
+        sources: Sequence[str],
         schema: StructType,
         level: int,
         parted: bool,
         options: dict[str, Any],
+        keys: Sequence[tuple[str, ...] | None] | None = None,  # of sources whose rows change buckets for it
     ) -> None:
-        step = Step(op, out, sources, box.name, parted, schema_text(to_arrow(schema)), options)
-        self._draft(level).steps.append(step)
+        local = tuple(self._at(s, level, key) for s, key in zip(sources, keys or [None] * len(sources), strict=True))
+        self._bounds.append((out, tuple(sources)))
+        step = Step(op, out, local, box.name, parted, schema_text(to_arrow(schema)), options)
+        self._level(level).steps.append(step)
         self._flows[out] = _Flow(schema, level, parted)
         self._note(box, "kernel in the source" if level == 0 else f"kernel in level {level}")
 
@@ -266,37 +242,37 @@ class Lowering:
         """The flow's name at a level, making it arrive there if it does not start there."""
         flow = self._flows[name]
         if flow.channel is not None and (name, flow.level, None) not in self._arrived:
-            self._send_rows(flow.channel, flow.level)
-            self._draft(flow.level).arrive.append((self._tags, name, schema_text(to_arrow(flow.schema))))
+            tag = self._send_rows(flow.channel)
+            self._level(flow.level).arrive.append((tag, name, schema_text(to_arrow(flow.schema))))
             self._arrived[name, flow.level, None] = name
         if level == flow.level and key is None:
             return name
         if (name, level, key) not in self._arrived:
             alias = name if key is None else f"{name}@{level}/{','.join(key)}"
-            self._tags += 1
-            text = schema_text(to_arrow(flow.schema))
-            # a whole flow is sent by every bucket: each sends its share, and it arrives parted
-            share = not flow.parted and self.buckets > 1
-            self._draft(flow.level).leave.append(Port(self._tags, name, text, level, slice_=share, key=key))
-            self._draft(level).arrive.append((self._tags, alias, text))
+            tag = self._leave(name, key=key)
+            self._level(level).arrive.append((tag, alias, schema_text(to_arrow(flow.schema))))
             if alias != name:
                 self._bounds.append((alias, (name,)))
             self._arrived[name, level, key] = alias
         return self._arrived[name, level, key]
 
-    def _send_rows(self, channel: Channel, level: int) -> None:
-        self._tags += 1
-        origin = self._flows[channel.origin]
-        whole = not origin.parted and self.buckets > 1
-        text = schema_text(to_arrow(origin.schema))
-        port = Port(self._tags, channel.origin, text, level, as_rows=True, slice_=whole)
-        self._draft(level - 1).leave.append(port)
-        self.catalyst[self._tags] = (channel.steps, origin.schema)
+    def _send_rows(self, channel: Channel) -> int:
+        tag = self._leave(channel.origin, as_rows=True)
+        self.catalyst[tag] = (channel.steps, self._flows[channel.origin].schema)
+        return tag
 
-    def _draft(self, level: int) -> _Draft:
-        while len(self._drafts) <= level:
-            self._drafts.append(_Draft())
-        return self._drafts[level]
+    def _leave(self, name: str, **form: Any) -> int:
+        """Let a flow leave its level; a whole one is sent by every bucket, each its share, and arrives parted."""
+        flow = self._flows[name]
+        self._tags += 1
+        share = not flow.parted and self.buckets > 1
+        self._level(flow.level).leave.append(Port(self._tags, name, slice_=share, **form))
+        return self._tags
+
+    def _level(self, number: int) -> Level:
+        while len(self._levels) <= number:
+            self._levels.append(Level())
+        return self._levels[number]
 
     def _hinder(self, why: str) -> None:
         self.hinders = self.hinders or why
@@ -304,6 +280,11 @@ class Lowering:
     def _note(self, box: Box, where: str) -> None:
         known = self.where.get(box.name)
         self.where[box.name] = where if known in (None, where) else f"{known}, {where}"
+
+
+def unchanged(names: Iterable[str]) -> dict[str, str]:
+    """Columns that a map lets through, and their expressions."""
+    return {name: f"`{name}`" for name in names}
 
 
 def to_arrow(schema: StructType) -> pa.Schema:

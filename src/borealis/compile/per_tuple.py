@@ -106,19 +106,19 @@ def _found(made: DataFrame) -> Iterator[Refusal]:
 
 
 def refused(box: Box | Input, text: str, refusal: Refusal) -> ExpressionError:
-    """An error that names the function, where it can be told which one of the text it is."""
+    """An error that names the function, where it is known which one of the text it is."""
     if not text:
         each = (one for one in box.expressions if any(kind_of(name) is refusal for name in calls(one)))
         text = next(each, ", ".join(box.expressions))
     named = next((name for name in calls(text) if kind_of(name) is refusal), None)
     what = f"'{named}' in `{text}`" if named else f"OVER in `{text}`" if refusal is WINDOW else f"`{text}`"
-    error = box.wrong(f"{what} {refusal.why}", refusal.hint)
+    return expression_error(box, f"{what} {refusal.why}", refusal.hint)
+
+
+def expression_error(box: Box | Input, what: str, hint: str) -> ExpressionError:
+    """As `box.wrong`, of the kind that is about expressions."""
+    error = box.wrong(what, hint)
     return ExpressionError(error.message, hint=error.hint)
-
-
-def refusal_of(condition: str) -> Refusal | None:
-    """What an error of Spark's comes to, if it says in words about queries what we say in words about tuples."""
-    return CONDITIONS.get(condition.partition(".")[0])
 
 
 def kind_of(name: str) -> Refusal | None:

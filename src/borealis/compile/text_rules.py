@@ -124,6 +124,16 @@ def _split_item(fields: Fields, args: list[Expr]) -> Expr:
     return Call("split_item", (args[0], Literal(sign, "string"), args[2], _integer(index)), "string")
 
 
+def _counted(function: str, when: Callable[[str, int], object]) -> Rule:
+    """A function of a text that is cut at a constant sign, a constant number of times."""
+
+    def known(args: list[Expr]) -> object:
+        sign, count = value(args[1]), whole(args[2])
+        return sign is not None and count is not None and count != _INT_MIN and when(sign, count)
+
+    return plain(function, "string", "string", "string", "integer", when=known)
+
+
 def _small(expr: Expr) -> bool:
     size = whole(expr)
     return size is not None and size <= SIZE_MAX
@@ -262,22 +272,8 @@ RULES: dict[str, Rule] = {
     "RegExpReplace": _regexp_replace,
     "RegExpExtract": _regexp_extract,
     "SplitItem": where(_split_item, failOnError=True),
-    "SplitPart": plain(
-        "split_part",
-        "string",
-        "string",
-        "string",
-        "integer",
-        when=lambda args: value(args[1]) and whole(args[2]) not in (None, 0, _INT_MIN),
-    ),
-    "SubstringIndex": plain(
-        "substring_index",
-        "string",
-        "string",
-        "string",
-        "integer",
-        when=lambda args: len(value(args[1]) or "") == 1 and whole(args[2]) not in (None, _INT_MIN),
-    ),
+    "SplitPart": _counted("split_part", lambda sign, count: sign and count != 0),
+    "SubstringIndex": _counted("substring_index", lambda sign, _: len(sign) == 1),
     "StringReplace": plain("replace", "string", "string", "string", "string"),
     "StringRepeat": plain("repeat", "string", "string", "integer", when=lambda args: _small(args[1])),
     "StringLPad": _pad("lpad"),

@@ -1,4 +1,4 @@
-"""Types, as Spark itself resolves them; its complaints, told in terms of the box."""
+"""Types, as Spark itself resolves them; its complaints, in terms of the box."""
 
 from __future__ import annotations
 
@@ -9,58 +9,47 @@ from contextlib import contextmanager
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    DataType,
-    GeographyType,
-    GeometryType,
-    MapType,
-    StructField,
-    StructType,
-    TimeType,
-    VariantType,
-)
 
-from borealis.compile.per_tuple import per_tuple, refusal_of, refused, require_per_tuple
+from borealis.compile.per_tuple import CONDITIONS, expression_error, per_tuple, refused, require_per_tuple
 from borealis.diagram.boxes.base import Box
 from borealis.diagram.spec import Input
 from borealis.errors import ExpressionError, did_you_mean
 
 # a null of these is no null to Arrow, but a struct of parts that are said never to be; of TIME Spark knows but the name
-WHOLE = (VariantType, GeometryType, GeographyType, TimeType)
+WHOLE = (T.VariantType, T.GeometryType, T.GeographyType, T.TimeType)
 _ALIAS = "__x"  # no user's column: in a select list a later item may refer to an earlier alias
 
 
-def empty(spark: SparkSession, schema: StructType) -> DataFrame:
+def empty(spark: SparkSession, schema: T.StructType) -> DataFrame:
     """A frame with these columns, all nullable, and no rows."""
     return spark.createDataFrame([], nullable(schema))
 
 
-def nullable(schema: StructType) -> StructType:
+def nullable(schema: T.StructType) -> T.StructType:
     """The same columns, each of which may be null, and so may whatever is in them.
 
     Arrow keeps a null struct as a null in each of its fields, and refuses one that is said to have none.
     """
-    return StructType([StructField(f.name, _with_nulls(f.dataType), True, f.metadata) for f in schema.fields])
+    return T.StructType([T.StructField(f.name, _with_nulls(f.dataType), True, f.metadata) for f in schema.fields])
 
 
-def _with_nulls(kind: DataType) -> DataType:
+def _with_nulls(kind: T.DataType) -> T.DataType:
     match kind:
-        case StructType():
+        case T.StructType():
             return nullable(kind)
-        case ArrayType():
-            return ArrayType(_with_nulls(kind.elementType), True)
-        case MapType():
-            return MapType(_with_nulls(kind.keyType), _with_nulls(kind.valueType), True)
+        case T.ArrayType():
+            return T.ArrayType(_with_nulls(kind.elementType), True)
+        case T.MapType():
+            return T.MapType(_with_nulls(kind.keyType), _with_nulls(kind.valueType), True)
         case _:
             return kind
 
 
-def type_of(frame: DataFrame, sql: str, box: Box) -> DataType:
+def type_of(frame: DataFrame, sql: str, box: Box) -> T.DataType:
     """The type of an expression over a frame's columns; one that needs more than one tuple is refused."""
-    with told(box, frame.columns, sql):
+    with blaming(box, frame.columns, sql):
         made = frame.select(F.expr(sql).alias(_ALIAS))
     require_per_tuple(box, made, sql)
     try:
@@ -81,7 +70,7 @@ def check_types(frame: DataFrame, texts: Collection[str], box: Box) -> None:
         type_of(frame, sql, box)
 
 
-def require_carried(box: Box, schema: StructType) -> None:
+def require_carried(box: Box, schema: T.StructType) -> None:
     """Refuse columns of a type that no stream can carry."""
     for field in schema.fields:
         try:
@@ -90,41 +79,42 @@ def require_carried(box: Box, schema: StructType) -> None:
             raise not_carried(box, f"column '{field.name}'", show(field.dataType)) from error
 
 
-def require_nullable(box: Box, schema: StructType) -> None:
+def require_nullable(box: Box, schema: T.StructType) -> None:
     """Refuse columns that Catalyst cannot hand over: those whose type has parts that Arrow may never see as null."""
     for field in schema.fields:
         if any(isinstance(kind, WHOLE) for kind in types_in(field.dataType)):
             raise not_carried(box, f"column '{field.name}'", show(field.dataType))
 
 
-def types_in(kind: DataType) -> Iterator[DataType]:
+def types_in(kind: T.DataType) -> Iterator[T.DataType]:
     """A type, and whatever types are in it."""
     yield kind
     match kind:
-        case StructType():
+        case T.StructType():
             for field in kind.fields:
                 yield from types_in(field.dataType)
-        case ArrayType():
+        case T.ArrayType():
             yield from types_in(kind.elementType)
-        case MapType():
+        case T.MapType():
             yield from (*types_in(kind.keyType), *types_in(kind.valueType))
 
 
 def not_carried(box: Box, what: str, kind: str) -> ExpressionError:
     """An error for values that no stream can carry."""
-    error = box.wrong(f"{what} is {kind}, which no stream carries", "compute another type from it, such as STRING")
-    return ExpressionError(error.message, hint=error.hint)
+    hint = "compute another type from it, such as STRING"
+    return expression_error(box, f"{what} is {kind}, which no stream carries", hint)
 
 
-def require_boolean(box: Box, kind: DataType, sql: str) -> None:
-    """Refuse a condition that is none."""
-    if not isinstance(kind, BooleanType):
+def require_boolean(box: Box, frame: DataFrame, sql: str) -> None:
+    """Refuse a condition over a frame's columns that is none."""
+    kind = type_of(frame, sql, box)
+    if not isinstance(kind, T.BooleanType):
         raise box.wrong(
             f"`{sql}` is {show(kind)}, not BOOLEAN", "a condition compares: write for example `bytes > 100`"
         )
 
 
-def require_groups(box: Box, schema: StructType, by: Collection[str]) -> None:
+def require_groups(box: Box, schema: T.StructType, by: Collection[str]) -> None:
     """Refuse to group by columns that have parts."""
     for name in by:
         kind = schema[name].dataType.typeName()
@@ -132,19 +122,19 @@ def require_groups(box: Box, schema: StructType, by: Collection[str]) -> None:
             raise box.wrong(f"cannot group by '{name}', a {kind.upper()}", "group by one of its fields")
 
 
-def show(kind: DataType) -> str:
+def show(kind: T.DataType) -> str:
     """A type as SQL writes it."""
     return str(kind.simpleString()).upper()
 
 
 @contextmanager
-def told(box: Box | Input, columns: list[str], sql: str = "") -> Iterator[None]:
+def blaming(box: Box | Input, columns: list[str], sql: str = "") -> Iterator[None]:
     """Turn Spark's complaint about an expression into one that names the box, the problem and a way out."""
     try:
         yield
     except (AnalysisException, ParseException) as error:
         condition = error.getCondition() or ""
-        refusal = refusal_of(condition)
+        refusal = CONDITIONS.get(condition.partition(".")[0])
         if refusal is not None:
             raise refused(box, sql, refusal) from error
         if isinstance(error, ParseException):
@@ -163,8 +153,7 @@ def told(box: Box | Input, columns: list[str], sql: str = "") -> Iterator[None]:
             wrong, hint = f"cannot read `{sql}`: {first_line(error)}", "it must be a Spark SQL expression"
         else:
             wrong, hint = first_line(error) + about, "check the types of its columns"
-        told_error = box.wrong(wrong, hint)
-        raise ExpressionError(told_error.message, hint=told_error.hint) from error
+        raise expression_error(box, wrong, hint) from error
 
 
 def _parses(text: str) -> bool:

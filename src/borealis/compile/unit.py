@@ -1,9 +1,8 @@
-"""From a unit of a diagram to a program of kernels."""
+"""From a diagram, or a piece of one, to a program of kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -48,59 +47,49 @@ def compile_unit(
     spark: SparkSession,
     buckets: int = 1,
     *,
+    piece: Piece | None = None,
     headers: bool = False,
     schemas: dict[str, StructType] | None = None,
     errors: str | None = None,
 ) -> Compiled:
-    """The program of a unit whose diagram has been checked. `headers`: its outputs will be asked for their times.
+    """The program of a checked diagram, or of one piece of it: streams in, streams out, each known by its arrow.
 
-    `schemas`: as `analyze` found them. `errors`: the output for tuples that a box cannot take; None: they fail.
+    `headers`: its outputs will be asked for their times; those of a piece have times and causes, so that boundaries can
+    be put among them. `schemas`: as `analyze` found them. `errors`: the output for tuples that a box cannot take; None:
+    they fail their train. A piece has its own.
     """
-    inputs = [name for one in spec.inputs for name in (one.name, one.name + LATE)]
-    outputs = {o.name: o.source for o in spec.outputs}
-    outputs |= {one.name + LATE: one.name + LATE for one in spec.inputs}
-    hidden = (TIME, CAUSE, SUB) if buckets > 1 else (TIME,) if headers else ()
-    boxes = [b.name for b in spec.boxes]
-    times: dict[str, TimeOf] = {}
-    known = analyze(spec, spark, times) if schemas is None else schemas
-    compiled = _compile(spec, inputs, boxes, outputs, hidden, spark, buckets, known, errors)
-    return replace(compiled, times=times or {one.name: time_of(one, spark) for one in spec.inputs})
-
-
-def compile_piece(
-    spec: Spec, piece: Piece, spark: SparkSession, buckets: int = 1, schemas: dict[str, StructType] | None = None
-) -> Compiled:
-    """The program of one piece of a diagram: streams in, streams out, each known by its arrow.
-
-    Outputs carry times and causes, so that boundaries can be put among them. `schemas`: as `analyze` found them.
-    """
-    hidden = (TIME, CAUSE, SUB) if buckets > 1 else (TIME, CAUSE)
-    outputs = {arrow: arrow for arrow in piece.gives if arrow != piece.errors}
-    known = analyze(spec, spark) if schemas is None else schemas
-    return _compile(spec, piece.reads, piece.boxes, outputs, hidden, spark, buckets, known, piece.errors)
-
-
-def _compile(
-    spec: Spec,
-    inputs: Sequence[str],
-    boxes: Collection[str],
-    outputs: dict[str, str],
-    hidden: tuple[str, ...],  # what an output's parcels carry beside the rows: one bucket's are in order as they come
-    spark: SparkSession,
-    buckets: int,
-    schemas: dict[str, StructType],
-    errors: str | None,
-) -> Compiled:
-    mine = [box for box in spec.topological() if box.name in boxes]
-    low = Lowering(spark, buckets, shared=not any(box.stateful for box in mine), aside=errors is not None)
+    schemas = analyze(spec, spark) if schemas is None else schemas
+    boxes, times = spec.topological(), {}
+    if piece is None:
+        late = {one.name + LATE: one.name + LATE for one in spec.inputs}
+        inputs = tuple(name for one in spec.inputs for name in (one.name, one.name + LATE))
+        outputs = {o.name: o.source for o in spec.outputs} | late
+        hidden: tuple[str, ...] = (TIME,) if headers else ()
+        times = {one.name: time_of(one, spark) for one in spec.inputs}
+    else:
+        boxes = [box for box in boxes if box.name in piece.boxes]
+        inputs, errors = piece.reads, piece.errors
+        outputs = {arrow: arrow for arrow in piece.gives if arrow != errors}
+        hidden = (TIME, CAUSE)
+    if buckets > 1:
+        hidden = (TIME, CAUSE, SUB)  # what one bucket sends is in order as it comes
+    low = Lowering(spark, buckets, shared=not any(box.stateful for box in boxes), aside=errors is not None)
     for name in inputs:
         low.add_input(name, schemas[name])
-    for box in mine:
+    for box in boxes:
         form_of(box).lower(box, low)
     outlets = low.add_outlets(outputs, hidden)
     if errors is not None:
         outlets[errors] = Outlet(ERRORS_TAG, ERRORS, ERRORS_SCHEMA)
-    headers = TIME in hidden
     return Compiled(
-        low.program(), outlets, low.inputs, schemas, low.tables, low.catalyst, low.where, low.hinders, headers
+        low.program(),
+        outlets,
+        low.inputs,
+        schemas,
+        low.tables,
+        low.catalyst,
+        low.where,
+        low.hinders,
+        headers=TIME in hidden,
+        times=times,
     )

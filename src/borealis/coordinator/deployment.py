@@ -27,9 +27,10 @@ from borealis.coordinator.threads import side_by_side
 from borealis.diagram import passes
 from borealis.diagram.cut import Piece, cut, even_cuts
 from borealis.diagram.deployment import Deployment
-from borealis.diagram.spec import ERRORS_DDL, Spec
+from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError, WireError, brief
 from borealis.ha import behind
+from borealis.kernels.aside import DDL as ERRORS_DDL
 from borealis.wire.messages import NAME_RULE, Checked, CheckOrder, DiagramName, is_name
 
 ROLES: tuple[Role, ...] = ("backup", "primary")  # in this order: whoever is told of a partner finds it there

@@ -22,7 +22,6 @@ from borealis.errors import SHOWN_MOST, DiagramError, InputError, article, brief
 VERSION = 1  # of the YAML form
 LATE = ".late"  # the side stream of an input: what came after the boundary had passed it
 ERRORS = ".errors"  # the side stream of a unit: tuples that a box of it cannot take
-ERRORS_DDL = "time TIMESTAMP, box STRING, expression STRING, reason STRING, tuple STRING"  # its columns
 SIDE = "."  # between the name of an input or box and that of one of its side streams
 MAKE_ONE = 'or make it: time="timestamp_millis(t)"'
 PACE_US = 1_000_000  # distance of boundaries where no box needs a finer one

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from borealis.errors import DiagramError, TrainError
-from borealis.kernels import kept_values
-from borealis.kernels.columns import Column, Columns, decimal_words, numbers, to_numpy, whole
-from borealis.kernels.folding import Rows, add_counts, add_floats, add_ints, sum_counts
+from borealis.kernels import value_lists
+from borealis.kernels.columns import Column, Columns, decimal_words, to_numpy, whole
+from borealis.kernels.folding import CallRows, add_counts, add_floats, add_ints, sum_counts
 from borealis.kernels.moments import Moments
 from borealis.kernels.sorting import ranks_of
 from borealis.kernels.step import Step, schema_of
@@ -26,7 +26,7 @@ from borealis.tuples import Int64s
 
 
 @dataclass(frozen=True)
-class Call:
+class AggregateCall:
     """An aggregate function over columns (None for `count(*)`), and the Spark type of its result."""
 
     function: str
@@ -41,11 +41,13 @@ class Call:
         return [] if self.column is None else [self.column, *self.others]
 
 
-def calls_of(step: Step) -> list[Call]:
+def calls_of(step: Step) -> list[AggregateCall]:
     """The calls of a step, which has them as (function, columns, parameters)."""
     result = schema_of(step.schema)
     return [
-        Call(f, columns[0] if columns else None, result.field(f"__a{i}").type, tuple(columns[1:]), tuple(parameters))
+        AggregateCall(
+            f, columns[0] if columns else None, result.field(f"__a{i}").type, tuple(columns[1:]), tuple(parameters)
+        )
         for i, (f, columns, parameters) in enumerate(step.options["calls"])
     ]
 
@@ -55,7 +57,7 @@ class Accumulator(Protocol):
 
     def start(self, n: int) -> Columns: ...
 
-    def fold(self, stored: Columns, rows: Rows) -> Columns:
+    def fold(self, stored: Columns, rows: CallRows) -> Columns:
         """Add rows, which come in input order."""
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
@@ -64,7 +66,7 @@ class Accumulator(Protocol):
     def result(self, stored: Columns) -> pa.Array: ...
 
 
-def accumulator(call: Call, schema: pa.Schema) -> Accumulator:
+def accumulator(call: AggregateCall, schema: pa.Schema) -> Accumulator:
     """The accumulator for a call such as `sum` of an int column."""
     function, kinds = call.function, [schema.field(name).type for name in call.columns]
     match function, kinds:
@@ -79,14 +81,9 @@ def accumulator(call: Call, schema: pa.Schema) -> Accumulator:
         case (("max_by" | "min_by"), [of, by]):
             return Best(function == "min_by", of, by)
         case (("count_distinct" | "collect_set" | "mode"), _):
-            return kept_values.Tally(function, kinds, call.result)
+            return value_lists.Tally(function, kinds, call.result)
         case "collect_list", [of]:
-            return kept_values.Collected(of, call.result)
-    for kind in kinds:
-        is_number = pa.types.is_decimal(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
-        if not is_number and not pa.types.is_null(kind):
-            raise DiagramError(f"{function} of {kind} is not supported", hint="cast the argument to a number")
-    match function, kinds:
+            return value_lists.Collected(of, call.result)
         case (("sum" | "avg"), [of]) if pa.types.is_decimal(of) or (pa.types.is_integer(of) and function == "sum"):
             return ExactSum(of, call.result, average=function == "avg")
         case (("sum" | "avg"), [_]):
@@ -96,14 +93,14 @@ def accumulator(call: Call, schema: pa.Schema) -> Accumulator:
         case (("corr" | "covar_samp" | "covar_pop"), [_, _]):
             return Moments(function, 2)
         case "percentile", [_]:
-            return kept_values.Percentile(call.parameters, call.result)
+            return value_lists.Percentile(call.parameters, call.result)
     raise DiagramError(f"no aggregate '{function}' of {len(kinds)} arguments", hint="look into its documentation")
 
 
-def seen(acc: Accumulator, columns: Sequence[pa.Array], slot: Int64s, time: Int64s, slots: int) -> Rows:
+def seen(acc: Accumulator, columns: Sequence[pa.Array], slot: Int64s, time: Int64s, slots: int) -> CallRows:
     """The rows that an aggregate function sees: a null is no value, but first, last, max_by and min_by may give one."""
     if not columns:
-        return Rows(pa.nulls(0), slot, time, slots)
+        return CallRows(pa.nulls(0), slot, time, slots)
     needed = columns[1:] if isinstance(acc, Pick | Best) else columns
     if any(column.null_count for column in needed):
         valid = pc.is_valid(needed[0])
@@ -111,13 +108,12 @@ def seen(acc: Accumulator, columns: Sequence[pa.Array], slot: Int64s, time: Int6
             valid = pc.and_(valid, pc.is_valid(column))
         keep = valid.to_numpy(zero_copy_only=False)
         columns, slot, time = [column.filter(valid) for column in columns], slot[keep], time[keep]
-    return Rows(columns[0], slot, time, slots, tuple(columns[1:]))
+    return CallRows(columns[0], slot, time, slots, tuple(columns[1:]))
 
 
 def _nullable(values: Column, count: Column, result: pa.DataType) -> pa.Array:
     """Null where nothing was counted."""
-    array = pa.array(values, mask=count == 0) if isinstance(values, np.ndarray) else values
-    return array if array.type == result else array.cast(result, safe=False)
+    return pa.array(values, mask=count == 0).cast(result, safe=False)
 
 
 class Count:
@@ -126,11 +122,11 @@ class Count:
     def start(self, n: int) -> Columns:
         return {"c": np.zeros(n, np.int64)}
 
-    def fold(self, stored: Columns, rows: Rows) -> Columns:
+    def fold(self, stored: Columns, rows: CallRows) -> Columns:
         return {"c": add_counts(stored["c"], rows.slot, rows.slots)}
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        return {"c": sum_counts(slot, numbers(panes, "c"), slots)}
+        return {"c": sum_counts(slot, panes["c"], slots)}
 
     def result(self, stored: Columns) -> pa.Array:
         return pa.array(stored["c"], pa.int64())
@@ -145,17 +141,17 @@ class Sum:
     def start(self, n: int) -> Columns:
         return {"s": np.zeros(n, np.float64), "c": np.zeros(n, np.int64)}
 
-    def fold(self, stored: Columns, rows: Rows) -> Columns:
+    def fold(self, stored: Columns, rows: CallRows) -> Columns:
         values = to_numpy(rows.values).astype(np.float64, copy=False)
-        count = add_counts(numbers(stored, "c"), rows.slot, rows.slots)
-        return {"s": add_floats(numbers(stored, "s"), rows.slot, values), "c": count}
+        count = add_counts(stored["c"], rows.slot, rows.slots)
+        return {"s": add_floats(stored["s"], rows.slot, values), "c": count}
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        total = add_floats(np.zeros(slots), slot, numbers(panes, "s"))
-        return {"s": total, "c": sum_counts(slot, numbers(panes, "c"), slots)}
+        total = add_floats(np.zeros(slots), slot, panes["s"])
+        return {"s": total, "c": sum_counts(slot, panes["c"], slots)}
 
     def result(self, stored: Columns) -> pa.Array:
-        total, count = numbers(stored, "s"), numbers(stored, "c")
+        total, count = stored["s"], stored["c"]
         return _nullable(total / np.maximum(count, 1) if self.average else total, count, self.type)
 
 
@@ -170,7 +166,7 @@ class ExactSum:
     def start(self, n: int) -> Columns:
         return {name: np.zeros(n, np.int64) for name in ("s", "h", *(("x",) if self.long else ()), "c")}
 
-    def fold(self, stored: Columns, rows: Rows) -> Columns:
+    def fold(self, stored: Columns, rows: CallRows) -> Columns:
         high = None
         if self.whole:
             low = to_numpy(rows.values).astype(np.int64, copy=False)
@@ -180,33 +176,33 @@ class ExactSum:
         return self._add(stored, low, high, rows.slot, np.bincount(rows.slot, minlength=rows.slots))
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        count = sum_counts(slot, numbers(panes, "c"), slots)
-        total = self._add(self.start(slots), numbers(panes, "s"), numbers(panes, "h"), slot, count)
-        if self.long and numbers(panes, "x").any():
-            total["x"] = total["x"] + sum_counts(slot, numbers(panes, "x"), slots)
+        count = sum_counts(slot, panes["c"], slots)
+        total = self._add(self.start(slots), panes["s"], panes["h"], slot, count)
+        if self.long and panes["x"].any():
+            total["x"] = total["x"] + sum_counts(slot, panes["x"], slots)
         return total
 
     def _add(self, stored: Columns, low: Int64s, high: Int64s | None, slot: Int64s, count: Int64s) -> Columns:
         """Word by word, each with what the one below carries over."""
-        s, h, c = (numbers(stored, name) for name in ("s", "h", "c"))
+        s, h, c = (stored[name] for name in ("s", "h", "c"))
         s, carry = add_ints(s, np.zeros(len(s), np.int64), slot, low)
         if not self.long:
             more = sum_counts(slot, high, len(h)) if high is not None and high.any() else 0
             return {"s": s, "h": h + carry + more, "c": c + count}
-        x = numbers(stored, "x")
+        x = stored["x"]
         if high is not None:
             h, x = add_ints(h, x, slot, high)
         h, x = add_ints(h, x, np.arange(len(h)), carry)
         return {"s": s, "h": h, "x": x, "c": c + count}
 
     def result(self, stored: Columns) -> pa.Array:
-        low, high, count = (numbers(stored, k) for k in ("s", "h", "c"))
+        low, high, count = (stored[k] for k in ("s", "h", "c"))
         if self.whole and high.any():
             raise TrainError("sum overflows BIGINT", hint="sum a DOUBLE or DECIMAL: sum(CAST(x AS DECIMAL(38, 0)))")
         if self.whole:
             return _nullable(low, count, self.type)
         most = (10**38 >> 64) + 1
-        if (self.long and numbers(stored, "x").any()) or np.any((high > most) | (high < -most)):
+        if (self.long and stored["x"].any()) or np.any((high > most) | (high < -most)):
             raise self._overflow()
         high = high - (low < 0)
         words = np.empty(2 * len(high), np.int64)
@@ -264,22 +260,22 @@ class Extreme:
         kind = np.float64 if self.float else np.int64
         return {"v": np.full(n, self.neutral, kind), "c": np.zeros(n, np.int64)}
 
-    def fold(self, stored: Columns, rows: Rows) -> Columns:
+    def fold(self, stored: Columns, rows: CallRows) -> Columns:
         values = to_numpy(rows.values).astype(np.float64 if self.float else np.int64, copy=False)
         return self._add(stored, values, rows.slot, np.bincount(rows.slot, minlength=rows.slots))
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        count = sum_counts(slot, numbers(panes, "c"), slots)
-        return self._add(self.start(slots), numbers(panes, "v"), slot, count)
+        count = sum_counts(slot, panes["c"], slots)
+        return self._add(self.start(slots), panes["v"], slot, count)
 
     def _add(self, stored: Columns, values: NDArray[Any], slot: Int64s, count: Int64s) -> Columns:
         best = np.array(stored["v"])
         with np.errstate(invalid="ignore"):
             self.pick.at(best, slot, values)
-        return {"v": best, "c": numbers(stored, "c") + count}
+        return {"v": best, "c": stored["c"] + count}
 
     def result(self, stored: Columns) -> pa.Array:
-        values = pa.array(stored["v"], mask=numbers(stored, "c") == 0)
+        values = pa.array(stored["v"], mask=stored["c"] == 0)
         if pa.types.is_temporal(self.of) and self.of.bit_width == 32:
             return values.cast(pa.int32()).view(self.of)
         return values.view(self.of) if pa.types.is_temporal(self.of) else values.cast(self.of, safe=False)
@@ -294,7 +290,7 @@ class ExtremeByRank:
     def start(self, n: int) -> Columns:
         return {"v": pa.nulls(n, self.of)}
 
-    def fold(self, stored: Columns, rows: Rows) -> Columns:
+    def fold(self, stored: Columns, rows: CallRows) -> Columns:
         return self._best(stored["v"], whole(rows.values), rows.slot)
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
@@ -303,15 +299,15 @@ class ExtremeByRank:
     def _best(self, stored: pa.Array, values: pa.Array, slot: Int64s) -> Columns:
         every = pa.concat_arrays([stored, values])
         owner = np.concatenate([np.arange(len(stored)), slot])
-        order = "ascending" if self.least else "descending"
+        direction = "ascending" if self.least else "descending"
         if pa.types.is_nested(every.type) or pa.types.is_null(every.type):
             ranks = pa.array(ranks_of(every))
             sorting = pc.if_else(every.is_valid(), ranks, pa.scalar(None, pa.int64()))
         else:
             sorting = every.cast(pa.int8()) if pa.types.is_boolean(every.type) else every
-        by_rank = pc.sort_indices(sorting, sort_keys=[("", order)]).to_numpy().astype(np.int64)
+        order = pc.sort_indices(sorting, sort_keys=[("", direction)]).to_numpy().astype(np.int64)[::-1]
         winner = np.empty(len(stored), np.int64)
-        winner[owner[by_rank[::-1]]] = by_rank[::-1]  # the best is written last
+        winner[owner[order]] = order  # the best is written last
         return {"v": every.take(pa.array(winner))}
 
     def result(self, stored: Columns) -> pa.Array:
@@ -327,17 +323,17 @@ class Pick:
     def start(self, n: int) -> Columns:
         return {"v": pa.nulls(n, self.of), "t": np.zeros(n, np.int64), "c": np.zeros(n, np.int64)}
 
-    def fold(self, stored: Columns, rows: Rows) -> Columns:
+    def fold(self, stored: Columns, rows: CallRows) -> Columns:
         return self._pick(stored, whole(rows.values), rows.time, rows.slot, np.ones(len(rows.slot), np.int64))
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        counts = numbers(panes, "c")
+        counts = panes["c"]
         filled = counts > 0
-        values, time = panes["v"].filter(pa.array(filled)), numbers(panes, "t")[filled]
+        values, time = panes["v"].filter(pa.array(filled)), panes["t"][filled]
         return self._pick(self.start(slots), values, time, slot[filled], counts[filled])
 
     def _pick(self, stored: Columns, values: pa.Array, time: Int64s, slot: Int64s, counts: Int64s) -> Columns:
-        count, when = numbers(stored, "c"), np.array(stored["t"])
+        count, when = stored["c"], np.array(stored["t"])
         order = np.arange(len(slot))
         if len(time) and np.any(time[1:] < time[:-1]):
             order = np.lexsort((order, time))
@@ -369,15 +365,15 @@ class Best:
     def start(self, n: int) -> Columns:
         return {"v": pa.nulls(n, self.of), "o": pa.nulls(n, self.by), "t": np.zeros(n, np.int64)}
 
-    def fold(self, stored: Columns, rows: Rows) -> Columns:
+    def fold(self, stored: Columns, rows: CallRows) -> Columns:
         return self._best(stored, whole(rows.values), whole(rows.others[0]), rows.time, rows.slot)
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        return self._best(self.start(slots), panes["v"], panes["o"], numbers(panes, "t"), slot)
+        return self._best(self.start(slots), panes["v"], panes["o"], panes["t"], slot)
 
     def _best(self, stored: Columns, values: pa.Array, by: pa.Array, time: Int64s, slot: Int64s) -> Columns:
         every = pa.concat_arrays([stored["o"], by])
-        when = np.concatenate([numbers(stored, "t"), time])
+        when = np.concatenate([stored["t"], time])
         owner = np.concatenate([np.arange(len(stored["t"])), slot])
         rank = ranks_of(every)
         order = np.lexsort((when, rank))  # stable; a null stands for none, and comes first

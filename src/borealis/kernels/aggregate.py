@@ -12,13 +12,13 @@ import math
 import numpy as np
 import pyarrow as pa
 
-from borealis.kernels.accumulators import Call, calls_of
-from borealis.kernels.columns import Columns, concat, distinct_pairs, numbers, take, to_table, whole
-from borealis.kernels.flow import NOTHING, Bounds, Flow, empty_flow, rank_within
-from borealis.kernels.grouped import END, GROUP, GROUPS, START, Grouped, like
+from borealis.kernels.accumulators import AggregateCall, calls_of
+from borealis.kernels.columns import Columns, concat, distinct_pairs, take, to_table, whole
+from borealis.kernels.flow import NOTHING, Bounds, Flow, empty_flow
+from borealis.kernels.groups import END, GROUP, GROUPS, START, Grouped, inside_windows, like
 from borealis.kernels.step import Step, schema_of
 from borealis.state.delta import Change, Delta, TableSpec
-from borealis.tuples import FIRST_TIME, LAST_TIME, TIMESTAMP, Int64s
+from borealis.tuples import FIRST_TIME, LAST_TIME, TIME, Int64s
 
 PANE, FIRST_CAUSE, FIRST_SUB = "pane", "first_cause", "first_sub"
 PANES = TableSpec("panes", (PANE, GROUP), floor=PANE)
@@ -31,7 +31,7 @@ class AggregateKernel(Grouped):
     tables = (GROUPS, PANES)
     key = PANES.key
 
-    def __init__(self, schema: pa.Schema, by: list[str], size: int, slide: int, calls: list[Call]) -> None:
+    def __init__(self, schema: pa.Schema, by: list[str], size: int, slide: int, calls: list[AggregateCall]) -> None:
         super().__init__(schema, by, calls)
         self.size, self.slide = size, slide
         self.width = math.gcd(size, slide)
@@ -57,9 +57,7 @@ class AggregateKernel(Grouped):
         return out, delta
 
     def _fold(self, flow: Flow) -> tuple[Columns, list[int]]:
-        if self.slide > self.size:
-            inside = np.flatnonzero(np.mod(flow.time, self.slide) < self.size)
-            flow = flow if len(inside) == len(flow) else flow.take(inside)
+        flow = inside_windows(flow, self.size, self.slide)
         if not len(flow):
             return take(self.open, NOTHING), []
         group, fresh = self.groups.encode([flow.rows[c] for c in self.by], len(flow))
@@ -85,10 +83,7 @@ class AggregateKernel(Grouped):
         return take(concat([self.open, new]), index)
 
     def _note_groups(self, groups: Int64s, panes: Int64s) -> None:
-        if self.groups.capacity > len(self.last_pane):
-            grown = np.full(max(self.groups.capacity, 2 * len(self.last_pane)), FIRST_TIME)
-            grown[: len(self.last_pane)] = self.last_pane
-            self.last_pane = grown
+        self.last_pane = self.groups.grown(self.last_pane, FIRST_TIME)
         np.maximum.at(self.last_pane, groups, panes)
 
     # -- windows
@@ -97,7 +92,7 @@ class AggregateKernel(Grouped):
         entries = self._closing(bounds)
         if entries is None:
             return empty_flow(self.schema, bounds)
-        pane = numbers(entries, PANE)
+        pane = entries[PANE]
         # window ends that hold a pane: newest, newest - slide, ...; of these, the ones in (standing, final]
         newest = np.floor_divide(pane, self.slide) * self.slide + self.size
         low = max(bounds.standing, int(newest.min()) - self.size - self.slide)
@@ -111,19 +106,16 @@ class AggregateKernel(Grouped):
         if not len(end):
             return empty_flow(self.schema, bounds)
         number = np.floor_divide(end - self.size, self.slide)
-        windows, groups, slot = distinct_pairs(number, numbers(entries, GROUP)[index], self.groups.capacity)
+        windows, groups, slot = distinct_pairs(number, entries[GROUP][index], self.groups.capacity)
         ends = windows * self.slide + self.size
         order = _by_first(entries, index, slot, ends)
-        columns = dict(zip(self.by, self.groups.keys(groups[order]), strict=True))
-        columns[START] = pa.array((ends - self.size)[order]).view(TIMESTAMP)
-        columns[END] = pa.array(ends[order]).view(TIMESTAMP)
+        closed: Columns = {GROUP: groups, START: ends - self.size, END: ends, TIME: ends - 1}
         for i, acc in enumerate(self.accumulators):
-            stored = take(self._of_call(entries, i), index)
-            columns[f"__a{i}"] = acc.result(take(acc.combine(stored, slot, len(ends)), order))
-        ends = ends[order]
-        cause = bounds.cause[np.searchsorted(bounds.time, ends, "left")]
-        rows = pa.table([columns[name] for name in self.schema.names], schema=self.schema)
-        return Flow(rows, ends - 1, cause, rank_within(cause), bounds)
+            whole_windows = acc.combine(take(self._of_call(entries, i), index), slot, len(ends))
+            closed |= {f"{k}{i}": v for k, v in whole_windows.items()}
+        closed = take(closed, order)
+        cause = bounds.cause[np.searchsorted(bounds.time, closed[END], "left")]
+        return self._results(closed, self.groups.keys(closed[GROUP]), cause, bounds)
 
     def _closing(self, bounds: Bounds) -> Columns | None:
         """The entries of panes in windows that close now, oldest pane first; None when no window closes."""
@@ -133,16 +125,16 @@ class AggregateKernel(Grouped):
         if not parts:
             return None
         entries = concat(parts)
-        inside = numbers(entries, PANE) < bounds.final
+        inside = entries[PANE] < bounds.final
         return entries if inside.all() else take(entries, np.flatnonzero(inside))
 
-    # -- what is kept
+    # -- retention
 
     def _floor(self, boundary: int) -> int:
         return oldest_needed(boundary, self.size, self.slide)
 
     def _seal(self, boundary: int) -> None:
-        pane = numbers(self.open, PANE)
+        pane = self.open[PANE]
         split = int(np.searchsorted(pane, boundary - self.width, "right")) if boundary > FIRST_TIME + self.width else 0
         if split:
             self.sealed.append(take(self.open, np.arange(split)))
@@ -151,15 +143,12 @@ class AggregateKernel(Grouped):
                 self.sealed = [concat(self.sealed)]
 
     def _evict(self, floor: int) -> None:
-        kept = []
-        for part in self.sealed:
-            split = int(np.searchsorted(numbers(part, PANE), floor, "left"))
-            if split < len(part[PANE]):
-                kept.append(take(part, np.arange(split, len(part[PANE]))) if split else part)
-        self.sealed = kept
-        split = int(np.searchsorted(numbers(self.open, PANE), floor, "left"))
-        if split:
-            self.open = take(self.open, np.arange(split, len(self.open[PANE])))
+        def alive(part: Columns) -> Columns:
+            split = int(np.searchsorted(part[PANE], floor, "left"))
+            return take(part, np.arange(split, len(part[PANE]))) if split else part
+
+        self.sealed = [part for part in map(alive, self.sealed) if len(part[PANE])]
+        self.open = alive(self.open)
 
     def _dead_groups(self, floor: int) -> list[int]:
         dead = np.flatnonzero((self.last_pane < floor) & (self.last_pane > FIRST_TIME))
@@ -171,7 +160,7 @@ class AggregateKernel(Grouped):
     def _delta(self, touched: Columns, fresh: list[int], dead: list[int], floor: int | None) -> Delta:
         delta = self._group_delta(fresh, dead)
         if floor is not None:
-            touched = take(touched, np.flatnonzero(numbers(touched, PANE) >= floor))
+            touched = take(touched, np.flatnonzero(touched[PANE] >= floor))
         if len(touched[PANE]) or floor is not None:
             delta = {PANES.name: Change(to_table(touched), floor=floor)} | delta
         return delta
@@ -184,11 +173,11 @@ class AggregateKernel(Grouped):
                 self._evict(panes.floor)
             if panes.put.num_rows:
                 entries = like(self.open, panes.put)
-                if self.sealed and numbers(entries, PANE).min() <= numbers(self.sealed[-1], PANE)[-1]:
+                if self.sealed and entries[PANE].min() <= self.sealed[-1][PANE][-1]:
                     # a change that is known in part already: what was sealed is put once more
                     self.open, self.sealed = concat([*self.sealed, self.open]), []
                 self._put(entries)
-                self._note_groups(numbers(entries, GROUP), numbers(entries, PANE))
+                self._note_groups(entries[GROUP], entries[PANE])
 
     def tables_now(self) -> dict[str, pa.Table]:
         panes = concat([*self.sealed, self.open])
@@ -213,7 +202,7 @@ def make(step: Step) -> AggregateKernel:
 
 def _by_first(entries: Columns, index: Int64s, slot: Int64s, ends: Int64s) -> Int64s:
     """The order of results: by window end, then by the first row that each window's group saw."""
-    cause, sub = numbers(entries, FIRST_CAUSE)[index], numbers(entries, FIRST_SUB)[index]
+    cause, sub = entries[FIRST_CAUSE][index], entries[FIRST_SUB][index]
     most = np.iinfo(np.int64).max
     first = np.full(len(ends), most)
     np.minimum.at(first, slot, cause)

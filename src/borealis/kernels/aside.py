@@ -18,14 +18,14 @@ import pyarrow as pa
 
 from borealis.errors import BorealisError
 from borealis.kernels.flow import Flow
-from borealis.tuples import CAUSE, SUB, TIME, Int64s
+from borealis.tuples import CAUSE, SUB, TIME, TIMESTAMP, Int64s
+from borealis.values.fit import sql_name
 
 ERRORS = "errors"  # the flow of a unit's failed tuples; outside it is `<unit>.errors`
 RANK = 40  # bits that a failed tuple's own `sub` has; above them stands the number of the step that it failed in
 WHEN, BOX, EXPRESSION, REASON, TUPLE = "time", "box", "expression", "reason", "tuple"
-SCHEMA = pa.schema(
-    [(WHEN, pa.timestamp("us", "UTC")), *((name, pa.string()) for name in (BOX, EXPRESSION, REASON, TUPLE))]
-)
+SCHEMA = pa.schema([(WHEN, TIMESTAMP), *((name, pa.string()) for name in (BOX, EXPRESSION, REASON, TUPLE))])
+DDL = ", ".join(f"{one.name} {sql_name(one.type)}" for one in SCHEMA)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def records(
 def table(time: Any, cause: Any, sub: Any, *texts: Iterable[str]) -> pa.Table:
     """Rows of the errors' flow, with the hidden columns behind."""
     when = pa.array(time, pa.int64())
-    columns = [when.view(pa.timestamp("us", "UTC")), *(pa.array(list(text), pa.string()) for text in texts)]
+    columns = [when.view(TIMESTAMP), *(pa.array(list(text), pa.string()) for text in texts)]
     found = pa.table(columns, schema=SCHEMA)
     for name, values in ((TIME, when), (CAUSE, pa.array(cause, pa.int64())), (SUB, pa.array(sub, pa.int64()))):
         found = found.append_column(name, values)
@@ -98,8 +98,8 @@ def once(failed: Flow) -> Int64s:
 
 def reason_of(error: BaseException) -> str:
     """Why, on one line."""
-    said = error.message if isinstance(error, BorealisError) else str(error)
-    line = " ".join(said.split())
+    text = error.message if isinstance(error, BorealisError) else str(error)
+    line = " ".join(text.split())
     return line if isinstance(error, BorealisError) else f"{type(error).__name__}: {line}".removesuffix(": ")
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from borealis.kernels.columns import column_numbers, whole
-from borealis.kernels.flow import NOTHING, Bounds, Flow, empty_flow, rank_within
+from borealis.kernels.flow import NOTHING, Bounds, Flow, empty_flow, held_schema, rank_within
 from borealis.kernels.groups import Groups
-from borealis.kernels.sorting import ranks_of
+from borealis.kernels.sorting import newest, ranks_of
 from borealis.kernels.step import Step, schema_of
 from borealis.state.delta import Change, Delta, TableSpec
 from borealis.tuples import CAUSE, LAST_TIME, SUB, TIME, Int64s
@@ -34,7 +34,7 @@ class BSortKernel:
 
     def __init__(self, schema: pa.Schema, value: str, by: list[str], buffer: int, names: list[str]) -> None:
         self.value, self.by, self.room = value, by, buffer - 1
-        self.schema = pa.schema([(name, pa.int64()) for name in (CAUSE, SUB, TIME)] + list(schema))
+        self.schema = held_schema(schema)
         self.out = pa.schema([schema.field(name) for name in names])
         self.held: pa.Table
         self.groups: Groups
@@ -48,14 +48,13 @@ class BSortKernel:
         before that row's; at the end of the stream, of the boundary.
         """
         before = len(self.held)
-        left, pusher, kept = self._push(flow) if len(flow) else (NOTHING, NOTHING, NOTHING)
-        head = [pa.array(flow.cause), pa.array(flow.sub), pa.array(flow.time)]
-        new = pa.Table.from_arrays([*head, *flow.rows.columns], schema=self.schema)
+        left, pusher, stays = self._push(flow) if len(flow) else (NOTHING, NOTHING, NOTHING)
+        new = flow.held(self.schema)
         both = pa.concat_tables([self.held, new])
         rows = both.take(pa.array(left))
         time, cause = np.maximum(column_numbers(rows, TIME), flow.time[pusher]), flow.cause[pusher]
         gone = np.sort(left[left < before])
-        put = new.take(pa.array(kept)).combine_chunks()
+        put = new.take(pa.array(stays)).combine_chunks()
         self.held = pa.concat_tables([self.held, put])
         if _ends(flow.bounds):
             rest = self._alive()
@@ -104,14 +103,14 @@ class BSortKernel:
         in_turn = np.argsort(pusher, kind="stable")
         place = np.concatenate([held, len(self.held) + by_group])[order]  # of each rank
         stay = place[np.fromiter(chain.from_iterable(heaps), np.int64)]
-        kept = np.sort(stay[stay >= len(self.held)]) - len(self.held)
-        self._note(groups, np.array([len(heap) for heap in heaps]), stay, kept)
-        return place[np.array(left, np.int64)][in_turn], pusher[in_turn], kept
+        stays = np.sort(stay[stay >= len(self.held)]) - len(self.held)
+        self._note(groups, np.array([len(heap) for heap in heaps]), stay, stays)
+        return place[np.array(left, np.int64)][in_turn], pusher[in_turn], stays
 
-    def _note(self, groups: Int64s, sizes: Int64s, stay: Int64s, kept: Int64s) -> None:
+    def _note(self, groups: Int64s, sizes: Int64s, stay: Int64s, stays: Int64s) -> None:
         """Remember where the rows of these groups will be, when those that stay stand behind all that are held."""
         base = len(self.held)
-        stay = np.where(stay < base, stay, base + np.searchsorted(kept, stay - base))
+        stay = np.where(stay < base, stay, base + np.searchsorted(stays, stay - base))
         self._put_places(groups, sizes, stay[np.lexsort((stay, np.repeat(np.arange(len(groups)), sizes)))])
 
     def _put_places(self, groups: Int64s, sizes: Int64s, places: Int64s) -> None:
@@ -131,7 +130,7 @@ class BSortKernel:
             np.concatenate([cause, np.full(len(rest), bounds.cause[-1])]),
         )
 
-    # -- what is kept
+    # -- what is held
 
     def _alive(self) -> Int64s:
         """The places of all rows in the buffers, as they came."""
@@ -189,11 +188,7 @@ def _ends(bounds: Bounds) -> bool:
 
 
 def _without(table: pa.Table, keys: pa.Table) -> pa.Table:
-    """The rows whose key is not among these; keys are unique on both sides."""
-    cause, sub = (np.concatenate([column_numbers(table, name), column_numbers(keys, name)]) for name in (CAUSE, SUB))
-    order = np.lexsort((sub, cause))  # stable: a row stands before the key that is equal
-    cause, sub = cause[order], sub[order]
-    doubled = np.append((cause[1:] == cause[:-1]) & (sub[1:] == sub[:-1]), False)
-    stays = np.ones(len(order), np.bool_)
-    stays[order[doubled]] = False
-    return table.filter(pa.array(stays[: len(table)]))
+    """The rows whose key is not among these, in order of their keys, which are unique on both sides."""
+    both = (np.concatenate([column_numbers(table, name), column_numbers(keys, name)]) for name in (CAUSE, SUB))
+    places = newest(*both)
+    return table.take(pa.array(places[places < len(table)]))

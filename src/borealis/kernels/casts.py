@@ -17,6 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from borealis.kernels import dates, decimals, times
+from borealis.kernels.columns import each
+from borealis.kernels.times import NoValueError
 
 NAMES = {
     "boolean": "BOOLEAN", "byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "long": "BIGINT",
@@ -29,13 +31,6 @@ _EXACT_DIGITS = 15  # that a double keeps: Spark casts a larger DECIMAL to INT a
 _TRIMMED = "".join(map(chr, range(33)))  # what Java's trim cuts off
 _EXPONENT_MAX = 2**31 - 1
 _PLAIN_SCALE_MAX = 6  # up to here Arrow writes no exponent
-
-
-class MalformedError(Exception):
-    """A text that stands for no value of a type."""
-
-    def __init__(self, text: str, type: str) -> None:
-        super().__init__(f"{text!r} is no {type}")
 
 
 def decimal_of(kind: str) -> tuple[int, int] | None:
@@ -86,7 +81,7 @@ def may_fail(source: str, target: str) -> bool:
 
 @decimals.arrays
 def convert(values: pa.Array, type: pa.DataType) -> pa.Array:
-    """The cast of a column; OverflowError, MalformedError or NotATimeError for a value that has none."""
+    """The cast of a column; OverflowError or NoValueError for a value that has none."""
     source = values.type
     if source == type:
         return values
@@ -231,7 +226,7 @@ def _ints(strings: pa.Array, type: pa.DataType) -> pa.Array:
             pass
     trimmed = pc.utf8_trim(strings, times.TRIMMED)
     if not _all(trimmed, _INT):
-        raise MalformedError(_first(strings, pc.match_substring_regex(trimmed, _INT)), "whole number")
+        raise NoValueError(_first(strings, pc.match_substring_regex(trimmed, _INT)), "whole number")
     bare = pc.replace_substring_regex(trimmed, r"^(-?)\+?0*([0-9])", r"\1\2")
     try:
         return bare.cast(pa.int64()).cast(type)
@@ -251,7 +246,7 @@ def _doubles(strings: pa.Array) -> pa.Array:
             return strings.cast(pa.float64())
         except pa.ArrowInvalid:
             pass
-    return pa.array([None if text is None else _double(text) for text in strings.to_pylist()], pa.float64())
+    return each(_double, pa.float64())(strings)
 
 
 def _double(text: str) -> float:
@@ -266,7 +261,7 @@ def _double(text: str) -> float:
     if trimmed in ("NaN", "+NaN", "-NaN"):
         return float("nan")
     if (special := _SPECIAL.get(trimmed.lower())) is None:
-        raise MalformedError(text, "number")
+        raise NoValueError(text, "number")
     return special
 
 
@@ -287,11 +282,11 @@ def _exact(text: str, type: pa.Decimal128Type) -> int:
     """The whole number that stands for a text in a DECIMAL type."""
     found = _EXACT.fullmatch(text.strip(_TRIMMED))
     if found is None or not (found[2] or found[3]) or any(ord(c) > 0xFFFF for c in found[0]):
-        raise MalformedError(text, "number")
+        raise NoValueError(text, "number")
     fraction, exponent = found[3] or "", int(found[4] or 0)
     scale = len(fraction) - exponent
     if abs(exponent) > _EXPONENT_MAX or abs(scale) > _EXPONENT_MAX:
-        raise MalformedError(text, "number")
+        raise NoValueError(text, "number")
     digits = int(found[2] + fraction)
     by = type.scale - scale
     if not digits or by < -len(found[2] + fraction) - 1:
@@ -310,7 +305,7 @@ def _booleans(strings: pa.Array) -> pa.Array:
     true, false = pc.is_in(words, _TRUE), pc.is_in(words, _FALSE)
     known = pc.or_(pc.or_(true, false), pc.is_null(strings))
     if pc.all(known).as_py() is False:
-        raise MalformedError(_first(strings, known), "BOOLEAN")
+        raise NoValueError(_first(strings, known), "BOOLEAN")
     return pc.if_else(pc.is_valid(strings), true, pa.scalar(None, pa.bool_()))
 
 
@@ -326,10 +321,8 @@ def _time(values: pa.Array, type: pa.DataType) -> pa.Array:
     if pt.is_date(type):
         return dates.date_of(type, values)
     micros = values.cast(pa.int64())
-    nulls, micros = (
-        pc.is_null(micros).to_numpy(zero_copy_only=False),
-        micros.fill_null(0).to_numpy(zero_copy_only=False),
-    )
+    nulls = pc.is_null(micros).to_numpy(zero_copy_only=False)
+    micros = micros.fill_null(0).to_numpy(zero_copy_only=False)
     if pt.is_float64(type):
         return pa.array(micros.astype(np.float64) / float(times.SECOND_US), mask=nulls)
     try:

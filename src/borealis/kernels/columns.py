@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,12 +16,6 @@ from borealis.tuples import Int64s
 Values: TypeAlias = Any  # pa.Array | pa.ChunkedArray | pa.Scalar: constants stay scalars
 Column: TypeAlias = Any  # NDArray | pa.Array
 Columns: TypeAlias = dict[str, Column]
-
-
-def numbers(columns: Columns, name: str) -> NDArray[Any]:
-    """A column that is NumPy."""
-    column: NDArray[Any] = columns[name]
-    return column
 
 
 def column_numbers(table: pa.Table, name: str) -> Int64s:
@@ -60,6 +55,40 @@ def on_arrays(function: Callable[..., Values]) -> Callable[..., Values]:
         return result if n is not None else result[0]
 
     return applied
+
+
+def each(function: Callable[..., Any], type: pa.DataType) -> Callable[..., Values]:
+    """A function of single values: once for every distinct text if the rest is constant, else once for every row."""
+
+    def applied(first: pa.Array, *more: Values) -> Values:
+        if not all(isinstance(arg, pa.Scalar) for arg in more):
+            columns = [repeat(arg.as_py()) if isinstance(arg, pa.Scalar) else arg.to_pylist() for arg in more]
+            rows = zip(first.to_pylist(), *columns, strict=False)
+            return pa.array([None if None in row else function(*row) for row in rows], type)
+        constants = [arg.as_py() for arg in more]
+        if None in constants:
+            return pa.nulls(len(first), type)
+        known = first.dictionary_encode()
+        made = pa.array([function(text, *constants) for text in known.dictionary.to_pylist()], type)
+        return made.take(known.indices)
+
+    return applied
+
+
+def places_in_blocks(start: Int64s, count: Int64s, most: int) -> Iterator[tuple[slice, Int64s]]:
+    """Of rows that have `count` places each, from `start` on: some rows at a time, and their places.
+
+    A block has at most so many places, or a single row.
+    """
+    until = np.cumsum(count)
+    done = 0
+    while done < len(count):
+        before = int(until[done - 1]) if done else 0
+        upto = max(done + 1, int(np.searchsorted(until, before + most, "right")))
+        some = slice(done, upto)
+        shift = np.repeat(start[some] - (until[some] - count[some] - before), count[some])
+        yield some, shift + np.arange(len(shift))
+        done = upto
 
 
 def take(columns: Columns, index: Int64s) -> Columns:

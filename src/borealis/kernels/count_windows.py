@@ -12,9 +12,10 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from borealis.kernels.accumulators import Call, calls_of
-from borealis.kernels.columns import Columns, concat, numbers, take
-from borealis.kernels.grouped import END, GROUP, START
+from borealis.kernels.accumulators import calls_of
+from borealis.kernels.columns import Columns, concat, take
+from borealis.kernels.flow import NOTHING
+from borealis.kernels.groups import END, GROUP, START
 from borealis.kernels.open_windows import DUE, OPENED, TIMED_OUT, OpenWindows
 from borealis.kernels.step import Step, schema_of
 from borealis.state.delta import Change, Delta, TableSpec
@@ -29,27 +30,15 @@ class CountWindows(OpenWindows):
 
     tables: ClassVar[tuple[TableSpec, ...]] = (*OpenWindows.tables, COUNTS)
 
-    def __init__(
-        self,
-        schema: pa.Schema,
-        by: list[str],
-        size: int,
-        slide: int,
-        timeout_us: int | None,
-        calls: list[Call],
-        order: list[str],
-    ) -> None:
-        super().__init__(schema, by, calls, order, timed=timeout_us is not None)
-        self.size, self.slide, self.timeout_us = size, slide, timeout_us
-        self.counts = np.zeros(0, np.int64)  # by group number
+    counts = NOTHING  # by group number
 
     def _overlap(self, rows: int) -> int:
         begun = (int(self.counts.max(initial=0)) + rows) // self.slide + 1
         return min(-(-self.size // self.slide), begun)
 
     def _absorb(self, rows: Columns) -> Columns:
-        group, time = numbers(rows, GROUP), numbers(rows, TIME)
-        self._grow()
+        group, time = rows[GROUP], rows[TIME]
+        self.counts = self.groups.grown(self.counts, 0)
         # a run: the rows of one group; they get the numbers from `before` up to `after`
         begin = np.flatnonzero(np.insert(group[1:] != group[:-1], 0, True))
         many = np.diff(np.append(begin, len(group)))
@@ -71,7 +60,7 @@ class CountWindows(OpenWindows):
         fresh = self._entries(group[begin][of], window, opened)
         stood = len(self.open[GROUP])
         entries = take(concat([self.open, fresh]), np.where(found, at, stood + np.arange(len(of))))
-        deadline = self._deadline(numbers(entries, OPENED))
+        deadline = self._deadline(entries[OPENED])
         takes = begins | found  # others have timed out before
         # pairs of a row and a window, row after row
         overlap = self._overlap(0)
@@ -91,7 +80,7 @@ class CountWindows(OpenWindows):
         return self._closed(closed, end=last, due=last + 1, timed_out=False)
 
     def _expired(self, boundary: int) -> Columns:
-        deadline = self._deadline(numbers(self.open, OPENED))
+        deadline = self._deadline(self.open[OPENED])
         over = (deadline <= boundary) if self.timeout_us is not None else np.zeros(len(deadline), np.bool_)
         return self._closed(self._take_out(over), end=deadline[over], due=deadline[over], timed_out=True)
 
@@ -107,18 +96,13 @@ class CountWindows(OpenWindows):
 
     # -- tables
 
-    def _grow(self) -> None:
-        lacking = self.groups.capacity - len(self.counts)
-        if lacking > 0:
-            self.counts = np.append(self.counts, np.zeros(max(lacking, len(self.counts)), np.int64))
-
     def _more_delta(self, groups: Int64s) -> Delta:
         return {COUNTS.name: Change(self._count_table(groups))} if len(groups) else {}
 
     def apply(self, delta: Delta) -> None:
         super().apply(delta)
         if (counts := delta.get(COUNTS.name)) is not None:
-            self._grow()
+            self.counts = self.groups.grown(self.counts, 0)
             self.counts[counts.put[GROUP].to_numpy()] = counts.put[COUNT].to_numpy()
 
     def tables_now(self) -> dict[str, pa.Table]:

@@ -19,12 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from borealis.kernels import decimals, times
-from borealis.kernels.columns import Values, full, on_arrays
-from borealis.kernels.times import DAY_US, SECOND_US, NotATimeError
+from borealis.kernels.columns import Values, each, full, on_arrays
+from borealis.kernels.times import DAY_US, SECOND_US, NoValueError
+from borealis.tuples import TIMESTAMP
 
 Longs: TypeAlias = npt.NDArray[np.int64]
 
-_DATE, _TIMESTAMP, _INT, _LONG = pa.date32(), pa.timestamp("us", "UTC"), pa.int32(), pa.int64()
+_DATE, _INT, _LONG = pa.date32(), pa.int32(), pa.int64()
 _INT_ENDS, _LONG_ENDS = (-(2**31), 2**31 - 1), (-(2**63), 2**63 - 1)
 _DAYS_OF_WEEK = ("Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed")  # 1970 began on a Thursday
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -56,7 +57,7 @@ def _longs(*columns: Values) -> tuple[list[Longs], Any]:
 
 def _made(numbers: Any, nulls: Any, type: pa.DataType) -> pa.Array:
     """The array of these numbers. Raises OverflowError if one is not in the type's range."""
-    if type in (_TIMESTAMP, _LONG):
+    if type in (TIMESTAMP, _LONG):
         return pa.array(numbers, _LONG, mask=nulls).cast(type)
     if numbers.size and (numbers.min() < _INT_ENDS[0] or numbers.max() > _INT_ENDS[1]):
         raise OverflowError
@@ -159,7 +160,7 @@ _MICROS_OF = {"second": SECOND_US, "minute": 60 * SECOND_US, "hour": 3600 * SECO
 _MONDAY = 4
 
 
-def _next_weekday(days: Longs, weekday: int) -> Longs:
+def _next_weekday(days: Longs, weekday: Longs | int) -> Longs:
     """The first day behind these that is such a day of the week, counted from Thursday; in Java's 32 bits."""
     return _wrapped(days + 1 + (np.fmod(_wrapped(weekday - 1 - days), 7) + 7) % 7)
 
@@ -181,17 +182,12 @@ def _date_trunc(level: pa.Scalar, values: pa.Array) -> Values:
     (micros,), nulls = _longs(values)
     unit = level.as_py()
     if unit in _MONTHS_OF or unit == "week":
-        return _made(_day_start(_truncated(micros // DAY_US, unit)), nulls, _TIMESTAMP)
+        return _made(_day_start(_truncated(micros // DAY_US, unit)), nulls, TIMESTAMP)
     rest = micros % _MICROS_OF[unit]
-    return _made(_exact(micros - rest, micros < _LONG_ENDS[0] + rest), nulls, _TIMESTAMP)
+    return _made(_exact(micros - rest, micros < _LONG_ENDS[0] + rest), nulls, TIMESTAMP)
 
 
 # --- counting -------------------------------------------------------------------------------------------------------
-
-
-def _next_day(values: pa.Array, weekday: pa.Scalar) -> Values:
-    (days,), nulls = _longs(values)
-    return _made(_next_weekday(days, weekday.as_py()), nulls, _DATE)
 
 
 def _timestamp_plus_months(micros: Longs, months: Longs) -> Longs:
@@ -244,7 +240,7 @@ def _unix_timestamp(values: pa.Array, form: Values = None) -> Values:
 
 # --- one type from another --------------------------------------------------------------------------------------------
 
-to_timestamp = _of(_TIMESTAMP, _day_start)  # CAST(date AS TIMESTAMP)
+to_timestamp = _of(TIMESTAMP, _day_start)  # CAST(date AS TIMESTAMP)
 date_of = _of(_DATE, lambda micros: micros // DAY_US)  # CAST(timestamp AS DATE)
 
 
@@ -252,14 +248,9 @@ def text_to_timestamp(values: pa.Array) -> Values:
     """CAST(text AS TIMESTAMP): as `times.from_text`, but a time without a date is one of today, as it is to Spark."""
     try:
         return times.from_text(values)
-    except NotATimeError:
+    except NoValueError:
         now = datetime.now(UTC)
-        return _each_text(values, lambda text: time_of_text(text, now), _LONG).cast(_TIMESTAMP)
-
-
-def _each_text(texts: pa.Array, function: Callable[[str], int], type: pa.DataType) -> pa.Array:
-    known = texts.dictionary_encode()
-    return pa.array([function(text) for text in known.dictionary.to_pylist()], type).take(known.indices)
+        return each(lambda text: time_of_text(text, now), _LONG)(values).cast(TIMESTAMP)
 
 
 def time_of_text(text: str, now: datetime) -> int:
@@ -275,8 +266,8 @@ def time_of_text(text: str, now: datetime) -> int:
         ahead = times.of_text(f"{now:%Y-%m-%d} {clock}") - times.of_text(f"{now:%Y-%m-%d} {clock}{zone}")
         there = now + timedelta(microseconds=ahead)  # what day it is in that zone
         return times.of_text(f"{there:%Y-%m-%d} {clock}{zone}")
-    except NotATimeError:
-        raise NotATimeError(text) from None
+    except NoValueError:
+        raise NoValueError(text) from None
 
 
 def to_date(values: pa.Array, form: Values = None) -> Values:
@@ -288,7 +279,7 @@ def to_date(values: pa.Array, form: Values = None) -> Values:
             return values.cast(_DATE)
         except pa.ArrowInvalid:
             pass
-    return _each_text(values, day_of_text, _INT).cast(_DATE)
+    return each(day_of_text, _INT)(values).cast(_DATE)
 
 
 def day_of_text(text: str) -> int:
@@ -299,11 +290,11 @@ def day_of_text(text: str) -> int:
     """
     found = _TEXT.fullmatch(text.strip(times.TRIMMED))
     if found is None:
-        raise NotATimeError(text)
+        raise NoValueError(text)
     sign, year, month, day = found.groups()
     days = times.day_number(-int(year) if sign == "-" else int(year), int(month or 1), int(day or 1))
     if days is None or not _INT_ENDS[0] <= days <= _INT_ENDS[1]:
-        raise NotATimeError(text)
+        raise NoValueError(text)
     return days
 
 
@@ -316,7 +307,7 @@ def _make_date(years: pa.Array, months: Values, day: Values) -> Values:
     faults = np.flatnonzero(wrong if nulls is None else wrong & ~nulls)
     if len(faults):
         at = int(faults[0])
-        raise NotATimeError(f"{year[at]}-{month[at]}-{number[at]}")
+        raise NoValueError(f"{year[at]}-{month[at]}-{number[at]}")
     return _made(start + np.where(wrong, 1, number) - 1, nulls, _DATE)
 
 
@@ -427,9 +418,9 @@ FUNCTIONS: dict[str, Callable[..., Values]] = {
     "date_diff": _of(_INT, lambda end, start: _wrapped(end - start)),
     "add_months": _of(_DATE, _plus_months),
     "last_day": _of(_DATE, lambda days: _wrapped(_month_start(_month_number(days) + 1) - 1)),
-    "next_day": on_arrays(_next_day),
-    "plus_micros": _of(_TIMESTAMP, _sum),
-    "plus_months": _of(_TIMESTAMP, _timestamp_plus_months),
+    "next_day": _of(_DATE, _next_weekday),
+    "plus_micros": _of(TIMESTAMP, _sum),
+    "plus_months": _of(TIMESTAMP, _timestamp_plus_months),
     "timestamp_diff": _second_array(_units_apart),
     "months_diff": _second_array(_months_apart),
     "unix_seconds": _of(_LONG, lambda micros: micros // SECOND_US),

@@ -139,7 +139,7 @@ def mask(expr: Expr, table: Rows) -> Values:
         value = _eager(expr, table, {})
     except _FaultError:
         value = _alive(expr, table)
-        for part in _conjuncts(expr):
+        for part in chain(expr, "and"):
             value = whole(pc.and_(value, pc.fill_null(_on(value, part, table), False)))
     value = full(value, table.num_rows)
     return value.fill_null(False) if value.null_count else value
@@ -153,7 +153,7 @@ class _FaultError(Exception):
         self.what = what
         self.expr = expr
 
-    def told(self) -> TrainError:
+    def as_train_error(self) -> TrainError:
         if self.what == "division by zero":
             hint = "filter out the rows with a zero divisor, or use try_divide or try_mod, which give null"
         elif self.expr.function == "convert":
@@ -189,7 +189,7 @@ def _apply(expr: Call, values: list[Values]) -> Values:
         return FUNCTIONS[expr.function](arrow_type(expr.type), *values)
     except ZeroDivisionError:
         raise _FaultError("division by zero", expr) from None
-    except (times.NotATimeError, casts.MalformedError, strings.NoSuchPartError) as error:
+    except (times.NoValueError, strings.NoSuchPartError) as error:
         raise _FaultError(str(error), expr) from None
     except OverflowError:
         raise _FaultError("overflow", expr) from None
@@ -220,7 +220,7 @@ def _lazy(expr: Expr, table: Rows) -> Values:
     try:
         return full(_apply(expr, values), table.num_rows)
     except _FaultError as fault:
-        raise fault.told() from None
+        raise fault.as_train_error() from None
 
 
 def _on(rows: Values, expr: Expr, table: Rows) -> Values:
@@ -237,15 +237,16 @@ def _scatter(values: Values, rows: Values, type: pa.DataType) -> Values:
 def _alive(expr: Expr, table: Rows) -> pa.Array:
     """The rows on which no part of a conjunction is null for sure."""
     alive = full(pa.scalar(True), table.num_rows)
-    for name in sorted({name for part in _conjuncts(expr) for name in _null_spreads(part)}):
+    for name in sorted({name for part in chain(expr, "and") for name in _null_spreads(part)}):
         alive = pc.and_(alive, whole(pc.is_valid(table.column(name))))
     return alive
 
 
-def _conjuncts(expr: Expr) -> Iterator[Expr]:
-    if isinstance(expr, Call) and expr.function == "and":
+def chain(expr: Expr, function: str) -> Iterator[Expr]:
+    """The operands of a chain of one function, from left to right."""
+    if isinstance(expr, Call) and expr.function == function:
         for arg in expr.args:
-            yield from _conjuncts(arg)
+            yield from chain(arg, function)
     else:
         yield expr
 

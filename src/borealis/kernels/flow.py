@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from borealis.tuples import FIRST_TIME, Int8s, Int64s
+from borealis.tuples import CAUSE, FIRST_TIME, SUB, TIME, Int8s, Int64s
 
 NOTHING: Int64s = np.empty(0, np.int64)
+HEAD = (CAUSE, SUB, TIME)  # the first columns of rows that a kernel holds
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,16 @@ class Flow:
     def with_rows(self, rows: pa.Table) -> Flow:
         """The same tuples with other columns."""
         return replace(self, rows=rows)
+
+    def held(self, schema: pa.Schema) -> pa.Table:
+        """The rows as a kernel holds them, with this `held_schema`."""
+        head = [pa.array(self.cause), pa.array(self.sub), pa.array(self.time)]
+        return pa.Table.from_arrays([*head, *self.rows.select(schema.names[len(HEAD) :]).columns], schema=schema)
+
+
+def held_schema(schema: pa.Schema) -> pa.Schema:
+    """The columns of rows that a kernel holds."""
+    return pa.schema([(name, pa.int64()) for name in HEAD] + list(schema))
 
 
 def empty_flow(schema: pa.Schema, bounds: Bounds) -> Flow:

@@ -15,7 +15,7 @@ _HALF = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
-class Rows:
+class CallRows:
     """What one call of an aggregate function sees of a train: values that are not null, and where each belongs."""
 
     values: pa.Array

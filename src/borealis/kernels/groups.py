@@ -1,21 +1,30 @@
-"""Group keys as small integers: the same key has the same number for as long as any window needs it."""
+"""What aggregates keep: group keys as numbers, and entries of groups in panes or windows, with their accumulators."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Mapping
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from borealis.kernels.columns import compact, normal_floats, whole
-from borealis.tuples import Int64s
+from borealis.kernels.accumulators import AggregateCall, accumulator, seen
+from borealis.kernels.columns import Columns, compact, concat, normal_floats, take, to_numpy, whole
+from borealis.kernels.flow import Bounds, Flow, rank_within
+from borealis.state.delta import Change, Delta, TableSpec
+from borealis.tuples import TIME, TIMESTAMP, Int64s
 
+GROUP = "group"
+START, END = "window_start", "window_end"
+GROUPS = TableSpec("groups", (GROUP,))
 _NAN = object()  # NaN is one group, though no NaN equals another in Python
 
 
 class Groups:
-    """Numbers for group keys, and the keys back from the numbers. Numbers of dead groups are used again.
+    """Numbers for group keys, and the keys back from the numbers: the same key has the same number for as long as any
+    window needs it. Numbers of dead groups are used again.
 
     A new key takes the least free number: two copies that run the same train must give out the same numbers, or one
     whose run was thrown away could not go on from what the other committed.
@@ -27,13 +36,15 @@ class Groups:
         self._key: list[Hashable | None] = []  # None where the number is free; a key is always a tuple
         self._free: list[int] = []  # a heap
 
-    def __len__(self) -> int:
-        return len(self._number)
-
     @property
     def capacity(self) -> int:
         """One above the largest number in use."""
         return len(self._key)
+
+    def grown(self, values: Int64s, fill: int) -> Int64s:
+        """Values by group number, with room for all numbers in use."""
+        lacking = self.capacity - len(values)
+        return values if lacking <= 0 else np.append(values, np.full(max(lacking, len(values)), fill))
 
     def encode(self, columns: list[pa.Array | pa.ChunkedArray], rows: int) -> tuple[Int64s, list[int]]:
         """The number of each row's key, and the numbers given out for the first time."""
@@ -120,3 +131,121 @@ def _keys(columns: list[pa.Array], rows: int) -> list[Hashable]:
         return [()] * rows
     lists = [[_NAN if v != v else v for v in c.to_pylist()] for c in columns]
     return list(zip(*lists, strict=True))
+
+
+class Grouped:
+    """State: `groups` (number to key), and in `open` the entries that may change, in order of their `key`."""
+
+    key: ClassVar[tuple[str, ...]]
+    open: Columns
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        by: list[str],
+        calls: list[AggregateCall],
+        more: Mapping[str, pa.DataType] | None = None,
+    ) -> None:
+        self.by, self.calls, self.more = by, calls, more or {}
+        self.accumulators = [accumulator(c, schema) for c in calls]
+        self._state = [tuple(acc.start(0)) for acc in self.accumulators]  # the columns of each
+        self.groups = Groups([schema.field(name).type for name in by])
+        self.schema = pa.schema(
+            [(name, schema.field(name).type) for name in by]
+            + [(START, TIMESTAMP), (END, TIMESTAMP), *self.more.items()]
+            + [(f"__a{i}", c.result) for i, c in enumerate(calls)]
+        )
+
+    # -- entries
+
+    def _started(self, head: Columns) -> Columns:
+        """Entries with accumulators that have seen nothing."""
+        n = len(head[GROUP])
+        return head | {f"{k}{i}": v for i, acc in enumerate(self.accumulators) for k, v in acc.start(n).items()}
+
+    def _of_call(self, entries: Columns, i: int) -> Columns:
+        """What the accumulator of one call has in these entries."""
+        return {k: entries[f"{k}{i}"] for k in self._state[i]}
+
+    def _added(self, entries: Columns, column: Callable[[str], pa.Array], slot: Int64s, time: Int64s) -> Columns:
+        """Entries with rows folded into those at `slot`, in this order; `column` has the arguments of the calls."""
+        for i, (call, acc) in enumerate(zip(self.calls, self.accumulators, strict=True)):
+            rows = seen(acc, [column(name) for name in call.columns], slot, time, len(entries[GROUP]))
+            folded = acc.fold(self._of_call(entries, i), rows)
+            entries = entries | {f"{k}{i}": v for k, v in folded.items()}
+        return entries
+
+    def _find(self, *wanted: Int64s) -> tuple[Int64s, NDArray[np.bool_]]:
+        """Where these keys stand among the open entries, and whether they do."""
+        if not len(self.open[GROUP]) or not len(wanted[0]):
+            return np.zeros(len(wanted[0]), np.int64), np.zeros(len(wanted[0]), np.bool_)
+        have = want = np.zeros(1, np.int64)  # one sortable code for both sides
+        for name, values in zip(self.key, wanted, strict=True):
+            mine = self.open[name]
+            if name == GROUP:
+                many = int(max(mine.max(), values.max())) + 1
+            else:  # any numbers: their ranks
+                distinct = np.unique(np.concatenate([mine, values]))
+                mine, values, many = np.searchsorted(distinct, mine), np.searchsorted(distinct, values), len(distinct)
+            have, want = have * many + mine, want * many + values
+        at = np.minimum(np.searchsorted(have, want), len(have) - 1)
+        return at, have[at] == want
+
+    def _replace(self, cut: Int64s, put: Columns) -> None:
+        """Take out the open entries at these places and put others in."""
+        keep = np.ones(len(self.open[GROUP]), np.bool_)
+        keep[cut] = False
+        both = concat([take(self.open, np.flatnonzero(keep)), put])
+        self.open = take(both, np.lexsort(tuple(both[name] for name in reversed(self.key))))
+
+    def _put(self, entries: Columns) -> None:
+        """Put entries in, over those with the same key."""
+        at, found = self._find(*(entries[name] for name in self.key))
+        self._replace(at[found], entries)
+
+    def _results(self, closed: Columns, keys: list[pa.Array], cause: Int64s, bounds: Bounds) -> Flow:
+        """Closed windows as rows, with the keys of their groups."""
+        columns = dict(zip(self.by, keys, strict=True))
+        columns |= {name: pa.array(closed[name]).view(TIMESTAMP) for name in (START, END)}
+        columns |= {name: pa.array(closed[name]) for name in self.more}
+        columns |= {f"__a{i}": acc.result(self._of_call(closed, i)) for i, acc in enumerate(self.accumulators)}
+        rows = pa.table([columns[name] for name in self.schema.names], schema=self.schema)
+        return Flow(rows, closed[TIME], cause, rank_within(cause), bounds)
+
+    # -- groups
+
+    def _group_delta(self, fresh: list[int], dead: list[int]) -> Delta:
+        gone = set(dead)
+        born = [n for n in fresh if n not in gone]
+        cut = sorted(gone.difference(fresh))
+        if not born and not cut:
+            return {}
+        put = self._group_table(np.array(born, np.int64))
+        return {GROUPS.name: Change(put, cut=pa.table({GROUP: pa.array(cut, pa.int64())}) if cut else None)}
+
+    def _apply_groups(self, delta: Delta) -> list[int]:
+        """Catch up with another copy's groups; those that were cut."""
+        change = delta.get(GROUPS.name)
+        if change is None:
+            return []
+        cut: list[int] = [] if change.cut is None else change.cut[GROUP].to_pylist()
+        self.groups.cut(cut)
+        self.groups.put(change.put[GROUP].to_pylist(), [whole(change.put[f"g{i}"]) for i in range(len(self.by))])
+        return cut
+
+    def _group_table(self, which: Int64s) -> pa.Table:
+        keys = {f"g{i}": k for i, k in enumerate(self.groups.keys(which))}
+        return pa.table({GROUP: pa.array(which)} | keys)
+
+
+def inside_windows(flow: Flow, size: int, slide: int) -> Flow:
+    """The rows that are in a window at all: where windows have gaps between them, not all are."""
+    if slide <= size:
+        return flow
+    inside = np.flatnonzero(np.mod(flow.time, slide) < size)
+    return flow if len(inside) == len(flow) else flow.take(inside)
+
+
+def like(columns: Columns, table: pa.Table) -> Columns:
+    """A table as columns that are NumPy or Arrow as these are."""
+    return {k: to_numpy(table[k]) if isinstance(v, np.ndarray) else whole(table[k]) for k, v in columns.items()}

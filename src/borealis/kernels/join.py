@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from borealis.errors import DiagramError, StateError, did_you_mean
-from borealis.kernels.flow import NOTHING, Flow, merge_bounds, rank_within
-from borealis.kernels.join_index import Index, can_be_key, is_text, pairs_in_order, words_of
+from borealis.kernels.columns import places_in_blocks
+from borealis.kernels.flow import NOTHING, Flow, empty_flow, held_schema, merge_bounds, rank_within
+from borealis.kernels.join_index import Index, is_text, pairs_in_order, words_of
 from borealis.kernels.sorting import newest
 from borealis.kernels.step import Step, schema_of
 from borealis.state.delta import Change, Delta, TableSpec
@@ -82,12 +82,6 @@ class _Chunk:
         head = [pa.array(self.cause), pa.array(self.sub), pa.array(self.time)]
         return pa.Table.from_arrays(head + self.rows.columns, schema=schema)
 
-    @property
-    def nbytes(self) -> int:
-        numbers = sum(a.nbytes for a in (self.time, self.cause, self.sub, *self.words))
-        index = self.__dict__.get("index")
-        return int(self.rows.nbytes) + numbers + (index.composite.nbytes + index.places.nbytes if index else 0)
-
 
 def _joined(chunks: list[_Chunk]) -> _Chunk:
     """One chunk of several that follow each other."""
@@ -105,15 +99,8 @@ def _candidates(index: Index, probe: _Chunk, early: Int64s, late: Int64s) -> Ite
     if not found.all():
         who, start, end = who[found], start[found], end[found]
     count = end - start
-    until = np.cumsum(count)
-    done = 0
-    while done < len(who):
-        before = int(until[done - 1]) if done else 0
-        upto = max(done + 1, int(np.searchsorted(until, before + CANDIDATES_AT_ONCE, side="right")))
-        some = slice(done, upto)
-        shift = np.repeat(start[some] - (until[some] - count[some] - before), count[some])
-        yield np.repeat(who[some], count[some]), index.places[shift + np.arange(len(shift))]
-        done = upto
+    for some, place in places_in_blocks(start, count, CANDIDATES_AT_ONCE):
+        yield np.repeat(who[some], count[some]), index.places[place]
 
 
 # ---------------------------------------------------------------- one side's rows
@@ -123,16 +110,11 @@ class _Side:
     """What one input has and holds. Held are only the columns that keys or output need, in the order of the input."""
 
     def __init__(self, name: str, schema: pa.Schema, keys: list[str], wanted: list[str]) -> None:
-        for column in keys + wanted:
-            if column not in schema.names:
-                known = ", ".join(schema.names)
-                hint = did_you_mean(column, schema.names)
-                raise DiagramError(f"no column '{column}' in the {name} input of a join (has: {known})", hint=hint)
         self.name = name
         self.keys = keys
         self.text_keys = [is_text(schema.field(key).type) for key in keys]
         self.user = pa.schema([field for field in schema if field.name in {*keys, *wanted}])
-        self.schema = pa.schema([pa.field(name, pa.int64()) for name in (CAUSE, SUB, TIME)] + list(self.user))
+        self.schema = held_schema(self.user)
         self.chunks: list[_Chunk] = []
         self.floor = FIRST_TIME
 
@@ -154,15 +136,15 @@ class _Side:
         if floor <= self.floor:
             return False
         dropped = False
-        kept = []
+        held = []
         for chunk in self.chunks:
             alive = chunk.count_from(floor)
             dropped |= alive < chunk.count_from(self.floor)
             if alive * 2 < len(chunk):
                 chunk = chunk.since(floor)
             if alive:
-                kept.append(chunk)
-        self.chunks, self.floor = kept, floor
+                held.append(chunk)
+        self.chunks, self.floor = held, floor
         return dropped
 
     def add(self, chunk: _Chunk) -> None:
@@ -246,22 +228,11 @@ class JoinKernel:
         within_us: int,
         columns: list[tuple[str, str, str]],
     ) -> None:
-        if within_us <= 0:
-            raise DiagramError(f"a join within {within_us} µs matches nothing", hint="let `within` be above zero")
-        for side, column, _ in columns:
-            if side not in SIDES:
-                raise DiagramError(f"no side '{side}' of a join for column '{column}'", hint="say 'left' or 'right'")
         schemas = (left, right)
         self._sides = [
             _Side(name, schemas[i], [pair[i] for pair in keys], [c for side, c, _ in columns if side == name])
             for i, name in enumerate(SIDES)
         ]
-        for l_key, r_key in keys:
-            l_type, r_type = left.field(l_key).type, right.field(r_key).type
-            if l_type != r_type:
-                raise DiagramError(f"'{l_key}' is {l_type} but '{r_key}' is {r_type}", hint="cast one of them before")
-            if not can_be_key(l_type):
-                raise DiagramError(f"'{l_key}' is {l_type}, which is no key of a join", hint="join by a plain column")
         self._columns = [(SIDES.index(side), column) for side, column, _ in columns]
         fields = [schemas[SIDES.index(side)].field(column).with_name(name) for side, column, name in columns]
         self.schema = pa.schema(fields)  # of the output's rows
@@ -279,10 +250,10 @@ class JoinKernel:
         for side, chunk, other in zip(self._sides, new, (right, left), strict=True):
             dropped = side.raise_floor(self._floor(other.bounds.final))
             ended = side.floor == LAST_TIME
-            kept = chunk.take(NOTHING) if ended else chunk.since(side.floor)
-            side.add(kept)
-            if dropped or len(kept):
-                delta[side.name] = Change(kept.table(side.schema), floor=side.floor if dropped else None)
+            fresh = chunk.take(NOTHING) if ended else chunk.since(side.floor)
+            side.add(fresh)
+            if dropped or len(fresh):
+                delta[side.name] = Change(fresh.table(side.schema), floor=side.floor if dropped else None)
         return out, delta
 
     def apply(self, delta: Delta) -> None:
@@ -292,8 +263,6 @@ class JoinKernel:
             change = delta.get(side.name)
             if change is None:
                 continue
-            if change.cut is not None and change.cut.num_rows:
-                raise StateError(f"a join cuts no rows from its table '{side.name}'", hint="is this a join's state?")
             if change.floor is not None:
                 side.raise_floor(change.floor)
             side.put(change.put)
@@ -301,12 +270,6 @@ class JoinKernel:
     def tables_now(self) -> dict[str, pa.Table]:
         """The whole state, sorted by key. Copies all of it."""
         return {side.name: side.table() for side in self._sides}
-
-    def size(self) -> tuple[int, int]:
-        """Rows held, and the bytes they take with their indexes; the bytes include rows that are dead but not yet
-        swept out."""
-        chunks = [(chunk, side.floor) for side in self._sides for chunk in side.chunks]
-        return sum(chunk.count_from(floor) for chunk, floor in chunks), sum(chunk.nbytes for chunk, _ in chunks)
 
     def _floor(self, boundary: int) -> int:
         """The least time of a row that can still match a row of the other input, which has promised `boundary`."""
@@ -319,7 +282,7 @@ class JoinKernel:
         found = list(self._pairs(pools))
         bounds = merge_bounds([left.bounds, right.bounds])
         if not found:
-            return Flow(self.schema.empty_table(), NOTHING, NOTHING, NOTHING, bounds)
+            return empty_flow(self.schema, bounds)
         cause, l_place, r_place = pairs_in_order(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
         sources = [pool.gather(places) for pool, places in zip(pools, (l_place, r_place), strict=True)]
         time = np.maximum(*(chunk.time[places] for chunk, places in sources))
@@ -400,6 +363,4 @@ def _no_columns(n: int) -> pa.Table:
 
 def make(step: Step) -> JoinKernel:
     o = step.options
-    keys = [(a, b) for a, b in o["keys"]]
-    columns = [(s, c, n) for s, c, n in o["columns"]]
-    return JoinKernel(schema_of(o["left"]), schema_of(o["right"]), keys, o["within"], columns)
+    return JoinKernel(schema_of(o["left"]), schema_of(o["right"]), o["keys"], o["within"], o["columns"])

@@ -28,19 +28,6 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 _TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-_WHOLE = (
-    pa.types.is_integer,
-    pa.types.is_boolean,
-    pa.types.is_date,
-    pa.types.is_time,
-    pa.types.is_timestamp,
-    pa.types.is_duration,
-)
-
-
-def can_be_key(kind: pa.DataType) -> bool:
-    exact = any(is_a(kind) for is_a in _WHOLE) or kind in (pa.float32(), pa.float64(), pa.null())
-    return exact or is_text(kind) or pa.types.is_decimal128(kind)
 
 
 def words_of(column: pa.ChunkedArray) -> list[Int64s]:

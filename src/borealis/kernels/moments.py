@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from borealis.kernels.columns import Columns, numbers, to_numpy
-from borealis.kernels.folding import Floats, Rows, add_counts, add_floats, sum_counts
+from borealis.kernels.columns import Columns, to_numpy
+from borealis.kernels.folding import CallRows, Floats, add_counts, add_floats, sum_counts
 from borealis.tuples import Int64s
 
 
@@ -27,11 +27,10 @@ class Moments:
     def start(self, n: int) -> Columns:
         return {name: np.zeros(n, np.float64) for name in (*self.centres, *self.sums)} | {"c": np.zeros(n, np.int64)}
 
-    def fold(self, stored: Columns, rows: Rows) -> Columns:
-        count, values = numbers(stored, "c"), [_floats(column) for column in (rows.values, *rows.others)]
+    def fold(self, stored: Columns, rows: CallRows) -> Columns:
+        count, values = stored["c"], [_floats(column) for column in (rows.values, *rows.others)]
         centres = {
-            name: _firsts(numbers(stored, name), count, rows.slot, some)
-            for name, some in zip(self.centres, values, strict=True)
+            name: _firsts(stored[name], count, rows.slot, some) for name, some in zip(self.centres, values, strict=True)
         }
         with np.errstate(all="ignore"):
             off = {
@@ -39,28 +38,28 @@ class Moments:
                 for (name, total), some in zip(self.centres.items(), values, strict=True)
             }
             more = off | {name: off[a] * off[b] for name, (a, b) in self.products.items()}
-        added = {name: add_floats(numbers(stored, name), rows.slot, more[name]) for name in self.sums}
+        added = {name: add_floats(stored[name], rows.slot, more[name]) for name in self.sums}
         return centres | added | {"c": add_counts(count, rows.slot, rows.slots)}
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        filled = numbers(panes, "c") > 0
-        kept, slot = {name: column[filled] for name, column in panes.items()}, slot[filled]
-        c, none = kept["c"], np.zeros(slots, np.int64)
-        centres = {name: _firsts(np.zeros(slots), none, slot, kept[name]) for name in self.centres}
+        filled = panes["c"] > 0
+        some, slot = {name: column[filled] for name, column in panes.items()}, slot[filled]
+        c, none = some["c"], np.zeros(slots, np.int64)
+        centres = {name: _firsts(np.zeros(slots), none, slot, some[name]) for name in self.centres}
         with np.errstate(all="ignore"):
-            moved = {total: kept[name] - centres[name][slot] for name, total in self.centres.items()}
-            more = {total: kept[total] + c * move for total, move in moved.items()}
+            moved = {total: some[name] - centres[name][slot] for name, total in self.centres.items()}
+            more = {total: some[total] + c * move for total, move in moved.items()}
             for name, (a, b) in self.products.items():
-                cross = kept[name] + (2 * moved[a] * kept[a] if a == b else moved[a] * kept[b])
-                more[name] = (cross if a == b else cross + moved[b] * kept[a]) + c * moved[a] * moved[b]
+                cross = some[name] + (2 * moved[a] * some[a] if a == b else moved[a] * some[b])
+                more[name] = (cross if a == b else cross + moved[b] * some[a]) + c * moved[a] * moved[b]
         added = {name: add_floats(np.zeros(slots), slot, more[name]) for name in self.sums}
         return centres | added | {"c": sum_counts(slot, c, slots)}
 
     def result(self, stored: Columns) -> pa.Array:
-        count = numbers(stored, "c")
+        count = stored["c"]
         with np.errstate(all="ignore"):
             around = {  # sums of products around the means
-                name: numbers(stored, name) - numbers(stored, a) * numbers(stored, b) / np.maximum(count, 1)
+                name: stored[name] - stored[a] * stored[b] / np.maximum(count, 1)
                 for name, (a, b) in self.products.items()
             }
             if self.function == "corr":

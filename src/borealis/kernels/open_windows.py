@@ -10,20 +10,20 @@ are put in order, so that it does not matter in which order they came.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from borealis.kernels.accumulators import Call
-from borealis.kernels.columns import Columns, concat, numbers, take, to_table, whole
-from borealis.kernels.flow import NOTHING, Flow, empty_flow, rank_within
-from borealis.kernels.grouped import END, GROUP, GROUPS, START, Grouped, like
+from borealis.kernels.accumulators import AggregateCall
+from borealis.kernels.columns import Columns, concat, take, to_table, whole
+from borealis.kernels.flow import NOTHING, Bounds, Flow, empty_flow
+from borealis.kernels.groups import GROUP, GROUPS, Grouped, like
 from borealis.kernels.sorting import in_order, newest
 from borealis.state.delta import Change, Delta, TableSpec
-from borealis.tuples import CAUSE, SUB, TIME, TIMESTAMP, Int64s
+from borealis.tuples import CAUSE, SUB, TIME, Int64s
 
 WINDOW, OPENED, TIMED_OUT = "window", "opened", "timed_out"
 CHANGED = "changed"  # whether this train changed an open window; not in the table
@@ -40,9 +40,18 @@ class OpenWindows(Grouped):
     tables: ClassVar[tuple[TableSpec, ...]] = (GROUPS, WAITING, OPEN)
     key = OPEN.key
 
-    def __init__(self, schema: pa.Schema, by: list[str], calls: list[Call], order: list[str], *, timed: bool) -> None:
-        super().__init__(schema, by, calls, [(TIMED_OUT, pa.bool_())] if timed else [])
-        self.timed = timed
+    def __init__(
+        self,
+        schema: pa.Schema,
+        by: list[str],
+        size: int,
+        slide: int,
+        timeout_us: int | None,
+        calls: list[AggregateCall],
+        order: Sequence[str] = (),
+    ) -> None:
+        super().__init__(schema, by, calls, {} if timeout_us is None else {TIMED_OUT: pa.bool_()})
+        self.size, self.slide, self.timeout_us = size, slide, timeout_us
         names = [name for c in calls for name in c.columns]
         self.arguments = {name: f"x{i}" for i, name in enumerate(dict.fromkeys(names))}  # to the name in a table
         self.ties = [self.arguments[name] for name in order]
@@ -69,8 +78,10 @@ class OpenWindows(Grouped):
         raise NotImplementedError
 
     def _dead(self, candidates: Int64s) -> list[int]:
-        """Those of these groups that need not be known any more."""
-        raise NotImplementedError
+        """Those of these groups that need not be known any more: no row of them waits or is in an open window."""
+        needed = self._distinct(self.waiting[GROUP], self.open[GROUP])
+        dead: list[int] = np.setdiff1d(candidates, needed, assume_unique=True).tolist()
+        return dead
 
     # -- one train
 
@@ -80,14 +91,14 @@ class OpenWindows(Grouped):
         arrived, fresh = self._arrived(self._wanted(flow))
         stored = len(self.waiting[TIME])
         rows = concat([self.waiting, arrived])
-        due = numbers(rows, TIME) < bounds.final
+        due = rows[TIME] < bounds.final
         self.waiting = take(rows, np.flatnonzero(~due)) if due.any() else rows
         self.open = before | {CHANGED: np.zeros(len(before[GROUP]), np.bool_)}
         released = self._released(take(rows, np.flatnonzero(due)))
         closed = [self._absorb(block) for block in self._blocks(released)]
         closed.append(self._expired(bounds.final))
         results = concat(closed)
-        out = self._emit(results, flow)
+        out = self._emit(results, bounds)
         counted = self._distinct(released[GROUP])
         dead = self._dead(self._distinct(counted, results[GROUP], np.array(fresh, np.int64)))
         delta = self._group_delta(fresh, dead)
@@ -120,25 +131,16 @@ class OpenWindows(Grouped):
         """Entries with the rows at `index` added to those at `slot`, in this order."""
         entries = entries | {CHANGED: np.ones(len(entries[GROUP]), np.bool_)}
         places = pa.array(index)
-        time = numbers(rows, TIME)[index]
+        time = rows[TIME][index]
         return self._added(entries, lambda name: rows[self.arguments[name]].take(places), slot, time)
 
-    def _emit(self, closed: Columns, flow: Flow) -> Flow:
-        bounds = flow.bounds
+    def _emit(self, closed: Columns, bounds: Bounds) -> Flow:
         if not len(closed[GROUP]):
             return empty_flow(self.schema, bounds)
-        cause = bounds.cause[np.searchsorted(bounds.time, numbers(closed, DUE), "left")]
-        keys = self.groups.keys(numbers(closed, GROUP))
+        cause = bounds.cause[np.searchsorted(bounds.time, closed[DUE], "left")]
+        keys = self.groups.keys(closed[GROUP])
         order = in_order([cause, closed[TIME]], [*keys, pa.array(closed[WINDOW])])
-        closed, cause = take(closed, order), cause[order]
-        columns = dict(zip(self.by, (k.take(pa.array(order)) for k in keys), strict=True))
-        columns |= {name: pa.array(closed[name]).view(TIMESTAMP) for name in (START, END)}
-        if self.timed:
-            columns[TIMED_OUT] = pa.array(closed[TIMED_OUT])
-        for i, acc in enumerate(self.accumulators):
-            columns[f"__a{i}"] = acc.result(self._of_call(closed, i))
-        rows = pa.table([columns[name] for name in self.schema.names], schema=self.schema)
-        return Flow(rows, numbers(closed, TIME), cause, rank_within(cause), bounds)
+        return self._results(take(closed, order), [k.take(pa.array(order)) for k in keys], cause[order], bounds)
 
     # -- open windows
 
@@ -159,14 +161,6 @@ class OpenWindows(Grouped):
         for some in groups:
             seen[some] = True
         return np.flatnonzero(seen)
-
-    def _is_needed(self, groups: Int64s) -> NDArray[np.bool_]:
-        """Whether rows of these groups wait or count in an open window."""
-        needed = np.zeros(self.groups.capacity, np.bool_)
-        needed[self.waiting[GROUP]] = True
-        needed[self.open[GROUP]] = True
-        found: NDArray[np.bool_] = needed[groups]
-        return found
 
     # -- tables
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,8 @@ from borealis import kernels
 from borealis.errors import BorealisError, TrainError
 from borealis.kernels import aside
 from borealis.kernels.columns import normal_floats, whole
-from borealis.kernels.flow import Bounds, Flow, empty_flow, merge_bounds
-from borealis.kernels.stateless import run_filter, run_map, run_union
+from borealis.kernels.expr import Expr, column, mask
+from borealis.kernels.flow import Bounds, Flow, empty_flow, merge_bounds, rank_within
 from borealis.kernels.step import Kernel, Step, schema_of
 from borealis.state.delta import Delta, from_stream, pack, to_stream
 from borealis.tuples import CAUSE, SUB, TIME
@@ -39,25 +39,23 @@ STEPS_MOST = 1_000  # of a level, when failed tuples are put in order
 
 @dataclass(frozen=True)
 class Port:
-    """A flow that leaves a level, as bytes or as rows for Catalyst: for the commit (`level` None) or a later level."""
+    """A flow that leaves a level, as bytes or as rows for Catalyst: for the commit or a later level."""
 
     tag: int
     flow: str
-    schema: str
-    level: int | None = None
     as_rows: bool = False
     slice_: bool = False  # a whole flow of which each bucket sends its share
-    key: tuple[str, ...] | None = None  # send each row to the bucket of this key
-    hidden: tuple[str, ...] = (TIME, CAUSE, SUB)  # what travels along; with one bucket the order needs no proof
+    key: Sequence[str] | None = None  # send each row to the bucket of this key
+    hidden: Sequence[str] = (TIME, CAUSE, SUB)  # what travels along; with one bucket the order needs no proof
 
 
 @dataclass(frozen=True)
 class Level:
     """Flows that arrive, kernels that run, flows that leave."""
 
-    arrive: tuple[tuple[int, str, str], ...] = ()  # tag, flow, schema
-    steps: tuple[Step, ...] = ()
-    leave: tuple[Port, ...] = ()
+    arrive: list[tuple[int, str, str]] = field(default_factory=list)  # tag, flow, schema
+    steps: list[Step] = field(default_factory=list)
+    leave: list[Port] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -67,8 +65,8 @@ class Program:
     buckets: int
     shared: bool  # no keyed box: each bucket takes its share of the input's rows
     inputs: dict[str, str]  # input (or input.late) to schema
-    bounds: tuple[tuple[str, tuple[str, ...]], ...]  # flow, the flows whose boundaries it takes, in order
-    levels: tuple[Level, ...]
+    bounds: Sequence[tuple[str, Sequence[str]]]  # flow, the flows whose boundaries it takes, in order
+    levels: Sequence[Level]
     aside: bool = False  # tuples that a box cannot take are set aside; otherwise they fail their train
 
     def to_json(self) -> dict[str, Any]:
@@ -76,23 +74,15 @@ class Program:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Program:
-        levels = tuple(
-            Level(
-                tuple((t, f, s) for t, f, s in level["arrive"]),
-                tuple(Step(**(s | {"sources": tuple(s["sources"])})) for s in level["steps"]),
-                tuple(
-                    Port(**(p | {"key": None if p["key"] is None else tuple(p["key"]), "hidden": tuple(p["hidden"])}))
-                    for p in level["leave"]
-                ),
-            )
-            for level in data["levels"]
-        )
-        bounds = tuple((f, tuple(s)) for f, s in data["bounds"])
-        return Program(data["buckets"], data["shared"], data["inputs"], bounds, levels, data["aside"])
+        levels = [
+            Level(one["arrive"], [Step(**step) for step in one["steps"]], [Port(**port) for port in one["leave"]])
+            for one in data["levels"]
+        ]
+        return Program(**data | {"levels": levels})
 
 
 @dataclass(frozen=True)
-class Parcel:
+class Packet:
     """A row that leaves a level as bytes: which flow, for which bucket; in which file they lie already, if in any."""
 
     tag: int
@@ -113,9 +103,9 @@ def all_bounds(program: Program, inputs: dict[str, Bounds]) -> dict[str, Bounds]
 
 
 def run_level(
-    program: Program, number: int, bucket: int, flows: dict[str, Flow], bounds: dict[str, Bounds], keep: Keep
-) -> Iterator[Parcel | tuple[Port, Flow]]:
-    """Run one level in one bucket: yields parcels, and (port, flow) pairs whose rows go to Catalyst."""
+    program: Program, number: int, bucket: int, flows: dict[str, Flow], keep: Keep
+) -> Iterator[Packet | tuple[Port, Flow]]:
+    """Run one level in one bucket: yields packets, and (port, flow) pairs whose rows go to Catalyst."""
     level = program.levels[number]
     flows = dict(flows)
     parted = {f for _, f, _ in level.arrive} | {s.out for s in level.steps if s.parted}
@@ -136,12 +126,12 @@ def run_level(
                 failed = failed.filter(pa.array(failed[CAUSE].to_numpy() % program.buckets == bucket))
             delta = {}
         if failed is not None and len(failed):
-            yield Parcel(ERRORS_TAG, bucket, to_stream(failed))
+            yield Packet(ERRORS_TAG, bucket, to_stream(failed))
         if step.parted and program.buckets > 1 and step.op not in ("filter", "map"):
             out = Flow(out.rows, out.time, out.cause, out.sub * program.buckets + bucket, out.bounds)
         flows[step.out] = out
         if delta:
-            yield Parcel(DELTA_TAG, bucket, step.box.encode() + b"\0" + pack(delta))
+            yield Packet(DELTA_TAG, bucket, step.box.encode() + b"\0" + pack(delta))
     for port in level.leave:
         flow = flows[port.flow]
         if port.slice_ and program.buckets > 1:
@@ -151,9 +141,9 @@ def run_level(
         elif port.key is not None:
             owner = bucket_of(flow, port.key, program.buckets)
             for target in range(program.buckets):
-                yield from _parcels(port, target, flow.take(np.flatnonzero(owner == target)))
+                yield from _packets(port, target, flow.take(np.flatnonzero(owner == target)))
         else:
-            yield from _parcels(port, bucket, flow)
+            yield from _packets(port, bucket, flow)
 
 
 def _own_rows(program: Program, step: Step, sources: list[Flow], parted: list[bool], bucket: int) -> list[Flow]:
@@ -179,6 +169,39 @@ def _run(step: Step, sources: list[Flow], keep: Keep) -> tuple[Flow, Delta]:
         case _:
             kernel = keep(step.box, lambda: MAKERS[step.op](step))
             return kernel.step(*sources)
+
+
+def run_filter(flow: Flow, predicate: Expr) -> Flow:
+    """The rows for which the predicate is true; null is not true."""
+    if not len(flow):
+        return flow
+    keep = mask(predicate, flow.rows)
+    index = np.flatnonzero(keep.to_numpy(zero_copy_only=False) if isinstance(keep, pa.Array) else keep.to_numpy())
+    if len(index) == len(flow):
+        return flow
+    return flow.at(index, flow.rows.filter(keep))
+
+
+def run_map(flow: Flow, exprs: list[tuple[str, Expr]], schema: pa.Schema) -> Flow:
+    """Each output column from its expression."""
+    if not len(flow):
+        return empty_flow(schema, flow.bounds)
+    columns = [column(expr, flow.rows, schema.field(name).type) for name, expr in exprs]
+    return flow.with_rows(pa.table(columns, schema=schema) if columns else flow.rows.select([]))
+
+
+def run_union(flows: list[Flow]) -> Flow:
+    """All rows, by cause; of one cause, the first input's before the second's."""
+    bounds = merge_bounds([f.bounds for f in flows])
+    schema = flows[0].rows.schema
+    cause = np.concatenate([f.cause for f in flows])
+    which = np.repeat(np.arange(len(flows)), [len(f) for f in flows])
+    sub = np.concatenate([f.sub for f in flows])
+    order = np.lexsort((sub, which, cause))
+    rows = pa.concat_tables([f.rows.cast(schema) for f in flows])
+    time = np.concatenate([f.time for f in flows])
+    cause = cause[order]
+    return Flow(rows.take(pa.array(order)), time[order], cause, rank_within(cause), bounds)
 
 
 def _sifted(step: Step, flow: Flow, keep: Keep, rank: int) -> tuple[Flow, pa.Table | None]:
@@ -219,7 +242,7 @@ def _makers() -> dict[str, Callable[[Step], Kernel]]:
 MAKERS = _makers()  # for each stateful op how its kernel is made, with nothing in it
 
 
-def bucket_of(flow: Flow, key: tuple[str, ...] | list[str], buckets: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+def bucket_of(flow: Flow, key: Sequence[str], buckets: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """The bucket of each row's key: the same on any machine, in any process, with any library version."""
     mixed = np.zeros(len(flow), np.uint64)
     for name in key:
@@ -233,17 +256,17 @@ def bucket_of(flow: Flow, key: tuple[str, ...] | list[str], buckets: int) -> np.
 # -- flows as bytes
 
 
-def _parcels(port: Port, bucket: int, flow: Flow) -> Iterator[Parcel]:
+def _packets(port: Port, bucket: int, flow: Flow) -> Iterator[Packet]:
     if not len(flow):
         return
     table = flow_table(flow, port.hidden)
     pieces = max(1, -(-table.nbytes // PIECE_BYTES_MOST))
     step = -(-len(flow) // pieces)
     for start in range(0, len(flow), step):
-        yield Parcel(port.tag, bucket, to_stream(table.slice(start, step)))
+        yield Packet(port.tag, bucket, to_stream(table.slice(start, step)))
 
 
-def flow_table(flow: Flow, hidden: tuple[str, ...] = (TIME, CAUSE, SUB)) -> pa.Table:
+def flow_table(flow: Flow, hidden: Sequence[str] = (TIME, CAUSE, SUB)) -> pa.Table:
     """A flow's rows with hidden columns behind."""
     table = flow.rows
     values = {TIME: flow.time, CAUSE: flow.cause, SUB: flow.sub}
@@ -253,7 +276,7 @@ def flow_table(flow: Flow, hidden: tuple[str, ...] = (TIME, CAUSE, SUB)) -> pa.T
 
 
 def flow_of(tables: list[pa.Table], schema: pa.Schema, bounds: Bounds) -> Flow:
-    """A flow from the tables of all its parcels, put in order unless they came without proof of it."""
+    """A flow from the tables of all its packets, put in order unless they came without proof of it."""
     if not tables:
         return empty_flow(schema, bounds)
     table = pa.concat_tables(tables)
@@ -267,6 +290,6 @@ def flow_of(tables: list[pa.Table], schema: pa.Schema, bounds: Bounds) -> Flow:
     return flow.take(np.lexsort((sub, cause)))
 
 
-def flow_from_parcels(payloads: list[bytes | pa.Buffer], schema: pa.Schema, bounds: Bounds) -> Flow:
-    """The flow that `run_level` sent as parcels."""
+def flow_from_packets(payloads: list[bytes | pa.Buffer], schema: pa.Schema, bounds: Bounds) -> Flow:
+    """The flow that `run_level` sent as packets."""
     return flow_of([from_stream(p) for p in payloads], schema, bounds)

@@ -11,13 +11,14 @@ import pyarrow.compute as pc
 _LINE_ENDS = r"\n\r\x{85}\x{2028}\x{2029}"
 _DOLLAR = rf"(?:\r\n|[{_LINE_ENDS}])?\z"
 _CLASSES = {"d": "0-9", "w": "a-zA-Z0-9_", "s": r"\t\n\x0b\f\r "}
-_REPEATED = re.compile(r"\{(\d{1,3})(,(\d{1,3})?)?\}", re.ASCII)
+_COUNT = re.compile(r"(?:([*+?])|\{(\d{1,3})(,(\d{1,3})?)?\})\??", re.ASCII)
+_COUNTS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 _CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _META = frozenset("\\^$.|?*+()[]{}")
 
 
 @lru_cache
-def like_regex(pattern: str, escape: str = "\\") -> str | None:
+def like_regex(pattern: str) -> str | None:
     """The RE2 of a LIKE pattern; None where Spark refuses the pattern.
 
     >>> like_regex("a_%")
@@ -28,9 +29,9 @@ def like_regex(pattern: str, escape: str = "\\") -> str | None:
     made: list[str] = []
     signs = iter(pattern)
     for sign in signs:
-        if sign == escape:
+        if sign == "\\":
             following = next(signs, None)
-            if following not in ("_", "%", escape):
+            if following not in ("_", "%", "\\"):
                 return None
             made.append(_quoted(following))
         else:
@@ -111,29 +112,21 @@ class Regex:
         return "".join(made), empty, ends_in_return
 
     def _count(self) -> tuple[int, int | None, str]:
-        sign = self._peek()
-        least, most, count = 1, 1, ""
-        unbounded: int | None
-        if sign and sign in "*+?":
-            self._take()
-            least, unbounded, count = (0 if sign in "*?" else 1), (1 if sign == "?" else None), sign
-        elif sign == "{":
-            found = _REPEATED.match(self._text, self._at)
-            if found is None:
-                raise _UnsureError
-            self._at = found.end()
-            least = int(found[1])
-            unbounded = least if found[2] is None else None if found[3] is None else int(found[3])
-            count = found[0]
-            if unbounded is not None and unbounded < least:
-                raise _UnsureError
-        else:
-            return least, most, count
-        if self._peek() == "?":
-            count += self._take()
-        if self._peek() and self._peek() in "*+?{":
+        """How often at least and at most (None: any number of times), and the form."""
+        if self._peek() not in ("*", "+", "?", "{"):
+            return 1, 1, ""
+        found = _COUNT.match(self._text, self._at)
+        if found is None:
             raise _UnsureError
-        return least, unbounded, count
+        self._at = found.end()
+        if found[1]:
+            least, most = _COUNTS[found[1]]
+        else:
+            least = int(found[2])
+            most = least if found[3] is None else None if found[4] is None else int(found[4])
+        if (most is not None and most < least) or self._peek() in ("*", "+", "?", "{"):
+            raise _UnsureError
+        return least, most, found[0]
 
     def _atom(self, sign: str, depth: int) -> tuple[str, bool, bool, bool]:
         """The form, whether it may match nothing, whether it matches a line feed, and a carriage return."""

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from borealis.kernels.accumulators import Call, accumulator, calls_of, seen
-from borealis.kernels.columns import column_numbers, normal_floats, to_numpy, whole
-from borealis.kernels.flow import Bounds, Flow, empty_flow, merge_bounds, rank_within
+from borealis.kernels.accumulators import AggregateCall, accumulator, calls_of, seen
+from borealis.kernels.columns import column_numbers, normal_floats, places_in_blocks, to_numpy, whole
+from borealis.kernels.flow import HEAD, Bounds, Flow, empty_flow, held_schema, merge_bounds, rank_within
 from borealis.kernels.groups import Groups
 from borealis.kernels.sorting import in_order, newest
 from borealis.kernels.step import Step, schema_of
@@ -23,7 +23,6 @@ from borealis.tuples import CAUSE, FIRST_TIME, LAST_TIME, SUB, TIME, Int64s
 
 PAIRS_AT_ONCE = 1 << 22  # that aggregates are fed at a time: bounds the memory that a wide window costs
 CHUNKS_MOST = 32  # that a table lies in: then it is copied into one
-HEAD = (CAUSE, SUB, TIME)
 FIRST, SECOND = "first", "second"
 VALUE = "__v"  # what is interpolated
 
@@ -39,11 +38,17 @@ class ResampleKernel:
     tables = (TableSpec(FIRST, (CAUSE, SUB), floor=TIME), TableSpec(SECOND, (CAUSE, SUB), floor=TIME))
 
     def __init__(
-        self, first: pa.Schema, second: pa.Schema, by: list[str], window: int, how: str | None, calls: list[Call]
+        self,
+        first: pa.Schema,
+        second: pa.Schema,
+        by: list[str],
+        window: int,
+        how: str | None,
+        calls: list[AggregateCall],
     ) -> None:
         self.by, self.window, self.how, self.calls = by, window, how, calls
         self.waits = 0 if how == "previous" else window - 1
-        self.first, self.second = _Kept(first), _Kept(second)
+        self.first, self.second = _HeldRows(first), _HeldRows(second)
         self.accumulators = [accumulator(c, second) for c in calls]
         added = [(f"__a{i}", c.result) for i, c in enumerate(calls)]
         self.schema = pa.schema([*first, *(added if how is None else [second.field(VALUE)])])
@@ -53,21 +58,15 @@ class ResampleKernel:
     def step(self, first: Flow, second: Flow) -> tuple[Flow, Delta]:
         """Take the rows of both streams, and emit what the boundary of both has made due."""
         bounds = merge_bounds([first.bounds, second.bounds])
-        waiting, counting = self.first.table_of(first), self._that_count(self.second.table_of(second))
+        waiting, counting = first.held(self.first.schema), self._that_count(second.held(self.second.schema))
         self.first.add(waiting)
         self.second.add(counting)
         out = self._due(bounds)
-        delta: Delta = {}
         floor = self._floor(bounds.final)
         oldest = floor if floor == LAST_TIME else max(floor, FIRST_TIME + self.window) - self.window + 1
-        for name, kept, new, least in (
-            (FIRST, self.first, waiting, floor),
-            (SECOND, self.second, counting, oldest),  # what counts for any that is not yet due
-        ):
-            change = kept.let_go(new, least)
-            if change is not None:
-                delta[name] = change
-        return out, delta
+        # of the second stream stays what counts for any of the first that is not yet due
+        changes = {FIRST: self.first.let_go(waiting, floor), SECOND: self.second.let_go(counting, oldest)}
+        return out, {name: change for name, change in changes.items() if change is not None}
 
     def _that_count(self, rows: pa.Table) -> pa.Table:
         """The rows of the second stream that can count, with floats as SQL compares them."""
@@ -124,32 +123,27 @@ class ResampleKernel:
     # -- tables
 
     def apply(self, delta: Delta) -> None:
-        for name, kept in ((FIRST, self.first), (SECOND, self.second)):
+        for name, held in ((FIRST, self.first), (SECOND, self.second)):
             if (change := delta.get(name)) is not None:
                 if change.floor is not None:
-                    kept.raise_floor(change.floor)
-                kept.put(change.put)
+                    held.raise_floor(change.floor)
+                held.put(change.put)
 
     def tables_now(self) -> dict[str, pa.Table]:
         return {FIRST: self.first.rows.combine_chunks(), SECOND: self.second.rows.combine_chunks()}
 
 
-class _Kept:
+class _HeldRows:
     """Rows of one stream that still count, in order of (cause, sub)."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.columns = schema.names
-        self.schema = pa.schema([(name, pa.int64()) for name in HEAD] + list(schema))
+        self.schema = held_schema(schema)
         self.rows = self.schema.empty_table()
 
     def numbers(self, name: str) -> Int64s:
         """A column of the head."""
         return column_numbers(self.rows, name)
-
-    def table_of(self, flow: Flow) -> pa.Table:
-        """A flow's rows with their head."""
-        head = [pa.array(flow.cause), pa.array(flow.sub), pa.array(flow.time)]
-        return pa.table([*head, *flow.rows.select(self.columns).columns], schema=self.schema)
 
     def add(self, rows: pa.Table) -> None:
         """Hold these rows, which come after all others."""
@@ -185,7 +179,7 @@ class _Kept:
 class _Near:
     """Where the second stream, sorted by group, time and values, has what is near in time to rows of the first."""
 
-    def __init__(self, second: _Kept, by: list[str], rows: pa.Table, time: Int64s, window: int) -> None:
+    def __init__(self, second: _HeldRows, by: list[str], rows: pa.Table, time: Int64s, window: int) -> None:
         groups = Groups([second.schema.field(name).type for name in by])
         group, _ = groups.encode([second.rows[name] for name in by], len(second.rows))
         mine, _ = groups.encode([rows[name] for name in by], len(rows))
@@ -222,16 +216,9 @@ class _Near:
         """For some rows at a time, in order: how many they are, and the pairs of a row's number and a place near it."""
         start, stop = self._place(self._early, "right"), self._place(self._late, "left")
         count = np.maximum(stop - start, 0)
-        until = np.cumsum(count)
-        done = 0
-        while done < len(count):
-            before = int(until[done - 1]) if done else 0
-            upto = max(done + 1, int(np.searchsorted(until, before + PAIRS_AT_ONCE, "right")))
-            some = slice(done, upto)
-            slot = np.repeat(np.arange(upto - done), count[some])
-            nth = np.arange(len(slot)) - np.repeat(until[some] - count[some] - before, count[some])
-            yield upto - done, slot, np.repeat(start[some], count[some]) + nth
-            done = upto
+        for some, place in places_in_blocks(start, count, PAIRS_AT_ONCE):
+            rows = some.stop - some.start
+            yield rows, np.repeat(np.arange(rows), count[some]), place
 
 
 def make(step: Step) -> ResampleKernel:
@@ -245,8 +232,8 @@ def _line(
     """The point at each time of the straight line between two others; null without both."""
     out = np.zeros(len(time))
     here, there = before[both], after[both]
-    way, whole_way = time[both] - when[here], when[there] - when[here]
+    passed, span = time[both] - when[here], when[there] - when[here]
     with np.errstate(all="ignore"):  # infinity less infinity is NaN, and no news
-        share = way.astype(np.float64) / np.maximum(whole_way, 1).astype(np.float64)
-        out[both] = np.where(whole_way == 0, values[here], values[here] + (values[there] - values[here]) * share)
+        share = passed.astype(np.float64) / np.maximum(span, 1).astype(np.float64)
+        out[both] = np.where(span == 0, values[here], values[here] + (values[there] - values[here]) * share)
     return pa.array(out, mask=~both)

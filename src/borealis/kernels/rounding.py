@@ -17,6 +17,8 @@ import pyarrow.types as pt
 from borealis.kernels import decimals
 from borealis.kernels.casts import decimal_of
 from borealis.kernels.columns import Values
+from borealis.kernels.folding import Floats
+from borealis.tuples import Int64s
 
 
 def type_of(function: str, source: str, digits: int = 0) -> str | None:
@@ -66,14 +68,23 @@ def _rounded(values: pa.Array, digits: int, type: pa.DataType, even: bool) -> pa
         raise OverflowError from None
 
 
-def _to_whole(values: pa.Array, even: bool) -> pa.Array:
-    valid = pc.is_valid(values).to_numpy(zero_copy_only=False)
-    numbers = values.to_numpy(zero_copy_only=False)
+def _of_floats(function: Callable[..., Any]) -> Callable[..., Values]:
+    """A function of floating-point numbers, for columns and constants; of a null it gets NaN, and gives null."""
+
+    def applied(values: pa.Array, *more: Any) -> pa.Array:
+        valid = pc.is_valid(values).to_numpy(zero_copy_only=False)
+        return pa.array(function(values.to_numpy(zero_copy_only=False), *more), mask=~valid)
+
+    return decimals.arrays(applied)
+
+
+@_of_floats
+def _to_whole(numbers: Floats, even: bool) -> Floats:
     size = np.abs(numbers)
     with np.errstate(invalid="ignore"):
         whole = np.rint(size) if even else np.trunc(size) + (size - np.trunc(size) >= 0.5)
     whole = np.where(np.isfinite(numbers), np.where(whole == 0, 0.0, np.copysign(whole, numbers)), numbers)
-    return pa.array(whole.astype(numbers.dtype), mask=~valid)
+    return whole.astype(numbers.dtype)
 
 
 def _round(even: bool) -> Callable[..., Values]:
@@ -91,23 +102,20 @@ def _whole(down: bool) -> Callable[..., Values]:
     return function
 
 
-@decimals.arrays
-def _longs(values: pa.Array, function: Callable[[Any], Any]) -> pa.Array:
+@_of_floats
+def _longs(numbers: Floats, function: Callable[[Any], Any]) -> Int64s:
     """Doubles as whole numbers; NaN is 0, what does not fit is an error."""
-    valid = pc.is_valid(values).to_numpy(zero_copy_only=False)
-    whole = function(np.nan_to_num(values.to_numpy(zero_copy_only=False), nan=0.0, posinf=np.inf, neginf=-np.inf))
-    whole = np.where(valid, whole, 0.0)
+    whole = function(np.nan_to_num(numbers, nan=0.0, posinf=np.inf, neginf=-np.inf))
     if bool(((whole < -(2.0**63)) | (whole >= 2.0**63)).any()):
         raise OverflowError
-    return pa.array(whole.astype(np.int64), mask=~valid)
+    longs: Int64s = whole.astype(np.int64)
+    return longs
 
 
-@decimals.arrays
-def _sign(values: pa.Array) -> pa.Array:
+@_of_floats
+def _sign(numbers: Floats) -> Floats:
     """-1.0, 1.0, or the number itself where it is zero or NaN."""
-    valid = pc.is_valid(values).to_numpy(zero_copy_only=False)
-    numbers = values.to_numpy(zero_copy_only=False)
-    return pa.array(np.where((numbers == 0) | np.isnan(numbers), numbers, np.copysign(1.0, numbers)), mask=~valid)
+    return np.where((numbers == 0) | np.isnan(numbers), numbers, np.copysign(1.0, numbers))
 
 
 FUNCTIONS: dict[str, Callable[..., Values]] = {

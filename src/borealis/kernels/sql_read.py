@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from borealis.errors import TrainError
 from borealis.kernels.flow import Flow, rank_within
-from borealis.kernels.sql_write import REASON, tell_refused
+from borealis.kernels.sql_write import REASON, NoState, log_refused
 from borealis.kernels.step import Step, schema_of
-from borealis.state.delta import Delta, TableSpec
+from borealis.state.delta import Delta
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -32,10 +32,8 @@ class _Answer:
     refused: str | None = None
 
 
-class SqlReadKernel:
+class SqlReadKernel(NoState):
     """Looks up each row's answer. It remembers nothing: the next train asks again."""
-
-    tables: ClassVar[tuple[TableSpec, ...]] = ()
 
     def __init__(
         self, box: str, statement: str, database: Database, source: pa.Schema, given: pa.Schema, *, nulls: bool
@@ -50,7 +48,7 @@ class SqlReadKernel:
             self._all_at_once = database.statement(_lateral(statement, self._names, source))
 
     def begin(self, train: Mapping[str, Any], bucket: int, report: OutageReport) -> None:
-        """Learn where to tell a trouble."""
+        """Learn where to report a trouble."""
         self.database.begin(report)
 
     def step(self, flow: Flow) -> tuple[Flow, Delta]:
@@ -67,19 +65,12 @@ class SqlReadKernel:
         starts = np.cumsum(count) - count
         index = np.repeat(np.arange(len(flow)), count[which])
         take = np.repeat(starts[which], count[which]) + rank_within(index)
-        kept = flow.take(index)
+        asking = flow.take(index)
         found = [column.take(pa.array(take)) for column in rows]
         why = reasons.take(pa.array(take))
-        tell_refused(self.box, why.to_pylist() if why.null_count < len(why) else ())
-        table = self._behind(kept.rows, found, why)
-        return Flow(table, kept.time, kept.cause, rank_within(kept.cause), flow.bounds), {}
-
-    def apply(self, delta: Delta) -> None:
-        """There is nothing to catch up with."""
-
-    def tables_now(self) -> dict[str, pa.Table]:
-        """No state."""
-        return {}
+        log_refused(self.box, why.to_pylist() if why.null_count < len(why) else ())
+        table = self._behind(asking.rows, found, why)
+        return Flow(table, asking.time, asking.cause, rank_within(asking.cause), flow.bounds), {}
 
     def _behind(self, rows: pa.Table, columns: Sequence[pa.Array], reasons: pa.Array) -> pa.Table:
         for field, column in zip(self.given, columns, strict=True):
@@ -138,8 +129,8 @@ class SqlReadKernel:
 
     def _check_width(self, columns: int) -> None:
         if columns != len(self.given):
-            told = f"box '{self.box}': the database answers with {columns} columns, and gives= names {len(self.given)}"
-            raise TrainError(told, hint="name in gives= each column of the SELECT, in its order")
+            seen = f"box '{self.box}': the database answers with {columns} columns, and gives= names {len(self.given)}"
+            raise TrainError(seen, hint="name in gives= each column of the SELECT, in its order")
 
     # -- answers as columns
 

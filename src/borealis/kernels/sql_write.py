@@ -26,17 +26,26 @@ REASON = "__reason"  # why the database refused a row; null where it did not
 log = logging.getLogger("borealis.databases")
 
 
-def tell_refused(box: str, reasons: Sequence[str | None]) -> None:
+def log_refused(box: str, reasons: Sequence[str | None]) -> None:
     """A line in the log for a train of which something was refused: its stream `.bad` may lead nowhere."""
-    told = [why for why in reasons if why is not None]
-    if told:
-        log.warning("box '%s': %d of %d rows of a train are bad, the first: %s", box, len(told), len(reasons), told[0])
+    bad = [why for why in reasons if why is not None]
+    if bad:
+        log.warning("box '%s': %d of %d rows of a train are bad, the first: %s", box, len(bad), len(reasons), bad[0])
 
 
-class SqlWriteKernel:
-    """Writes rows in their order. All that it remembers is in the database: see `databases/ledger.py`."""
+class NoState:
+    """A kernel that has nothing to catch up with."""
 
     tables: ClassVar[tuple[TableSpec, ...]] = ()
+
+    def apply(self, delta: Delta) -> None: ...
+
+    def tables_now(self) -> dict[str, pa.Table]:
+        return {}
+
+
+class SqlWriteKernel(NoState):
+    """Writes rows in their order. All that it remembers is in the database: see `databases/ledger.py`."""
 
     def __init__(self, box: str, statement: str, database: Database) -> None:
         from borealis.databases.copying import Copying
@@ -61,15 +70,8 @@ class SqlWriteKernel:
         if len(flow):
             for at, why in self._write(flow).items():
                 reasons[at] = why
-            tell_refused(self.box, reasons)
+            log_refused(self.box, reasons)
         return flow.with_rows(flow.rows.append_column(REASON, pa.array(reasons, pa.string()))), {}
-
-    def apply(self, delta: Delta) -> None:
-        """There is nothing to catch up with."""
-
-    def tables_now(self) -> dict[str, pa.Table]:
-        """No state."""
-        return {}
 
     # -- one transaction
 
@@ -77,7 +79,7 @@ class SqlWriteKernel:
         from borealis.databases import ledger
 
         if self._writer is None:
-            raise TrainError(f"box '{self.box}' was not told which train it writes", hint="a defect of Borealis")
+            raise TrainError(f"box '{self.box}' does not know which train it writes", hint="a defect of Borealis")
         if not self._created:
             self.database.transact(ledger.create, writes=True)
             self._created = True
@@ -94,9 +96,9 @@ class SqlWriteKernel:
             before = ledger.refused(connection, self._writer, _position(flow, 0), _position(flow, done - 1))
             refused = {at: before[_position(flow, at)] for at in range(done) if _position(flow, at) in before}
         if done < len(flow):
-            news = _Rows(self, connection, flow.rows).send(done, len(flow))
-            told = {_position(flow, at): why for at, why in news.items()}
-            ledger.record(connection, self._writer, _position(flow, -1), told)
+            news = _Writing(self, connection, flow.rows).send(done, len(flow))
+            reasons = {_position(flow, at): why for at, why in news.items()}
+            ledger.record(connection, self._writer, _position(flow, -1), reasons)
             refused |= news
         return refused
 
@@ -111,7 +113,7 @@ def _position(flow: Flow, at: int) -> RowPosition:
     return int(flow.cause[at]), int(flow.sub[at])
 
 
-class _Rows:
+class _Writing:
     """A train's rows on their way into a database, as many at once as it takes."""
 
     def __init__(self, kernel: SqlWriteKernel, connection: Connection, rows: pa.Table) -> None:

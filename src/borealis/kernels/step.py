@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, ClassVar, Protocol
@@ -21,7 +21,7 @@ class Step:
 
     op: str  # filter, map, union, or a file in this folder that has a `make`
     out: str
-    sources: tuple[str, ...]
+    sources: Sequence[str]
     box: str
     parted: bool
     schema: str  # of `out`
@@ -43,7 +43,7 @@ class Kernel(Protocol):
     run the same trains, hold the same.
 
     One with a method `begin(train, bucket, notice)` is shown the header of each train before it gets its rows, and
-    where to tell what keeps it waiting.
+    where to report what keeps it waiting.
     """
 
     tables: ClassVar[tuple[TableSpec, ...]]

@@ -7,14 +7,13 @@ row of texts). The planner (`compile.text_rules`) lets through only arguments fo
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import repeat
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from borealis.kernels.columns import Values, on_arrays
+from borealis.kernels.columns import Values, each, on_arrays
 from borealis.kernels.regex import like_regex
 
 _STRING = pa.string()
@@ -30,24 +29,6 @@ class NoSuchPartError(Exception):
 
 
 # --- arrays and constants -------------------------------------------------------------------------------------------
-
-
-def each(function: Callable[..., Any], type: pa.DataType) -> Callable[..., Values]:
-    """A function of single values: once for every distinct text if the rest is constant, else once for every row."""
-
-    def applied(first: pa.Array, *more: Values) -> Values:
-        if not all(isinstance(arg, pa.Scalar) for arg in more):
-            columns = [repeat(arg.as_py()) if isinstance(arg, pa.Scalar) else arg.to_pylist() for arg in more]
-            rows = zip(first.to_pylist(), *columns, strict=False)
-            return pa.array([None if None in row else function(*row) for row in rows], type)
-        constants = [arg.as_py() for arg in more]
-        if None in constants:
-            return pa.nulls(len(first), type)
-        known = first.dictionary_encode()
-        made = pa.array([function(text, *constants) for text in known.dictionary.to_pylist()], type)
-        return made.take(known.indices)
-
-    return applied
 
 
 def _either(
@@ -250,16 +231,11 @@ def _translate(texts: pa.Array, old: str, new: str) -> Values:
 
 def _locate(part: pa.Array, texts: Values, start: Values) -> Values:
     """Where the part is for the first time from `start` on, counted from 1; 0 if nowhere, and if `start` is null."""
-    columns = [repeat(arg.as_py()) if isinstance(arg, pa.Scalar) else arg.to_pylist() for arg in (texts, start)]
-    rows = zip(part.to_pylist(), *columns, strict=False)
-    return pa.array([_located(*row) for row in rows], pa.int32())
+    found = each(_located, pa.int32())(part, texts, start)
+    return pc.if_else(pc.is_null(start), pa.scalar(0, pa.int32()), found)
 
 
-def _located(part: str | None, text: str | None, start: int | None) -> int | None:
-    if start is None:
-        return 0
-    if part is None or text is None:
-        return None
+def _located(part: str, text: str, start: int) -> int:
     if start < 1:
         return 0
     return text.find(part, start - 1) + 1 if part else 1

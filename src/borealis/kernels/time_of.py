@@ -76,8 +76,8 @@ class TimeOf:
     @classmethod
     def from_text(cls, text: str) -> TimeOf:
         """As `to_text` wrote it."""
-        said = json.loads(text)
-        return cls(said["text"], None if said["expr"] is None else from_json(said["expr"]))
+        form = json.loads(text)
+        return cls(form["text"], None if form["expr"] is None else from_json(form["expr"]))
 
 
 def noted(schema: pa.Schema, time: TimeOf) -> pa.Schema:

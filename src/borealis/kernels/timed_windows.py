@@ -8,13 +8,12 @@ time at most one part is open. Windows without a timeout are in `aggregate`, whi
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from borealis.kernels.accumulators import Call, calls_of
-from borealis.kernels.columns import Columns, concat, distinct_pairs, numbers, take
+from borealis.kernels.accumulators import calls_of
+from borealis.kernels.columns import Columns, concat, distinct_pairs, take
 from borealis.kernels.flow import Flow
-from borealis.kernels.grouped import END, GROUP, START
+from borealis.kernels.groups import END, GROUP, START, inside_windows
 from borealis.kernels.open_windows import DUE, OPENED, TIMED_OUT, WINDOW, OpenWindows
 from borealis.kernels.sorting import stable_order
 from borealis.kernels.step import Step, schema_of
@@ -24,29 +23,16 @@ from borealis.tuples import TIME, Int64s
 class TimedWindows(OpenWindows):
     """State: as all open windows; the number of a window is its start over the slide."""
 
-    def __init__(
-        self,
-        schema: pa.Schema,
-        by: list[str],
-        size_us: int,
-        slide_us: int,
-        timeout_us: int,
-        calls: list[Call],
-    ) -> None:
-        super().__init__(schema, by, calls, [], timed=True)
-        self.size, self.slide, self.timeout = size_us, slide_us, timeout_us
+    timeout_us: int
 
     def _wanted(self, flow: Flow) -> Flow:
-        if self.slide <= self.size:
-            return flow
-        inside = np.flatnonzero(np.mod(flow.time, self.slide) < self.size)
-        return flow if len(inside) == len(flow) else flow.take(inside)
+        return inside_windows(flow, self.size, self.slide)
 
     def _overlap(self, rows: int) -> int:
         return -(-self.size // self.slide)
 
     def _absorb(self, rows: Columns) -> Columns:
-        group, time = numbers(rows, GROUP), numbers(rows, TIME)
+        group, time = rows[GROUP], rows[TIME]
         overlap = self._overlap(0)
         index = np.repeat(np.arange(len(group)), overlap)
         window = np.floor_divide(time[index], self.slide) - np.tile(np.arange(overlap), len(group))
@@ -79,7 +65,7 @@ class TimedWindows(OpenWindows):
         return self._closed(take(entries, np.flatnonzero(~newest)))
 
     def _opened(self, at: Int64s) -> Int64s:
-        opened = numbers(self.open, OPENED)
+        opened = self.open[OPENED]
         return opened[at] if len(opened) else np.zeros(len(at), np.int64)
 
     def _parts(
@@ -91,11 +77,11 @@ class TimedWindows(OpenWindows):
         """
         distinct, rank = np.unique(time, return_inverse=True)
         many = len(distinct) + 1
-        later = np.searchsorted(distinct, distinct + self.timeout)[rank]
+        later = np.searchsorted(distinct, distinct + self.timeout_us)[rank]
         code = slot * many + rank[index]  # in order, as the rows are
         # for each row: where the next part begins, if one begins here; this may be behind the end of its slot
         following = np.searchsorted(code, slot * many + later[index])
-        least = np.where(found, np.searchsorted(distinct, opened + self.timeout), 0)
+        least = np.where(found, np.searchsorted(distinct, opened + self.timeout_us), 0)
         at = np.searchsorted(code, np.arange(len(opened)) * many + least)
         end = np.append(np.flatnonzero(slot[1:] != slot[:-1]) + 1, len(slot))
         begins = np.zeros(len(index), np.bool_)
@@ -111,18 +97,15 @@ class TimedWindows(OpenWindows):
 
     def _closing(self, entries: Columns) -> Int64s:
         """When each of these is closed: at its end, or earlier by its timeout."""
-        end = numbers(entries, WINDOW) * self.slide + self.size
-        closing: Int64s = np.minimum(end, numbers(entries, OPENED) + self.timeout)
+        end = entries[WINDOW] * self.slide + self.size
+        closing: Int64s = np.minimum(end, entries[OPENED] + self.timeout_us)
         return closing
 
     def _closed(self, entries: Columns) -> Columns:
-        start = numbers(entries, WINDOW) * self.slide
+        start = entries[WINDOW] * self.slide
         due = self._closing(entries)
         more = {START: start, END: start + self.size, TIME: due - 1, DUE: due, TIMED_OUT: due < start + self.size}
         return entries | more
-
-    def _dead(self, candidates: Int64s) -> list[int]:
-        return [int(n) for n in candidates[~self._is_needed(candidates)]]
 
 
 def make(step: Step) -> TimedWindows:

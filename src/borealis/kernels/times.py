@@ -18,11 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from borealis.kernels.columns import each
+from borealis.tuples import TIMESTAMP
+
 Array: TypeAlias = Any  # pa.Array | pa.ChunkedArray
 
 SECOND_US = 1_000_000
 DAY_US = 86_400 * SECOND_US
-_TIMESTAMP = pa.timestamp("us", "UTC")
 _LONG = (-(2**63), 2**63 - 1)
 TRIMMED = "".join(map(chr, range(33))) + "\x7f"  # what Spark cuts off at the ends of a text
 _YEAR_MOST = 9999  # that Python knows
@@ -51,11 +53,11 @@ _SHORT_ZONES = {
 }  # fmt: skip
 
 
-class NotATimeError(Exception):
-    """A value that stands for no time."""
+class NoValueError(Exception):
+    """A value that stands for none of another type."""
 
-    def __init__(self, value: object) -> None:
-        super().__init__(f"{value!r} is no time")
+    def __init__(self, value: object, kind: str = "time") -> None:
+        super().__init__(f"{value!r} is no {kind}")
 
 
 # --- text -----------------------------------------------------------------------------------------------------------
@@ -67,25 +69,20 @@ def from_text(strings: Array) -> Array:
     >>> from_text(pa.array(["2024-05-01 12:00:00", "2024-05-01T12:00:00+02:00", None])).cast(pa.int64()).to_pylist()
     [1714564800000000, 1714557600000000, None]
     """
-    for form, kind in ((_PLAIN, pa.timestamp("us")), (_ZONED, _TIMESTAMP)):
+    for form, kind in ((_PLAIN, pa.timestamp("us")), (_ZONED, TIMESTAMP)):
         if pc.all(pc.match_substring_regex(strings, form)).as_py() is not False:  # nulls do not count
             try:
-                return strings.cast(kind).cast(_TIMESTAMP)
+                return strings.cast(kind).cast(TIMESTAMP)
             except pa.ArrowInvalid:
                 break
-    return _each(strings, of_text)
-
-
-def _each(strings: Array, parse: Any) -> Array:
-    values = [None if text is None else parse(text) for text in strings.to_pylist()]
-    return pa.array(values, pa.int64()).cast(_TIMESTAMP)
+    return each(of_text, pa.int64())(strings).cast(TIMESTAMP)
 
 
 def of_text(text: str) -> int:
     """The microseconds since 1970 that a text stands for; the truth that the fast way is held to."""
     found = _TEXT.fullmatch(text.strip(TRIMMED))
     if found is None:
-        raise NotATimeError(text)
+        raise NoValueError(text)
     sign, year, month, day, hour, minute, second, fraction, zone = found.groups()
     years = -int(year) if sign == "-" else int(year)
     date = (years, int(month or 1), int(day or 1))
@@ -100,7 +97,7 @@ def _micros(fraction: str) -> int:
 def _instant(text: str, date: tuple[int, int, int], time: tuple[int, int, int], micros: int) -> int:
     days, (hour, minute, second) = day_number(*date), time
     if days is None or hour > 23 or minute > 59 or second > 59:
-        raise NotATimeError(text)
+        raise NoValueError(text)
     return ((days * 24 + hour) * 60 + minute) * 60 * SECOND_US + second * SECOND_US + micros
 
 
@@ -119,7 +116,7 @@ def _first_day(year: int, month: int) -> int:
 
 def _checked(text: object, micros: int) -> int:
     if not _LONG[0] <= micros <= _LONG[1]:
-        raise NotATimeError(text)
+        raise NoValueError(text)
     return micros
 
 
@@ -134,11 +131,11 @@ def _in_zone(text: str, local: int, year: int, name: str) -> int:
         sign, digit, hours, minutes, seconds = found.groups()
         away = int(hours or digit) * 3600 + int(minutes or 0) * 60 + int(seconds or 0)
         if int(minutes or 0) > 59 or int(seconds or 0) > 59 or away > _OFFSET_S_MOST:
-            raise NotATimeError(text)
+            raise NoValueError(text)
         return local - (-away if sign == "-" else away) * SECOND_US
     zone = _region(name) if _REGION.fullmatch(name) else None
     if zone is None:
-        raise NotATimeError(text)
+        raise NoValueError(text)
     days, rest = divmod(local, DAY_US)
     eras = min(0, (_YEAR_MOST - year) // 400) or max(0, -((year - 1) // 400))
     days += eras * ERA_DAYS  # into years that Python knows: the calendar and the rules of a zone are those of any era
@@ -218,13 +215,13 @@ def from_format(strings: Array, pattern: str) -> Array:
     def parse(text: str) -> int:
         found = reading.fullmatch(text)
         if found is None:
-            raise NotATimeError(text)
+            raise NoValueError(text)
         parts = dict(zip(fields, found.groups(), strict=True))
         date = (int(parts.get("year", 1970)), int(parts.get("month", 1)), int(parts.get("day", 1)))
         time = (int(parts.get("hour", 0)), int(parts.get("minute", 0)), int(parts.get("second", 0)))
         return _checked(text, _instant(text, date, time, _micros(parts.get("fraction", ""))))
 
-    return _each(strings, parse)
+    return each(parse, pa.int64())(strings).cast(TIMESTAMP)
 
 
 # --- numbers --------------------------------------------------------------------------------------------------------
@@ -232,7 +229,7 @@ def from_format(strings: Array, pattern: str) -> Array:
 
 def from_units(numbers: Array, unit_us: int) -> Array:
     """timestamp_seconds, _millis or _micros of whole numbers. Raises ArrowInvalid if one is too large."""
-    return pc.multiply_checked(numbers.cast(pa.int64()), pa.scalar(unit_us, pa.int64())).cast(_TIMESTAMP)
+    return pc.multiply_checked(numbers.cast(pa.int64()), pa.scalar(unit_us, pa.int64())).cast(TIMESTAMP)
 
 
 def from_seconds(numbers: Array) -> Array:
@@ -256,7 +253,7 @@ def from_number(numbers: Array) -> Array:
     inside = pc.and_(pc.greater_equal(seconds, -most), pc.less_equal(seconds, most))
     ends = pc.if_else(pc.greater(seconds, 0), pa.scalar(_LONG[1]), pa.scalar(_LONG[0]))
     micros = pc.multiply(pc.if_else(inside, seconds, pa.scalar(0, pa.int64())), SECOND_US)
-    return pc.if_else(inside, micros, ends).cast(_TIMESTAMP)
+    return pc.if_else(inside, micros, ends).cast(TIMESTAMP)
 
 
 def _floats(numbers: Array, *, saturated: bool) -> Array:
@@ -268,11 +265,11 @@ def _floats(numbers: Array, *, saturated: bool) -> Array:
         raise OverflowError
     longs = np.where(fits, values, 0.0).astype(np.int64)
     longs = np.where(valid & (values >= 2.0**63), _LONG[1], np.where(valid & (values < -(2.0**63)), _LONG[0], longs))
-    return pa.array(longs, mask=~valid).cast(_TIMESTAMP)
+    return pa.array(longs, mask=~valid).cast(TIMESTAMP)
 
 
 def _decimals(numbers: Array, *, exact: bool) -> Array:
-    return pa.array([_decimal(value, exact) for value in numbers.to_pylist()], pa.int64()).cast(_TIMESTAMP)
+    return pa.array([_decimal(value, exact) for value in numbers.to_pylist()], pa.int64()).cast(TIMESTAMP)
 
 
 def _decimal(value: Decimal | None, exact: bool) -> int | None:
@@ -282,5 +279,5 @@ def _decimal(value: Decimal | None, exact: bool) -> int | None:
         micros = value * SECOND_US
         whole = int(micros)
         if exact and (whole != micros or not _LONG[0] <= whole <= _LONG[1]):
-            raise NotATimeError(str(value))
+            raise NoValueError(str(value))
     return (whole + 2**63) % 2**64 - 2**63  # a cast keeps the low 64 bits

@@ -8,7 +8,7 @@ from pathlib import Path
 from borealis.compile.analyze import input_schema, time_of
 from borealis.compile.lowering import to_arrow
 from borealis.compile.types import nullable
-from borealis.compile.unit import Compiled, compile_piece
+from borealis.compile.unit import Compiled, compile_unit
 from borealis.diagram.cut import Piece, piece_of
 from borealis.diagram.spec import LATE, Input, Spec
 from borealis.entry.point import Entry, StreamConfig
@@ -81,7 +81,7 @@ class Builder:
         """The program of a unit."""
         spec, spark = spec_of(order.yaml), self.session.get()
         piece = piece_of(spec, order.unit, order.boxes)
-        compiled = compile_piece(spec, piece, spark, order.buckets, self.session.types(spec))
+        compiled = compile_unit(spec, spark, order.buckets, piece=piece, schemas=self.session.types(spec))
         return CompiledOrder(order, spec, piece, compiled)
 
     def query(self, run: UnitRun) -> Query:

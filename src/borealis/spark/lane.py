@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from borealis.errors import WireError
-from borealis.kernels.program import Parcel
+from borealis.kernels.program import Packet
 from borealis.spark.worker import run_train, settle, written
 from borealis.trains.header import Lane, TrainHeader, rows_together
 from borealis.trains.location import check_version, exchange, is_remote, read
@@ -19,7 +19,7 @@ FILE_BYTES_LEAST = 1 << 20  # from here on a payload goes by way of a file, wher
 
 # what stands in the heads of messages
 ASK, LEASE, BUCKET, ATTEMPT = "ask", "lease", "bucket", "attempt"
-NUMBER, TRAIN, PARCELS, OVER, WAIT = "number", "train", "parcels", "over", "wait"
+NUMBER, TRAIN, PACKETS, OVER, WAIT = "number", "train", "packets", "over", "wait"
 
 Ask = Callable[[dict[str, Any], list[Any]], tuple[dict[str, Any], list[pa.Buffer]]]
 
@@ -50,29 +50,29 @@ def run_lane(ask: Ask, lease: int, bucket: int) -> None:
         if TRAIN in told:
             train: TrainHeader = told[TRAIN]
             rows_together(train["inputs"], buffers)
-            parcels, answer = packed(run_train(train, bucket), train["results"])
-            head |= {NUMBER: told[NUMBER], PARCELS: parcels}
+            packets, answer = packed(run_train(train, bucket), train["results"])
+            head |= {NUMBER: told[NUMBER], PACKETS: packets}
 
 
-def packed(parcels: Sequence[Parcel], results: str | None) -> tuple[list[list[Any]], list[Any]]:
-    """Parcels as a part of a head, and the buffers behind it; large ones are in files."""
+def packed(packets: Sequence[Packet], results: str | None) -> tuple[list[list[Any]], list[Any]]:
+    """Packets as a part of a head, and the buffers behind it; large ones are in files."""
     index: list[list[Any]] = []
     buffers = []
-    for parcel in parcels:
-        payload, file = pa.py_buffer(parcel.payload), parcel.file
+    for packet in packets:
+        payload, file = pa.py_buffer(packet.payload), packet.file
         if file is None and results is not None and payload.size >= FILE_BYTES_LEAST:
             file = written(results, payload)
-        index.append([parcel.tag, parcel.bucket, file])
+        index.append([packet.tag, packet.bucket, file])
         if file is None:
             buffers.append(payload)
     return index, buffers
 
 
-def parcels_of(index: list[list[Any]], buffers: list[pa.Buffer], results: str | None) -> list[Parcel]:
-    """The parcels that `packed` packed; files are where the task was told to put them."""
+def packets_of(index: list[list[Any]], buffers: list[pa.Buffer], results: str | None) -> list[Packet]:
+    """The packets that `packed` packed; files are where the task was told to put them."""
     found, left = [], iter(buffers)
     for tag, bucket, file in index:
         if file is not None and (results is None or Path(file).parent != Path(results)):
             raise WireError(f"a task says that its results are in {file}, which is not where they belong")
-        found.append(Parcel(tag, bucket, next(left) if file is None else read(file), file))
+        found.append(Packet(tag, bucket, next(left) if file is None else read(file), file))
     return found

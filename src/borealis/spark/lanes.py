@@ -20,8 +20,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from borealis.errors import BorealisError, TrainError
-from borealis.kernels.program import Parcel
-from borealis.spark.lane import ATTEMPT, BUCKET, LEASE, NUMBER, OVER, PARCELS, TRAIN, WAIT, parcels_of
+from borealis.kernels.program import Packet
+from borealis.spark.lane import ATTEMPT, BUCKET, LEASE, NUMBER, OVER, PACKETS, TRAIN, WAIT, packets_of
 from borealis.spark.session import cores
 from borealis.trains.header import Manifest, TrainHeader, rows_apart
 from borealis.trains.results import Arrived
@@ -79,7 +79,7 @@ class Lanes:
         self._header: TrainHeader | None = None
         self._from = (0, 0)  # the state that it starts from
         self._message: Message | None = None
-        self._answers: dict[int, list[Parcel]] = {}
+        self._answers: dict[int, list[Packet]] = {}
         self._busy = False  # somebody fetches the next train, or commits the last
         self._changed = threading.Condition()
 
@@ -124,8 +124,8 @@ class Lanes:
         lease, bucket = head[LEASE], head[BUCKET]
         attempt = head.get(ATTEMPT) or self.enter(lease, bucket)
         mine = (lease, bucket, attempt)
-        if PARCELS in head:
-            self._answer(mine, head[NUMBER], head[PARCELS], buffers)
+        if PACKETS in head:
+            self._answer(mine, head[NUMBER], head[PACKETS], buffers)
         try:
             return self._next(mine)
         except BaseException as error:
@@ -149,13 +149,13 @@ class Lanes:
             assert self._header is not None
             train, loads = self._from
             self._stands[attempt] = (train if "rehearsal" in self._header else train + 1, loads)
-            self._answers[bucket] = parcels_of(index, buffers, None if self._outward else self._header["results"])
+            self._answers[bucket] = packets_of(index, buffers, None if self._outward else self._header["results"])
             if len(self._answers) < self._buckets:
                 return
             header, answers = self._header, [p for b in sorted(self._answers) for p in self._answers[b]]
             self._busy = True
         try:
-            self._commit(Arrived(train=header, parcels=answers))
+            self._commit(Arrived(train=header, packets=answers))
         except BaseException as error:
             with self._changed:
                 self.failure, self._ended = error, True

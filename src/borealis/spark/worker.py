@@ -18,7 +18,7 @@ from pyspark import TaskContext
 from borealis.kernels.flow import Bounds, Flow, empty_flow
 from borealis.kernels.program import (
     TRAIN_TAG,
-    Parcel,
+    Packet,
     Port,
     Program,
     run_level,
@@ -68,16 +68,16 @@ def read_train(train: TrainHeader, bucket: int, schema: pa.Schema) -> Iterator[p
     program = program_of(train)
     bounds = train_bounds(program, train)
     out = Sending(train, 0, bucket, schema)
-    yield from out.parcels([Parcel(TRAIN_TAG, bucket, json.dumps(train).encode())])
-    yield from _run(program, out, _inputs(program, train, bucket, bounds), bounds)
+    yield from out.packets([Packet(TRAIN_TAG, bucket, json.dumps(train).encode())])
+    yield from _run(program, out, _inputs(program, train, bucket, bounds))
 
 
-def run_train(train: TrainHeader, bucket: int) -> list[Parcel]:
+def run_train(train: TrainHeader, bucket: int) -> list[Packet]:
     """All of a train whose program has one level, in one bucket."""
     program = program_of(train)
     bounds = train_bounds(program, train)
-    found = _level(program, 0, train, bucket, _inputs(program, train, bucket, bounds), bounds)
-    return [one for one in found if isinstance(one, Parcel)]
+    found = _level(program, 0, train, bucket, _inputs(program, train, bucket, bounds))
+    return [one for one in found if isinstance(one, Packet)]
 
 
 def _inputs(program: Program, train: TrainHeader, bucket: int, bounds: dict[str, Bounds]) -> dict[str, Flow]:
@@ -105,25 +105,25 @@ def level_runner(number: int, schema: pa.Schema) -> Callable[[Iterator[pa.Record
         out = Sending(arrived.train, number, arrived.bucket, schema)
         flows = {flow: arrived.flow(tag, schema_of(s), bounds[flow]) for tag, flow, s in program.levels[number].arrive}
         mine = {tag for tag, _, _ in program.levels[number].arrive}
-        yield from out.parcels(p for p in arrived.parcels if p.tag not in mine)
-        yield from _run(program, out, flows, bounds)
+        yield from out.packets(p for p in arrived.packets if p.tag not in mine)
+        yield from _run(program, out, flows)
 
     return run
 
 
-def _run(program: Program, out: Sending, flows: dict[str, Flow], bounds: dict[str, Bounds]) -> Iterator[pa.RecordBatch]:
-    parcels: list[Parcel] = []
-    for one in _level(program, out.level, out.train, out.bucket, flows, bounds):
-        if isinstance(one, Parcel):
-            parcels.append(one)
+def _run(program: Program, out: Sending, flows: dict[str, Flow]) -> Iterator[pa.RecordBatch]:
+    packets: list[Packet] = []
+    for one in _level(program, out.level, out.train, out.bucket, flows):
+        if isinstance(one, Packet):
+            packets.append(one)
         else:
             yield from out.rows(*one)
-    yield from out.parcels(parcels)
+    yield from out.packets(packets)
 
 
 def _level(
-    program: Program, level: int, train: TrainHeader, bucket: int, flows: dict[str, Flow], bounds: dict[str, Bounds]
-) -> Iterator[Parcel | tuple[Port, Flow]]:
+    program: Program, level: int, train: TrainHeader, bucket: int, flows: dict[str, Flow]
+) -> Iterator[Packet | tuple[Port, Flow]]:
     """One level, with the kernels that this worker holds; they stand behind the train when all was taken."""
     root = train["state"]
     taken: list[tuple[str, Kernel]] = []
@@ -137,7 +137,7 @@ def _level(
             begin(train, bucket, Notice(f"{train['troubles']}/{box}.{bucket}", _attempt()))
         return kernel
 
-    yield from run_level(program, level, bucket, flows, bounds, keep)
+    yield from run_level(program, level, bucket, flows, keep)
     stands = train["train"] - 1 if "rehearsal" in train else train["train"]
     for box, kernel in taken:
         _CACHE.give(root, (box, bucket), stands, kernel)
@@ -172,27 +172,27 @@ class Sending:
         self.train, self.level, self.bucket, self.schema = train, level, bucket, schema
         self._numbers = count()
 
-    def parcels(self, parcels: Iterable[Parcel]) -> Iterator[pa.RecordBatch]:
-        """One row per parcel, in a batch of its own: its bytes are not copied, and large ones do not pass the JVM.
+    def packets(self, packets: Iterable[Packet]) -> Iterator[pa.RecordBatch]:
+        """One row per packet, in a batch of its own: its bytes are not copied, and large ones do not pass the JVM.
 
         A file belongs to the attempt that wrote it; only what a successful task names is ever read, and all of a
         train's files are removed with it. Where node and worker share no files, large ones pass in pieces, called the
         same by every attempt.
         """
-        for parcel in parcels:
-            payload, file = pa.py_buffer(parcel.payload), parcel.file
+        for packet in packets:
+            payload, file = pa.py_buffer(packet.payload), packet.file
             if file is None and payload.size >= FILE_BYTES_LEAST and self.train["results"] is not None:
                 file = written(self.train["results"], payload)
             if file is not None:
-                yield self._parcel(parcel, None, file)
+                yield self._packet(packet, None, file)
             elif payload.size <= PIECE_BYTES_MOST:
-                yield self._parcel(parcel, payload, None)
+                yield self._packet(packet, payload, None)
             else:
                 whose = f"{self.level}.{self.bucket}.{next(self._numbers)}"
                 starts = range(0, payload.size, PIECE_BYTES_MOST)
                 for number, start in enumerate(starts):
                     name = f"{PIECE} {number} {len(starts)} {whose}"
-                    yield self._parcel(parcel, payload.slice(start, min(PIECE_BYTES_MOST, payload.size - start)), name)
+                    yield self._packet(packet, payload.slice(start, min(PIECE_BYTES_MOST, payload.size - start)), name)
 
     def rows(self, port: Port, flow: Flow) -> Iterator[pa.RecordBatch]:
         """A flow's rows for Catalyst."""
@@ -210,10 +210,10 @@ class Sending:
             known[mine] = pa.StructArray.from_arrays(batch.columns, fields=list(kind))
             yield self._batch(known, n)
 
-    def _parcel(self, parcel: Parcel, payload: pa.Buffer | None, file: str | None) -> pa.RecordBatch:
+    def _packet(self, packet: Packet, payload: pa.Buffer | None, file: str | None) -> pa.RecordBatch:
         known = {
-            TAG: pa.array([parcel.tag], pa.int32()),
-            BUCKET: pa.array([parcel.bucket], pa.int32()),
+            TAG: pa.array([packet.tag], pa.int32()),
+            BUCKET: pa.array([packet.bucket], pa.int32()),
             PAYLOAD: pa.nulls(1, pa.binary()),
             FILE: pa.array([file], pa.string()),
         }

@@ -10,7 +10,7 @@ from borealis.kernels import aside
 from borealis.kernels.aside import BOX, EXPRESSION, REASON, TUPLE
 from borealis.kernels.aside import SCHEMA as ERRORS_SCHEMA
 from borealis.kernels.flow import Bounds
-from borealis.kernels.program import ERRORS_TAG, flow_from_parcels
+from borealis.kernels.program import ERRORS_TAG, flow_from_packets
 from borealis.trains.progress import Progress
 from borealis.trains.results import Arrived
 
@@ -22,10 +22,10 @@ Reason = Callable[[str, str, str], str]  # why a tuple fails in a box's expressi
 
 def explain(arrived: Arrived, progress: Progress, reason: Reason | None) -> None:
     """Count tuples that failed, and say why those failed that did so in Spark: many are not asked one by one."""
-    payloads = [p.payload for p in arrived.parcels if p.tag == ERRORS_TAG]
+    payloads = [p.payload for p in arrived.packets if p.tag == ERRORS_TAG]
     if not payloads:
         return
-    failed = flow_from_parcels(payloads, ERRORS_SCHEMA, Bounds())
+    failed = flow_from_packets(payloads, ERRORS_SCHEMA, Bounds())
     failed = failed.take(aside.once(failed))  # Spark runs a box again for each of those that read it
     told = failed.rows.to_pylist()
     for number, one in enumerate(told, progress.errors):

@@ -1,4 +1,4 @@
-"""What comes of a train, as Spark hands it over: parcels of bytes, and rows that went through Catalyst."""
+"""What comes of a train, as Spark hands it over: packets of bytes, and rows that went through Catalyst."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from borealis.kernels.program import (
     DELTA_TAG,
     ERRORS_TAG,
     TRAIN_TAG,
-    Parcel,
+    Packet,
     Program,
     all_bounds,
-    flow_from_parcels,
+    flow_from_packets,
     flow_of,
     flow_table,
 )
@@ -57,23 +57,23 @@ def train_bounds(program: Program, train: TrainInputs) -> dict[str, Bounds]:
 
 
 class Arrived:
-    """What came out of a level: parcels, and rows by their tag."""
+    """What came out of a level: packets, and rows by their tag."""
 
     def __init__(
         self,
         batches: Iterable[pa.RecordBatch] = (),
         train: TrainHeader | None = None,
-        parcels: Iterable[Parcel] = (),
+        packets: Iterable[Packet] = (),
     ) -> None:
         """Out of what Spark gives, or what lanes gave of this train."""
-        self.parcels: list[Parcel] = list(parcels)
+        self.packets: list[Packet] = list(packets)
         self._rows: dict[int, list[pa.RecordBatch]] = {}
         self._pieces: dict[str, dict[int, pa.Buffer]] = {}
         self.train = train
         self.bucket = -1
         for batch in batches:
             self._add(batch)
-        self.parcels += [_errors(batch) for batch in self._rows.pop(FAILED_TAG, [])]
+        self.packets += [_errors(batch) for batch in self._rows.pop(FAILED_TAG, [])]
         if self._pieces:
             raise WireError(f"of {len(self._pieces)} results of a train only pieces came")
 
@@ -87,10 +87,10 @@ class Arrived:
                     continue
             elif file is not None:
                 payload = read(file)
-            parcel = Parcel(int(tags[i]), batch.column(BUCKET)[i].as_py(), payload, file)
-            if parcel.tag == TRAIN_TAG and self.train is None:
-                self.train, self.bucket = json.loads(payload.to_pybytes()), parcel.bucket
-            self.parcels.append(parcel)
+            packet = Packet(int(tags[i]), batch.column(BUCKET)[i].as_py(), payload, file)
+            if packet.tag == TRAIN_TAG and self.train is None:
+                self.train, self.bucket = json.loads(payload.to_pybytes()), packet.bucket
+            self.packets.append(packet)
         for tag in np.unique(tags[~packed]).tolist():
             mine = (tags == tag) & ~packed
             self._rows.setdefault(tag, []).append(batch if mine.all() else batch.filter(pa.array(mine)))
@@ -107,8 +107,8 @@ class Arrived:
 
     def put_errors(self, flow: Flow) -> None:
         """These are the tuples that failed, in order."""
-        self.parcels = [p for p in self.parcels if p.tag != ERRORS_TAG]
-        self.parcels.append(Parcel(ERRORS_TAG, -1, to_stream(flow_table(flow))))
+        self.packets = [p for p in self.packets if p.tag != ERRORS_TAG]
+        self.packets.append(Packet(ERRORS_TAG, -1, to_stream(flow_table(flow))))
 
     def flow(self, tag: int, schema: pa.Schema, bounds: Bounds) -> Flow:
         """The flow that was sent under a tag, in order."""
@@ -122,29 +122,29 @@ class Arrived:
                     table = table.append_column(name, batch.column(hidden))
                 tables.append(table)
             return flow_of(tables, schema, bounds)
-        return flow_from_parcels([p.payload for p in self.parcels if p.tag == tag], schema, bounds)
+        return flow_from_packets([p.payload for p in self.packets if p.tag == tag], schema, bounds)
 
     def deltas(self) -> dict[Key, bytes]:
         """What changed in each state table."""
         found = {}
-        for parcel in self.parcels:
-            if parcel.tag == DELTA_TAG:
-                data = parcel.payload if isinstance(parcel.payload, bytes) else bytes(parcel.payload.to_pybytes())
+        for packet in self.packets:
+            if packet.tag == DELTA_TAG:
+                data = packet.payload if isinstance(packet.payload, bytes) else bytes(packet.payload.to_pybytes())
                 box, _, delta = data.partition(b"\0")
-                found[(box.decode(), parcel.bucket)] = delta
+                found[(box.decode(), packet.bucket)] = delta
         return found
 
 
-def _errors(batch: pa.RecordBatch) -> Parcel:
+def _errors(batch: pa.RecordBatch) -> Packet:
     """Rows that failed in Catalyst, as rows of the errors' flow; why they failed is asked when they are committed."""
     found = [json.loads(text) for text in batch.column(FAILED).to_pylist()]
     hidden = [batch.column(HIDDEN[name]) for name in (TIME, CAUSE, SUB)]
     texts = [[one[BOX], one[EXPRESSION], "", one[TUPLE]] for one in found]
-    return Parcel(ERRORS_TAG, -1, to_stream(errors_table(*hidden, *zip(*texts, strict=True))))
+    return Packet(ERRORS_TAG, -1, to_stream(errors_table(*hidden, *zip(*texts, strict=True))))
 
 
 def _packed(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which rows are parcels."""
+    """Which rows are packets."""
     packed: np.ndarray[Any, np.dtype[np.bool_]] = pc.or_(
         batch.column(PAYLOAD).is_valid(), batch.column(FILE).is_valid()
     ).to_numpy(zero_copy_only=False)

@@ -331,7 +331,7 @@ class UnitRun:
         if self.watch is not None:
             self.watch(self.step(), deltas)
         self.manager.release(train.number)
-        if any(parcel.file is not None for parcel in arrived.parcels) or train.number % SWEEP_TRAINS == 0:
+        if any(packet.file is not None for packet in arrived.packets) or train.number % SWEEP_TRAINS == 0:
             shutil.rmtree(self.scratch / RESULTS, ignore_errors=True)  # those of attempts that died among them
         if self._may_wait:
             shutil.rmtree(self.scratch / TROUBLES, ignore_errors=True)  # who told them may have died before they passed

@@ -6,6 +6,7 @@ import base64
 import binascii
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -14,6 +15,8 @@ import pyarrow.types as pt
 
 from borealis.errors import InputError, did_you_mean
 from borealis.values import decimals
+
+Conversion: TypeAlias = Callable[[pa.Array], pa.Array]
 
 SHOWN_CHARACTERS = 60  # of a bad value in an error
 ZONED = r"^[^T ]*[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
@@ -62,7 +65,7 @@ def choose(wanted: pa.Schema | None, have: pa.Schema, source: str) -> list[int]:
         return list(range(len(have)))
     chosen = match_columns(wanted.names, have.names, source)
     for index, field in zip(chosen, wanted, strict=True):
-        check_type(have.field(index).type, field, source)
+        checked_conversion(have.field(index).type, field, source)
     return chosen
 
 
@@ -76,11 +79,19 @@ def fit_column(column: pa.Array, field: pa.Field, place: RowOrigin, *, text: boo
     """One column as its declared type; every value must survive, only digits below a microsecond may go."""
     if column.type == field.type:
         return column
-    check_type(column.type, field, place.source, text=text)
+    convert = checked_conversion(column.type, field, place.source, text=text)
+
+    def fits(start: int, stop: int) -> bool:
+        try:
+            convert(column.slice(start, stop - start))
+        except pa.ArrowInvalid:
+            return False
+        return True
+
     try:
-        return convert(column, field.type, text=text)
+        return convert(column)
     except pa.ArrowInvalid:
-        index = _first_misfit(column, field.type, text)
+        index = first_misfit(len(column), fits)
         raise misfit(place, index, field, _shown(column[index])) from None
 
 
@@ -91,13 +102,15 @@ def _shown(scalar: pa.Scalar) -> object:
         return f"{scalar.value} {scalar.type.unit} since 1970"
 
 
-def check_type(have: pa.DataType, field: pa.Field, source: str, *, text: bool = False) -> None:
-    """Refuse a column none of whose values could fit, before any is read."""
-    if not _castable(have, field.type, text):
+def checked_conversion(have: pa.DataType, field: pa.Field, source: str, *, text: bool = False) -> Conversion:
+    """What makes a column fit its declared type; one none of whose values could is refused, before any is read."""
+    convert = _conversion(have, field.type, text)
+    if convert is None:
         raise InputError(
             f"column '{field.name}' of {source} is {sql_name(have)}, declared {sql_name(field.type)}",
             hint=f"declare it {sql_name(have)} and convert it in a map",
         )
+    return convert
 
 
 def misfit(place: RowOrigin, index: int, field: pa.Field, value: object) -> InputError:
@@ -173,78 +186,46 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal(kind))
 
 
-def _castable(have: pa.DataType, wanted: pa.DataType, text: bool) -> bool:
+def _conversion(have: pa.DataType, wanted: pa.DataType, text: bool) -> Conversion | None:
+    """What makes values of one type those of another, or raises ArrowInvalid for one that does not fit; None if none
+    could fit."""
     if pt.is_dictionary(have) or pt.is_run_end_encoded(have):
-        return _castable(have.value_type, wanted, text)
-    if have == wanted or pt.is_null(have):
-        return True
-    if pt.is_struct(wanted):
-        return bool(pt.is_struct(have)) and _struct_castable(have, wanted, text)
-    if pt.is_map(wanted):
-        return bool(pt.is_map(have)) and (
-            _castable(have.key_type, wanted.key_type, text) and _castable(have.item_type, wanted.item_type, text)
-        )
-    if _is_list(wanted):
-        return _is_list(have) and _castable(have.value_type, wanted.value_type, text)
-    if text and is_string(have):
-        return True
-    if pt.is_timestamp(wanted):
-        return bool(pt.is_timestamp(have) or pt.is_date(have))
-    if pt.is_date(wanted):
-        return bool(pt.is_date(have))
-    if is_string(wanted):
-        return is_string(have) or is_binary(have)
-    if is_binary(wanted):
-        return is_binary(have)
-    if pt.is_decimal(have) and not decimals.is_scalable(have, wanted):
-        return False
-    return _is_number(wanted) and _is_number(have)
-
-
-def _struct_castable(have: pa.DataType, wanted: pa.DataType, text: bool) -> bool:
-    names = [field.name for field in have]
-    if len(set(names)) != len(names):
-        return False
-    for field in wanted:
-        at = _member(names, field.name)
-        if at is None or not _castable(have.field(at).type, field.type, text):
-            return False
-    return True
-
-
-def _member(names: Sequence[str], name: str) -> int | None:
-    if name in names:
-        return names.index(name)
-    folded = [other.casefold() for other in names]
-    return folded.index(name.casefold()) if name.casefold() in folded else None
-
-
-def convert(array: pa.Array, wanted: pa.DataType, *, text: bool = False) -> pa.Array:
-    """The values as another type. Raises ArrowInvalid, without saying where, if one of them does not fit."""
-    have = array.type
+        inner = _conversion(have.value_type, wanted, text)
+        decode = pa.DictionaryArray.dictionary_decode if pt.is_dictionary(have) else pc.run_end_decode
+        return None if inner is None else lambda array: inner(decode(array))
     if have == wanted:
-        return array
-    if pt.is_dictionary(have):
-        return convert(array.dictionary_decode(), wanted, text=text)
-    if pt.is_run_end_encoded(have):
-        return convert(pc.run_end_decode(array), wanted, text=text)
+        return lambda array: array
     if pt.is_null(have):
-        return pa.nulls(len(array), wanted)
+        return lambda array: pa.nulls(len(array), wanted)
     if pt.is_struct(wanted):
-        return _convert_struct(array, wanted, text)
+        return _struct_conversion(have, wanted, text) if pt.is_struct(have) else None
     if pt.is_map(wanted) or _is_list(wanted):
-        return _convert_nested(array, wanted, text)
-    if is_string(have) and not is_string(wanted):
-        return parse(array.cast(pa.string()), wanted)
+        return _nested_conversion(have, wanted, text)
+    if text and is_string(have) and not is_string(wanted):
+        return lambda array: parse(array.cast(pa.string()), wanted)
     if pt.is_timestamp(wanted) and pt.is_timestamp(have):
-        return array.cast(wanted, safe=have.unit != "ns")
-    if pt.is_decimal(wanted) and pt.is_floating(have):
-        return decimals.parse(array.cast(pa.string()), wanted)  # a float stands for its shortest decimal form
+        return lambda array: array.cast(wanted, safe=have.unit != "ns")
+    if _is_number(wanted) and _is_number(have):
+        return _number_conversion(have, wanted)
+    same = (
+        (pt.is_timestamp(wanted) and pt.is_date(have))
+        or (pt.is_date(wanted) and pt.is_date(have))
+        or (is_string(wanted) and (is_string(have) or is_binary(have)))
+        or (is_binary(wanted) and is_binary(have))
+    )
+    return (lambda array: array.cast(wanted)) if same else None
+
+
+def _number_conversion(have: pa.DataType, wanted: pa.DataType) -> Conversion | None:
+    if pt.is_decimal(have) and not decimals.is_scalable(have, wanted):
+        return None
+    if pt.is_decimal(wanted) and pt.is_floating(have):  # a float stands for its shortest decimal form
+        return lambda array: decimals.parse(array.cast(pa.string()), wanted)
     if pt.is_decimal(wanted) and pt.is_integer(have):
-        return array.cast(pa.decimal128(20, 0)).cast(wanted)
+        return lambda array: array.cast(pa.decimal128(20, 0)).cast(wanted)
     if pt.is_floating(wanted) and pt.is_floating(have):
-        return _no_new_infinity(array.cast(wanted), pc.is_inf(array))
-    return array.cast(wanted)
+        return lambda array: _no_new_infinity(array.cast(wanted), pc.is_inf(array))
+    return lambda array: array.cast(wanted)
 
 
 def _no_new_infinity(floats: pa.Array, infinite: pa.Array) -> pa.Array:
@@ -253,31 +234,49 @@ def _no_new_infinity(floats: pa.Array, infinite: pa.Array) -> pa.Array:
     return floats
 
 
-def _convert_struct(array: pa.Array, wanted: pa.DataType, text: bool) -> pa.Array:
-    names = [field.name for field in array.type]
-    parts = array.flatten()
-    children = []
+def _struct_conversion(have: pa.DataType, wanted: pa.DataType, text: bool) -> Conversion | None:
+    names = [field.name for field in have]
+    parts = []
     for field in wanted:
         at = _member(names, field.name)
-        if at is None:
-            raise pa.ArrowInvalid(f"no field {field.name}")
-        children.append(convert(parts[at], field.type, text=text))
-    return pa.StructArray.from_arrays(children, fields=list(wanted), mask=array.is_null())
+        part = None if at is None else _conversion(have.field(at).type, field.type, text)
+        if at is None or part is None or len(set(names)) != len(names):
+            return None
+        parts.append((at, part))
+
+    def convert(array: pa.Array) -> pa.Array:
+        columns = array.flatten()
+        children = [part(columns[at]) for at, part in parts]
+        return pa.StructArray.from_arrays(children, fields=list(wanted), mask=array.is_null())
+
+    return convert
 
 
-def _convert_nested(array: pa.Array, wanted: pa.DataType, text: bool) -> pa.Array:
-    """Lists and maps. The array is first copied compact: a slice's children reach beyond the slice."""
-    if not pt.is_map(wanted) and not pt.is_list(array.type):
-        array = array.cast(pa.list_(array.type.value_type))
-    array = array.take(pa.array(range(len(array)), pa.int64()))
-    if pt.is_map(wanted):
-        keys = convert(array.keys, wanted.key_type, text=text)
-        items = convert(array.items, wanted.item_type, text=text)
-        made = pa.MapArray.from_arrays(array.offsets, keys, items, mask=array.is_null())
-    else:
-        values = convert(array.values, wanted.value_type, text=text)
-        made = pa.ListArray.from_arrays(array.offsets, values, mask=array.is_null())
-    return made.cast(wanted)
+def _nested_conversion(have: pa.DataType, wanted: pa.DataType, text: bool) -> Conversion | None:
+    """Of lists and maps. An array is first copied compact: a slice's children reach beyond the slice."""
+    is_map = pt.is_map(wanted)
+    if not (pt.is_map(have) if is_map else _is_list(have)):
+        return None
+    names = ("key", "item") if is_map else ("value",)
+    parts = [_conversion(getattr(have, f"{name}_type"), getattr(wanted, f"{name}_type"), text) for name in names]
+
+    def convert(array: pa.Array) -> pa.Array:
+        if not is_map and not pt.is_list(have):
+            array = array.cast(pa.list_(have.value_type))
+        array = array.take(pa.array(range(len(array)), pa.int64()))
+        children = (array.keys, array.items) if is_map else (array.values,)
+        made = [part(child) for part, child in zip(parts, children, strict=True) if part is not None]
+        kind = pa.MapArray if is_map else pa.ListArray
+        return kind.from_arrays(array.offsets, *made, mask=array.is_null()).cast(wanted)
+
+    return None if None in parts else convert
+
+
+def _member(names: Sequence[str], name: str) -> int | None:
+    if name in names:
+        return names.index(name)
+    folded = [other.casefold() for other in names]
+    return folded.index(name.casefold()) if name.casefold() in folded else None
 
 
 def parse(strings: pa.Array, wanted: pa.DataType) -> pa.Array:
@@ -320,17 +319,6 @@ def _unbase64(text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise pa.ArrowInvalid("not base64") from None
-
-
-def _first_misfit(column: pa.Array, wanted: pa.DataType, text: bool) -> int:
-    def fits(start: int, stop: int) -> bool:
-        try:
-            convert(column.slice(start, stop - start), wanted, text=text)
-        except pa.ArrowInvalid:
-            return False
-        return True
-
-    return first_misfit(len(column), fits)
 
 
 def first_misfit(count: int, fits: Callable[[int, int], bool]) -> int:

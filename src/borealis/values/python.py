@@ -74,9 +74,9 @@ def absent(wanted: Sequence[str], have: Collection[str], source: str, notes: lis
     found = [name for name in wanted if name.casefold() not in folded]
     for name in found if have else ():
         near = did_you_mean(name, have)
-        said = f"no column '{name}' in {source} (has: {', '.join(have)}): it is null" + (f"; {near}" if near else "")
-        if said not in notes:
-            notes.append(said)
+        note = f"no column '{name}' in {source} (has: {', '.join(have)}): it is null" + (f"; {near}" if near else "")
+        if note not in notes:
+            notes.append(note)
     return found
 
 

@@ -9,7 +9,7 @@ import pytest
 from window_flows import CALLS, SCHEMA, Feed, sizes, told
 
 from borealis.kernels import open_windows
-from borealis.kernels.accumulators import Call
+from borealis.kernels.accumulators import AggregateCall as Call
 from borealis.kernels.count_windows import CountWindows
 from borealis.tuples import LAST_TIME
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from borealis.diagram import Diagram
 from borealis.errors import DiagramError
 from borealis.kernels import resample
-from borealis.kernels.accumulators import Call
+from borealis.kernels.accumulators import AggregateCall as Call
 from borealis.kernels.flow import Bounds, Flow
 from borealis.kernels.resample import VALUE, ResampleKernel
 from borealis.tuples import FIRST_TIME, LAST_TIME

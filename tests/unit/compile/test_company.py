@@ -20,7 +20,7 @@ def program(
         Step(op, out, sources, out, False, "", dict(zip(("size", "slide"), windows.get(out, ()), strict=False)))
         for op, out, sources in steps
     )
-    level = Level((), made, tuple(Port(n, flow, "") for n, flow in enumerate(leave)))
+    level = Level([], made, [Port(n, flow) for n, flow in enumerate(leave)])
     return Program(1, False, inputs, (), (level,) * levels)
 
 

@@ -15,7 +15,7 @@ from borealis.errors import TrainError
 from borealis.kernels.dates import time_of_text
 from borealis.kernels.expr import Call, Column, Expr, Literal, column, evaluate, from_json, mask, sql, to_json
 from borealis.kernels.regex import java_regex
-from borealis.kernels.times import NotATimeError
+from borealis.kernels.times import NoValueError
 
 NAN = float("nan")
 K, L = Column("k", "long"), Column("l", "long")
@@ -332,7 +332,7 @@ def test_a_time_without_a_date_is_one_of_today_in_its_zone() -> None:
     now = datetime.datetime(1970, 1, 2, 23, 30, tzinfo=datetime.UTC)
     assert time_of_text("1:00", now) == DAY_US + 3600 * 10**6
     assert time_of_text("T01:00:00+01:00", now) == 2 * DAY_US  # there it is the third already
-    with pytest.raises(NotATimeError):
+    with pytest.raises(NoValueError):
         time_of_text(" T1:00", now)
     table = pa.table({"s": ["12:30", "2024-05-01", None]})
     before = datetime.datetime.now(datetime.UTC)

@@ -17,7 +17,7 @@ import pytest
 
 from borealis import __version__
 from borealis.errors import MachineError, WireError
-from borealis.kernels.program import TRAIN_TAG, Parcel
+from borealis.kernels.program import TRAIN_TAG, Packet
 from borealis.spark import depot as depots
 from borealis.spark import worker
 from borealis.spark.depot import PIECE_BYTES, Certificates, Depot, Loan
@@ -290,21 +290,21 @@ def test_large_results_pass_in_pieces_and_come_out_whole(monkeypatch: pytest.Mon
     monkeypatch.setattr(worker, "PIECE_BYTES_MOST", 1000)
     plan = {"train": 4, "results": None}
     sent = [
-        Parcel(TRAIN_TAG, 0, json.dumps(plan).encode()),
-        Parcel(5, 0, b"small"),
-        Parcel(5, 0, bytes(range(250)) * 20),
+        Packet(TRAIN_TAG, 0, json.dumps(plan).encode()),
+        Packet(5, 0, b"small"),
+        Packet(5, 0, bytes(range(250)) * 20),
     ]
-    sent += [Parcel(6, 1, b"x" * 1000), Parcel(6, 1, b"y" * 1001), Parcel(6, 1, b"")]
-    batches = list(Sending(plan, 0, 0, SCHEMA).parcels(sent))
+    sent += [Packet(6, 1, b"x" * 1000), Packet(6, 1, b"y" * 1001), Packet(6, 1, b"")]
+    batches = list(Sending(plan, 0, 0, SCHEMA).packets(sent))
     assert max(b.nbytes for b in batches) < 1200
-    assert batches == list(Sending(plan, 0, 0, SCHEMA).parcels(sent))  # a second attempt sends the very same
+    assert batches == list(Sending(plan, 0, 0, SCHEMA).packets(sent))  # a second attempt sends the very same
     arrived = Arrived(iter(batches))
     assert arrived.train == plan
-    assert [(p.tag, p.bucket, bytes(p.payload)) for p in arrived.parcels] == [
+    assert [(p.tag, p.bucket, bytes(p.payload)) for p in arrived.packets] == [
         (p.tag, p.bucket, p.payload) for p in sent
     ]
     shuffled = [batches[i] for i in np.random.default_rng(1).permutation(len(batches))]
-    assert sorted(bytes(p.payload) for p in Arrived(iter(shuffled)).parcels) == sorted(p.payload for p in sent)
+    assert sorted(bytes(p.payload) for p in Arrived(iter(shuffled)).packets) == sorted(p.payload for p in sent)
     with pytest.raises(WireError, match="of 1 results of a train only pieces came"):
         Arrived(iter(b for b in batches if b.column(FILE)[0].as_py() != batches[2].column(FILE)[0].as_py()))
 

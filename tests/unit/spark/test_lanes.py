@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from borealis.errors import WireError
-from borealis.spark.lane import ATTEMPT, BUCKET, LEASE, NUMBER, OVER, PARCELS, TRAIN, WAIT, packed, parcels_of
+from borealis.spark.lane import ATTEMPT, BUCKET, LEASE, NUMBER, OVER, PACKETS, TRAIN, WAIT, packed, packets_of
 from borealis.spark.lanes import Lanes
 from borealis.trains.message import decode, encode
 from borealis.trains.results import Arrived
@@ -51,7 +51,7 @@ class Unit:
         if self.refuse:
             raise OSError("the disk is full")
         self.done += 1
-        self.results.append([bytes(p.payload) for p in arrived.parcels])
+        self.results.append([bytes(p.payload) for p in arrived.packets])
 
 
 class Task:
@@ -63,7 +63,7 @@ class Task:
     def turn(self, *payloads: bytes, number: int | None = None) -> dict[str, Any]:
         head = dict(self.head)
         if number is not None:
-            head |= {NUMBER: number, PARCELS: [[1, head[BUCKET], None] for _ in payloads]}
+            head |= {NUMBER: number, PACKETS: [[1, head[BUCKET], None] for _ in payloads]}
         told, buffers = self.lanes.turn(head, [pa.py_buffer(p) for p in payloads])
         if TRAIN in told:
             assert buffers[told[TRAIN]["inputs"]["a"]["rows"]].to_pybytes() == b"rows"
@@ -204,9 +204,9 @@ def test_a_commit_that_is_refused_ends_all() -> None:
 
 def test_results_are_read_from_where_they_were_to_be_put_and_nowhere_else() -> None:
     with pytest.raises(WireError, match="not where they belong"):
-        parcels_of([[1, 0, "/etc/passwd"]], [], "/results")
+        packets_of([[1, 0, "/etc/passwd"]], [], "/results")
     with pytest.raises(WireError, match="not where they belong"):
-        parcels_of([[1, 0, "/results/x"]], [], None)
+        packets_of([[1, 0, "/results/x"]], [], None)
     assert packed([], None) == ([], [])
 
 

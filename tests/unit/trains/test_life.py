@@ -68,9 +68,9 @@ def compiled(database: Embedded, inputs: str = "ab") -> tuple[Spec, Compiled]:
         Step("sql_write", "judged", ("both",), "w", True, schema_text(OUT), options),
     )
     names = [name + late for name in inputs for late in ("", ".late")]
-    leave = (Port(1, "judged", schema_text(OUT), hidden=()),)
+    leave = (Port(1, "judged", hidden=()),)
     bounds = (("both", tuple(inputs)), ("judged", ("both",)))
-    program = Program(1, False, dict.fromkeys(names, schema_text(ROWS)), bounds, (Level((), steps, leave),))
+    program = Program(1, False, dict.fromkeys(names, schema_text(ROWS)), bounds, [Level([], steps, leave)])
     outlets = {"out": Outlet(1, "judged", OUT)}
     made = Compiled(program, outlets, dict.fromkeys(names, ROWS), {}, {"w": ()}, {}, {})
     return d.validate(), made

@@ -7,11 +7,11 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, NullType, NumericType, StructType
+from pyspark.sql import types as T
 from pyspark.sql.window import Window as Partition
 
 from borealis.compile.hidden_columns import POSITION
-from borealis.compile.lowering import Lowering
+from borealis.compile.lowering import Lowering, unchanged
 from borealis.compile.types import plain_column, require_groups, show, type_of, types_in
 from borealis.diagram import sql
 from borealis.diagram.boxes.aggregate import END, START, TIMED_OUT, Aggregate
@@ -42,9 +42,9 @@ def check_call(box: Box, call: sql.Call, source: DataFrame) -> None:
     kinds = [type_of(source, argument, box) for argument in call.arguments]
     type_of(source, call.text, box)
     for i, (argument, kind) in enumerate(zip(call.arguments, kinds, strict=True)):
-        if isinstance(kind, NullType):
+        if isinstance(kind, T.NullType):
             continue
-        if call.function in NUMERIC and not isinstance(kind, NumericType):
+        if call.function in NUMERIC and not isinstance(kind, T.NumericType):
             hint = f"give it a number, such as {call.function}(CAST({argument} AS DOUBLE))"
             raise box.wrong(f"'{call.function}' in `{call.text}` takes a number, not {show(kind)}", hint)
         compares = call.function in COMPARING or (call.function in ("max_by", "min_by") and i == 1)
@@ -140,9 +140,9 @@ def _by(box: Aggregate) -> list[Column]:
     return [F.col(f"`{name}`") for name in box.by]
 
 
-def sorted_by(kind: DataType) -> bool:
+def sorted_by(kind: T.DataType) -> bool:
     """Whether the kernels put values of this type in order, as Spark does; text with a collation they do not."""
-    plain = (one for one in types_in(kind) if not isinstance(one, ArrayType | StructType))
+    plain = (one for one in types_in(kind) if not isinstance(one, T.ArrayType | T.StructType))
     return all(one.typeName() not in UNSORTED and "collate" not in one.simpleString() for one in plain)
 
 
@@ -183,21 +183,13 @@ def lower(box: Aggregate, low: Lowering) -> None:
         columns[argument] = plain or f"__x{len(arguments) - 1}"
     if arguments:
         used = dict.fromkeys([*box.by, *(c for c in columns.values() if c not in arguments)])
-        keep = {name: f"`{name}`" for name in used}
-        low.map(box, source, f"{box.name}~arguments", (keep | arguments).items())
+        low.map(box, source, f"{box.name}~arguments", unchanged(used) | arguments)
         source = f"{box.name}~arguments"
     calls, texts = lowered(box.calls, columns)
-    flag = [] if box.timeout is None else [F.first(F.lit(None).cast("boolean")).alias(TIMED_OUT)]
-    grouped = (
-        low.empty(source)
-        .groupBy(*_by(box))
-        .agg(
-            F.first(F.lit(None).cast("timestamp")).alias(START),
-            F.first(F.lit(None).cast("timestamp")).alias(END),
-            *flag,
-            *(F.expr(text).alias(f"__a{i}") for i, text in enumerate(texts)),
-        )
-    )
+    kinds = low.schema(source)
+    types = {START: T.TimestampType(), END: T.TimestampType(), TIMED_OUT: T.BooleanType()}
+    window = [T.StructField(name, types[name]) for name in box.window_columns]
+    schema = T.StructType([*(kinds[name] for name in box.by), *window, *call_types(low.empty(source), texts)])
     options: dict[str, Any] = {"schema": schema_text(low.arrow(source)), "by": list(box.by), "calls": calls}
     match box.over:
         case CountWindow(size, slide, timeout):
@@ -210,12 +202,17 @@ def lower(box: Aggregate, low: Lowering) -> None:
     if op != "aggregate":
         options["timeout"] = timeout
     if op == "count_windows":  # which tuples are in a window must not hang on their order of arrival
-        kinds = low.schema(source)
         options["order"] = [c for c in dict.fromkeys(columns.values()) if sorted_by(kinds[c].dataType)]
     windows = f"{box.name}~windows"
-    low.stateful(op, box, [source], windows, grouped.schema, by=[box.by], options=options, tables=tables)
-    finals = {name: f"`{name}`" for name in (*box.by, *box.window_columns)} | box.finals
-    low.map(box, windows, box.name, finals.items())
+    low.stateful(op, box, [source], windows, schema, by=[box.by], options=options, tables=tables)
+    finals = unchanged((*box.by, *box.window_columns)) | box.finals
+    low.map(box, windows, box.name, finals)
+
+
+def call_types(frame: DataFrame, texts: list[str]) -> list[T.StructField]:
+    """The columns of what a kernel computes for calls over a frame's columns."""
+    columns = [F.expr(text).alias(f"__a{i}") for i, text in enumerate(texts)]
+    return frame.agg(*columns).schema.fields if columns else []
 
 
 def lowered(calls: list[sql.Call], columns: Mapping[str, str]) -> tuple[list[Any], list[str]]:

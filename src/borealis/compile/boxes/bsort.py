@@ -9,19 +9,10 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    NumericType,
-    StringType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
 from borealis.compile.hidden_columns import POSITION
-from borealis.compile.lowering import Lowering
+from borealis.compile.lowering import Lowering, unchanged
 from borealis.compile.types import plain_column, require_groups, show, type_of
 from borealis.diagram.boxes.bsort import BSort
 from borealis.kernels.bsort import BSortKernel
@@ -31,7 +22,7 @@ from borealis.tuples import TIME
 SORT = "__sort"
 RANK = "__rank"
 AT_THE_END = 1 << 62  # behind any row's position
-ORDERED = (NumericType, BinaryType, BooleanType, DateType, StringType, TimestampType, TimestampNTZType)
+ORDERED = (T.NumericType, T.BinaryType, T.BooleanType, T.DateType, T.StringType, T.TimestampType, T.TimestampNTZType)
 
 
 def check(box: BSort, sources: list[DataFrame]) -> None:
@@ -41,7 +32,7 @@ def check(box: BSort, sources: list[DataFrame]) -> None:
     require_groups(box, sources[0].schema, box.by)
 
 
-def has_order(kind: DataType) -> bool:
+def has_order(kind: T.DataType) -> bool:
     """Whether the kernels compare values of this type as Spark does; text with a collation they do not."""
     return isinstance(kind, ORDERED) and kind.simpleString() != "void" and "collate" not in kind.simpleString()
 
@@ -87,12 +78,8 @@ def lower(box: BSort, low: Lowering) -> None:
     value = plain_column(box.value, schema.names)
     if value is None:
         value, keyed = SORT, f"{box.name}~keyed"
-        low.map(box, source, keyed, [*((name, f"`{name}`") for name in schema.names), (SORT, box.value)])
+        low.map(box, source, keyed, unchanged(schema.names) | {SORT: box.value})
         source = keyed
-    options = {
-        "schema": schema_text(low.arrow(source)),
-        "value": value,
-        "by": list(box.by),
-        "buffer": box.buffer,
-    }
+    form = schema_text(low.arrow(source))
+    options = {"schema": form, "value": value, "by": list(box.by), "buffer": box.buffer}
     low.stateful("bsort", box, [source], box.name, schema, by=[box.by], options=options, tables=BSortKernel.tables)

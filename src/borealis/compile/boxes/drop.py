@@ -17,7 +17,7 @@ NOT_NEGATIVE = 2**63 - 1  # all bits but the sign
 def check(box: Drop, sources: list[DataFrame]) -> None:
     schema = sources[0].schema
     if box.where is not None:
-        require_boolean(box, type_of(sources[0], box.where, box), box.where)
+        require_boolean(box, sources[0], box.where)
     if box.utility is not None:
         kind = type_of(sources[0], box.utility, box)
         if not isinstance(kind, NumericType):

@@ -6,12 +6,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from borealis.compile.lowering import Lowering
-from borealis.compile.types import require_boolean, type_of
+from borealis.compile.types import require_boolean
 from borealis.diagram.boxes.filter import Filter
 
 
 def check(box: Filter, sources: list[DataFrame]) -> None:
-    require_boolean(box, type_of(sources[0], box.predicate, box), box.predicate)
+    require_boolean(box, sources[0], box.predicate)
 
 
 def batch(box: Filter, inputs: list[DataFrame]) -> DataFrame:

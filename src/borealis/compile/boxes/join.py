@@ -7,8 +7,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from borealis.compile.hidden_columns import POSITION
-from borealis.compile.lowering import Lowering
-from borealis.compile.types import plain_column, require_boolean, type_of
+from borealis.compile.lowering import Lowering, unchanged
+from borealis.compile.types import plain_column, require_boolean
 from borealis.diagram import join_columns
 from borealis.diagram.boxes.join import Join
 from borealis.kernels.join import JoinKernel
@@ -21,7 +21,7 @@ INTEGERS = ("tinyint", "smallint", "int", "bigint")
 def check(box: Join, sources: list[DataFrame]) -> None:
     left, right = sources
     pair = left.alias("left").crossJoin(right.alias("right"))
-    require_boolean(box, type_of(pair, box.on, box), box.on)
+    require_boolean(box, pair, box.on)
 
 
 def batch(box: Join, inputs: list[DataFrame]) -> DataFrame:
@@ -55,9 +55,9 @@ def lower(box: Join, low: Lowering) -> None:
         keys.append((names[0], names[1]))
     for side in (0, 1):
         if added[side]:
-            exprs = {c: f"`{c}`" for c in frames[side].columns} | added[side]
+            exprs = unchanged(frames[side].columns) | added[side]
             out = f"{box.name}~{('left', 'right')[side]}"
-            low.map(box, sides[side], out, exprs.items())
+            low.map(box, sides[side], out, exprs)
             sides[side] = out
     columns = [("left", c, f"__l_{c}") for c in frames[0].columns]
     columns += [("right", c, f"__r_{c}") for c in frames[1].columns]
@@ -81,4 +81,4 @@ def lower(box: Join, low: Lowering) -> None:
         low.filter(box, pairs, f"{box.name}~matches", condition)
         pairs = f"{box.name}~matches"
     outputs = box.output_names(frames[0].columns, frames[1].columns)
-    low.map(box, pairs, box.name, [(out, f"`__{which[0]}_{column}`") for which, column, out in outputs])
+    low.map(box, pairs, box.name, {out: f"`__{which[0]}_{column}`" for which, column, out in outputs})

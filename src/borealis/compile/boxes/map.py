@@ -21,4 +21,4 @@ def batch(box: Map, inputs: list[DataFrame]) -> DataFrame:
 
 
 def lower(box: Map, low: Lowering) -> None:
-    low.map(box, box.sources[0], box.name, box.exprs.items())
+    low.map(box, box.sources[0], box.name, box.exprs)

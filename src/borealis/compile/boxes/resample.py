@@ -6,11 +6,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import NumericType, StructType
 
-from borealis.compile.boxes.aggregate import batch_call, check_call, lowered
+from borealis.compile.boxes.aggregate import batch_call, call_types, check_call, lowered
 from borealis.compile.boxes.bsort import has_order
 from borealis.compile.hidden_columns import POSITION
-from borealis.compile.lowering import Lowering
-from borealis.compile.types import show, type_of
+from borealis.compile.lowering import Lowering, unchanged
+from borealis.compile.types import require_groups, show, type_of
 from borealis.diagram.boxes.resample import Resample
 from borealis.kernels.resample import VALUE, ResampleKernel
 from borealis.kernels.step import schema_text
@@ -27,8 +27,7 @@ def check(box: Resample, sources: list[DataFrame]) -> None:
         if kinds[0] != kinds[1]:
             seen = f"'{name}' is {show(kinds[0])} in '{box.sources[0]}' and {show(kinds[1])} in '{box.sources[1]}'"
             raise box.wrong(seen, "cast one of them with a map before the resample")
-        if kinds[0].typeName() in ("array", "map", "struct", "variant"):
-            raise box.wrong(f"cannot group by '{name}', {show(kinds[0])}", "group by one of its fields")
+    require_groups(box, first, box.by)
     if box.value is not None:
         kind = second[box.value].dataType
         if box.how == "linear" and not isinstance(kind, NumericType):
@@ -115,7 +114,7 @@ def _calls(box: Resample) -> list[Column]:
 def lower(box: Resample, low: Lowering) -> None:
     first, second = box.sources
     given = f"{box.name}~values"
-    low.map(box, second, given, [*((name, f"`{name}`") for name in box.by), *values(box).items()])
+    low.map(box, second, given, unchanged(box.by) | values(box))
     schema = low.schema(first)
     names = schema.names
     calls, texts = lowered(box.calls, {argument: name for name, argument in values(box).items()})
@@ -127,15 +126,10 @@ def lower(box: Resample, low: Lowering) -> None:
         "how": box.how,
         "calls": calls,
     }
-    found = StructType([*schema.fields, *_added(texts, low.empty(given)).fields])
+    second_rows = low.empty(given)
+    added = call_types(second_rows, texts) or second_rows.select(VALUE).schema.fields
+    found = StructType([*schema.fields, *added])
     out, tables = f"{box.name}~found", ResampleKernel.tables
     low.stateful("resample", box, [first, given], out, found, by=[box.by, box.by], options=options, tables=tables)
     finals = {box.added(names)[0]: VALUE} if box.value is not None else box.finals
-    low.map(box, out, box.name, [*((name, f"`{name}`") for name in names), *finals.items()])
-
-
-def _added(texts: list[str], second: DataFrame) -> StructType:
-    """What the kernel adds to a tuple of the first stream: these aggregates."""
-    if not texts:
-        return second.select(VALUE).schema
-    return second.agg(*(F.expr(text).alias(f"__a{i}") for i, text in enumerate(texts))).schema
+    low.map(box, out, box.name, unchanged(names) | finals)

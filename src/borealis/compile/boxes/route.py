@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from borealis.compile.lowering import Lowering
-from borealis.compile.types import require_boolean, type_of
+from borealis.compile.lowering import Lowering, unchanged
+from borealis.compile.types import require_boolean
 from borealis.diagram.boxes.route import Route
 
 BRANCH = "__branch"
@@ -14,14 +14,14 @@ BRANCH = "__branch"
 
 def check(box: Route, sources: list[DataFrame]) -> None:
     for predicate in box.branches.values():
-        require_boolean(box, type_of(sources[0], predicate, box), predicate)
+        require_boolean(box, sources[0], predicate)
 
 
 def batch(box: Route, inputs: list[DataFrame]) -> dict[str, DataFrame]:
     rest, found = inputs[0], {}
-    for way, predicate in box.branches.items():
+    for name, predicate in box.branches.items():
         mine = F.coalesce(F.expr(predicate), F.lit(False))
-        found[f"{box.name}.{way}"] = rest.where(mine)
+        found[f"{box.name}.{name}"] = rest.where(mine)
         rest = rest.where(~mine)
     if box.otherwise is not None:
         found[f"{box.name}.{box.otherwise}"] = rest
@@ -30,9 +30,9 @@ def batch(box: Route, inputs: list[DataFrame]) -> dict[str, DataFrame]:
 
 def lower(box: Route, low: Lowering) -> None:
     source, numbered = box.sources[0], f"{box.name}~numbered"
-    same = [(name, f"`{name}`") for name in low.schema(source).names]
+    same = unchanged(low.schema(source).names)
     cases = " ".join(f"WHEN ({predicate}) THEN {i}" for i, predicate in enumerate(box.branches.values()))
-    low.map(box, source, numbered, [*same, (BRANCH, f"CASE {cases} ELSE {len(box.branches)} END")])
+    low.map(box, source, numbered, same | {BRANCH: f"CASE {cases} ELSE {len(box.branches)} END"})
     for i, arrow in enumerate(box.arrows):
         low.filter(box, numbered, f"{arrow}~rows", f"{BRANCH} = {i}")
         low.map(box, f"{arrow}~rows", arrow, same)

@@ -44,14 +44,13 @@ def batch(box: SqlRead, inputs: list[DataFrame]) -> dict[str, DataFrame]:
     rows, names, fields = inputs[0], parameters(box.statement), given(box).fields
     keys = [F.col(f"`{name}`").alias(f"__q{i}") for i, name in enumerate(names)]
     asked = rows.select(*keys, F.lit(0).alias(NUMBER)).distinct().drop(NUMBER).toArrow()
-    told = asked.append_column(NUMBER, pa.array(range(asked.num_rows), pa.int64()))
     answers = StructType().add(NUMBER, LongType()).add("__refused", StringType())
     for i, field in enumerate(fields):
         answers = answers.add(f"__a{i}", BinaryType() if isinstance(field.dataType, BinaryType) else StringType())
     spark = rows.sparkSession
     found = spark.createDataFrame(_ask(box, names, asked, len(fields)) if asked.num_rows else [], answers)
     same = [F.col(f"`{name}`").eqNullSafe(F.col(f"__q{i}")) for i, name in enumerate(names)]
-    numbered = spark.createDataFrame(told)
+    numbered = spark.createDataFrame(asked.append_column(NUMBER, pa.array(range(asked.num_rows), pa.int64())))
     both = (rows.join(numbered, same) if same else rows.crossJoin(numbered)).join(found, NUMBER)
     good, fits = [], F.col("__refused").isNull()
     for i, field in enumerate(fields):
@@ -106,5 +105,5 @@ def lower(box: SqlRead, low: Lowering) -> None:
         "given": schema_text(to_arrow(answer)),
     }
     out = StructType([*schema.fields, *answer.fields]).add(WHY, StringType())
-    low.alone("sql_read", box, source, judged, out, options=options)
+    low.stateful("sql_read", box, [source], judged, out, options=options)
     part(box, low, judged, [*schema.names, *answer.names], schema.names)

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
 from borealis.compile.hidden_columns import POSITION
-from borealis.compile.lowering import Lowering
+from borealis.compile.lowering import Lowering, unchanged
 from borealis.compile.types import show
 from borealis.diagram.boxes.sql_read import SqlRead
 from borealis.diagram.boxes.sql_write import BAD, REASON, SqlWrite
@@ -40,8 +40,8 @@ def require_plain(box: SqlWrite | SqlRead, schema: StructType) -> None:
 def batch(box: SqlWrite, inputs: list[DataFrame]) -> dict[str, DataFrame]:
     """It passes rows on and writes nothing: a backfill must not repeat what the stream has written."""
     columns = [F.col(f"`{c}`") for c in inputs[0].columns if c not in (TIME, POSITION)]
-    nobody = inputs[0].where(F.lit(False)).select(*columns, F.lit(None).cast("string").alias(REASON), TIME, POSITION)
-    return {box.name: inputs[0], box.name + BAD: nobody}
+    none = inputs[0].where(F.lit(False)).select(*columns, F.lit(None).cast("string").alias(REASON), TIME, POSITION)
+    return {box.name: inputs[0], box.name + BAD: none}
 
 
 def lower(box: SqlWrite, low: Lowering) -> None:
@@ -50,7 +50,7 @@ def lower(box: SqlWrite, low: Lowering) -> None:
     options = asking(box)
     out = StructType([*schema.fields]).add(WHY, StringType())
     # one bucket writes all rows, so that they come into the database in the order of the stream
-    low.stateful("sql_write", box, [source], judged, out, by=[()], options=options, tables=())
+    low.stateful("sql_write", box, [source], judged, out, by=[()], options=options)
     part(box, low, judged, schema.names, schema.names)
 
 
@@ -66,7 +66,6 @@ def asking(box: SqlWrite | SqlRead) -> dict[str, Any]:
 def part(box: SqlWrite | SqlRead, low: Lowering, judged: str, good: list[str], bad: list[str]) -> None:
     """What went well to the box's own arrow, the rest to the other one with the reason."""
     low.filter(box, judged, f"{box.name}~good", f"{WHY} IS NULL")
-    low.map(box, f"{box.name}~good", box.name, [(name, f"`{name}`") for name in good])
+    low.map(box, f"{box.name}~good", box.name, unchanged(good))
     low.filter(box, judged, f"{box.name}~bad", f"{WHY} IS NOT NULL")
-    columns = [(name, f"`{name}`") for name in bad]
-    low.map(box, f"{box.name}~bad", box.name + BAD, [*columns, (REASON, WHY)])
+    low.map(box, f"{box.name}~bad", box.name + BAD, unchanged(bad) | {REASON: WHY})

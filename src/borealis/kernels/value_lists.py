@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from borealis.errors import TrainError
 from borealis.kernels.columns import Columns, normal_floats, whole
-from borealis.kernels.folding import Rows
+from borealis.kernels.folding import CallRows
 from borealis.kernels.sorting import ranks_of, stable_order
 from borealis.tuples import Int64s
 
@@ -30,7 +30,7 @@ class Collected:
     def start(self, n: int) -> Columns:
         return {"v": _no_lists(n, self.of), "t": _no_lists(n, pa.int64())}
 
-    def fold(self, stored: Columns, rows: Rows) -> Columns:
+    def fold(self, stored: Columns, rows: CallRows) -> Columns:
         new = {"v": whole(rows.values), "t": pa.array(rows.time)}
         return {name: _appended(stored[name], values, rows.slot) for name, values in new.items()}
 
@@ -55,7 +55,7 @@ class Percentile:
     def start(self, n: int) -> Columns:
         return {"v": _no_lists(n, pa.float64())}
 
-    def fold(self, stored: Columns, rows: Rows) -> Columns:
+    def fold(self, stored: Columns, rows: CallRows) -> Columns:
         return {"v": _appended(stored["v"], whole(rows.values).cast(pa.float64(), safe=False), rows.slot)}
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
@@ -99,7 +99,7 @@ class Tally:
         counts = {"n": _no_lists(n, pa.int64())} if self.function == "mode" else {}
         return {"v": _no_lists(n, self.of)} | counts
 
-    def fold(self, stored: Columns, rows: Rows) -> Columns:
+    def fold(self, stored: Columns, rows: CallRows) -> Columns:
         values = normal_floats(whole(rows.values))
         if rows.others:
             values = pa.StructArray.from_arrays([values, *map(whole, rows.others)], fields=list(self.of))
@@ -117,12 +117,12 @@ class Tally:
         rank = ranks_of(every)
         many = int(rank.max(initial=0)) + 1
         code, first, place = np.unique(owner * many + rank, return_index=True, return_inverse=True)
-        kept = _lists(every.take(pa.array(first)), np.bincount(code // many, minlength=len(lengths)))
+        values = _lists(every.take(pa.array(first)), np.bincount(code // many, minlength=len(lengths)))
         if "n" not in stored:
-            return {"v": kept}
+            return {"v": values}
         times = np.zeros(len(code), np.int64)
         np.add.at(times, place, np.concatenate([_flat(stored["n"])[0].to_numpy(), counts]))
-        return {"v": kept, "n": pa.ListArray.from_arrays(kept.offsets, pa.array(times))}
+        return {"v": values, "n": pa.ListArray.from_arrays(values.offsets, pa.array(times))}
 
     def result(self, stored: Columns) -> pa.Array:
         values, lengths = _flat(stored["v"])
