@@ -135,9 +135,11 @@ def box_strike() -> Strike:
 
 
 def brief_boxes(strike: Strike) -> Strike:
-    """Only where boxes matter: an active standby does whatever they do, and one that forgets has nothing of them."""
-    best = tuple(one for one in strike.diagrams if one.guarantee == "precise" and one.approach != "active")
-    return Strike(strike.blow, best)
+    """Each approach at its best, but for active: a standby that computes all the time does whatever boxes do."""
+    best = {one.approach: one for one in sorted(strike.diagrams, key=lambda d: GUARANTEES.index(d.guarantee))}
+    return Strike(
+        strike.blow, tuple(one for one in strike.diagrams if one in best.values() and one.approach != "active")
+    )
 
 
 def pairs(case: Case) -> set[Pair]:
@@ -178,12 +180,13 @@ def _worth(strike: Strike, missing: frozenset[Pair], used: frozenset[tuple[Deplo
 
 
 def brief(found: Sequence[tuple[Strike, ...]]) -> list[tuple[Strike, ...]]:
-    """Every blow once. Behind `rejoin` loss may be excused, so it is for the others, which promise less."""
+    """Every blow once. Behind `rejoin` loss may be excused: it is for the others, without any that may lose anyway."""
     first, *others = found
-    return [
-        tuple(strike for strike in first if strike.blow in AT_FIRST),
-        *(tuple(strike for strike in one if strike.blow not in AT_FIRST) for one in others),
-    ]
+    few = [tuple(strike for strike in first if strike.blow in AT_FIRST)]
+    for one in others:
+        diagrams = tuple(deployed for deployed in one[0].diagrams if deployed.guarantee != "gap")
+        few.append(tuple(Strike(strike.blow, diagrams) for strike in one if strike.blow not in AT_FIRST))
+    return few
 
 
 def rounds(found: Iterable[Strike]) -> list[tuple[Strike, ...]]:
