@@ -27,7 +27,7 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-XX:TieredStopAtLevel=1 {archive_fl
 # A failing example prints the blob that replays it. Choose with `HYPOTHESIS_PROFILE=deep pytest tests/laws`.
 CALM = {"deadline": None, "print_blob": True, "suppress_health_check": list(HealthCheck)}
 settings.register_profile("brief", max_examples=4, derandomize=True, **CALM)  # for `make check`
-settings.register_profile("quick", max_examples=15, derandomize=True, **CALM)  # the same every time, as CI wants it
+settings.register_profile("quick", max_examples=10, derandomize=True, **CALM)  # the same every time, as CI wants it
 settings.register_profile("deep", max_examples=500, **CALM)
 settings.register_profile("hunt", max_examples=500, phases=[Phase.explicit, Phase.generate], **CALM)  # no shrinking
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "quick")
@@ -82,6 +82,20 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         one.start()
     yield one
     one.kill()
+
+
+@pytest.fixture(scope="session")
+def mortal_broker(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Another one; `broker` is asked for only because it knows whether there can be one."""
+    one = Broker(tmp_path_factory.mktemp("mortal-kafka"))
+    yield one
+    one.kill()
+
+
+@pytest.fixture
+def own_broker(mortal_broker: Broker) -> Broker:
+    """A broker that may be killed: each test finds it alive, and leaves it as it likes."""
+    return mortal_broker if mortal_broker.process is not None else mortal_broker.start()
 
 
 @pytest.fixture(autouse=True)

@@ -32,7 +32,7 @@ BLOWS = {
 VICTIMS = [victim for hit in BLOWS.values() for victim in hit]
 ROLES = {"entry": "node4", "u1": "node1", "u2": "node2", "u3": "node3"}
 BACKUPS = {"u1": "node3", "u2": "node1", "u3": "node4"}
-NO_UNIT = ("entry", "coordinator", "pause")  # blows
+AT_FIRST = ("upstream", "entry", "coordinator", "pause")  # blows of the brief form at the first deployments
 ANOTHER_DEPLOYMENT = 2  # pairs that must be new to be worth it
 
 NEVER = -1000  # what nothing is worth
@@ -122,14 +122,24 @@ def whole() -> list[Case]:
     return [case for case in cells if possible(case.deployed)]
 
 
-def box_rounds() -> list[tuple[Strike, ...]]:
-    """Boxes that the matrix does not have: the node of their only unit dies, under each approach at its best."""
-    found = []
-    for group in BOXES:
-        each = [[Deployed(a, g, group) for g in reversed(GUARANTEES)] for a in APPROACHES if a != "none"]
-        best = tuple(next(one for one in ways if possible(one)) for ways in each)
-        found.append((Strike("upstream", best),))
-    return found
+def box_strike() -> Strike:
+    """Boxes that the matrix does not have: the node of their only unit dies, under each approach at its best.
+
+    All boxes share a unit; those that an approach can recover better have one of their own under it.
+    """
+    found: dict[tuple[str, str], Deployed] = {}
+    for approach, group in product([a for a in APPROACHES if a != "none"], BOXES):
+        best = next(one for g in reversed(GUARANTEES) if possible(one := Deployed(approach, g, group)))
+        found.setdefault((approach, best.guarantee), best)
+    return Strike("upstream", tuple(found.values()))
+
+
+def brief_boxes(strike: Strike) -> Strike:
+    """Each approach at its best, but for active: a standby that computes all the time does whatever boxes do."""
+    best = {one.approach: one for one in sorted(strike.diagrams, key=lambda d: GUARANTEES.index(d.guarantee))}
+    return Strike(
+        strike.blow, tuple(one for one in strike.diagrams if one in best.values() and one.approach != "active")
+    )
 
 
 def pairs(case: Case) -> set[Pair]:
@@ -170,9 +180,13 @@ def _worth(strike: Strike, missing: frozenset[Pair], used: frozenset[tuple[Deplo
 
 
 def brief(found: Sequence[tuple[Strike, ...]]) -> list[tuple[Strike, ...]]:
-    """The same, but blows that hit no unit only once: what protects a unit hardly matters for them."""
+    """Every blow once. Behind `rejoin` loss may be excused: it is for the others, without any that may lose anyway."""
     first, *others = found
-    return [first, *(tuple(s for s in one if s.blow not in NO_UNIT) for one in others)]
+    few = [tuple(strike for strike in first if strike.blow in AT_FIRST)]
+    for one in others:
+        diagrams = tuple(deployed for deployed in one[0].diagrams if deployed.guarantee != "gap")
+        few.append(tuple(Strike(strike.blow, diagrams) for strike in one if strike.blow not in AT_FIRST))
+    return few
 
 
 def rounds(found: Iterable[Strike]) -> list[tuple[Strike, ...]]:

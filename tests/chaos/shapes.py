@@ -205,34 +205,33 @@ GROUPS = {
 }
 
 
-# Boxes that the matrix does not have, in one unit each: those that any approach can recover, and those whose state
-# depends on where they began.
-BOXES = {
-    "light": Group(
-        {"left": _ROWS},
-        (
-            _FIRST,
-            "ways: {route: {from: first, branches: {even: n % 2 = 0}, otherwise: odd}}",
-            "fewer: {drop: {from: first, rate: 0.5, seed: 7, key: [n]}}",
-            "at: {resample: {from: [ways.even, ways.odd], value: n, how: previous, window: 20 ms}}",
-            "pairs: {map: {from: at, exprs: {n: n, m: 'coalesce(n_right, -1L)'}}}",
-            "written: {sql_write: {from: fewer, statement: '@write', database: '@database'}}",
-            "named: {sql_read: {from: first, statement: '@read', gives: m BIGINT, database: '@database', stable: yes}}",
-        ),
-        (("first", "ways", "fewer", "at", "pairs", "written", "named"),),
-        {"routed": "ways.even", "fewer": "fewer", "resampled": "pairs", "written": "written", "named": "named"},
+# Boxes that the matrix does not have, in one unit: all of them, and those that any approach can recover, as their state
+# does not depend on where they began.
+_LIGHT = Group(
+    {"left": _ROWS},
+    (
+        _FIRST,
+        "ways: {route: {from: first, branches: {even: n % 2 = 0}, otherwise: odd}}",
+        "fewer: {drop: {from: first, rate: 0.5, seed: 7, key: [n]}}",
+        "at: {resample: {from: [ways.even, ways.odd], value: n, how: previous, window: 20 ms}}",
+        "pairs: {map: {from: at, exprs: {n: n, m: 'coalesce(n_right, -1L)'}}}",
+        "written: {sql_write: {from: fewer, statement: '@write', database: '@database'}}",
+        "named: {sql_read: {from: first, statement: '@read', gives: m BIGINT, database: '@database', stable: yes}}",
     ),
-    "counted": Group(
-        {"left": _ROWS},
-        (
-            _FIRST,
-            "tens: {aggregate: {from: first, by: [k], count: 10, exprs: {least: min(n), n: count(*)}}}",
-            "sorted: {bsort: {from: first, value: 0 - n % 8, buffer: 20}}",
-        ),
-        (("first", "tens", "sorted"),),
-        {"tens": "tens", "sorted": "sorted"},
+    (("first", "ways", "fewer", "at", "pairs", "written", "named"),),
+    {"routed": "ways.even", "fewer": "fewer", "resampled": "pairs", "written": "written", "named": "named"},
+)
+_ALL = Group(
+    _LIGHT.inputs,
+    (
+        *_LIGHT.boxes,
+        "tens: {aggregate: {from: first, by: [k], count: 10, exprs: {least: min(n), n: count(*)}}}",
+        "sorted: {bsort: {from: first, value: 0 - n % 8, buffer: 20}}",
     ),
-}
+    ((*_LIGHT.units[0], "tens", "sorted"),),
+    _LIGHT.outputs | {"tens": "tens", "sorted": "sorted"},
+)
+BOXES = {"all": _ALL, "light": _LIGHT}
 ALL_GROUPS = GROUPS | BOXES
 
 

@@ -36,6 +36,7 @@ SAFE = ("protected", "watching")  # states of a protection that is whole
 UNITS = {"upstream": "u1", "last": "u3", "rejoin": "u2", "pause": "u2"}  # whose primary is hit
 
 Facts = dict[str, Any]
+Incarnations = dict[tuple[str, str], tuple[str, int]]  # of each unit its node and incarnation
 
 
 class Round:
@@ -51,6 +52,9 @@ class Round:
         self.histories = {one.name: _histories(one) for one in self.diagrams}
         self._readers: list[Reader] = []
         self._feed: Feed | None = None
+        self._unjudged: tuple[str, str, Incarnations] | None = (
+            None  # the last blow, the node it hit, what was before it
+        )
 
     def run(self) -> list[History]:
         """All of it. What goes wrong on the way is in the histories."""
@@ -80,6 +84,7 @@ class Round:
         self._feed = Feed(client, self.diagrams, self.histories)
         self._wait(lambda: all(r.newest for r in self._readers), "first results", FIRST_S)
         for blow in self.blows:
+            self._mend()
             for node in self._nodes(blow) if blow != "rejoin" else ():
                 self._strike(blow, node)
             while blow == "rejoin" and (left := self._nodes(blow)):  # where it hits is seen only when it has
@@ -87,6 +92,7 @@ class Round:
         self._finish()
 
     def _deploy(self) -> None:
+        self.cluster.mend()  # what died last in the round before
         for one in self.diagrams:
             path = self.home / f"{one.name}.yaml"
             path.write_text(one.yaml)
@@ -110,8 +116,8 @@ class Round:
 
     def _strike(self, blow: str, node: str) -> None:
         assert self._feed is not None
-        before = self._incarnations()
-        hit = {key for key, (at, _) in before.items() if at == node and key[1] == UNITS.get(blow)}
+        self._mend()
+        self._unjudged = blow, node, self._incarnations()
         self._look()
         time.sleep(self.chance.uniform(0.5, 2.0))
         for history in self._every():
@@ -119,8 +125,6 @@ class Round:
         getattr(self, f"_{blow}", self._kill)(node)
         moment = self._feed.moment
         self._wait(lambda: all(r.newest > moment for r in self._going_on()), f"results behind '{blow}'", AGAIN_S)
-        self._mend()
-        self._judge(blow, node, before, hit)
 
     def _going_on(self) -> list[Reader]:
         """Readers of all that was not given up. A diagram may only be where both copies of a unit died, and says so."""
@@ -183,10 +187,12 @@ class Round:
     # -- behind it
 
     def _mend(self) -> None:
+        """Before the next blow. The last one is not mended: the rest is read from what is left."""
         with self._rest():
             self._restart()
             self._wait(lambda: all(node.spark == "ready" for node in self._status().nodes), "all nodes", MENDED_S)
             self._protected()
+        self._judge()
 
     def _rest(self) -> AbstractContextManager[None]:
         return self._feed.rest() if self.rests and self._feed is not None else nullcontext()
@@ -197,10 +203,13 @@ class Round:
             if not processes.alive(part):
                 self._start(part.name)
 
-    def _judge(self, blow: str, node: str, before: Facts, hit: set[tuple[str, str]]) -> None:
+    def _judge(self) -> None:
         """Whether units were taken over that should have been; which of them may have jumped."""
-        after = self._incarnations()
-        risen = {key for key, (_, incarnation) in after.items() if incarnation > before[key][1]}
+        if self._unjudged is None:
+            return
+        (blow, node, before), self._unjudged = self._unjudged, None
+        hit = {key for key, (at, _) in before.items() if at == node and key[1] == UNITS.get(blow)}
+        risen = {key for key, (_, incarnation) in self._incarnations().items() if incarnation > before[key][1]}
         self._note({"what": "taken over", "blow": blow, "units": sorted(map("/".join, risen))})
         for name, some in self.histories.items():
             left = [unit for diagram, unit in hit - risen if diagram == name]
@@ -217,15 +226,13 @@ class Round:
             reader.ended.wait(max(0.0, until - time.monotonic()))
         if not all(reader.ended.is_set() for reader in self._going_on()):
             self._post_mortem()
+        self._judge()
 
     def _clear(self) -> None:
         if self._feed is not None:
             self._feed.abandon()
         for reader in self._readers:
             reader.stop()
-        with suppress(BorealisError, TimeoutError):
-            self._restart()
-            self.cluster.mend()
         for one in self.diagrams:
             with suppress(BorealisError):
                 self.cluster.client.undeploy(one.name)
@@ -242,8 +249,7 @@ class Round:
     def _units(self) -> list[UnitView]:
         return [unit for unit in self._status().units if unit.diagram in self.histories]
 
-    def _incarnations(self) -> dict[tuple[str, str], tuple[str, int]]:
-        """Of each unit its node and incarnation."""
+    def _incarnations(self) -> Incarnations:
         return {(u.diagram, u.unit): (u.node, _kept(u).incarnation) for u in self._units()}
 
     def _protected(self) -> None:

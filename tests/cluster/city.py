@@ -17,6 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+import borealis
+from borealis.client.client import Client
+
 PATIENCE_S = 120.0
 START_US = 1_700_000_000_000_000
 SOURCES = 20
@@ -41,7 +44,7 @@ def wait_for(what: Callable[[], Any], told: str, seconds: float = PATIENCE_S) ->
     while not (answer := what()):
         if time.monotonic() > until:
             raise AssertionError(f"waited {seconds:.0f} s in vain: {told}")
-        time.sleep(0.05)  # between looks at something outside this process
+        time.sleep(0.1)  # between looks at something outside this process
     return answer
 
 
@@ -95,9 +98,20 @@ class City:
         self.run("down")
 
     def status(self) -> dict[str, Any]:
-        """What `borealis status --json` says."""
-        told: dict[str, Any] = json.loads(self.run("status", "--json"))
+        """What `borealis status --json` says, without a process of its own: tests ask often."""
+        with self.connect() as client:
+            told: dict[str, Any] = json.loads(client.status().model_dump_json())
         return told
+
+    def connect(self) -> Client:
+        """A client in this process."""
+        return borealis.connect(self.record()["coordinator"])
+
+    def undeploy(self, *diagrams: str) -> None:
+        """Behind a test."""
+        with self.connect() as client:
+            for diagram in diagrams:
+                client.undeploy(diagram)
 
     def node(self, name: str) -> dict[str, Any]:
         """One node of the status."""

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from city import City, wait_for
 
-import borealis
-
 pytestmark = pytest.mark.timeout(200)
 
 BILLS = """\
@@ -47,7 +45,7 @@ def test_a_database_that_is_away_is_in_the_status(city: City) -> None:
 
     with (
         closing(sqlite3.connect(database, isolation_level=None)) as other,
-        borealis.connect(city.record()["coordinator"]) as client,
+        city.connect() as client,
     ):
         other.execute("CREATE TABLE bills (who TEXT)")
         other.execute("BEGIN EXCLUSIVE")
@@ -70,5 +68,4 @@ def test_a_database_that_is_away_is_in_the_status(city: City) -> None:
     wait_for(lambda: units()["locked"]["state"] == "running", "the status says that all is well")
     assert units()["locked"]["waiting"] == []
     assert bills() == ["a", "b", "c"]
-    for name in places:
-        city.run("undeploy", name)
+    city.undeploy(*places)

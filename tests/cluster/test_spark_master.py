@@ -29,7 +29,7 @@ def test_units_on_a_spark_cluster_survive_their_executors(city: City, spark_clus
     far = city.start("node", *at, "--conf", "spark.executor.memory=512m", out=city.root / "far.log")
     wait_for(lambda: [n for n in city.status()["nodes"] if n["node"] == "far" and n["spark"] == "ready"], "the node")
     assert city.node("far")["master"] == master
-    file = packets(city.root, 40_000, seed=9)
+    file = packets(city.root, 24_000, seed=9)
     city.run("deploy", str(city.diagram("remote")), "--place", "per_source=far")
     out = city.root / "remote.jsonl"
     tail = city.start("tail", "remote/per_source", "--from", "oldest", "--json", out=out)
@@ -39,6 +39,6 @@ def test_units_on_a_spark_cluster_survive_their_executors(city: City, spark_clus
     assert sending.wait(120) == 0, (city.root / "far-send.log").read_text()
     assert tail.wait(120) == 0
     assert seen(json_lines(out)) == expected(file)
-    city.run("undeploy", "remote")
+    city.undeploy("remote")
     far.terminate()
     wait_for(lambda: not city.node("far")["alive"], "the node is gone")

@@ -30,7 +30,7 @@ def test_sigterm_finishes_the_train_and_kill_ends_a_node(city: City) -> None:
     assert "node2" in city.run("forget-node", "node2")
     assert "node2" not in [node["node"] for node in city.status()["nodes"]]
     assert "Traceback" not in city.run("logs", "node2")
-    city.run("undeploy", "mortal")
+    city.undeploy("mortal")
 
 
 def test_no_node_for_a_backup(city: City) -> None:

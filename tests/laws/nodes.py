@@ -18,11 +18,14 @@ import pyarrow as pa
 from harness import Luck, _later_levels
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
+from borealis.compile.analyze import analyze
 from borealis.compile.unit import Compiled
 from borealis.diagram.cut import Piece, cut
 from borealis.diagram.spec import Spec
 from borealis.errors import BorealisError, TrainError
+from borealis.node import session
 from borealis.node.node import Node
 from borealis.spark import worker
 from borealis.spark.lane import run_lane
@@ -38,6 +41,18 @@ from borealis.wire.messages import ENTRY, BatchHead, Done, Publish, Subscribe, U
 from borealis.wire.server import WireServer
 
 PATIENCE_S = 20.0
+SCHEMAS: dict[str, dict[str, StructType]] = {}
+
+
+def analyze_once(spec: Spec, spark: SparkSession) -> dict[str, StructType]:
+    """Spark takes longest to tell the types of a diagram: all nodes of all clusters ask once."""
+    key = spec.fingerprint()
+    if key not in SCHEMAS:
+        SCHEMAS[key] = analyze(spec, spark)
+    return SCHEMAS[key]
+
+
+session.analyze = analyze_once
 
 
 class ThreadQuery:

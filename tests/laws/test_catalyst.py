@@ -30,6 +30,7 @@ NEVER_NULL = {
 CHANCE = {"now": "now()", "clock": "current_timestamp()", "rand": "rand()", "uuid": "uuid()"}
 
 
+@pytest.mark.long
 def test_what_is_never_null_reaches_outputs_state_and_other_units(spark: SparkSession) -> None:
     rows = table(spark)
     for way, made in everywhere(spark, NEVER_NULL, rows).items():

@@ -87,6 +87,7 @@ def test_a_window_over_windows_is_the_window_over_the_tuples(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_windows_nest_and_match(spark: SparkSession) -> None:
     """In the engine and in the batch form; the columns of a window are what they were."""
     seconds = [0, 1, 9, 10, 13, 25, 25, 38, 44, 51, 59, 60, 61]

@@ -86,7 +86,7 @@ ALL = DIAGRAMS | {"billed": billed}
 
 def write_inputs(home: Path, kills: int) -> None:
     """Two files, out of order within the slack, with rows for a few trains more than the kills take; and a wide one."""
-    chance, rows = np.random.default_rng(7), (kills + 1) * EVERY * ROWS_MOST // 2
+    chance, rows = np.random.default_rng(7), (kills + 2) * EVERY * ROWS_MOST // 2
     for name in ("left", "right"):
         times = np.arange(rows) * 20_000 - chance.integers(0, 10, rows) * 30_000
         columns: dict[str, Any] = {
@@ -121,8 +121,8 @@ def _runs_python(executor: psutil.Process) -> bool:
 class Killer:
     """Kills executors with `kill -9`, with their Python workers: by turns in the midst of a train, and at once."""
 
-    def __init__(self, spark: Any, workers: list[int], kills: int) -> None:
-        self.spark, self.workers = spark, workers
+    def __init__(self, spark: Any, workers: list[int], kills: int, *, halts_first: bool) -> None:
+        self.spark, self.workers, self.halts_first = spark, workers, halts_first
         self.left, self.chance = kills, random.Random(11)
         self.done: list[dict[str, Any]] = []
         self.seen: list[bool] = []  # whether an executor had the node's files before its eyes
@@ -139,7 +139,8 @@ class Killer:
         if scratch is not None:  # as these executors see the file system
             self.seen += [Path(f"/proc/{e.pid}/root{scratch}").exists() for e in alive]
         victim = self.chance.choice(alive)
-        halted = self._halt(victim, lambda: progress[0].trains) if len(self.done) % 2 == 0 else None
+        halts = (len(self.done) % 2 == 0) == self.halts_first
+        halted = self._halt(victim, lambda: progress[0].trains) if halts else None
         family = [victim, *victim.children(recursive=True)]
         for process in family:
             process.kill()
@@ -173,7 +174,7 @@ def main(master: str, home: Path, kills: int, workers: list[int]) -> None:
     spark = session(master, LIMITS)
     report: dict[str, Any] = {"session_s": time.monotonic() - begun}
     for name, make in ALL.items():
-        killer = Killer(spark, workers, kills if name in DIAGRAMS else 1)
+        killer = Killer(spark, workers, kills if name in DIAGRAMS else 1, halts_first=name != "levels")
         begun = time.monotonic()
         result = run(
             make(),

@@ -53,16 +53,6 @@ def borealis(*arguments: object) -> subprocess.CompletedProcess[str]:
 # -- real processes
 
 
-def test_run_writes_the_output_and_ends_with_a_summary(folder: Path) -> None:
-    done = borealis("run", YAML, "--input", "packets=packets.parquet", "--output", "per_source=out.parquet")
-    assert done.returncode == 0, done.stderr
-    assert all(line.startswith("u1: ") for line in done.stderr.splitlines()), done.stderr  # and not a word of Spark's
-    for part in ("traffic: done", f"{ROWS:,}", "out.parquet", "per_source"):
-        assert part in done.stdout
-    assert pq.read_table("out.parquet").column_names == ["src", "window_start", "window_end", "n", "kb"]
-    assert sorted(p.name for p in folder.iterdir()) == ["out.parquet", "packets.parquet"]
-
-
 def test_an_interrupted_run_closes_its_outputs_and_goes_on_later(folder: Path) -> None:
     arguments = ["run", YAML, "-i", "packets=packets.parquet", "-o", "per_source=out.csv", "--state", "state"]
     command = [sys.executable, "-m", "borealis.cli", *map(str, arguments), "--rows-per-train", "100"]
@@ -80,6 +70,7 @@ def test_an_interrupted_run_closes_its_outputs_and_goes_on_later(folder: Path) -
 
     done = borealis(*arguments, "--json")
     assert done.returncode == 0, done.stderr
+    assert all(line.startswith("u1: ") for line in done.stderr.splitlines()), done.stderr  # and not a word of Spark's
     said = json.loads(done.stdout)
     assert said["units"][0]["resumed_after_train"] > 0
     assert 0 < some < pa_csv.read_csv(out).num_rows == said["rows_out"]["per_source"]
@@ -135,6 +126,16 @@ def refused(capfd: pytest.CaptureFixture[str], *arguments: object) -> str:
     assert len(lines) == 1, err
     assert lines[0].startswith("error: ")
     return lines[0]
+
+
+def test_run_writes_the_output_and_ends_with_a_summary(
+    spark: Any, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = said(capfd, "run", YAML, "--input", "packets=packets.parquet", "--output", "per_source=out.parquet")
+    for part in ("traffic: done", f"{ROWS:,}", "out.parquet", "per_source"):
+        assert part in out
+    assert pq.read_table("out.parquet").column_names == ["src", "window_start", "window_end", "n", "kb"]
+    assert sorted(p.name for p in folder.iterdir()) == ["out.parquet", "packets.parquet"]
 
 
 def test_json_is_one_object(spark: Any, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

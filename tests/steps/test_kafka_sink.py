@@ -292,55 +292,51 @@ def test_a_record_that_is_too_large_stops_the_run_with_a_word(broker: Broker, tm
     assert one.failure is not None
 
 
-def test_a_broker_that_goes_away_and_comes_back(broker: Broker, tmp_path: Path) -> None:
+def test_a_broker_that_goes_away_and_comes_back(own_broker: Broker, tmp_path: Path) -> None:
     """One outage, seen by sinks that write, one that has nothing to write, one that gives up, and two that open."""
-    own = Broker(tmp_path / "kafka").start()
-    try:
-        topics = {name: made(own) for name in ("once", "plain", "idle", "gives up", "opens")}
-        sinks = {name: away(own, topics[name], tmp_path / name) for name in ("once", "plain")}
-        hasty = away(own, topics["gives up"], tmp_path / "gives up", "1 second")
-        idle = TopicWriter(Brokers(own.address, give_up="1 minute"), topics["idle"], "a", "topic idle")
-        idle.open()
-        idle.publish([b'{"n": 0}'], None, Position(1))
-        for one in sinks.values():
-            commit(one, 0, 10)
-            eventually(lambda one=one: not one._ready)  # type: ignore[misc]
-        own.kill()
-        for one in (*sinks.values(), hasty):
-            commit(one, 10, 10)
-        for one in sinks.values():
-            eventually(lambda one=one: "no broker at" in one.note)  # type: ignore[misc]
-        eventually(lambda: hasty.failure is not None)
-        with pytest.raises(BorealisError, match="no broker at"):
-            hasty.write(table(20, 1))
-        hasty.open(SCHEMA, 10)
-        hasty.close(False)
-        with pytest.raises(OutputError, match="no broker at"):
-            away(own, topics["opens"], tmp_path / "never", "1 second")
-        late = kafka.sink(topics["opens"], own.address, give_up="2 minutes").keep(tmp_path / "late")
-        opened = threading.Thread(target=late.open, args=(SCHEMA, None), daemon=True)
-        opened.start()
-        own.start()
-        opened.join(WAIT_S)
-        assert not opened.is_alive()
-        commit(late, 0, 3)
-        late.close(True)
-        last = threading.Thread(target=idle.publish, args=([b'{"n": 1}'], None, Position(2)), daemon=True)
-        last.start()
-        last.join(WAIT_S)
-        assert not last.is_alive()
-        idle.close()
-        for one in sinks.values():
-            one.close(True)
-            assert one.note == ""
-        again = kafka.sink(topics["gives up"], own.address).keep(tmp_path / "gives up")
-        again.open(SCHEMA, 10)
-        again.close(True)
-        found = {name: numbers(own, topic) for name, topic in topics.items()}
-        twenty = list(range(20))
-        assert found == {"once": twenty, "plain": twenty, "idle": [0, 1], "gives up": twenty[10:], "opens": [0, 1, 2]}
-    finally:
-        own.kill()
+    topics = {name: made(own_broker) for name in ("once", "plain", "idle", "gives up", "opens")}
+    sinks = {name: away(own_broker, topics[name], tmp_path / name) for name in ("once", "plain")}
+    hasty = away(own_broker, topics["gives up"], tmp_path / "gives up", "1 second")
+    idle = TopicWriter(Brokers(own_broker.address, give_up="1 minute"), topics["idle"], "a", "topic idle")
+    idle.open()
+    idle.publish([b'{"n": 0}'], None, Position(1))
+    for one in sinks.values():
+        commit(one, 0, 10)
+        eventually(lambda one=one: not one._ready)  # type: ignore[misc]
+    own_broker.kill()
+    for one in (*sinks.values(), hasty):
+        commit(one, 10, 10)
+    for one in sinks.values():
+        eventually(lambda one=one: "no broker at" in one.note)  # type: ignore[misc]
+    eventually(lambda: hasty.failure is not None)
+    with pytest.raises(BorealisError, match="no broker at"):
+        hasty.write(table(20, 1))
+    hasty.open(SCHEMA, 10)
+    hasty.close(False)
+    with pytest.raises(OutputError, match="no broker at"):
+        away(own_broker, topics["opens"], tmp_path / "never", "1 second")
+    late = kafka.sink(topics["opens"], own_broker.address, give_up="2 minutes").keep(tmp_path / "late")
+    opened = threading.Thread(target=late.open, args=(SCHEMA, None), daemon=True)
+    opened.start()
+    own_broker.start()
+    opened.join(WAIT_S)
+    assert not opened.is_alive()
+    commit(late, 0, 3)
+    late.close(True)
+    last = threading.Thread(target=idle.publish, args=([b'{"n": 1}'], None, Position(2)), daemon=True)
+    last.start()
+    last.join(WAIT_S)
+    assert not last.is_alive()
+    idle.close()
+    for one in sinks.values():
+        one.close(True)
+        assert one.note == ""
+    again = kafka.sink(topics["gives up"], own_broker.address).keep(tmp_path / "gives up")
+    again.open(SCHEMA, 10)
+    again.close(True)
+    found = {name: numbers(own_broker, topic) for name, topic in topics.items()}
+    twenty = list(range(20))
+    assert found == {"once": twenty, "plain": twenty, "idle": [0, 1], "gives up": twenty[10:], "opens": [0, 1, 2]}
 
 
 def away(broker: Broker, topic: str, home: Path, give_up: str = "2 minutes") -> KafkaSink:

@@ -393,14 +393,6 @@ def test_new_partitions_are_found(broker: Broker, tmp_path: Path) -> None:
     assert [row for batch in _until(again, 2) for row in rows(batch)] == before
 
 
-@pytest.fixture
-def own_broker(broker: Broker, tmp_path: Path) -> Iterator[Broker]:
-    """One that may be killed; `broker` is asked for only because it knows whether there can be one."""
-    one = Broker(tmp_path / "kafka").start()
-    yield one
-    one.kill()
-
-
 def test_a_broker_that_goes_away_and_comes_back(own_broker: Broker, tmp_path: Path) -> None:
     topic = made(own_broker)
     own_broker.put(topic, [record(i, i) for i in range(10)])

@@ -36,7 +36,7 @@ from borealis.wire.messages import BatchHead, Receipt
 from borealis.wire.server import WireServer
 from programs import kill_session
 
-KILLS = 12 if os.environ.get("BOREALIS_CHAOS") == "full" else 2
+KILLS = 12 if os.environ.get("BOREALIS_CHAOS") == "full" else 1
 ROWS = 500 * (KILLS + 1)
 SEED = int(os.environ.get("BOREALIS_CHAOS_SEED", "20240501"))
 START_S_MOST = 180  # a slow machine that starts Spark

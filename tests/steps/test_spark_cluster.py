@@ -17,12 +17,12 @@ import pytest
 from benchmarks.postgres_server import binaries
 from pyspark.sql import SparkSession
 
-from borealis import batch, run
+from borealis import run
 from postgres import Embedded, Server, server
 from programs import load
 from standalone import Cluster, end
 
-KILLS = 20 if os.environ.get("BOREALIS_CHAOS") == "full" else 2  # per diagram
+KILLS = 20 if os.environ.get("BOREALIS_CHAOS") == "full" else 1  # per diagram
 JOB_S_MOST = 400 + 60 * KILLS
 
 
@@ -56,11 +56,6 @@ def run_job(job: ModuleType, cluster: Cluster, home: Path) -> dict[str, Any]:
     return report
 
 
-def rows_of(table: Any) -> list[str]:
-    """Rows in an order of their own, to compare what has no order."""
-    return sorted(map(repr, table.select(sorted(table.column_names)).to_pylist()))
-
-
 @pytest.fixture
 def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Embedded | Server]:
     """Known to the processes that are started from now on: Spark's workers tell their executors."""
@@ -69,7 +64,7 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Embedd
         one.run(
             "CREATE TABLE names (k INT, name TEXT)",
             "INSERT INTO names VALUES (1, 'Ada'), (2, 'Bob'), (4, 'Cyd')",
-            "CREATE TABLE bills (name TEXT, v INT CHECK (v <> 13))",
+            f"CREATE TABLE bills (name TEXT, v INT CHECK (v <> 13){', at SERIAL' if isinstance(one, Server) else ''})",
         )
         monkeypatch.setenv("BOREALIS_DATABASE_BILLS", one.url)
         yield one
@@ -88,28 +83,30 @@ def test_executors_elsewhere_die_and_nothing_is_lost_or_repeated(
     for name in ("plain", "levels"):
         kills = report[name]["kills"]
         assert len(kills) == KILLS, "the run ended before executors could be killed: give it more rows"
-        assert any(k["halted_in_stage"] is not None for k in kills)  # a train was on it, and could not end without it
         assert all(k["processes"] > 1 for k in kills)
         if cluster.apart:
             assert report[name]["seen"]
             assert not any(report[name]["seen"])
 
+    halted = {name: [k["halted_in_stage"] for k in report[name]["kills"]] for name in job.ALL}
+    assert set(halted["plain"]) - {None}  # a train was on it, and could not end without it
+    assert None in halted["levels"]
+
     names = {1: "Ada", 2: "Bob", 4: "Cyd"}
     left = pq.read_table(home / "left.parquet").to_pylist()
     bills = [(names[row["k"]], row["v"]) for row in left if row["k"] in names]
-    order = "rowid" if isinstance(database, Embedded) else "ctid"
+    order = "rowid" if isinstance(database, Embedded) else "at"
     good, bad = (pq.read_table(path).to_pylist() for path in job.outputs(home, "billed").values())
-    assert report["billed"]["kills"]
-    assert database.run(f"SELECT name, v FROM bills ORDER BY {order}") == [(n, v) for n, v in bills if v != 13]
+    written = database.run(f"SELECT name, v FROM bills ORDER BY {order}")
+    assert set(halted["billed"]) - {None}
+    assert sorted(written) == sorted((n, v) for n, v in bills if v != 13)
+    assert written == [(n, v) for n, v in bills if v != 13]
     assert [(row["name"], row["v"]) for row in good] == [(n, v) for n, v in bills if v != 13]
     assert [(row["name"], row["v"]) for row in bad] == [(n, v) for n, v in bills if v == 13] != []
 
     for name, make in job.DIAGRAMS.items():
         run(make(), job.inputs(home, name), job.outputs(truth, name), spark=spark, buckets=job.BUCKETS)
-        frames = {i: spark.read.parquet(path) for i, path in job.inputs(home, name).items()}
-        oracle = batch(make(), spark, frames)
         for output, path in job.outputs(home, name).items():
             found = pq.read_table(path)
             assert found.num_rows > 10
             assert found.equals(pq.read_table(job.outputs(truth, name)[output])), f"{name}: {output}"
-            assert rows_of(found) == rows_of(oracle[output].toArrow().cast(found.schema)), f"{name}: {output}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,8 +26,10 @@ def layers() -> list[str]:
     return re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
 
 
-def imports() -> Iterator[tuple[str, str, str]]:
+@cache
+def imports() -> list[tuple[str, str, str]]:
     """File, its package, and what it imports; names of packages and modules of ours without `borealis`."""
+    all_found = []
     for file in sorted(ROOT.rglob("*.py")):
         place = file.relative_to(ROOT)
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -36,8 +38,8 @@ def imports() -> Iterator[tuple[str, str, str]]:
                 assert node.level == 0, f"{place}: relative imports hide where things are"
                 assert node.module is not None
                 found = [f"borealis.{a.name}" for a in node.names] if node.module == "borealis" else [node.module]
-            for name in found:
-                yield str(place), place.parts[0].removesuffix(".py"), name
+            all_found += [(str(place), place.parts[0].removesuffix(".py"), name) for name in found]
+    return all_found
 
 
 def test_imports_point_one_way() -> None:

@@ -20,12 +20,12 @@ from history import HOP, History, Received, check
 from matrix import (
     BACKUPS,
     BLOWS,
-    NO_UNIT,
     Case,
     Deployed,
     Strike,
-    box_rounds,
+    box_strike,
     brief,
+    brief_boxes,
     cover,
     pairs,
     rounds,
@@ -164,11 +164,12 @@ def test_the_cover_has_every_pair_and_is_small() -> None:
     assert cover(whole()) == few
 
 
-def test_what_hits_a_unit_stays_in_the_brief_form() -> None:
-    found = rounds(cover(whole()))
-    kept = {strike for one in brief(found) for strike in one}
-    assert {s for one in found for s in one} - kept == {s for one in found[1:] for s in one if s.blow in NO_UNIT}
-    assert {s.blow for s in kept} == set(BLOWS)
+def test_the_brief_form_has_every_blow_once_and_kills_under_every_approach() -> None:
+    found = brief(rounds(cover(whole())))
+    assert sorted(strike.blow for one in found for strike in one) == sorted(BLOWS)
+    strict = [one for one in (*found, [brief_boxes(box_strike())]) if "rejoin" not in {s.blow for s in one}]
+    killed = {d.approach for one in strict for s in one if s.blow in ("upstream", "last") for d in s.diagrams}
+    assert killed == {approach for approach in APPROACHES if approach != "none"}
 
 
 def test_the_whole_matrix_has_every_case_once() -> None:
@@ -193,9 +194,13 @@ def test_a_diagram_falls_into_three_units_whose_backups_are_elsewhere(group: str
 
 
 def test_each_box_dies_under_each_approach() -> None:
-    for [strike] in box_rounds():
-        best = {one.approach: one.guarantee for one in strike.diagrams}
-        assert best.keys() == {approach for approach in APPROACHES if approach != "none"}
-        assert (best["amnesia"], best["passive"], best["active"]) == ("gap", "precise", "precise")
+    strike = box_strike()
+    found = {(one.approach, one.group): one.guarantee for one in strike.diagrams}
+    ways = {"amnesia": "gap", "passive": "precise", "active": "precise", "upstream-backup": "gap"}
+    assert found == {(approach, "all"): best for approach, best in ways.items()} | {
+        ("upstream-backup", "light"): "precise"
+    }
+    few = [(one.approach, one.group) for one in brief_boxes(strike).diagrams]
+    assert few == [("amnesia", "all"), ("passive", "all"), ("upstream-backup", "light")]
     drawn = [Diagram.from_yaml(Deployed("amnesia", "gap", group).yaml).spec for group in ALL_GROUPS]
     assert {box.kind for spec in drawn for box in spec.boxes} >= BOXES.keys()
