@@ -234,9 +234,10 @@ class Presence:
 
 
 def away(kafka: Any) -> tuple[int, ...]:
-    """What the library calls brokers that do not answer, or not to us."""
+    """What the library calls brokers that do not answer, or not to us, or that have just come back."""
     e = kafka.KafkaError
-    return e._TRANSPORT, e._ALL_BROKERS_DOWN, e._TIMED_OUT, e._RESOLVE, e._AUTHENTICATION, e._SSL
+    gone = (e._TRANSPORT, e._ALL_BROKERS_DOWN, e._TIMED_OUT, e._RESOLVE, e._AUTHENTICATION, e._SSL)
+    return *gone, e.NOT_COORDINATOR, e.COORDINATOR_NOT_AVAILABLE, e.COORDINATOR_LOAD_IN_PROGRESS
 
 
 def _words(said: str) -> str:
