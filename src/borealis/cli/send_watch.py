@@ -22,13 +22,13 @@ from borealis.client.publisher import Publisher, pieces
 from borealis.connectors.files.watch import WatchSource, watch_text
 from borealis.connectors.sources import WATCH
 from borealis.errors import InputError
-from borealis.state.directory_lock import DirectoryLock, Kind
+from borealis.state.directory_lock import DirectoryKind, DirectoryLock
 from borealis.state.disk import make_directory
 
 ROWS_MOST = 16_384  # of a batch
 LOOK_EVERY_S = 0.2  # whether someone wants us to stop, while no file comes
 VERSION = 1
-KIND = Kind("state", "send.json", "sender", "*.files")
+KIND = DirectoryKind("state", "send.json", "sender", "*.files")
 
 
 def watcher_name(files: str, given: str | None, state: Path | None) -> str | None:

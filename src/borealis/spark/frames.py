@@ -90,7 +90,7 @@ def _quoted(names: list[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Kept:
+class BatchFile:
     """A micro-batch in a file: the position of its first row, its number, and the position behind its last row."""
 
     path: Path
@@ -122,7 +122,7 @@ class FrameSource:
         self.frame, self.name, self.keep = frame, name, keep
         self._changed = threading.Condition()
         self._arrived: pa.Table | None = None
-        self._kept: list[Kept] = []
+        self._kept: list[BatchFile] = []
         self._position = 0  # behind the last row that arrived
         self._stopped = False
         self._failure: BorealisError | None = None
@@ -189,7 +189,7 @@ class FrameSource:
             return
         first, last = self._position, self._position + table.num_rows
         if self.keep is not None:
-            kept = Kept(self.keep / f"rows-{first}-{batch}-{last}.arrow", first, batch, last)
+            kept = BatchFile(self.keep / f"rows-{first}-{batch}-{last}.arrow", first, batch, last)
             try:
                 write_whole(kept.path, to_stream(table))
             except OSError as error:
@@ -238,7 +238,7 @@ class FrameSource:
         for left_over in self.keep.glob("*.tmp"):
             left_over.unlink()
         found = [(re.fullmatch(r"rows-(\d+)-(\d+)-(\d+)\.arrow", p.name), p) for p in self.keep.iterdir()]
-        kept = sorted((Kept(p, int(m[1]), int(m[2]), int(m[3])) for m, p in found if m), key=lambda k: k.first)
+        kept = sorted((BatchFile(p, int(m[1]), int(m[2]), int(m[3])) for m, p in found if m), key=lambda k: k.first)
         whole = all(a.last == b.first for a, b in itertools.pairwise(kept))
         if not whole or (kept[0].first if kept else 0) > skip or (kept[-1].last if kept else 0) < skip:
             raise InputError(f"rows of input '{self.name}' behind row {skip} are gone from {self.keep}", hint=ANEW)
@@ -250,7 +250,7 @@ class FrameSource:
         self._position = kept[-1].last if kept else skip
 
 
-def _read(kept: Kept) -> pa.Table:
+def _read(kept: BatchFile) -> pa.Table:
     try:
         table = from_stream(kept.path.read_bytes())
         if table.num_rows == kept.last - kept.first:

@@ -13,7 +13,7 @@ from borealis.kernels.program import Parcel
 from borealis.spark.worker import run_train, settle, written
 from borealis.trains.header import Lane, TrainHeader, rows_together
 from borealis.trains.location import check_version, exchange, is_remote, read
-from borealis.trains.message import Line
+from borealis.trains.message import Channel
 
 FILE_BYTES_LEAST = 1 << 20  # from here on a payload goes by way of a file, where node and task share files
 
@@ -31,7 +31,7 @@ def keep_lane(where: Lane, lease: int, bucket: int) -> None:
         check_version(where)
         run_lane(lambda head, buffers: exchange(where["lane"], head, buffers), lease, bucket)
         return
-    line = Line.to(where["lane"])
+    line = Channel.to(where["lane"])
     try:
         run_lane(line.ask, lease, bucket)
     finally:

@@ -19,8 +19,8 @@ from pyspark.sql.types import StructType
 from borealis.client.cluster_config import CA, COORDINATOR, HOME, TOKEN
 from borealis.errors import OutputError
 from borealis.spark.interpreter import names_another, worker_python
-from borealis.spark.public_reader import HeldReader, Reading, StreamReader, outward
-from borealis.spark.public_writer import StreamWriter, Writing
+from borealis.spark.public_reader import HeldReader, ReadOptions, StreamReader, outward
+from borealis.spark.public_writer import StreamWriter, WriteOptions
 from borealis.spark.session import is_local
 from borealis.spark.stream_client import StreamClient
 
@@ -56,7 +56,7 @@ class BorealisSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        reading = Reading.of(self.options)
+        reading = ReadOptions.of(self.options)
         client = StreamClient(reading.address)
         try:
             return from_arrow_schema(outward(client.schema(), reading.headers))
@@ -64,10 +64,10 @@ class BorealisSource(DataSource):
             client.close()
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return HeldReader(Reading.of(self.options), schema)
+        return HeldReader(ReadOptions.of(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        return StreamReader(Reading.of(self.options), schema)
+        return StreamReader(ReadOptions.of(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Refused: without a checkpoint nobody could tell a job's second try from new rows."""
@@ -80,4 +80,4 @@ class BorealisSource(DataSource):
             raise OutputError(
                 "a stream cannot be written anew with every micro-batch", hint='use outputMode("append") or "update"'
             )
-        return StreamWriter(Writing.of(self.options))
+        return StreamWriter(WriteOptions.of(self.options))

@@ -27,7 +27,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from borealis.errors import BorealisError, GoneError, InputError, StateError
-from borealis.spark.stream_client import ADDRESS, Patience, StreamAddress, StreamClient, check_options, whole_number
+from borealis.spark.stream_client import (
+    ADDRESS,
+    StreamAddress,
+    StreamBackoff,
+    StreamClient,
+    check_options,
+    whole_number,
+)
 from borealis.streams.section import Section
 from borealis.streams.status import QueueStatus
 from borealis.tuples import headed
@@ -43,7 +50,7 @@ log = logging.getLogger("borealis.spark")
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadOptions:
     """What a job wants of a stream."""
 
     address: StreamAddress
@@ -55,7 +62,7 @@ class Reading:
     goes_on: bool = False  # over gaps
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> Reading:
+    def of(cls, options: Mapping[str, str]) -> ReadOptions:
         check_options(options, OPTIONS)
         return cls(
             address=StreamAddress.of(options),
@@ -97,8 +104,8 @@ class Range(InputPartition):
         self.epoch, self.incarnation, self.start, self.stop = epoch, incarnation, start, stop
 
 
-class _Reader:
-    def __init__(self, reading: Reading, schema: StructType) -> None:
+class RangeReader:
+    def __init__(self, reading: ReadOptions, schema: StructType) -> None:
         self.reading, self.schema = reading, schema
         self._client: StreamClient | None = None
 
@@ -125,7 +132,7 @@ class _Reader:
             client.close()
 
 
-class HeldReader(_Reader, DataSourceReader):
+class HeldReader(RangeReader, DataSourceReader):
     """`spark.read`: what the stream holds now, from `from` on."""
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -140,10 +147,10 @@ class HeldReader(_Reader, DataSourceReader):
         return ranges
 
 
-class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream`: see the head of this file."""
 
-    def __init__(self, reading: Reading, schema: StructType) -> None:
+    def __init__(self, reading: ReadOptions, schema: StructType) -> None:
         super().__init__(reading, schema)
         self._first: Offset | None = None
         self._last: tuple[str, int] | None = None  # the end for `availableNow`: epoch and id
@@ -284,7 +291,9 @@ def sections(client: StreamClient, wanted: Range, goes_on: bool) -> Iterator[Sec
         elif not client.passes(error):
             raise error
 
-    place = Follower(client.stream, client.endpoints, subscribe, broken, Patience(client.address), stop=wanted.stop)
+    place = Follower(
+        client.stream, client.endpoints, subscribe, broken, StreamBackoff(client.address), stop=wanted.stop
+    )
     place.epoch, place.incarnation = wanted.epoch, wanted.incarnation
     if at is not None:
         place.go_on(at)

@@ -52,7 +52,7 @@ log = logging.getLogger("borealis.spark")
 
 
 @dataclass(frozen=True)
-class Writing:
+class WriteOptions:
     """What a job wants to write, and how."""
 
     address: StreamAddress
@@ -61,7 +61,7 @@ class Writing:
     part_bytes: int = PART_BYTES
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> Writing:
+    def of(cls, options: Mapping[str, str]) -> WriteOptions:
         check_options(options, OPTIONS)
         publisher = options.get("publisher", "spark")
         if not re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", publisher):
@@ -76,7 +76,7 @@ class Writing:
 
 
 @dataclass(frozen=True)
-class Rows(WriterCommitMessage):
+class TaskRows(WriterCommitMessage):
     """What one task hands to the driver."""
 
     query: str  # the query's id, which its checkpoint keeps
@@ -86,19 +86,19 @@ class Rows(WriterCommitMessage):
 class StreamWriter(DataSourceStreamArrowWriter):
     """`writeStream`: see the head of this file."""
 
-    def __init__(self, writing: Writing) -> None:
+    def __init__(self, writing: WriteOptions) -> None:
         self.writing = writing
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Rows:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskRows:
         context = TaskContext.get()
         query = context.getLocalProperty(QUERY_ID) if context is not None else None
         if query is None:
             raise OutputError("this is no streaming query", hint="write with df.writeStream")
         batches = [batch for batch in iterator if batch.num_rows]
-        return Rows(query, to_stream(pa.Table.from_batches(batches)).to_pybytes() if batches else b"")
+        return TaskRows(query, to_stream(pa.Table.from_batches(batches)).to_pybytes() if batches else b"")
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        rows = [m for m in messages if isinstance(m, Rows) and m.data]
+        rows = [m for m in messages if isinstance(m, TaskRows) and m.data]
         if rows:
             tables = [from_stream(m.data) for m in rows]
             publish(self.writing, rows[0].query, batchId, pa.concat_tables(tables))
@@ -107,7 +107,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         log.info("micro-batch %d is not published: a task failed", batchId)
 
 
-def publish(writing: Writing, query: str, number: int, rows: pa.Table) -> None:
+def publish(writing: WriteOptions, query: str, number: int, rows: pa.Table) -> None:
     """Publish a micro-batch, if it is not in the stream yet."""
     client = StreamClient(writing.address, entry=True)
     name = f"{writing.publisher}.{query}"
@@ -173,7 +173,7 @@ def cut(rows: pa.Table, time: str | TimeOf, most_bytes: int) -> list[pa.RecordBa
     return list(halves(whole, most_bytes))
 
 
-def time_of(writing: Writing, schema: pa.Schema, client: StreamClient) -> TimeOf:
+def time_of(writing: WriteOptions, schema: pa.Schema, client: StreamClient) -> TimeOf:
     """How an input's tuples get their times: as the writer says, or as the input's node does."""
     if writing.time is None and (noted := note_in(schema)) is not None:
         return noted

@@ -23,7 +23,7 @@ from borealis.spark.lanes import Lanes
 from borealis.spark.lanes import Trains as LaneTrains
 from borealis.spark.worker import read_train
 from borealis.trains.header import Lane, TrainHeader
-from borealis.trains.message import Line
+from borealis.trains.message import Channel
 
 FORMAT = "borealis_train"
 POLL_S = 0.1  # how long a question for the next train may wait; Spark asks again
@@ -57,23 +57,23 @@ class LanePartition(InputPartition):
         self.where, self.lease, self.bucket = where, lease, bucket
 
 
-class _Reader(DataSourceStreamReader):
+class NodeReader(DataSourceStreamReader):
     """What asks the node."""
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self.socket, self.buckets, self.schema = options["socket"], int(options["buckets"]), schema
-        self._node: Line | None = None
+        self._node: Channel | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_node": None}
 
     def _ask(self, what: str, **arguments: int) -> Any:
         if self._node is None:
-            self._node = Line.to(self.socket)
+            self._node = Channel.to(self.socket)
         return self._node.ask({ASK: what, **arguments})[0]["answer"]
 
 
-class LaneReader(_Reader):
+class LaneReader(NodeReader):
     """An offset is the number of the last lease."""
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
@@ -93,7 +93,7 @@ class LaneReader(_Reader):
         return iter(())
 
 
-class TrainReader(_Reader):
+class TrainReader(NodeReader):
     """An offset is the number of the last train, and of the last rehearsal if there was one.
 
     A rehearsal is a train of nothing: it keeps JVM and workers of a unit warm that has nothing to do yet.
@@ -157,7 +157,7 @@ class TrainServer:
         class Handler(socketserver.BaseRequestHandler):
             def handle(self) -> None:
                 asked.set()
-                line = Line(self.request)
+                line = Channel(self.request)
                 with contextlib.suppress(ConnectionError):  # Spark ends the reader when its query stops
                     while (question := line.receive()) is not None:
                         line.send(*answer(*question))

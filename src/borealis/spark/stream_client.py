@@ -65,7 +65,7 @@ class StreamAddress:
         return Peer(address, self.security)
 
 
-class Patience(Backoff):
+class StreamBackoff(Backoff):
     """The waits for a node that is away; and those, not as long, for one that answers and has no such stream."""
 
     def __init__(self, address: StreamAddress) -> None:
@@ -118,7 +118,7 @@ class StreamClient:
 
     def call(self, do: Callable[[Peer, str], T]) -> T:
         """Do something with the node that serves the stream; it may be done again."""
-        return self.endpoints.call(lambda at: do(self.peer(at), self.stream), self.passes, Patience(self.address))
+        return self.endpoints.call(lambda at: do(self.peer(at), self.stream), self.passes, StreamBackoff(self.address))
 
     def passes(self, error: BorealisError) -> bool:
         """Hang up after this error; whether the same may succeed later, or elsewhere."""

@@ -28,7 +28,7 @@ from borealis.state.cache import Cache
 from borealis.state.delta import from_stream
 from borealis.trains.header import Payload, TrainHeader
 from borealis.trains.location import check_version, is_there, read
-from borealis.trains.notices import Notice
+from borealis.trains.notices import NoticeFile
 from borealis.trains.results import BUCKET, FILE, HIDDEN, PAYLOAD, TAG, Arrived, rows_column, train_bounds
 from borealis.tuples import CAUSE, SUB, TIME
 
@@ -67,7 +67,7 @@ def read_train(train: TrainHeader, bucket: int, schema: pa.Schema) -> Iterator[p
     settle()
     program = program_of(train)
     bounds = train_bounds(program, train)
-    out = Sending(train, 0, bucket, schema)
+    out = LevelOutput(train, 0, bucket, schema)
     yield from out.parcels([Parcel(TRAIN_TAG, bucket, json.dumps(train).encode())])
     yield from _run(program, out, _inputs(program, train, bucket, bounds), bounds)
 
@@ -102,7 +102,7 @@ def level_runner(number: int, schema: pa.Schema) -> Callable[[Iterator[pa.Record
             return
         program = program_of(arrived.train)
         bounds = train_bounds(program, arrived.train)
-        out = Sending(arrived.train, number, arrived.bucket, schema)
+        out = LevelOutput(arrived.train, number, arrived.bucket, schema)
         flows = {flow: arrived.flow(tag, schema_of(s), bounds[flow]) for tag, flow, s in program.levels[number].arrive}
         mine = {tag for tag, _, _ in program.levels[number].arrive}
         yield from out.parcels(p for p in arrived.parcels if p.tag not in mine)
@@ -111,7 +111,9 @@ def level_runner(number: int, schema: pa.Schema) -> Callable[[Iterator[pa.Record
     return run
 
 
-def _run(program: Program, out: Sending, flows: dict[str, Flow], bounds: dict[str, Bounds]) -> Iterator[pa.RecordBatch]:
+def _run(
+    program: Program, out: LevelOutput, flows: dict[str, Flow], bounds: dict[str, Bounds]
+) -> Iterator[pa.RecordBatch]:
     parcels: list[Parcel] = []
     for one in _level(program, out.level, out.train, out.bucket, flows, bounds):
         if isinstance(one, Parcel):
@@ -134,7 +136,7 @@ def _level(
         taken.append((box, kernel))
         begin = getattr(kernel, "begin", None)
         if begin is not None:
-            begin(train, bucket, Notice(f"{train['troubles']}/{box}.{bucket}", _attempt()))
+            begin(train, bucket, NoticeFile(f"{train['troubles']}/{box}.{bucket}", _attempt()))
         return kernel
 
     yield from run_level(program, level, bucket, flows, bounds, keep)
@@ -165,7 +167,7 @@ def _share(rows: int, bucket: int, buckets: int) -> np.ndarray[Any, np.dtype[np.
     return np.arange(rows * bucket // buckets, rows * (bucket + 1) // buckets)
 
 
-class Sending:
+class LevelOutput:
     """What one level in one bucket sends on, as batches of the schema that Spark was told."""
 
     def __init__(self, train: TrainHeader, level: int, bucket: int, schema: pa.Schema) -> None:

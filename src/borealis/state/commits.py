@@ -25,7 +25,7 @@ from typing import Any
 
 from borealis.errors import StateError
 from borealis.state.delta import TableSpec, merge_deltas, pack, unpack
-from borealis.state.directory_lock import Kind, OtherOwnerError
+from borealis.state.directory_lock import DirectoryKind, OtherOwnerError
 from borealis.state.disk import one_line, write_whole
 from borealis.state.log import Key
 from borealis.state.records import Head, RecordFile, RecordLog, record
@@ -46,7 +46,7 @@ class Recovered:
 class CommitLog(RecordLog):
     """One unit's commits on disk. One process at a time: a second one is refused."""
 
-    kind = Kind("state", "state.json", "run", "*-[0-9]*.bin")
+    kind = DirectoryKind("state", "state.json", "run", "*-[0-9]*.bin")
     mark = b"BCL1"
     what, again = "state", "start again"
 

@@ -14,7 +14,7 @@ from borealis.state.disk import one_line, sync_directory, write_whole
 
 
 @dataclass(frozen=True)
-class Kind:
+class DirectoryKind:
     """What lies in a directory: a noun for errors, the file that says whose it is, who else might hold it, and a
     pattern of the files that are there once it is in use.
     """
@@ -44,7 +44,7 @@ class DirectoryLock:
     A new one is made, and says what it belongs to before anything else lies in it.
     """
 
-    def __init__(self, root: Path, kind: Kind, belongs: Mapping[str, Any]) -> None:
+    def __init__(self, root: Path, kind: DirectoryKind, belongs: Mapping[str, Any]) -> None:
         self.root, self.kind = root, kind
         if not root.exists():
             root.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from borealis.errors import FullError, StateError
 from borealis.state import frame
-from borealis.state.directory_lock import DirectoryLock, Kind
+from borealis.state.directory_lock import DirectoryKind, DirectoryLock
 from borealis.state.disk import ANEW, disk, refused, sync_directory, write_all, write_whole
 
 RESTART = "mend the disk, then start again"
@@ -215,7 +215,7 @@ class RecordFile:
 class RecordLog:
     """A directory of record files, `<name>-<number>.bin`, that belongs to one thing and one process at a time."""
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[DirectoryKind]
     mark: ClassVar[bytes]
     what: ClassVar[str]  # it is, for errors
     again: ClassVar[str]  # what to do when there is room

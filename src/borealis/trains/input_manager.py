@@ -28,7 +28,7 @@ from borealis.trains.header import PAYLOADS, TrainInputs
 from borealis.trains.intake import Admission, Intake
 from borealis.trains.merge_order import bounds, determinants, numbered, with_cause
 from borealis.trains.merging import ByArrival, ByReplay, ByTime, Merged, MergeOrder, Replay
-from borealis.trains.relay import Feed, Relay, Relayed, SectionSource
+from borealis.trains.relay import Relay, Relayed, SectionSource, StreamInput
 from borealis.trains.train import Train
 from borealis.tuples import TIME
 
@@ -45,7 +45,7 @@ class InputManager:
 
     def __init__(
         self,
-        inputs: Sequence[Input | Feed],
+        inputs: Sequence[Input | StreamInput],
         sources: Mapping[str, Source | SectionSource],
         schemas: Mapping[str, pa.Schema],
         paces: Mapping[str, int],
@@ -65,9 +65,11 @@ class InputManager:
         self._intakes: dict[str, Intake] = {}
         for spec in inputs:
             cursor = (cursors or {}).get(spec.name, Cursor())
-            relayed, time = isinstance(spec, Feed), (times or {}).get(spec.name)
+            relayed, time = isinstance(spec, StreamInput), (times or {}).get(spec.name)
             self._intakes[spec.name] = Intake(
-                Relay(spec, cursor) if isinstance(spec, Feed) else EntryPoint(spec, paces[spec.name], cursor, time),
+                Relay(spec, cursor)
+                if isinstance(spec, StreamInput)
+                else EntryPoint(spec, paces[spec.name], cursor, time),
                 sources[spec.name],
                 wire_schema(schemas[spec.name]) if relayed else schemas[spec.name],
                 queue.Queue(READ_AHEAD),

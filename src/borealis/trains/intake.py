@@ -124,7 +124,7 @@ class Intake:
 
 
 @dataclass(frozen=True)
-class Piece:
+class InputSlice:
     """Consecutive rows of one input within a train, then boundaries that stand behind them."""
 
     name: str

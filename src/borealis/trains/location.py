@@ -37,7 +37,7 @@ def read(location: str | pa.Buffer) -> pa.Buffer:
     """The bytes at a location, all of them; those that came along are there already."""
     if isinstance(location, pa.Buffer):
         return location
-    return _fetched(Address.parse(location)) if is_remote(location) else mapped(location)
+    return _fetched(DepotAddress.parse(location)) if is_remote(location) else mapped(location)
 
 
 def is_there(location: str) -> bool:
@@ -52,14 +52,14 @@ def is_there(location: str) -> bool:
 
 def ask(what: str, location: str, **more: Any) -> list[bytes]:
     """What a depot answers to a small question about one of its files."""
-    at = Address.parse(location)
+    at = DepotAddress.parse(location)
     answers = _client(at).do_action(flight.Action(what, at.ticket(**more)), _within(ANSWER_S))
     return [bytes(answer.body) for answer in answers]
 
 
 def exchange(location: str, head: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[pa.Buffer]]:
     """What a node answers to a message of any size. A node that takes its time is asked the same again."""
-    at, whole = Address.parse(location), message.encode(head, buffers)
+    at, whole = DepotAddress.parse(location), message.encode(head, buffers)
     while True:
         try:
             writer, reader = _client(at).do_exchange(flight.FlightDescriptor.for_command(at.ticket()), _within(TURN_S))
@@ -101,14 +101,14 @@ def check_version(train: TrainHeader | Lane) -> None:
             hint="install the same version for the Python of every executor",
         )
     if authority := train.get("authority"):
-        where = Address.parse(train["program"]).where
+        where = DepotAddress.parse(train["program"]).where
         if _authorities.get(where) != authority.encode():
             _authorities[where] = authority.encode()
             _hang_up(where)
 
 
 @dataclass(frozen=True)
-class Address:
+class DepotAddress:
     """A location on another machine, taken apart. The token is for the node alone: no message names it."""
 
     where: str  # scheme://host:port, as Flight has it
@@ -116,16 +116,16 @@ class Address:
     path: str
 
     @staticmethod
-    def parse(location: str) -> Address:
+    def parse(location: str) -> DepotAddress:
         parts = urlsplit(location)
         _, token, path = parts.path.split("/", 2)
-        return Address(f"{SCHEMES[parts.scheme]}://{parts.netloc}", token, unquote(path))
+        return DepotAddress(f"{SCHEMES[parts.scheme]}://{parts.netloc}", token, unquote(path))
 
     def ticket(self, **more: Any) -> bytes:
         return json.dumps({"v": 1, "token": self.token, "path": self.path} | more).encode()
 
 
-def _fetched(at: Address) -> pa.Buffer:
+def _fetched(at: DepotAddress) -> pa.Buffer:
     try:
         try:
             return _get(at)
@@ -141,7 +141,7 @@ def _fetched(at: Address) -> pa.Buffer:
         raise WireError(f"cannot read {at.path} from the node of this unit: {one_line(error)}") from error
 
 
-def _get(at: Address) -> pa.Buffer:
+def _get(at: DepotAddress) -> pa.Buffer:
     reader = _client(at).do_get(flight.Ticket(at.ticket()), _within(FETCH_S))
     size = int(reader.schema.metadata[b"size"])
     whole = pa.allocate_buffer(size)  # one piece of memory, aligned as Arrow likes it
@@ -155,7 +155,7 @@ def _get(at: Address) -> pa.Buffer:
     return whole
 
 
-def _client(at: Address) -> flight.FlightClient:
+def _client(at: DepotAddress) -> flight.FlightClient:
     if at.where not in _clients:
         trust = {"tls_root_certs": _authorities[at.where]} if at.where in _authorities else {}
         direct = [("grpc.enable_http_proxy", 0)]  # executors' machines may have one, for the world outside

@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from borealis.clock import Clock
-from borealis.trains.intake import Admission, Intake, Piece
+from borealis.trains.intake import Admission, InputSlice, Intake
 from borealis.trains.merge_order import Determinant, dense
 from borealis.trains.relay import Relayed
 from borealis.tuples import FIRST_TIME, LAST_TIME, Int64s
@@ -28,7 +28,7 @@ Intakes = Mapping[str, Intake]
 class Merged:
     """What goes into a train: pieces, one behind the other, or their rows in the order that `order` says."""
 
-    pieces: list[Piece]
+    pieces: list[InputSlice]
     order: Int64s | None = None
     silent: bool = False  # what comes of it is known downstream already
     free: bool = True  # merged as tuples arrived, not as a replay says
@@ -63,7 +63,7 @@ class ByArrival:
         """Where ids jumped a train begins, whatever the others have: the same place for all copies of a unit."""
         self._write_idle_boundaries()
         rows, size = self._admission.rows_most, self._admission.bytes_most
-        pieces: list[Piece] = []
+        pieces: list[InputSlice] = []
         waiting = sorted((not i.at_jump, i.rows, name) for name, i in self._intakes.items() if i.pending)
         for n, (_, _, name) in enumerate(waiting):
             intake, shares = self._intakes[name], len(waiting) - n
@@ -181,7 +181,7 @@ class ByReplay:
 
     def next(self) -> Merged:
         """As far as the tuples are there."""
-        pieces: list[Piece] = []
+        pieces: list[InputSlice] = []
         room = self._admission.rows_most
         while self._scripts and not pieces:
             replay = self._scripts[0]
@@ -211,14 +211,14 @@ class ByReplay:
         return Merged(pieces, silent=replay.silent if pieces else False, free=False)
 
 
-def _taken(name: str, intake: Intake, rows: Relayed) -> Piece:
+def _taken(name: str, intake: Intake, rows: Relayed) -> InputSlice:
     tail = rows.tail()
     cut = rows.cursor(len(rows))
     intake.cut = replace(cut, boundary=tail[-1], ended=tail[-1] == LAST_TIME) if tail else cut
-    return Piece(name, rows, tail)
+    return InputSlice(name, rows, tail)
 
 
-def _take(name: str, intake: Intake, count: int) -> Piece:
+def _take(name: str, intake: Intake, count: int) -> InputSlice:
     """The next rows of one input, with what stands behind them if they are its last for now."""
     first = intake.take(count) if intake.pending else intake.nothing()
     cut, tail = first.cursor(len(first)), first.tail()
@@ -230,4 +230,4 @@ def _take(name: str, intake: Intake, count: int) -> Piece:
         tail += (LAST_TIME,)
         cut = replace(cut, boundary=LAST_TIME, ended=True)
     intake.cut = cut
-    return Piece(name, first, tail)
+    return InputSlice(name, first, tail)

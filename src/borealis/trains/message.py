@@ -35,7 +35,7 @@ def decode(message: Any) -> tuple[Head, list[pa.Buffer]]:
         raise WireError(f"this is no message of version 2: {error}") from error
 
 
-class Line:
+class Channel:
     """Messages over a socket, one after the other."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -43,11 +43,11 @@ class Line:
         self._begin = bytearray(frame.BEGIN_BYTES)
 
     @staticmethod
-    def to(path: str) -> Line:
+    def to(path: str) -> Channel:
         """A line to whoever listens at a path of this machine."""
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(path)
-        return Line(connection)
+        return Channel(connection)
 
     def send(self, head: Head, buffers: Sequence[Any] = ()) -> None:
         """Send a message."""

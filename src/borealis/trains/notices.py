@@ -21,7 +21,7 @@ OVER = ".over"
 CHARACTERS_MOST = 1000  # of a notice
 
 
-class Notice:
+class NoticeFile:
     """The place for one kernel's notices. Where they cannot be told, the log still has them."""
 
     def __init__(self, location: str, attempt: int) -> None:

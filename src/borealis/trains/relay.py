@@ -16,7 +16,7 @@ from borealis.tuples import LAST_TIME, TIME, Int64s
 
 
 @dataclass(frozen=True)
-class Feed:
+class StreamInput:
     """An input of a unit that is a stream: its name in the unit."""
 
     name: str
@@ -113,7 +113,7 @@ class Relay:
     refused = None
     time_column = TIME
 
-    def __init__(self, spec: Feed, cursor: Cursor) -> None:
+    def __init__(self, spec: StreamInput, cursor: Cursor) -> None:
         self.spec, self.cursor = spec, cursor
         self._leapt = self._jumped = False  # before what comes next: nothing stood behind it so far
 

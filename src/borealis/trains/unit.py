@@ -41,7 +41,7 @@ from borealis.trains.merging import Replay
 from borealis.trains.notices import TROUBLES, Troubles
 from borealis.trains.progress import Progress
 from borealis.trains.rehearsals import Rehearsals
-from borealis.trains.relay import Feed, SectionSource
+from borealis.trains.relay import SectionSource, StreamInput
 from borealis.trains.results import Arrived, train_bounds
 from borealis.trains.saved import pack, unpack
 from borealis.trains.sections import beyond, queue_section
@@ -79,7 +79,7 @@ class UnitRun:
         options: UnitOptions,
         clock: Clock | None = None,
         *,
-        feeds: Sequence[Feed] | None = None,
+        feeds: Sequence[StreamInput] | None = None,
         queues: Mapping[str, OutputQueue] | None = None,
         resume: Handover | None = None,
     ) -> None:
@@ -113,7 +113,7 @@ class UnitRun:
         except BaseException:
             self._let_go()
             raise
-        inputs: Sequence[Input | Feed] = spec.inputs if feeds is None else feeds
+        inputs: Sequence[Input | StreamInput] = spec.inputs if feeds is None else feeds
         self.manager = InputManager(
             inputs,
             sources,

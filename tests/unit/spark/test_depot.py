@@ -21,12 +21,12 @@ from borealis.kernels.program import TRAIN_TAG, Parcel
 from borealis.spark import depot as depots
 from borealis.spark import worker
 from borealis.spark.depot import PIECE_BYTES, Certificates, Depot, Loan
-from borealis.spark.worker import Sending
+from borealis.spark.worker import LevelOutput
 from borealis.state.cache import HELD_MOST, Cache
 from borealis.state.delta import Change, Delta, TableSpec, pack
 from borealis.state.log import StateLog
-from borealis.trains.location import Address, ask, check_version, is_there, read
-from borealis.trains.notices import Notice, notices
+from borealis.trains.location import DepotAddress, ask, check_version, is_there, read
+from borealis.trains.notices import NoticeFile, notices
 from borealis.trains.results import BUCKET, FILE, PAYLOAD, TAG, Arrived
 
 LOOPBACK = "127.0.0.1"
@@ -111,14 +111,14 @@ def test_what_is_no_ticket_is_refused(depot: Depot, ticket: bytes) -> None:
 
 
 def test_notices_reach_the_unit_and_nothing_else_can_be_written(loan: Loan) -> None:
-    here = Notice(loan.location("troubles/w.0"), 0)
+    here = NoticeFile(loan.location("troubles/w.0"), 0)
     here.tell("a database is away " * 200)
     assert notices(loan.root / "troubles") == {"w.0": ("a database is away " * 200)[:1000]}
     here.tell(None)
     assert notices(loan.root / "troubles") == {}
-    assert Notice(loan.location("troubles/w.0"), 3).given_up() == ""
+    assert NoticeFile(loan.location("troubles/w.0"), 3).given_up() == ""
     here.give_up("too long")
-    assert Notice(loan.location("troubles/w.0"), 3).given_up() == "too long"
+    assert NoticeFile(loan.location("troubles/w.0"), 3).given_up() == "too long"
     before = sorted(loan.root.rglob("*"))
     for path in ("program.json", "troubles/../x", "troubles/.x", "troubles/a/b", "troubles/" + "a" * 300):
         with pytest.raises(flight.FlightServerError, match="not a notice"):
@@ -135,7 +135,7 @@ def test_nothing_else_can_be_written_or_listed(depot: Depot, loan: Loan) -> None
         with pytest.raises(NotImplementedError):
             list(client.list_flights())
         with pytest.raises(flight.FlightServerError, match="does not know 'delete'"):
-            list(client.do_action(flight.Action("delete", Address.parse(loan.location("x")).ticket())))
+            list(client.do_action(flight.Action("delete", DepotAddress.parse(loan.location("x")).ticket())))
         writer, _ = client.do_put(flight.FlightDescriptor.for_path("x"), pa.schema([("x", pa.int64())]))
         with pytest.raises(NotImplementedError):
             writer.close()
@@ -295,9 +295,9 @@ def test_large_results_pass_in_pieces_and_come_out_whole(monkeypatch: pytest.Mon
         Parcel(5, 0, bytes(range(250)) * 20),
     ]
     sent += [Parcel(6, 1, b"x" * 1000), Parcel(6, 1, b"y" * 1001), Parcel(6, 1, b"")]
-    batches = list(Sending(plan, 0, 0, SCHEMA).parcels(sent))
+    batches = list(LevelOutput(plan, 0, 0, SCHEMA).parcels(sent))
     assert max(b.nbytes for b in batches) < 1200
-    assert batches == list(Sending(plan, 0, 0, SCHEMA).parcels(sent))  # a second attempt sends the very same
+    assert batches == list(LevelOutput(plan, 0, 0, SCHEMA).parcels(sent))  # a second attempt sends the very same
     arrived = Arrived(iter(batches))
     assert arrived.train == plan
     assert [(p.tag, p.bucket, bytes(p.payload)) for p in arrived.parcels] == [

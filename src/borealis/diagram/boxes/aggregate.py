@@ -81,7 +81,7 @@ class Aggregate(Box):
         return 0 if self.slide is None else parse(self.slide)
 
     @property
-    def calls(self) -> list[sql.Call]:
+    def calls(self) -> list[sql.CallText]:
         """The distinct aggregates over all expressions."""
         return self._split()[0]
 
@@ -90,7 +90,7 @@ class Aggregate(Box):
         """Each output as an expression over `__a<i>`, i counting `calls`, and over nothing else but `by` columns."""
         return self._split()[1]
 
-    def _split(self) -> tuple[list[sql.Call], dict[str, str]]:
+    def _split(self) -> tuple[list[sql.CallText], dict[str, str]]:
         return sql.split_all(self.exprs)
 
     @property

@@ -54,7 +54,7 @@ class Resample(Box):
         return 0 if self.how == "previous" else self.window_us - 1
 
     @property
-    def calls(self) -> list[sql.Call]:
+    def calls(self) -> list[sql.CallText]:
         """The distinct aggregates over all expressions."""
         return self._split()[0]
 
@@ -63,7 +63,7 @@ class Resample(Box):
         """Each output as an expression over `__a<i>`, i counting `calls`."""
         return self._split()[1]
 
-    def _split(self) -> tuple[list[sql.Call], dict[str, str]]:
+    def _split(self) -> tuple[list[sql.CallText], dict[str, str]]:
         return sql.split_all(self.exprs or {})
 
     @property
