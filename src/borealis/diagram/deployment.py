@@ -56,11 +56,6 @@ class Deployment(BaseModel):
         borealis.errors.DiagramError: units=0: Input should be greater than or equal to 1
         """
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        if "cut" in given:
-            given["cut"] = tuple(given["cut"])
-        for name in ("place", "backup"):
-            if name in given:
-                given[name] = dict(given[name])
         try:
             return cls(yaml=yaml, **given)
         except ValidationError as error:

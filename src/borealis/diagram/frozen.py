@@ -1,4 +1,4 @@
-"""Frozen data whose mistakes are told in one line that names the thing, the problem and a suggestion."""
+"""Frozen data whose mistakes become one line of error: it names the thing, the problem and a suggestion."""
 
 from __future__ import annotations
 

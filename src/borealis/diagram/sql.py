@@ -42,7 +42,7 @@ OTHER_AGGREGATES = words(
     percentile_cont percentile_disc skewness string_agg try_avg try_sum"""
 )
 
-DEPTH_MAX = 200  # parentheses in parentheses; nobody writes more by hand
+DEPTH_MAX = 200  # parentheses in parentheses; no user writes more by hand
 
 PLACEHOLDER = "__a"
 
@@ -75,7 +75,6 @@ class Token(NamedTuple):
 
     @property
     def solid(self) -> bool:
-        """Whether it means anything."""
         return self.kind not in ("space", "comment")
 
     @property

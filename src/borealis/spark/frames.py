@@ -30,7 +30,6 @@ FINITE = "the DataFrame"
 
 
 def is_frame(value: object) -> bool:
-    """Whether this is a PySpark DataFrame."""
     return isinstance(value, DataFrame)
 
 

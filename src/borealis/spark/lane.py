@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,8 @@ def keep_lane(where: Lane, lease: int, bucket: int) -> None:
         check_version(where)
         run_lane(lambda head, buffers: exchange(where["lane"], head, buffers), lease, bucket)
         return
-    line = Channel.to(where["lane"])
-    try:
-        run_lane(line.ask, lease, bucket)
-    finally:
-        line.close()
+    with closing(Channel.to(where["lane"])) as node:
+        run_lane(node.ask, lease, bucket)
 
 
 def run_lane(ask: Ask, lease: int, bucket: int) -> None:
@@ -43,15 +41,15 @@ def run_lane(ask: Ask, lease: int, bucket: int) -> None:
     head: dict[str, Any] = {ASK: "turn", LEASE: lease, BUCKET: bucket}
     answer: list[Any] = []
     while True:
-        told, buffers = ask(head, answer)
-        if OVER in told:
+        order, buffers = ask(head, answer)
+        if OVER in order:
             return
-        head, answer = {ASK: "turn", LEASE: lease, BUCKET: bucket, ATTEMPT: told[ATTEMPT]}, []
-        if TRAIN in told:
-            train: TrainHeader = told[TRAIN]
+        head, answer = {ASK: "turn", LEASE: lease, BUCKET: bucket, ATTEMPT: order[ATTEMPT]}, []
+        if TRAIN in order:
+            train: TrainHeader = order[TRAIN]
             rows_together(train["inputs"], buffers)
             parcels, answer = packed(run_train(train, bucket), train["results"])
-            head |= {NUMBER: told[NUMBER], PARCELS: parcels}
+            head |= {NUMBER: order[NUMBER], PARCELS: parcels}
 
 
 def packed(parcels: Sequence[Parcel], results: str | None) -> tuple[list[list[Any]], list[Any]]:
@@ -69,7 +67,7 @@ def packed(parcels: Sequence[Parcel], results: str | None) -> tuple[list[list[An
 
 
 def parcels_of(index: list[list[Any]], buffers: list[pa.Buffer], results: str | None) -> list[Parcel]:
-    """The parcels that `packed` packed; files are where the task was told to put them."""
+    """The parcels that `packed` packed; files are where the train's header puts them."""
     found, left = [], iter(buffers)
     for tag, bucket, file in index:
         if file is not None and (results is None or Path(file).parent != Path(results)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import closing
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
@@ -57,11 +58,8 @@ class BorealisSource(DataSource):
 
     def schema(self) -> StructType:
         reading = ReadOptions.of(self.options)
-        client = StreamClient(reading.address)
-        try:
+        with closing(StreamClient(reading.address)) as client:
             return from_arrow_schema(outward(client.schema(), reading.headers))
-        finally:
-            client.close()
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return HeldReader(ReadOptions.of(self.options), schema)
@@ -70,7 +68,7 @@ class BorealisSource(DataSource):
         return StreamReader(ReadOptions.of(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Refused: without a checkpoint nobody could tell a job's second try from new rows."""
+        """Refused: without a checkpoint no node could tell a job's second try from new rows."""
         raise OutputError(
             "a stream cannot be written to with df.write", hint="use df.writeStream, or borealis.connect().publish(...)"
         )
@@ -78,6 +76,6 @@ class BorealisSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         if overwrite:
             raise OutputError(
-                "a stream cannot be written anew with every micro-batch", hint='use outputMode("append") or "update"'
+                "a stream cannot be overwritten with every micro-batch", hint='use outputMode("append") or "update"'
             )
         return StreamWriter(WriteOptions.of(self.options))

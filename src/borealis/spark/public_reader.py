@@ -4,7 +4,7 @@ An offset is `{"id": n, "epoch": e, "from": m}`: the micro-batch that ends here 
 
 1. A named reader is registered at the first offset; from then on the stream keeps for it what it has not acknowledged.
 2. Spark notes the offset of a micro-batch in its checkpoint before it runs it, and that it is done afterwards. A
-   micro-batch that has to be repeated has the range that was noted: also the first one, although Spark asks anew where
+   micro-batch that has to be repeated has the range that was noted: also the first one, although Spark asks again where
    to begin then. That is what `from` is for.
 3. Whatever Spark takes as the start of a new micro-batch is done with: only then it is acknowledged (level 1). Spark's
    own `commit` comes a micro-batch later; a full stream that waits for it would wait forever.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -123,13 +124,10 @@ class RangeReader:
         if not isinstance(partition, Range):  # Spark's own, where there is nothing to read
             return
         wanted = to_arrow_schema(self.schema, timezone="UTC")
-        client = StreamClient(self.reading.address)
-        try:
+        with closing(StreamClient(self.reading.address)) as client:
             for section in sections(client, partition, self.reading.goes_on):
                 if len(section):
                     yield shaped(section, wanted, self.reading.headers)
-        finally:
-            client.close()
 
 
 class HeldReader(RangeReader, DataSourceReader):
@@ -193,7 +191,7 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
             raise StateError(
                 f"a micro-batch of stream {self.reading.address.stream} is to begin at tuple {start['id']}, but was "
                 f"noted as {end['from']} to {end['id']}",
-                hint="restore the checkpoint from a copy, or delete it to start anew",
+                hint="restore the checkpoint from a copy, or delete it to start over",
             )
         return _ranges(end["epoch"], end.get("incarnation", 0), end["from"], end["id"], self.reading.partitions)
 
@@ -235,7 +233,7 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
         if start["epoch"] == now.epoch:
             log.warning("tuples %d to %d of %s are lost", start["id"], now.first_id, now.stream)
         else:
-            log.warning("stream %s begins anew, in epoch %s", now.stream, now.epoch)
+            log.warning("stream %s begins again, in epoch %s", now.stream, now.epoch)
         return now.first_id
 
     def _acknowledge(self, done: Offset, now: QueueStatus) -> None:
@@ -266,7 +264,7 @@ def _ranges(epoch: str, incarnation: int, start: int, stop: int, most: int) -> l
 
 
 def sections(client: StreamClient, wanted: Range, goes_on: bool) -> Iterator[Section]:
-    """The tuples of a range, in order. A connection that breaks is made anew, where it was."""
+    """The tuples of a range, in order. A connection that breaks is made again, where it was."""
     at = wanted.start
 
     def subscribe(address: str) -> Subscription:

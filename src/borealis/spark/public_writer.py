@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
@@ -109,15 +110,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def publish(writing: WriteOptions, query: str, number: int, rows: pa.Table) -> None:
     """Publish a micro-batch, if it is not in the stream yet."""
-    client = StreamClient(writing.address, entry=True)
     name = f"{writing.publisher}.{query}"
-    try:
+    with closing(StreamClient(writing.address, entry=True)) as client:
         schema = client.call(schema_of)
         time = time_of(writing, schema, client)
         parts = cut(as_stream(rows, schema), time, writing.part_bytes)
         client.call(lambda peer, stream: _send(peer, Publish(stream=stream, publisher=name), number, parts))
-    finally:
-        client.close()
 
 
 def _send(peer: Peer, to: Publish, number: int, parts: list[pa.RecordBatch]) -> None:

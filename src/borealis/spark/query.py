@@ -26,9 +26,10 @@ from borealis.spark.depot import Loan, lend
 from borealis.spark.lanes import CORES, Lanes, failure_of
 from borealis.spark.plan import frame_of, level_schema
 from borealis.spark.quiet import keep_log
-from borealis.spark.source import FORMAT, Trains, TrainServer, TrainSource
+from borealis.spark.source import FORMAT, TrainServer, TrainSource
 from borealis.trains.header import Lane
 from borealis.trains.results import Arrived
+from borealis.trains.unit import UnitRun
 
 WHOLE_STAGE = "spark.sql.codegen.wholeStage"
 COMMON_PARTS = "spark.sql.subexpressionElimination.enabled"
@@ -49,7 +50,7 @@ class Query:
         self,
         spark: SparkSession,
         compiled: Compiled,
-        trains: Trains,
+        trains: UnitRun,
         commit: Callable[[pa.Table | Arrived], None],
         scratch: Path,
     ) -> None:
@@ -179,13 +180,9 @@ class Query:
     def _steps(self) -> list[CatalystStep]:
         return [step for steps, _ in self.compiled.catalyst.values() for step in steps]
 
-    def durations(self) -> list[dict[str, int]]:
-        """What Spark says of the last micro-batches, in milliseconds."""
-        return [p.durationMs for p in self._query.recentProgress if p.numInputRows > 0] if self._query else []
-
     def wait(self, seconds: float) -> None:
         """Sleep, but not longer than the query lives."""
-        with suppress(StreamingQueryException, Py4JError, OSError):  # told by `failure`
+        with suppress(StreamingQueryException, Py4JError, OSError):  # `failure` says so
             self._query.awaitTermination(seconds)
 
     def stop(self) -> None:

@@ -11,7 +11,7 @@ import socketserver
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -20,25 +20,15 @@ from pyspark.sql.types import StructType
 
 from borealis.spark.lane import ASK, keep_lane
 from borealis.spark.lanes import Lanes
-from borealis.spark.lanes import Trains as LaneTrains
 from borealis.spark.worker import read_train
 from borealis.trains.header import Lane, TrainHeader
 from borealis.trains.message import Channel
 
+if TYPE_CHECKING:
+    from borealis.trains.unit import UnitRun
+
 FORMAT = "borealis_train"
 POLL_S = 0.1  # how long a question for the next train may wait; Spark asks again
-
-
-class Trains(LaneTrains, Protocol):
-    """What the source asks of a unit."""
-
-    reason: Callable[[str, str, str], str] | None  # may be asked why a tuple fails in a box's expression
-
-    def committed(self) -> int: ...
-
-    def next_train(self, after: int, wait: float) -> int | None:
-        """The next train, or a rehearsal as a negative number; None if there is nothing to do."""
-        ...
 
 
 class TrainPartition(InputPartition):
@@ -109,13 +99,10 @@ class TrainReader(NodeReader):
         return start if number is None else {"train": number}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        rehearsal = end.get("rehearsal", 0)
-        if rehearsal > start.get("rehearsal", 0):
-            train = self._ask("plan", number=-rehearsal)
-            return [TrainPartition(train, bucket) for bucket in range(self.buckets)]
-        if end["train"] == start["train"]:  # a query that starts with nothing to do: its workers get ready meanwhile
-            return [TrainPartition(None, bucket) for bucket in range(self.buckets)]
-        train = self._ask("plan", number=end["train"])
+        number = end["train"] if end["train"] != start["train"] else None  # nothing to do: workers get ready meanwhile
+        if (rehearsal := end.get("rehearsal", 0)) > start.get("rehearsal", 0):
+            number = -rehearsal
+        train = None if number is None else self._ask("plan", number=number)
         return [TrainPartition(train, bucket) for bucket in range(self.buckets)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -145,7 +132,7 @@ class TrainServer:
     def __init__(
         self,
         path: Path,
-        trains: Trains,
+        trains: UnitRun,
         outward: Callable[[TrainHeader], TrainHeader] | None = None,
         lanes: Lanes | None = None,
         where: Lane | None = None,

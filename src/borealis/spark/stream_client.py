@@ -95,7 +95,7 @@ class StreamClient:
         self.endpoints = Endpoints(self._locate, recall=self._recall)
 
     def schema(self) -> pa.Schema:
-        """The columns. The first question to a stream: whatever is wrong with the way to it is told at once."""
+        """The columns. The first question to a stream: what is wrong with its address is an error at once."""
         return schema_of(self.peer(self.endpoints.next() or ""), self.stream)
 
     def status(self) -> QueueStatus:
@@ -154,7 +154,7 @@ class StreamClient:
 
 
 def check_options(options: Mapping[str, str], known: tuple[str, ...]) -> None:
-    """Refuse an option nobody would look at."""
+    """Refuse an option that nothing here reads."""
     folded = {name.casefold(): name for name in known}
     for name in options:
         if name.casefold() not in folded:

@@ -16,13 +16,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from borealis.kernels.flow import Bounds, Flow, empty_flow
-from borealis.kernels.program import (
-    TRAIN_TAG,
-    Parcel,
-    Port,
-    Program,
-    run_level,
-)
+from borealis.kernels.program import TRAIN_TAG, Parcel, Port, Program, run_level
 from borealis.kernels.step import Kernel, schema_of
 from borealis.state.cache import Cache
 from borealis.state.delta import from_stream
@@ -46,7 +40,6 @@ def program_at(location: str) -> Program:
 
 
 def program_of(train: TrainHeader) -> Program:
-    """The program that a train is for."""
     check_version(train)
     return program_at(train["program"])
 
@@ -168,7 +161,7 @@ def _share(rows: int, bucket: int, buckets: int) -> np.ndarray[Any, np.dtype[np.
 
 
 class LevelOutput:
-    """What one level in one bucket sends on, as batches of the schema that Spark was told."""
+    """What one level in one bucket sends on, as batches of the schema that Spark knows."""
 
     def __init__(self, train: TrainHeader, level: int, bucket: int, schema: pa.Schema) -> None:
         self.train, self.level, self.bucket, self.schema = train, level, bucket, schema

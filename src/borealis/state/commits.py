@@ -2,7 +2,7 @@
 
 The protocol:
 
-1. The sinks have handed all rows of the train to the disk and told their positions.
+1. The sinks have handed all rows of the train to the disk and have given their positions.
 2. One record goes to the end of the current segment: header (train, cursors, positions), then the deltas.
 3. The segment is synced. The train is committed from here on, and not before.
 4. Now and then the whole state is written as a base, in the background; older segments are deleted after that.
@@ -205,7 +205,6 @@ class CommitLog(RecordLog):
         self._writer.start()
 
     def close(self) -> None:
-        """Let go of the directory."""
         if self._writer is not None:
             self._writer.join()
         if self._segment is not None:

@@ -27,7 +27,7 @@ class DirectoryKind:
     @property
     def anew(self) -> str:
         """What to do where the directory is of no use."""
-        return f"delete the {self.noun} directory to start anew, or restore it from a copy"
+        return f"delete the {self.noun} directory to start over, or restore it from a copy"
 
 
 class OtherOwnerError(StateError):
@@ -59,7 +59,6 @@ class DirectoryLock:
             raise
 
     def close(self) -> None:
-        """Let go of it."""
         self._lock.close()
 
     def _hold(self) -> None:
@@ -90,7 +89,7 @@ class DirectoryLock:
             if theirs.get(what) != mine.get(what):
                 raise OtherOwnerError(
                     f"the {noun} in {self.root} is of another {what}: {theirs.get(what)}, not {mine.get(what)}",
-                    hint=f"give another {noun} directory, or delete this one to start anew",
+                    hint=f"give another {noun} directory, or delete this one to start over",
                     what=what,
                 )
         return True

@@ -1,8 +1,8 @@
 """Logs on disk that only grow: files of records, and directories of such files.
 
 A record is a frame (frame.py): a JSON head, and blobs. The head also says up to where the file was synced when it was
-written. So where a record is damaged, those behind it tell whether it can be a write that did not end, of which nobody
-was told, or had been there whole.
+written. So where a record is damaged, those behind it tell whether it can be a write that did not end, that no
+writer was answered for, or had been there whole.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ Blobs = Iterable[bytes | memoryview | pa.Buffer]
 
 
 def record(mark: bytes, head: Mapping[str, Any], blobs: Blobs = (), synced: int = 0) -> bytes:
-    """A record as bytes."""
     return frame.pack(mark, {**head, _SYNCED: synced}, blobs)
 
 
@@ -202,7 +201,7 @@ class RecordFile:
         return self._file
 
     def close(self) -> None:
-        """Let go of the file, when nobody syncs it."""
+        """Let go of the file, when no thread syncs it."""
         with self._syncing, self._lock:
             if self._file is not None:
                 self._file.close()
@@ -245,7 +244,6 @@ class RecordLog:
                 left_over.unlink()
 
     def close(self) -> None:
-        """Let go of the directory."""
         self._claim.close()
 
     def _file(self, path: Path) -> RecordFile:

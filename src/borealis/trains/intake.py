@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,8 @@ from borealis.connectors.source import Source
 from borealis.entry.admission import Admitted, Cursor, EntryPoint
 from borealis.streams.section import Section, empty_rows
 from borealis.trains.relay import Relay, Relayed, SectionSource, nothing_relayed
+
+READ_AHEAD = 2  # batches a source may be ahead of the trains
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,14 @@ class Intake:
     entry: EntryPoint | Relay
     source: Source | SectionSource
     schema: pa.Schema
-    read: queue.Queue[pa.RecordBatch | Section | BaseException | None]
-    pending: deque[Admitted | Relayed]
     cut: Cursor  # as of the last train
     last_arrival: float
-    idle_tail: list[int]  # boundaries written while nothing arrived
-    source_ended: bool = False
+    source_ended: bool
+    read: queue.Queue[pa.RecordBatch | Section | BaseException | None] = field(
+        default_factory=lambda: queue.Queue(READ_AHEAD)
+    )
+    pending: deque[Admitted | Relayed] = field(default_factory=deque)
+    idle_tail: list[int] = field(default_factory=list)  # boundaries written while nothing arrived
     failure: BaseException | None = None  # what stands behind the last row that could be read
     rows: int = 0  # pending
     size: int = 0  # of pending rows, in bytes

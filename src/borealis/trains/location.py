@@ -8,6 +8,7 @@ second kind, so a worker beside its node opens files and nothing else.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,18 +78,40 @@ def exchange(location: str, head: dict[str, Any], buffers: list[Any]) -> tuple[d
 def put_message(writer: Any, whole: bytes) -> None:
     """Send a message in pieces."""
     writer.begin(PIECES)
-    for start in range(0, len(whole), PIECE_BYTES):
-        piece = pa.array([memoryview(whole)[start : start + PIECE_BYTES]], pa.binary())
-        writer.write_batch(pa.record_batch([piece], schema=PIECES))
+    for piece in pieces_of(pa.py_buffer(whole)):
+        writer.write_batch(piece)
 
 
 def got_message(reader: Any) -> bytes:
     """The message that `put_message` sent."""
-    return b"".join(bytes(chunk.data.column(0)[0].as_buffer()) for chunk in reader)
+    return b"".join(map(bytes, _pieces(reader)))
+
+
+def pieces_of(data: pa.Buffer) -> Iterator[pa.RecordBatch]:
+    """Bytes in pieces, which are views of them."""
+    for at in range(0, data.size, PIECE_BYTES):
+        size = min(PIECE_BYTES, data.size - at)
+        ends = pa.array([0, size], pa.int32()).buffers()[1]
+        piece = pa.Array.from_buffers(pa.binary(), 1, [None, ends, data.slice(at, size)])
+        yield pa.record_batch([piece], schema=PIECES)
+
+
+def _pieces(reader: Any) -> Iterator[pa.Buffer]:
+    return (chunk.data.column(0)[0].as_buffer() for chunk in reader)
+
+
+def joined(size: int, pieces: Iterable[pa.Buffer]) -> pa.Buffer:
+    """Pieces of so many bytes as one piece of memory, aligned as Arrow likes it."""
+    whole = pa.allocate_buffer(size)
+    with pa.FixedSizeBufferWriter(whole) as file:
+        for piece in pieces:
+            file.write(piece)
+        if file.tell() != size:
+            raise WireError(f"{file.tell()} bytes came, not {size}")
+    return whole
 
 
 def is_remote(location: str) -> bool:
-    """Whether a location is on another machine."""
     return location.startswith(("depot://", "depots://"))
 
 
@@ -143,16 +166,7 @@ def _fetched(at: DepotAddress) -> pa.Buffer:
 
 def _get(at: DepotAddress) -> pa.Buffer:
     reader = _client(at).do_get(flight.Ticket(at.ticket()), _within(FETCH_S))
-    size = int(reader.schema.metadata[b"size"])
-    whole = pa.allocate_buffer(size)  # one piece of memory, aligned as Arrow likes it
-    view, filled = memoryview(whole).cast("B"), 0
-    for chunk in reader:
-        piece = memoryview(chunk.data.column(0)[0].as_buffer()).cast("B")
-        view[filled : filled + len(piece)] = piece
-        filled += len(piece)
-    if filled != size:
-        raise WireError(f"{filled} bytes of {at.path} came, not {size}")
-    return whole
+    return joined(int(reader.schema.metadata[b"size"]), _pieces(reader))
 
 
 def _client(at: DepotAddress) -> flight.FlightClient:

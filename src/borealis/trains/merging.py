@@ -16,6 +16,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from borealis.clock import Clock
+from borealis.entry.admission import Admitted
 from borealis.trains.intake import Admission, InputSlice, Intake
 from borealis.trains.merge_order import Determinant, dense
 from borealis.trains.relay import Relayed
@@ -196,7 +197,7 @@ class ByReplay:
                     taken = intake.take_until(position, boundary)
                     if taken is None:
                         break
-                    pieces.append(_taken(name, intake, taken))
+                    pieces.append(_cut(name, intake, taken, taken.tail()))
                     room -= len(taken)
                 behind = (intake.cut.position, intake.cut.boundary) < (position, boundary)
                 if behind and not intake.is_beyond(position):
@@ -211,23 +212,18 @@ class ByReplay:
         return Merged(pieces, silent=replay.silent if pieces else False, free=False)
 
 
-def _taken(name: str, intake: Intake, rows: Relayed) -> InputSlice:
-    tail = rows.tail()
-    cut = rows.cursor(len(rows))
-    intake.cut = replace(cut, boundary=tail[-1], ended=tail[-1] == LAST_TIME) if tail else cut
-    return InputSlice(name, rows, tail)
-
-
 def _take(name: str, intake: Intake, count: int) -> InputSlice:
     """The next rows of one input, with what stands behind them if they are its last for now."""
     first = intake.take(count) if intake.pending else intake.nothing()
-    cut, tail = first.cursor(len(first)), first.tail()
+    tail = first.tail()
     if not intake.pending:
         tail, intake.idle_tail = (*tail, *intake.idle_tail), []
-    if tail:
-        cut = replace(cut, boundary=tail[-1], ended=tail[-1] == LAST_TIME)
-    if not intake.pending and intake.source_ended and not cut.ended:
-        tail += (LAST_TIME,)
-        cut = replace(cut, boundary=LAST_TIME, ended=True)
-    intake.cut = cut
-    return InputSlice(name, first, tail)
+        if intake.source_ended and tail[-1:] != (LAST_TIME,):
+            tail += (LAST_TIME,)
+    return _cut(name, intake, first, tail)
+
+
+def _cut(name: str, intake: Intake, rows: Admitted | Relayed, tail: tuple[int, ...]) -> InputSlice:
+    cut = rows.cursor(len(rows))
+    intake.cut = replace(cut, boundary=tail[-1], ended=tail[-1] == LAST_TIME) if tail else cut
+    return InputSlice(name, rows, tail)

@@ -23,7 +23,6 @@ Head = dict[str, Any]
 
 
 def encode(head: Head, buffers: Sequence[Any] = ()) -> bytes:
-    """A message as bytes."""
     return frame.pack(MARK, head, buffers)
 
 
@@ -44,13 +43,12 @@ class Channel:
 
     @staticmethod
     def to(path: str) -> Channel:
-        """A line to whoever listens at a path of this machine."""
+        """A channel to the node that listens at a path of this machine."""
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(path)
         return Channel(connection)
 
     def send(self, head: Head, buffers: Sequence[Any] = ()) -> None:
-        """Send a message."""
         self._socket.sendall(encode(head, buffers))
 
     def receive(self) -> tuple[Head, list[pa.Buffer]] | None:
@@ -77,7 +75,6 @@ class Channel:
         return answer
 
     def close(self) -> None:
-        """Hang up."""
         self._socket.close()
 
     def _fill(self, view: memoryview) -> bool:

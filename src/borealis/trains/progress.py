@@ -93,7 +93,6 @@ class Progress:
         return times[min(len(times) - 1, int(share * len(times)))] if times else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, for machines."""
         return {
             "unit": self.unit,
             "trains": self.trains,

@@ -29,7 +29,7 @@ class SectionSource(Protocol):
     """Where the sections of a stream come from; they follow one another without a gap."""
 
     def sections(self, start: int, boundary: int) -> Iterator[Section]:
-        """The stream from a tuple id on, for someone who knows of `boundary`; ends when the stream does."""
+        """The stream from a tuple id on, for a reader that knows of `boundary`; ends when the stream does."""
         ...
 
 
@@ -54,7 +54,6 @@ class Relayed:
 
     @property
     def nbytes(self) -> int:
-        """About how much memory it takes."""
         return self.section.nbytes
 
     def __len__(self) -> int:

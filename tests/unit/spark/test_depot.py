@@ -20,14 +20,15 @@ from borealis.errors import MachineError, WireError
 from borealis.kernels.program import TRAIN_TAG, Parcel
 from borealis.spark import depot as depots
 from borealis.spark import worker
-from borealis.spark.depot import PIECE_BYTES, Certificates, Depot, Loan
+from borealis.spark.depot import Depot, Loan
 from borealis.spark.worker import LevelOutput
 from borealis.state.cache import HELD_MOST, Cache
 from borealis.state.delta import Change, Delta, TableSpec, pack
 from borealis.state.log import StateLog
-from borealis.trains.location import DepotAddress, ask, check_version, is_there, read
+from borealis.trains.location import PIECE_BYTES, DepotAddress, ask, check_version, is_there, read
 from borealis.trains.notices import NoticeFile, notices
 from borealis.trains.results import BUCKET, FILE, PAYLOAD, TAG, Arrived
+from borealis.wire.auth import Security
 
 LOOPBACK = "127.0.0.1"
 SCHEMA = pa.schema([(TAG, pa.int32()), (BUCKET, pa.int32()), (PAYLOAD, pa.binary()), (FILE, pa.string())])
@@ -203,9 +204,9 @@ def test_an_executor_of_another_version_says_so() -> None:
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
 def test_a_certificate_is_shown_and_checked(tmp_path: Path) -> None:
-    tls = _certificates(tmp_path)
+    security = _certificates(tmp_path)
     (tmp_path / "program.json").write_text("{}")
-    with Depot("localhost", tls=tls) as one:
+    with Depot("localhost", security=security) as one:
         loan = one.lend(tmp_path)
         location = loan.location("program.json")
         assert location.startswith("depots://localhost:")
@@ -215,7 +216,7 @@ def test_a_certificate_is_shown_and_checked(tmp_path: Path) -> None:
         assert read(location).to_pybytes() == b"{}"
 
 
-def _certificates(home: Path) -> Certificates:
+def _certificates(home: Path) -> Security:
     made = [
         "req",
         "-x509",
@@ -231,8 +232,7 @@ def _certificates(home: Path) -> Certificates:
     ]
     files = ["-keyout", str(home / "key.pem"), "-out", str(home / "cert.pem")]
     subprocess.run(["openssl", *made, *files], check=True, capture_output=True)
-    cert = (home / "cert.pem").read_bytes()
-    return Certificates(cert, (home / "key.pem").read_bytes(), cert)
+    return Security(cert=home / "cert.pem", key=home / "key.pem", ca=home / "cert.pem")
 
 
 # -- state

@@ -25,7 +25,7 @@ from borealis.spark.worker import read_train
 from borealis.trains.commit_point import CommitPoint as Done
 from borealis.trains.handover import Handover
 from borealis.trains.notices import NoticeFile
-from borealis.trains.saved import unpack
+from borealis.trains.train import unpack
 from borealis.trains.unit import UnitOptions, UnitRun
 from postgres import Embedded
 

@@ -21,6 +21,7 @@ class Route(Box):
     kind: ClassVar[str] = "route"
     operator_class: ClassVar[str] = "repeatable"
     class_reason: ClassVar[str] = "each tuple is looked at alone"
+    expression_fields: ClassVar[tuple[str, ...]] = ("branches",)
 
     branches: dict[str, str] = Field(description="name each branch, such as branches: {urgent: severity > 7}")
     otherwise: str | None = None
@@ -33,10 +34,6 @@ class Route(Box):
     @property
     def ports(self) -> tuple[str, ...]:
         return tuple(f".{way}" for way in self.ways)
-
-    @property
-    def expressions(self) -> list[str]:
-        return list(self.branches.values())
 
     def examine(self, inputs: list[list[str]]) -> None:
         if not self.branches:
