@@ -15,7 +15,7 @@ MOST = 1024  # units, buckets
 
 
 class DeployOptions(ProtectOptions, total=False):
-    """What may be said beside the diagram; see `Deployment`."""
+    """What may be given beside the diagram; see `Deployment`."""
 
     cut: Collection[str]
     place: Mapping[str, str]
@@ -64,9 +64,9 @@ class Deployment(BaseModel):
 
     @property
     def protection(self) -> ProtectOptions:
-        """What is said of the protection of all units."""
-        said = {name: getattr(self, name) for name in ProtectOptions.__annotations__}
-        return cast(ProtectOptions, {name: value for name, value in said.items() if value is not None})
+        """What is given of the protection of all units."""
+        given = {name: getattr(self, name) for name in ProtectOptions.__annotations__}
+        return cast(ProtectOptions, {name: value for name, value in given.items() if value is not None})
 
     def to_json(self) -> dict[str, Any]:
         """What is not as it is by default."""

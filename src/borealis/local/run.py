@@ -79,9 +79,9 @@ class Result:
         return f"<p>{escape(self._head())}</p>{tables}"
 
     def _head(self) -> str:
-        said = self.to_json()
-        rows, late = said["rows_in"], sum(said["late"].values())
-        elsewhere = [f"{n:,} to {name}" for name, n in said["rows_out"].items() if name not in self.tables and n]
+        summary = self.to_json()
+        rows, late = summary["rows_in"], sum(summary["late"].values())
+        elsewhere = [f"{n:,} to {name}" for name, n in summary["rows_out"].items() if name not in self.tables and n]
         parts = [f"{plural(rows, 'row')} in", *([f"{late:,} late"] if late else []), *elsewhere]
         return f"Result: {', '.join(parts)}"
 

@@ -199,7 +199,9 @@ class Lanes:
                 header = self._trains.plan(number, inline=True)
                 if number < 0:  # a rehearsal: what it starts from may change meanwhile
                     header["manifest"] = self._trains.manifest()
-                message = message_of(number, self._outside(header))
+                outside = self._outside(header)
+                inputs, buffers = rows_apart(outside["inputs"])  # rows that are buffers go behind the message
+                message = {NUMBER: number, TRAIN: {**outside, "inputs": inputs}}, buffers
         except BaseException as error:
             number = None
             self._fail(error)
@@ -211,12 +213,6 @@ class Lanes:
                     self._ended = True
                 self._changed.notify_all()
         return number is not None
-
-
-def message_of(number: int, header: TrainHeader) -> Message:
-    """A train's header as a message: rows that are buffers go behind it."""
-    inputs, buffers = rows_apart(header["inputs"])
-    return {NUMBER: number, TRAIN: {**header, "inputs": inputs}}, buffers
 
 
 def failure_of(error: BaseException) -> BorealisError:

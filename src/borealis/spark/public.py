@@ -20,10 +20,11 @@ from pyspark.sql.types import StructType
 from borealis.client.cluster_config import CA, COORDINATOR, HOME, TOKEN
 from borealis.errors import OutputError
 from borealis.spark.interpreter import names_another, worker_python
-from borealis.spark.public_reader import HeldReader, ReadOptions, StreamReader, outward
+from borealis.spark.public_reader import HeldReader, ReadOptions, StreamReader
 from borealis.spark.public_writer import StreamWriter, WriteOptions
 from borealis.spark.session import is_local
 from borealis.spark.stream_client import StreamClient
+from borealis.tuples import headed
 
 FORMAT = "borealis"
 
@@ -59,7 +60,8 @@ class BorealisSource(DataSource):
     def schema(self) -> StructType:
         reading = ReadOptions.of(self.options)
         with closing(StreamClient(reading.address)) as client:
-            return from_arrow_schema(outward(client.schema(), reading.headers))
+            schema = client.schema()
+        return from_arrow_schema(headed(schema) if reading.headers else schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return HeldReader(ReadOptions.of(self.options), schema)

@@ -38,7 +38,6 @@ from borealis.spark.stream_client import (
 )
 from borealis.streams.section import Section
 from borealis.streams.status import QueueStatus
-from borealis.tuples import headed
 from borealis.values.fit import RowOrigin, fit, match_columns
 from borealis.wire.follow import Follower, Start
 from borealis.wire.messages import Ack, Subscribe
@@ -317,8 +316,3 @@ def shaped(section: Section, wanted: pa.Schema, headers: bool) -> pa.RecordBatch
     table = section.with_header() if headers else pa.table(section.rows)
     [batch] = table.select(match_columns(wanted.names, table.column_names, "the stream")).to_batches()
     return fit(batch, wanted, RowOrigin("the stream", section.first))
-
-
-def outward(schema: pa.Schema, headers: bool) -> pa.Schema:
-    """A stream's columns as a job sees them."""
-    return headed(schema) if headers else schema

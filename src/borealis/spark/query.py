@@ -240,7 +240,7 @@ def explain_failure(error: BaseException, steps: Sequence[CatalystStep] = ()) ->
         message, _, hint = ours[-1][1].partition(". Hint: ")
         failure: BorealisError = kind(message, hint=hint)
     else:
-        said = _innermost(text)
+        reason = _innermost(text)
         fragment = re.search(r"== SQL[^\n]*==\n(.*?)\n\s*\^", text, re.DOTALL)
         part = fragment[1].strip() if fragment else ""
         box, whole = next(((s.box, t) for s in steps for t in s.texts if part and part in t), ("", part))
@@ -248,7 +248,7 @@ def explain_failure(error: BaseException, steps: Sequence[CatalystStep] = ()) ->
         about = f" in `{' '.join(whole.split())}`" if whole else ""
         hint = "everything before this train is committed; `errors: aside` in the diagram sets such tuples aside"
         failure = TrainError(
-            f"{where}{said.rstrip('.')}{about}", hint=hint if box else "everything before it is committed"
+            f"{where}{reason.rstrip('.')}{about}", hint=hint if box else "everything before it is committed"
         )
     failure.__cause__ = SparkReportError(text)
     return failure
@@ -258,8 +258,8 @@ class SparkReportError(Exception):
     """What Spark said of a failed train, without the plan and the frames of its own stack."""
 
     def __init__(self, text: str) -> None:
-        said = text.partition("=== Streaming Query ===")[0]
-        lines = [line for line in said.splitlines() if line.strip() and not line.startswith(("\tat ", "\t... "))]
+        report = text.partition("=== Streaming Query ===")[0]
+        lines = [line for line in report.splitlines() if line.strip() and not line.startswith(("\tat ", "\t... "))]
         super().__init__("\n".join(lines[-REPORT_LINES_MOST:]))
 
 

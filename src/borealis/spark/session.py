@@ -159,14 +159,14 @@ def check_java() -> None:
     """Refuse clearly when there is no Java, or one too old for Spark."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    ways = "Debian: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17"
-    hint = f"install Java {JAVA_LEAST} or newer ({ways})"
+    packages = "Debian: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17"
+    hint = f"install Java {JAVA_LEAST} or newer ({packages})"
     if java is None or not Path(java).exists():
         where = f"JAVA_HOME is {home}, which has no bin/java" if home else "no java on the PATH"
         raise MachineError(f"Spark needs Java: {where}", hint=hint)
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-    found = re.search(r'version "(?:1\.)?(\d+)', said.stderr + said.stdout)
-    if said.returncode or found is None:
-        raise MachineError(f"cannot run {java}: {said.stderr.strip().splitlines()[-1:]}", hint=hint)
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    if answer.returncode or found is None:
+        raise MachineError(f"cannot run {java}: {answer.stderr.strip().splitlines()[-1:]}", hint=hint)
     if int(found[1]) < JAVA_LEAST:
         raise MachineError(f"{java} is Java {found[1]}; Spark needs {JAVA_LEAST} or newer", hint=hint)

@@ -54,10 +54,6 @@ class StreamAddress:
         token, ca = token or os.environ.get(TOKEN) or None, ca or os.environ.get(CA) or None
         return cls(stream, node=node, security=Security(token=token, ca=Path(ca) if ca else None))
 
-    def locator(self) -> Locator:
-        """How to get there from this process."""
-        return Client(self.whereabouts) if self.whereabouts is not None else self
-
     def locate(self, stream: str) -> Location:
         return Location(stream, self.node or "", entry=True)
 
@@ -88,7 +84,7 @@ class StreamClient:
     def __init__(self, address: StreamAddress, *, entry: bool = False) -> None:
         self.address, self.stream = address, address.stream  # its full name, once it was found
         self._entry = entry  # whether it is to be published to
-        self._locator = address.locator()
+        self._locator: Locator = Client(address.whereabouts) if address.whereabouts is not None else address
         self._found: Location | None = None
         self._peer: Peer | None = None
         self._epoch, self._incarnation = "", 0  # the highest seen, of this epoch

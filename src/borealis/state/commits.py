@@ -55,7 +55,7 @@ class CommitLog(RecordLog):
         root: Path,
         belongs: Mapping[str, Any],
         specs: Mapping[str, Sequence[TableSpec]],
-        differs: Callable[[str], str] = lambda kept: "",
+        differs: Callable[[str], str] = lambda before: "",
         diagram: str = "",
     ) -> None:
         """`diagram` is kept beside the state; `differs` says how a diagram that was kept is another than this one."""
@@ -65,17 +65,17 @@ class CommitLog(RecordLog):
         self._base_bytes = 0
         self._writer: threading.Thread | None = None
         self._failure: BaseException | None = None
-        kept = root / "diagram.yaml"
+        drawing = root / "diagram.yaml"
         try:
             super().__init__(root, {"version": VERSION, **belongs})
         except OtherOwnerError as error:
-            if error.what == "diagram" and kept.exists() and (how := differs(kept.read_text())):
+            if error.what == "diagram" and drawing.exists() and (how := differs(drawing.read_text())):
                 raise StateError(f"the state in {root} is of another diagram: {how}", hint=error.hint) from None
             raise
         try:
-            if diagram and not kept.exists():
+            if diagram and not drawing.exists():
                 with self._disk():
-                    write_whole(kept, diagram.encode())
+                    write_whole(drawing, diagram.encode())
         except BaseException:
             self.close()
             raise

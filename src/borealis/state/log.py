@@ -22,7 +22,7 @@ from borealis.state.disk import write_whole
 
 STRETCHES_MOST = 64  # of one box and bucket, before neighbours are merged
 CROWD_MOST = 4 * STRETCHES_MOST  # of one box and bucket, before a commit waits for the merging
-KEPT_BYTES_MOST = 256 << 10  # of a stretch that is kept in memory
+MEMORY_BYTES_MOST = 256 << 10  # of a stretch that is kept in memory
 PIN_S = 5.0  # how long a load waits for those who still read
 Key = tuple[str, int]  # box, bucket
 
@@ -91,11 +91,11 @@ class StateLog:
         """All of it or nothing: what can fail comes first."""
         stretches = [(Stretch(key, first, last, len(data)), data) for key, data in deltas.items()]
         for stretch, data in stretches:
-            if stretch.size > KEPT_BYTES_MOST:
+            if stretch.size > MEMORY_BYTES_MOST:
                 self._write(stretch.name, data)
         with self._lock:
             for stretch, data in stretches:
-                if stretch.size <= KEPT_BYTES_MOST:
+                if stretch.size <= MEMORY_BYTES_MOST:
                     self._unwritten[stretch.name] = data
                 self._stretches.setdefault(stretch.key, []).append(stretch)
             self.train = last
@@ -219,11 +219,11 @@ class StateLog:
         whole = start == 0
         data = pack(self._merged(group, whole=whole))
         joined = Stretch(key, 0 if whole else group[0].first, group[-1].last, len(data))
-        kept = not whole and len(data) <= KEPT_BYTES_MOST
-        if not kept:  # without the lock: commits do not wait for it
+        in_memory = not whole and len(data) <= MEMORY_BYTES_MOST
+        if not in_memory:  # without the lock: commits do not wait for it
             self._write(joined.name, data)
         with self._lock:
-            if kept:
+            if in_memory:
                 self._unwritten[joined.name] = data
             now = self._stretches[key]  # it may have grown, but not changed: a load waits until merging is over
             self._stretches[key] = [*now[:start], joined, *now[start + len(group) :]]

@@ -32,8 +32,6 @@ from borealis.trains.train import Train
 from borealis.tuples import TIME
 
 INLINE_BYTES_MOST = 256 << 10  # of an input's rows in a train that stay in memory; more go by way of a file
-COMPANY_S = 0.1  # so long tuples wait for others if nothing can come of them yet
-COMPANY_ROWS, COMPANY_BYTES = 4096, 1 << 20  # so many wait for no others: it is time to work on them
 TRAINS_AHEAD = 2  # trains made before they are asked for
 READER_ENDS_S = 1.0  # how long `stop` waits for sources that are read
 
@@ -334,7 +332,9 @@ class InputManager:
         """How long to wait before idleness, or what waits for company, is to be looked at again, in seconds."""
         patience = 0.05 if any(i.entry.spec.idle_us for i in self._intakes.values()) else 5.0
         since = self._waits_since
-        return patience if since is None else min(patience, max(0.0, since + COMPANY_S - time.monotonic()))
+        return (
+            patience if since is None else min(patience, max(0.0, since + self.admission.company_s - time.monotonic()))
+        )
 
     def _fill(self) -> bool:
         """Admit what the sources have read, up to a train's worth of each input; whether more may be had at once."""
@@ -392,13 +392,13 @@ class InputManager:
         intakes = self._intakes.values()
         if self._gives_nothing is None or not any(i.pending for i in intakes) or any(i.urgent for i in intakes):
             return False
-        if self._has_pending(COMPANY_ROWS, COMPANY_BYTES):
+        if self._has_pending(self.admission.company_rows, self.admission.company_bytes):
             return False
         standing = {name: intake.cut.boundary for name, intake in self._intakes.items()}
         if not self._gives_nothing(standing, {name: i.entry.cursor.boundary for name, i in self._intakes.items()}):
             return False
         self._waits_since = time.monotonic() if self._waits_since is None else self._waits_since
-        return time.monotonic() < self._waits_since + COMPANY_S
+        return time.monotonic() < self._waits_since + self.admission.company_s
 
     # -- writing a train
 

@@ -19,10 +19,16 @@ READ_AHEAD = 2  # batches a source may be ahead of the trains
 
 @dataclass(frozen=True)
 class Admission:
-    """How large a train may be, in rows and in bytes; one row of each input always has room."""
+    """How large a train may be, in rows and in bytes; one row of each input always has room.
+
+    Tuples of which nothing can come yet wait a moment for company, unless they are many.
+    """
 
     rows_most: int = 500_000
     bytes_most: int = 64 << 20
+    company_s: float = 0.1
+    company_rows: int = 4096
+    company_bytes: int = 1 << 20
 
 
 @dataclass

@@ -96,10 +96,10 @@ class ByArrival:
             if silent_us < spec.idle_us:
                 continue
             others = [i.entry.cursor.boundary for n, i in self._intakes.items() if n != name and not i.source_ended]
-            reach = max(others, default=FIRST_TIME)
+            upto = max(others, default=FIRST_TIME)
             if cursor.newest > FIRST_TIME:
-                reach = max(reach, cursor.newest + silent_us - spec.slack_us)
-            if reach > FIRST_TIME and (bound := intake.entry.idle(reach)) is not None:
+                upto = max(upto, cursor.newest + silent_us - spec.slack_us)
+            if upto > FIRST_TIME and (bound := intake.entry.idle(upto)) is not None:
                 intake.idle_tail.append(bound)
 
 

@@ -99,7 +99,7 @@ class UnitRun:
         self._rows = 0  # tuples in all committed trains, here and wherever the unit ran before
         self.writer_id = new_writer_id()  # whatever goes on from this run's state goes on under the same
         self.rehearsals = Rehearsals(self._log)
-        self._kept = 0  # the last train that was kept before it was run
+        self._begun = 0  # the last train that was logged before it was run
         self._ids = dict.fromkeys(compiled.outlets, 0)
         (self.scratch / "program.json").write_text(json.dumps(compiled.program.to_json()))
         try:
@@ -176,7 +176,7 @@ class UnitRun:
             self.options.state,
             belongs,
             self.compiled.tables,
-            lambda kept: sentence(differences(Spec.from_yaml(kept), spec)),
+            lambda before: sentence(differences(Spec.from_yaml(before), spec)),
             spec.to_yaml(),
         )
         found = self._commits.recover()
@@ -213,10 +213,10 @@ class UnitRun:
             if self._repeats and self.manager.train(number).leaps:  # from here on the input may be another
                 self._repeats, self._jumps = False, True
                 self.renew_writer_id()
-            if self._keeps_trains and self._kept != number:
+            if self._keeps_trains and self._begun != number:
                 assert self._commits is not None
                 self._commits.begin(pack(self.manager.train(number), header))
-                self._kept = number
+                self._begun = number
         return {
             **header,
             "program": str(self.scratch / "program.json"),

@@ -188,7 +188,7 @@ def test_a_failed_merge_is_told_at_the_next_commit(log: StateLog) -> None:
 
 
 def test_a_full_disk_is_told(log: StateLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_log, "KEPT_BYTES_MOST", 0)
+    monkeypatch.setattr(state_log, "MEMORY_BYTES_MOST", 0)
     log.commit(1, {KEY: delta(1)})
 
     def no_room(*_: object) -> None:
