@@ -193,9 +193,9 @@ def lend(spark: SparkSession, root: Path) -> Loan | None:
 
 
 def _security(spark: SparkSession) -> Security:
-    paths = {what: spark.conf.get(f"{SETTING}{what}", None) for what in ("cert", "key", "ca")}
-    paths["ca"] = paths["ca"] or paths["cert"]
-    return Security(**{what: Path(path) for what, path in paths.items() if path is not None})
+    paths = [spark.conf.get(f"{SETTING}{what}", None) for what in ("cert", "key", "ca")]
+    cert, key, ca = (None if path is None else Path(path) for path in paths)
+    return Security(cert=cert, key=key, ca=(ca or cert) if cert else None)
 
 
 def _port(text: str) -> int:

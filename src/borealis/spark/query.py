@@ -61,7 +61,7 @@ class Query:
         self._lanes: Lanes | None = None
         self.hinders = compiled.hinders  # what keeps it from running in lanes
         self._loan: Loan | None = None
-        self._refused: BaseException | None = None
+        self._refused: BorealisError | None = None
         self._never: BorealisError | None = None  # why it could not be started
 
     def start(self) -> None:
@@ -164,7 +164,7 @@ class Query:
             return spark_died(gone)
         if error is None:
             return TrainError("the unit's query was stopped from outside", hint="start the run again")
-        return self._refused if isinstance(self._refused, BorealisError) else explain_failure(error, self._steps())
+        return self._refused or explain_failure(error, self._steps())
 
     def reason(self, box: str, expression: str, row: str) -> str:
         """Why a row, given as JSON, fails in an expression that Spark computes."""

@@ -75,13 +75,14 @@ def run_train(train: TrainHeader, bucket: int) -> list[Parcel]:
 
 def _inputs(program: Program, train: TrainHeader, bucket: int, bounds: dict[str, Bounds]) -> dict[str, Flow]:
     """What a bucket reads of a train."""
-    share = program.shared and program.buckets > 1
+    shared = program.shared and program.buckets > 1
     flows = {}
     for name, one in train["inputs"].items():
         for flow, file in ((name, one["rows"]), (f"{name}.late", one["late"])):
             if flow in program.inputs:
                 rows = _read_input(file, one["time"], schema_of(program.inputs[flow]), bounds[flow])
-                flows[flow] = rows.take(_share(len(rows), bucket, program.buckets)) if share else rows
+                share = len(rows) * bucket // program.buckets, len(rows) * (bucket + 1) // program.buckets
+                flows[flow] = rows.take(np.arange(*share)) if shared else rows
     return flows
 
 
@@ -154,10 +155,6 @@ def _read_input(file: Payload, time: str, schema: pa.Schema, bounds: Bounds) -> 
     if time == TIME:  # a stream from another unit: its times are no column of the user's
         rows = rows.drop_columns([TIME])
     return Flow(rows, times, cause, np.zeros(len(cause), np.int64), bounds)
-
-
-def _share(rows: int, bucket: int, buckets: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    return np.arange(rows * bucket // buckets, rows * (bucket + 1) // buckets)
 
 
 class LevelOutput:
