@@ -21,15 +21,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from urllib.parse import quote
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
-from borealis.client.coordinator import CoordinatorClient
 from borealis.client.publisher import schema_of
-from borealis.diagram.spec import Spec
 from borealis.errors import InputError, OutputError, StateError, did_you_mean
 from borealis.kernels.time_of import TimeOf, note_in
 from borealis.retrying import RETRIES
@@ -37,7 +34,7 @@ from borealis.spark.frames import in_order
 from borealis.spark.stream_client import ADDRESS, StreamAddress, StreamClient, check_options, whole_number
 from borealis.state.delta import from_stream, to_stream
 from borealis.streams.section import empty_rows
-from borealis.tuples import TIMESTAMP, halves
+from borealis.tuples import halves
 from borealis.values.fit import RowOrigin, fit, match_columns
 from borealis.wire.client import Peer
 from borealis.wire.messages import BatchHead, Publish
@@ -58,7 +55,7 @@ class WriteOptions:
 
     address: StreamAddress
     publisher: str = "spark"  # the first part of the name that it publishes under
-    time: str | None = None  # the column that the input takes for a tuple's time; None: the only TIMESTAMP
+    time: str | None = None  # the column that the input takes for a tuple's time; None: as its node says
     part_bytes: int = PART_BYTES
 
     @classmethod
@@ -113,7 +110,7 @@ def publish(writing: WriteOptions, query: str, number: int, rows: pa.Table) -> N
     name = f"{writing.publisher}.{query}"
     with closing(StreamClient(writing.address, entry=True)) as client:
         schema = client.call(schema_of)
-        time = time_of(writing, schema, client)
+        time = time_of(writing, schema, client.stream)
         parts = cut(as_stream(rows, schema), time, writing.part_bytes)
         client.call(lambda peer, stream: _send(peer, Publish(stream=stream, publisher=name), number, parts))
 
@@ -171,27 +168,13 @@ def cut(rows: pa.Table, time: str | TimeOf, most_bytes: int) -> list[pa.RecordBa
     return list(halves(whole, most_bytes))
 
 
-def time_of(writing: WriteOptions, schema: pa.Schema, client: StreamClient) -> TimeOf:
-    """How an input's tuples get their times: as the writer says, or as the input's node does."""
-    if writing.time is None and (noted := note_in(schema)) is not None:
+def time_of(writing: WriteOptions, schema: pa.Schema, stream: str) -> TimeOf:
+    """How an input's tuples get their times: as the writer says, or as the input's node has noted."""
+    if writing.time is None:
+        if (noted := note_in(schema)) is None:
+            raise OutputError(f"{stream} cannot be written to", hint="only inputs of a diagram can")
         return noted
-    time = writing.time or time_column(schema, client)
-    if time not in schema.names:
-        raise OutputError(f"no column '{time}' in stream {client.stream}", hint=did_you_mean(time, schema.names))
-    return TimeOf(time)
-
-
-def time_column(schema: pa.Schema, client: StreamClient) -> str:
-    """The column that an input takes for a tuple's time."""
-    times: list[str] = [field.name for field in schema if field.type == TIMESTAMP]
-    if len(times) == 1:
-        return times[0]
-    if client.address.whereabouts is not None:
-        diagram, _, arrow = client.stream.partition("/")
-        with CoordinatorClient(client.address.whereabouts) as coordinator:
-            found = coordinator.ask("GET", f"/v1/diagrams/{quote(diagram, safe='')}")
-        time: str = Spec.from_yaml(found["yaml"]).input(arrow).time
-        return time
-    raise InputError(
-        f"stream {client.stream} has {len(times)} TIMESTAMP columns", hint='say which is its time: .option("time", ...)'
-    )
+    if writing.time not in schema.names:
+        hint = did_you_mean(writing.time, schema.names)
+        raise OutputError(f"no column '{writing.time}' in stream {stream}", hint=hint)
+    return TimeOf(writing.time)

@@ -446,7 +446,7 @@ def test_rows_that_do_not_fit_are_refused_whole(place: Place) -> None:
             writer(place, **options)
     with pytest.raises(OutputError, match=r"use df\.writeStream"):
         BorealisSource(place.options).writer(SPARK_SCHEMA, overwrite=False)
-    with pytest.raises(OutputError, match="anew"):
+    with pytest.raises(OutputError, match="overwritten"):
         BorealisSource(place.options).streamWriter(SPARK_SCHEMA, overwrite=True)
 
 
