@@ -7,14 +7,14 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -179,11 +179,6 @@ class Query:
 
     def _steps(self) -> list[CatalystStep]:
         return [step for steps, _ in self.compiled.catalyst.values() for step in steps]
-
-    def wait(self, seconds: float) -> None:
-        """Sleep, but not longer than the query lives."""
-        with suppress(StreamingQueryException, Py4JError, OSError):  # `failure` says so
-            self._query.awaitTermination(seconds)
 
     def stop(self) -> None:
         """Stop after the current train."""
