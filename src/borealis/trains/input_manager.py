@@ -60,18 +60,13 @@ class InputManager:
         self.clock = clock or WallClock()
         self._intakes: dict[str, Intake] = {}
         for spec in inputs:
-            cursor = (cursors or {}).get(spec.name, Cursor())
-            relayed, time = isinstance(spec, StreamInput), (times or {}).get(spec.name)
-            self._intakes[spec.name] = Intake(
-                Relay(spec, cursor)
-                if isinstance(spec, StreamInput)
-                else EntryPoint(spec, paces[spec.name], cursor, time),
-                sources[spec.name],
-                wire_schema(schemas[spec.name]) if relayed else schemas[spec.name],
-                cursor,
-                self.clock.now(),
-                cursor.ended,
-            )
+            name, schema, cursor = spec.name, schemas[spec.name], (cursors or {}).get(spec.name, Cursor())
+            entry: EntryPoint | Relay
+            if isinstance(spec, StreamInput):
+                entry, schema = Relay(spec, cursor), wire_schema(schema)
+            else:
+                entry = EntryPoint(spec, paces[name], cursor, (times or {}).get(name))
+            self._intakes[name] = Intake(entry, sources[name], schema, cursor, self.clock.now(), cursor.ended)
         self._gives_nothing = gives_nothing
         self._waits_since: float | None = None  # what is pending does, for company
         self._headers: dict[int, TrainInputs] = {}
@@ -331,10 +326,9 @@ class InputManager:
     def _patience(self) -> float:
         """How long to wait before idleness, or what waits for company, is to be looked at again, in seconds."""
         patience = 0.05 if any(i.entry.spec.idle_us for i in self._intakes.values()) else 5.0
-        since = self._waits_since
-        return (
-            patience if since is None else min(patience, max(0.0, since + self.admission.company_s - time.monotonic()))
-        )
+        if (since := self._waits_since) is not None:
+            patience = min(patience, max(0.0, since + self.admission.company_s - time.monotonic()))
+        return patience
 
     def _fill(self) -> bool:
         """Admit what the sources have read, up to a train's worth of each input; whether more may be had at once."""
