@@ -217,8 +217,9 @@ class UnitRun:
                 assert self._commits is not None
                 self._commits.begin(pack(self.manager.train(number), header))
                 self._begun = number
-        return {
-            **header,
+        made: TrainHeader = {
+            "train": header["train"],
+            "inputs": header["inputs"],
             "program": str(self.scratch / "program.json"),
             "state": str(self._log.root),
             "manifest": None if inline else self._log.manifest(),
@@ -227,6 +228,9 @@ class UnitRun:
             "writer_id": self.writer_id,
             "troubles": str(self.scratch / TROUBLES),
         }
+        if "rehearsal" in header:
+            made["rehearsal"] = True
+        return made
 
     def manifest(self) -> Manifest:
         """Where the state is that the train under way starts from, for workers that do not have it."""
