@@ -207,14 +207,3 @@ def test_a_full_disk_is_told(log: StateLog, monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(StateError, match=r"No space left.*Hint: make room"):
             log.manifest()  # what lay in memory is wanted elsewhere
     assert read(log, log.manifest()) == state(3)
-
-
-def test_a_cut_waits_for_a_reader(log: StateLog) -> None:
-    for train in range(1, 5):
-        log.commit(train, {KEY: delta(train)})
-    whole = log.whole()
-    cutting = threading.Thread(target=log.cut, args=(2,), daemon=True)
-    cutting.start()
-    assert rows_of(whole()[KEY]) == state(4)
-    cutting.join(10)
-    assert log.train == 2
