@@ -27,7 +27,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from borealis.client.publisher import schema_of
-from borealis.errors import InputError, OutputError, StateError, did_you_mean
+from borealis.errors import InputError, OutputError, StateError, StreamError, did_you_mean
 from borealis.kernels.time_of import TimeOf, note_in
 from borealis.retrying import RETRIES
 from borealis.spark.frames import in_order
@@ -109,7 +109,7 @@ def publish(writing: WriteOptions, query: str, number: int, rows: pa.Table) -> N
     """Publish a micro-batch, if it is not in the stream yet."""
     name = f"{writing.publisher}.{query}"
     with closing(StreamClient(writing.address, entry=True)) as client:
-        schema = client.call(schema_of)
+        schema = client.call(input_schema)
         time = time_of(writing, schema, client.stream)
         parts = cut(as_stream(rows, schema), time, writing.part_bytes)
         client.call(lambda peer, stream: _send(peer, Publish(stream=stream, publisher=name), number, parts))
@@ -168,11 +168,19 @@ def cut(rows: pa.Table, time: str | TimeOf, most_bytes: int) -> list[pa.RecordBa
     return list(halves(whole, most_bytes))
 
 
+def input_schema(peer: Peer, stream: str) -> pa.Schema:
+    """The columns of an input, with its node's note of their times. What is none may be on its way there: ask again."""
+    schema = schema_of(peer, stream)
+    if note_in(schema) is None:
+        raise StreamError(f"stream {stream} is computed: it takes no publisher", hint="publish to an input")
+    return schema
+
+
 def time_of(writing: WriteOptions, schema: pa.Schema, stream: str) -> TimeOf:
     """How an input's tuples get their times: as the writer says, or as the input's node has noted."""
     if writing.time is None:
-        if (noted := note_in(schema)) is None:
-            raise OutputError(f"{stream} cannot be written to", hint="only inputs of a diagram can")
+        noted = note_in(schema)
+        assert noted is not None
         return noted
     if writing.time not in schema.names:
         hint = did_you_mean(writing.time, schema.names)
