@@ -46,10 +46,11 @@ def _frame(compiled: Compiled, source: DataFrame) -> DataFrame:
             runner = level_runner(number, to_arrow(schema))
             frame = frame.mapInArrow(runner, schema)
         for port in level.leave:
-            if port.as_rows:
+            if port.as_rows and compiled.program.aside:
                 rank = number * STEPS_MOST + STEPS_MOST // 2 + port.tag  # behind the level's own steps
-                steps = compiled.catalyst[port.tag][0]
-                frame = _apply(frame, port.tag, steps, rank if compiled.program.aside else None)
+                frame = _try(frame, port.tag, compiled.catalyst[port.tag][0], rank)
+            elif port.as_rows:
+                frame = _apply(frame, port.tag, compiled.catalyst[port.tag][0])
     return frame
 
 
@@ -75,34 +76,52 @@ def check_plan(spec: Spec, spark: SparkSession, schemas: dict[str, StructType] |
         frame_of(compiled, empty(spark, level_schema(compiled, 0)))
 
 
-def _apply(frame: DataFrame, tag: int, steps: tuple[CatalystStep, ...], rank: int | None) -> DataFrame:
-    """Run stateless steps over the rows of one tag; all others pass untouched.
-
-    With a rank, a row that an expression fails on is set aside: it gets the tag of failed ones, and says where.
-    """
+def _apply(frame: DataFrame, tag: int, steps: tuple[CatalystStep, ...]) -> DataFrame:
+    """Run stateless steps over the rows of one tag; all others pass untouched."""
     column = rows_column(tag)
     others = [c for c in frame.columns if c != column]
     mine = F.col(TAG) == tag
     for step in steps:
         wide = frame.select(*others, f"{column}.*")
-        names = [f"`{n}`" for n in wide.columns[len(others) :]]
+        names = wide.columns[len(others) :]
+        if step.predicate is not None:
+            wide = wide.where(~mine | F.expr(step.predicate))
+            fields: list[Column] = [F.col(f"`{n}`") for n in names]
+        else:
+            fields = [F.expr(text).alias(name) for name, text in step.exprs]
+        made = wide.select(F.struct(*fields).alias(column)).schema[column].dataType
+        assert isinstance(made, StructType)
+        rows = F.struct(*fields)
+        if made != nullable(made):  # rows of other tags are null in this column, whatever Spark knows of its own
+            rows = rows.cast(nullable(made))
+        frame = wide.select(*others, F.when(mine, rows).alias(column))
+    return frame
+
+
+def _try(frame: DataFrame, tag: int, steps: tuple[CatalystStep, ...], rank: int) -> DataFrame:
+    """As `_apply`, but a row that an expression fails on gets the tag of failed ones, and says where it failed."""
+    column, sub = rows_column(tag), HIDDEN[SUB]
+    others = [c for c in frame.columns if c not in (column, TAG, FAILED, sub)]
+    mine = F.col(TAG) == tag
+    for step in steps:
+        wide = frame.select(*others, TAG, FAILED, sub, f"{column}.*")
+        names = [f"`{n}`" for n in wide.columns[len(others) + 3 :]]
         exprs = step.exprs if step.predicate is None else (("p", step.predicate),)
-        tried = F.struct(*(F.expr(text).alias(name) for name, text in exprs))
-        wide = wide.select("*", F.when(mine, tried if rank is None else _attempt(tried)).alias(TRIED))
-        failed = F.lit(False) if rank is None else mine & F.col(TRIED).isNull()
+        tried = F.when(mine, _attempt(F.struct(*(F.expr(text).alias(name) for name, text in exprs))))
+        wide = wide.select(*others, TAG, FAILED, sub, *names, tried.alias(TRIED))
+        failed = mine & F.col(TRIED).isNull()
         if step.predicate is not None:
             wide = wide.where(~mine | failed | F.col(f"{TRIED}.p"))
             made: Column = F.struct(*names)
-        else:  # rows of other tags are null in this column, whatever Spark knows of its own
+        else:
             made = F.col(TRIED).cast(nullable(wide.schema[TRIED].dataType))
-        changed: dict[str, Column] = {}
-        if rank is not None:
-            sub = HIDDEN[SUB]
-            changed[TAG] = F.when(failed, F.lit(FAILED_TAG)).otherwise(F.col(TAG))
-            changed[FAILED] = F.when(failed, _where_failed(step, names)).otherwise(F.col(FAILED))
-            changed[sub] = F.when(failed, F.col(sub) + (rank << RANK)).otherwise(F.col(sub))
-        passed = [changed.get(c, F.col(c)).alias(c) for c in others]
-        frame = wide.select(*passed, F.when(mine & ~failed, made).alias(column))
+        frame = wide.select(
+            *others,
+            F.when(failed, F.lit(FAILED_TAG)).otherwise(F.col(TAG)).alias(TAG),
+            F.when(failed, _where_failed(step, names)).otherwise(F.col(FAILED)).alias(FAILED),
+            F.when(failed, F.col(sub) + (rank << RANK)).otherwise(F.col(sub)).alias(sub),
+            F.when(mine & ~failed, made).alias(column),
+        )
     return frame
 
 
