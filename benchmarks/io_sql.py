@@ -26,7 +26,7 @@ from borealis.databases.database import Database
 from borealis.errors import MachineError
 from borealis.kernels.flow import Bounds, Flow
 from borealis.kernels.sql_write import SqlWriteKernel
-from borealis.trains.notices import Notice
+from borealis.trains.notices import NoticeFile
 
 from .postgres_server import Server, binaries
 
@@ -84,7 +84,7 @@ def _train(start: int, count: int) -> Flow:
 def _box(url: str, number: int) -> Callable[[Flow], object]:
     kernel = SqlWriteKernel("bench", INSERT, Database("bench", url, 60_000_000))
     train = {"diagram": "bench", "writer_id": f"{os.getpid()}-{time.time_ns()}-{number}"}
-    kernel.begin(train, 0, Notice(f"{tempfile.gettempdir()}/borealis-troubles/bench.0", 0))
+    kernel.begin(train, 0, NoticeFile(f"{tempfile.gettempdir()}/borealis-troubles/bench.0", 0))
     return kernel.step
 
 

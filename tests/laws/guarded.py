@@ -157,7 +157,7 @@ class Guarded(Cluster):
         node.guards.watch.close()
         node.acks._stopped.set()
         for unit in list(node.units.values()):
-            unit.run._closed = True
+            unit.run.closed = True
         abort(server)
         node.peers.close()
 

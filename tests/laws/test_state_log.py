@@ -362,18 +362,5 @@ def test_the_log_is_the_live_state_after_every_train_and_every_cut(seed: int, ro
             again = make()
             again.apply(whole)
             assert sorted_state(again) == states[-1]
-            for train in range(log.train, -1, -1):
-                try:
-                    log.cut(train)
-                except ValueError:
-                    break  # merged with later ones
-                assert sorted_state(loaded_from(log, key, make)) == states[train]
-                # it goes on from there as if nothing had been
-                if train < len(trains):
-                    kernel = loaded_from(log, key, make)
-                    _, delta = kernel.step(*trains[train])
-                    log.commit(train + 1, {key: pack(delta)} if delta else {})
-                    assert sorted_state(loaded_from(log, key, make)) == states[train + 1]
-                    log.cut(train)
         finally:
             log.close()

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from borealis.kernels.flow import Bounds, Flow
-from borealis.trains.notices import Notice
+from borealis.trains.notices import NoticeFile
 
 TRAIN = {"diagram": "d", "writer_id": "first"}
-NOWHERE = Notice("/no/such/directory/w.0", 0)  # to tell a trouble that nobody reads
+NOWHERE = NoticeFile("/no/such/directory/w.0", 0)  # to tell a trouble that nobody reads
 
 
 def flow(columns: dict[str, Any], start: int = 0, sub: list[int] | None = None) -> Flow:

@@ -31,13 +31,13 @@ from borealis.connectors.kafka.reader import TakenRecords
 from borealis.connectors.sources import WATCH
 from borealis.errors import InputError, StreamError
 from borealis.kernels.time_of import TimeOf, note_in
-from borealis.state.directory_lock import DirectoryLock, Kind
+from borealis.state.directory_lock import DirectoryKind, DirectoryLock
 from borealis.state.disk import make_directory
 from borealis.tuples import TIMESTAMP
 
 ROWS_MOST = 16_384  # of a batch
 VERSION = 1
-KIND = Kind("state", "send.json", "sender", "*.files")
+KIND = DirectoryKind("state", "send.json", "sender", "*.files")
 OTHER_NAME = "give another --publisher"
 
 M = TypeVar("M", bound="Mark")

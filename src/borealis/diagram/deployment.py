@@ -15,7 +15,7 @@ MOST = 1024  # units, buckets
 
 
 class DeployOptions(ProtectOptions, total=False):
-    """What may be said beside the diagram; see `Deployment`."""
+    """What may be given beside the diagram; see `Deployment`."""
 
     cut: Collection[str]
     place: Mapping[str, str]
@@ -56,11 +56,6 @@ class Deployment(BaseModel):
         borealis.errors.DiagramError: units=0: Input should be greater than or equal to 1
         """
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        if "cut" in given:
-            given["cut"] = tuple(given["cut"])
-        for name in ("place", "backup"):
-            if name in given:
-                given[name] = dict(given[name])
         try:
             return cls(yaml=yaml, **given)
         except ValidationError as error:
@@ -69,9 +64,9 @@ class Deployment(BaseModel):
 
     @property
     def protection(self) -> ProtectOptions:
-        """What is said of the protection of all units."""
-        said = {name: getattr(self, name) for name in ProtectOptions.__annotations__}
-        return cast(ProtectOptions, {name: value for name, value in said.items() if value is not None})
+        """What is given of the protection of all units."""
+        given = {name: getattr(self, name) for name in ProtectOptions.__annotations__}
+        return cast(ProtectOptions, {name: value for name, value in given.items() if value is not None})
 
     def to_json(self) -> dict[str, Any]:
         """What is not as it is by default."""

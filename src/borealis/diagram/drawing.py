@@ -38,14 +38,14 @@ def _arrow(source: str, target: str) -> str:
 def _parameters(box: Any) -> str:
     """What a box does, in short."""
     body = {k: v for k, v in next(iter(box.plain().values())).items() if k != "from"}
-    said = ", ".join(f"{key} {_said(value)}" for key, value in body.items())
-    return f" ({said if len(said) <= LABEL_MOST else said[: LABEL_MOST - 3] + '...'})" if said else ""
+    label = ", ".join(f"{key} {_value_text(value)}" for key, value in body.items())
+    return f" ({label if len(label) <= LABEL_MOST else label[: LABEL_MOST - 3] + '...'})" if label else ""
 
 
-def _said(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key}: {_said(one)}" for key, one in value.items())
-    return " and ".join(map(_said, value)) if isinstance(value, list | tuple) else str(value)
+        return ", ".join(f"{key}: {_value_text(one)}" for key, one in value.items())
+    return " and ".join(map(_value_text, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _quoted(text: str) -> str:

@@ -107,10 +107,7 @@ class Window:
 
     def __post_init__(self) -> None:
         for what, us in (("size", self.size_us), ("slide", self.slide_us), ("timeout", self.timeout_us)):
-            if us is not None and us <= 0:
-                raise DiagramError(
-                    f"a window's {what} must be more than zero", hint=f"give a {what} such as '1 second'"
-                )
+            _check_span(what, us)
 
 
 def window(
@@ -138,8 +135,12 @@ class CountWindow:
     def __post_init__(self) -> None:
         _check_tuples("size", self.size)
         _check_tuples("slide", self.slide)
-        if self.timeout_us is not None and self.timeout_us <= 0:
-            raise DiagramError("a window's timeout must be more than zero", hint="give a timeout such as '1 second'")
+        _check_span("timeout", self.timeout_us)
+
+
+def _check_span(what: str, us: int | None) -> None:
+    if us is not None and us <= 0:
+        raise DiagramError(f"a window's {what} must be more than zero", hint=f"give a {what} such as '1 second'")
 
 
 def _check_tuples(what: str, n: object) -> None:

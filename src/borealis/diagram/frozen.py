@@ -1,4 +1,4 @@
-"""Frozen data whose mistakes are told in one line that names the thing, the problem and a suggestion."""
+"""Frozen data whose mistakes become one line of error: it names the thing, the problem and a suggestion."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Frozen(BaseModel):
         try:
             super().__init__(**fields)
         except ValidationError as e:
-            raise self._told(fields, e) from None
+            raise self._mistake(fields, e) from None
         except DiagramError as e:
             raise DiagramError(f"{self.noun} '{fields.get('name', '?')}': {e.message}", hint=e.hint) from None
 
@@ -29,7 +29,7 @@ class Frozen(BaseModel):
         return DiagramError(f"{self.noun} '{getattr(self, 'name', '?')}': {message}", hint=hint)
 
     @classmethod
-    def _told(cls, fields: dict[str, Any], error: ValidationError) -> DiagramError:
+    def _mistake(cls, fields: dict[str, Any], error: ValidationError) -> DiagramError:
         first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")  # a misspelt key leaves one missing
         place = ".".join(str(part) for part in first["loc"])
         field = cls.model_fields.get(str(first["loc"][0])) if first["loc"] else None

@@ -13,6 +13,7 @@ from borealis.diagram import drawing, passes
 from borealis.diagram.boxes import BOXES, Box
 from borealis.diagram.boxes.sql_write import BAD
 from borealis.diagram.durations import CountWindow, Window, show, window
+from borealis.diagram.names import no_column
 from borealis.diagram.protection import ALL, Protection, ProtectOptions
 from borealis.diagram.spec import LATE, SIDE, Input, Output, Spec, origin
 from borealis.diagram.statements import DATABASE, GIVE_UP
@@ -433,8 +434,7 @@ class Stream:
 
     def _column(self, name: str) -> str:
         if name not in self.columns:
-            listing = ", ".join(self.columns)
-            raise DiagramError(f"no column '{name}' (has: {listing})", hint=did_you_mean(name, self.columns))
+            raise no_column(name, self.columns)
         return name
 
 

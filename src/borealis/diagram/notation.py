@@ -68,20 +68,14 @@ _Dumper.add_representer(
     Block, lambda dumper, data: dumper.represent_mapping("tag:yaml.org,2002:map", data.items(), False)
 )
 # What YAML 1.2 would not read as text is quoted, for readers other than ours.
-_Dumper.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
-_Dumper.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"^(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
-_Dumper.add_implicit_resolver(
-    "tag:yaml.org,2002:int", re.compile(r"^(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)$"), list("-+0123456789")
-)
-_Dumper.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(
-        r"^(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
-    ),
-    list("-+.0123456789"),
-)
+_NUMBER = r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
+for _kind, _first, _pattern in (
+    ("bool", "tTfF", "true|True|TRUE|false|False|FALSE"),
+    ("null", ["~", "n", "N", ""], "~|null|Null|NULL|"),
+    ("int", "-+0123456789", "[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+"),
+    ("float", "-+.0123456789", rf"{_NUMBER}|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"),
+):
+    _Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_pattern})$"), list(_first))
 
 
 def dump(data: dict[str, Any]) -> str:

@@ -154,13 +154,13 @@ def chosen(found: Protection | None, **options: Unpack[ProtectOptions]) -> Prote
 
     With another approach, only what does not depend on the approach is kept.
     """
-    said = {k: v for k, v in options.items() if v is not None}
+    given = {k: v for k, v in options.items() if v is not None}
     if found is None:
-        return _if_any(Protection(**said)) if said else None
-    kept = {k: getattr(found, k) for k in type(found).model_fields}
-    if said.get("ha", found.ha) != found.ha:
-        kept |= dict.fromkeys(("guarantee", "interval"))
-    return _if_any(Protection(**(kept | said)))
+        return _if_any(Protection(**given)) if given else None
+    before = {k: getattr(found, k) for k in type(found).model_fields}
+    if given.get("ha", found.ha) != found.ha:
+        before |= dict.fromkeys(("guarantee", "interval"))
+    return _if_any(Protection(**(before | given)))
 
 
 def _if_any(found: Protection | None) -> Protection | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from math import gcd
@@ -174,6 +174,12 @@ class Spec(Frozen):
             f"no input or box '{source}' (has: {known})", hint=near or "draw the arrow from one of these"
         )
 
+    def require_arrow(self, reader: Frozen, source: str, known: Collection[str]) -> None:
+        """Refuse a box or an output that reads from nowhere."""
+        if source not in known:
+            e = self.no_arrow(source)
+            raise reader.wrong(e.message, e.hint)
+
     def topological(self) -> list[Box]:
         """The boxes, each after those it reads from; otherwise in the order in which they were added."""
         boxes = {box.name: box for box in self.boxes}
@@ -201,9 +207,7 @@ class Spec(Frozen):
         for box in self.topological():
             box.check_arity()
             for source in box.sources:
-                if source not in found:
-                    e = self.no_arrow(source)
-                    raise box.wrong(e.message, e.hint)
+                self.require_arrow(box, source, found)
             found |= box.arrow_columns([found[source] for source in box.sources])
         return found
 

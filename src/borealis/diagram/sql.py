@@ -42,7 +42,7 @@ OTHER_AGGREGATES = words(
     percentile_cont percentile_disc skewness string_agg try_avg try_sum"""
 )
 
-DEPTH_MAX = 200  # parentheses in parentheses; nobody writes more by hand
+DEPTH_MAX = 200  # parentheses in parentheses; no user writes more by hand
 
 PLACEHOLDER = "__a"
 
@@ -75,7 +75,6 @@ class Token(NamedTuple):
 
     @property
     def solid(self) -> bool:
-        """Whether it means anything."""
         return self.kind not in ("space", "comment")
 
     @property
@@ -84,7 +83,7 @@ class Token(NamedTuple):
         return self.kind in ("word", "name")
 
 
-class Call(NamedTuple):
+class CallText(NamedTuple):
     """An aggregate: a function by its one name, and its arguments as texts; none is `count(*)`."""
 
     function: str
@@ -95,7 +94,7 @@ class Call(NamedTuple):
     def text(self) -> str:
         """As Spark reads it.
 
-        >>> Call("count_distinct", ("a", "b")).text
+        >>> CallText("count_distinct", ("a", "b")).text
         'count(DISTINCT a, b)'
         """
         if self.function == "count_distinct":
@@ -126,9 +125,9 @@ def tokens(text: str) -> list[Token]:
     return found
 
 
-def split_all(exprs: Mapping[str, str]) -> tuple[list[Call], dict[str, str]]:
+def split_all(exprs: Mapping[str, str]) -> tuple[list[CallText], dict[str, str]]:
     """The distinct aggregates over several named expressions, and each expression over them."""
-    calls: list[Call] = []
+    calls: list[CallText] = []
     finals = {}
     for name, expression in exprs.items():
         try:
@@ -138,7 +137,7 @@ def split_all(exprs: Mapping[str, str]) -> tuple[list[Call], dict[str, str]]:
     return calls, finals
 
 
-def split_aggregates(text: str, calls: Sequence[Call] = ()) -> tuple[str, list[Call]]:
+def split_aggregates(text: str, calls: Sequence[CallText] = ()) -> tuple[str, list[CallText]]:
     """The expression around the aggregates, and the aggregates: `__a<i>` stands for the i-th.
 
     With `calls`, numbering goes on after them, and a call that is among them is not repeated.
@@ -343,7 +342,7 @@ def split_commas(pieces: Sequence[Token], *, angles: bool = False) -> list[list[
     return parts
 
 
-def _read_call(name: str, inner: Sequence[Token], text: str) -> Call:
+def _read_call(name: str, inner: Sequence[Token], text: str) -> CallText:
     """An aggregate that is called with this between its brackets, or an error that says why it is none."""
     where = f"in '{short(text)}'"
     for at in range(len(inner)):
@@ -373,14 +372,14 @@ def _read_call(name: str, inner: Sequence[Token], text: str) -> Call:
         raise DiagramError(f"'{name}' takes {wanted}, not {len(arguments)}, {where}", hint=hint)
     if name == "percentile":
         percentages(arguments[1])
-        return Call(function, (arguments[0],), arguments[1])
+        return CallText(function, (arguments[0],), arguments[1])
     if name == "median":
-        return Call(function, (arguments[0],), "0.5")
+        return CallText(function, (arguments[0],), "0.5")
     if name == "count_if":
-        return Call(function, (f"CASE WHEN {arguments[0]} THEN 1 END",))
+        return CallText(function, (f"CASE WHEN {arguments[0]} THEN 1 END",))
     if name in ("mode", "approx_count_distinct"):  # what else they take chooses among answers; here there is one
         arguments = arguments[:1]
-    return Call(function, () if arguments == ["*"] else tuple(arguments))
+    return CallText(function, () if arguments == ["*"] else tuple(arguments))
 
 
 def percentages(text: str) -> list[float]:

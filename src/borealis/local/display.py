@@ -8,6 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from borealis.errors import plural
+
 ROWS_SHOWN = 10
 CELL_MOST = 40  # characters
 GAP = "  "
@@ -41,7 +43,7 @@ def html_of(name: str, table: pa.Table) -> str:
 
 
 def _head(name: str, table: pa.Table) -> str:
-    return f"{name}: {table.num_rows:,} row{'' if table.num_rows == 1 else 's'}"
+    return f"{name}: {plural(table.num_rows, 'row')}"
 
 
 def _cells(table: pa.Table) -> tuple[list[str], list[list[str]]]:

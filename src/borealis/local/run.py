@@ -23,7 +23,7 @@ from borealis.diagram import passes
 from borealis.diagram.cut import check_outputs, cut, part_of
 from borealis.diagram.model import Diagram
 from borealis.diagram.spec import Spec
-from borealis.errors import BorealisError, BorealisWarning, OutputError
+from borealis.errors import BorealisError, BorealisWarning, OutputError, plural
 from borealis.kernels.time_of import TimeOf
 from borealis.local import display
 from borealis.spark.frames import as_frame_source, is_frame
@@ -80,10 +80,10 @@ class Result:
         return f"<p>{escape(self._head())}</p>{tables}"
 
     def _head(self) -> str:
-        said = self.to_json()
-        rows, late = said["rows_in"], sum(said["late"].values())
-        elsewhere = [f"{n:,} to {name}" for name, n in said["rows_out"].items() if name not in self.tables and n]
-        parts = [f"{rows:,} row{'' if rows == 1 else 's'} in", *([f"{late:,} late"] if late else []), *elsewhere]
+        summary = self.to_json()
+        rows, late = summary["rows_in"], sum(summary["late"].values())
+        elsewhere = [f"{n:,} to {name}" for name, n in summary["rows_out"].items() if name not in self.tables and n]
+        parts = [f"{plural(rows, 'row')} in", *([f"{late:,} late"] if late else []), *elsewhere]
         return f"Result: {', '.join(parts)}"
 
     def dataframe(self, output: str) -> Any:
@@ -121,8 +121,8 @@ def run(
     """Run a diagram until its inputs end. With `state`, a run that was killed goes on where it had committed.
 
     An input is a path, `replay(...)`, a topic, rows or a data frame (pandas, Polars, Arrow, PySpark). Outputs that are
-    not named are collected in memory: `run(...)["per_source"]`. Late tuples and records that could not be read are told
-    by a BorealisWarning at the end.
+    not named are collected in memory: `run(...)["per_source"]`. Late tuples and records that could not be read are
+    counted in a BorealisWarning at the end.
     """
     spec = passes.checked(diagram.spec if isinstance(diagram, Diagram) else diagram)
     sinks = _sinks(spec, outputs or {}, None if state is None else Path(state))
@@ -194,7 +194,7 @@ def _attend(runs: list[UnitRun], queries: list[Query], watch: Callable[[list[Pro
             failure = query.failure()
             if failure is not None:
                 raise failure
-            # a source that failed is told only when all that came before it is committed
+            # a source that failed ends the run only when all that came before it is committed
             broken = one.manager.failure
             if broken is not None and one.manager.next_train(one.committed(), 0) is None:
                 raise broken

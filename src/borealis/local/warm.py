@@ -1,4 +1,4 @@
-"""Warming a node up: the first trains of a new JVM and its Python workers take seconds, so let them be nobody's."""
+"""Warming a node up: the first trains of a new JVM and its Python workers take seconds, so let them be no user's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRAINS = 3
 
 
 def warm_up(spark: Any, stopping: Callable[[], bool] = lambda: False) -> None:
-    """Run a small diagram of our own: what it loads and compiles, any unit needs. Told to stop, it says nothing."""
+    """Run a small diagram of our own: what it loads and compiles, any unit needs. A node that stops logs nothing."""
     d = Diagram("warm_up")
     some = d.input("some", "ts TIMESTAMP, k INT, s STRING").filter("k >= 0").map(k="k + 1", s="s")
     some.aggregate(by="s", over=window("2 seconds", "1 second"), n="count(*)", k="sum(k)").output("out")

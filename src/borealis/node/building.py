@@ -20,7 +20,7 @@ from borealis.spark.query import Query
 from borealis.streams.queue import OutputQueue, QueueLimits
 from borealis.trains.commit_point import CommitPoint
 from borealis.trains.handover import Handover
-from borealis.trains.relay import Feed
+from borealis.trains.relay import StreamInput
 from borealis.trains.unit import UnitOptions, UnitRun
 from borealis.wire.messages import ENTRY, UnitOrder
 
@@ -118,7 +118,7 @@ class Builder:
             feeds,
             {},
             UnitOptions(),
-            feeds=[Feed(arrow) for arrow in piece.reads],
+            feeds=[StreamInput(arrow) for arrow in piece.reads],
             queues=queues,
             resume=handover,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,7 @@ def cache() -> Path:
 
 def archive_path() -> Path:
     """Where the archive for this Java and this Spark lies; a name of its own for each pair."""
-    java = os.environ.get("JAVA_HOME", "") or os.path.realpath(_which("java"))
+    java = os.environ.get("JAVA_HOME", "") or os.path.realpath(shutil.which("java") or "java")
     pair = f"{java}|{pyspark.__version__}|{pyspark.__file__}"
     return cache() / f"classes-{hashlib.sha256(pair.encode()).hexdigest()[:16]}.jsa"
 
@@ -70,12 +71,6 @@ def _whole(path: Path) -> bool:
     return size > 0 and path.stat().st_size == size
 
 
-def _which(program: str) -> str:
-    import shutil
-
-    return shutil.which(program) or program
-
-
 _WARM = """
 import datetime, sys
 from borealis import Diagram, run, window
@@ -92,7 +87,6 @@ spark.stop()
 
 
 def main() -> None:
-    """Make the archive and say so."""
     start = time.monotonic()
     path = archive_path()
     if path.exists():

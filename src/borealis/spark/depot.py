@@ -1,4 +1,4 @@
-"""A unit's files for executors on other machines: the node lends them, to read, to whoever knows the unit's token.
+"""A unit's files for executors on other machines: the node lends them, to read, to workers that know the unit's token.
 
 The other side is `trains/location.py`. One depot serves all units of a process, over Arrow Flight, at the address where
 Spark's driver can be reached; a unit's token ends with its run.
@@ -25,9 +25,10 @@ from borealis.spark.session import is_local
 from borealis.state.log import mapped
 from borealis.trains import message
 from borealis.trains.header import Lane, TrainHeader
-from borealis.trains.location import PIECE_BYTES, PIECES, got_message, one_line, put_message
+from borealis.trains.location import PIECES, got_message, one_line, pieces_of, put_message
 from borealis.trains.notices import NAME, put
 from borealis.version import __version__
+from borealis.wire.auth import OPEN, Security
 
 TICKET_BYTES_MOST = 4096
 TOKEN_BYTES = 24
@@ -39,34 +40,25 @@ SETTING = "spark.borealis.depot."  # port, cert, key, ca
 Turn = Callable[[dict[str, Any], list[Any]], tuple[dict[str, Any], list[Any]]]
 
 
-@dataclass(frozen=True)
-class Certificates:
-    """What a depot shows of itself, in PEM: its certificate and key, and the authority that executors must trust."""
-
-    cert: bytes
-    key: bytes
-    authority: bytes
-
-
 class Depot(flight.FlightServerBase):
     """Answers "give me this file" for the units of this process. Nothing can be listed, and nothing written but what
     keeps a train waiting.
     """
 
-    def __init__(self, host: str, port: int = 0, bind: str | None = None, tls: Certificates | None = None) -> None:
+    def __init__(self, host: str, port: int = 0, bind: str | None = None, security: Security = OPEN) -> None:
         self._roots: dict[str, Path] = {}
         self._lanes: dict[str, Turn] = {}  # by token
-        scheme = "grpc+tls" if tls else "grpc+tcp"
-        certificates = {"tls_certificates": [(tls.cert, tls.key)]} if tls else {}
+        scheme = "grpc+tls" if security.tls else "grpc+tcp"
         try:
-            super().__init__(f"{scheme}://{_netloc(bind or host, port)}", **certificates)
+            where = f"{scheme}://{_netloc(bind or host, port)}"
+            super().__init__(where, tls_certificates=security.certificates() or None)
         except (OSError, pa.ArrowException) as error:
             raise MachineError(
                 f"cannot lend files to executors at {_netloc(bind or host, port)}: {one_line(error)}",
                 hint=f"is {bind or host} an address of this machine, and its port free ({SETTING}port)?",
             ) from error
-        self.prefix = f"{'depots' if tls else 'depot'}://{_netloc(host, self.port)}"
-        self.authority = tls.authority.decode() if tls else None
+        self.prefix = f"{'depots' if security.tls else 'depot'}://{_netloc(host, self.port)}"
+        self.authority = (security.roots() or b"").decode()  # whose certificates executors must trust
 
     def lend(self, root: Path) -> Loan:
         """Let those who know the loan's token read what lies under a directory."""
@@ -88,9 +80,8 @@ class Depot(flight.FlightServerBase):
         if not file.is_relative_to(root) or not file.is_file():
             raise flight.FlightServerError(f"there is no file {path[:200]!r}")
         data = mapped(str(file))
-        pieces = [_piece(data, at) for at in range(0, data.size, PIECE_BYTES)]
-        schema = PIECES.with_metadata({"size": str(data.size)})
-        return flight.RecordBatchStream(pa.Table.from_batches(pieces, PIECES).replace_schema_metadata(schema.metadata))
+        pieces = pa.Table.from_batches(list(pieces_of(data)), PIECES)
+        return flight.RecordBatchStream(pieces.replace_schema_metadata({"size": str(data.size)}))
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
         if action.type not in ("there", "tell"):
@@ -145,20 +136,20 @@ class Loan:
         """Let executors take turns; says what they must know to do so."""
         self.depot._lanes[self.token] = turn
         where: Lane = {"lane": f"{self.root}/lane", "program": f"{self.root}/program.json"}
-        return self._told(where)
+        return self._outward(where)
 
     def for_remote(self, train: TrainHeader) -> TrainHeader:
         """A train's header for executors elsewhere: its files are locations, and its results come through Spark."""
-        told = self._told(train)
-        told["results"] = None
-        return told
+        header = self._outward(train)
+        header["results"] = None
+        return header
 
-    def _told(self, what: T) -> T:
-        told: T = self._moved(what)
-        told["version"] = __version__
-        if self.depot.authority is not None:
-            told["authority"] = self.depot.authority
-        return told
+    def _outward(self, what: T) -> T:
+        header: T = self._moved(what)
+        header["version"] = __version__
+        if self.depot.authority:
+            header["authority"] = self.depot.authority
+        return header
 
     def _moved(self, value: Any) -> Any:
         match value:
@@ -171,7 +162,17 @@ class Loan:
         return value
 
     def close(self) -> None:
-        _give_back(self)
+        with _opening:
+            if self.depot.take_back(self.token):
+                return
+            for key in [k for k, d in _open.items() if d is self.depot]:
+                if key[1]:  # a port of one's own is kept for the next unit
+                    return
+                del _open[key]
+        # it waits for answers under way, and an executor that hangs may never take its own
+        closing = threading.Thread(target=self.depot.shutdown, name="depot-close", daemon=True)
+        closing.start()
+        closing.join(CLOSE_S)
 
 
 _open: dict[tuple[str, int], Depot] = {}  # by address and port asked for: one for all units of this process
@@ -187,37 +188,14 @@ def lend(spark: SparkSession, root: Path) -> Loan | None:
     port = _port(spark.conf.get(f"{SETTING}port", "0"))
     with _opening:
         if (bind, port) not in _open:
-            _open[bind, port] = Depot(host, port, bind, _certificates(spark))
+            _open[bind, port] = Depot(host, port, bind, _security(spark))
         return _open[bind, port].lend(root)
 
 
-def _give_back(loan: Loan) -> None:
-    with _opening:
-        if loan.depot.take_back(loan.token):
-            return
-        for key in [k for k, d in _open.items() if d is loan.depot]:
-            if key[1]:  # a port of one's own is kept for the next unit
-                return
-            del _open[key]
-    # it waits for answers under way, and an executor that hangs may never take its own
-    closing = threading.Thread(target=loan.depot.shutdown, name="depot-close", daemon=True)
-    closing.start()
-    closing.join(CLOSE_S)
-
-
-def _certificates(spark: SparkSession) -> Certificates | None:
-    paths = {what: spark.conf.get(f"{SETTING}{what}", None) for what in ("cert", "key", "ca")}
-    if paths["cert"] is None and paths["key"] is None:
-        return None
-    found = {}
-    for what, path in (paths | {"ca": paths["ca"] or paths["cert"]}).items():
-        try:
-            found[what] = Path(path or "").read_bytes()
-        except OSError as error:
-            raise MachineError(
-                f"cannot read {SETTING}{what}={path}: {error.strerror}", hint="give the paths of PEM files"
-            ) from error
-    return Certificates(found["cert"], found["key"], found["ca"])
+def _security(spark: SparkSession) -> Security:
+    paths = [spark.conf.get(f"{SETTING}{what}", None) for what in ("cert", "key", "ca")]
+    cert, key, ca = (None if path is None else Path(path) for path in paths)
+    return Security(cert=cert, key=key, ca=(ca or cert) if cert else None)
 
 
 def _port(text: str) -> int:
@@ -228,10 +206,3 @@ def _port(text: str) -> int:
 
 def _netloc(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
-
-
-def _piece(data: pa.Buffer, at: int) -> pa.RecordBatch:
-    size = min(PIECE_BYTES, data.size - at)
-    ends = pa.array([0, size], pa.int32()).buffers()[1]
-    piece = pa.Array.from_buffers(pa.binary(), 1, [None, ends, data.slice(at, size)])
-    return pa.record_batch([piece], schema=PIECES)

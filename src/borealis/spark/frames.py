@@ -30,7 +30,6 @@ FINITE = "the DataFrame"
 
 
 def is_frame(value: object) -> bool:
-    """Whether this is a PySpark DataFrame."""
     return isinstance(value, DataFrame)
 
 
@@ -60,7 +59,7 @@ class FiniteFrameSource:
         try:
             table = self.frame.select(*_quoted(wanted)).toArrow()
         except PySparkException as error:
-            raise InputError(f"the DataFrame cannot be computed: {_said(error)}", hint="try df.collect()") from error
+            raise InputError(f"the DataFrame cannot be computed: {_reason(error)}", hint="try df.collect()") from error
         parts = [fit(batch, schema, RowOrigin(FINITE, 0)) for batch in table.combine_chunks().to_batches()]
         rows = pa.Table.from_batches(parts, schema)
         times, fault = self._time.until_fault(rows)
@@ -90,7 +89,7 @@ def _quoted(names: list[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Kept:
+class BatchFile:
     """A micro-batch in a file: the position of its first row, its number, and the position behind its last row."""
 
     path: Path
@@ -122,7 +121,7 @@ class FrameSource:
         self.frame, self.name, self.keep = frame, name, keep
         self._changed = threading.Condition()
         self._arrived: pa.Table | None = None
-        self._kept: list[Kept] = []
+        self._files: list[BatchFile] = []
         self._position = 0  # behind the last row that arrived
         self._stopped = False
         self._failure: BorealisError | None = None
@@ -136,10 +135,10 @@ class FrameSource:
         at = skip
         if self.keep is not None:
             self._look_up(skip)
-            for kept in [k for k in self._kept if k.last > skip]:
-                table = _read(kept).slice(at - kept.first)
+            for file in [f for f in self._files if f.last > skip]:
+                table = _read(file).slice(at - file.first)
                 yield from _pieces(table, schema, at, most_rows)
-                at = kept.last
+                at = file.last
         self._start(wanted)
         while (table := self._next()) is not None:
             yield from _pieces(table, schema, at, most_rows)
@@ -148,10 +147,10 @@ class FrameSource:
     def committed(self, position: int) -> None:
         """Everything before this position is in committed trains."""
         with self._changed:
-            done = [k for k in self._kept[:-1] if k.last <= position]
-            self._kept = [k for k in self._kept if k not in done]
-        for kept in done:
-            kept.path.unlink(missing_ok=True)
+            done = [f for f in self._files[:-1] if f.last <= position]
+            self._files = [f for f in self._files if f not in done]
+        for file in done:
+            file.path.unlink(missing_ok=True)
 
     def stop(self) -> None:
         with self._changed:
@@ -178,7 +177,7 @@ class FrameSource:
 
     def _take(self, frame: DataFrame, batch: int) -> None:
         """A micro-batch; returning acknowledges it."""
-        if self._kept and batch <= self._kept[-1].batch:
+        if self._files and batch <= self._files[-1].batch:
             return
         try:
             table = frame.toArrow()
@@ -189,16 +188,16 @@ class FrameSource:
             return
         first, last = self._position, self._position + table.num_rows
         if self.keep is not None:
-            kept = Kept(self.keep / f"rows-{first}-{batch}-{last}.arrow", first, batch, last)
+            file = BatchFile(self.keep / f"rows-{first}-{batch}-{last}.arrow", first, batch, last)
             try:
-                write_whole(kept.path, to_stream(table))
+                write_whole(file.path, to_stream(table))
             except OSError as error:
                 self._failure = InputError(
                     f"cannot keep rows of input '{self.name}': {error}", hint="make room on the disk, then start again"
                 )
                 raise
             with self._changed:
-                self._kept.append(kept)
+                self._files.append(file)
         with self._changed:
             self._position = last
             self._changed.wait_for(lambda: self._arrived is None or self._stopped)
@@ -226,7 +225,7 @@ class FrameSource:
 
     def _failed(self, error: BaseException) -> InputError:
         return InputError(
-            f"the streaming DataFrame of input '{self.name}' failed: {_said(error)}",
+            f"the streaming DataFrame of input '{self.name}' failed: {_reason(error)}",
             hint="everything before it is committed",
         )
 
@@ -238,26 +237,26 @@ class FrameSource:
         for left_over in self.keep.glob("*.tmp"):
             left_over.unlink()
         found = [(re.fullmatch(r"rows-(\d+)-(\d+)-(\d+)\.arrow", p.name), p) for p in self.keep.iterdir()]
-        kept = sorted((Kept(p, int(m[1]), int(m[2]), int(m[3])) for m, p in found if m), key=lambda k: k.first)
-        whole = all(a.last == b.first for a, b in itertools.pairwise(kept))
-        if not whole or (kept[0].first if kept else 0) > skip or (kept[-1].last if kept else 0) < skip:
+        files = sorted((BatchFile(p, int(m[1]), int(m[2]), int(m[3])) for m, p in found if m), key=lambda f: f.first)
+        whole = all(a.last == b.first for a, b in itertools.pairwise(files))
+        if not whole or (files[0].first if files else 0) > skip or (files[-1].last if files else 0) < skip:
             raise InputError(f"rows of input '{self.name}' behind row {skip} are gone from {self.keep}", hint=ANEW)
         offsets = self.keep / "checkpoint" / "offsets"
         known = [int(p.name) for p in offsets.iterdir() if p.name.isdigit()] if offsets.is_dir() else []
-        if kept and max(known, default=-1) < kept[-1].batch:
+        if files and max(known, default=-1) < files[-1].batch:
             raise InputError(f"the checkpoint of input '{self.name}' is gone from {self.keep}", hint=ANEW)
-        self._kept = kept
-        self._position = kept[-1].last if kept else skip
+        self._files = files
+        self._position = files[-1].last if files else skip
 
 
-def _read(kept: Kept) -> pa.Table:
+def _read(file: BatchFile) -> pa.Table:
     try:
-        table = from_stream(kept.path.read_bytes())
-        if table.num_rows == kept.last - kept.first:
+        table = from_stream(file.path.read_bytes())
+        if table.num_rows == file.last - file.first:
             return table
     except (OSError, pa.ArrowException) as error:
-        raise InputError(f"{kept.path} cannot be read: {' '.join(str(error).split())}", hint=ANEW) from error
-    raise InputError(f"{kept.path} is damaged", hint=ANEW)
+        raise InputError(f"{file.path} cannot be read: {' '.join(str(error).split())}", hint=ANEW) from error
+    raise InputError(f"{file.path} is damaged", hint=ANEW)
 
 
 def _pieces(table: pa.Table, schema: pa.Schema, position: int, most_rows: int) -> Iterator[pa.RecordBatch]:
@@ -267,7 +266,7 @@ def _pieces(table: pa.Table, schema: pa.Schema, position: int, most_rows: int) -
             position += part.num_rows
 
 
-def _said(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     """One line of what Spark says of a query that failed."""
     text = re.sub(r"^.*?terminated with exception:\s*", "", str(error), flags=re.DOTALL)
     return " ".join(re.split(r"SQLSTATE|=== |\n\s*at |\nJVM stack", text)[0].split())[:300]

@@ -1,6 +1,6 @@
 """The Python that Spark starts its workers with: this one, without what makes each of them slow to start.
 
-Spark puts the zip files of PySpark it comes with before everything else. Modules in a zip file are compiled anew by
+Spark puts the zip files of PySpark it comes with before everything else. Modules in a zip file are compiled again by
 every process, which takes three times as long as to load the same PySpark where it is installed, beside this package.
 So workers are started by a script that leaves the zip files out.
 """
@@ -56,7 +56,7 @@ def worker_python() -> str:
 
 
 def _is_installed() -> bool:
-    """Whether a fresh Python finds this very PySpark without being told where."""
+    """Whether a fresh Python finds this very PySpark without a path to it."""
     home = Path(pyspark.__file__).resolve().parents[1]
     sites = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
     return home in {Path(one).resolve() for one in sites}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from borealis.kernels.program import Packet
 from borealis.spark.worker import run_train, settle, written
 from borealis.trains.header import Lane, TrainHeader, rows_together
 from borealis.trains.location import check_version, exchange, is_remote, read
-from borealis.trains.message import Line
+from borealis.trains.message import Channel
 
 FILE_BYTES_LEAST = 1 << 20  # from here on a payload goes by way of a file, where node and task share files
 
@@ -31,11 +32,8 @@ def keep_lane(where: Lane, lease: int, bucket: int) -> None:
         check_version(where)
         run_lane(lambda head, buffers: exchange(where["lane"], head, buffers), lease, bucket)
         return
-    line = Line.to(where["lane"])
-    try:
-        run_lane(line.ask, lease, bucket)
-    finally:
-        line.close()
+    with closing(Channel.to(where["lane"])) as node:
+        run_lane(node.ask, lease, bucket)
 
 
 def run_lane(ask: Ask, lease: int, bucket: int) -> None:
@@ -43,15 +41,15 @@ def run_lane(ask: Ask, lease: int, bucket: int) -> None:
     head: dict[str, Any] = {ASK: "turn", LEASE: lease, BUCKET: bucket}
     answer: list[Any] = []
     while True:
-        told, buffers = ask(head, answer)
-        if OVER in told:
+        order, buffers = ask(head, answer)
+        if OVER in order:
             return
-        head, answer = {ASK: "turn", LEASE: lease, BUCKET: bucket, ATTEMPT: told[ATTEMPT]}, []
-        if TRAIN in told:
-            train: TrainHeader = told[TRAIN]
+        head, answer = {ASK: "turn", LEASE: lease, BUCKET: bucket, ATTEMPT: order[ATTEMPT]}, []
+        if TRAIN in order:
+            train: TrainHeader = order[TRAIN]
             rows_together(train["inputs"], buffers)
             packets, answer = packed(run_train(train, bucket), train["results"])
-            head |= {NUMBER: told[NUMBER], PACKETS: packets}
+            head |= {NUMBER: order[NUMBER], PACKETS: packets}
 
 
 def packed(packets: Sequence[Packet], results: str | None) -> tuple[list[list[Any]], list[Any]]:
@@ -69,7 +67,7 @@ def packed(packets: Sequence[Packet], results: str | None) -> tuple[list[list[An
 
 
 def packets_of(index: list[list[Any]], buffers: list[pa.Buffer], results: str | None) -> list[Packet]:
-    """The packets that `packed` packed; files are where the task was told to put them."""
+    """The packets that `packed` packed; files are where the train's header puts them."""
     found, left = [], iter(buffers)
     for tag, bucket, file in index:
         if file is not None and (results is None or Path(file).parent != Path(results)):

@@ -4,9 +4,9 @@ A unit whose program has one level needs nothing of Spark but a process on some 
 stays in the source's `read`: it takes *turns* with the node, each of which hands over what came of the last train and
 is answered with the next one. There is one lane for each bucket; a train is committed when all of them have answered.
 
-A turn is taken in the thread of whoever asks, and so is the commit: between a result and the next train there is no
-hand-over from thread to thread. A result counts only if it comes from the holder of the present lease, in the attempt
-that was last to begin; whoever comes instead of a task that died finds the same train waiting.
+A turn is taken in the thread that serves the task, and so is the commit: between a result and the next train there is
+no hand-over from thread to thread. A result counts only if it comes from the holder of the present lease, in the
+attempt that was last to begin; a task that comes instead of one that died finds the same train waiting.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -23,8 +23,11 @@ from borealis.errors import BorealisError, TrainError
 from borealis.kernels.program import Packet
 from borealis.spark.lane import ATTEMPT, BUCKET, LEASE, NUMBER, OVER, PACKETS, TRAIN, WAIT, packets_of
 from borealis.spark.session import cores
-from borealis.trains.header import Manifest, TrainHeader, rows_apart
+from borealis.trains.header import TrainHeader, rows_apart
 from borealis.trains.results import Arrived
+
+if TYPE_CHECKING:
+    from borealis.trains.unit import UnitRun
 
 LEASE_S = 600.0  # a lease ends when it is this old and there is nothing to do; at twice that age in any case
 TURN_S = 10.0  # a turn is answered after this time, even if there is no train
@@ -34,28 +37,12 @@ SPARE = 1  # cores that lanes leave to everything else
 Message = tuple[dict[str, Any], list[Any]]
 
 
-class Trains(Protocol):
-    """What lanes ask of a unit."""
-
-    def committed(self) -> int: ...
-
-    def next_train(self, after: int, wait: float) -> int | None: ...
-
-    def plan(self, number: int, *, inline: bool = False) -> TrainHeader: ...
-
-    def manifest(self) -> Manifest: ...
-
-    def standing(self) -> tuple[int, int]: ...
-
-    def nudge(self) -> None: ...
-
-
 class Lanes:
     """Hands trains to tasks and takes what comes of them. Safe to use from threads."""
 
     def __init__(
         self,
-        trains: Trains,
+        trains: UnitRun,
         commit: Callable[[Arrived], None],
         buckets: int,
         outward: Callable[[TrainHeader], TrainHeader] | None = None,
@@ -71,7 +58,7 @@ class Lanes:
         self._given = 0.0  # when
         self._ended = True
         self._closed = False
-        self._worn = False  # a task died: Spark counts such deaths, and begins to count anew with each lease
+        self._worn = False  # a task died: Spark counts such deaths, and begins to count again with each lease
         self._holders: dict[int, int] = {}  # by bucket: whose answers count
         self._attempts = 0
         self._stands: dict[int, tuple[int, int]] = {}  # by attempt: the state that its task holds
@@ -80,7 +67,7 @@ class Lanes:
         self._from = (0, 0)  # the state that it starts from
         self._message: Message | None = None
         self._answers: dict[int, list[Packet]] = {}
-        self._busy = False  # somebody fetches the next train, or commits the last
+        self._busy = False  # a thread fetches the next train, or commits the last
         self._changed = threading.Condition()
 
     # -- leases
@@ -96,7 +83,7 @@ class Lanes:
             return self.leases
 
     def close(self) -> None:
-        """No train is handed out any more; whoever holds the lease is told so."""
+        """No train is handed out any more; the holder of the lease is answered so."""
         with self._changed:
             self._closed = self._ended = True
             self._changed.notify_all()
@@ -110,7 +97,7 @@ class Lanes:
     # -- turns
 
     def enter(self, lease: int, bucket: int) -> int:
-        """Somebody begins to work for a lease: from now on this one's answers count, and no other's."""
+        """A task begins to work for a lease: from now on its answers count, and no other's."""
         with self._changed:
             self._attempts += 1
             if lease == self.leases and not self._ended and 0 <= bucket < self._buckets:
@@ -129,10 +116,13 @@ class Lanes:
         try:
             return self._next(mine)
         except BaseException as error:
-            with self._changed:
-                self.failure, self._ended = error, True
-                self._changed.notify_all()
+            self._fail(error)
             return {OVER: True}, []
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            self.failure, self._ended = error, True
+            self._changed.notify_all()
 
     def _holds(self, mine: tuple[int, int, int]) -> bool:
         lease, bucket, attempt = mine
@@ -144,7 +134,7 @@ class Lanes:
             lease, bucket, attempt = mine
             if lease != self.leases or self._holders.get(bucket) != attempt or number != self._number:
                 return
-            if bucket in self._answers:  # told twice
+            if bucket in self._answers:  # it came twice
                 return
             assert self._header is not None
             train, loads = self._from
@@ -157,8 +147,7 @@ class Lanes:
         try:
             self._commit(Arrived(train=header, packets=answers))
         except BaseException as error:
-            with self._changed:
-                self.failure, self._ended = error, True
+            self._fail(error)
         finally:
             with self._changed:
                 self._number, self._message, self._answers, self._busy = None, None, {}, False
@@ -191,9 +180,8 @@ class Lanes:
                     continue
                 self._busy = True
             if not self._fetch(until, may_end=age > self._lease_s):
-                with (
-                    self._changed
-                ):  # an input that has failed says at once that there is nothing: do not ask all the time
+                # an input that has failed says at once that there is nothing: do not ask all the time
+                with self._changed:
                     self._changed.wait_for(lambda: not self._holds(mine), min(PAUSE_S, self._turn_s))
             looked = True
 
@@ -211,10 +199,12 @@ class Lanes:
                 header = self._trains.plan(number, inline=True)
                 if number < 0:  # a rehearsal: what it starts from may change meanwhile
                     header["manifest"] = self._trains.manifest()
-                message = message_of(number, self._outside(header))
+                outside = self._outside(header)
+                inputs, buffers = rows_apart(outside["inputs"])  # rows that are buffers go behind the message
+                message = {NUMBER: number, TRAIN: {**outside, "inputs": inputs}}, buffers
         except BaseException as error:
-            with self._changed:
-                self.failure, self._ended, number = error, True, None
+            number = None
+            self._fail(error)
         finally:
             with self._changed:
                 self._busy = False
@@ -225,19 +215,13 @@ class Lanes:
         return number is not None
 
 
-def message_of(number: int, header: TrainHeader) -> Message:
-    """A train's header as a message: rows that are buffers go behind it."""
-    inputs, buffers = rows_apart(header["inputs"])
-    return {NUMBER: number, TRAIN: {**header, "inputs": inputs}}, buffers
-
-
 def failure_of(error: BaseException) -> BorealisError:
     """What a commit was refused for, as an error of ours."""
     if isinstance(error, BorealisError):
         return error
-    told = TrainError(f"a train failed: {type(error).__name__}: {error}", hint="everything before it is committed")
-    told.__cause__ = error
-    return told
+    failure = TrainError(f"a train failed: {type(error).__name__}: {error}", hint="everything before it is committed")
+    failure.__cause__ = error
+    return failure
 
 
 # -- cores
@@ -251,7 +235,7 @@ class Cores:
         self._lock = threading.Lock()
 
     def take(self, spark: SparkSession, whose: object, lanes: int) -> str | None:
-        """Hold cores for somebody's lanes; says why not, if there are too few."""
+        """Hold cores for a query's lanes; says why not, if there are too few."""
         application, total = spark.sparkContext.applicationId, cores(spark)
         with self._lock:
             all_held = self._held.setdefault(application, {})

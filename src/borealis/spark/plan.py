@@ -31,7 +31,7 @@ def frame_of(compiled: Compiled, source: DataFrame) -> DataFrame:
     try:
         return _frame(compiled, source)
     except PySparkException as error:
-        hint = "simplify the expressions of these boxes, or report this: `borealis check` should have told"
+        hint = "simplify the expressions of these boxes, or report this: `borealis check` should have found it"
         boxes = ", ".join(box for box, where in compiled.where.items() if "Catalyst" in where)
         raise ExpressionError(f"Spark cannot plan box {boxes}: {first_line(error)}", hint=hint) from error
 

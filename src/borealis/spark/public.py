@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import closing
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
@@ -19,10 +20,11 @@ from pyspark.sql.types import StructType
 from borealis.client.cluster_config import CA, COORDINATOR, HOME, TOKEN
 from borealis.errors import OutputError
 from borealis.spark.interpreter import names_another, worker_python
-from borealis.spark.public_reader import HeldReader, Reading, StreamReader, outward
-from borealis.spark.public_writer import StreamWriter, Writing
+from borealis.spark.public_reader import HeldReader, ReadOptions, StreamReader
+from borealis.spark.public_writer import StreamWriter, WriteOptions
 from borealis.spark.session import is_local
 from borealis.spark.stream_client import StreamClient
+from borealis.tuples import headed
 
 FORMAT = "borealis"
 
@@ -56,21 +58,19 @@ class BorealisSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        reading = Reading.of(self.options)
-        client = StreamClient(reading.address)
-        try:
-            return from_arrow_schema(outward(client.schema(), reading.headers))
-        finally:
-            client.close()
+        reading = ReadOptions.of(self.options)
+        with closing(StreamClient(reading.address)) as client:
+            schema = client.schema()
+        return from_arrow_schema(headed(schema) if reading.headers else schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return HeldReader(Reading.of(self.options), schema)
+        return HeldReader(ReadOptions.of(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        return StreamReader(Reading.of(self.options), schema)
+        return StreamReader(ReadOptions.of(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Refused: without a checkpoint nobody could tell a job's second try from new rows."""
+        """Refused: without a checkpoint no node could tell a job's second try from new rows."""
         raise OutputError(
             "a stream cannot be written to with df.write", hint="use df.writeStream, or borealis.connect().publish(...)"
         )
@@ -78,6 +78,6 @@ class BorealisSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         if overwrite:
             raise OutputError(
-                "a stream cannot be written anew with every micro-batch", hint='use outputMode("append") or "update"'
+                "a stream cannot be overwritten with every micro-batch", hint='use outputMode("append") or "update"'
             )
-        return StreamWriter(Writing.of(self.options))
+        return StreamWriter(WriteOptions.of(self.options))

@@ -4,7 +4,7 @@ An offset is `{"id": n, "epoch": e, "from": m}`: the micro-batch that ends here 
 
 1. A named reader is registered at the first offset; from then on the stream keeps for it what it has not acknowledged.
 2. Spark notes the offset of a micro-batch in its checkpoint before it runs it, and that it is done afterwards. A
-   micro-batch that has to be repeated has the range that was noted: also the first one, although Spark asks anew where
+   micro-batch that has to be repeated has the range that was noted: also the first one, although Spark asks again where
    to begin then. That is what `from` is for.
 3. Whatever Spark takes as the start of a new micro-batch is done with: only then it is acknowledged (level 1). Spark's
    own `commit` comes a micro-batch later; a full stream that waits for it would wait forever.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -27,10 +28,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from borealis.errors import BorealisError, GoneError, InputError, StateError
-from borealis.spark.stream_client import ADDRESS, Patience, StreamAddress, StreamClient, check_options, whole_number
+from borealis.spark.stream_client import (
+    ADDRESS,
+    StreamAddress,
+    StreamBackoff,
+    StreamClient,
+    check_options,
+    whole_number,
+)
 from borealis.streams.section import Section
 from borealis.streams.status import QueueStatus
-from borealis.tuples import headed
 from borealis.values.fit import RowOrigin, fit, match_columns
 from borealis.wire.follow import Follower, Start
 from borealis.wire.messages import Ack, Subscribe
@@ -43,7 +50,7 @@ log = logging.getLogger("borealis.spark")
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadOptions:
     """What a job wants of a stream."""
 
     address: StreamAddress
@@ -55,7 +62,7 @@ class Reading:
     goes_on: bool = False  # over gaps
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> Reading:
+    def of(cls, options: Mapping[str, str]) -> ReadOptions:
         check_options(options, OPTIONS)
         return cls(
             address=StreamAddress.of(options),
@@ -97,8 +104,8 @@ class Range(InputPartition):
         self.epoch, self.incarnation, self.start, self.stop = epoch, incarnation, start, stop
 
 
-class _Reader:
-    def __init__(self, reading: Reading, schema: StructType) -> None:
+class RangeReader:
+    def __init__(self, reading: ReadOptions, schema: StructType) -> None:
         self.reading, self.schema = reading, schema
         self._client: StreamClient | None = None
 
@@ -116,16 +123,13 @@ class _Reader:
         if not isinstance(partition, Range):  # Spark's own, where there is nothing to read
             return
         wanted = to_arrow_schema(self.schema, timezone="UTC")
-        client = StreamClient(self.reading.address)
-        try:
+        with closing(StreamClient(self.reading.address)) as client:
             for section in sections(client, partition, self.reading.goes_on):
                 if len(section):
                     yield shaped(section, wanted, self.reading.headers)
-        finally:
-            client.close()
 
 
-class HeldReader(_Reader, DataSourceReader):
+class HeldReader(RangeReader, DataSourceReader):
     """`spark.read`: what the stream holds now, from `from` on."""
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -140,10 +144,10 @@ class HeldReader(_Reader, DataSourceReader):
         return ranges
 
 
-class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream`: see the head of this file."""
 
-    def __init__(self, reading: Reading, schema: StructType) -> None:
+    def __init__(self, reading: ReadOptions, schema: StructType) -> None:
         super().__init__(reading, schema)
         self._first: Offset | None = None
         self._last: tuple[str, int] | None = None  # the end for `availableNow`: epoch and id
@@ -186,7 +190,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             raise StateError(
                 f"a micro-batch of stream {self.reading.address.stream} is to begin at tuple {start['id']}, but was "
                 f"noted as {end['from']} to {end['id']}",
-                hint="restore the checkpoint from a copy, or delete it to start anew",
+                hint="restore the checkpoint from a copy, or delete it to start over",
             )
         return _ranges(end["epoch"], end.get("incarnation", 0), end["from"], end["id"], self.reading.partitions)
 
@@ -228,7 +232,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         if start["epoch"] == now.epoch:
             log.warning("tuples %d to %d of %s are lost", start["id"], now.first_id, now.stream)
         else:
-            log.warning("stream %s begins anew, in epoch %s", now.stream, now.epoch)
+            log.warning("stream %s begins again, in epoch %s", now.stream, now.epoch)
         return now.first_id
 
     def _acknowledge(self, done: Offset, now: QueueStatus) -> None:
@@ -259,7 +263,7 @@ def _ranges(epoch: str, incarnation: int, start: int, stop: int, most: int) -> l
 
 
 def sections(client: StreamClient, wanted: Range, goes_on: bool) -> Iterator[Section]:
-    """The tuples of a range, in order. A connection that breaks is made anew, where it was."""
+    """The tuples of a range, in order. A connection that breaks is made again, where it was."""
     at = wanted.start
 
     def subscribe(address: str) -> Subscription:
@@ -284,7 +288,9 @@ def sections(client: StreamClient, wanted: Range, goes_on: bool) -> Iterator[Sec
         elif not client.passes(error):
             raise error
 
-    place = Follower(client.stream, client.endpoints, subscribe, broken, Patience(client.address), stop=wanted.stop)
+    place = Follower(
+        client.stream, client.endpoints, subscribe, broken, StreamBackoff(client.address), stop=wanted.stop
+    )
     place.epoch, place.incarnation = wanted.epoch, wanted.incarnation
     if at is not None:
         place.go_on(at)
@@ -310,8 +316,3 @@ def shaped(section: Section, wanted: pa.Schema, headers: bool) -> pa.RecordBatch
     table = section.with_header() if headers else pa.table(section.rows)
     [batch] = table.select(match_columns(wanted.names, table.column_names, "the stream")).to_batches()
     return fit(batch, wanted, RowOrigin("the stream", section.first))
-
-
-def outward(schema: pa.Schema, headers: bool) -> pa.Schema:
-    """A stream's columns as a job sees them."""
-    return headed(schema) if headers else schema

@@ -19,24 +19,22 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
-from urllib.parse import quote
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
-from borealis.client.coordinator import CoordinatorClient
 from borealis.client.publisher import schema_of
-from borealis.diagram.spec import Spec
-from borealis.errors import InputError, OutputError, StateError, did_you_mean
+from borealis.errors import InputError, OutputError, StateError, StreamError, did_you_mean
 from borealis.kernels.time_of import TimeOf, note_in
 from borealis.retrying import RETRIES
 from borealis.spark.frames import in_order
 from borealis.spark.stream_client import ADDRESS, StreamAddress, StreamClient, check_options, whole_number
 from borealis.state.delta import from_stream, to_stream
 from borealis.streams.section import empty_rows
-from borealis.tuples import TIMESTAMP, halves
+from borealis.tuples import halves
 from borealis.values.fit import RowOrigin, fit, match_columns
 from borealis.wire.client import Peer
 from borealis.wire.messages import BatchHead, Publish
@@ -52,16 +50,16 @@ log = logging.getLogger("borealis.spark")
 
 
 @dataclass(frozen=True)
-class Writing:
+class WriteOptions:
     """What a job wants to write, and how."""
 
     address: StreamAddress
     publisher: str = "spark"  # the first part of the name that it publishes under
-    time: str | None = None  # the column that the input takes for a tuple's time; None: the only TIMESTAMP
+    time: str | None = None  # the column that the input takes for a tuple's time; None: as its node says
     part_bytes: int = PART_BYTES
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> Writing:
+    def of(cls, options: Mapping[str, str]) -> WriteOptions:
         check_options(options, OPTIONS)
         publisher = options.get("publisher", "spark")
         if not re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", publisher):
@@ -76,7 +74,7 @@ class Writing:
 
 
 @dataclass(frozen=True)
-class Rows(WriterCommitMessage):
+class TaskRows(WriterCommitMessage):
     """What one task hands to the driver."""
 
     query: str  # the query's id, which its checkpoint keeps
@@ -86,19 +84,19 @@ class Rows(WriterCommitMessage):
 class StreamWriter(DataSourceStreamArrowWriter):
     """`writeStream`: see the head of this file."""
 
-    def __init__(self, writing: Writing) -> None:
+    def __init__(self, writing: WriteOptions) -> None:
         self.writing = writing
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Rows:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskRows:
         context = TaskContext.get()
         query = context.getLocalProperty(QUERY_ID) if context is not None else None
         if query is None:
             raise OutputError("this is no streaming query", hint="write with df.writeStream")
         batches = [batch for batch in iterator if batch.num_rows]
-        return Rows(query, to_stream(pa.Table.from_batches(batches)).to_pybytes() if batches else b"")
+        return TaskRows(query, to_stream(pa.Table.from_batches(batches)).to_pybytes() if batches else b"")
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        rows = [m for m in messages if isinstance(m, Rows) and m.data]
+        rows = [m for m in messages if isinstance(m, TaskRows) and m.data]
         if rows:
             tables = [from_stream(m.data) for m in rows]
             publish(self.writing, rows[0].query, batchId, pa.concat_tables(tables))
@@ -107,17 +105,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
         log.info("micro-batch %d is not published: a task failed", batchId)
 
 
-def publish(writing: Writing, query: str, number: int, rows: pa.Table) -> None:
+def publish(writing: WriteOptions, query: str, number: int, rows: pa.Table) -> None:
     """Publish a micro-batch, if it is not in the stream yet."""
-    client = StreamClient(writing.address, entry=True)
     name = f"{writing.publisher}.{query}"
-    try:
-        schema = client.call(schema_of)
-        time = time_of(writing, schema, client)
+    with closing(StreamClient(writing.address, entry=True)) as client:
+        schema = client.call(input_schema)
+        time = time_of(writing, schema, client.stream)
         parts = cut(as_stream(rows, schema), time, writing.part_bytes)
         client.call(lambda peer, stream: _send(peer, Publish(stream=stream, publisher=name), number, parts))
-    finally:
-        client.close()
 
 
 def _send(peer: Peer, to: Publish, number: int, parts: list[pa.RecordBatch]) -> None:
@@ -173,27 +168,21 @@ def cut(rows: pa.Table, time: str | TimeOf, most_bytes: int) -> list[pa.RecordBa
     return list(halves(whole, most_bytes))
 
 
-def time_of(writing: Writing, schema: pa.Schema, client: StreamClient) -> TimeOf:
-    """How an input's tuples get their times: as the writer says, or as the input's node does."""
-    if writing.time is None and (noted := note_in(schema)) is not None:
+def input_schema(peer: Peer, stream: str) -> pa.Schema:
+    """The columns of an input, with its node's note of their times. What is none may be on its way there: ask again."""
+    schema = schema_of(peer, stream)
+    if note_in(schema) is None:
+        raise StreamError(f"stream {stream} is computed: it takes no publisher", hint="publish to an input")
+    return schema
+
+
+def time_of(writing: WriteOptions, schema: pa.Schema, stream: str) -> TimeOf:
+    """How an input's tuples get their times: as the writer says, or as the input's node has noted."""
+    if writing.time is None:
+        noted = note_in(schema)
+        assert noted is not None
         return noted
-    time = writing.time or time_column(schema, client)
-    if time not in schema.names:
-        raise OutputError(f"no column '{time}' in stream {client.stream}", hint=did_you_mean(time, schema.names))
-    return TimeOf(time)
-
-
-def time_column(schema: pa.Schema, client: StreamClient) -> str:
-    """The column that an input takes for a tuple's time."""
-    times: list[str] = [field.name for field in schema if field.type == TIMESTAMP]
-    if len(times) == 1:
-        return times[0]
-    if client.address.whereabouts is not None:
-        diagram, _, arrow = client.stream.partition("/")
-        with CoordinatorClient(client.address.whereabouts) as coordinator:
-            found = coordinator.ask("GET", f"/v1/diagrams/{quote(diagram, safe='')}")
-        time: str = Spec.from_yaml(found["yaml"]).input(arrow).time
-        return time
-    raise InputError(
-        f"stream {client.stream} has {len(times)} TIMESTAMP columns", hint='say which is its time: .option("time", ...)'
-    )
+    if writing.time not in schema.names:
+        hint = did_you_mean(writing.time, schema.names)
+        raise OutputError(f"no column '{writing.time}' in stream {stream}", hint=hint)
+    return TimeOf(writing.time)

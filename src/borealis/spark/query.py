@@ -7,14 +7,14 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -26,9 +26,10 @@ from borealis.spark.depot import Loan, lend
 from borealis.spark.lanes import CORES, Lanes, failure_of
 from borealis.spark.plan import frame_of, level_schema
 from borealis.spark.quiet import keep_log
-from borealis.spark.source import FORMAT, Trains, TrainServer, TrainSource
+from borealis.spark.source import FORMAT, TrainServer, TrainSource
 from borealis.trains.header import Lane
 from borealis.trains.results import Arrived
+from borealis.trains.unit import UnitRun
 
 WHOLE_STAGE = "spark.sql.codegen.wholeStage"
 COMMON_PARTS = "spark.sql.subexpressionElimination.enabled"
@@ -49,7 +50,7 @@ class Query:
         self,
         spark: SparkSession,
         compiled: Compiled,
-        trains: Trains,
+        trains: UnitRun,
         commit: Callable[[pa.Table | Arrived], None],
         scratch: Path,
     ) -> None:
@@ -60,7 +61,7 @@ class Query:
         self._lanes: Lanes | None = None
         self.hinders = compiled.hinders  # what keeps it from running in lanes
         self._loan: Loan | None = None
-        self._refused: BaseException | None = None
+        self._refused: BorealisError | None = None
         self._never: BorealisError | None = None  # why it could not be started
 
     def start(self) -> None:
@@ -163,7 +164,7 @@ class Query:
             return spark_died(gone)
         if error is None:
             return TrainError("the unit's query was stopped from outside", hint="start the run again")
-        return self._refused if isinstance(self._refused, BorealisError) else explain_failure(error, self._steps())
+        return self._refused or explain_failure(error, self._steps())
 
     def reason(self, box: str, expression: str, row: str) -> str:
         """Why a row, given as JSON, fails in an expression that Spark computes."""
@@ -178,15 +179,6 @@ class Query:
 
     def _steps(self) -> list[CatalystStep]:
         return [step for steps, _ in self.compiled.catalyst.values() for step in steps]
-
-    def durations(self) -> list[dict[str, int]]:
-        """What Spark says of the last micro-batches, in milliseconds."""
-        return [p.durationMs for p in self._query.recentProgress if p.numInputRows > 0] if self._query else []
-
-    def wait(self, seconds: float) -> None:
-        """Sleep, but not longer than the query lives."""
-        with suppress(StreamingQueryException, Py4JError, OSError):  # told by `failure`
-            self._query.awaitTermination(seconds)
 
     def stop(self) -> None:
         """Stop after the current train."""
@@ -243,7 +235,7 @@ def explain_failure(error: BaseException, steps: Sequence[CatalystStep] = ()) ->
         message, _, hint = ours[-1][1].partition(". Hint: ")
         failure: BorealisError = kind(message, hint=hint)
     else:
-        said = _innermost(text)
+        reason = _innermost(text)
         fragment = re.search(r"== SQL[^\n]*==\n(.*?)\n\s*\^", text, re.DOTALL)
         part = fragment[1].strip() if fragment else ""
         box, whole = next(((s.box, t) for s in steps for t in s.texts if part and part in t), ("", part))
@@ -251,7 +243,7 @@ def explain_failure(error: BaseException, steps: Sequence[CatalystStep] = ()) ->
         about = f" in `{' '.join(whole.split())}`" if whole else ""
         hint = "everything before this train is committed; `errors: aside` in the diagram sets such tuples aside"
         failure = TrainError(
-            f"{where}{said.rstrip('.')}{about}", hint=hint if box else "everything before it is committed"
+            f"{where}{reason.rstrip('.')}{about}", hint=hint if box else "everything before it is committed"
         )
     failure.__cause__ = SparkReportError(text)
     return failure
@@ -261,8 +253,8 @@ class SparkReportError(Exception):
     """What Spark said of a failed train, without the plan and the frames of its own stack."""
 
     def __init__(self, text: str) -> None:
-        said = text.partition("=== Streaming Query ===")[0]
-        lines = [line for line in said.splitlines() if line.strip() and not line.startswith(("\tat ", "\t... "))]
+        report = text.partition("=== Streaming Query ===")[0]
+        lines = [line for line in report.splitlines() if line.strip() and not line.startswith(("\tat ", "\t... "))]
         super().__init__("\n".join(lines[-REPORT_LINES_MOST:]))
 
 

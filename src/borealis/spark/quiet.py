@@ -1,6 +1,6 @@
 """What the JVM and Spark's Python workers say goes to a file of its own, not to the user's terminal.
 
-The file is gone when the process ends, unless someone asked to keep it. `BOREALIS_SPARK_LOG=path` chooses the file
+The file is gone when the process ends, unless a user asked to keep it. `BOREALIS_SPARK_LOG=path` chooses the file
 (and keeps it); `BOREALIS_SPARK_LOG=-` leaves everything on the terminal, as Spark has it.
 """
 
@@ -29,7 +29,7 @@ _kept = False
 def quiet(settings: Mapping[str, str]) -> None:
     """Start the JVM with these Spark settings and its words going to the log; does nothing where one runs already."""
     global _log, _kept
-    # PySpark prints every refused expression with a stack trace, also those that are caught and told in our words
+    # PySpark prints every refused expression with a stack trace, also those that are caught and become our own errors
     for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(logger).setLevel(logging.CRITICAL)
     for server in vars(accumulators).values():

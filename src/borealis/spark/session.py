@@ -13,6 +13,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from borealis.errors import MachineError
+from borealis.hosts import LOOPBACK
 from borealis.spark.archive import archive_flags
 from borealis.spark.interpreter import VARIABLE as PYTHON
 from borealis.spark.interpreter import names_another, worker_python
@@ -25,6 +26,7 @@ JAVA_LEAST = 17
 JVM_FLAGS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss16m -XX:MetaspaceSize=256m"
 CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
+DEFAULT_MASTER = "local[*, 3]"  # all cores of this machine; a failed task is tried three times before its train fails
 LANES_MOST = 256  # of a local master: they sleep in a read, so they are threads beside its cores
 
 SETTINGS = {
@@ -58,7 +60,6 @@ CLUSTER_SETTINGS = {
     "spark.shuffle.io.retryWait": "200ms",  # what a dead executor held is asked for three times, five seconds apart
 }
 DRIVER_HOST = "BOREALIS_DRIVER_HOST"
-LOOPBACK = "127.0.0.1"
 
 
 def session(master: str | None = None, settings: dict[str, str] | None = None) -> SparkSession:
@@ -71,7 +72,7 @@ def session(master: str | None = None, settings: dict[str, str] | None = None) -
     if active is not None:
         return active
     check_java()
-    master = master or default_master()
+    master = master or DEFAULT_MASTER
     ours = settings_for(master, settings or {})
     if (bind := ours["spark.driver.bindAddress"]) not in ("0.0.0.0", "::"):
         os.environ.setdefault("SPARK_LOCAL_IP", bind)
@@ -117,10 +118,7 @@ def widened(master: str) -> tuple[str, int | None]:
 def cores(spark: SparkSession) -> int:
     """How many tasks a session's executors can run at the same time."""
     context = spark.sparkContext
-    asked = re.fullmatch(r"local(?:\[\s*(\d+|\*).*\])?", context.master)
-    if asked is None:
-        return int(context.defaultParallelism)
-    return (os.cpu_count() or 1) if asked[1] == "*" else int(asked[1] or 1)
+    return widened(context.master)[1] or int(context.defaultParallelism)
 
 
 def is_local(master: str) -> bool:
@@ -157,23 +155,18 @@ def require(spark: SparkSession) -> SparkSession:
     return spark
 
 
-def default_master() -> str:
-    """All cores of this machine; a failed task is tried three times before its train fails."""
-    return "local[*, 3]"
-
-
 def check_java() -> None:
     """Refuse clearly when there is no Java, or one too old for Spark."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    ways = "Debian: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17"
-    hint = f"install Java {JAVA_LEAST} or newer ({ways})"
+    packages = "Debian: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17"
+    hint = f"install Java {JAVA_LEAST} or newer ({packages})"
     if java is None or not Path(java).exists():
         where = f"JAVA_HOME is {home}, which has no bin/java" if home else "no java on the PATH"
         raise MachineError(f"Spark needs Java: {where}", hint=hint)
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-    found = re.search(r'version "(?:1\.)?(\d+)', said.stderr + said.stdout)
-    if said.returncode or found is None:
-        raise MachineError(f"cannot run {java}: {said.stderr.strip().splitlines()[-1:]}", hint=hint)
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    if answer.returncode or found is None:
+        raise MachineError(f"cannot run {java}: {answer.stderr.strip().splitlines()[-1:]}", hint=hint)
     if int(found[1]) < JAVA_LEAST:
         raise MachineError(f"{java} is Java {found[1]}; Spark needs {JAVA_LEAST} or newer", hint=hint)

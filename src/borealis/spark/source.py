@@ -11,7 +11,7 @@ import socketserver
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -20,25 +20,15 @@ from pyspark.sql.types import StructType
 
 from borealis.spark.lane import ASK, keep_lane
 from borealis.spark.lanes import Lanes
-from borealis.spark.lanes import Trains as LaneTrains
 from borealis.spark.worker import read_train
 from borealis.trains.header import Lane, TrainHeader
-from borealis.trains.message import Line
+from borealis.trains.message import Channel
+
+if TYPE_CHECKING:
+    from borealis.trains.unit import UnitRun
 
 FORMAT = "borealis_train"
 POLL_S = 0.1  # how long a question for the next train may wait; Spark asks again
-
-
-class Trains(LaneTrains, Protocol):
-    """What the source asks of a unit."""
-
-    reason: Callable[[str, str, str], str] | None  # may be asked why a tuple fails in a box's expression
-
-    def committed(self) -> int: ...
-
-    def next_train(self, after: int, wait: float) -> int | None:
-        """The next train, or a rehearsal as a negative number; None if there is nothing to do."""
-        ...
 
 
 class TrainPartition(InputPartition):
@@ -57,23 +47,23 @@ class LanePartition(InputPartition):
         self.where, self.lease, self.bucket = where, lease, bucket
 
 
-class _Reader(DataSourceStreamReader):
+class NodeReader(DataSourceStreamReader):
     """What asks the node."""
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self.socket, self.buckets, self.schema = options["socket"], int(options["buckets"]), schema
-        self._node: Line | None = None
+        self._node: Channel | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_node": None}
 
     def _ask(self, what: str, **arguments: int) -> Any:
         if self._node is None:
-            self._node = Line.to(self.socket)
+            self._node = Channel.to(self.socket)
         return self._node.ask({ASK: what, **arguments})[0]["answer"]
 
 
-class LaneReader(_Reader):
+class LaneReader(NodeReader):
     """An offset is the number of the last lease."""
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
@@ -93,7 +83,7 @@ class LaneReader(_Reader):
         return iter(())
 
 
-class TrainReader(_Reader):
+class TrainReader(NodeReader):
     """An offset is the number of the last train, and of the last rehearsal if there was one.
 
     A rehearsal is a train of nothing: it keeps JVM and workers of a unit warm that has nothing to do yet.
@@ -109,13 +99,10 @@ class TrainReader(_Reader):
         return start if number is None else {"train": number}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        rehearsal = end.get("rehearsal", 0)
-        if rehearsal > start.get("rehearsal", 0):
-            train = self._ask("plan", number=-rehearsal)
-            return [TrainPartition(train, bucket) for bucket in range(self.buckets)]
-        if end["train"] == start["train"]:  # a query that starts with nothing to do: its workers get ready meanwhile
-            return [TrainPartition(None, bucket) for bucket in range(self.buckets)]
-        train = self._ask("plan", number=end["train"])
+        number = end["train"] if end["train"] != start["train"] else None  # nothing to do: workers get ready meanwhile
+        if (rehearsal := end.get("rehearsal", 0)) > start.get("rehearsal", 0):
+            number = -rehearsal
+        train = None if number is None else self._ask("plan", number=number)
         return [TrainPartition(train, bucket) for bucket in range(self.buckets)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -145,7 +132,7 @@ class TrainServer:
     def __init__(
         self,
         path: Path,
-        trains: Trains,
+        trains: UnitRun,
         outward: Callable[[TrainHeader], TrainHeader] | None = None,
         lanes: Lanes | None = None,
         where: Lane | None = None,
@@ -157,7 +144,7 @@ class TrainServer:
         class Handler(socketserver.BaseRequestHandler):
             def handle(self) -> None:
                 asked.set()
-                line = Line(self.request)
+                line = Channel(self.request)
                 with contextlib.suppress(ConnectionError):  # Spark ends the reader when its query stops
                     while (question := line.receive()) is not None:
                         line.send(*answer(*question))

@@ -54,10 +54,6 @@ class StreamAddress:
         token, ca = token or os.environ.get(TOKEN) or None, ca or os.environ.get(CA) or None
         return cls(stream, node=node, security=Security(token=token, ca=Path(ca) if ca else None))
 
-    def locator(self) -> Locator:
-        """How to get there from this process."""
-        return Client(self.whereabouts) if self.whereabouts is not None else self
-
     def locate(self, stream: str) -> Location:
         return Location(stream, self.node or "", entry=True)
 
@@ -65,7 +61,7 @@ class StreamAddress:
         return Peer(address, self.security)
 
 
-class Patience(Backoff):
+class StreamBackoff(Backoff):
     """The waits for a node that is away; and those, not as long, for one that answers and has no such stream."""
 
     def __init__(self, address: StreamAddress) -> None:
@@ -88,14 +84,14 @@ class StreamClient:
     def __init__(self, address: StreamAddress, *, entry: bool = False) -> None:
         self.address, self.stream = address, address.stream  # its full name, once it was found
         self._entry = entry  # whether it is to be published to
-        self._locator = address.locator()
+        self._locator: Locator = Client(address.whereabouts) if address.whereabouts is not None else address
         self._found: Location | None = None
         self._peer: Peer | None = None
         self._epoch, self._incarnation = "", 0  # the highest seen, of this epoch
         self.endpoints = Endpoints(self._locate, recall=self._recall)
 
     def schema(self) -> pa.Schema:
-        """The columns. The first question to a stream: whatever is wrong with the way to it is told at once."""
+        """The columns. The first question to a stream: what is wrong with its address is an error at once."""
         return schema_of(self.peer(self.endpoints.next() or ""), self.stream)
 
     def status(self) -> QueueStatus:
@@ -118,7 +114,7 @@ class StreamClient:
 
     def call(self, do: Callable[[Peer, str], T]) -> T:
         """Do something with the node that serves the stream; it may be done again."""
-        return self.endpoints.call(lambda at: do(self.peer(at), self.stream), self.passes, Patience(self.address))
+        return self.endpoints.call(lambda at: do(self.peer(at), self.stream), self.passes, StreamBackoff(self.address))
 
     def passes(self, error: BorealisError) -> bool:
         """Hang up after this error; whether the same may succeed later, or elsewhere."""
@@ -154,7 +150,7 @@ class StreamClient:
 
 
 def check_options(options: Mapping[str, str], known: tuple[str, ...]) -> None:
-    """Refuse an option nobody would look at."""
+    """Refuse an option that nothing here reads."""
     folded = {name.casefold(): name for name in known}
     for name in options:
         if name.casefold() not in folded:

@@ -16,19 +16,13 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from borealis.kernels.flow import Bounds, Flow, empty_flow
-from borealis.kernels.program import (
-    TRAIN_TAG,
-    Packet,
-    Port,
-    Program,
-    run_level,
-)
+from borealis.kernels.program import TRAIN_TAG, Packet, Port, Program, run_level
 from borealis.kernels.step import Kernel, schema_of
 from borealis.state.cache import Cache
 from borealis.state.delta import from_stream
 from borealis.trains.header import Payload, TrainHeader
 from borealis.trains.location import check_version, is_there, read
-from borealis.trains.notices import Notice
+from borealis.trains.notices import NoticeFile
 from borealis.trains.results import BUCKET, FILE, HIDDEN, PAYLOAD, TAG, Arrived, rows_column, train_bounds
 from borealis.tuples import CAUSE, SUB, TIME
 
@@ -46,7 +40,6 @@ def program_at(location: str) -> Program:
 
 
 def program_of(train: TrainHeader) -> Program:
-    """The program that a train is for."""
     check_version(train)
     return program_at(train["program"])
 
@@ -67,7 +60,7 @@ def read_train(train: TrainHeader, bucket: int, schema: pa.Schema) -> Iterator[p
     settle()
     program = program_of(train)
     bounds = train_bounds(program, train)
-    out = Sending(train, 0, bucket, schema)
+    out = LevelOutput(train, 0, bucket, schema)
     yield from out.packets([Packet(TRAIN_TAG, bucket, json.dumps(train).encode())])
     yield from _run(program, out, _inputs(program, train, bucket, bounds))
 
@@ -82,13 +75,14 @@ def run_train(train: TrainHeader, bucket: int) -> list[Packet]:
 
 def _inputs(program: Program, train: TrainHeader, bucket: int, bounds: dict[str, Bounds]) -> dict[str, Flow]:
     """What a bucket reads of a train."""
-    share = program.shared and program.buckets > 1
+    shared = program.shared and program.buckets > 1
     flows = {}
     for name, one in train["inputs"].items():
         for flow, file in ((name, one["rows"]), (f"{name}.late", one["late"])):
             if flow in program.inputs:
                 rows = _read_input(file, one["time"], schema_of(program.inputs[flow]), bounds[flow])
-                flows[flow] = rows.take(_share(len(rows), bucket, program.buckets)) if share else rows
+                share = len(rows) * bucket // program.buckets, len(rows) * (bucket + 1) // program.buckets
+                flows[flow] = rows.take(np.arange(*share)) if shared else rows
     return flows
 
 
@@ -102,7 +96,7 @@ def level_runner(number: int, schema: pa.Schema) -> Callable[[Iterator[pa.Record
             return
         program = program_of(arrived.train)
         bounds = train_bounds(program, arrived.train)
-        out = Sending(arrived.train, number, arrived.bucket, schema)
+        out = LevelOutput(arrived.train, number, arrived.bucket, schema)
         flows = {flow: arrived.flow(tag, schema_of(s), bounds[flow]) for tag, flow, s in program.levels[number].arrive}
         mine = {tag for tag, _, _ in program.levels[number].arrive}
         yield from out.packets(p for p in arrived.packets if p.tag not in mine)
@@ -111,7 +105,7 @@ def level_runner(number: int, schema: pa.Schema) -> Callable[[Iterator[pa.Record
     return run
 
 
-def _run(program: Program, out: Sending, flows: dict[str, Flow]) -> Iterator[pa.RecordBatch]:
+def _run(program: Program, out: LevelOutput, flows: dict[str, Flow]) -> Iterator[pa.RecordBatch]:
     packets: list[Packet] = []
     for one in _level(program, out.level, out.train, out.bucket, flows):
         if isinstance(one, Packet):
@@ -134,7 +128,7 @@ def _level(
         taken.append((box, kernel))
         begin = getattr(kernel, "begin", None)
         if begin is not None:
-            begin(train, bucket, Notice(f"{train['troubles']}/{box}.{bucket}", _attempt()))
+            begin(train, bucket, NoticeFile(f"{train['troubles']}/{box}.{bucket}", _attempt()))
         return kernel
 
     yield from run_level(program, level, bucket, flows, keep)
@@ -161,12 +155,8 @@ def _read_input(file: Payload, time: str, schema: pa.Schema, bounds: Bounds) -> 
     return Flow(rows, times, cause, np.zeros(len(cause), np.int64), bounds)
 
 
-def _share(rows: int, bucket: int, buckets: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    return np.arange(rows * bucket // buckets, rows * (bucket + 1) // buckets)
-
-
-class Sending:
-    """What one level in one bucket sends on, as batches of the schema that Spark was told."""
+class LevelOutput:
+    """What one level in one bucket sends on, as batches of the schema that Spark knows."""
 
     def __init__(self, train: TrainHeader, level: int, bucket: int, schema: pa.Schema) -> None:
         self.train, self.level, self.bucket, self.schema = train, level, bucket, schema

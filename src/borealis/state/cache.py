@@ -1,4 +1,4 @@
-"""A worker's copy of the state: it knows which train it stands after, and catches up from the log or starts anew."""
+"""A worker's copy of the state: it knows after which train it stands, and catches up from the log or reloads."""
 
 from __future__ import annotations
 

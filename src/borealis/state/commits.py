@@ -2,7 +2,7 @@
 
 The protocol:
 
-1. The sinks have handed all rows of the train to the disk and told their positions.
+1. The sinks have handed all rows of the train to the disk and have given their positions.
 2. One record goes to the end of the current segment: header (train, cursors, positions), then the deltas.
 3. The segment is synced. The train is committed from here on, and not before.
 4. Now and then the whole state is written as a base, in the background; older segments are deleted after that.
@@ -25,7 +25,7 @@ from typing import Any
 
 from borealis.errors import StateError
 from borealis.state.delta import TableSpec, merge_deltas, pack, unpack
-from borealis.state.directory_lock import Kind, OtherOwnerError
+from borealis.state.directory_lock import DirectoryKind, OtherOwnerError
 from borealis.state.disk import one_line, write_whole
 from borealis.state.log import Key
 from borealis.state.records import Head, RecordFile, RecordLog, record
@@ -46,7 +46,7 @@ class Recovered:
 class CommitLog(RecordLog):
     """One unit's commits on disk. One process at a time: a second one is refused."""
 
-    kind = Kind("state", "state.json", "run", "*-[0-9]*.bin")
+    kind = DirectoryKind("state", "state.json", "run", "*-[0-9]*.bin")
     mark = b"BCL1"
     what, again = "state", "start again"
 
@@ -55,7 +55,7 @@ class CommitLog(RecordLog):
         root: Path,
         belongs: Mapping[str, Any],
         specs: Mapping[str, Sequence[TableSpec]],
-        differs: Callable[[str], str] = lambda kept: "",
+        differs: Callable[[str], str] = lambda before: "",
         diagram: str = "",
     ) -> None:
         """`diagram` is kept beside the state; `differs` says how a diagram that was kept is another than this one."""
@@ -65,17 +65,17 @@ class CommitLog(RecordLog):
         self._base_bytes = 0
         self._writer: threading.Thread | None = None
         self._failure: BaseException | None = None
-        kept = root / "diagram.yaml"
+        drawing = root / "diagram.yaml"
         try:
             super().__init__(root, {"version": VERSION, **belongs})
         except OtherOwnerError as error:
-            if error.what == "diagram" and kept.exists() and (how := differs(kept.read_text())):
+            if error.what == "diagram" and drawing.exists() and (how := differs(drawing.read_text())):
                 raise StateError(f"the state in {root} is of another diagram: {how}", hint=error.hint) from None
             raise
         try:
-            if diagram and not kept.exists():
+            if diagram and not drawing.exists():
                 with self._disk():
-                    write_whole(kept, diagram.encode())
+                    write_whole(drawing, diagram.encode())
         except BaseException:
             self.close()
             raise
@@ -205,7 +205,6 @@ class CommitLog(RecordLog):
         self._writer.start()
 
     def close(self) -> None:
-        """Let go of the directory."""
         if self._writer is not None:
             self._writer.join()
         if self._segment is not None:

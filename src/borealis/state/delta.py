@@ -111,7 +111,6 @@ _ALIGN = 64
 
 
 def pack(delta: Delta) -> bytes:
-    """A delta as bytes."""
     parts = [(name, change.floor, change.cut is not None) for name, change in delta.items()]
     tables = [table for change in delta.values() for table in (change.put, change.cut) if table is not None]
     blobs = [to_stream(table) for table in tables]

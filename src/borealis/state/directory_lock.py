@@ -14,7 +14,7 @@ from borealis.state.disk import one_line, sync_directory, write_whole
 
 
 @dataclass(frozen=True)
-class Kind:
+class DirectoryKind:
     """What lies in a directory: a noun for errors, the file that says whose it is, who else might hold it, and a
     pattern of the files that are there once it is in use.
     """
@@ -27,7 +27,7 @@ class Kind:
     @property
     def anew(self) -> str:
         """What to do where the directory is of no use."""
-        return f"delete the {self.noun} directory to start anew, or restore it from a copy"
+        return f"delete the {self.noun} directory to start over, or restore it from a copy"
 
 
 class OtherOwnerError(StateError):
@@ -44,7 +44,7 @@ class DirectoryLock:
     A new one is made, and says what it belongs to before anything else lies in it.
     """
 
-    def __init__(self, root: Path, kind: Kind, belongs: Mapping[str, Any]) -> None:
+    def __init__(self, root: Path, kind: DirectoryKind, belongs: Mapping[str, Any]) -> None:
         self.root, self.kind = root, kind
         if not root.exists():
             root.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,6 @@ class DirectoryLock:
             raise
 
     def close(self) -> None:
-        """Let go of it."""
         self._lock.close()
 
     def _hold(self) -> None:
@@ -90,7 +89,7 @@ class DirectoryLock:
             if theirs.get(what) != mine.get(what):
                 raise OtherOwnerError(
                     f"the {noun} in {self.root} is of another {what}: {theirs.get(what)}, not {mine.get(what)}",
-                    hint=f"give another {noun} directory, or delete this one to start anew",
+                    hint=f"give another {noun} directory, or delete this one to start over",
                     what=what,
                 )
         return True

@@ -1,7 +1,7 @@
 """One frame for what is written or sent as bytes: a mark with the version, checksums, a JSON head, and blobs.
 
 1. The mark, 4 bytes: what this is, and of which version.
-2. The checksums of head and blobs, and their sizes. So a frame whose blobs are damaged can still be told by its head.
+2. The checksums of head and blobs, and their sizes. So a frame whose blobs are damaged can still be known by its head.
 3. The head, filled up with spaces, so that the blobs begin where Arrow can read them in place.
 4. The blobs, each from a multiple of 8 bytes on; the head has their sizes.
 """
@@ -35,7 +35,6 @@ class DamagedFrameError(FrameError):
 
 
 def pack(mark: bytes, head: Mapping[str, Any], blobs: Iterable[bytes | pa.Buffer] = ()) -> bytes:
-    """A frame."""
     views: list[memoryview] = []
     sizes: list[int] = []
     for blob in blobs:

@@ -1,6 +1,6 @@
 """The state log: every train's deltas, in order. It is the truth; what workers hold is a cache of it.
 
-Stretches of trains lie in memory until somebody wants to read them elsewhere. Then they are files in one directory, one
+Stretches of trains lie in memory until a worker wants to read them. Then they are files in one directory, one
 per stateful box and bucket and stretch: `<box>.<bucket>/<first>-<last>.delta`.
 The stretch that starts at train 0 holds the whole state. Stretches are merged in the background, small ones first, so
 that their number stays small and their bytes stay within a few times the state's own size; where trains are faster than
@@ -22,7 +22,7 @@ from borealis.state.disk import write_whole
 
 STRETCHES_MOST = 64  # of one box and bucket, before neighbours are merged
 CROWD_MOST = 4 * STRETCHES_MOST  # of one box and bucket, before a commit waits for the merging
-KEPT_BYTES_MOST = 256 << 10  # of a stretch that is kept in memory
+MEMORY_BYTES_MOST = 256 << 10  # of a stretch that is kept in memory
 PIN_S = 5.0  # how long a load waits for those who still read
 Key = tuple[str, int]  # box, bucket
 
@@ -53,13 +53,13 @@ def mapped(path: str) -> pa.Buffer:
 
 
 class StateLog:
-    """Append with `commit`, hand `manifest` to whoever must catch up, `close` when done. Safe to use from threads."""
+    """Append with `commit`, hand `manifest` to workers that must catch up, then `close`. Safe to use from threads."""
 
     def __init__(self, root: Path, specs: Mapping[str, Sequence[TableSpec]]) -> None:
         self.root = root
         self.specs = specs
         self.train = 0
-        self.loads = 0  # how often it began anew
+        self.loads = 0  # how often it began from a whole state
         self._stretches: dict[Key, list[Stretch]] = {}
         self._unwritten: dict[str, bytes] = {}  # by the names of their stretches
         self._lock = threading.Condition()
@@ -91,11 +91,11 @@ class StateLog:
         """All of it or nothing: what can fail comes first."""
         stretches = [(Stretch(key, first, last, len(data)), data) for key, data in deltas.items()]
         for stretch, data in stretches:
-            if stretch.size > KEPT_BYTES_MOST:
+            if stretch.size > MEMORY_BYTES_MOST:
                 self._write(stretch.name, data)
         with self._lock:
             for stretch, data in stretches:
-                if stretch.size <= KEPT_BYTES_MOST:
+                if stretch.size <= MEMORY_BYTES_MOST:
                     self._unwritten[stretch.name] = data
                 self._stretches.setdefault(stretch.key, []).append(stretch)
             self.train = last
@@ -171,23 +171,6 @@ class StateLog:
             self._pins -= 1
             self._lock.notify_all()
 
-    def cut(self, train: int) -> None:
-        """Forget every train after this one, or none of them where some were already merged with older ones."""
-        with self._merging, self._lock:
-            self._lock.wait_for(lambda: not self._pins)
-            for key, parts in self._stretches.items():
-                if any(s.first <= train < s.last for s in parts):
-                    raise ValueError(f"train {train} is merged with later ones in {key[0]}.{key[1]}")
-            for key, parts in self._stretches.items():
-                for gone in (s for s in parts if s.last > train):
-                    self._unlink(gone.name)
-                self._stretches[key] = [s for s in parts if s.last <= train]
-            self._stretches = {key: parts for key, parts in self._stretches.items() if parts}
-            for _, name in self._doomed:  # trains to come may take their names
-                self._unlink(name)
-            self._doomed = []
-            self.train = min(train, self.train)
-
     def size(self) -> int:
         """Bytes of all stretches: the state, and what is not merged yet."""
         with self._lock:
@@ -211,7 +194,7 @@ class StateLog:
                 return
             try:
                 self.merge()
-            except BaseException as error:  # told to the next commit: a log that cannot merge must not grow silently
+            except BaseException as error:  # the next commit raises it: a log that cannot merge must not grow silently
                 with self._lock:
                     self._failure = error
                     self._lock.notify_all()
@@ -236,13 +219,13 @@ class StateLog:
         whole = start == 0
         data = pack(self._merged(group, whole=whole))
         joined = Stretch(key, 0 if whole else group[0].first, group[-1].last, len(data))
-        kept = not whole and len(data) <= KEPT_BYTES_MOST
-        if not kept:  # without the lock: commits do not wait for it
+        in_memory = not whole and len(data) <= MEMORY_BYTES_MOST
+        if not in_memory:  # without the lock: commits do not wait for it
             self._write(joined.name, data)
         with self._lock:
-            if kept:
+            if in_memory:
                 self._unwritten[joined.name] = data
-            now = self._stretches[key]  # it may have grown, but not changed: a cut waits until merging is over
+            now = self._stretches[key]  # it may have grown, but not changed: a load waits until merging is over
             self._stretches[key] = [*now[:start], joined, *now[start + len(group) :]]
             self._doomed += [(self.train, gone.name) for gone in group if gone.name != joined.name]
             self._lock.notify_all()

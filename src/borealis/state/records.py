@@ -1,8 +1,8 @@
 """Logs on disk that only grow: files of records, and directories of such files.
 
 A record is a frame (frame.py): a JSON head, and blobs. The head also says up to where the file was synced when it was
-written. So where a record is damaged, those behind it tell whether it can be a write that did not end, of which nobody
-was told, or had been there whole.
+written. So where a record is damaged, those behind it tell whether it can be a write that did not end, that no
+writer was answered for, or had been there whole.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from borealis.errors import FullError, StateError
 from borealis.state import frame
-from borealis.state.directory_lock import DirectoryLock, Kind
+from borealis.state.directory_lock import DirectoryKind, DirectoryLock
 from borealis.state.disk import ANEW, disk, refused, sync_directory, write_all, write_whole
 
 RESTART = "mend the disk, then start again"
@@ -30,7 +30,6 @@ Blobs = Iterable[bytes | memoryview | pa.Buffer]
 
 
 def record(mark: bytes, head: Mapping[str, Any], blobs: Blobs = (), synced: int = 0) -> bytes:
-    """A record as bytes."""
     return frame.pack(mark, {**head, _SYNCED: synced}, blobs)
 
 
@@ -202,7 +201,7 @@ class RecordFile:
         return self._file
 
     def close(self) -> None:
-        """Let go of the file, when nobody syncs it."""
+        """Let go of the file, when no thread syncs it."""
         with self._syncing, self._lock:
             if self._file is not None:
                 self._file.close()
@@ -215,7 +214,7 @@ class RecordFile:
 class RecordLog:
     """A directory of record files, `<name>-<number>.bin`, that belongs to one thing and one process at a time."""
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[DirectoryKind]
     mark: ClassVar[bytes]
     what: ClassVar[str]  # it is, for errors
     again: ClassVar[str]  # what to do when there is room
@@ -245,7 +244,6 @@ class RecordLog:
                 left_over.unlink()
 
     def close(self) -> None:
-        """Let go of the directory."""
         self._claim.close()
 
     def _file(self, path: Path) -> RecordFile:

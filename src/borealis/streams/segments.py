@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from borealis.errors import FullError, StateError
-from borealis.state.directory_lock import Kind
+from borealis.state.directory_lock import DirectoryKind
 from borealis.state.disk import sync_directory
 from borealis.state.records import Blobs, Head, RecordFile, RecordLog
 
@@ -46,7 +46,7 @@ class SegmentLog(RecordLog):
         log.trim(10)
     """
 
-    kind = Kind("log", "log.json", "process", "segment-[0-9]*.bin")
+    kind = DirectoryKind("log", "log.json", "process", "segment-[0-9]*.bin")
     mark = b"BSG2"
     what, again = "the log", "try again"
 

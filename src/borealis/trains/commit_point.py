@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from borealis.entry.admission import Cursor
 from borealis.trains.merge_order import Determinant
+from borealis.trains.train import cursors_from_json, cursors_to_json
 
 Position = tuple[int, int]  # in a stream: the id of the next tuple, and the boundary in force
 
@@ -23,7 +24,7 @@ class CommitPoint:
     order: tuple[Determinant, ...] = ()
     at: float = 0.0  # when it was committed, on the node's own clock
     silent: bool = False  # it only built state again: what it gave had been given before
-    writer_id: str = ""  # of the run; empty: whoever goes on from here begins a new one
+    writer_id: str = ""  # of the run; empty: a unit that goes on from here begins a new one
     rows: int = 0  # tuples in all trains up to this one; nothing but a figure
 
     def to_json(self) -> dict[str, Any]:
@@ -31,7 +32,7 @@ class CommitPoint:
         return {
             "train": self.train,
             "next_cause": self.next_cause,
-            "inputs": {name: asdict(cursor) for name, cursor in self.inputs.items()},
+            "inputs": cursors_to_json(self.inputs),
             "outputs": {name: list(place) for name, place in self.outputs.items()},
             "order": [list(passed) for passed in self.order],
             "writer_id": self.writer_id,
@@ -44,7 +45,7 @@ class CommitPoint:
         return cls(
             int(data["train"]),
             int(data["next_cause"]),
-            {name: Cursor(**cursor) for name, cursor in data["inputs"].items()},
+            cursors_from_json(data["inputs"]),
             {name: (int(place[0]), int(place[1])) for name, place in data["outputs"].items()},
             tuple((str(name), int(at), int(bound)) for name, at, bound in data["order"]),
             writer_id=str(data["writer_id"]),

@@ -22,7 +22,6 @@ class Handover:
     queues: dict[str, QueueSnapshot]
 
     def to_bytes(self) -> bytes:
-        """For the wire."""
         head = {"header": self.header, "state": list(self.state), "queues": list(self.queues)}
         return frame.pack(MARK, head, [*self.state.values(), *(q.to_bytes() for q in self.queues.values())])
 

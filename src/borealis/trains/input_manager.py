@@ -9,7 +9,6 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -28,14 +27,11 @@ from borealis.trains.header import PAYLOADS, TrainInputs
 from borealis.trains.intake import Admission, Intake
 from borealis.trains.merge_order import bounds, determinants, numbered, with_cause
 from borealis.trains.merging import ByArrival, ByReplay, ByTime, Merged, MergeOrder, Replay
-from borealis.trains.relay import Feed, Relay, Relayed, SectionSource
+from borealis.trains.relay import Relay, Relayed, SectionSource, StreamInput
 from borealis.trains.train import Train
 from borealis.tuples import TIME
 
-READ_AHEAD = 2  # batches a source may be ahead of the trains
 INLINE_BYTES_MOST = 256 << 10  # of an input's rows in a train that stay in memory; more go by way of a file
-COMPANY_S = 0.1  # so long tuples wait for others if nothing can come of them yet
-COMPANY_ROWS, COMPANY_BYTES = 4096, 1 << 20  # so many wait for no others: it is time to work on them
 TRAINS_AHEAD = 2  # trains made before they are asked for
 READER_ENDS_S = 1.0  # how long `stop` waits for sources that are read
 
@@ -45,7 +41,7 @@ class InputManager:
 
     def __init__(
         self,
-        inputs: Sequence[Input | Feed],
+        inputs: Sequence[Input | StreamInput],
         sources: Mapping[str, Source | SectionSource],
         schemas: Mapping[str, pa.Schema],
         paces: Mapping[str, int],
@@ -64,19 +60,13 @@ class InputManager:
         self.clock = clock or WallClock()
         self._intakes: dict[str, Intake] = {}
         for spec in inputs:
-            cursor = (cursors or {}).get(spec.name, Cursor())
-            relayed, time = isinstance(spec, Feed), (times or {}).get(spec.name)
-            self._intakes[spec.name] = Intake(
-                Relay(spec, cursor) if isinstance(spec, Feed) else EntryPoint(spec, paces[spec.name], cursor, time),
-                sources[spec.name],
-                wire_schema(schemas[spec.name]) if relayed else schemas[spec.name],
-                queue.Queue(READ_AHEAD),
-                deque(),
-                cursor,
-                self.clock.now(),
-                [],
-                source_ended=cursor.ended,
-            )
+            name, schema, cursor = spec.name, schemas[spec.name], (cursors or {}).get(spec.name, Cursor())
+            entry: EntryPoint | Relay
+            if isinstance(spec, StreamInput):
+                entry, schema = Relay(spec, cursor), wire_schema(schema)
+            else:
+                entry = EntryPoint(spec, paces[name], cursor, (times or {}).get(name))
+            self._intakes[name] = Intake(entry, sources[name], schema, cursor, self.clock.now(), cursor.ended)
         self._gives_nothing = gives_nothing
         self._waits_since: float | None = None  # what is pending does, for company
         self._headers: dict[int, TrainInputs] = {}
@@ -88,8 +78,8 @@ class InputManager:
         self._handed = trains  # number of the newest train that was handed out
         self._paused = False
         self._released = trains
-        self._final = all(i.done for i in self._intakes.values())
-        self._failure: BaseException | None = None
+        self.finished = all(i.done for i in self._intakes.values())  # every input had ended with the newest train
+        self.failure: BaseException | None = None  # in reading, once all trains before it are made
         self._stopped = False
         self._news = 0  # counts what the making of trains may be waiting for
         lock = threading.RLock()
@@ -112,7 +102,7 @@ class InputManager:
                 intake.source_ended = cursor.ended
             self._next_cause = next_cause
             self._made = self._handed = self._released = trains
-            self._final = all(i.done for i in self._intakes.values())
+            self.finished = all(i.done for i in self._intakes.values())
             self._tell()
 
     def put_back(self, train: Train, header: TrainInputs) -> None:
@@ -133,7 +123,6 @@ class InputManager:
 
     @property
     def is_replaying(self) -> bool:
-        """Whether there is a replay that is not done."""
         with self._changed:
             return self._scripts.unfinished
 
@@ -144,7 +133,6 @@ class InputManager:
             self._tell()
 
     def start(self) -> None:
-        """Begin to read."""
         self.depot.mkdir(parents=True, exist_ok=True)
         for name, intake in self._intakes.items():
             if not intake.source_ended:
@@ -179,18 +167,7 @@ class InputManager:
         idle = any(i.entry.spec.idle_us for i in self._intakes.values())
         return self.by_time or (len(self._intakes) == 1 and not idle)
 
-    @property
-    def finished(self) -> bool:
-        """Whether every input had ended when the newest train was made."""
-        return self._final
-
-    @property
-    def failure(self) -> BaseException | None:
-        """What went wrong while reading, once all trains before it are made."""
-        return self._failure
-
     def time_columns(self) -> dict[str, str]:
-        """For each input the column that holds a tuple's time."""
         return {name: intake.entry.time_column for name, intake in self._intakes.items()}
 
     def cursors(self) -> dict[str, Cursor]:
@@ -215,7 +192,7 @@ class InputManager:
                 if self._made > last and not self._paused:
                     self._handed = max(self._handed, last + 1)
                     return last + 1
-                if self._stopped or self._failure is not None or self._nudges != nudges:
+                if self._stopped or self.failure is not None or self._nudges != nudges:
                     return None
             if not self._paused and self._work_on(wanted=True):
                 continue
@@ -226,7 +203,7 @@ class InputManager:
                 self._changed.wait_for(lambda seen=seen: self._news != seen, min(left, self._patience()))  # type: ignore[misc]
 
     def nudge(self) -> None:
-        """Whoever waits for a train shall look around."""
+        """Wake the thread that waits for a train."""
         with self._changed:
             self._nudges += 1
             self._tell()
@@ -238,7 +215,6 @@ class InputManager:
             return self._handed
 
     def resume(self) -> None:
-        """Hand out trains again."""
         with self._changed:
             self._paused = False
             self._tell()
@@ -315,10 +291,10 @@ class InputManager:
     def _make_trains(self) -> None:
         """Make trains ahead of those who ask, of sources that have more to give than trains can take."""
         intakes = list(self._intakes.values())
-        while not self._final:
+        while not self.finished:
             with self._changed:
                 seen = self._news
-                if self._stopped or self._failure is not None:
+                if self._stopped or self.failure is not None:
                     return
                 # small batches wait for each other until a train is wanted
                 ahead = self._made - self._released < TRAINS_AHEAD and any(i.crowded for i in intakes)
@@ -332,31 +308,32 @@ class InputManager:
             return False
         with self._making:
             try:
-                return not self._final and (self._fill() or self._make(wanted))
+                return not self.finished and (self._fill() or self._make(wanted))
             except BaseException as error:
                 with self._changed:
-                    self._failure = _no_room(self.depot, error) if isinstance(error, OSError) else error
+                    self.failure = _no_room(self.depot, error) if isinstance(error, OSError) else error
                     self._tell()
                 return False
 
     def _tell(self) -> None:
-        """Wake whoever waits; called with the lock held."""
+        """Wake all threads that wait; called with the lock held."""
         self._news += 1
         self._changed.notify_all()
-        over = self._stopped or self._final or self._failure is not None
+        over = self._stopped or self.finished or self.failure is not None
         if over or any(i.crowded for i in self._intakes.values()):
             self._crowded.notify_all()
 
     def _patience(self) -> float:
         """How long to wait before idleness, or what waits for company, is to be looked at again, in seconds."""
         patience = 0.05 if any(i.entry.spec.idle_us for i in self._intakes.values()) else 5.0
-        since = self._waits_since
-        return patience if since is None else min(patience, max(0.0, since + COMPANY_S - time.monotonic()))
+        if (since := self._waits_since) is not None:
+            patience = min(patience, max(0.0, since + self.admission.company_s - time.monotonic()))
+        return patience
 
     def _fill(self) -> bool:
         """Admit what the sources have read, up to a train's worth of each input; whether more may be had at once."""
         if not self.by_time and any(i.failure is not None for i in self._intakes.values()):
-            return False  # what is pending goes into trains, then the failure is told; live inputs might never pause
+            return False  # what is pending goes into trains, then comes the failure; live inputs might never pause
         news = False
         for intake in self._intakes.values():
             while not intake.source_ended and intake.failure is None and not intake.full(self.admission):
@@ -383,7 +360,6 @@ class InputManager:
         return self._has_pending(self.admission.rows_most, self.admission.bytes_most)
 
     def _has_pending(self, rows: int, size: int) -> bool:
-        """Whether so many rows are pending, or so many bytes."""
         intakes = self._intakes.values()
         return sum(i.rows for i in intakes) >= rows or sum(i.size for i in intakes) >= size
 
@@ -402,7 +378,7 @@ class InputManager:
             return True
         for name, intake in self._intakes.items():
             if intake.failure is not None and not intake.pending:
-                raise _told(name, intake.failure)
+                raise _input_failure(name, intake.failure)
         return False
 
     def _can_wait(self) -> bool:
@@ -410,13 +386,13 @@ class InputManager:
         intakes = self._intakes.values()
         if self._gives_nothing is None or not any(i.pending for i in intakes) or any(i.urgent for i in intakes):
             return False
-        if self._has_pending(COMPANY_ROWS, COMPANY_BYTES):
+        if self._has_pending(self.admission.company_rows, self.admission.company_bytes):
             return False
         standing = {name: intake.cut.boundary for name, intake in self._intakes.items()}
         if not self._gives_nothing(standing, {name: i.entry.cursor.boundary for name, i in self._intakes.items()}):
             return False
         self._waits_since = time.monotonic() if self._waits_since is None else self._waits_since
-        return time.monotonic() < self._waits_since + COMPANY_S
+        return time.monotonic() < self._waits_since + self.admission.company_s
 
     # -- writing a train
 
@@ -464,7 +440,7 @@ class InputManager:
                 leaps,
                 jumps,
             )
-            self._made, self._final = number, final
+            self._made, self.finished = number, final
             self._tell()
 
     def _payload(self, name: str, table: pa.Table | None, size: int) -> pa.Buffer | str | None:
@@ -478,16 +454,16 @@ class InputManager:
         return str(path)
 
 
-def _told(name: str, error: BaseException) -> BaseException:
+def _input_failure(name: str, error: BaseException) -> BaseException:
     if isinstance(error, BorealisError):
         return error
-    said = " ".join(str(error).split())[:300] or type(error).__name__
-    told = InputError(f"input '{name}' failed: {said}", hint="everything before it is committed")
-    told.__cause__ = error
-    return told
+    reason = " ".join(str(error).split())[:300] or type(error).__name__
+    failure = InputError(f"input '{name}' failed: {reason}", hint="everything before it is committed")
+    failure.__cause__ = error
+    return failure
 
 
 def _no_room(depot: Path, error: OSError) -> BorealisError:
-    told = MachineError(f"cannot write a train to {depot}: {error}", hint="make room there, or make trains smaller")
-    told.__cause__ = error
-    return told
+    failure = MachineError(f"cannot write a train to {depot}: {error}", hint="make room there, or make trains smaller")
+    failure.__cause__ = error
+    return failure

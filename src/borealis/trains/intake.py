@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +14,21 @@ from borealis.entry.admission import Admitted, Cursor, EntryPoint
 from borealis.streams.section import Section, empty_rows
 from borealis.trains.relay import Relay, Relayed, SectionSource, nothing_relayed
 
+READ_AHEAD = 2  # batches a source may be ahead of the trains
+
 
 @dataclass(frozen=True)
 class Admission:
-    """How large a train may be, in rows and in bytes; one row of each input always has room."""
+    """How large a train may be, in rows and in bytes; one row of each input always has room.
+
+    Tuples of which nothing can come yet wait a moment for company, unless they are many.
+    """
 
     rows_most: int = 500_000
     bytes_most: int = 64 << 20
+    company_s: float = 0.1
+    company_rows: int = 4096
+    company_bytes: int = 1 << 20
 
 
 @dataclass
@@ -30,12 +38,14 @@ class Intake:
     entry: EntryPoint | Relay
     source: Source | SectionSource
     schema: pa.Schema
-    read: queue.Queue[pa.RecordBatch | Section | BaseException | None]
-    pending: deque[Admitted | Relayed]
     cut: Cursor  # as of the last train
     last_arrival: float
-    idle_tail: list[int]  # boundaries written while nothing arrived
-    source_ended: bool = False
+    source_ended: bool
+    read: queue.Queue[pa.RecordBatch | Section | BaseException | None] = field(
+        default_factory=lambda: queue.Queue(READ_AHEAD)
+    )
+    pending: deque[Admitted | Relayed] = field(default_factory=deque)
+    idle_tail: list[int] = field(default_factory=list)  # boundaries written while nothing arrived
     failure: BaseException | None = None  # what stands behind the last row that could be read
     rows: int = 0  # pending
     size: int = 0  # of pending rows, in bytes
@@ -124,7 +134,7 @@ class Intake:
 
 
 @dataclass(frozen=True)
-class Piece:
+class InputSlice:
     """Consecutive rows of one input within a train, then boundaries that stand behind them."""
 
     name: str

@@ -8,6 +8,7 @@ second kind, so a worker beside its node opens files and nothing else.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ def read(location: str | pa.Buffer) -> pa.Buffer:
     """The bytes at a location, all of them; those that came along are there already."""
     if isinstance(location, pa.Buffer):
         return location
-    return _fetched(Address.parse(location)) if is_remote(location) else mapped(location)
+    return _fetched(DepotAddress.parse(location)) if is_remote(location) else mapped(location)
 
 
 def is_there(location: str) -> bool:
@@ -52,14 +53,14 @@ def is_there(location: str) -> bool:
 
 def ask(what: str, location: str, **more: Any) -> list[bytes]:
     """What a depot answers to a small question about one of its files."""
-    at = Address.parse(location)
+    at = DepotAddress.parse(location)
     answers = _client(at).do_action(flight.Action(what, at.ticket(**more)), _within(ANSWER_S))
     return [bytes(answer.body) for answer in answers]
 
 
 def exchange(location: str, head: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[pa.Buffer]]:
     """What a node answers to a message of any size. A node that takes its time is asked the same again."""
-    at, whole = Address.parse(location), message.encode(head, buffers)
+    at, whole = DepotAddress.parse(location), message.encode(head, buffers)
     while True:
         try:
             writer, reader = _client(at).do_exchange(flight.FlightDescriptor.for_command(at.ticket()), _within(TURN_S))
@@ -77,18 +78,40 @@ def exchange(location: str, head: dict[str, Any], buffers: list[Any]) -> tuple[d
 def put_message(writer: Any, whole: bytes) -> None:
     """Send a message in pieces."""
     writer.begin(PIECES)
-    for start in range(0, len(whole), PIECE_BYTES):
-        piece = pa.array([memoryview(whole)[start : start + PIECE_BYTES]], pa.binary())
-        writer.write_batch(pa.record_batch([piece], schema=PIECES))
+    for piece in pieces_of(pa.py_buffer(whole)):
+        writer.write_batch(piece)
 
 
 def got_message(reader: Any) -> bytes:
     """The message that `put_message` sent."""
-    return b"".join(bytes(chunk.data.column(0)[0].as_buffer()) for chunk in reader)
+    return b"".join(map(bytes, _pieces(reader)))
+
+
+def pieces_of(data: pa.Buffer) -> Iterator[pa.RecordBatch]:
+    """Bytes in pieces, which are views of them."""
+    for at in range(0, data.size, PIECE_BYTES):
+        size = min(PIECE_BYTES, data.size - at)
+        ends = pa.array([0, size], pa.int32()).buffers()[1]
+        piece = pa.Array.from_buffers(pa.binary(), 1, [None, ends, data.slice(at, size)])
+        yield pa.record_batch([piece], schema=PIECES)
+
+
+def _pieces(reader: Any) -> Iterator[pa.Buffer]:
+    return (chunk.data.column(0)[0].as_buffer() for chunk in reader)
+
+
+def joined(size: int, pieces: Iterable[pa.Buffer]) -> pa.Buffer:
+    """Pieces of so many bytes as one piece of memory, aligned as Arrow likes it."""
+    whole = pa.allocate_buffer(size)
+    with pa.FixedSizeBufferWriter(whole) as file:
+        for piece in pieces:
+            file.write(piece)
+        if file.tell() != size:
+            raise WireError(f"{file.tell()} bytes came, not {size}")
+    return whole
 
 
 def is_remote(location: str) -> bool:
-    """Whether a location is on another machine."""
     return location.startswith(("depot://", "depots://"))
 
 
@@ -101,14 +124,14 @@ def check_version(train: TrainHeader | Lane) -> None:
             hint="install the same version for the Python of every executor",
         )
     if authority := train.get("authority"):
-        where = Address.parse(train["program"]).where
+        where = DepotAddress.parse(train["program"]).where
         if _authorities.get(where) != authority.encode():
             _authorities[where] = authority.encode()
             _hang_up(where)
 
 
 @dataclass(frozen=True)
-class Address:
+class DepotAddress:
     """A location on another machine, taken apart. The token is for the node alone: no message names it."""
 
     where: str  # scheme://host:port, as Flight has it
@@ -116,16 +139,16 @@ class Address:
     path: str
 
     @staticmethod
-    def parse(location: str) -> Address:
+    def parse(location: str) -> DepotAddress:
         parts = urlsplit(location)
         _, token, path = parts.path.split("/", 2)
-        return Address(f"{SCHEMES[parts.scheme]}://{parts.netloc}", token, unquote(path))
+        return DepotAddress(f"{SCHEMES[parts.scheme]}://{parts.netloc}", token, unquote(path))
 
     def ticket(self, **more: Any) -> bytes:
         return json.dumps({"v": 1, "token": self.token, "path": self.path} | more).encode()
 
 
-def _fetched(at: Address) -> pa.Buffer:
+def _fetched(at: DepotAddress) -> pa.Buffer:
     try:
         try:
             return _get(at)
@@ -141,21 +164,12 @@ def _fetched(at: Address) -> pa.Buffer:
         raise WireError(f"cannot read {at.path} from the node of this unit: {one_line(error)}") from error
 
 
-def _get(at: Address) -> pa.Buffer:
+def _get(at: DepotAddress) -> pa.Buffer:
     reader = _client(at).do_get(flight.Ticket(at.ticket()), _within(FETCH_S))
-    size = int(reader.schema.metadata[b"size"])
-    whole = pa.allocate_buffer(size)  # one piece of memory, aligned as Arrow likes it
-    view, filled = memoryview(whole).cast("B"), 0
-    for chunk in reader:
-        piece = memoryview(chunk.data.column(0)[0].as_buffer()).cast("B")
-        view[filled : filled + len(piece)] = piece
-        filled += len(piece)
-    if filled != size:
-        raise WireError(f"{filled} bytes of {at.path} came, not {size}")
-    return whole
+    return joined(int(reader.schema.metadata[b"size"]), _pieces(reader))
 
 
-def _client(at: Address) -> flight.FlightClient:
+def _client(at: DepotAddress) -> flight.FlightClient:
     if at.where not in _clients:
         trust = {"tls_root_certs": _authorities[at.where]} if at.where in _authorities else {}
         direct = [("grpc.enable_http_proxy", 0)]  # executors' machines may have one, for the world outside

@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow as pa
 
 from borealis.entry.admission import Admitted
-from borealis.trains.intake import Piece
+from borealis.trains.intake import InputSlice
 from borealis.trains.relay import Relayed
 from borealis.tuples import CAUSE, TIME, Int64s
 
 Determinant = tuple[str, int, int]  # an input was read up to this tuple id and boundary
 
 
-def numbered(pieces: Sequence[Piece], order: Int64s | None, first: int) -> tuple[int, list[Int64s]]:
+def numbered(pieces: Sequence[InputSlice], order: Int64s | None, first: int) -> tuple[int, list[Int64s]]:
     """How many events there are, and per piece the causes of its rows followed by those of its tail."""
     weights = [np.concatenate([p.rows.weights(), np.ones(len(p.tail), np.int64)]).astype(np.int64) for p in pieces]
     flat = np.concatenate(weights)
@@ -29,7 +29,7 @@ def numbered(pieces: Sequence[Piece], order: Int64s | None, first: int) -> tuple
     return int(flat.sum()), [cause[end - len(w) : end] for end, w in zip(ends, weights, strict=True)]
 
 
-def determinants(pieces: Sequence[Piece]) -> tuple[Determinant, ...]:
+def determinants(pieces: Sequence[InputSlice]) -> tuple[Determinant, ...]:
     """The places behind the pieces of streams, in their order; only where it changes the input."""
     found: list[Determinant] = []
     for piece in pieces:
@@ -53,7 +53,7 @@ def dense(order: Int64s, places: list[tuple[int, int]]) -> Int64s:
     return found
 
 
-def _event_order(pieces: Sequence[Piece], order: Int64s) -> Int64s:
+def _event_order(pieces: Sequence[InputSlice], order: Int64s) -> Int64s:
     """The order of rows widened to rows and tails: a piece's tail stands right behind its last row."""
     shift = np.cumsum([0] + [len(p.tail) for p in pieces])
     ends = np.cumsum([len(p.rows) for p in pieces])
@@ -76,12 +76,12 @@ def _event_order(pieces: Sequence[Piece], order: Int64s) -> Int64s:
     return np.concatenate([*out, rows[at:]])
 
 
-def bounds(piece: Piece, cause: Int64s) -> list[tuple[int, int]]:
+def bounds(piece: InputSlice, cause: Int64s) -> list[tuple[int, int]]:
     n = len(piece.rows)
     return [*piece.rows.bounds(cause[:n]), *zip(cause[n:].tolist(), piece.tail, strict=True)]
 
 
-def with_cause(pieces: Sequence[tuple[Piece, Int64s]], *, late: bool, timed: bool = False) -> pa.Table | None:
+def with_cause(pieces: Sequence[tuple[InputSlice, Int64s]], *, late: bool, timed: bool = False) -> pa.Table | None:
     """The rows of one input that are late, or those that are not; None if there are none.
 
     `timed`: their times are no column of theirs yet.

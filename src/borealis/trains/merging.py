@@ -16,7 +16,8 @@ from typing import Literal, Protocol
 import numpy as np
 
 from borealis.clock import Clock
-from borealis.trains.intake import Admission, Intake, Piece
+from borealis.entry.admission import Admitted
+from borealis.trains.intake import Admission, InputSlice, Intake
 from borealis.trains.merge_order import Determinant, dense
 from borealis.trains.relay import Relayed
 from borealis.tuples import FIRST_TIME, LAST_TIME, Int64s
@@ -28,7 +29,7 @@ Intakes = Mapping[str, Intake]
 class Merged:
     """What goes into a train: pieces, one behind the other, or their rows in the order that `order` says."""
 
-    pieces: list[Piece]
+    pieces: list[InputSlice]
     order: Int64s | None = None
     silent: bool = False  # what comes of it is known downstream already
     free: bool = True  # merged as tuples arrived, not as a replay says
@@ -63,7 +64,7 @@ class ByArrival:
         """Where ids jumped a train begins, whatever the others have: the same place for all copies of a unit."""
         self._write_idle_boundaries()
         rows, size = self._admission.rows_most, self._admission.bytes_most
-        pieces: list[Piece] = []
+        pieces: list[InputSlice] = []
         waiting = sorted((not i.at_jump, i.rows, name) for name, i in self._intakes.items() if i.pending)
         for n, (_, _, name) in enumerate(waiting):
             intake, shares = self._intakes[name], len(waiting) - n
@@ -95,10 +96,10 @@ class ByArrival:
             if silent_us < spec.idle_us:
                 continue
             others = [i.entry.cursor.boundary for n, i in self._intakes.items() if n != name and not i.source_ended]
-            reach = max(others, default=FIRST_TIME)
+            upto = max(others, default=FIRST_TIME)
             if cursor.newest > FIRST_TIME:
-                reach = max(reach, cursor.newest + silent_us - spec.slack_us)
-            if reach > FIRST_TIME and (bound := intake.entry.idle(reach)) is not None:
+                upto = max(upto, cursor.newest + silent_us - spec.slack_us)
+            if upto > FIRST_TIME and (bound := intake.entry.idle(upto)) is not None:
                 intake.idle_tail.append(bound)
 
 
@@ -181,7 +182,7 @@ class ByReplay:
 
     def next(self) -> Merged:
         """As far as the tuples are there."""
-        pieces: list[Piece] = []
+        pieces: list[InputSlice] = []
         room = self._admission.rows_most
         while self._scripts and not pieces:
             replay = self._scripts[0]
@@ -196,7 +197,7 @@ class ByReplay:
                     taken = intake.take_until(position, boundary)
                     if taken is None:
                         break
-                    pieces.append(_taken(name, intake, taken))
+                    pieces.append(_cut(name, intake, taken, taken.tail()))
                     room -= len(taken)
                 behind = (intake.cut.position, intake.cut.boundary) < (position, boundary)
                 if behind and not intake.is_beyond(position):
@@ -211,23 +212,18 @@ class ByReplay:
         return Merged(pieces, silent=replay.silent if pieces else False, free=False)
 
 
-def _taken(name: str, intake: Intake, rows: Relayed) -> Piece:
-    tail = rows.tail()
-    cut = rows.cursor(len(rows))
-    intake.cut = replace(cut, boundary=tail[-1], ended=tail[-1] == LAST_TIME) if tail else cut
-    return Piece(name, rows, tail)
-
-
-def _take(name: str, intake: Intake, count: int) -> Piece:
+def _take(name: str, intake: Intake, count: int) -> InputSlice:
     """The next rows of one input, with what stands behind them if they are its last for now."""
     first = intake.take(count) if intake.pending else intake.nothing()
-    cut, tail = first.cursor(len(first)), first.tail()
+    tail = first.tail()
     if not intake.pending:
         tail, intake.idle_tail = (*tail, *intake.idle_tail), []
-    if tail:
-        cut = replace(cut, boundary=tail[-1], ended=tail[-1] == LAST_TIME)
-    if not intake.pending and intake.source_ended and not cut.ended:
-        tail += (LAST_TIME,)
-        cut = replace(cut, boundary=LAST_TIME, ended=True)
-    intake.cut = cut
-    return Piece(name, first, tail)
+        if intake.source_ended and tail[-1:] != (LAST_TIME,):
+            tail += (LAST_TIME,)
+    return _cut(name, intake, first, tail)
+
+
+def _cut(name: str, intake: Intake, rows: Admitted | Relayed, tail: tuple[int, ...]) -> InputSlice:
+    cut = rows.cursor(len(rows))
+    intake.cut = replace(cut, boundary=tail[-1], ended=tail[-1] == LAST_TIME) if tail else cut
+    return InputSlice(name, rows, tail)

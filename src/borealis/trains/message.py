@@ -23,7 +23,6 @@ Head = dict[str, Any]
 
 
 def encode(head: Head, buffers: Sequence[Any] = ()) -> bytes:
-    """A message as bytes."""
     return frame.pack(MARK, head, buffers)
 
 
@@ -35,7 +34,7 @@ def decode(message: Any) -> tuple[Head, list[pa.Buffer]]:
         raise WireError(f"this is no message of version 2: {error}") from error
 
 
-class Line:
+class Channel:
     """Messages over a socket, one after the other."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -43,14 +42,13 @@ class Line:
         self._begin = bytearray(frame.BEGIN_BYTES)
 
     @staticmethod
-    def to(path: str) -> Line:
-        """A line to whoever listens at a path of this machine."""
+    def to(path: str) -> Channel:
+        """A channel to the node that listens at a path of this machine."""
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(path)
-        return Line(connection)
+        return Channel(connection)
 
     def send(self, head: Head, buffers: Sequence[Any] = ()) -> None:
-        """Send a message."""
         self._socket.sendall(encode(head, buffers))
 
     def receive(self) -> tuple[Head, list[pa.Buffer]] | None:
@@ -77,7 +75,6 @@ class Line:
         return answer
 
     def close(self) -> None:
-        """Hang up."""
         self._socket.close()
 
     def _fill(self, view: memoryview) -> bool:

@@ -21,8 +21,8 @@ OVER = ".over"
 CHARACTERS_MOST = 1000  # of a notice
 
 
-class Notice:
-    """The place for one kernel's notices. Where they cannot be told, the log still has them."""
+class NoticeFile:
+    """The place for one kernel's notices. Where they cannot be written, the log still has them."""
 
     def __init__(self, location: str, attempt: int) -> None:
         self._location, self._attempt = location, attempt
@@ -67,7 +67,7 @@ class Troubles:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._since: dict[str, float] = {}  # when somebody first asked
+        self._since: dict[str, float] = {}  # when the node first looked
 
     def now(self) -> list[tuple[str, float]]:
         """Each that lasts, and for how many seconds."""

@@ -27,7 +27,6 @@ class Progress:
     rows_in: int = 0
     rows_out: dict[str, int] = field(default_factory=dict)
     late: dict[str, int] = field(default_factory=dict)
-    lateness_us: dict[str, int] = field(default_factory=dict)
     cursors: dict[str, Cursor] = field(default_factory=dict)
     state_bytes: int = 0
     errors: int = 0  # tuples that a box could not take
@@ -46,7 +45,6 @@ class Progress:
         self.rows_in += rows_in
         self.cursors = cursors
         self.late = {name: c.late for name, c in cursors.items()}
-        self.lateness_us = {name: c.lateness for name, c in cursors.items()}
         self.state_bytes = state_bytes
         self.train_ms.append(ms)
         self.recent.append((time.monotonic(), self.rows_in))
@@ -93,7 +91,6 @@ class Progress:
         return times[min(len(times) - 1, int(share * len(times)))] if times else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, for machines."""
         return {
             "unit": self.unit,
             "trains": self.trains,
@@ -116,7 +113,7 @@ class Progress:
     def warnings(self) -> list[str]:
         """What a user should know although nothing failed."""
         late = [
-            f"{n:,} late tuples on '{name}', up to {about(self.lateness_us[name])} behind the boundary: "
+            f"{n:,} late tuples on '{name}', up to {about(self.cursors[name].lateness)} behind the boundary: "
             f"raise its slack, or take them from the output '{name}.late'"
             for name, n in self.late.items()
             if n
@@ -127,5 +124,5 @@ class Progress:
             last = f" (the last: {self.last_error})" if self.last_error else ""
             aside = [f"{some} aside{last}: see the output '{self.unit}.errors'"]
         sources = [*self.live.values(), *(end for end in self.ends if end not in self.live.values())]
-        said = [one for source in sources if hasattr(source, "warnings") for one in source.warnings()]
-        return [*late, *aside, *said]
+        theirs = [one for source in sources if hasattr(source, "warnings") for one in source.warnings()]
+        return [*late, *aside, *theirs]

@@ -1,4 +1,4 @@
-"""Trains of nothing, so that whoever runs a unit's trains is ready for the first real one."""
+"""Trains of nothing, so that a unit's workers are ready for the first real one."""
 
 from __future__ import annotations
 
@@ -30,13 +30,11 @@ class Rehearsals:
         return -self._handed
 
     def begin(self) -> None:
-        """One is under way."""
         if not self._pinned:
             self._log.pin()
             self._pinned = True
 
     def end(self) -> None:
-        """None is."""
         if self._pinned:
             self._pinned = False
             self._log.unpin()

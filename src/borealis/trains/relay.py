@@ -16,7 +16,7 @@ from borealis.tuples import LAST_TIME, TIME, Int64s
 
 
 @dataclass(frozen=True)
-class Feed:
+class StreamInput:
     """An input of a unit that is a stream: its name in the unit."""
 
     name: str
@@ -29,7 +29,7 @@ class SectionSource(Protocol):
     """Where the sections of a stream come from; they follow one another without a gap."""
 
     def sections(self, start: int, boundary: int) -> Iterator[Section]:
-        """The stream from a tuple id on, for someone who knows of `boundary`; ends when the stream does."""
+        """The stream from a tuple id on, for a reader that knows of `boundary`; ends when the stream does."""
         ...
 
 
@@ -54,7 +54,6 @@ class Relayed:
 
     @property
     def nbytes(self) -> int:
-        """About how much memory it takes."""
         return self.section.nbytes
 
     def __len__(self) -> int:
@@ -113,7 +112,7 @@ class Relay:
     refused = None
     time_column = TIME
 
-    def __init__(self, spec: Feed, cursor: Cursor) -> None:
+    def __init__(self, spec: StreamInput, cursor: Cursor) -> None:
         self.spec, self.cursor = spec, cursor
         self._leapt = self._jumped = False  # before what comes next: nothing stood behind it so far
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from borealis.errors import WireError
-from borealis.kernels.aside import BOX, ERRORS, EXPRESSION, TUPLE
-from borealis.kernels.aside import table as errors_table
+from borealis.kernels import aside
+from borealis.kernels.aside import BOX, ERRORS, EXPRESSION, REASON, TUPLE
 from borealis.kernels.flow import Bounds, Flow, merge_bounds
 from borealis.kernels.program import (
     DELTA_TAG,
@@ -28,14 +28,21 @@ from borealis.kernels.program import (
 from borealis.state.delta import to_stream
 from borealis.state.log import Key
 from borealis.trains.header import TrainHeader, TrainInputs
-from borealis.trains.location import read
+from borealis.trains.location import joined, read
 from borealis.tuples import CAUSE, SUB, TIME
+
+if TYPE_CHECKING:
+    from borealis.trains.progress import Progress
 
 # columns of what passes between levels; behind them one struct column per flow that goes through Catalyst
 TAG, BUCKET, PAYLOAD, FILE = "__tag", "__bucket", "__payload", "__file"
 HIDDEN = {TIME: "__time", CAUSE: "__cause", SUB: "__sub"}
 FAILED = "__failed"  # of a row that failed in Catalyst: where, and the row, as JSON
 FAILED_TAG = -4  # of such rows
+REASONS_ALL, REASONS_EVERY = 1_000, 100  # tuples that fail in Spark of which the reason is asked: the first, then some
+UNASKED = "it fails in Spark, as others before it"
+
+Reason = Callable[[str, str, str], str]  # why a tuple fails in a box's expression
 
 
 def rows_column(tag: int) -> str:
@@ -103,12 +110,26 @@ class Arrived:
         if len(pieces) < int(count):
             return None
         del self._pieces[whose]
-        return _joined([pieces[n] for n in range(len(pieces))])
+        return joined(sum(p.size for p in pieces.values()), (pieces[n] for n in range(len(pieces))))
 
-    def put_errors(self, flow: Flow) -> None:
-        """These are the tuples that failed, in order."""
+    def explain(self, progress: Progress, reason: Reason | None) -> None:
+        """Count tuples that failed, and say why those failed that did so in Spark: many are not asked one by one."""
+        payloads = [p.payload for p in self.packets if p.tag == ERRORS_TAG]
+        if not payloads:
+            return
+        failed = flow_from_packets(payloads, aside.SCHEMA, Bounds())
+        failed = failed.take(aside.once(failed))  # Spark runs a box again for each of those that read it
+        rows = failed.rows.to_pylist()
+        for number, row in enumerate(rows, progress.errors):
+            asked = number < REASONS_ALL or number % REASONS_EVERY == 0
+            if not row[REASON]:
+                row[REASON] = reason(row[BOX], row[EXPRESSION], row[TUPLE]) if reason and asked else UNASKED
+        explained = failed.with_rows(pa.Table.from_pylist(rows, aside.SCHEMA))
         self.packets = [p for p in self.packets if p.tag != ERRORS_TAG]
-        self.packets.append(Packet(ERRORS_TAG, -1, to_stream(flow_table(flow))))
+        self.packets.append(Packet(ERRORS_TAG, -1, to_stream(flow_table(explained))))
+        progress.errors += len(failed)
+        last = rows[-1]
+        progress.last_error = f"box '{last[BOX]}', `{last[EXPRESSION]}`: {last[REASON]}"
 
     def flow(self, tag: int, schema: pa.Schema, bounds: Bounds) -> Flow:
         """The flow that was sent under a tag, in order."""
@@ -140,7 +161,7 @@ def _errors(batch: pa.RecordBatch) -> Packet:
     found = [json.loads(text) for text in batch.column(FAILED).to_pylist()]
     hidden = [batch.column(HIDDEN[name]) for name in (TIME, CAUSE, SUB)]
     texts = [[one[BOX], one[EXPRESSION], "", one[TUPLE]] for one in found]
-    return Packet(ERRORS_TAG, -1, to_stream(errors_table(*hidden, *zip(*texts, strict=True))))
+    return Packet(ERRORS_TAG, -1, to_stream(aside.table(*hidden, *zip(*texts, strict=True))))
 
 
 def _packed(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -149,12 +170,3 @@ def _packed(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
         batch.column(PAYLOAD).is_valid(), batch.column(FILE).is_valid()
     ).to_numpy(zero_copy_only=False)
     return packed
-
-
-def _joined(pieces: list[pa.Buffer]) -> pa.Buffer:
-    whole = pa.allocate_buffer(sum(p.size for p in pieces))
-    view, at = memoryview(whole).cast("B"), 0
-    for piece in pieces:
-        view[at : at + piece.size] = memoryview(piece).cast("B")
-        at += piece.size
-    return whole

@@ -19,7 +19,7 @@ def queue_section(queue: OutputQueue, flow: Flow) -> Section:
     """A train's share of a stream: the flow's rows with its boundaries among them, as the queue's next tuples."""
     first, known = queue.next_id, queue.boundary
     at, bound, standing = first + np.searchsorted(flow.cause, flow.bounds.cause, "right"), flow.bounds.time, known
-    if flow.bounds.standing > known:  # the unit began anew at the present: what stood there stands here, too
+    if flow.bounds.standing > known:  # the unit began again at the present: what stood there stands here, too
         at, bound = np.append(first, at), np.append(flow.bounds.standing, bound)
     else:
         standing = flow.bounds.standing

@@ -35,7 +35,7 @@ class Sinks:
             went, goes = before.get(name), self.places[name]
             moved = OutputError(
                 f"output '{name}' went to {went and went[1]} up to train {train:,}, not to {goes[1]}",
-                hint="let it go there again, or give another state directory to start anew",
+                hint="let it go there again, or give another state directory to start over",
             )
             if self.positions.get(name) and went is not None and went[0] != goes[0]:
                 raise moved

@@ -25,13 +25,11 @@ from borealis.diagram.spec import Input, Spec
 from borealis.errors import BorealisError, TrainError
 from borealis.kernels.flow import Bounds, Flow
 from borealis.state.commits import CommitLog
+from borealis.state.disk import scratch
 from borealis.state.log import Key, StateLog
-from borealis.state.scratch import scratch
 from borealis.streams.id_gaps import HOP, above
 from borealis.streams.queue import OutputQueue
-from borealis.streams.section import Section
 from borealis.trains.commit_point import CommitPoint
-from borealis.trains.failures import Reason, explain
 from borealis.trains.handover import Handover
 from borealis.trains.header import Manifest, TrainHeader, TrainInput, TrainInputs
 from borealis.trains.input_manager import InputManager
@@ -41,15 +39,14 @@ from borealis.trains.merging import Replay
 from borealis.trains.notices import TROUBLES, Troubles
 from borealis.trains.progress import Progress
 from borealis.trains.rehearsals import Rehearsals
-from borealis.trains.relay import Feed, SectionSource
-from borealis.trains.results import Arrived, train_bounds
-from borealis.trains.saved import pack, unpack
+from borealis.trains.relay import SectionSource, StreamInput
+from borealis.trains.results import Arrived, Reason, train_bounds
 from borealis.trains.sections import beyond, queue_section
 from borealis.trains.sinks import Sinks
-from borealis.trains.train import Train, cursors_from_json, cursors_to_json
+from borealis.trains.train import Train, cursors_from_json, cursors_to_json, pack, unpack
 
 RESULTS = "results"  # under a unit's directory
-SWEEP_TRAINS = 256  # between looks for results that nobody told of
+SWEEP_TRAINS = 256  # between looks for results of attempts that died
 ROOM_S = 0.1  # how long a commit waits for room in a queue before it looks whether the run is over
 
 
@@ -79,7 +76,7 @@ class UnitRun:
         options: UnitOptions,
         clock: Clock | None = None,
         *,
-        feeds: Sequence[Feed] | None = None,
+        feeds: Sequence[StreamInput] | None = None,
         queues: Mapping[str, OutputQueue] | None = None,
         resume: Handover | None = None,
     ) -> None:
@@ -95,14 +92,14 @@ class UnitRun:
         self.troubles = Troubles(self.scratch / TROUBLES)
         self._handed: dict[int, float] = {}  # when each train under way was handed to Spark
         self._committing = threading.Condition()
-        self._closed = False
+        self.closed = False
         self._log = StateLog(self.scratch / "state", compiled.tables)
         self._commits: CommitLog | None = None
         self._committed = 0
         self._rows = 0  # tuples in all committed trains, here and wherever the unit ran before
         self.writer_id = new_writer_id()  # whatever goes on from this run's state goes on under the same
         self.rehearsals = Rehearsals(self._log)
-        self._kept = 0  # the last train that was kept before it was run
+        self._begun = 0  # the last train that was logged before it was run
         self._ids = dict.fromkeys(compiled.outlets, 0)
         (self.scratch / "program.json").write_text(json.dumps(compiled.program.to_json()))
         try:
@@ -113,7 +110,7 @@ class UnitRun:
         except BaseException:
             self._let_go()
             raise
-        inputs: Sequence[Input | Feed] = spec.inputs if feeds is None else feeds
+        inputs: Sequence[Input | StreamInput] = spec.inputs if feeds is None else feeds
         self.manager = InputManager(
             inputs,
             sources,
@@ -179,7 +176,7 @@ class UnitRun:
             self.options.state,
             belongs,
             self.compiled.tables,
-            lambda kept: sentence(differences(Spec.from_yaml(kept), spec)),
+            lambda before: sentence(differences(Spec.from_yaml(before), spec)),
             spec.to_yaml(),
         )
         found = self._commits.recover()
@@ -191,7 +188,6 @@ class UnitRun:
         return found.header
 
     def start(self) -> None:
-        """Begin to read the sources."""
         self.manager.start()
 
     # -- what the Spark source asks
@@ -217,17 +213,17 @@ class UnitRun:
             if self._repeats and self.manager.train(number).leaps:  # from here on the input may be another
                 self._repeats, self._jumps = False, True
                 self.renew_writer_id()
-            if self._keeps_trains and self._kept != number:
+            if self._keeps_trains and self._begun != number:
                 assert self._commits is not None
                 self._commits.begin(pack(self.manager.train(number), header))
-                self._kept = number
+                self._begun = number
         made: TrainHeader = {
             "train": header["train"],
             "inputs": header["inputs"],
             "program": str(self.scratch / "program.json"),
             "state": str(self._log.root),
             "manifest": None if inline else self._log.manifest(),
-            "results": str(self._results(number)),
+            "results": str(self.scratch / RESULTS / str(number)),  # where workers put what is too large for the JVM
             "diagram": self.spec.name,
             "writer_id": self.writer_id,
             "troubles": str(self.scratch / TROUBLES),
@@ -245,12 +241,12 @@ class UnitRun:
         return self._log.train, self._log.loads
 
     def rehearse(self) -> None:
-        """Run a train of nothing as soon as possible: whoever runs trains stays, or becomes, ready for the next."""
+        """Run a train of nothing as soon as possible: workers stay, or become, ready for the next."""
         self.rehearsals.ask()
         self.nudge()
 
     def nudge(self) -> None:
-        """Whoever waits for the next train shall look around."""
+        """Wake the thread that waits for the next train."""
         self.manager.nudge()
 
     def _nothing(self) -> TrainInputs:
@@ -262,10 +258,6 @@ class UnitRun:
             times = self.manager.time_columns()
             inputs = {n: _no_rows(times[n], at) for n, at in standing.items()}
             return {"train": self._committed + 1, "inputs": inputs, "rehearsal": True}
-
-    def _results(self, number: int) -> Path:
-        """Where a train's workers put what is too large to pass through the JVM."""
-        return self.scratch / RESULTS / str(number)
 
     # -- the commit
 
@@ -279,13 +271,13 @@ class UnitRun:
         arrived = result if isinstance(result, Arrived) else Arrived(iter(result.to_batches()))
         assert arrived.train is not None
         if "rehearsal" in arrived.train:
-            self.rehearsals.done()  # without the lock: whoever has it may wait for just this
+            self.rehearsals.done()  # without the lock: its holder may wait for just this
             return
         for queue in self.queues.values():  # none may block halfway; only commits fill them, so room stays room
-            while not queue.wait_for_room(ROOM_S) and not self._closed:
+            while not queue.wait_for_room(ROOM_S) and not self.closed:
                 continue
         with self._committing:  # a run may be closed from another thread
-            if self._closed:
+            if self.closed:
                 raise TrainError("the run was closed while this train was under way")
             self._commit(arrived)
             self._committing.notify_all()
@@ -304,9 +296,11 @@ class UnitRun:
             for queue in self.queues.values():
                 queue.jump_to(above(queue.next_id, HOP))
         self.progress.jumps += train.jumps
-        explain(arrived, self.progress, self.reason)
+        arrived.explain(self.progress, self.reason)
         bounds = train_bounds(self.compiled.program, arrived.train)
-        deltas, sections = arrived.deltas(), {} if train.silent else self._sections(arrived, bounds)
+        queues = {} if train.silent else self.queues
+        sections = {name: queue_section(queue, self._flow(name, arrived, bounds)) for name, queue in queues.items()}
+        deltas = arrived.deltas()
         for name in self.sinks:
             flow = self._flow(name, arrived, bounds)
             if len(flow):
@@ -334,17 +328,13 @@ class UnitRun:
         if any(packet.file is not None for packet in arrived.packets) or train.number % SWEEP_TRAINS == 0:
             shutil.rmtree(self.scratch / RESULTS, ignore_errors=True)  # those of attempts that died among them
         if self._may_wait:
-            shutil.rmtree(self.scratch / TROUBLES, ignore_errors=True)  # who told them may have died before they passed
+            shutil.rmtree(self.scratch / TROUBLES, ignore_errors=True)  # a worker may have died before its own passed
         ms = (time.perf_counter() - self._handed.pop(train.number)) * 1000
         self.progress.note(train.rows, ms, train.cursors, self._log.size())
         if self._commits is not None and self._commits.wants_base():
             self._commits.write_base(self._header_now, self._log.whole())
         if train.final:
             self.done.set()
-
-    def _sections(self, arrived: Arrived, bounds: Mapping[str, Bounds]) -> dict[str, Section]:
-        """What goes to each queue."""
-        return {name: queue_section(queue, self._flow(name, arrived, bounds)) for name, queue in self.queues.items()}
 
     def _flow(self, name: str, arrived: Arrived, bounds: Mapping[str, Bounds]) -> Flow:
         outlet = self.compiled.outlets[name]
@@ -405,14 +395,7 @@ class UnitRun:
         self._committed = self.progress.resumed_after = step.train
         self.writer_id = step.writer_id or new_writer_id()
         self._ids |= {name: place[0] for name, place in step.outputs.items()}
-        self._header_now = {
-            "train": step.train,
-            "cursors": cursors_to_json(dict(step.inputs)),
-            "next_cause": step.next_cause,
-            "sinks": {},
-            "ids": dict(self._ids),
-            "rows": step.rows,
-        }
+        self._header_now = self._header(Train(step.train, dict(step.inputs), step.next_cause, 0, False), {}, step.rows)
         self._count_on(step.rows)
 
     def resume(
@@ -421,7 +404,7 @@ class UnitRun:
         """End standing by: read from there, first as the replays say. The state is what `load` and `extend` said.
 
         If it repeats what a dead primary did, readers may have had some of that. It comes under the same ids then, as
-        long as the input is the same: not behind ids that were left out, since whoever gives it died, too.
+        long as the input is the same: not behind ids that were left out, since the unit upstream died, too.
         """
         self._jumps, self._repeats = jump, repeats
         self.manager.begin_at(begin.inputs, begin.next_cause, begin.train)
@@ -447,7 +430,7 @@ class UnitRun:
         handed = self.manager.pause()
         try:
             with self._committing:
-                if not self._committing.wait_for(lambda: self._committed >= handed or self._closed, seconds):
+                if not self._committing.wait_for(lambda: self._committed >= handed or self.closed, seconds):
                     late = f"unit '{self.name}' did not finish its train within {seconds:g} s"
                     raise TrainError(late, hint="try again later")
                 queues = {name: queue.snapshot() for name, queue in self.queues.items()}
@@ -460,11 +443,6 @@ class UnitRun:
         """Go on after `freeze`."""
         self.manager.resume()
 
-    @property
-    def closed(self) -> bool:
-        """Whether it is over here."""
-        return self._closed
-
     def cursors(self) -> dict[str, Any]:
         """Where every input stands after the last committed train."""
         cursors: dict[str, Any] = self._header_now["cursors"]
@@ -475,7 +453,7 @@ class UnitRun:
     def close(self, complete: bool) -> None:
         """Stop reading and make the outputs whole, also after a failure or in the midst of a train."""
         with self._committing:
-            self._closed = True
+            self.closed = True
             self._committing.notify_all()
         self.manager.stop()
         try:

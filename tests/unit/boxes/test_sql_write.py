@@ -23,7 +23,7 @@ from borealis.diagram.statements import check_database, parameters
 from borealis.errors import DiagramError, GivenUpError, TrainError
 from borealis.kernels.flow import Flow
 from borealis.kernels.sql_write import REASON, SqlWriteKernel
-from borealis.trains.notices import Notice, notices
+from borealis.trains.notices import NoticeFile, notices
 from postgres import Embedded, Server
 
 INSERT = "INSERT INTO t (id, n) VALUES (:id, :n)"
@@ -283,7 +283,7 @@ def test_a_database_that_is_away_is_tried_again_and_told(tmp_path: Path, caplog:
 
     watch = Watch(look, look, look, come)
     k = kernel(f"sqlite:///{folder}/a.db", clock=watch, sleep=watch.sleep)
-    k.begin(TRAIN, 0, Notice(str(notice), 0))
+    k.begin(TRAIN, 0, NoticeFile(str(notice), 0))
     with caplog.at_level(logging.WARNING, "borealis.databases"):
         k.step(rows(0, 3))
     assert watch.slept == [0.0, 0.1, 0.2, 0.4]
@@ -306,14 +306,14 @@ def test_patience_ends_with_an_error_that_says_so(tmp_path: Path) -> None:
 def test_only_the_attempt_that_gives_up_has_waited(tmp_path: Path) -> None:
     watch, place = Watch(), str(tmp_path / "troubles" / "w.0")
     k = kernel(f"sqlite:///{tmp_path}/no/a.db", clock=watch, sleep=watch.sleep)
-    k.begin(TRAIN, 0, Notice(place, 1))  # an attempt before it may have died of something else
+    k.begin(TRAIN, 0, NoticeFile(place, 1))  # an attempt before it may have died of something else
     with pytest.raises(GivenUpError) as first:
         k.step(rows(0, 3))
     assert notices(tmp_path / "troubles") == {"w.0": first.value.message}
     with pytest.raises(GivenUpError) as second:
-        kernel(f"sqlite:///{tmp_path}/no/a.db").begin(TRAIN, 0, Notice(place, 2))
+        kernel(f"sqlite:///{tmp_path}/no/a.db").begin(TRAIN, 0, NoticeFile(place, 2))
     assert str(second.value) == str(first.value)
-    k.begin(TRAIN, 0, Notice(place, 0))  # the next start of the query waits again
+    k.begin(TRAIN, 0, NoticeFile(place, 0))  # the next start of the query waits again
 
 
 def test_a_server_that_dies_and_comes_back_has_each_row_once(postgres: Server) -> None:

@@ -72,7 +72,7 @@ def test_tokens_joined_are_the_text(text: str) -> None:
     ],
 )  # fmt: skip
 def test_split_aggregates(text: str, outer: str, calls: list[tuple[str, ...]]) -> None:
-    assert sql.split_aggregates(text) == (outer, [sql.Call(function, tuple(args)) for function, *args in calls])
+    assert sql.split_aggregates(text) == (outer, [sql.CallText(function, tuple(args)) for function, *args in calls])
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_split_aggregates(text: str, outer: str, calls: list[tuple[str, ...]]) -
     ],
 )
 def test_percentages_are_read(text: str, parameter: str, numbers: list[float]) -> None:
-    assert sql.split_aggregates(text)[1] == [sql.Call("percentile", ("a",), parameter)]
+    assert sql.split_aggregates(text)[1] == [sql.CallText("percentile", ("a",), parameter)]
     assert sql.percentages(parameter) == numbers
 
 

@@ -20,14 +20,15 @@ from borealis.errors import MachineError, WireError
 from borealis.kernels.program import TRAIN_TAG, Packet
 from borealis.spark import depot as depots
 from borealis.spark import worker
-from borealis.spark.depot import PIECE_BYTES, Certificates, Depot, Loan
-from borealis.spark.worker import Sending
+from borealis.spark.depot import Depot, Loan
+from borealis.spark.worker import LevelOutput
 from borealis.state.cache import HELD_MOST, Cache
 from borealis.state.delta import Change, Delta, TableSpec, pack
 from borealis.state.log import StateLog
-from borealis.trains.location import Address, ask, check_version, is_there, read
-from borealis.trains.notices import Notice, notices
+from borealis.trains.location import PIECE_BYTES, DepotAddress, ask, check_version, is_there, read
+from borealis.trains.notices import NoticeFile, notices
 from borealis.trains.results import BUCKET, FILE, PAYLOAD, TAG, Arrived
+from borealis.wire.auth import Security
 
 LOOPBACK = "127.0.0.1"
 SCHEMA = pa.schema([(TAG, pa.int32()), (BUCKET, pa.int32()), (PAYLOAD, pa.binary()), (FILE, pa.string())])
@@ -111,14 +112,14 @@ def test_what_is_no_ticket_is_refused(depot: Depot, ticket: bytes) -> None:
 
 
 def test_notices_reach_the_unit_and_nothing_else_can_be_written(loan: Loan) -> None:
-    here = Notice(loan.location("troubles/w.0"), 0)
+    here = NoticeFile(loan.location("troubles/w.0"), 0)
     here.tell("a database is away " * 200)
     assert notices(loan.root / "troubles") == {"w.0": ("a database is away " * 200)[:1000]}
     here.tell(None)
     assert notices(loan.root / "troubles") == {}
-    assert Notice(loan.location("troubles/w.0"), 3).given_up() == ""
+    assert NoticeFile(loan.location("troubles/w.0"), 3).given_up() == ""
     here.give_up("too long")
-    assert Notice(loan.location("troubles/w.0"), 3).given_up() == "too long"
+    assert NoticeFile(loan.location("troubles/w.0"), 3).given_up() == "too long"
     before = sorted(loan.root.rglob("*"))
     for path in ("program.json", "troubles/../x", "troubles/.x", "troubles/a/b", "troubles/" + "a" * 300):
         with pytest.raises(flight.FlightServerError, match="not a notice"):
@@ -135,7 +136,7 @@ def test_nothing_else_can_be_written_or_listed(depot: Depot, loan: Loan) -> None
         with pytest.raises(NotImplementedError):
             list(client.list_flights())
         with pytest.raises(flight.FlightServerError, match="does not know 'delete'"):
-            list(client.do_action(flight.Action("delete", Address.parse(loan.location("x")).ticket())))
+            list(client.do_action(flight.Action("delete", DepotAddress.parse(loan.location("x")).ticket())))
         writer, _ = client.do_put(flight.FlightDescriptor.for_path("x"), pa.schema([("x", pa.int64())]))
         with pytest.raises(NotImplementedError):
             writer.close()
@@ -203,9 +204,9 @@ def test_an_executor_of_another_version_says_so() -> None:
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
 def test_a_certificate_is_shown_and_checked(tmp_path: Path) -> None:
-    tls = _certificates(tmp_path)
+    security = _certificates(tmp_path)
     (tmp_path / "program.json").write_text("{}")
-    with Depot("localhost", tls=tls) as one:
+    with Depot("localhost", security=security) as one:
         loan = one.lend(tmp_path)
         location = loan.location("program.json")
         assert location.startswith("depots://localhost:")
@@ -215,7 +216,7 @@ def test_a_certificate_is_shown_and_checked(tmp_path: Path) -> None:
         assert read(location).to_pybytes() == b"{}"
 
 
-def _certificates(home: Path) -> Certificates:
+def _certificates(home: Path) -> Security:
     made = [
         "req",
         "-x509",
@@ -231,8 +232,7 @@ def _certificates(home: Path) -> Certificates:
     ]
     files = ["-keyout", str(home / "key.pem"), "-out", str(home / "cert.pem")]
     subprocess.run(["openssl", *made, *files], check=True, capture_output=True)
-    cert = (home / "cert.pem").read_bytes()
-    return Certificates(cert, (home / "key.pem").read_bytes(), cert)
+    return Security(cert=home / "cert.pem", key=home / "key.pem", ca=home / "cert.pem")
 
 
 # -- state
@@ -295,9 +295,9 @@ def test_large_results_pass_in_pieces_and_come_out_whole(monkeypatch: pytest.Mon
         Packet(5, 0, bytes(range(250)) * 20),
     ]
     sent += [Packet(6, 1, b"x" * 1000), Packet(6, 1, b"y" * 1001), Packet(6, 1, b"")]
-    batches = list(Sending(plan, 0, 0, SCHEMA).packets(sent))
+    batches = list(LevelOutput(plan, 0, 0, SCHEMA).packets(sent))
     assert max(b.nbytes for b in batches) < 1200
-    assert batches == list(Sending(plan, 0, 0, SCHEMA).packets(sent))  # a second attempt sends the very same
+    assert batches == list(LevelOutput(plan, 0, 0, SCHEMA).packets(sent))  # a second attempt sends the very same
     arrived = Arrived(iter(batches))
     assert arrived.train == plan
     assert [(p.tag, p.bucket, bytes(p.payload)) for p in arrived.packets] == [

@@ -23,8 +23,8 @@ from borealis.spark import public_writer
 from borealis.spark.interpreter import VARIABLE as PYTHON
 from borealis.spark.interpreter import worker_python
 from borealis.spark.public import BorealisSource, register
-from borealis.spark.public_reader import HeldReader, Offset, Reading, StreamReader
-from borealis.spark.public_writer import Rows, StreamWriter, Writing
+from borealis.spark.public_reader import HeldReader, Offset, ReadOptions, StreamReader
+from borealis.spark.public_writer import StreamWriter, TaskRows, WriteOptions
 from borealis.spark.stream_client import StreamAddress
 from borealis.state.delta import to_stream
 from borealis.streams.queue import OutputQueue, QueueLimits
@@ -102,7 +102,7 @@ def place() -> Iterator[Place]:
 
 def reader(place: Place, elsewhere_s: float = 10.0, **options: str) -> StreamReader:
     """As a new start of the job has it."""
-    reading = Reading.of(place.options | options)
+    reading = ReadOptions.of(place.options | options)
     address = replace(reading.address, elsewhere_s=elsewhere_s)
     place.readers.append(StreamReader(replace(reading, address=address), SPARK_SCHEMA))
     return place.readers[-1]
@@ -222,7 +222,7 @@ def test_from_an_id_and_with_headers(place: Place) -> None:
     options = place.options | {"from": "3", "headers": "true"}
     schema = BorealisSource(options).schema()
     assert schema.simpleString().startswith("struct<_id:bigint,_time:bigint,_kind:string,_stable:boolean,ts:timestamp")
-    one = StreamReader(Reading.of(options), schema)
+    one = StreamReader(ReadOptions.of(options), schema)
     start = one.initialOffset()
     [part] = one.partitions(start, one.latestOffset(start, ALL))
     [batch] = one.read(part)
@@ -234,7 +234,7 @@ def test_from_an_id_and_with_headers(place: Place) -> None:
 
 def test_a_batch_read_is_what_is_held(place: Place) -> None:
     place.publish(10)
-    held = HeldReader(Reading.of(place.options | {"partitions": "3"}), SPARK_SCHEMA)
+    held = HeldReader(ReadOptions.of(place.options | {"partitions": "3"}), SPARK_SCHEMA)
     assert [n for p in held.partitions() for b in held.read(p) for n in b.column("n").to_pylist()] == list(range(10))
 
 
@@ -261,7 +261,7 @@ class Short(StreamAddress):
 
 def test_a_stream_may_have_a_short_name(place: Place) -> None:
     place.publish(4)
-    reading = Reading.of(place.options)
+    reading = ReadOptions.of(place.options)
     one = StreamReader(replace(reading, address=Short("p", node=reading.address.node)), SPARK_SCHEMA)
     start = one.initialOffset()
     assert rows_of(one, start, one.latestOffset(start, ALL)) == list(range(4))
@@ -329,7 +329,7 @@ def test_mistakes_are_told(place: Place) -> None:
         (good | {"stream": "p"}, "diagram/arrow"),
     ]:
         with pytest.raises(InputError, match=words):
-            Reading.of(options)
+            ReadOptions.of(options)
     with pytest.raises(StreamError, match="serves no stream"):
         BorealisSource(good | {"stream": "t/q"}).schema()
     with pytest.raises(WireError, match="no coordinator"):
@@ -341,12 +341,12 @@ def test_mistakes_are_told(place: Place) -> None:
 
 def writer(place: Place, **options: str) -> StreamWriter:
     """As a new start of the job has it."""
-    return StreamWriter(Writing.of(place.options | {"checkpointLocation": "ck"} | options))
+    return StreamWriter(WriteOptions.of(place.options | {"checkpointLocation": "ck"} | options))
 
 
-def messages(*partitions: Any, query: str = QUERY, at_once: int = 1) -> list[Rows | None]:
+def messages(*partitions: Any, query: str = QUERY, at_once: int = 1) -> list[TaskRows | None]:
     """What tasks hand in."""
-    return [Rows(query, to_stream(pa.Table.from_batches([numbers(p, at_once)])).to_pybytes()) for p in partitions]
+    return [TaskRows(query, to_stream(pa.Table.from_batches([numbers(p, at_once)])).to_pybytes()) for p in partitions]
 
 
 def test_a_repeated_micro_batch_is_taken_once(place: Place) -> None:
@@ -367,7 +367,7 @@ def test_rows_enter_in_the_order_of_their_times(place: Place) -> None:
 def test_empty_and_failed_micro_batches_leave_nothing(place: Place) -> None:
     one = writer(place)
     one.commit([None], 0)
-    one.commit([Rows(QUERY, b"")], 1)
+    one.commit([TaskRows(QUERY, b"")], 1)
     one.commit(messages([0]), 2)
     one.abort([*messages([7]), None], 3)
     one.commit([None], 3)
@@ -435,10 +435,10 @@ def test_rows_that_do_not_fit_are_refused_whole(place: Place) -> None:
     one = writer(place)
     without = pa.table({"ts": pa.array([0], TIMESTAMP), "m": [1]})
     with pytest.raises(OutputError, match=r"no column 'n' in the DataFrame .* give it all columns of the stream"):
-        one.commit([Rows(QUERY, to_stream(without).to_pybytes())], 0)
+        one.commit([TaskRows(QUERY, to_stream(without).to_pybytes())], 0)
     timeless = pa.table({"ts": pa.array([0, None], TIMESTAMP), "n": [1, 2], "tags": [["a"], None]})
     with pytest.raises(InputError, match="has no time"):
-        writer(place, partBytes="8").commit([Rows(QUERY, to_stream(timeless).to_pybytes())], 0)
+        writer(place, partBytes="8").commit([TaskRows(QUERY, to_stream(timeless).to_pybytes())], 0)
     assert place.held() == []
     for options, words in [
         ({"publisher": "a/b"}, "publisher cannot be"),
@@ -448,7 +448,7 @@ def test_rows_that_do_not_fit_are_refused_whole(place: Place) -> None:
             writer(place, **options)
     with pytest.raises(OutputError, match=r"use df\.writeStream"):
         BorealisSource(place.options).writer(SPARK_SCHEMA, overwrite=False)
-    with pytest.raises(OutputError, match="anew"):
+    with pytest.raises(OutputError, match="overwritten"):
         BorealisSource(place.options).streamWriter(SPARK_SCHEMA, overwrite=True)
 
 

@@ -188,7 +188,7 @@ def test_a_failed_merge_is_told_at_the_next_commit(log: StateLog) -> None:
 
 
 def test_a_full_disk_is_told(log: StateLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_log, "KEPT_BYTES_MOST", 0)
+    monkeypatch.setattr(state_log, "MEMORY_BYTES_MOST", 0)
     log.commit(1, {KEY: delta(1)})
 
     def no_room(*_: object) -> None:
@@ -207,59 +207,3 @@ def test_a_full_disk_is_told(log: StateLog, monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(StateError, match=r"No space left.*Hint: make room"):
             log.manifest()  # what lay in memory is wanted elsewhere
     assert read(log, log.manifest()) == state(3)
-
-
-# -- cutting
-
-
-def test_cut_forgets_later_trains_and_their_numbers_are_free_again(log: StateLog) -> None:
-    for train in range(1, 11):
-        log.commit(train, {KEY: delta(train)})
-    log.cut(6)
-    assert log.train == 6
-    assert read(log, log.manifest()) == state(6)
-    for train in range(7, 200):
-        log.commit(train, {KEY: delta(train)})
-    assert read(log, log.manifest()) == state(199)
-
-
-def test_a_cut_through_merged_trains_changes_nothing(tmp_path: Path) -> None:
-    log = StateLog(tmp_path, {"box": SPECS["box"], "other": SPECS["box"]})
-    for train in range(1, STRETCHES_MOST + 3):  # only `box` is crowded
-        log.commit(train, {KEY: delta(train)} | ({("other", 0): delta(train)} if train > 20 else {}))
-    log.merge()
-    before = log.manifest()
-    with pytest.raises(ValueError, match="train 2 is merged with later ones"):
-        log.cut(2)
-    assert log.manifest() == before
-    for key, parts in before.items():
-        for first, last in parts:
-            assert (log.root / stretch_name((key.split(".")[0], 0), first, last)).exists()
-    log.close()
-
-
-def test_what_was_merged_before_a_cut_does_not_take_new_trains_with_it(log: StateLog) -> None:
-    """Files that were merged away wait for their deletion under names that trains after the cut use again."""
-    whole = pack({"t": Change(pa.table({"k": list(range(2000)), "v": list(range(2000))}))})
-    log.load(1, {KEY: whole})
-    for train in range(2, STRETCHES_MOST + 3):
-        log.commit(train, {KEY: pack({"t": Change(pa.table({"k": [train], "v": [train]}))})})
-    log.merge()
-    (_, first), *_ = log.manifest()["box.0"]
-    assert len(log.manifest()["box.0"]) < STRETCHES_MOST
-    log.cut(first)
-    for train in range(first + 1, first + 80):
-        log.commit(train, {KEY: pack({"t": Change(pa.table({"k": [train], "v": [-train]}))})})
-        for a, b in log.manifest()["box.0"]:
-            assert (log.root / stretch_name(KEY, a, b)).exists()
-
-
-def test_a_cut_waits_for_a_reader(log: StateLog) -> None:
-    for train in range(1, 5):
-        log.commit(train, {KEY: delta(train)})
-    whole = log.whole()
-    cutting = threading.Thread(target=log.cut, args=(2,), daemon=True)
-    cutting.start()
-    assert rows_of(whole()[KEY]) == state(4)
-    cutting.join(10)
-    assert log.train == 2

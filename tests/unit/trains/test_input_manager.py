@@ -578,16 +578,13 @@ def test_trains_are_forgotten_when_they_are_committed(harness: Make) -> None:
 # -- waiting for company
 
 
-def _second(boundary: int) -> int:
-    return boundary // SECOND
+def _same_second(now: dict[str, int], then: dict[str, int]) -> bool:
+    return now["a"] // SECOND == then["a"] // SECOND
 
 
-def test_rows_of_which_nothing_comes_wait_for_company_until_something_does(
-    harness: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(input_manager, "COMPANY_S", 3600.0)
-    source = Live()
-    one = harness({"a": source}, gives_nothing=lambda now, then: _second(now["a"]) == _second(then["a"]))
+def test_rows_of_which_nothing_comes_wait_for_company_until_something_does(harness: Make) -> None:
+    source, admission = Live(), Admission(company_s=3600.0)
+    one = harness({"a": source}, gives_nothing=_same_second, admission=admission)
     source.give(1.0)
     assert one.take()  # the first boundary of all
     source.give(1.1, 1.2, 1.3)
@@ -598,21 +595,18 @@ def test_rows_of_which_nothing_comes_wait_for_company_until_something_does(
     assert one.sizes == [1, 4]
 
 
-def test_rows_wait_for_company_only_a_moment(harness: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(input_manager, "COMPANY_S", 0.05)
+def test_rows_wait_for_company_only_a_moment(harness: Make) -> None:
     source = Live()
-    one = harness({"a": source}, gives_nothing=lambda now, then: True)
+    one = harness({"a": source}, gives_nothing=lambda now, then: True, admission=Admission(company_s=0.05))
     source.give(1.0)
     assert one.take()
     assert one.sizes == [1]
 
 
 @pytest.mark.parametrize("news", ["late", "end", "failure", "many"])
-def test_what_must_not_wait_does_not(harness: Make, monkeypatch: pytest.MonkeyPatch, news: str) -> None:
-    monkeypatch.setattr(input_manager, "COMPANY_S", 3600.0)
-    monkeypatch.setattr(input_manager, "COMPANY_ROWS", 10)
-    source = Live()
-    one = harness({"a": source}, gives_nothing=lambda now, then: True)
+def test_what_must_not_wait_does_not(harness: Make, news: str) -> None:
+    source, admission = Live(), Admission(company_s=3600.0, company_rows=10)
+    one = harness({"a": source}, gives_nothing=lambda now, then: True, admission=admission)
     source.give(5.0)
     assert not one.take(0.1)
     match news:

@@ -26,8 +26,8 @@ from borealis.spark.plan import level_schema
 from borealis.spark.worker import read_train
 from borealis.trains.commit_point import CommitPoint as Done
 from borealis.trains.handover import Handover
-from borealis.trains.notices import Notice
-from borealis.trains.saved import unpack
+from borealis.trains.notices import NoticeFile
+from borealis.trains.train import unpack
 from borealis.trains.unit import UnitOptions, UnitRun
 from postgres import Embedded
 
@@ -243,8 +243,8 @@ def test_troubles_are_told_while_they_last(database: Embedded) -> None:
     run = begin(database, {"a": Turns(0, 1)}, None)
     assert (run.troubles.now(), run.troubles.note) == ([], "")
     place = Path(run.plan(-1)["troubles"])
-    Notice(f"{place}/w.0", 0).tell("box 'w': database x cannot be used")
-    Notice(f"{place}/v.0", 0).give_up("box 'v': database y could not be used")
+    NoticeFile(f"{place}/w.0", 0).tell("box 'w': database x cannot be used")
+    NoticeFile(f"{place}/v.0", 0).give_up("box 'v': database y could not be used")
     [(told, first), _] = run.troubles.now()
     assert told == "box 'v': database y could not be used"
     [(_, later), _] = run.troubles.now()

@@ -15,7 +15,7 @@ from borealis.streams.section import Section, section
 from borealis.trains.input_manager import InputManager
 from borealis.trains.intake import Admission
 from borealis.trains.merging import Replay
-from borealis.trains.relay import Feed, Relay, Relayed
+from borealis.trains.relay import Relay, Relayed, StreamInput
 from borealis.trains.train import Train
 from borealis.tuples import FIRST_TIME, LAST_TIME
 
@@ -33,7 +33,7 @@ class Given:
 def trains_of(folder: Path, feeds: dict[str, Given], rows_most: int, replays: Sequence[Replay] = ()) -> list[Train]:
     """All trains to the end."""
     schemas = dict.fromkeys(feeds, pa.schema([("n", pa.int64())]))
-    inputs, paces = [Feed(name) for name in feeds], dict.fromkeys(feeds, 1)
+    inputs, paces = [StreamInput(name) for name in feeds], dict.fromkeys(feeds, 1)
     admission = Admission(rows_most=rows_most)
     manager = InputManager(inputs, dict(feeds), schemas, paces, folder, admission=admission)
     manager.replay(replays)
@@ -73,14 +73,14 @@ def test_a_split_leaves_boundaries_at_the_cut_to_the_rest() -> None:
 
 
 def test_known_boundaries_are_dropped_and_the_end_is_seen() -> None:
-    relay = Relay(Feed("s"), Cursor(position=2, boundary=15))
+    relay = Relay(StreamInput("s"), Cursor(position=2, boundary=15))
     admitted = relay.admit(piece(2, 1, [(2, 10), (2, 20), (3, LAST_TIME)]))
     assert admitted.bounds(np.array([1])) == [(0, 20)]
     assert relay.cursor.ended
 
 
 def test_a_stream_that_drops_goes_on_behind_the_gap_but_never_back() -> None:
-    relay = Relay(Feed("s"), Cursor(position=2))
+    relay = Relay(StreamInput("s"), Cursor(position=2))
     admitted = relay.admit(piece(7, 2, []))
     assert admitted.start.position == 7
     assert relay.cursor.position == 9
@@ -89,7 +89,7 @@ def test_a_stream_that_drops_goes_on_behind_the_gap_but_never_back() -> None:
 
 
 def test_a_jump_stands_before_what_comes_next_and_a_loss_is_none() -> None:
-    relay = Relay(Feed("s"), Cursor(position=2, boundary=15))
+    relay = Relay(StreamInput("s"), Cursor(position=2, boundary=15))
     lost = relay.admit(piece(7, 2, []))
     assert (lost.leaps, lost.jumps) == (True, False)
     nothing = relay.admit(piece(HOP, 0, [(HOP, 10)]))  # a boundary that is known: no event of any train

@@ -37,7 +37,7 @@ def check(box: Aggregate, sources: list[DataFrame]) -> None:
     require_groups(box, sources[0].schema, box.by)
 
 
-def check_call(box: Box, call: sql.Call, source: DataFrame) -> None:
+def check_call(box: Box, call: sql.CallText, source: DataFrame) -> None:
     """Refuse an aggregate that Spark does not know, or that no kernel computes."""
     kinds = [type_of(source, argument, box) for argument in call.arguments]
     type_of(source, call.text, box)
@@ -146,7 +146,7 @@ def sorted_by(kind: T.DataType) -> bool:
     return all(one.typeName() not in UNSORTED and "collate" not in one.simpleString() for one in plain)
 
 
-def batch_call(call: sql.Call, order: str, where: str = "") -> Column:
+def batch_call(call: sql.CallText, order: str, where: str = "") -> Column:
     """An aggregate function over a group, or over those of its rows that a FILTER clause leaves.
 
     `order` is what first and last go by, what collect_list is in, and what tells equal ones apart for max_by, min_by.
@@ -215,7 +215,7 @@ def call_types(frame: DataFrame, texts: list[str]) -> list[T.StructField]:
     return frame.agg(*columns).schema.fields if columns else []
 
 
-def lowered(calls: list[sql.Call], columns: Mapping[str, str]) -> tuple[list[Any], list[str]]:
+def lowered(calls: list[sql.CallText], columns: Mapping[str, str]) -> tuple[list[Any], list[str]]:
     """Calls over the columns that have their arguments: as a kernel reads them, and as Spark does, for their types."""
     steps, texts = [], []
     for call in calls:

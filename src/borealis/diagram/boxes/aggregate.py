@@ -6,8 +6,9 @@ tuple at the latest, and the result says so.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import gcd
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -22,14 +23,37 @@ END = "window_end"
 TIMED_OUT = "timed_out"  # only with a timeout
 
 
-class Aggregate(Box):
+class AggregatingBox(Box):
+    """What boxes share that compute aggregates over several tuples."""
+
+    stateful: ClassVar[bool] = True
+    expression_fields: ClassVar[tuple[str, ...]] = ("exprs",)
+
+    if TYPE_CHECKING:  # a field of each, in its own place: that of the YAML form
+        exprs: Mapping[str, str] | None
+
+    @property
+    def calls(self) -> list[sql.CallText]:
+        """The distinct aggregates over all expressions."""
+        return self._split()[0]
+
+    @property
+    def finals(self) -> dict[str, str]:
+        """Each output as an expression over `__a<i>`, i counting `calls`, and over nothing else but `by` columns."""
+        return self._split()[1]
+
+    def _split(self) -> tuple[list[sql.CallText], dict[str, str]]:
+        return sql.split_all(self.exprs or {})
+
+
+class Aggregate(AggregatingBox):
     """Computes aggregates per group and window; without a slide the windows tumble.
 
     `size` and `slide` are spans of time; `count` and `every` are numbers of tuples, and exclude them.
     """
 
     kind: ClassVar[str] = "aggregate"
-    stateful: ClassVar[bool] = True
+    span_fields: ClassVar[tuple[str, ...]] = ("size", "slide", "timeout")
 
     by: Names = ()
     size: Duration | None = None
@@ -81,19 +105,6 @@ class Aggregate(Box):
         return 0 if self.slide is None else parse(self.slide)
 
     @property
-    def calls(self) -> list[sql.Call]:
-        """The distinct aggregates over all expressions."""
-        return self._split()[0]
-
-    @property
-    def finals(self) -> dict[str, str]:
-        """Each output as an expression over `__a<i>`, i counting `calls`, and over nothing else but `by` columns."""
-        return self._split()[1]
-
-    def _split(self) -> tuple[list[sql.Call], dict[str, str]]:
-        return sql.split_all(self.exprs)
-
-    @property
     def operator_class(self) -> str:  # type: ignore[override]
         """Windows of time begin on the clock, counted ones with the first tuple."""
         return "convergent-capable" if self.count is None else "deterministic"
@@ -111,11 +122,6 @@ class Aggregate(Box):
         return "several tuples make one result, in windows aligned to the clock"
 
     @property
-    def spans(self) -> dict[str, int]:
-        texts = {"size": self.size, "slide": self.slide, "timeout": self.timeout}
-        return {what: parse(text) for what, text in texts.items() if text is not None}
-
-    @property
     def grid_us(self) -> int:
         return gcd(self.size_us, self.slide_us)
 
@@ -126,10 +132,6 @@ class Aggregate(Box):
     @property
     def holds_us(self) -> int | None:
         return self.size_us if self.count is None else None  # a count goes on for ever
-
-    @property
-    def expressions(self) -> list[str]:
-        return list(self.exprs.values())
 
     def columns(self, inputs: list[list[str]]) -> list[str]:
         return [*self.by, *self.window_columns, *self.exprs]

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
+from borealis.diagram.durations import parse
 from borealis.diagram.frozen import Frozen
 from borealis.errors import DiagramError
 
@@ -27,6 +28,8 @@ class Box(Frozen):
     operator_class: ClassVar[str]  # its place in the operator taxonomy, one of CLASSES
     class_reason: ClassVar[str] = ""  # why its operator class is what it is
     outside: ClassVar[bool] = False  # it changes something that no commit of ours can take back
+    expression_fields: ClassVar[tuple[str, ...]] = ()  # parameters that hold Spark SQL
+    span_fields: ClassVar[tuple[str, ...]] = ()  # parameters that are lengths of time
 
     name: str
     sources: Names = Field(description="say where its tuples come from")
@@ -47,12 +50,13 @@ class Box(Frozen):
     @property
     def expressions(self) -> list[str]:
         """All Spark SQL in it."""
-        return []
+        given = [value for field in self.expression_fields if (value := getattr(self, field)) is not None]
+        return [text for value in given for text in (value.values() if isinstance(value, dict) else [value])]
 
     @property
     def spans(self) -> dict[str, int]:
         """Its lengths of time in microseconds, by parameter; each must be more than zero."""
-        return {}
+        return {field: parse(text) for field in self.span_fields if (text := getattr(self, field)) is not None}
 
     @property
     def grid_us(self) -> int:
@@ -71,7 +75,6 @@ class Box(Frozen):
 
     @property
     def arrows(self) -> list[str]:
-        """The names of the arrows that come from it."""
         return [self.name + port for port in self.ports]
 
     def columns(self, inputs: list[list[str]]) -> list[str]:
@@ -79,7 +82,6 @@ class Box(Frozen):
         return list(inputs[0])
 
     def arrow_columns(self, inputs: list[list[str]]) -> dict[str, list[str]]:
-        """The names of the columns on each of its arrows."""
         return {arrow: self.columns(inputs) for arrow in self.arrows}
 
     def check(self, inputs: list[list[str]]) -> None:

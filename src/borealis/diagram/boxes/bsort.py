@@ -25,15 +25,12 @@ class BSort(Box):
     kind: ClassVar[str] = "bsort"
     operator_class: ClassVar[str] = "deterministic"
     stateful: ClassVar[bool] = True
-    class_reason: ClassVar[str] = "a great value may stay in the buffer for ever, and one filled anew lacks it"
+    expression_fields: ClassVar[tuple[str, ...]] = ("value",)
+    class_reason: ClassVar[str] = "a great value may stay in the buffer for ever, and one that is filled again lacks it"
 
     value: str = Field(description="say what to sort by, such as value: price")
     buffer: int = Field(description="say how many tuples to hold, such as buffer: 100")
     by: Names = ()
-
-    @property
-    def expressions(self) -> list[str]:
-        return [self.value]
 
     def examine(self, inputs: list[list[str]]) -> None:
         if sql.is_empty(self.value):

@@ -24,6 +24,7 @@ class Drop(Box):
     kind: ClassVar[str] = "drop"
     operator_class: ClassVar[str] = "repeatable"  # not Hwang's random filter, which throws dice and is arbitrary
     class_reason: ClassVar[str] = "each tuple is looked at alone: its chance is a hash of its own columns"
+    expression_fields: ClassVar[tuple[str, ...]] = ("where", "utility")
 
     rate: float | None = None
     seed: int = 0
@@ -36,10 +37,6 @@ class Drop(Box):
     def parts(self) -> int:
         """The rate in millionths."""
         return round((self.rate or 0.0) * PARTS)
-
-    @property
-    def expressions(self) -> list[str]:
-        return [e for e in (self.where, self.utility) if e is not None]
 
     def examine(self, inputs: list[list[str]]) -> None:
         if self.rate is None and self.where is None and self.utility is None:

@@ -17,12 +17,9 @@ class Filter(Box):
     kind: ClassVar[str] = "filter"
     operator_class: ClassVar[str] = "repeatable"
     class_reason: ClassVar[str] = "each tuple is looked at alone"
+    expression_fields: ClassVar[tuple[str, ...]] = ("predicate",)
 
     predicate: str = Field(description="give a condition, such as predicate: bytes > 100")
-
-    @property
-    def expressions(self) -> list[str]:
-        return [self.predicate]
 
     def examine(self, inputs: list[list[str]]) -> None:
         if sql.is_empty(self.predicate):

@@ -24,6 +24,8 @@ class Join(Box):
     class_reason: ClassVar[str] = "one tuple of each side makes a result, in windows that move with the tuples"
     sources_min: ClassVar[int] = 2
     sources_max: ClassVar[int | None] = 2
+    expression_fields: ClassVar[tuple[str, ...]] = ("on",)
+    span_fields: ClassVar[tuple[str, ...]] = ("within",)
 
     on: str = Field(description="give a condition, such as on: left.k = right.k")
     within: Duration = Field(description="a join needs a window, such as within: 10 seconds")
@@ -42,10 +44,6 @@ class Join(Box):
     def residual(self) -> str | None:
         """What the condition asks beyond the equalities."""
         return join_columns.split_join(self.on)[1]
-
-    @property
-    def spans(self) -> dict[str, int]:
-        return {"within": self.within_us}
 
     @property
     def reach_us(self) -> int:
@@ -67,10 +65,6 @@ class Join(Box):
     @property
     def holds_us(self) -> int:
         return self.within_us
-
-    @property
-    def expressions(self) -> list[str]:
-        return [self.on]
 
     def columns(self, inputs: list[list[str]]) -> list[str]:
         return [here for _, _, here in self.output_names(inputs[0], inputs[1])]

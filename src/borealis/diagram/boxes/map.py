@@ -18,12 +18,9 @@ class Map(Box):
     kind: ClassVar[str] = "map"
     operator_class: ClassVar[str] = "repeatable"
     class_reason: ClassVar[str] = "each tuple is computed alone"
+    expression_fields: ClassVar[tuple[str, ...]] = ("exprs",)
 
     exprs: dict[str, str] = Field(description="name each output column, such as exprs: {kb: bytes / 1024.0}")
-
-    @property
-    def expressions(self) -> list[str]:
-        return list(self.exprs.values())
 
     def columns(self, inputs: list[list[str]]) -> list[str]:
         return list(self.exprs)

@@ -6,15 +6,15 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from borealis.diagram import sql
-from borealis.diagram.boxes.base import Box, Names, flat
+from borealis.diagram.boxes.aggregate import AggregatingBox
+from borealis.diagram.boxes.base import Names, flat
 from borealis.diagram.boxes.join import SUFFIX
 from borealis.diagram.durations import Duration, parse
 from borealis.diagram.names import no_column, require_columns, require_distinct, require_free
 from borealis.errors import DiagramError
 
 
-class Resample(Box):
+class Resample(AggregatingBox):
     """Gives each tuple of the first stream what the second has near its time t: tuples with |t - t2| < window count.
 
     `how` is previous (the last at or before t), nearest (the earlier of two that are equally near) or linear (between
@@ -25,10 +25,10 @@ class Resample(Box):
 
     kind: ClassVar[str] = "resample"
     operator_class: ClassVar[str] = "convergent-capable"
-    stateful: ClassVar[bool] = True
     class_reason: ClassVar[str] = "several tuples make one result, in windows around the tuples of the first stream"
     sources_min: ClassVar[int] = 2
     sources_max: ClassVar[int | None] = 2
+    span_fields: ClassVar[tuple[str, ...]] = ("window",)
 
     value: str | None = None
     how: Literal["previous", "nearest", "linear"] | None = Field(None, description="say previous, nearest or linear")
@@ -54,23 +54,6 @@ class Resample(Box):
         return 0 if self.how == "previous" else self.window_us - 1
 
     @property
-    def calls(self) -> list[sql.Call]:
-        """The distinct aggregates over all expressions."""
-        return self._split()[0]
-
-    @property
-    def finals(self) -> dict[str, str]:
-        """Each output as an expression over `__a<i>`, i counting `calls`."""
-        return self._split()[1]
-
-    def _split(self) -> tuple[list[sql.Call], dict[str, str]]:
-        return sql.split_all(self.exprs or {})
-
-    @property
-    def spans(self) -> dict[str, int]:
-        return {"window": self.window_us}
-
-    @property
     def reach_us(self) -> int:
         return self.window_us
 
@@ -78,10 +61,6 @@ class Resample(Box):
     def holds_us(self) -> int:
         # a tuple of the first stream waits, and one of the second counts for it that is less than a window older
         return self.waits_us + self.window_us
-
-    @property
-    def expressions(self) -> list[str]:
-        return list((self.exprs or {}).values())
 
     def added(self, first: list[str]) -> list[str]:
         """The names of the columns that come behind those of the first stream."""

@@ -21,22 +21,19 @@ class Route(Box):
     kind: ClassVar[str] = "route"
     operator_class: ClassVar[str] = "repeatable"
     class_reason: ClassVar[str] = "each tuple is looked at alone"
+    expression_fields: ClassVar[tuple[str, ...]] = ("branches",)
 
     branches: dict[str, str] = Field(description="name each branch, such as branches: {urgent: severity > 7}")
     otherwise: str | None = None
 
     @property
-    def ways(self) -> list[str]:
+    def branch_names(self) -> list[str]:
         """The names of all branches, that for the rest last."""
         return [*self.branches, *([] if self.otherwise is None else [self.otherwise])]
 
     @property
     def ports(self) -> tuple[str, ...]:
-        return tuple(f".{way}" for way in self.ways)
-
-    @property
-    def expressions(self) -> list[str]:
-        return list(self.branches.values())
+        return tuple(f".{name}" for name in self.branch_names)
 
     def examine(self, inputs: list[list[str]]) -> None:
         if not self.branches:
@@ -44,11 +41,11 @@ class Route(Box):
         for name, predicate in self.branches.items():
             if sql.is_empty(predicate):
                 raise DiagramError(f"the predicate of '{name}' is empty", hint="give a condition, such as bytes > 100")
-        for name in self.ways:
+        for name in self.branch_names:
             require_identifier("branch", name)
         if self.otherwise in self.branches:
             raise DiagramError(f"two branches are called '{self.otherwise}'", hint="rename that for the rest")
 
     def describe(self) -> str:
-        ways = [f"{name} where {flat(predicate)}" for name, predicate in self.branches.items()]
-        return "route " + ", else ".join([*ways, *([] if self.otherwise is None else [self.otherwise])])
+        parts = [f"{name} where {flat(predicate)}" for name, predicate in self.branches.items()]
+        return "route " + ", else ".join([*parts, *([] if self.otherwise is None else [self.otherwise])])

@@ -18,7 +18,7 @@ class SqlRead(DatabaseBox):
     """Asks a question for each tuple; a tuple comes out for each row of the answer, with its columns behind.
 
     The columns of the answer are `gives`, in that order; an answer that does not fit them goes to `<name>.bad` with the
-    reason. Without `stable` the table may change: a backup that asks again may be told something else.
+    reason. Without `stable` the table may change: a backup that asks again may get another answer.
     """
 
     kind: ClassVar[str] = "sql_read"
@@ -37,7 +37,6 @@ class SqlRead(DatabaseBox):
 
     @property
     def class_reason(self) -> str:  # type: ignore[override]
-        """Why its operator class is what it is."""
         return self.nondeterminism or "the user promises that the same question always has the same answer"
 
     @property

@@ -18,6 +18,8 @@ REASON = "reason"
 class DatabaseBox(Box):
     """What boxes that ask or change a database share; what it refuses goes to `<name>.bad`, with the reason."""
 
+    span_fields: ClassVar[tuple[str, ...]] = ("give_up",)
+
     if TYPE_CHECKING:  # fields of each, in its own order: that of the YAML form
         statement: str
         database: str
@@ -27,10 +29,6 @@ class DatabaseBox(Box):
     def give_up_us(self) -> int:
         """How long it waits for a database before the train fails."""
         return parse(self.give_up)
-
-    @property
-    def spans(self) -> dict[str, int]:
-        return {"give_up": self.give_up_us}
 
     @property
     def ports(self) -> tuple[str, ...]:

@@ -10,11 +10,7 @@ def check(spec: Spec) -> Spec:
     for box in spec.boxes:
         box.check_arity()
         for source in box.sources:
-            if source not in known:
-                e = spec.no_arrow(source)
-                raise box.wrong(e.message, e.hint)
+            spec.require_arrow(box, source, known)
     for output in spec.outputs:
-        if output.source not in known:
-            e = spec.no_arrow(output.source)
-            raise output.wrong(e.message, e.hint)
+        spec.require_arrow(output, output.source, known)
     return spec

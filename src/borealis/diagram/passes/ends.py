@@ -1,4 +1,4 @@
-"""Ends: every input is read, and everything leads to an output; what nobody sees need not be computed."""
+"""Ends: every input is read, and everything leads to an output; what no client sees need not be computed."""
 
 from __future__ import annotations
 
