@@ -29,13 +29,13 @@ from borealis.retrying import RETRIES, Backoff, Retries, is_elsewhere, is_tempor
 from borealis.streams.id_gaps import is_jump
 from borealis.streams.queue import MovedError, StandbyError
 from borealis.streams.section import Section
-from borealis.wire import subscription as wire
 from borealis.wire.client import Peer
 from borealis.wire.endpoints import Endpoints, Locator, located
 from borealis.wire.follow import Follower
 from borealis.wire.follow import Start as Start
 from borealis.wire.messages import Ack
 from borealis.wire.problems import ReplacedError
+from borealis.wire.subscription import WireSubscription
 
 BUFFER_BYTES = 16 << 20  # read ahead of the program
 START_WORDS: dict[str, Start] = {"oldest": "oldest", "newest": "newest"}
@@ -166,7 +166,7 @@ class Subscription:
         self._clock = clock or WallClock()
         self._buffer = Buffer(self.options.buffer_bytes)
         self._link: Link | None = None
-        self._feed: wire.Subscription
+        self._feed: WireSubscription
         self._before = (0, 0)  # lost and jumps, in earlier connections
         start, retries = self.options.start, self.options.retries
         self._follower = Follower(
@@ -360,7 +360,7 @@ class Subscription:
             if not self._buffer.put(Came(section, self.gaps)):
                 return
 
-    def _subscribe(self, address: str) -> wire.Subscription:
+    def _subscribe(self, address: str) -> WireSubscription:
         place, peer = self._follower, self._locator.peer(address)
         self._link = Link(peer, self.gaps)
         feed = self._feed = peer.subscribe(place.wanted())

@@ -25,7 +25,7 @@ from borealis.wire.client import Peer
 from borealis.wire.endpoints import Endpoints, Location
 from borealis.wire.follow import Follower
 from borealis.wire.messages import Ack, Done, SchemaOf, Subscribe
-from borealis.wire.subscription import Subscription
+from borealis.wire.subscription import WireSubscription
 
 LOOK_S = 0.2  # how often a feed looks whether it was stopped
 RETRIES = Retries(0.02, 1.0, math.inf)  # to reach an upstream
@@ -282,7 +282,7 @@ class StreamFeed:
         self._follower.go_on(start, boundary)
         for section in self._follower:
             self._gone, self.waiting_for = 0, ""
-            if isinstance(feed := self._follower.feed, Subscription):
+            if isinstance(feed := self._follower.feed, WireSubscription):
                 self._routes.put(self.stream, feed.address, feed.incarnation)
             yield section
             self._acks.put(self.stream, self.reader, 0, section.stop)
@@ -318,7 +318,7 @@ class StreamFeed:
     def _pause(self, seconds: float) -> None:
         self._routes.wait(self.stream, self._address, seconds)
 
-    def _subscribe(self, address: str) -> LocalFeed | Subscription:
+    def _subscribe(self, address: str) -> LocalFeed | WireSubscription:
         place = self._follower
         if not place.next_id and place.boundary == FIRST_TIME:  # nothing was seen: until then a stream may begin again
             place.begin(self.fresh)  # "oldest" is where this reader's acknowledgements stand, even if that is gone

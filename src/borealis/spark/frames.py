@@ -21,7 +21,7 @@ from borealis.connectors.source import cut
 from borealis.errors import BorealisError, InputError
 from borealis.kernels.time_of import TimeOf
 from borealis.state.delta import from_stream, to_stream
-from borealis.state.disk import ANEW, write_whole
+from borealis.state.disk import START_OVER, write_whole
 from borealis.values.fit import RowOrigin, fit, match_columns
 
 LOOK_S = 0.1  # how often to see whether the query is still there
@@ -240,11 +240,13 @@ class FrameSource:
         files = sorted((BatchFile(p, int(m[1]), int(m[2]), int(m[3])) for m, p in found if m), key=lambda f: f.first)
         whole = all(a.last == b.first for a, b in itertools.pairwise(files))
         if not whole or (files[0].first if files else 0) > skip or (files[-1].last if files else 0) < skip:
-            raise InputError(f"rows of input '{self.name}' behind row {skip} are gone from {self.keep}", hint=ANEW)
+            raise InputError(
+                f"rows of input '{self.name}' behind row {skip} are gone from {self.keep}", hint=START_OVER
+            )
         offsets = self.keep / "checkpoint" / "offsets"
         known = [int(p.name) for p in offsets.iterdir() if p.name.isdigit()] if offsets.is_dir() else []
         if files and max(known, default=-1) < files[-1].batch:
-            raise InputError(f"the checkpoint of input '{self.name}' is gone from {self.keep}", hint=ANEW)
+            raise InputError(f"the checkpoint of input '{self.name}' is gone from {self.keep}", hint=START_OVER)
         self._files = files
         self._position = files[-1].last if files else skip
 
@@ -255,8 +257,8 @@ def _read(file: BatchFile) -> pa.Table:
         if table.num_rows == file.last - file.first:
             return table
     except (OSError, pa.ArrowException) as error:
-        raise InputError(f"{file.path} cannot be read: {' '.join(str(error).split())}", hint=ANEW) from error
-    raise InputError(f"{file.path} is damaged", hint=ANEW)
+        raise InputError(f"{file.path} cannot be read: {' '.join(str(error).split())}", hint=START_OVER) from error
+    raise InputError(f"{file.path} is damaged", hint=START_OVER)
 
 
 def _pieces(table: pa.Table, schema: pa.Schema, position: int, most_rows: int) -> Iterator[pa.RecordBatch]:

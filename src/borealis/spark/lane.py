@@ -14,7 +14,7 @@ from borealis.kernels.program import Packet
 from borealis.spark.worker import run_train, settle, written
 from borealis.trains.header import Lane, TrainHeader, rows_together
 from borealis.trains.location import check_version, exchange, is_remote, read
-from borealis.trains.message import Channel
+from borealis.trains.message import WorkerChannel
 
 FILE_BYTES_LEAST = 1 << 20  # from here on a payload goes by way of a file, where node and task share files
 
@@ -32,7 +32,7 @@ def keep_lane(where: Lane, lease: int, bucket: int) -> None:
         check_version(where)
         run_lane(lambda head, buffers: exchange(where["lane"], head, buffers), lease, bucket)
         return
-    with closing(Channel.to(where["lane"])) as node:
+    with closing(WorkerChannel.to(where["lane"])) as node:
         run_lane(node.ask, lease, bucket)
 
 

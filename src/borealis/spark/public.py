@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from borealis.client.cluster_config import CA, COORDINATOR, HOME, TOKEN
 from borealis.errors import OutputError
 from borealis.spark.interpreter import names_another, worker_python
-from borealis.spark.public_reader import HeldReader, ReadOptions, StreamReader
+from borealis.spark.public_reader import HeldReader, StreamReader, StreamReadOptions
 from borealis.spark.public_writer import StreamWriter, WriteOptions
 from borealis.spark.session import is_local
 from borealis.spark.stream_client import StreamClient
@@ -58,16 +58,16 @@ class BorealisSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        reading = ReadOptions.of(self.options)
+        reading = StreamReadOptions.of(self.options)
         with closing(StreamClient(reading.address)) as client:
             schema = client.schema()
         return from_arrow_schema(headed(schema) if reading.headers else schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return HeldReader(ReadOptions.of(self.options), schema)
+        return HeldReader(StreamReadOptions.of(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        return StreamReader(ReadOptions.of(self.options), schema)
+        return StreamReader(StreamReadOptions.of(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Refused: without a checkpoint no node could tell a job's second try from new rows."""

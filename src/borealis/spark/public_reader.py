@@ -41,7 +41,7 @@ from borealis.streams.status import QueueStatus
 from borealis.values.fit import RowOrigin, fit, match_columns
 from borealis.wire.follow import Follower, Start
 from borealis.wire.messages import Ack, Subscribe
-from borealis.wire.subscription import Subscription
+from borealis.wire.subscription import WireSubscription
 
 OPTIONS = (*ADDRESS, "reader", "from", "headers", "maxTuplesPerTrigger", "partitions", "onGap")
 Offset = dict[str, Any]
@@ -50,7 +50,7 @@ log = logging.getLogger("borealis.spark")
 
 
 @dataclass(frozen=True)
-class ReadOptions:
+class StreamReadOptions:
     """What a job wants of a stream."""
 
     address: StreamAddress
@@ -62,7 +62,7 @@ class ReadOptions:
     goes_on: bool = False  # over gaps
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> ReadOptions:
+    def of(cls, options: Mapping[str, str]) -> StreamReadOptions:
         check_options(options, OPTIONS)
         return cls(
             address=StreamAddress.of(options),
@@ -105,7 +105,7 @@ class Range(InputPartition):
 
 
 class RangeReader:
-    def __init__(self, reading: ReadOptions, schema: StructType) -> None:
+    def __init__(self, reading: StreamReadOptions, schema: StructType) -> None:
         self.reading, self.schema = reading, schema
         self._client: StreamClient | None = None
 
@@ -147,7 +147,7 @@ class HeldReader(RangeReader, DataSourceReader):
 class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream`: see the head of this file."""
 
-    def __init__(self, reading: ReadOptions, schema: StructType) -> None:
+    def __init__(self, reading: StreamReadOptions, schema: StructType) -> None:
         super().__init__(reading, schema)
         self._first: Offset | None = None
         self._last: tuple[str, int] | None = None  # the end for `availableNow`: epoch and id
@@ -266,7 +266,7 @@ def sections(client: StreamClient, wanted: Range, goes_on: bool) -> Iterator[Sec
     """The tuples of a range, in order. A connection that breaks is made again, where it was."""
     at = wanted.start
 
-    def subscribe(address: str) -> Subscription:
+    def subscribe(address: str) -> WireSubscription:
         place.stream = client.stream  # in full, since it was found
         nonlocal at
         feed = client.peer(address).subscribe(place.wanted().model_copy(update={"epoch": wanted.epoch}))

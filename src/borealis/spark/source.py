@@ -22,7 +22,7 @@ from borealis.spark.lane import ASK, keep_lane
 from borealis.spark.lanes import Lanes
 from borealis.spark.worker import read_train
 from borealis.trains.header import Lane, TrainHeader
-from borealis.trains.message import Channel
+from borealis.trains.message import WorkerChannel
 
 if TYPE_CHECKING:
     from borealis.trains.unit import UnitRun
@@ -52,14 +52,14 @@ class NodeReader(DataSourceStreamReader):
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self.socket, self.buckets, self.schema = options["socket"], int(options["buckets"]), schema
-        self._node: Channel | None = None
+        self._node: WorkerChannel | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_node": None}
 
     def _ask(self, what: str, **arguments: int) -> Any:
         if self._node is None:
-            self._node = Channel.to(self.socket)
+            self._node = WorkerChannel.to(self.socket)
         return self._node.ask({ASK: what, **arguments})[0]["answer"]
 
 
@@ -144,7 +144,7 @@ class TrainServer:
         class Handler(socketserver.BaseRequestHandler):
             def handle(self) -> None:
                 asked.set()
-                line = Channel(self.request)
+                line = WorkerChannel(self.request)
                 with contextlib.suppress(ConnectionError):  # Spark ends the reader when its query stops
                     while (question := line.receive()) is not None:
                         line.send(*answer(*question))

@@ -132,7 +132,7 @@ class CommitLog(RecordLog):
                 self._cut(segment, [later for _, later in segments[i + 1 :]])
                 break
         if last < damaged:
-            raise StateError(f"the base of train {damaged} in {self.root} is damaged", hint=self.kind.anew)
+            raise StateError(f"the base of train {damaged} in {self.root} is damaged", hint=self.kind.start_over)
         state = {
             key: pack(merge_deltas(self.specs[key[0]], [unpack(d) for d in p], whole=True)) for key, p in parts.items()
         }
@@ -144,7 +144,7 @@ class CommitLog(RecordLog):
         """Leave a segment's whole records; segments behind it must hold nothing, or more than a tail is damaged."""
         for other in later:
             for _ in other.read():
-                raise StateError(f"{segment.path} is damaged in the midst of the state", hint=self.kind.anew)
+                raise StateError(f"{segment.path} is damaged in the midst of the state", hint=self.kind.start_over)
         for other in reversed(later):
             other.path.unlink()
         segment.cut()
@@ -152,7 +152,7 @@ class CommitLog(RecordLog):
     def _gap(self, first: int, last: int) -> StateError:
         some = f"train {first}" if first == last else f"trains {first} to {last}"
         gone = f"{some} missing from the state in {self.root}: files are gone or damaged"
-        return StateError(gone, hint=self.kind.anew)
+        return StateError(gone, hint=self.kind.start_over)
 
     def _read_base(self) -> tuple[dict[str, Any] | None, dict[Key, list[Any]], int]:
         """The newest whole base, and the train of the newest one that is damaged: the log must reach as far as that."""

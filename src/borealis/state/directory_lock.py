@@ -25,7 +25,7 @@ class DirectoryKind:
     used: str
 
     @property
-    def anew(self) -> str:
+    def start_over(self) -> str:
         """What to do where the directory is of no use."""
         return f"delete the {self.noun} directory to start over, or restore it from a copy"
 
@@ -75,16 +75,16 @@ class DirectoryLock:
             if any(self.root.glob(self.kind.used)):
                 missing = f"{path.name} is gone"
                 raise StateError(
-                    f"nothing says what the {noun} in {self.root} belongs to: {missing}", hint=self.kind.anew
+                    f"nothing says what the {noun} in {self.root} belongs to: {missing}", hint=self.kind.start_over
                 )
             return False
         mine = json.loads(json.dumps(belongs))
         try:
             theirs = json.loads(path.read_bytes())
         except (ValueError, OSError) as error:
-            raise StateError(f"{path} cannot be read: {one_line(error)}", hint=self.kind.anew) from error
+            raise StateError(f"{path} cannot be read: {one_line(error)}", hint=self.kind.start_over) from error
         if not isinstance(theirs, dict):
-            raise StateError(f"{path} is damaged", hint=self.kind.anew)
+            raise StateError(f"{path} is damaged", hint=self.kind.start_over)
         for what in {**mine, **theirs}:
             if theirs.get(what) != mine.get(what):
                 raise OtherOwnerError(

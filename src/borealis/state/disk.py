@@ -19,7 +19,7 @@ from borealis.errors import FullError, StateError
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SCRATCH = "borealis-"
 SCRATCH_LEAST = 256 << 20  # bytes that must be free in memory
-ANEW = "restore the state directory from a copy, or delete it to start over"
+START_OVER = "restore the state directory from a copy, or delete it to start over"
 
 
 def one_line(error: BaseException) -> str:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from borealis.errors import FullError, StateError
 from borealis.state import frame
 from borealis.state.directory_lock import DirectoryKind, DirectoryLock
-from borealis.state.disk import ANEW, disk, refused, sync_directory, write_all, write_whole
+from borealis.state.disk import START_OVER, disk, refused, sync_directory, write_all, write_whole
 
 RESTART = "mend the disk, then start again"
 _SYNCED = "synced"  # in the head of a record: up to where the file was
@@ -41,11 +41,13 @@ class RecordFile:
     3. A FullError leaves the file as it was before. After any other error it takes nothing more.
     """
 
-    def __init__(self, path: Path, mark: bytes, what: str, again: str = "start again", anew: str = ANEW) -> None:
+    def __init__(
+        self, path: Path, mark: bytes, what: str, again: str = "start again", start_over: str = START_OVER
+    ) -> None:
         """`mark`: what kind of records, of which version. Errors say `what` this is, and what to do about it."""
         self.path, self.mark = path, mark
         self.length = self.synced = 0  # bytes of whole records, and of those that survive
-        self._what, self._again, self._anew = what, again, anew
+        self._what, self._again, self._start_over = what, again, start_over
         self._size = 0  # of the file when it was read
         self._last = 0  # where the last record begins
         self._file: IO[bytes] | None = None  # None: not begun, or closed
@@ -97,9 +99,9 @@ class RecordFile:
             return False
         where = f"{self.path} is damaged at byte {self.length} of {self._size}"
         if not self.length:
-            raise StateError(f"{where}, or of another version of Borealis", hint=self._anew)
+            raise StateError(f"{where}, or of another version of Borealis", hint=self._start_over)
         if not newest or self._was_synced():
-            raise StateError(f"{where}, and not at its end" if newest else where, hint=self._anew)
+            raise StateError(f"{where}, and not at its end" if newest else where, hint=self._start_over)
         self.cut()
         return True
 
@@ -247,7 +249,7 @@ class RecordLog:
         self._claim.close()
 
     def _file(self, path: Path) -> RecordFile:
-        return RecordFile(path, self.mark, f"{self.what} in {self.root}", self.again, self.kind.anew)
+        return RecordFile(path, self.mark, f"{self.what} in {self.root}", self.again, self.kind.start_over)
 
     def _disk(self, verb: str = "write") -> AbstractContextManager[None]:
         return disk(f"{self.what} in {self.root}", verb, self.again)

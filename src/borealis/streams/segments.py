@@ -83,7 +83,7 @@ class SegmentLog(RecordLog):
         found = self.found("segment")
         for i, (number, segment) in enumerate(found):
             if number != found[0][0] + i:
-                raise StateError(f"segment {found[0][0] + i} is missing from {self.root}", hint=self.kind.anew)
+                raise StateError(f"segment {found[0][0] + i} is missing from {self.root}", hint=self.kind.start_over)
             for n, (head, blobs) in enumerate(segment.read()):
                 self._take(segment.path, head, begins=not n, oldest=not i)
                 if n or not i:
@@ -104,7 +104,7 @@ class SegmentLog(RecordLog):
         elif head["first"] != self.next_id or (begins and head["facts"] != self.facts):
             raise StateError(
                 f"{path} goes on with tuple {head['first']}, but tuple {self.next_id} or facts before it are missing",
-                hint=self.kind.anew,
+                hint=self.kind.start_over,
             )
         self._note(head["stop"], head.get("facts", {}))
 

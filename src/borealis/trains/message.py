@@ -34,7 +34,7 @@ def decode(message: Any) -> tuple[Head, list[pa.Buffer]]:
         raise WireError(f"this is no message of version 2: {error}") from error
 
 
-class Channel:
+class WorkerChannel:
     """Messages over a socket, one after the other."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -42,11 +42,11 @@ class Channel:
         self._begin = bytearray(frame.BEGIN_BYTES)
 
     @staticmethod
-    def to(path: str) -> Channel:
+    def to(path: str) -> WorkerChannel:
         """A channel to the node that listens at a path of this machine."""
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(path)
-        return Channel(connection)
+        return WorkerChannel(connection)
 
     def send(self, head: Head, buffers: Sequence[Any] = ()) -> None:
         self._socket.sendall(encode(head, buffers))

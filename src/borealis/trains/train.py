@@ -9,7 +9,7 @@ from typing import Any
 from borealis.entry.admission import Cursor
 from borealis.errors import StateError
 from borealis.state import frame
-from borealis.state.disk import ANEW
+from borealis.state.disk import START_OVER
 from borealis.trains.header import TrainInputs, rows_apart, rows_together
 from borealis.trains.merge_order import Determinant
 
@@ -59,7 +59,7 @@ def unpack(data: bytes) -> tuple[Train, TrainInputs]:
     try:
         head, blobs = frame.unpack(MARK, data)
     except frame.DamagedFrameError as error:
-        raise StateError(f"a train that was begun is damaged: {error}", hint=ANEW) from error
+        raise StateError(f"a train that was begun is damaged: {error}", hint=START_OVER) from error
     except frame.FrameError as error:
         hint = "finish it with the version that began it"
         raise StateError(f"a train that was begun is not of this version: {error}", hint=hint) from error

@@ -16,7 +16,7 @@ from borealis.wire.auth import OPEN, Security
 from borealis.wire.messages import Ack, Acknowledgements, Done, Export, Ping, Pong, Publish, Subscribe
 from borealis.wire.problems import calling
 from borealis.wire.publication import Publication
-from borealis.wire.subscription import Subscription
+from borealis.wire.subscription import WireSubscription
 from borealis.wire.waiting import PeerTimings, Pushed, Talk, first_answer
 
 A = TypeVar("A", bound=Message)
@@ -52,7 +52,7 @@ class Peer:
         ]
         tls = {"tls_root_certs": self._security.roots()} if address.startswith("grpc+tls://") else {}
         self._client = flight.FlightClient(address, generic_options=options, **tls)
-        self._open: weakref.WeakSet[Subscription] = weakref.WeakSet()
+        self._open: weakref.WeakSet[WireSubscription] = weakref.WeakSet()
         self._talks: list[Talk] = []  # those that are free
 
     def ping(self) -> Pong:
@@ -106,10 +106,10 @@ class Peer:
         """Acknowledge what readers have. Raises the first refusal; the others are done all the same."""
         self.say("ack", Acknowledgements(acks=list(acks)), Done, within=within)
 
-    def subscribe(self, wanted: Subscribe) -> Subscription:
+    def subscribe(self, wanted: Subscribe) -> WireSubscription:
         """Be pushed a stream from a place on."""
         self.probe()
-        subscription = Subscription(self._get(wanted, self.timings.silence_s), wanted)
+        subscription = WireSubscription(self._get(wanted, self.timings.silence_s), wanted)
         self._open.add(subscription)
         return subscription
 

@@ -17,7 +17,7 @@ from borealis.wire.messages import SectionHead, StreamFacts, Subscribe
 from borealis.wire.waiting import Pushed
 
 
-class Subscription:
+class WireSubscription:
     """A stream as it comes in: iterate for its sections, in order. One thread iterates; any may cancel.
 
     It ends where the stream ends, where the request says, or by `cancel`; anything else that ends it raises.
@@ -57,7 +57,7 @@ class Subscription:
         """End it, from any thread."""
         self._pushed.cancel()
 
-    def __enter__(self) -> Subscription:
+    def __enter__(self) -> WireSubscription:
         return self
 
     def __exit__(self, *exc: object) -> None:

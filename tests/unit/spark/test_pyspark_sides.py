@@ -23,7 +23,7 @@ from borealis.spark import public_writer
 from borealis.spark.interpreter import VARIABLE as PYTHON
 from borealis.spark.interpreter import worker_python
 from borealis.spark.public import BorealisSource, register
-from borealis.spark.public_reader import HeldReader, Offset, ReadOptions, StreamReader
+from borealis.spark.public_reader import HeldReader, Offset, StreamReader, StreamReadOptions
 from borealis.spark.public_writer import StreamWriter, TaskRows, WriteOptions
 from borealis.spark.stream_client import StreamAddress
 from borealis.state.delta import to_stream
@@ -102,7 +102,7 @@ def place() -> Iterator[Place]:
 
 def reader(place: Place, elsewhere_s: float = 10.0, **options: str) -> StreamReader:
     """As a new start of the job has it."""
-    reading = ReadOptions.of(place.options | options)
+    reading = StreamReadOptions.of(place.options | options)
     address = replace(reading.address, elsewhere_s=elsewhere_s)
     place.readers.append(StreamReader(replace(reading, address=address), SPARK_SCHEMA))
     return place.readers[-1]
@@ -222,7 +222,7 @@ def test_from_an_id_and_with_headers(place: Place) -> None:
     options = place.options | {"from": "3", "headers": "true"}
     schema = BorealisSource(options).schema()
     assert schema.simpleString().startswith("struct<_id:bigint,_time:bigint,_kind:string,_stable:boolean,ts:timestamp")
-    one = StreamReader(ReadOptions.of(options), schema)
+    one = StreamReader(StreamReadOptions.of(options), schema)
     start = one.initialOffset()
     [part] = one.partitions(start, one.latestOffset(start, ALL))
     [batch] = one.read(part)
@@ -234,7 +234,7 @@ def test_from_an_id_and_with_headers(place: Place) -> None:
 
 def test_a_batch_read_is_what_is_held(place: Place) -> None:
     place.publish(10)
-    held = HeldReader(ReadOptions.of(place.options | {"partitions": "3"}), SPARK_SCHEMA)
+    held = HeldReader(StreamReadOptions.of(place.options | {"partitions": "3"}), SPARK_SCHEMA)
     assert [n for p in held.partitions() for b in held.read(p) for n in b.column("n").to_pylist()] == list(range(10))
 
 
@@ -261,7 +261,7 @@ class Short(StreamAddress):
 
 def test_a_stream_may_have_a_short_name(place: Place) -> None:
     place.publish(4)
-    reading = ReadOptions.of(place.options)
+    reading = StreamReadOptions.of(place.options)
     one = StreamReader(replace(reading, address=Short("p", node=reading.address.node)), SPARK_SCHEMA)
     start = one.initialOffset()
     assert rows_of(one, start, one.latestOffset(start, ALL)) == list(range(4))
@@ -329,7 +329,7 @@ def test_mistakes_are_told(place: Place) -> None:
         (good | {"stream": "p"}, "diagram/arrow"),
     ]:
         with pytest.raises(InputError, match=words):
-            ReadOptions.of(options)
+            StreamReadOptions.of(options)
     with pytest.raises(StreamError, match="serves no stream"):
         BorealisSource(good | {"stream": "t/q"}).schema()
     with pytest.raises(WireError, match="no coordinator"):

@@ -19,7 +19,7 @@ from borealis.wire.feed import FeedTimings
 from borealis.wire.messages import SectionHead, Subscribe
 from borealis.wire.problems import error_of, problem_of
 from borealis.wire.server import WireServer
-from borealis.wire.subscription import Subscription
+from borealis.wire.subscription import WireSubscription
 from borealis.wire.waiting import PeerTimings
 
 Soon = Callable[..., None]
@@ -37,7 +37,7 @@ class Waiting(threading.Thread):
     def __init__(self, peer: Peer, wanted: Subscribe) -> None:
         super().__init__(daemon=True)
         self.peer, self.wanted = peer, wanted
-        self.subscription: Subscription | None = None
+        self.subscription: WireSubscription | None = None
         self.came: list[Section] = []
         self.error: Exception | None = None
         self.start()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from borealis.errors import InputError
-from borealis.state.disk import ANEW
+from borealis.state.disk import START_OVER
 from borealis.state.records import RecordFile
 
 MARK = b"BFL2"
@@ -69,7 +69,9 @@ class FilesTaken:
         """Refuse a position that it does not know."""
         known = self._position()
         if known is not None and known < position:
-            raise InputError(f"{position:,} rows were committed, but {self.path} knows of {known:,} only", hint=ANEW)
+            raise InputError(
+                f"{position:,} rows were committed, but {self.path} knows of {known:,} only", hint=START_OVER
+            )
 
     def take(self, name: str, size: int, mtime_ns: int, first: int) -> TakenFile:
         """Note a file; when this returns, it will be known at the next start."""
@@ -94,12 +96,12 @@ class FilesTaken:
         if "rows" in head:
             last = self._last()
             if last.rows is not None:
-                raise InputError(f"{path} is damaged", hint=ANEW)
+                raise InputError(f"{path} is damaged", hint=START_OVER)
             last.rows = head["rows"]
             return
         one = TakenFile(**head)
         if self._position() != one.first:
-            raise InputError(f"{path} is damaged: {one.name} begins at row {one.first:,}", hint=ANEW)
+            raise InputError(f"{path} is damaged: {one.name} begins at row {one.first:,}", hint=START_OVER)
         self.files[one.name] = one
 
     def _last(self) -> TakenFile:

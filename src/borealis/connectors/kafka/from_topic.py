@@ -19,7 +19,7 @@ from borealis.connectors.records import records
 from borealis.connectors.source import cut
 from borealis.errors import InputError
 from borealis.kernels.time_of import TimeOf
-from borealis.state.disk import ANEW
+from borealis.state.disk import START_OVER
 
 OPTIONS = ("format", "start", "until", "bad", "give_up")
 NOW = "now"
@@ -157,7 +157,9 @@ class KafkaSource:
         """Whether the ledger knows what comes behind the committed position."""
         if ledger.base is None:
             if skip and ledger.path is not None:
-                raise InputError(f"{self._noun}: {ledger.path} is gone, which knows row {skip} of the topic", hint=ANEW)
+                raise InputError(
+                    f"{self._noun}: {ledger.path} is gone, which knows row {skip} of the topic", hint=START_OVER
+                )
             return
         if ledger.base.topic != self.topic:
             raise InputError(
@@ -166,7 +168,7 @@ class KafkaSource:
             )
         if not ledger.base.position <= skip <= ledger.position:
             known = f"rows {ledger.base.position} to {ledger.position}"
-            raise InputError(f"{self._noun}: {ledger.path} knows {known}, but row {skip} is needed", hint=ANEW)
+            raise InputError(f"{self._noun}: {ledger.path} knows {known}, but row {skip} is needed", hint=START_OVER)
 
 
 source = KafkaSource  # its public name: kafka.source

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from pydantic import TypeAdapter
 
 from borealis.errors import InputError
-from borealis.state.disk import ANEW, disk
+from borealis.state.disk import START_OVER, disk
 from borealis.state.records import RecordFile
 
 MARK = b"BKL2"
@@ -138,7 +138,7 @@ class Ledger:
                 continue
             batch = _BATCH.validate_python(head)
             if batch.first != self.position:
-                raise InputError(f"{self.path} is damaged: batch {batch.first} after {self.position}", hint=ANEW)
+                raise InputError(f"{self.path} is damaged: batch {batch.first} after {self.position}", hint=START_OVER)
             self.batches.append(batch)
         file.mend()
         file.resume()

@@ -31,7 +31,7 @@ from borealis.connectors.kafka.brokers import GIVE_UP, Brokers, confluent, log
 from borealis.connectors.kafka.writer import Position, Rendering, TopicWriter
 from borealis.errors import BorealisError, OutputError
 from borealis.state.delta import from_stream, to_stream
-from borealis.state.disk import ANEW, disk, one_line, write_whole
+from borealis.state.disk import START_OVER, disk, one_line, write_whole
 
 OPTIONS = ("format", "key", "transactions", "give_up")
 WAITING_BYTES = 256 << 20  # of rows that are committed and not in the topic; then the run waits
@@ -53,9 +53,9 @@ class _Spooled:
         try:
             table = from_stream(self.place.read_bytes())
         except (OSError, pa.ArrowException) as error:
-            raise OutputError(f"{self.place} cannot be read: {one_line(error)}", hint=ANEW) from error
+            raise OutputError(f"{self.place} cannot be read: {one_line(error)}", hint=START_OVER) from error
         if table.num_rows != self.stop - self.first or not table.schema.equals(schema):
-            raise OutputError(f"{self.place} is damaged, or of other columns", hint=ANEW)
+            raise OutputError(f"{self.place} is damaged, or of other columns", hint=START_OVER)
         return table
 
     def drop(self) -> None:
@@ -238,7 +238,7 @@ class KafkaSink:
             raise OutputError(
                 f"topic {self.topic} has {upto} rows of this run, {committed} were committed, "
                 f"and {self._home} does not hold the difference",
-                hint=ANEW,
+                hint=START_OVER,
             )
         self._ready = deque(found)
         self._waiting = sum(r.size for r in found)
