@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from borealis.node.node import Node
 
 FREEZE_S = 30.0  # how long a unit may take to finish its train, and how long it stays frozen without news
-WARM_REHEARSALS = 2  # before a standby is said to stand by
+WARM_REHEARSALS = 2  # before a standby counts as one
 WARM_S = 20.0  # but no longer than that
 TICK_S = 0.05
 SELDOM = 20  # ticks between looks at what is dear to look at: queries, logs
@@ -49,7 +49,7 @@ class Care:
             unit.run.rehearsals.wait(before, until - time.monotonic())
 
     def _restart(self, unit: RunningUnit) -> None:
-        """Start a query anew that died (its workers were killed, the machine was too busy): from its last commit."""
+        """Start a query again that died (its workers were killed, the machine was too busy): from its last commit."""
         failure = unit.wants_restart()
         if failure is None:
             return
@@ -68,7 +68,7 @@ class Care:
                 log.warning("unit %s of %s starts its query again: %s", key[1], key[0], failure)
                 unit.query = fresh
             fresh.start()
-            if self._node.units.get(key) is not unit:  # dropped meanwhile by someone who may have seen the old one
+            if self._node.units.get(key) is not unit:  # dropped meanwhile, perhaps with the old query
                 fresh.stop()
         finally:
             unit.restarting = False

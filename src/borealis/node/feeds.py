@@ -102,7 +102,7 @@ class Routes:
                 self.put_fallback(stream, found.fallback)
         known = self.known(stream)
         if known is None:
-            raise StreamError(f"nobody serves stream {stream} yet")
+            raise StreamError(f"no node serves stream {stream} yet")
         return known
 
     def wait(self, stream: str, known: str | None, seconds: float) -> None:

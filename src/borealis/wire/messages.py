@@ -176,13 +176,13 @@ class Problem(Message):
 
 
 class Guard(Message):
-    """How a unit or an entry point is protected, and who stands on the other side."""
+    """How a unit or an entry point is protected, and which node is on the other side."""
 
     protection: Protection
     role: Literal["primary", "backup"] = "primary"
     partner: Address = ""  # the node on the other side; empty: there is none now
     partner_node: str = ""
-    incarnation: int = Field(default=1, ge=1)  # rises with every takeover; whoever has a lower one is deposed
+    incarnation: int = Field(default=1, ge=1)  # rises with every takeover; a node with a lower one is deposed
 
     @property
     def approach(self) -> Approach:
@@ -226,13 +226,13 @@ class UnitOrder(Message):
     readers: dict[str, list[str]] = {}  # for each arrow that leaves the unit, who reads it: units as `diagram.unit`
     take_over: str | None = None  # the address of the node to take the running unit from, with its state
     guard: Guard | None = None  # None: nothing protects it
-    fallbacks: dict[str, str] = {}  # stream name to the Flight address of the backup of whoever serves it
+    fallbacks: dict[str, str] = {}  # stream name to the Flight address of the backup of the node that serves it
     epoch: str | None = Field(default=None, max_length=64)  # of its streams; None: a new one
     reader: Name | None = None  # under which it reads; None: `diagram.unit`
 
 
 class Protect(Message):
-    """Who stands on the other side of a unit from now on."""
+    """Which node is on the other side of a unit from now on."""
 
     diagram: Name
     unit: Name
@@ -241,13 +241,13 @@ class Protect(Message):
     incarnation: int = Field(ge=1)
 
 
-Said = Literal["take", "known", "whole", "deposed", "damaged", "busy", "full"]
+ParcelVerdict = Literal["take", "known", "whole", "deposed", "damaged", "busy", "full"]
 
 
 class GuardAnswer(Message):
     """What a backup says to a parcel of its primary."""
 
-    said: Said
+    verdict: ParcelVerdict
     why: str = ""  # it takes nothing, where its disk is full
     number: int = 0
     incarnation: int = Field(default=1, ge=1)
@@ -328,7 +328,7 @@ class Reroute(Message):
 
     stream: StreamName
     address: Address
-    incarnation: int = 0  # of whoever serves it there; one that is known to be lower is ignored
+    incarnation: int = 0  # of the unit that writes it there; one that is known to be lower is ignored
 
 
 class Takeover(MessagePart):
@@ -345,7 +345,7 @@ class Takeover(MessagePart):
 
 
 class GuardFacts(MessagePart):
-    """How well something is protected, as its node counts and as clients are told."""
+    """How well something is protected, as its node counts and as clients see it."""
 
     approach: str
     guarantee: str
@@ -388,7 +388,7 @@ class Waiting(MessagePart):
 
 
 class UnitFacts(MessagePart):
-    """Of a unit, as its node counts and as clients are told."""
+    """Of a unit, as its node counts and as clients see it."""
 
     diagram: str
     unit: str
@@ -421,7 +421,7 @@ class UnitStatus(UnitFacts, Message):
 
 
 class NodeFacts(MessagePart):
-    """Of a node, as it says itself and as clients are told."""
+    """Of a node, as it says itself and as clients see it."""
 
     node: Name
     incarnation: str
