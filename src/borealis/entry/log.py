@@ -148,12 +148,12 @@ class Logged:
             schema,
             epoch or (facts["epochs"][which] if "epochs" in facts else uuid.uuid4().hex[:16]),
             first,
-            facts["next"][which] if "next" in facts else first,
-            facts["boundary"][which] if "boundary" in facts else self.standing[which],
+            facts.get("next", self.first)[which],
+            facts.get("boundary", self.standing)[which],
             0,
             dict.fromkeys(readers, (first, first, 0)),
             tuple(sections),
-            tuple((a, b) for a, b in facts["jumps"][which]) if "jumps" in facts else (),
+            tuple((a, b) for a, b in facts.get("jumps", ((), ()))[which]),
         )
 
 

@@ -138,11 +138,11 @@ class Entry:
                 self._check_turn(publisher, head, last)
                 if self.refusal is not None:
                     raise self.refusal
-                if self._wait_for_room(0):
+                if self._has_room(0):
                     return self._take(publisher, head, batch.slice(head.rows_until(last))), self._ends()
                 self._waiting += 1
             try:
-                self._wait_for_room(1.0)
+                self._has_room(1.0)
             finally:
                 with self.lock:
                     self._waiting -= 1
@@ -175,8 +175,8 @@ class Entry:
                 hint="deploy the diagram again: borealis deploy --replace DIAGRAM.yaml, from empty streams",
             )
 
-    def _wait_for_room(self, seconds: float) -> bool:
-        return self.queue.wait_for_room(seconds) and self.late.wait_for_room(seconds)
+    def _has_room(self, seconds: float) -> bool:
+        return self.queue.has_room(seconds) and self.late.has_room(seconds)
 
     def _take(self, publisher: str, head: BatchHead, batch: pa.RecordBatch) -> Receipt:
         try:
@@ -213,9 +213,10 @@ class Entry:
             self._point.end()
             tail.append(LAST_TIME)
             ends = np.array([LAST_TIME])
-        at = np.concatenate([on_time.at, np.full(len(tail), on_time.stop)]).astype(np.int64)
-        bound_times = np.concatenate([on_time.bound, np.array(tail, np.int64)])
-        on_time = Section(on_time.first, on_time.rows, on_time.time, at, bound_times, on_time.standing)
+        if tail:
+            on_time = joined(
+                [on_time, boundary_only(on_time.stop, self.schema, np.array(tail, np.int64), on_time.final)]
+            )
         first = self.late.next_id
         late_at = np.full(len(ends), first + len(late_time), np.int64)
         return on_time, section(first, late, late_time, late_at, ends, self.late.boundary)

@@ -135,9 +135,7 @@ class Primary:
             return NONE
         self._under_way = None
         self._acked, self.known = sent.step.train, True
-        effects = self._on_ack(sent)
-        self._forget(sent)
-        return effects
+        return self._on_ack(sent)
 
     def failed(self) -> None:
         """No answer came, or a bad one: what it was about is sent again with the next."""
@@ -153,6 +151,7 @@ class Primary:
         return NONE
 
     def _on_ack(self, sent: Want) -> Effects:
+        self._forget(sent.step)
         return Effects(sent.step.positions(), self._released(sent.step))
 
     def _is_due(self, now: float, received: Mapping[str, int]) -> bool:
@@ -163,8 +162,8 @@ class Primary:
         kind: MessageKind = "facts" if self.known else "whole"
         return Want(kind, self._number, self._acked, self.last, orders=self._orders(self._acked) if self.known else ())
 
-    def _forget(self, sent: Want) -> None:
-        while self._steps and self._steps[0].train <= sent.step.train:
+    def _forget(self, upto: CommitPoint) -> None:
+        while self._steps and self._steps[0].train <= upto.train:
             self._steps.popleft()
 
     def _orders(self, since: int) -> Orders:
@@ -277,16 +276,12 @@ class Upstream(Primary):
 
     def _on_ack(self, sent: Want) -> Effects:
         assert sent.start is not None
-        return Effects(sent.start.positions(), self._released(sent.step))
-
-    def _forget(self, sent: Want) -> None:
-        assert sent.start is not None
         self._begin_at(sent.start)
+        return Effects(sent.start.positions(), self._released(sent.step))
 
     def _begin_at(self, start: CommitPoint) -> None:
         self._start = start
-        while self._steps and self._steps[0].train <= start.train:
-            self._steps.popleft()
+        self._forget(start)
 
     def _done(self, now: float, received: Mapping[str, int]) -> CommitPoint:
         """The last train all of whose output has arrived."""

@@ -21,7 +21,7 @@ from borealis.errors import BorealisError, ClusterError, StreamError, WireError,
 from borealis.kernels.time_of import noted
 from borealis.message import Message
 from borealis.node.building import Builder
-from borealis.node.care import FREEZE_S, Care
+from borealis.node.care import Care, CareTimings
 from borealis.node.feeds import AckSender, Peers, Routes
 from borealis.node.guards import Claiming, Guards
 from borealis.node.moves import close_source
@@ -76,6 +76,7 @@ class Node:
         master: str = "",
         cores: int = 0,
         query: type[Query] = Query,
+        care: CareTimings | None = None,
     ) -> None:
         self.name, self.data, self.master = name, data, master
         self.cores = cores or os.cpu_count() or 1
@@ -97,7 +98,8 @@ class Node:
         self.guards = Guards(self, security, claim)
         self.warm = False
         self.ordering = threading.RLock()  # one order at a time
-        self._care = Care(self, self._builder)
+        self._timings = care or CareTimings()
+        self._care = Care(self, self._builder, self._timings)
 
     # -- what the Flight server asks
 
@@ -319,7 +321,7 @@ class Node:
                 raise ClusterError(f"unit {name.unit} of {name.diagram} only stands by on {self.name}")
             if (failure := unit.look()) is not None:
                 raise failure
-            handover = unit.run.freeze(FREEZE_S)
+            handover = unit.run.freeze(self._timings.freeze_s)
             unit.frozen_since = time.monotonic()
             handover.header["epochs"] = {arrow: feed.epoch for arrow, feed in unit.feeds.items()}
             primary = self.guards.primaries.get((name.diagram, name.unit))
@@ -408,14 +410,14 @@ class Node:
             for key, unit in list(self.units.items()):
                 try:
                     if unit.look() is None and unit.frozen_since is None and not unit.standby:
-                        unit.run.freeze(FREEZE_S)
+                        unit.run.freeze(self._timings.freeze_s)
                 except BorealisError as error:
                     log.warning("unit %s of %s: %s", key[1], key[0], error)
                 self._remove(key)
             for key in list(self.entries):
                 self._remove(key)
         for ending in self._ending:
-            ending.join(FREEZE_S)
+            ending.join(self._timings.freeze_s)
         self.acks.stop()
         self.peers.close()
         self.session.state = "stopped"

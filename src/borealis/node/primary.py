@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from borealis.errors import BorealisError, FullError
@@ -15,6 +16,7 @@ from borealis.ha.primary import Effects, Upstream, Want, active_reader
 from borealis.node.parcel import Parcel
 from borealis.state.log import Key
 from borealis.streams.section import Place
+from borealis.streams.snapshot import QueueSnapshot
 from borealis.trains.commit_point import CommitPoint
 from borealis.wire.messages import Claim, Claimed, Guard, GuardAnswer, GuardStatus, Takeover
 
@@ -280,15 +282,15 @@ class PrimaryGuard:
         acks = {name: queue.acks() for name, queue in queues.items()}
         epochs = {name: feed.epoch for name, feed in unit.feeds.items()}
         base = (unit.order.diagram, unit.order.unit, self.guard.incarnation, want, acks, epochs)
+        state: Callable[[], Mapping[Key, bytes]] = dict
+        snapshots: dict[str, QueueSnapshot] = {}
         if want.kind == "whole" and self.policy.needs_state:
             snapshots = {name: queue.snapshot() for name, queue in queues.items()}
-            whole = unit.run.whole_state()
-            return lambda: Parcel(*base, whole(), {name: s.to_bytes() for name, s in snapshots.items()})
-        if want.kind == "delta":
-            deltas = [d for train, d in self._deltas if train > want.since]
-            changed = {name: queue.since(self._shown[name]) for name, queue in queues.items()}
-            return lambda: Parcel(*base, unit.merged(deltas), {name: s.to_bytes() for name, s in changed.items()})
-        return lambda: Parcel(*base)
+            state = unit.run.whole_state()
+        elif want.kind == "delta":
+            snapshots = {name: queue.since(self._shown[name]) for name, queue in queues.items()}
+            state = partial(unit.merged, [d for train, d in self._deltas if train > want.since])
+        return lambda: Parcel(*base, state(), {name: s.to_bytes() for name, s in snapshots.items()})
 
     # -- how it stands
 

@@ -29,14 +29,20 @@ from borealis.trains.unit import UnitRun
 from borealis.wire.messages import Guard, UnitOrder, UnitState, UnitStatus, Waiting, called
 
 RESTARTS_MOST = 5  # of a query that dies over and over, before its unit counts as failed
-RESTART_S = 0.5  # before the first of them; twice as long before each further one
 REHEARSALS = 4  # of a unit that stands by, to begin with
-REHEARSE_S = 20.0  # between later ones; Spark ends Python workers that were idle for a minute
 
 log = logging.getLogger("borealis.node")
 UnitKey = tuple[str, str]  # diagram, unit
 FACTS: Key = ("entry", 0)
 OnCommit = Callable[[CommitPoint, Mapping[Key, bytes]], None]
+
+
+@dataclass(frozen=True)
+class UnitTimings:
+    """How long a unit waits before its query runs again, in seconds."""
+
+    restart_s: float = 0.5  # before the first restart of a query that died; twice as long before each further one
+    rehearse_s: float = 20.0  # between rehearsals; Spark ends Python workers that were idle for a minute
 
 
 @dataclass
@@ -98,6 +104,7 @@ class RunningUnit(Running):
     failure: BorealisError | None = None
     last_failure: BorealisError | None = None  # of its query, since the last train that was committed
     rehearsed_at: float = 0.0
+    timings: UnitTimings = field(default=UnitTimings(), kw_only=True)
 
     @property
     def ended(self) -> bool:
@@ -166,7 +173,7 @@ class RunningUnit(Running):
     def rehearse(self) -> None:
         """Keep a unit that waits warm: a few trains of nothing to begin with, then one now and then."""
         now = time.monotonic()
-        if self.run.rehearsals.count < REHEARSALS or now - self.rehearsed_at > REHEARSE_S:
+        if self.run.rehearsals.count < REHEARSALS or now - self.rehearsed_at > self.timings.rehearse_s:
             self.rehearsed_at = now
             self.run.rehearse()
 
@@ -195,7 +202,7 @@ class RunningUnit(Running):
         if failure is None:
             self.restart_at = None
         elif self.restart_at is None:  # a machine that is too busy is given time
-            self.restart_at = time.monotonic() + RESTART_S * 2**self.restarts
+            self.restart_at = time.monotonic() + self.timings.restart_s * 2**self.restarts
         return failure if self.restart_at is not None and time.monotonic() >= self.restart_at else None
 
     def dying(self) -> list[str]:

@@ -56,12 +56,6 @@ class Watch:
                     known.stop()
                     del self._watched[address]
 
-    def health(self, address: str) -> Health:
-        """As far as is known; a node that is not watched is alive."""
-        with self._lock:
-            known = self._watched.get(address)
-        return "alive" if known is None else known.detector.health()
-
     def close(self) -> None:
         with self._lock:
             for watched in self._watched.values():

@@ -148,13 +148,8 @@ class OutputQueue:
                 self._drop()
             self._more.notify_all()
 
-    def has_room(self) -> bool:
-        """Whether an append would not wait now."""
-        with self._room:
-            return self.limits.full == "drop" or not self._is_full()
-
-    def wait_for_room(self, seconds: float) -> bool:
-        """Wait until an append would not wait, at most so long; says whether it would not."""
+    def has_room(self, seconds: float = 0.0) -> bool:
+        """Whether an append would not wait: now, or before so many seconds have passed."""
         if self.limits.full == "drop":
             return True
         with self._room:

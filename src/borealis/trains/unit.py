@@ -282,7 +282,7 @@ class UnitRun:
             self.rehearsals.done()  # without the lock: whoever has it may wait for just this
             return
         for queue in self.queues.values():  # none may block halfway; only commits fill them, so room stays room
-            while not queue.wait_for_room(ROOM_S) and not self._closed:
+            while not queue.has_room(ROOM_S) and not self._closed:
                 continue
         with self._committing:  # a run may be closed from another thread
             if self._closed:

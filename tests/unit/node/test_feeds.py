@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from borealis.errors import GoneError, StreamError
-from borealis.node.feeds import AckSender, Peers, Routes, StreamFeed, keep_from
+from borealis.node.feeds import AckSender, Peers, Routes, StreamFeed, StreamTimings, keep_from
 from borealis.node.node import Node
 from borealis.retrying import Retries
 from borealis.streams.queue import OutputQueue
@@ -109,7 +109,7 @@ def test_what_a_backup_will_read_is_kept_where_it_is_served_now() -> None:
 def test_one_that_waits_for_a_stream_hears_at_once_where_it_is(place: Place) -> None:
     """A pause would last for an hour: the route that comes meanwhile ends it."""
     queues, routes, *rest = place
-    feed = StreamFeed("d/s", "d.u1", routes, *rest, None, Retries(3600.0, 3600.0))
+    feed = StreamFeed("d/s", "d.u1", routes, *rest, None, StreamTimings(Retries(3600.0, 3600.0)))
     found: list[int] = []
     reader = threading.Thread(target=lambda: found.append(len(next(feed.sections(0, FIRST_TIME)))), daemon=True)
     reader.start()

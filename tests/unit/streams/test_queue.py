@@ -238,7 +238,7 @@ def test_a_full_queue_stops_the_writer_until_the_reader_comes() -> None:
     assert queue.has_room()
     put(queue, 3)  # one always has room
     assert not queue.has_room()
-    assert not queue.wait_for_room(0)
+    assert not queue.has_room(0)
     writing = Doing(lambda: put(queue, 2))
     until(waiting(queue._room))
     queue.ack("r", 0, 3)
@@ -253,7 +253,7 @@ def test_the_slowest_reader_counts_until_it_is_forgotten() -> None:
     queue = new(most=1, readers=("fast", "slow"))
     put(queue, 3)
     queue.ack("fast", 1, 3)
-    waiter = Doing(lambda: queue.wait_for_room(300))
+    waiter = Doing(lambda: queue.has_room(300))
     until(waiting(queue._room))
     queue.forget("slow")
     queue.forget("nobody")
@@ -296,7 +296,7 @@ def test_a_slow_reader_loses_the_oldest_where_the_stream_says_so() -> None:
     queue.ack("slow", 1, 200)
     assert lost(queue, "slow") == first
     assert queue.has_room()
-    assert queue.wait_for_room(0)
+    assert queue.has_room(0)
 
 
 def test_only_what_somebody_needed_counts_as_dropped() -> None:
@@ -417,7 +417,7 @@ def test_a_moved_stream_sends_everybody_on() -> None:
     threads = [
         Doing(lambda: queue.read(1, FIRST_TIME, 300)),
         Doing(lambda: put(queue, 1)),
-        Doing(lambda: queue.wait_for_room(300)),
+        Doing(lambda: queue.has_room(300)),
     ]
     until(waiting(queue._more))
     until(waiting(queue._room, 2))
