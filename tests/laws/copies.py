@@ -14,8 +14,8 @@ import pyarrow as pa
 from borealis.entry.admission import Cursor
 from borealis.streams.id_gaps import JUMP, above, is_jump
 from borealis.streams.queue import OutputQueue, QueueLimits
-from borealis.streams.section import Section, section
-from borealis.trains.commit_point import CommitPoint, Position
+from borealis.streams.section import Place, Section, section
+from borealis.trains.commit_point import CommitPoint
 from borealis.trains.merge_order import Determinant
 from borealis.trains.merging import Replay
 from borealis.tuples import FIRST_TIME, LAST_TIME
@@ -168,7 +168,7 @@ class Unit:
                 break
         return taken, silent
 
-    def _there(self, name: str, place: Position, *, begins: bool) -> list[tuple[int, Item]]:
+    def _there(self, name: str, place: Place, *, begins: bool) -> list[tuple[int, Item]]:
         """What follows; nothing behind a jump, unless a train begins there."""
         queue = self.world.upstream[name]
         if self.world.approach == "amnesia":  # a gap
@@ -224,13 +224,13 @@ def beyond(queue: OutputQueue, last: int) -> int:
     return above(max(last, (queue.incarnation - 1) * JUMP - 1))
 
 
-def behind(place: Position, events: Sequence[tuple[int, Item]]) -> Position:
+def behind(place: Place, events: Sequence[tuple[int, Item]]) -> Place:
     for behind, (time, value) in events:
         place = (behind, place[1] if value is not None else time)
     return place
 
 
-def _passed(taken: list[tuple[str, int, Item]], places: dict[str, Position]) -> tuple[Determinant, ...]:
+def _passed(taken: list[tuple[str, int, Item]], places: dict[str, Place]) -> tuple[Determinant, ...]:
     """input_manager._passed: the places where the merge went from one input to another."""
     found: list[Determinant] = []
     for name, *event in taken:

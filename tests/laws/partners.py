@@ -12,11 +12,10 @@ from copies import EACH, SUMS, Item, State, Unit, beyond, items_of, twin_of
 from borealis.entry.admission import Cursor
 from borealis.errors import StateError
 from borealis.ha.backup import Resume
-from borealis.ha.effects import Effects
-from borealis.ha.primary import Want
-from borealis.streams.section import Section
+from borealis.ha.primary import Effects, Want
+from borealis.streams.section import Place, Section
 from borealis.streams.snapshot import QueueSnapshot
-from borealis.trains.commit_point import CommitPoint, Position
+from borealis.trains.commit_point import CommitPoint
 from borealis.tuples import FIRST_TIME, LAST_TIME
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class Leader:
         self.alive = True  # neither dead nor stepped down
         self.under_way: Message | None = None  # it waits for the answer
         self.deltas: list[tuple[int, State]] = []
-        self.shown: Mapping[str, Position] = {}
+        self.shown: Mapping[str, Place] = {}
         for queue in unit.queues.values():
             queue.incarnation = incarnation
         unit.deferred, unit.watch = True, self.committed
@@ -245,8 +244,8 @@ class Reader:
     """Reads from whoever serves, never from a lower incarnation than it has seen, and remembers everything."""
 
     name: str
-    places: dict[str, Position] = field(default_factory=lambda: dict.fromkeys((EACH, SUMS), (0, FIRST_TIME)))
-    durable: dict[str, Position] = field(default_factory=lambda: dict.fromkeys((EACH, SUMS), (0, FIRST_TIME)))
+    places: dict[str, Place] = field(default_factory=lambda: dict.fromkeys((EACH, SUMS), (0, FIRST_TIME)))
+    durable: dict[str, Place] = field(default_factory=lambda: dict.fromkeys((EACH, SUMS), (0, FIRST_TIME)))
     incarnation: int = 0
     seen: dict[str, dict[int, Item]] = field(default_factory=lambda: {EACH: {}, SUMS: {}})
     landings: dict[str, set[int]] = field(default_factory=lambda: {EACH: set(), SUMS: set()})  # behind jumps

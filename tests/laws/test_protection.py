@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from protocol import POLICIES, Machines, World
 
 from borealis.ha.backup import Approach, Backup, Resume
-from borealis.ha.effects import Effects
-from borealis.ha.primary import Active, Passive, Primary, Upstream
+from borealis.ha.primary import Active, Effects, Passive, Primary, Upstream
 from borealis.streams.id_gaps import above
 from borealis.streams.queue import OutputQueue
 from borealis.trains.commit_point import CommitPoint

@@ -56,7 +56,7 @@ class Twin:
 
     def register(self, name: str, start: int | None) -> None:
         known = name in self.needs
-        acked = self.queue.acked(name, 1) if known else None
+        acked = self.queue.acks()[name][1] if known else None
         at = self.queue.register(name, start)
         assert at == (start if start is not None else acked if known else self.queue.first_id)
         if not known:
@@ -111,18 +111,18 @@ class Twin:
         at_edge = [e for e in self.events if isinstance(e, Boundary) and e.at in (first, stop)]
         edge = 16 * len(at_edge) + (queue._held.overhead + 64) * len(at_edge).bit_length()
         largest = max((size for _, size in self.sizes), default=0)
-        assert queue.held_bytes <= limits.bytes_most + largest + edge
+        assert queue.status().held_bytes <= limits.bytes_most + largest + edge
         if not any(self.needs.values()):
-            assert queue.held_bytes <= limits.keep_bytes + edge
+            assert queue.status().held_bytes <= limits.keep_bytes + edge
         held = queue.snapshot().sections
-        assert queue.held_bytes == sum(map(queue._held.cost, held))
+        assert queue.status().held_bytes == sum(map(queue._held.cost, held))
         low = min((i for needed in self.needs.values() for i in needed), default=stop)
         needed = [queue._held.cost(s) for s in held if s.stop > low]
         assert queue.has_room() == (limits.full == "drop" or not needed or sum(needed) < limits.bytes_most)
         # nobody lets go of more than it must: the last section that went would not have fit
         if first and self.sizes:
             went = sum(size for end, size in self.sizes if end == first) + 2 * LEAST  # and boundaries before it
-            assert queue.held_bytes + went + edge > min(limits.keep_bytes, limits.bytes_most)
+            assert queue.status().held_bytes + went + edge > min(limits.keep_bytes, limits.bytes_most)
         # replay
         for start in {first, stop, rng.randint(first, stop)}:
             known = rng.choice([FIRST_TIME, standing_at(self.events, start), queue.boundary, 10])
@@ -225,7 +225,8 @@ def test_slow_readers_lose_nothing_and_hold_up_the_writer(seed: int) -> None:
         one = section_of(piece, queue.next_id, queue.boundary)
         largest = max(largest, queue._held.cost(one))
         queue.append(one)
-        assert queue.held_bytes <= limits.bytes_most + largest + 8 * LEAST  # the last for boundaries at the edge
+        edge = 8 * LEAST  # for boundaries
+        assert queue.status().held_bytes <= limits.bytes_most + largest + edge
     for thread in threads:
         thread.join()
     assert not problems

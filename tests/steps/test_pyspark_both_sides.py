@@ -124,7 +124,7 @@ def test_the_page_on_pyspark_runs(
         exec(compile(code, "docs/pyspark.md", "exec"), names)
     alarms = cluster.rows("traffic/alarms")
     assert [(r["src"], r["n"]) for r in alarms] == [("a", 6), ("a", 7), ("a", 7), ("a", 6), ("a", 7)]
-    assert cluster.queue("traffic/aggregate_1").acked("alarms", 1) == 10
+    assert cluster.queue("traffic/aggregate_1").acks()["alarms"][1] == 10
 
 
 class Job:
@@ -211,7 +211,7 @@ def test_a_killed_job_goes_on_where_it_was(cluster: Cluster, tmp_path: Path) -> 
         moment = ("a part is in", "the last part is in", "any")[kill % 3]
         job.aim(moment, chance.randint(0, 6), chance.uniform(0, 0.5))
         assert job.run() == -signal.SIGKILL
-        acked = source.acked("copier", 1)
+        acked = source.acks()["copier"][1]
         print(f"seed {SEED}, kill {kill}, {moment}: {copied.next_id} are in, {acked} acknowledged")
         assert acked <= copied.next_id < len(wanted)
         assert moment == "any" or acked < copied.next_id
@@ -221,4 +221,4 @@ def test_a_killed_job_goes_on_where_it_was(cluster: Cluster, tmp_path: Path) -> 
 
     assert [(r["id"], r["n"]) for r in cluster.rows("numbers/copied")] == wanted, f"seed {SEED}"
     assert cluster.queue("numbers/copied.late").next_id == 0
-    assert source.acked("copier", 1) == len(wanted)
+    assert source.acks()["copier"][1] == len(wanted)

@@ -11,7 +11,7 @@ from typing import Literal
 
 from borealis.diagram.protection import Protection
 from borealis.diagram.spec import LATE
-from borealis.ha.effects import active_reader
+from borealis.ha.primary import active_reader
 from borealis.wire.messages import ENTRY
 
 State = Literal["deploying", "running", "undeploying"]

@@ -48,16 +48,12 @@ class EntryState:
 
     def facts(self) -> Facts:
         """All of it."""
-        return self.changed(self.publishers, self.marks)
-
-    def changed(self, publishers: Mapping[str, int], marks: Mapping[str, str]) -> Facts:
-        """What a step changes that concerns these publishers."""
         return {
             "cursor": dict(vars(self.cursor)),
             "steps": self.steps,
             "silent_s": self.silent_s,
-            **{PUBLISHER + name: number for name, number in publishers.items()},
-            **{MARK + name: mark for name, mark in marks.items()},
+            **{PUBLISHER + name: number for name, number in self.publishers.items()},
+            **{MARK + name: mark for name, mark in self.marks.items()},
         }
 
     def apply(self, facts: Mapping[str, Any]) -> None:
@@ -71,7 +67,7 @@ class EntryState:
 
 
 @dataclass(frozen=True)
-class Step:
+class EntryStep:
     """Sections of a stream and of its late side that are taken together, and the facts after them."""
 
     on_time: Section
@@ -94,7 +90,7 @@ class Step:
         return head, [_tuples(s) for s in self.sections]
 
     @classmethod
-    def of(cls, head: dict[str, Any], blobs: list[Any], schema: pa.Schema) -> Step:
+    def of(cls, head: dict[str, Any], blobs: list[Any], schema: pa.Schema) -> EntryStep:
         """From a record; the rows stay in its bytes."""
         parts = zip(head["parts"], blobs, strict=True)
         on_time, late = (_section(part, pa.py_buffer(blob), schema) for part, blob in parts)
@@ -145,24 +141,24 @@ class Logged:
     def snapshot(
         self, stream: str, schema: pa.Schema, readers: Sequence[str], which: int, epoch: str | None = None
     ) -> QueueSnapshot:
-        """A queue as it is to be served again, under the epoch that is given; who read it says itself from where."""
+        """A queue as it is to be served again, under the epoch that is given; readers say themselves from where."""
         sections, first, facts = self.sections[which], self.first[which], self.facts
         return QueueSnapshot(
             stream,
             schema,
             epoch or (facts["epochs"][which] if "epochs" in facts else uuid.uuid4().hex[:16]),
             first,
-            facts["next"][which] if "next" in facts else first,
-            facts["boundary"][which] if "boundary" in facts else self.standing[which],
+            facts.get("next", self.first)[which],
+            facts.get("boundary", self.standing)[which],
             0,
             dict.fromkeys(readers, (first, first, 0)),
             tuple(sections),
-            tuple((a, b) for a, b in facts["jumps"][which]) if "jumps" in facts else (),
+            tuple((a, b) for a, b in facts.get("jumps", ((), ()))[which]),
         )
 
 
 @dataclass(frozen=True)
-class Trouble:
+class LogFailure:
     """Why the log takes nothing."""
 
     error: StateError
@@ -180,7 +176,7 @@ class EntryLog:
 
     def __init__(self, root: Path | None, stream: str, schema: pa.Schema, node: str = "") -> None:
         self.root, self.node = root, node
-        self.trouble: Trouble | None = None
+        self.failure: LogFailure | None = None
         self._stream, self._schema = stream, schema
         self._segments: SegmentLog | None = None
 
@@ -195,25 +191,25 @@ class EntryLog:
                 found.first = list(head["facts"].get("next", [head["first"], 0]))
                 found.standing = list(head["facts"].get("boundary", found.standing))
                 continue
-            for part, sections in zip(Step.of(head, blobs, self._schema).sections, found.sections, strict=True):
+            for part, sections in zip(EntryStep.of(head, blobs, self._schema).sections, found.sections, strict=True):
                 if len(part) or len(part.bound):
                     sections.append(part)
         found.facts = dict(log.facts)
         return found
 
-    def append(self, step: Step, *, sync: bool = True) -> None:
+    def append(self, step: EntryStep, *, sync: bool = True) -> None:
         """Keep one more step; with `sync` it will survive when this returns."""
         if self._segments is None:
             return
         self.find_room()
-        if self.trouble is not None and self.trouble.full:
-            raise FullError(self.trouble.error.message, hint=self.trouble.error.hint)
+        if self.failure is not None and self.failure.full:
+            raise FullError(self.failure.error.message, hint=self.failure.error.hint)
         head, blobs = step.record()
         try:
             self._segments.append(head | {"first": self._segments.next_id}, blobs, sync)
         except StateError as error:
-            raise self._troubled(error, sum(map(len, blobs))) from error
-        self.trouble = None
+            raise self._failed(error, sum(map(len, blobs))) from error
+        self.failure = None
 
     def rewrite(self, snapshots: Sequence[QueueSnapshot], facts: Facts) -> None:
         """Hold what the queues do, in place of all that is there. Where there is no room for it, nothing changes."""
@@ -232,16 +228,16 @@ class EntryLog:
                 pass
             for parts in zip_longest(*(s.sections for s in snapshots)):
                 ends = [_none_behind(end) if part is None else part for part, end in zip(parts, ends, strict=True)]
-                head, blobs = Step(ends[0], ends[1], {}).record()
+                head, blobs = EntryStep(ends[0], ends[1], {}).record()
                 log.append(head | {"first": log.next_id}, blobs, sync=False)
             jumps = {"jumps": [s.jumps for s in snapshots]} if any(s.jumps for s in snapshots) else {}
             on_time, late = (boundary_only(s.next_id, self._schema, NOTHING, s.boundary) for s in snapshots)
-            head, blobs = Step(on_time, late, jumps).record()
+            head, blobs = EntryStep(on_time, late, jumps).record()
             log.append(head | {"first": log.next_id}, blobs)
         except BaseException:
             log.close()
             raise
-        self._segments, self.trouble = log, None
+        self._segments, self.failure = log, None
 
     def _new(self, root: Path) -> SegmentLog:
         return SegmentLog(root, {"stream": self._stream, "columns": self._schema.to_string()})
@@ -249,38 +245,38 @@ class EntryLog:
     def _check_room(self, root: Path, count: int) -> None:
         held = sum(file.stat().st_size for file in root.glob("segment-*"))
         if not has_room(root, max(0, count - held) + ROOM_BYTES):
-            error = FullError(f"cannot write the log in {root} anew: there is no room for {count:,} bytes")
-            raise self._troubled(error, count)
+            error = FullError(f"cannot rewrite the log in {root}: there is no room for {count:,} bytes")
+            raise self._failed(error, count)
 
-    def _troubled(self, error: StateError, count: int) -> StateError:
+    def _failed(self, error: StateError, count: int) -> StateError:
         """The log does not take so many bytes: remember it for the status, and say where the disk is."""
         if isinstance(error, FullError):
             where = f"the disk of {self.node} is full" if self.node else "the disk is full"
             hint = "make room there; what was not acknowledged was not taken, and is taken when it is sent again"
             error = FullError(f"{where}: {error.message}", hint=hint)
-        since = self.trouble.since if self.trouble is not None else time.time()
-        self.trouble = Trouble(error, since, count + ROOM_BYTES)
+        since = self.failure.since if self.failure is not None else time.time()
+        self.failure = LogFailure(error, since, count + ROOM_BYTES)
         return error
 
     def find_room(self) -> None:
         """Look whether a disk that was full has room again. To be called now and then."""
-        trouble = self.trouble
-        if self.root is not None and trouble is not None and trouble.full and has_room(self.root, trouble.needs):
-            self.trouble = None
+        failure = self.failure
+        if self.root is not None and failure is not None and failure.full and has_room(self.root, failure.needs):
+            self.failure = None
 
     def status(self) -> LogStatus | None:
         """How the log stands; None where there is none."""
-        log, trouble = self._segments, self.trouble
-        if self.root is None or (log is None and trouble is None):
+        log, failure = self._segments, self.failure
+        if self.root is None or (log is None and failure is None):
             return None
         return LogStatus(
             stream=self._stream,
             path=str(self.root),
             held_bytes=0 if log is None else log.held_bytes,
             free_bytes=free_bytes(self.root),
-            error=trouble.error.message if trouble is not None else "",
-            full=trouble is not None and trouble.full,
-            since=trouble.since if trouble is not None else 0.0,
+            error=failure.error.message if failure is not None else "",
+            full=failure is not None and failure.full,
+            since=failure.since if failure is not None else 0.0,
         )
 
     def sync(self) -> None:

@@ -27,23 +27,22 @@ import pyarrow as pa
 from borealis.clock import Clock, WallClock
 from borealis.diagram.spec import LATE, Input
 from borealis.entry.admission import Admitted, EntryPoint
-from borealis.entry.log import EntryLog, EntryState, Facts, Logged, Step
+from borealis.entry.log import EntryLog, EntryState, EntryStep, Facts, Logged
 from borealis.errors import BorealisError, InputError, StreamError
 from borealis.kernels.time_of import TimeOf
 from borealis.streams.queue import MovedError, OutputQueue, QueueLimits, StandbyError
-from borealis.streams.section import NOTHING, Section, boundary_only, joined, section
+from borealis.streams.section import NOTHING, Place, Section, boundary_only, joined, section
 from borealis.streams.snapshot import QueueSnapshot
 from borealis.tuples import FIRST_TIME, LAST_TIME
 from borealis.wire.messages import BatchHead, Receipt
 
 ANSWER_S = 0.1  # between looks whether a backup that does not answer is to be waited for
-Position = tuple[int, int]
 Snapshots = Mapping[str, QueueSnapshot]  # by arrow
 
 
 @dataclass(frozen=True)
 class StreamConfig:
-    """The stream that an entry point serves: its name, its columns, and who reads it and its late side."""
+    """The stream that an entry point serves: its name, its columns, and the readers of it and its late side."""
 
     stream: str
     schema: pa.Schema
@@ -100,7 +99,7 @@ class Entry:
         self._last_arrival = self._clock.now()
         self._waiting = 0  # publishers, for room
         self._loaded = False  # from a primary
-        self._moved_to: str | None = None  # deposed: who serves it now; may be empty
+        self._moved_to: str | None = None  # deposed: the address that serves it now; may be empty
         self._met: set[str] | None = None  # publishers since ids jumped; None: they never did
 
     @property
@@ -129,7 +128,7 @@ class Entry:
             self._check_serves()  # it may have stepped down meanwhile
             raise
 
-    def _in_turn(self, publisher: str, head: BatchHead, batch: pa.RecordBatch) -> tuple[Receipt, list[Position]]:
+    def _in_turn(self, publisher: str, head: BatchHead, batch: pa.RecordBatch) -> tuple[Receipt, list[Place]]:
         while True:
             with self.lock:
                 self._check_serves()
@@ -139,16 +138,16 @@ class Entry:
                 self._check_turn(publisher, head, last)
                 if self.refusal is not None:
                     raise self.refusal
-                if self._wait_for_room(0):
+                if self._has_room(0):
                     return self._take(publisher, head, batch.slice(head.rows_until(last))), self._ends()
                 self._waiting += 1
             try:
-                self._wait_for_room(1.0)
+                self._has_room(1.0)
             finally:
                 with self.lock:
                     self._waiting -= 1
 
-    def _await_backup(self, upto: Sequence[Position]) -> None:
+    def _await_backup(self, upto: Sequence[Place]) -> None:
         """Wait until the backup, if there is one, has all before these places; an error if it takes nothing."""
         while not all(q.wait_for_release(0, at) for q, at in zip(self.queues.values(), upto, strict=True)):
             self.flush()
@@ -176,8 +175,8 @@ class Entry:
                 hint="deploy the diagram again: borealis deploy --replace DIAGRAM.yaml, from empty streams",
             )
 
-    def _wait_for_room(self, seconds: float) -> bool:
-        return self.queue.wait_for_room(seconds) and self.late.wait_for_room(seconds)
+    def _has_room(self, seconds: float) -> bool:
+        return self.queue.has_room(seconds) and self.late.has_room(seconds)
 
     def _take(self, publisher: str, head: BatchHead, batch: pa.RecordBatch) -> Receipt:
         try:
@@ -195,7 +194,7 @@ class Entry:
         number = self.state.publishers.get(publisher, -1)
         return Receipt(number=number, next_id=self.queue.next_id, late=self.state.cursor.late)
 
-    def _ends(self) -> list[Position]:
+    def _ends(self) -> list[Place]:
         return [(queue.next_id, queue.boundary) for queue in self.queues.values()]
 
     def _admit(self, batch: pa.RecordBatch, head: BatchHead) -> tuple[Section, Section]:
@@ -214,9 +213,10 @@ class Entry:
             self._point.end()
             tail.append(LAST_TIME)
             ends = np.array([LAST_TIME])
-        at = np.concatenate([on_time.at, np.full(len(tail), on_time.stop)]).astype(np.int64)
-        bound_times = np.concatenate([on_time.bound, np.array(tail, np.int64)])
-        on_time = Section(on_time.first, on_time.rows, on_time.time, at, bound_times, on_time.standing)
+        if tail:
+            on_time = joined(
+                [on_time, boundary_only(on_time.stop, self.schema, np.array(tail, np.int64), on_time.final)]
+            )
         first = self.late.next_id
         late_at = np.full(len(ends), first + len(late_time), np.int64)
         return on_time, section(first, late, late_time, late_at, ends, self.late.boundary)
@@ -238,7 +238,7 @@ class Entry:
         """Take a step: into the log, then into the queues, then to the backup. If the log refuses, it was none."""
         then = EntryState(self._point.cursor, publishers, marks, self.state.steps + 1, silent_s)
         facts = {"epochs": [queue.epoch for queue in self.queues.values()], **then.facts()}
-        self.log.append(Step(on_time, late, facts))
+        self.log.append(EntryStep(on_time, late, facts))
         self.state.apply(facts)
         for queue, part in ((self.queue, on_time), (self.late, late)):
             if len(part) or len(part.bound):
@@ -263,7 +263,7 @@ class Entry:
         silent_us = int((self._clock.now() - self._last_arrival) * 1e6)
         if cursor.ended or cursor.newest == FIRST_TIME or silent_us < idle_us:
             return
-        if not self.queue.has_room() or self.log.trouble is not None or self.refusal is not None:
+        if not self.queue.has_room() or self.log.failure is not None or self.refusal is not None:
             return
         bound = self._point.idle(cursor.newest + silent_us - self._slack_us)
         if bound is None:
@@ -293,7 +293,7 @@ class Entry:
                 self.queues[name].check_news(snapshot)
             parts = [self._news(self.queues[name], snapshot) for name, snapshot in snapshots.items()]
             if state.get("steps", 0) > self.state.steps:
-                self.log.append(Step(parts[0], parts[1], state), sync=False)
+                self.log.append(EntryStep(parts[0], parts[1], state), sync=False)
             for name, snapshot in snapshots.items():
                 self.queues[name].apply(snapshot)
             self.state.apply(state)
@@ -316,7 +316,7 @@ class Entry:
                 self.log.rewrite([queue.snapshot() for queue in self.queues.values()], self.state.facts())
             self.log.sync()
             self._point.cursor = self.state.cursor
-            self._last_arrival = self._clock.now() - self.state.silent_s  # there was no one to publish to since
+            self._last_arrival = self._clock.now() - self.state.silent_s  # there was no entry point to publish to since
             self.standby = False
 
     def step_down(self, moved_to: str) -> None:
@@ -331,5 +331,5 @@ class Entry:
         """Delete from the log what no reader needs any more."""
         late = self.late.status()
         if min(late.readers.values(), default=late.next_id) >= late.next_id:
-            with self.lock if self.standby else nullcontext():  # the log of a standby may be written anew meanwhile
+            with self.lock if self.standby else nullcontext():  # the log of a standby may be rewritten meanwhile
                 self.log.trim(self.queue.first_id)

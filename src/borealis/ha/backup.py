@@ -11,7 +11,8 @@ from typing import Literal
 
 from borealis.diagram.protection import Approach
 from borealis.ha.primary import Want
-from borealis.trains.commit_point import CommitPoint, Position
+from borealis.streams.section import Place
+from borealis.trains.commit_point import CommitPoint
 from borealis.trains.merge_order import Determinant
 from borealis.trains.merging import Replay
 
@@ -23,10 +24,10 @@ class Resume:
     """How to go on after the primary."""
 
     begin: CommitPoint | None  # inputs are read from here; None: from the present
-    outputs: Mapping[str, Position]  # outputs stand here then
+    outputs: Mapping[str, Place]  # outputs stand here then
     replays: tuple[Replay, ...] = ()  # what to read first, in this order
     jump: bool = False  # what is merged freely gets ids behind a hole
-    until: Mapping[str, Position] = field(default_factory=dict)  # the order of inputs is known up to here
+    until: Mapping[str, Place] = field(default_factory=dict)  # the order of inputs is known up to here
 
 
 @dataclass
@@ -106,5 +107,5 @@ class Backup:
         return (Replay(to, silent=True),) if done.train > start.train else ()
 
 
-def _places(step: CommitPoint) -> dict[str, Position]:
+def _places(step: CommitPoint) -> dict[str, Place]:
     return {name: (cursor.position, cursor.boundary) for name, cursor in step.inputs.items()}

@@ -1,9 +1,9 @@
-"""Whether a node is dead, by its answers to pings. Pure: times come in, a verdict goes out.
+"""Whether a node is dead, by its answers to pings. Pure: times come in, the node's health goes out.
 
 A node whose machine refuses connections (or cannot be reached at all) is dead after a few misses in a row; behind a
 refusal the next pings may come faster, since it is an answer, if not the node's. One that accepts connections and does
-not answer is slow: busy, paused, swapping. It gets far more time, since taking over from it helps nobody if it is back
-in a moment. Only time in which an answer was waited for counts: whoever asks may have been slow itself.
+not answer is slow: busy, paused, swapping. It gets far more time, since a takeover is in vain if it is back in a
+moment. Only time in which an answer was waited for counts: the node that asks may have been slow itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Verdict = Literal["alive", "suspect", "dead"]
+Health = Literal["alive", "suspect", "dead"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Pace:
 
 
 class Detector:
-    """One node's answers. `dead` is the last word: whoever comes back is another incarnation."""
+    """One node's answers. `dead` is the last word: a process that comes back is another incarnation."""
 
     def __init__(self, pace: Pace, now: float) -> None:
         self.pace = pace
@@ -33,33 +33,33 @@ class Detector:
         self._misses = 0
         self._waited = 0.0
 
-    def answered(self, now: float) -> Verdict:
+    def answered(self, now: float) -> Health:
         if self.died is None:
             self.last_answer, self._misses, self._waited = now, 0, 0.0
-        return self.verdict()
+        return self.health()
 
-    def refused(self, now: float) -> Verdict:
+    def refused(self, now: float) -> Health:
         """The machine refuses the connection, or cannot be reached."""
         if self.died is None:
             self._misses += 1
             if self._misses >= self.pace.misses:
                 self.died = now
-        return self.verdict()
+        return self.health()
 
-    def silent(self, now: float, waited: float) -> Verdict:
+    def silent(self, now: float, waited: float) -> Health:
         """The node took the connection, and has not answered for so many seconds."""
         if self.died is None:
             self._misses = max(1, self._misses)
             self._waited += waited
             if self._waited >= max(self.pace.patience_s, self.pace.misses * self.pace.every_s):
                 self.died = now
-        return self.verdict()
+        return self.health()
 
-    def verdict(self) -> Verdict:
+    def health(self) -> Health:
         if self.died is not None:
             return "dead"
         return "suspect" if self._misses else "alive"
 
     def detection_s(self) -> float:
-        """From the last answer to the verdict."""
+        """From the last answer until it is held to be dead."""
         return 0.0 if self.died is None else self.died - self.last_answer

@@ -98,7 +98,7 @@ def _refuse_rebuilding(protection: Protection, classified: Classified) -> None:
         raise _impossible(protection, reason, f"{standby}, or guarantee no-loss")
     endless = [arrow for arrow, reach in classified.retention.items() if reach is None]
     if endless:
-        reason = f"the unit's state depends on all that ever came from {', '.join(endless)}, which nobody keeps"
+        reason = f"the unit's state depends on all that ever came from {', '.join(endless)}, which no node keeps"
         raise _impossible(protection, reason, standby)
 
 

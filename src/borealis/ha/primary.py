@@ -1,5 +1,5 @@
 """The primary's side of each approach, as a state machine: trains are committed, messages go to the backup and are
-acknowledged or not, backups come and go; what follows for inputs and outputs is told as `Effects`. Pure.
+acknowledged or not, backups come and go; what follows for inputs and outputs are `Effects`. Pure.
 
 Laws, for every order of events:
 1. An input is acknowledged only up to where the backup could go on if the primary died now.
@@ -14,22 +14,39 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from borealis.ha.effects import NONE, Effects
-from borealis.trains.commit_point import CommitPoint, Position
+from borealis.streams.section import Place
+from borealis.trains.commit_point import CommitPoint
 from borealis.trains.merge_order import Determinant
 
 CLIENT_S = 1.0  # what a client was pushed may be under way for so long; it acknowledges nothing
-Kind = Literal["whole", "delta", "facts"]
+MessageKind = Literal["whole", "delta", "facts"]
 # for the boundaries of the outputs: up to which time tuples of each input are never needed again; None: never so
 Needed = Callable[[Mapping[str, int]], Mapping[str, int | None]]
 Orders = tuple[tuple[int, tuple[Determinant, ...]], ...]  # by train
 
 
 @dataclass(frozen=True)
+class Effects:
+    """What is to be done now: acknowledge inputs (level 1) up to a tuple, let readers see outputs up to a place."""
+
+    ack: Mapping[str, int] = field(default_factory=dict)
+    release: Mapping[str, Place] | None = None
+    open: bool = False  # outputs are not held back any more
+
+
+NONE = Effects()
+
+
+def active_reader(name: str, incarnation: int) -> str:
+    """Under which name a unit with an active standby reads; the standby reads under that of the next incarnation."""
+    return f"{name}.{incarnation}"
+
+
+@dataclass(frozen=True)
 class Want:
     """A message that is due: all there is, what changed since train `since`, or only facts."""
 
-    kind: Kind
+    kind: MessageKind
     number: int  # of the message; the answer carries it
     since: int  # the last train the backup has
     step: CommitPoint  # up to here
@@ -47,9 +64,7 @@ class Primary:
     nondeterministic: bool  # so that it, or chance, matters for what comes out
     precise: bool
     first: CommitPoint  # where the unit stood when this began
-    until: Mapping[str, Position] = field(
-        default_factory=dict, kw_only=True
-    )  # it does again what another did, up to here
+    until: Mapping[str, Place] = field(default_factory=dict, kw_only=True)  # it does again what another did, up to here
     joined: bool = False  # there is a backup
     known: bool = False  # it has had the whole
     last: CommitPoint = field(init=False)
@@ -109,7 +124,7 @@ class Primary:
         return self._under_way
 
     def _is_behind(self) -> bool:
-        """Whether readers may have what only this node knows how to come to, since its primary told it alone."""
+        """Whether readers may have what only this node knows how to come to, from its own primary."""
         at = {name: (cursor.position, cursor.boundary) for name, cursor in self.last.inputs.items()}
         return any(at[name] < place for name, place in self.until.items())
 
@@ -120,9 +135,7 @@ class Primary:
             return NONE
         self._under_way = None
         self._acked, self.known = sent.step.train, True
-        effects = self._on_ack(sent)
-        self._forget(sent)
-        return effects
+        return self._on_ack(sent)
 
     def failed(self) -> None:
         """No answer came, or a bad one: what it was about is sent again with the next."""
@@ -138,6 +151,7 @@ class Primary:
         return NONE
 
     def _on_ack(self, sent: Want) -> Effects:
+        self._forget(sent.step)
         return Effects(sent.step.positions(), self._released(sent.step))
 
     def _is_due(self, now: float, received: Mapping[str, int]) -> bool:
@@ -145,17 +159,17 @@ class Primary:
         return urgent or now - self._sent_at >= self.interval_s
 
     def _compose(self, now: float, received: Mapping[str, int]) -> Want:
-        kind: Kind = "facts" if self.known else "whole"
+        kind: MessageKind = "facts" if self.known else "whole"
         return Want(kind, self._number, self._acked, self.last, orders=self._orders(self._acked) if self.known else ())
 
-    def _forget(self, sent: Want) -> None:
-        while self._steps and self._steps[0].train <= sent.step.train:
+    def _forget(self, upto: CommitPoint) -> None:
+        while self._steps and self._steps[0].train <= upto.train:
             self._steps.popleft()
 
     def _orders(self, since: int) -> Orders:
         return tuple((s.train, s.order) for s in self._steps if s.train > since) if self.multi_input else ()
 
-    def _released(self, step: CommitPoint) -> Mapping[str, Position] | None:
+    def _released(self, step: CommitPoint) -> Mapping[str, Place] | None:
         return step.outputs if self.holding else None
 
 
@@ -191,14 +205,14 @@ class Synchronous(Passive):
 
 @dataclass
 class Active(Primary):
-    """The backup runs in parallel and reads for itself; it is told what readers have, and the order of merging."""
+    """The backup runs in parallel and reads for itself; it gets what readers have, and the order of merging."""
 
     holds: ClassVar[bool] = True
     needs_state: ClassVar[bool] = True
 
     def _compose(self, now: float, received: Mapping[str, int]) -> Want:
         """A whole that comes again, since no answer to the first came, finds a backup that runs: orders go along."""
-        kind: Kind = "facts" if self.known else "whole"
+        kind: MessageKind = "facts" if self.known else "whole"
         since = self._acked if self.known or not self._steps else self._steps[0].train - 1
         return Want(kind, self._number, since, self.last, orders=self._orders(since))
 
@@ -208,16 +222,16 @@ class Active(Primary):
 
 @dataclass
 class Upstream(Primary):
-    """The backup is idle and empty; it is told where to begin to read, so that inputs before that can go.
+    """The backup is idle and empty; it knows where to begin to read, so that inputs before that can go.
 
     Inputs are kept that far whether there is a backup or not: one that joins later can begin there at once.
     """
 
     needed: Needed = lambda outputs: {}
-    clients: bool = False  # somebody who acknowledges nothing may read an output
+    clients: bool = False  # a client, which acknowledges nothing, may read an output
     holds: ClassVar[bool] = True
     _start: CommitPoint = field(init=False)  # inputs are acknowledged up to here
-    _floor: CommitPoint = field(init=False)  # all output up to here was delivered, by whomever
+    _floor: CommitPoint = field(init=False)  # all output up to here was delivered, by this node or one before it
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -262,16 +276,12 @@ class Upstream(Primary):
 
     def _on_ack(self, sent: Want) -> Effects:
         assert sent.start is not None
-        return Effects(sent.start.positions(), self._released(sent.step))
-
-    def _forget(self, sent: Want) -> None:
-        assert sent.start is not None
         self._begin_at(sent.start)
+        return Effects(sent.start.positions(), self._released(sent.step))
 
     def _begin_at(self, start: CommitPoint) -> None:
         self._start = start
-        while self._steps and self._steps[0].train <= start.train:
-            self._steps.popleft()
+        self._forget(start)
 
     def _done(self, now: float, received: Mapping[str, int]) -> CommitPoint:
         """The last train all of whose output has arrived."""

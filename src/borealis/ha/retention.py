@@ -8,8 +8,8 @@ the arrows from the outlet:
   (neither slide nor timeout matter, both depend on the tuples of one window only), a join those of either side that a
   new tuple can meet, a resample those that wait and what counts for them. Without a bound, such as where windows are
   counted in tuples, it needs everything; without state nothing, and times stay as they are.
-- boxes in a row add up. A box built anew may emit wrong results for old windows, made of what is no longer there. They
-  do not matter: whoever reads them further down could use them only for what ended at or before b.
+- boxes in a row add up. A box built again may emit wrong results for old windows, made of what is no longer there. They
+  do not matter: boxes further down could use them only for what ended at or before b.
 
 Late tuples come without boundaries, so state that is made of them is never let go, before the input ends.
 """

@@ -8,31 +8,20 @@ from pathlib import Path
 from borealis.compile.analyze import input_schema, time_of
 from borealis.compile.lowering import to_arrow
 from borealis.compile.types import nullable
-from borealis.compile.unit import Compiled, compile_unit
 from borealis.diagram.cut import Piece, piece_of
-from borealis.diagram.spec import LATE, Input, Spec
+from borealis.diagram.spec import LATE, Input
 from borealis.entry.point import Entry, StreamConfig
 from borealis.errors import ClusterError
 from borealis.node.feeds import AckSender, Peers, Routes, StreamFeed
+from borealis.node.moves import fetch
 from borealis.node.running import RunningEntry, RunningUnit
 from borealis.node.session import Session, spec_of
 from borealis.spark.query import Query
 from borealis.streams.queue import OutputQueue, QueueLimits
 from borealis.trains.commit_point import CommitPoint
-from borealis.trains.handover import Handover
 from borealis.trains.relay import StreamInput
 from borealis.trains.unit import UnitOptions, UnitRun
 from borealis.wire.messages import ENTRY, UnitOrder
-
-
-@dataclass(frozen=True)
-class CompiledOrder:
-    """What shall run, and its program."""
-
-    order: UnitOrder
-    spec: Spec
-    piece: Piece
-    compiled: Compiled
 
 
 @dataclass(frozen=True)
@@ -77,20 +66,16 @@ class Builder:
             )
         return self.data / "entries" / order.diagram / one.name
 
-    def compiled(self, order: UnitOrder) -> CompiledOrder:
-        """The program of a unit."""
-        spec, spark = spec_of(order.yaml), self.session.get()
-        piece = piece_of(spec, order.unit, order.boxes)
-        compiled = compile_unit(spec, spark, order.buckets, piece=piece, schemas=self.session.types(spec))
-        return CompiledOrder(order, spec, piece, compiled)
-
     def query(self, run: UnitRun) -> Query:
         """What runs its trains; another one if that died."""
         return self.query_type(self.session.get(), run.compiled, run, run.commit, run.scratch)
 
-    def build(self, what: CompiledOrder, handover: Handover | None) -> RunningUnit:
-        """The unit from its feeds to its queues, from nothing or from where another node froze it."""
-        order, spec, piece, compiled = what.order, what.spec, what.piece, what.compiled
+    def unit(self, order: UnitOrder) -> RunningUnit:
+        """A unit from its feeds to its queues: from nothing, or from where the node `take_over` freezes it for this."""
+        spec, spark = spec_of(order.yaml), self.session.get()
+        piece = piece_of(spec, order.unit, order.boxes)
+        compiled = compile_unit(spec, spark, order.buckets, piece=piece, schemas=self.session.types(spec))
+        handover = fetch(order, self.peers) if order.take_over is not None else None  # frozen as short as can be
 
         def name(arrow: str) -> str:
             return f"{order.diagram}/{arrow}"

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,20 +18,26 @@ from borealis.wire.messages import UnitName
 if TYPE_CHECKING:
     from borealis.node.node import Node
 
-FREEZE_S = 30.0  # how long a unit may take to finish its train, and how long it stays frozen without news
-WARM_REHEARSALS = 2  # before a standby is said to stand by
-WARM_S = 20.0  # but no longer than that
-TICK_S = 0.05
+WARM_REHEARSALS = 2  # before a standby counts as one
 SELDOM = 20  # ticks between looks at what is dear to look at: queries, logs
 
 log = logging.getLogger("borealis.node")
 
 
+@dataclass(frozen=True)
+class CareTimings:
+    """How long a node waits for its units, in seconds."""
+
+    freeze_s: float = 30.0  # a unit may take so long to finish its train, and stays frozen so long without news
+    warm_s: float = 20.0  # a standby rehearses so long at most before it counts as one
+    tick_s: float = 0.05  # between two looks at everything
+
+
 class Care:
     """Looks at everything on a node, many times a second, until it is stopped."""
 
-    def __init__(self, node: Node, builder: Builder) -> None:
-        self._node, self._builder = node, builder
+    def __init__(self, node: Node, builder: Builder, timings: CareTimings) -> None:
+        self._node, self._builder, self._timings = node, builder, timings
         self._stopped = threading.Event()
         threading.Thread(target=self._tick_forever, name="node-tick", daemon=True).start()
 
@@ -40,7 +47,7 @@ class Care:
 
     def warm(self, unit: RunningUnit) -> None:
         """Have a standby rehearse before it counts as one: its first train shall not be the first of its workers."""
-        until = time.monotonic() + WARM_S
+        until = time.monotonic() + self._timings.warm_s
         while unit.run.rehearsals.count < WARM_REHEARSALS and time.monotonic() < until and not self._stopped.is_set():
             if unit.query.failure() is not None or unit.started:
                 return
@@ -49,7 +56,7 @@ class Care:
             unit.run.rehearsals.wait(before, until - time.monotonic())
 
     def _restart(self, unit: RunningUnit) -> None:
-        """Start a query anew that died (its workers were killed, the machine was too busy): from its last commit."""
+        """Start a query again that died (its workers were killed, the machine was too busy): from its last commit."""
         failure = unit.wants_restart()
         if failure is None:
             return
@@ -68,14 +75,14 @@ class Care:
                 log.warning("unit %s of %s starts its query again: %s", key[1], key[0], failure)
                 unit.query = fresh
             fresh.start()
-            if self._node.units.get(key) is not unit:  # dropped meanwhile by someone who may have seen the old one
+            if self._node.units.get(key) is not unit:  # dropped meanwhile, perhaps with the old query
                 fresh.stop()
         finally:
             unit.restarting = False
 
     def _tick_forever(self) -> None:
         ticks = 0
-        while not self._stopped.wait(TICK_S):
+        while not self._stopped.wait(self._timings.tick_s):
             ticks += 1
             seldom = not ticks % SELDOM
             for one in list(self._node.entries.values()):
@@ -93,7 +100,7 @@ class Care:
     def _thaw_forgotten(self, unit: RunningUnit) -> None:
         """A unit that was frozen for a node that never took it goes on here."""
         since = unit.frozen_since
-        if since is not None and time.monotonic() - since > FREEZE_S:
+        if since is not None and time.monotonic() - since > self._timings.freeze_s:
             log.warning("unit %s stayed frozen too long: it goes on", unit.order.unit)
             self._node.thaw(UnitName(diagram=unit.order.diagram, unit=unit.order.unit))
 

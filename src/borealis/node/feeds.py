@@ -11,7 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from borealis.errors import BorealisError, GoneError, StreamError, WireError
@@ -27,21 +27,34 @@ from borealis.wire.follow import Follower
 from borealis.wire.messages import Ack, Done, SchemaOf, Subscribe
 from borealis.wire.subscription import WireSubscription
 
-LOOK_S = 0.2  # how often a feed looks whether it was stopped
-RETRIES = Retries(0.02, 1.0, math.inf)  # to reach an upstream
-STATUS_RETRIES = Retries(0.05, 0.05, math.inf)  # to learn how an upstream stands, in a takeover
-STATUS_S = 0.5  # for one answer
+RETRIES, STATUS_RETRIES = Retries(0.02, 1.0, math.inf), Retries(0.05, 0.05, math.inf)
 HERE = "here"  # instead of an address: a queue of this node that no other node knows
-ACK_S = 0.1  # acknowledgements that came meanwhile go together: no reader waits for one
-ACK_AGAIN_S = 0.5  # until one that could not be delivered is tried again
 ACK_TRIES = 20
-ACK_S_MOST = 2.0  # for an acknowledgement to arrive: a node that is frozen must not keep the others waiting
-KEEP_S = 3.0
+KEEP_S = 3.0  # for a node to answer that it retains a stream
 GONE_TRIES = 5  # to find the oldest tuple there is, while others let go of it
 
 Acked = tuple[str, str, int]  # which stream, by which reader, and the level
 
 log = logging.getLogger("borealis.node")
+
+
+@dataclass(frozen=True)
+class StreamTimings:
+    """How a feed waits for its stream."""
+
+    retries: Retries = RETRIES  # to reach an upstream
+    status_retries: Retries = STATUS_RETRIES  # to learn how an upstream stands, in a takeover
+    status_s: float = 0.5  # for one answer to that
+    look_s: float = 0.2  # between looks whether a feed of this node's own queue was stopped
+
+
+@dataclass(frozen=True)
+class AckTimings:
+    """How long acknowledgements wait, in seconds."""
+
+    gather_s: float = 0.1  # those that come meanwhile go together: no reader waits for one
+    retry_s: float = 0.5  # until one that could not be delivered is tried again
+    answer_s: float = 2.0  # for one to arrive: a node that is frozen must not keep the others waiting
 
 
 class Routes:
@@ -102,7 +115,7 @@ class Routes:
                 self.put_fallback(stream, found.fallback)
         known = self.known(stream)
         if known is None:
-            raise StreamError(f"nobody serves stream {stream} yet")
+            raise StreamError(f"no node serves stream {stream} yet")
         return known
 
     def wait(self, stream: str, known: str | None, seconds: float) -> None:
@@ -139,8 +152,8 @@ class AckSender:
     there may be no later one. A feed that reconnects says it again, too.
     """
 
-    def __init__(self, routes: Routes, peers: Peers) -> None:
-        self._routes, self._peers = routes, peers
+    def __init__(self, routes: Routes, peers: Peers, timings: AckTimings | None = None) -> None:
+        self._routes, self._peers, self._timings = routes, peers, timings or AckTimings()
         self._waiting: dict[Acked, int] = {}
         self._lock = threading.Lock()
         self._some, self._stopped = threading.Event(), threading.Event()
@@ -170,7 +183,7 @@ class AckSender:
         tries: dict[Acked, int] = {}
         while True:
             self._some.wait()
-            if self._stopped.wait(ACK_AGAIN_S if tries else ACK_S):
+            if self._stopped.wait(self._timings.retry_s if tries else self._timings.gather_s):
                 return
             with self._lock:
                 waiting, self._waiting = self._waiting, {}
@@ -190,7 +203,7 @@ class AckSender:
         for address, keys in there.items():
             acks = [Ack(stream=s, reader=r, level=1 if level else 0, upto=u) for (s, r, level), u in keys.items()]
             try:
-                self._peers.at(address).ack(*acks, within=ACK_S_MOST)
+                self._peers.at(address).ack(*acks, within=self._timings.answer_s)
             except WireError:
                 failed |= {key: upto for key, upto in keys.items() if key[2]}  # for the others no writer waits
             except BorealisError as error:
@@ -225,18 +238,18 @@ def keep_from(routes: Routes, peers: Peers, stream: str, reader: str, position: 
 class LocalFeed:
     """A queue of this node, read as a subscription is."""
 
-    def __init__(self, queue: OutputQueue, wanted: Subscribe) -> None:
+    def __init__(self, queue: OutputQueue, wanted: Subscribe, look_s: float) -> None:
         if wanted.epoch not in (None, queue.epoch):
             raise queue.of_another_life(wanted.epoch)
         start = None if wanted.start == "oldest" else queue.next_id if wanted.start == "newest" else wanted.start
         assert wanted.reader is not None
         self.next_id, self.epoch = queue.register(wanted.reader, start), queue.epoch
         self.incarnation = wanted.incarnation  # this node knows what it serves
-        self._queue, self._boundary, self._cancelled = queue, wanted.boundary, False
+        self._queue, self._boundary, self._look_s, self._cancelled = queue, wanted.boundary, look_s, False
 
     def __iter__(self) -> Iterator[Section]:
         while not self._cancelled:
-            section = self._queue.read(self.next_id, self._boundary, LOOK_S)
+            section = self._queue.read(self.next_id, self._boundary, self._look_s)
             if section is not None:
                 self.next_id, self._boundary = section.stop, section.final
                 yield section
@@ -258,7 +271,7 @@ class StreamFeed:
         peers: Peers,
         acks: AckSender,
         epoch: str | None,
-        retries: Retries = RETRIES,
+        timings: StreamTimings | None = None,
     ) -> None:
         self.stream, self.reader = stream, reader
         self.epoch = epoch  # of the ids this unit has seen; None: it has seen none
@@ -267,13 +280,20 @@ class StreamFeed:
         self.fresh: Literal["oldest", "newest"] = "oldest"  # where it begins, having seen nothing
         self.deferred = False  # the guard of the unit acknowledges (level 1), not the commit
         self._routes, self._peers, self._acks = routes, peers, acks
+        self._timings = timings or StreamTimings()
         self._anywhere = False
         self._gone = 0  # how often it was, since something came
         self._acknowledged = 0
         self._address: str | None = None  # where it was looked for
         endpoints = Endpoints(lambda: routes.look_up(stream), recall=self._recall)
         self._follower = Follower(
-            stream, endpoints, self._subscribe, self._broken, Backoff(retries), reader=reader, pause=self._pause
+            stream,
+            endpoints,
+            self._subscribe,
+            self._broken,
+            Backoff(self._timings.retries),
+            reader=reader,
+            pause=self._pause,
         )
 
     def sections(self, start: int, boundary: int) -> Iterator[Section]:
@@ -301,9 +321,8 @@ class StreamFeed:
     def status(self, wanted: Callable[[], bool]) -> QueueStatus:
         """How the stream stands; waits until a node answers, for as long as that is wanted."""
         endpoints = Endpoints(lambda: self._routes.look_up(self.stream), recall=self._recall)
-        return endpoints.call(
-            lambda at: self._status(at, STATUS_S), lambda _: wanted(), Backoff(STATUS_RETRIES), self._pause
-        )
+        within, backoff = self._timings.status_s, Backoff(self._timings.status_retries)
+        return endpoints.call(lambda at: self._status(at, within), lambda _: wanted(), backoff, self._pause)
 
     def _status(self, address: str, within: float | None = None) -> QueueStatus:
         queue = self._routes.local(self.stream)
@@ -326,8 +345,8 @@ class StreamFeed:
             place.start = place.next_id = self._status(address).first_id
         place.epoch = self.epoch
         place.incarnation = self._routes.incarnation(self.stream) if not place.begins and self.epoch is not None else 0
-        queue, wanted = self._routes.local(self.stream), place.wanted()
-        feed = LocalFeed(queue, wanted) if queue is not None else self._peers.at(address).subscribe(wanted)
+        queue, wanted, look_s = self._routes.local(self.stream), place.wanted(), self._timings.look_s
+        feed = LocalFeed(queue, wanted, look_s) if queue is not None else self._peers.at(address).subscribe(wanted)
         self.epoch, self._anywhere = feed.epoch, False
         self._acks.put(self.stream, self.reader, 1, self._acknowledged)
         return feed

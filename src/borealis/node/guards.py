@@ -1,4 +1,4 @@
-"""All that is protected on a node, or kept here for the protection of others: who watches whom, and who takes over."""
+"""All that is protected on a node, or stands by on it for others: watching, receiving, taking over."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from borealis.errors import BorealisError, ClusterError
 from borealis.ha.detector import Detector
 from borealis.node.parcel import DamagedError, Parcel
 from borealis.node.primary import PrimaryGuard, pace_of
+from borealis.node.running import UnitKey
 from borealis.node.standby import Standby
 from borealis.node.watch import Watch
-from borealis.trains.commit_point import Position
+from borealis.streams.section import Place
 from borealis.wire.auth import Security
 from borealis.wire.messages import Claim, Claimed, Done, Forget, Guard, GuardAnswer, Protect, called
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 FORGET_S = 2.0
 
 log = logging.getLogger("borealis.node")
-Key = tuple[str, str]
 Claiming = Callable[[Sequence[Claim]], list[Claimed] | None]
 
 
@@ -36,29 +36,29 @@ class Guards:
         self._node, self.claim = node, claim
         self.name, self.peers, self.routes = node.name, node.peers, node.routes
         self.watch = Watch(security)
-        self.primaries: dict[Key, PrimaryGuard] = {}
-        self.standbys: dict[Key, Standby] = {}
+        self.primaries: dict[UnitKey, PrimaryGuard] = {}
+        self.standbys: dict[UnitKey, Standby] = {}
         self._lock = threading.Lock()
         self._taking: set[object] = set()  # those whose primary was found dead
-        self._rebuilding: set[Standby] = set()  # those that begin anew
+        self._rebuilding: set[Standby] = set()  # those that begin again
 
     # -- coming and going
 
-    def start_primary(self, key: Key, unit: RunningUnit | RunningEntry) -> None:
+    def start_primary(self, unit: RunningUnit | RunningEntry) -> None:
         """Protect a unit or an entry point before its first train."""
         guard = unit.order.guard
         assert guard is not None
-        primary = self.primaries[key] = PrimaryGuard(unit, guard, self)
-        primary.start()
+        self.primaries[unit.key] = PrimaryGuard(unit, guard, self)
+        self.primaries[unit.key].start()
 
-    def start_standby(self, key: Key, unit: RunningUnit | RunningEntry) -> None:
+    def start_standby(self, unit: RunningUnit | RunningEntry) -> None:
         """Stand by for a unit of another node."""
         guard = unit.order.guard
         assert guard is not None
-        self.standbys[key] = Standby(unit, guard, self)
+        self.standbys[unit.key] = Standby(unit, guard, self)
         self.watch.add(guard.partner, pace_of(guard), self.died)
 
-    def drop(self, key: Key) -> None:
+    def drop(self, key: UnitKey) -> None:
         """A unit is no more here."""
         primary, standby = self.primaries.pop(key, None), self.standbys.pop(key, None)
         if primary is not None:
@@ -90,26 +90,26 @@ class Guards:
         except DamagedError as error:
             known = self.standbys.get(error.of) if error.of is not None else None
             log.warning("%s: discarded", error)
-            return known.discard() if known is not None else GuardAnswer(said="damaged")
+            return known.discard() if known is not None else GuardAnswer(verdict="damaged")
         key = (parcel.diagram, parcel.unit)
         standby = self.standbys.get(key)
         if standby is None:
             primary = self.primaries.get(key)
             if primary is not None and primary.guard.incarnation > parcel.incarnation:
-                return GuardAnswer(said="deposed", incarnation=primary.guard.incarnation)
+                return GuardAnswer(verdict="deposed", incarnation=primary.guard.incarnation)
             raise ClusterError(f"node {self.name} does not stand by for {called(*key)}")
         answer = standby.receive(parcel, len(data))
-        if answer.said == "busy":  # it runs in parallel, and shall begin anew
+        if answer.verdict == "busy":  # it runs in parallel, and has to begin again
             with self._lock:  # once, however often the primary asks meanwhile
                 if standby in self._rebuilding:
                     return answer
                 self._rebuilding.add(standby)
-            threading.Thread(target=self._rebuild, args=(key, standby), name="rebuild", daemon=True).start()
+            threading.Thread(target=self._rebuild, args=(standby,), name="rebuild", daemon=True).start()
         return answer
 
-    def _rebuild(self, key: Key, standby: Standby) -> None:
+    def _rebuild(self, standby: Standby) -> None:
         try:
-            self._node.drop_unit(key, only=standby.unit)
+            self._node.drop_unit(standby.unit)
             self._node.start_unit(standby.unit.order)
         except Exception:  # the coordinator will see that it is not here
             log.exception("the backup of %s could not begin again", standby.unit.title)
@@ -122,26 +122,27 @@ class Guards:
     def died(self, address: str, dead: Detector) -> None:
         """A node is dead: take over what it ran and what is kept here."""
         with self._lock:  # several may have watched it
-            mine = [(k, s) for k, s in list(self.standbys.items()) if s.guard.partner == address and s.ready]
-            mine = [(k, s) for k, s in mine if s not in self._taking]
-            self._taking.update(s for _, s in mine)
+            ready = [s for s in list(self.standbys.values()) if s.guard.partner == address and s.ready]
+            mine = [s for s in ready if s not in self._taking]
+            self._taking.update(mine)
         claims = [
-            Claim(what="take over", diagram=k[0], unit=k[1], node=self.name, incarnation=s.backup.incarnation + 1)
-            for k, s in mine
+            Claim(what="take over", diagram=d, unit=u, node=self.name, incarnation=s.backup.incarnation + 1)
+            for s in mine
+            for d, u in [s.unit.key]
         ]
         claimed = self.claim(claims) if claims else None
-        for number, (key, standby) in enumerate(mine):
+        for number, standby in enumerate(mine):
             if claimed is not None and not claimed[number].granted:
                 log.warning("not ours to take over: %s", claims[number])
                 self._taking.discard(standby)
             else:
-                work = partial(self._take_over, key, standby, dead)
+                work = partial(self._take_over, standby, dead)
                 threading.Thread(target=work, name="take-over", daemon=True).start()
 
-    def _take_over(self, key: Key, standby: Standby, dead: Detector | None) -> None:
+    def _take_over(self, standby: Standby, dead: Detector) -> None:
         try:
             made: list[PrimaryGuard] = []
-            takeover = standby.take_over(dead, lambda *how: made.append(self._become(key, standby, *how)))
+            takeover = standby.take_over(dead, lambda *how: made.append(self._become(standby.unit, *how)))
             if takeover is None:
                 return
             made[0].takeovers.append(takeover)
@@ -156,18 +157,17 @@ class Guards:
         except Exception as error:
             # dropped, so that the coordinator sees that no node has it
             log.exception("%s could not be taken over: %s", standby.unit.title, error)
-            self._node.drop_unit(key, only=standby.unit)
+            self._node.drop_unit(standby.unit)
 
-    def _become(self, key: Key, standby: Standby, guard: Guard, until: Mapping[str, Position]) -> PrimaryGuard:
-        """A standby is a primary from now on, before it runs its first train as one."""
-        unit = standby.unit
+    def _become(self, unit: RunningUnit | RunningEntry, guard: Guard, until: Mapping[str, Place]) -> PrimaryGuard:
+        """A unit that stood by is a primary from now on, before it runs its first train as one."""
         unit.order = unit.order.model_copy(update={"guard": guard})
         primary = PrimaryGuard(unit, guard, self, until)
         with self._node.ordering:
-            if self._node.running(key) is not unit:
+            if self._node.running(unit.key) is not unit:
                 raise ClusterError(f"{unit.title} was dropped while it was taken over")
-            self.primaries[key] = primary
-            self.standbys.pop(key, None)
+            self.primaries[unit.key] = primary
+            self.standbys.pop(unit.key, None)
             self._node.opened(unit)
         return primary
 
@@ -184,11 +184,11 @@ class Guards:
         """Another node runs this unit now."""
         log.warning("%s runs elsewhere now (%s): it ends here", unit.title, address or "unknown")
         unit.step_down(address)
-        work = partial(self._node.drop_unit, unit.key, address or None, only=unit)
+        work = partial(self._node.drop_unit, unit, address or None)
         threading.Thread(target=work, name="step-down", daemon=True).start()
 
     def forget_reader(self, unit: RunningUnit | RunningEntry, reader: str) -> bool:
-        """Nobody reads the unit's inputs under that name any more; says whether upstream knows."""
+        """Have upstream keep nothing for a name that the unit reads under no more; says whether upstream knows."""
         known = True
         for feed in unit.feeds.values():
             queue, address = self.routes.local(feed.stream), self.routes.address(feed.stream)

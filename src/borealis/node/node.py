@@ -1,7 +1,6 @@
 """A node: units, entry points and output queues in one process, behind one Flight server.
 
-It does what it is told by actions (a coordinator's, or a test's) and keeps running whatever it runs when nobody tells
-it anything any more.
+It carries out orders (a coordinator's, or a test's), and goes on with all that it runs when no more orders come.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from borealis.errors import BorealisError, ClusterError, StreamError, WireError,
 from borealis.kernels.time_of import noted
 from borealis.message import Message
 from borealis.node.building import Builder
-from borealis.node.care import FREEZE_S, Care
+from borealis.node.care import Care, CareTimings
 from borealis.node.feeds import AckSender, Peers, Routes
 from borealis.node.guards import Claiming, Guards
-from borealis.node.moves import close_source, fetch
-from borealis.node.running import Running, RunningEntry, RunningUnit
+from borealis.node.moves import close_source
+from borealis.node.running import Running, RunningEntry, RunningUnit, UnitKey
 from borealis.node.served import Served
 from borealis.node.session import Session, spec_of
 from borealis.spark.query import Query
@@ -77,6 +76,7 @@ class Node:
         master: str = "",
         cores: int = 0,
         query: type[Query] = Query,
+        care: CareTimings | None = None,
     ) -> None:
         self.name, self.data, self.master = name, data, master
         self.cores = cores or os.cpu_count() or 1
@@ -86,9 +86,9 @@ class Node:
         self.stop_asked = threading.Event()
         self.served = Served(name)
         self.queues = self.served.queues
-        self.units: dict[tuple[str, str], RunningUnit] = {}
-        self.entries: dict[tuple[str, str], RunningEntry] = {}
-        self._starting: set[tuple[str, str]] = set()
+        self.units: dict[UnitKey, RunningUnit] = {}
+        self.entries: dict[UnitKey, RunningEntry] = {}
+        self._starting: set[UnitKey] = set()
         self._ending: list[threading.Thread] = []
         self.session = Session(name)
         self.peers = Peers(security)
@@ -98,7 +98,8 @@ class Node:
         self.guards = Guards(self, security, claim)
         self.warm = False
         self.ordering = threading.RLock()  # one order at a time
-        self._care = Care(self, self._builder)
+        self._timings = care or CareTimings()
+        self._care = Care(self, self._builder, self._timings)
 
     # -- what the Flight server asks
 
@@ -174,7 +175,7 @@ class Node:
         return unit.status().model_copy(update={"guard": guard.status() if guard is not None else None})
 
     def deposed(self, stream: str, incarnation: int) -> None:
-        """Somebody knows of a later life of a stream that is served here."""
+        """A reader has seen a higher incarnation of a stream that is served here."""
         self.guards.deposed(stream, incarnation)
 
     def _queue_status(self, queue: OutputQueue) -> QueueStatus:
@@ -189,7 +190,7 @@ class Node:
         return SchemaIs(arrow=base64.b64encode(schema.serialize().to_pybytes()).decode())
 
     def stream(self, ask: SchemaOf) -> QueueStatus:
-        """How one stream stands; where it only stands by, nobody can tell."""
+        """How one stream stands; where it only stands by, a StandbyError."""
         queue = self.queue(ask.stream)
         if queue.standby:
             raise StandbyError(f"stream {ask.stream} is on standby here", hint="ask the node that serves it")
@@ -200,12 +201,6 @@ class Node:
         return Checked(columns=self.session.check(spec_of(order.yaml)))
 
     # -- orders
-
-    def _serve(self, queue: OutputQueue, incarnation: int) -> None:
-        """A stream is served here from now on; whoever reads it here need not go elsewhere."""
-        self.served.put(queue)
-        self.routes.put(queue.stream, self.address, incarnation)
-        self._look_again(queue.stream)
 
     def _look_again(self, stream: str) -> None:
         for unit in list(self.units.values()):
@@ -241,28 +236,22 @@ class Node:
             self.routes.put(stream, address)
         for stream, address in order.fallbacks.items():
             self.routes.put_fallback(stream, address)
-        if not order.boxes:
-            self._begin(self._builder.entry(order))
-            return
-        compiled = self._builder.compiled(order)
-        handover = fetch(order, self.peers) if order.take_over is not None else None
-        unit = self._builder.build(compiled, handover)
-        self._begin(unit, moves=handover is not None)
+        self._begin(self._builder.unit(order) if order.boxes else self._builder.entry(order))
 
-    def _begin(self, unit: RunningUnit | RunningEntry, *, moves: bool = False) -> None:
+    def _begin(self, unit: RunningUnit | RunningEntry) -> None:
         key, order = unit.key, unit.order
         if order.guard is not None and order.guard.role == "backup":
-            self._stand_by(key, unit)
+            self._stand_by(unit)
             return
         if order.guard is not None:
-            self.guards.start_primary(key, unit)
-            if not moves and order.guard.incarnation > 1:
+            self.guards.start_primary(unit)
+            if order.take_over is None and order.guard.incarnation > 1:
                 unit.begin_again(may_lose=order.guard.guarantee == "gap")
         with self.ordering:
             self._put(unit)
             for queue in unit.queues.values():
                 self.served.put(queue)
-                self.routes.put(queue.stream, self.address)  # wakes those who wait for it here
+                self.routes.put(queue.stream, self.address)  # wakes feeds that wait for it here
         unit.launch()  # there are no trains before the run starts
         if order.take_over is not None:
             close_source(order, self.peers, self.address)
@@ -278,21 +267,21 @@ class Node:
         else:
             self.units[unit.key] = unit
 
-    def running(self, key: tuple[str, str]) -> RunningUnit | RunningEntry | None:
+    def running(self, key: UnitKey) -> RunningUnit | RunningEntry | None:
         """The unit or entry point of that name, if it is here."""
         return self.units.get(key) or self.entries.get(key)
 
-    def _stand_by(self, key: tuple[str, str], unit: RunningUnit | RunningEntry) -> None:
+    def _stand_by(self, unit: RunningUnit | RunningEntry) -> None:
         unit.standby = True
         assert unit.order.guard is not None
-        for queue in unit.queues.values():  # before anybody can see them: readers who come here early shall wait
+        for queue in unit.queues.values():  # before they can be found: readers that come here early shall wait
             queue.incarnation = unit.order.guard.incarnation
             queue.hold()
         with self.ordering:
             self._put(unit)
             self.served.stand_by(unit.queues.values())
         unit.launch()
-        self.guards.start_standby(key, unit)
+        self.guards.start_standby(unit)
         if isinstance(unit, RunningUnit):
             self._care.warm(unit)
 
@@ -302,9 +291,11 @@ class Node:
         with self.ordering:
             unit.standby = False
             for queue in unit.queues.values():
-                self._serve(queue, guard.incarnation if guard else 0)
+                self.served.put(queue)
+                self.routes.put(queue.stream, self.address, guard.incarnation if guard else 0)
+                self._look_again(queue.stream)  # units here that read it need not go elsewhere
 
-    def _take_down(self, key: tuple[str, str], source: str | None) -> None:
+    def _take_down(self, key: UnitKey, source: str | None) -> None:
         """Undo a start that failed; the unit goes on where it was."""
         with self.ordering:
             self._remove(key, moved_to=source)
@@ -330,7 +321,7 @@ class Node:
                 raise ClusterError(f"unit {name.unit} of {name.diagram} only stands by on {self.name}")
             if (failure := unit.look()) is not None:
                 raise failure
-            handover = unit.run.freeze(FREEZE_S)
+            handover = unit.run.freeze(self._timings.freeze_s)
             unit.frozen_since = time.monotonic()
             handover.header["epochs"] = {arrow: feed.epoch for arrow, feed in unit.feeds.items()}
             primary = self.guards.primaries.get((name.diagram, name.unit))
@@ -347,7 +338,7 @@ class Node:
             return Done()
 
     def moved(self, moved: Moved) -> Done:
-        """A frozen unit goes on elsewhere: whoever reads its streams is sent there."""
+        """A frozen unit goes on elsewhere: readers of its streams are sent there."""
         with self.ordering:
             unit = self._unit(UnitName(diagram=moved.diagram, unit=moved.unit))
             if unit.frozen_since is None:
@@ -359,14 +350,15 @@ class Node:
 
     def drop(self, name: UnitName) -> Done:
         """Stop a unit for good; harmless if it is not here."""
-        self.drop_unit((name.diagram, name.unit))
-        return Done()
-
-    def drop_unit(self, key: tuple[str, str], moved_to: str | None = None, *, only: Running | None = None) -> None:
-        """Stop a unit, or just this one; whoever reads its streams is sent elsewhere."""
         with self.ordering:
-            if only is None or self.running(key) is only:
-                self._remove(key, moved_to)
+            self._remove((name.diagram, name.unit))
+            return Done()
+
+    def drop_unit(self, unit: Running, moved_to: str | None = None) -> None:
+        """Stop this unit, if it is still here; readers of its streams are sent elsewhere."""
+        with self.ordering:
+            if self.running(unit.key) is unit:
+                self._remove(unit.key, moved_to)
 
     def undeploy(self, name: DiagramName) -> Done:
         """Stop all of a diagram."""
@@ -386,16 +378,12 @@ class Node:
             self._look_again(order.stream)
         return Done()
 
-    def protect(self, order: Protect) -> Done:
-        """Who stands on the other side of something that runs here."""
-        return self.guards.protect(order)
-
     def stop(self, _: Ping) -> Done:
         """End this process, in good order."""
         self.stop_asked.set()
         return Done()
 
-    def _remove(self, key: tuple[str, str], moved_to: str | None = None) -> Running | None:
+    def _remove(self, key: UnitKey, moved_to: str | None = None) -> Running | None:
         unit = self.units.pop(key, None) or self.entries.pop(key, None)
         self.guards.drop(key)
         if unit is None:
@@ -422,14 +410,14 @@ class Node:
             for key, unit in list(self.units.items()):
                 try:
                     if unit.look() is None and unit.frozen_since is None and not unit.standby:
-                        unit.run.freeze(FREEZE_S)
+                        unit.run.freeze(self._timings.freeze_s)
                 except BorealisError as error:
                     log.warning("unit %s of %s: %s", key[1], key[0], error)
                 self._remove(key)
             for key in list(self.entries):
                 self._remove(key)
         for ending in self._ending:
-            ending.join(FREEZE_S)
+            ending.join(self._timings.freeze_s)
         self.acks.stop()
         self.peers.close()
         self.session.state = "stopped"
@@ -443,7 +431,7 @@ ACTIONS: dict[str, tuple[type[Message], Callable[[Node, Any], Message]]] = {
     "forget": (Forget, lambda node, order: node.served.forget(order)),
     "unread": (Forget, lambda node, order: node.served.unread(order)),
     "keep": (Ack, lambda node, order: node.served.keep(order)),
-    "protect": (Protect, Node.protect),
+    "protect": (Protect, lambda node, order: node.guards.protect(order)),
     "check": (CheckOrder, Node.check),
     "start": (UnitOrder, Node.start_unit),
     "thaw": (UnitName, Node.thaw),

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from borealis.errors import WireError
 from borealis.ha.primary import Want
 from borealis.state import frame
 from borealis.state.log import Key
-from borealis.trains.commit_point import CommitPoint
 
-MARK = b"BGP2"
+MARK = b"BGP3"
 Acks = Mapping[str, Mapping[str, tuple[int, int]]]  # of each output, by reader: received, no longer needed
 
 
 class DamagedError(WireError):
-    """A parcel whose checksum is wrong: what was sent is not what came. `of` is its unit, if that can be told."""
+    """A parcel whose checksum is wrong: what was sent is not what came. `of` is its unit, if its head can be read."""
 
     def __init__(self, message: str, *, hint: str = "", of: tuple[str, str] | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -38,24 +40,13 @@ class Parcel:
     queues: Mapping[str, bytes] = field(default_factory=dict)  # snapshots, whole or since the last parcel
 
     def encode(self) -> bytes:
-        """For the wire."""
-        want = self.want
-        head = {
-            "diagram": self.diagram,
-            "unit": self.unit,
-            "incarnation": self.incarnation,
-            "kind": want.kind,
-            "number": want.number,
-            "since": want.since,
-            "step": want.step.to_json(),
-            "start": want.start.to_json() if want.start else None,
-            "done": want.done.to_json() if want.done else None,
-            "orders": [[train, [list(p) for p in order]] for train, order in want.orders],
-            "acks": {arrow: {r: list(a) for r, a in readers.items()} for arrow, readers in self.acks.items()},
-            "epochs": dict(self.epochs),
-            "state": list(self.state),
-            "queues": list(self.queues),
-        }
+        """For the wire; put together once."""
+        return self._data
+
+    @cached_property
+    def _data(self) -> bytes:
+        head = _HEAD.dump_python(self, mode="json", exclude=_NO_FACTS)
+        head |= {"state": list(self.state), "queues": list(self.queues)}
         return frame.pack(MARK, head, [*self.state.values(), *self.queues.values()])
 
     @classmethod
@@ -76,23 +67,11 @@ class Parcel:
 
     @classmethod
     def _of(cls, head: dict[str, Any], blobs: list[bytes]) -> Parcel:
-        keys: list[Key] = [(str(box), int(bucket)) for box, bucket in head["state"]]
-        want = Want(
-            head["kind"],
-            int(head["number"]),
-            int(head["since"]),
-            CommitPoint.from_json(head["step"]),
-            CommitPoint.from_json(head["start"]) if head["start"] else None,
-            CommitPoint.from_json(head["done"]) if head["done"] else None,
-            tuple((int(t), tuple((str(n), int(a), int(b)) for n, a, b in order)) for t, order in head["orders"]),
-        )
-        return cls(
-            str(head["diagram"]),
-            str(head["unit"]),
-            int(head["incarnation"]),
-            want,
-            {a: {r: (int(x), int(y)) for r, (x, y) in readers.items()} for a, readers in head["acks"].items()},
-            head["epochs"],
-            dict(zip(keys, blobs[: len(keys)], strict=True)),
-            dict(zip(head["queues"], blobs[len(keys) :], strict=True)),
-        )
+        state = dict(zip(map(tuple, head["state"]), blobs[: len(head["state"])], strict=True))
+        queues = dict(zip(head["queues"], blobs[len(state) :], strict=True))
+        return _HEAD.validate_python(head | {"state": state, "queues": queues})
+
+
+_HEAD = TypeAdapter(Parcel)
+_HERE = {"at", "silent"}  # of a train: they mean nothing elsewhere
+_NO_FACTS: Any = {"state": True, "queues": True, "want": {"step": _HERE, "start": _HERE, "done": _HERE}}

@@ -7,48 +7,29 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from borealis.errors import BorealisError, FullError
 from borealis.ha.detector import Detector, Pace
-from borealis.ha.effects import Effects, active_reader
-from borealis.ha.primary import Upstream, Want
+from borealis.ha.primary import Effects, Upstream, Want, active_reader
 from borealis.node.parcel import Parcel
 from borealis.state.log import Key
-from borealis.trains.commit_point import CommitPoint, Position
+from borealis.streams.section import Place
+from borealis.streams.snapshot import QueueSnapshot
+from borealis.trains.commit_point import CommitPoint
 from borealis.wire.messages import Claim, Claimed, Guard, GuardAnswer, GuardStatus, Takeover
 
 if TYPE_CHECKING:
-    from borealis.node.feeds import Peers
+    from borealis.node.guards import Guards
     from borealis.node.running import RunningEntry, RunningUnit
-    from borealis.node.watch import Watch
 
 CLAIMS = 3  # attempts to ask a coordinator that does not answer
-MANY = 50  # parcels in a row that did not arrive, before that is told again
+MANY = 50  # parcels in a row that did not arrive, before that is logged again
 DELTAS_BYTES_MOST = 256 << 20  # kept for a backup that does not answer; then it gets the whole
 TAKEOVER_MS = 50.0  # what opening the queues of a backup takes, about
 
 log = logging.getLogger("borealis.node")
-
-
-class Host(Protocol):
-    """What a guard needs of its node."""
-
-    name: str
-    peers: Peers
-    watch: Watch
-
-    def claim(self, claims: Sequence[Claim]) -> list[Claimed] | None:
-        """Ask the coordinator; None if it does not answer."""
-        ...
-
-    def step_down(self, unit: RunningUnit | RunningEntry, address: str) -> None:
-        """Another node runs this unit now."""
-        ...
-
-    def forget_reader(self, unit: RunningUnit | RunningEntry, reader: str) -> bool:
-        """Nobody reads the unit's inputs under that name any more; says whether upstream knows."""
-        ...
 
 
 def pace_of(guard: Guard) -> Pace:
@@ -58,7 +39,7 @@ def pace_of(guard: Guard) -> Pace:
 
 
 def successor_of(claim: Claim, ask: Callable[[Sequence[Claim]], list[Claimed] | None]) -> Claimed | None:
-    """Who has taken over from one that wants to go on alone; None if nobody has, or the coordinator cannot say."""
+    """The claim of the node that took over from a primary that wants to go on alone; None if none is known to have."""
     for _ in range(CLAIMS):
         if (claimed := ask([claim])) is not None:
             is_deposed = not claimed[0].granted and claimed[0].incarnation > claim.incarnation
@@ -82,8 +63,8 @@ class PrimaryGuard:
         self,
         unit: RunningUnit | RunningEntry,
         guard: Guard,
-        host: Host,
-        until: Mapping[str, Position] | None = None,
+        host: Guards,
+        until: Mapping[str, Place] | None = None,
         timings: GuardTimings | None = None,
     ) -> None:
         self.unit, self.guard, self._host = unit, guard, host
@@ -94,10 +75,10 @@ class PrimaryGuard:
         self._stopped = False
         self._deltas: list[tuple[int, Mapping[Key, bytes]]] = []
         self._deltas_bytes = 0
-        self._shown: Mapping[str, Position] = {}  # outputs up to here are at the backup
+        self._shown: Mapping[str, Place] = {}  # outputs up to here are at the backup
         self._since, self._why = time.time(), "no backup yet"
         self._messages = self._bytes = self._failures = 0
-        self._stale_readers = self._others()  # names that nobody reads under, as long as there is no backup
+        self._stale_readers = self._others()  # names under which no copy reads, as long as there is no backup
         self._covered_at = time.monotonic()  # the backup has everything up to then
         for queue in unit.queues.values():
             queue.incarnation = guard.incarnation
@@ -252,9 +233,8 @@ class PrimaryGuard:
             return
         try:
             parcel = compose()
-            data = parcel.encode()
             peer = self._host.peers.at(self.guard.partner)
-            answer = peer.say("guard", _Encoded(data), GuardAnswer, within=self._timings.answer_s)
+            answer = peer.say("guard", parcel, GuardAnswer, within=self._timings.answer_s)
         except BorealisError as error:
             with self._lock:
                 self.policy.failed()
@@ -265,15 +245,15 @@ class PrimaryGuard:
             time.sleep(self._timings.retry_s)
             return
         self._failures = 0
-        self._messages, self._bytes = self._messages + 1, self._bytes + len(data)
+        self._messages, self._bytes = self._messages + 1, self._bytes + len(parcel.encode())
         self._answered(want, answer, now)
 
     def _answered(self, want: Want, answer: GuardAnswer, sent: float) -> None:
-        if answer.said == "deposed":
+        if answer.verdict == "deposed":
             self._host.step_down(self.unit, self.guard.partner)
             return
         with self._lock:
-            if answer.said in ("take", "known"):
+            if answer.verdict in ("take", "known"):
                 fresh = not self.policy.known
                 self.unit.refuse(None)
                 self._do(self.policy.acknowledged(want.number))
@@ -282,17 +262,17 @@ class PrimaryGuard:
                 self._shown, self._covered_at = want.step.outputs, sent
                 if fresh:
                     self._since = time.time()
-            elif answer.said == "whole":
+            elif answer.verdict == "whole":
                 self.policy.rejected()
                 self._why = "its backup lost the thread"
-            elif answer.said == "full":
+            elif answer.verdict == "full":
                 self.policy.failed()
                 self._why = f"its backup takes nothing: {answer.why}"
                 why = f"the backup of {self.unit.title} takes nothing, and so nothing is taken here: {answer.why}"
                 self.unit.refuse(FullError(why, hint="make room there, and send it again"))
             else:
                 self.policy.failed()
-                self._why = f"its backup says: {answer.said}"
+                self._why = f"its backup says: {answer.verdict}"
         if self.policy.holding and self.policy.last.train > want.step.train:
             self._wake.set()
 
@@ -302,15 +282,15 @@ class PrimaryGuard:
         acks = {name: queue.acks() for name, queue in queues.items()}
         epochs = {name: feed.epoch for name, feed in unit.feeds.items()}
         base = (unit.order.diagram, unit.order.unit, self.guard.incarnation, want, acks, epochs)
+        state: Callable[[], Mapping[Key, bytes]] = dict
+        snapshots: dict[str, QueueSnapshot] = {}
         if want.kind == "whole" and self.policy.needs_state:
             snapshots = {name: queue.snapshot() for name, queue in queues.items()}
-            whole = unit.run.whole_state()
-            return lambda: Parcel(*base, whole(), {name: s.to_bytes() for name, s in snapshots.items()})
-        if want.kind == "delta":
-            deltas = [d for train, d in self._deltas if train > want.since]
-            changed = {name: queue.since(self._shown[name]) for name, queue in queues.items()}
-            return lambda: Parcel(*base, unit.merged(deltas), {name: s.to_bytes() for name, s in changed.items()})
-        return lambda: Parcel(*base)
+            state = unit.run.whole_state()
+        elif want.kind == "delta":
+            snapshots = {name: queue.since(self._shown[name]) for name, queue in queues.items()}
+            state = partial(unit.merged, [d for train, d in self._deltas if train > want.since])
+        return lambda: Parcel(*base, state(), {name: s.to_bytes() for name, s in snapshots.items()})
 
     # -- how it stands
 
@@ -342,13 +322,3 @@ class PrimaryGuard:
         detection = how.ping_us / 1000 * (how.misses - 0.5)
         again = {"passive": behind, "upstream-backup": 1 + len(self.policy._steps) / 10}.get(self.guard.approach, 0)
         return detection + TAKEOVER_MS + again * self.unit.train_ms()
-
-
-class _Encoded:
-    """Bytes that are a message already."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def encode(self) -> bytes:
-        return self._data

@@ -29,13 +29,20 @@ from borealis.trains.unit import UnitRun
 from borealis.wire.messages import Guard, UnitOrder, UnitState, UnitStatus, Waiting, called
 
 RESTARTS_MOST = 5  # of a query that dies over and over, before its unit counts as failed
-RESTART_S = 0.5  # before the first of them; twice as long before each further one
 REHEARSALS = 4  # of a unit that stands by, to begin with
-REHEARSE_S = 20.0  # between later ones; Spark ends Python workers that were idle for a minute
 
 log = logging.getLogger("borealis.node")
+UnitKey = tuple[str, str]  # diagram, unit
 FACTS: Key = ("entry", 0)
-Watching = Callable[[CommitPoint, Mapping[Key, bytes]], None]
+OnCommit = Callable[[CommitPoint, Mapping[Key, bytes]], None]
+
+
+@dataclass(frozen=True)
+class UnitTimings:
+    """How long a unit waits before its query runs again, in seconds."""
+
+    restart_s: float = 0.5  # before the first restart of a query that died; twice as long before each further one
+    rehearse_s: float = 20.0  # between rehearsals; Spark ends Python workers that were idle for a minute
 
 
 @dataclass
@@ -53,7 +60,7 @@ class Running:
     retained_points: list[CommitPoint] = field(default_factory=list, kw_only=True)
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> UnitKey:
         """Diagram and unit."""
         return self.order.diagram, self.order.unit
 
@@ -61,11 +68,6 @@ class Running:
     def title(self) -> str:
         """As people read it."""
         return called(*self.key)
-
-    @property
-    def reader(self) -> str:
-        """Under which name it reads its inputs."""
-        return self.order.reader or f"{self.order.diagram}.{self.order.unit}"
 
     @property
     def state(self) -> UnitState:
@@ -102,6 +104,7 @@ class RunningUnit(Running):
     failure: BorealisError | None = None
     last_failure: BorealisError | None = None  # of its query, since the last train that was committed
     rehearsed_at: float = 0.0
+    timings: UnitTimings = field(default=UnitTimings(), kw_only=True)
 
     @property
     def ended(self) -> bool:
@@ -137,7 +140,7 @@ class RunningUnit(Running):
             policy.adopt(self.retained_points)
         return policy
 
-    def attach(self, watch: Watching, flush: Callable[[], None]) -> None:
+    def attach(self, watch: OnCommit, flush: Callable[[], None]) -> None:
         """Be watched from now on."""
         self.run.watch = watch
 
@@ -155,7 +158,9 @@ class RunningUnit(Running):
             self.queues[name].apply(snapshot)
         if want.kind == "delta":
             self.run.extend(want.step, state)
-        elif want.kind == "whole" and state_is_sent(self.order.guard):
+        elif (
+            want.kind == "whole" and self.order.guard is not None and self.order.guard.approach in ("passive", "active")
+        ):
             self.run.load(want.step, state)
 
     def train_ms(self) -> float:
@@ -168,7 +173,7 @@ class RunningUnit(Running):
     def rehearse(self) -> None:
         """Keep a unit that waits warm: a few trains of nothing to begin with, then one now and then."""
         now = time.monotonic()
-        if self.run.rehearsals.count < REHEARSALS or now - self.rehearsed_at > REHEARSE_S:
+        if self.run.rehearsals.count < REHEARSALS or now - self.rehearsed_at > self.timings.rehearse_s:
             self.rehearsed_at = now
             self.run.rehearse()
 
@@ -177,14 +182,14 @@ class RunningUnit(Running):
         if self.failure is None and not self.run.done.is_set():
             broken = self.run.manager.failure
             if broken is not None:
-                told = TrainError(f"its input failed: {type(broken).__name__}: {broken}", hint="a defect of Borealis")
-                self.failure = broken if isinstance(broken, BorealisError) else told
+                defect = TrainError(f"its input failed: {type(broken).__name__}: {broken}", hint="a defect of Borealis")
+                self.failure = broken if isinstance(broken, BorealisError) else defect
             elif self.restarts >= RESTARTS_MOST and not self.restarting:
                 self.failure = self.query.failure()
         return self.failure
 
     def wants_restart(self) -> BorealisError | None:
-        """Why its query died, if it did and may be started again: the next train is then simply run anew."""
+        """Why its query died, if it did and may be started again: the next train is then simply run again."""
         if self.failure is not None or self.restarting or self.run.done.is_set() or self.frozen_since is not None:
             return None
         if self.run.progress.trains > self.trains_then:
@@ -197,7 +202,7 @@ class RunningUnit(Running):
         if failure is None:
             self.restart_at = None
         elif self.restart_at is None:  # a machine that is too busy is given time
-            self.restart_at = time.monotonic() + RESTART_S * 2**self.restarts
+            self.restart_at = time.monotonic() + self.timings.restart_s * 2**self.restarts
         return failure if self.restart_at is not None and time.monotonic() >= self.restart_at else None
 
     def dying(self) -> list[str]:
@@ -236,7 +241,7 @@ class RunningUnit(Running):
 
     def begin_again(self, *, may_lose: bool) -> None:
         """Both copies of the unit were lost: it reads what there is. If it may lose tuples, what the lost copies gave
-        is neither given again (ids jump) nor made again (it begins at what is newest): nobody shall count it twice.
+        is neither given again (ids jump) nor made again (it begins at what is newest): no reader shall count it twice.
         """
         for feed in self.feeds.values():
             feed.forgetful = True
@@ -245,7 +250,7 @@ class RunningUnit(Running):
             queue.jump_to(beyond(queue, 0))
 
     def end(self) -> None:
-        """Stop, when nobody can see it any more."""
+        """Stop, once no order and no reader finds it any more."""
         try:
             self.query.stop()
         except Exception:  # its JVM may be gone; what is ours goes all the same
@@ -275,7 +280,7 @@ class RunningEntry(Running):
         kind = Synchronous if guard.approach == "passive" else Amnesia
         return kind(guard.interval_s, False, self.nondeterministic, guard.precise, first)
 
-    def attach(self, watch: Watching, flush: Callable[[], None]) -> None:
+    def attach(self, watch: OnCommit, flush: Callable[[], None]) -> None:
         """Be watched from now on; publishers wait for what `flush` sends."""
         self.entry.on_step = lambda facts: watch(self.step(), {FACTS: json.dumps(facts).encode()})
         self.entry.flush = flush
@@ -332,11 +337,6 @@ class RunningEntry(Running):
     def end(self) -> None:
         """Let go of the log."""
         self.entry.log.close()
-
-
-def state_is_sent(guard: Guard | None) -> bool:
-    """Whether a primary sends state to its backup."""
-    return guard is not None and guard.approach in ("passive", "active")
 
 
 def _merged(specs: Sequence[object], parts: list[bytes]) -> bytes:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from borealis.entry.admission import Cursor
 from borealis.errors import BorealisError, FullError, StateError
@@ -17,29 +17,23 @@ from borealis.ha.primary import Want
 from borealis.node.feeds import keep_from
 from borealis.node.parcel import Parcel
 from borealis.node.running import RunningEntry, RunningUnit
+from borealis.streams.section import Place
 from borealis.streams.snapshot import QueueSnapshot
-from borealis.trains.commit_point import CommitPoint, Position
+from borealis.trains.commit_point import CommitPoint
 from borealis.trains.sections import beyond
 from borealis.tuples import LAST_TIME
-from borealis.wire.messages import Guard, GuardAnswer, GuardStatus, Said, Takeover
+from borealis.wire.messages import Guard, GuardAnswer, GuardStatus, ParcelVerdict, Takeover
 
 if TYPE_CHECKING:
-    from borealis.node.feeds import Peers, Routes
+    from borealis.node.guards import Guards
 
 log = logging.getLogger("borealis.node")
-
-
-class Host(Protocol):
-    """What a standby needs of its node."""
-
-    peers: Peers
-    routes: Routes
 
 
 class Standby:
     """One unit, or an entry point, that is ready to run here. Thread-safe."""
 
-    def __init__(self, unit: RunningUnit | RunningEntry, guard: Guard, host: Host) -> None:
+    def __init__(self, unit: RunningUnit | RunningEntry, guard: Guard, host: Guards) -> None:
         self.unit, self.guard, self._host = unit, guard, host
         multi_input = len(unit.piece.reads) > 1
         self.backup = Backup(guard.approach, multi_input, unit.nondeterministic, guard.precise, guard.incarnation)
@@ -58,7 +52,7 @@ class Standby:
     def discard(self) -> GuardAnswer:
         """A parcel came that is not what was sent; what is here stays as it is."""
         self._discarded += 1
-        return GuardAnswer(said="damaged", incarnation=self.backup.incarnation)
+        return GuardAnswer(verdict="damaged", incarnation=self.backup.incarnation)
 
     def receive(self, parcel: Parcel, size: int) -> GuardAnswer:
         """Take what the primary sent."""
@@ -67,23 +61,23 @@ class Standby:
             known = self.backup.step, self.backup.incarnation
             if want.kind == "whole" and self.unit.started and not self.backup.taken_over:
                 if not self._goes_on(parcel):
-                    return GuardAnswer(said="busy", number=want.number, incarnation=self.backup.incarnation)
+                    return GuardAnswer(verdict="busy", number=want.number, incarnation=self.backup.incarnation)
                 want = replace(want, kind="facts")
-            said: Said = self.backup.receive(parcel.incarnation, want)
-            if said == "take":
+            verdict: ParcelVerdict = self.backup.receive(parcel.incarnation, want)
+            if verdict == "take":
                 try:
                     self._take(parcel, want)
                 except FullError as error:  # what was here before stays, and suffices to take over
                     self.backup.step, self.backup.incarnation = known
-                    said, why = "full", error.message
+                    verdict, why = "full", error.message
                 except (BorealisError, ValueError, KeyError, TypeError) as error:
                     self._discarded += isinstance(error, StateError)
                     self.backup.step = None
                     log.warning("a parcel for %s cannot be used (%s): the whole is needed", self.unit.title, error)
-                    said = "whole"
+                    verdict = "whole"
             self._heard = time.monotonic()
             self._messages, self._bytes = self._messages + 1, self._bytes + size
-            return GuardAnswer(said=said, why=why, number=want.number, incarnation=self.backup.incarnation)
+            return GuardAnswer(verdict=verdict, why=why, number=want.number, incarnation=self.backup.incarnation)
 
     def _goes_on(self, parcel: Parcel) -> bool:
         """Whether a whole for a backup that runs already changes nothing: it came from the same run of the primary."""
@@ -123,9 +117,7 @@ class Standby:
 
     # -- the primary is dead
 
-    def take_over(
-        self, dead: Detector | None, become: Callable[[Guard, Mapping[str, Position]], None]
-    ) -> Takeover | None:
+    def take_over(self, dead: Detector | None, become: Callable[[Guard, Mapping[str, Place]], None]) -> Takeover | None:
         """Go on in its place; None if that is impossible. `become` is called before anything new is run or read."""
         begun, primary = time.time(), self.guard.partner_node
         with self._lock:

@@ -1,4 +1,4 @@
-"""Watching other nodes: pings them, and tells once when one is dead. A thread for each node that is watched.
+"""Watching other nodes: pings them, and calls listeners once when one is dead. A thread for each node that is watched.
 
 Beside the pings there is a line to each node on which nothing is said. The system cuts it the moment the other process
 is gone, so that the next ping need not wait until it is due. Only pings tell whether a node is dead.
@@ -16,7 +16,7 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 from borealis.errors import BorealisError, WireError
-from borealis.ha.detector import Detector, Pace, Verdict
+from borealis.ha.detector import Detector, Health, Pace
 from borealis.wire.auth import Security
 from borealis.wire.client import Peer
 from borealis.wire.waiting import PeerTimings
@@ -25,42 +25,36 @@ AGAIN_S = 1.0  # between lines to a node that lives and hangs up
 HURRY = 10  # so much faster come the pings behind one that was refused
 
 log = logging.getLogger("borealis.node")
-Told = Callable[[str, Detector], None]
+OnDeath = Callable[[str, Detector], None]
 
 
 class Watch:
-    """Who is watched, and who wants to know. Thread-safe."""
+    """The nodes that are watched, and the listeners for their deaths. Thread-safe."""
 
     def __init__(self, security: Security | None) -> None:
         self._security = security
         self._watched: dict[str, _Watched] = {}
         self._lock = threading.Lock()
 
-    def add(self, address: str, pace: Pace, told: Told) -> None:
-        """Watch a node, if it is not watched yet; `told` hears of its death, on a thread of the watch."""
+    def add(self, address: str, pace: Pace, listener: OnDeath) -> None:
+        """Watch a node, if it is not watched yet; `listener` is called at its death, on a thread of its own."""
         with self._lock:
             known = self._watched.get(address)
             if known is None or known.over:
                 known = self._watched[address] = _Watched(address, self._security, pace)
                 known.start()
             known.hasten(pace)
-            known.told.add(told)
+            known.listeners.add(listener)
 
-    def remove(self, address: str, told: Told) -> None:
-        """This one wants to know no more; who is watched for nobody is let go."""
+    def remove(self, address: str, listener: OnDeath) -> None:
+        """Call this listener no more; a node without listeners is watched no more."""
         with self._lock:
             known = self._watched.get(address)
             if known is not None:
-                known.told.discard(told)
-                if not known.told:
+                known.listeners.discard(listener)
+                if not known.listeners:
                     known.stop()
                     del self._watched[address]
-
-    def verdict(self, address: str) -> Verdict:
-        """As far as is known; nobody is dead who is not watched."""
-        with self._lock:
-            known = self._watched.get(address)
-        return "alive" if known is None else known.detector.verdict()
 
     def close(self) -> None:
         with self._lock:
@@ -81,7 +75,6 @@ class _HangUp:
         self._address, self._within = address, within
         self._line: socket.socket | None = None
         self._again = 0.0  # when another line may be opened
-        self._bell, self._button = socket.socketpair()
 
     def listen(self) -> None:
         """Have a line, if the node can be reached."""
@@ -92,24 +85,18 @@ class _HangUp:
                 self._line.setblocking(False)
 
     def wait(self, seconds: float) -> None:
-        """For so long, or until the line is cut or somebody rings."""
+        """For so long, or until the line is cut."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             waiting = select.poll()
-            for one in (self._line, self._bell):
-                if one is not None:
-                    waiting.register(one, select.POLLIN)
-            ready = waiting.poll(left * 1000)
-            if any(fd == self._bell.fileno() for fd, _ in ready) or (ready and not self._is_open()):
+            if self._line is not None:
+                waiting.register(self._line, select.POLLIN)
+            if waiting.poll(left * 1000) and not self._is_open():
                 return
 
-    def ring(self) -> None:
-        self._button.close()
-
     def close(self) -> None:
-        for one in (self._line, self._bell, self._button):
-            if one is not None:
-                one.close()
+        if self._line is not None:
+            self._line.close()
 
     def _is_open(self) -> bool:
         """Whether what came on the line is a greeting, not its end."""
@@ -125,11 +112,11 @@ class _HangUp:
 class _Watched:
     def __init__(self, address: str, security: Security | None, pace: Pace) -> None:
         self.address, self._pace = address, pace
-        self.told: set[Told] = set()
+        self.listeners: set[OnDeath] = set()
         self.over = False
         self.detector = Detector(pace, time.monotonic())
         self._incarnation: str | None = None
-        self._refuses = False  # its machine answered, and nobody listens there
+        self._refuses = False  # its machine answered, and no process listens there
         self._stopped = threading.Event()
         self._within = max(pace.every_s * pace.misses, 0.3)
         self._peer = Peer(address, security, PeerTimings(connect_s=self._within, answer_s=self._within))
@@ -139,34 +126,34 @@ class _Watched:
         threading.Thread(target=self._ping_forever, name="watch", daemon=True).start()
 
     def stop(self) -> None:
+        """After the look that is under way, or the wait for the next."""
         self._stopped.set()
-        self._line.ring()
 
     def hasten(self, pace: Pace) -> None:
-        """The hastiest of all who watch sets the pace."""
+        """The hastiest of all listeners sets the pace."""
         if pace.every_s * pace.misses < self._pace.every_s * self._pace.misses:
             self._pace = self.detector.pace = pace
 
     def _ping_forever(self) -> None:
         while not self._stopped.is_set():
             due = time.monotonic() + self._pace.every_s
-            verdict = self._look()
-            if self._refuses:  # its machine says that nobody is there: to make sure takes no time
+            health = self._look()
+            if self._refuses:  # its machine says that it is gone: to make sure takes no time
                 due = min(due, time.monotonic() + self._pace.every_s / HURRY)
-            if verdict == "dead":
+            if health == "dead":
                 self.over = True
                 log.warning("node at %s is held to be dead", self.address)
-                for told in list(self.told):  # none waits for what another does about it
+                for listener in list(self.listeners):  # none waits for what another does about it
                     args = (self.address, self.detector)
-                    threading.Thread(target=told, args=args, name="told-of-death", daemon=True).start()
+                    threading.Thread(target=listener, args=args, name="on-death", daemon=True).start()
                 break
-            if verdict == "alive":
+            if health == "alive":
                 self._line.listen()
             self._line.wait(due - time.monotonic())
         self._peer.close()
         self._line.close()
 
-    def _look(self) -> Verdict:
+    def _look(self) -> Health:
         begun, self._refuses = time.monotonic(), False
         try:
             pong = self._peer.ping()
@@ -177,10 +164,10 @@ class _Watched:
         except BorealisError as error:  # it answers, whatever it says
             log.info("node at %s answers a ping with: %s", self.address, error)
             return self.detector.answered(time.monotonic())
-        if self._incarnation not in (None, pong.incarnation):  # who was there is gone; this is another life
+        if self._incarnation not in (None, pong.incarnation):  # the process that was there is gone; this is another
             for _ in range(self._pace.misses):
                 self.detector.refused(time.monotonic())
-            return self.detector.verdict()
+            return self.detector.health()
         self._incarnation = pong.incarnation
         return self.detector.answered(time.monotonic())
 

@@ -2,7 +2,7 @@
 
 A reader's place in a stream is a pair: the id of the next tuple, and the boundary it knows of. Sections are held in the
 order of the places behind them, so finding what follows a place is one bisection. Boundaries at the oldest held id stay
-when the tuples before it go: whoever takes the stream up there gets all of them.
+when the tuples before it go: a reader that takes the stream up there gets all of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from borealis.streams.id_gaps import Jumps
-from borealis.streams.section import NOTHING, Section, empty_rows
+from borealis.streams.section import NOTHING, Place, Section, empty_rows
 from borealis.tuples import FIRST_TIME, LAST_TIME, Int64s
 
 HELD_BYTES = 1024  # what holding a section costs beside its values: Python's and Arrow's objects
@@ -23,13 +23,11 @@ _SMALL_BYTES = 64 << 10
 _SHED_LEAST = 1024  # entries of gone sections before the lists are cut
 _GONE = Section(0, empty_rows(pa.schema([])), NOTHING, NOTHING, NOTHING)
 
-Position = tuple[int, int]  # id, boundary
-
 
 class Held:
     """The sections of a queue, whose lock is held around all of it."""
 
-    def __init__(self, schema: pa.Schema, place: Position = (0, FIRST_TIME)) -> None:
+    def __init__(self, schema: pa.Schema, place: Place = (0, FIRST_TIME)) -> None:
         self.first = place[0]  # the oldest id from which the stream can be read
         self.next, self.boundary = place  # where it goes on
         self.jumps = Jumps()
@@ -41,7 +39,7 @@ class Held:
         # What is held, oldest first, behind `_head` entries that are gone. For each section: the place behind it, and
         # the bytes of all sections ever held up to and with it; `_base` are those before the first that is held.
         self.sections: list[Section] = []
-        self.places: list[Position] = []
+        self.places: list[Place] = []
         self.ends: list[int] = []
         self._head = self._base = 0
 
@@ -61,11 +59,11 @@ class Held:
         return self.jumps.tuples(self.first, self.next)
 
     @property
-    def end(self) -> Position:
+    def end(self) -> Place:
         """The place up to which there is something to read."""
         return (self.jumps.back(self.next), self.boundary) if self.is_empty else self.places[-1]
 
-    def upto(self, limit: Position) -> Position:
+    def upto(self, limit: Place) -> Place:
         """The last place that is not behind a limit: where ids were left out, that is before or among them."""
         over = self.jumps.over(limit[0])
         if over is None:
@@ -91,7 +89,7 @@ class Held:
                 return self.sections[at:i]
         return self.sections[at:end]
 
-    def since(self, place: Position) -> tuple[Section, ...]:
+    def since(self, place: Place) -> tuple[Section, ...]:
         """All that is behind a place."""
         sections = self.sections[bisect_right(self.places, place, self._head) :]
         if sections:
@@ -121,7 +119,7 @@ class Held:
         self.append(section.since(self.next).above(self.boundary))
 
     def skip_to(self, first: int) -> None:
-        """Go on at a later id: of what is in between there is nothing that anybody needs."""
+        """Go on at a later id: no reader needs what is in between."""
         if self.jumps.tuples(self.next, first):
             self._clear()
         if self.is_empty:

@@ -1,7 +1,7 @@
 """Ids that no tuple has: where a recovery could not go on with the ids that were, it went on far above them.
 
-From a frontier F on, tuples got new ids from J on: the ids in [F, J) are left out. Whoever wants one of them, because
-it had tuples that nobody has any more, goes on at J.
+From a frontier F on, tuples got new ids from J on: the ids in [F, J) are left out. A reader
+that wants one of them, because it had tuples that are lost since, goes on at J.
 
 A unit that reads a jump passes it on: what it makes of the tuples behind it has ids behind a hole of its own, so that
 the last reader hears of it. Such a hop is a property of the input, and comes out the same for each copy of the unit; a
@@ -69,6 +69,6 @@ class Jumps:
         return max(0, stop - start - left_out)
 
     def forget(self, before: int) -> None:
-        """Nobody will ask for what ends before this id."""
+        """No reader will ask for what ends before this id."""
         for start in [a for a, b in self._of.items() if b < before]:
             del self._of[start]

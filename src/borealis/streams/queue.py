@@ -1,4 +1,4 @@
-"""Output queues: what a stream has produced, kept until nobody needs it, and served from any id that is still held.
+"""Output queues: what a stream has produced, kept until no reader needs it, and served from any id that is still held.
 
 A queue of a protected unit (`incarnation` above 0) has a mirror at the backup, which is held: nothing is read from it
 before it is released. Where a recovery cannot go on with the ids that were, they jump.
@@ -14,11 +14,10 @@ from typing import Literal
 
 import pyarrow as pa
 
-from borealis.errors import GoneError, StateError, StreamError, did_you_mean
-from borealis.streams.held import Held, Position
+from borealis.errors import GoneError, StateError, StreamError
+from borealis.streams.held import Held
 from borealis.streams.id_gaps import Jumps
-from borealis.streams.pieces import check_inside, cut, upto
-from borealis.streams.section import NOTHING, Section, joined
+from borealis.streams.section import NOTHING, Place, Section, joined
 from borealis.streams.snapshot import QueueSnapshot
 from borealis.streams.status import QueueStatus
 from borealis.tuples import FIRST_TIME, LAST_TIME
@@ -45,7 +44,7 @@ class QueueLimits:
 
     bytes_most: int = 64 << 20  # held for readers; the append that crosses it is the last that does not wait
     full: Literal["wait", "drop"] = "wait"  # slow the writer down, or lose the oldest
-    keep_bytes: int = 8 << 20  # that nobody waits for, kept for latecomers
+    keep_bytes: int = 8 << 20  # that no reader waits for, kept for latecomers
 
 
 @dataclass
@@ -84,7 +83,7 @@ class OutputQueue:
         self._held = Held(schema, (next_id, standing))
         self._readers = {name: _Reader(next_id, next_id) for name in readers}
         self._mirrored = set(self._readers)  # those that an increment may take away
-        self._limit: Position | None = None  # readers get nothing behind this place; None: it is open
+        self._limit: Place | None = None  # readers get nothing behind this place; None: it is open
         self.dropped = 0  # tuples lost to a reader that was too slow (policy `drop`)
         self._closed = False
         self._moved_to: str | None = None
@@ -114,12 +113,6 @@ class OutputQueue:
         """Whether nothing can follow."""
         return self._held.boundary == LAST_TIME
 
-    @property
-    def held_bytes(self) -> int:
-        """About how much memory the held sections take."""
-        with self._more:
-            return self._held.bytes
-
     def status(self) -> QueueStatus:
         """All of it at one moment."""
         with self._more:
@@ -141,7 +134,7 @@ class OutputQueue:
 
     def append(self, section: Section) -> None:
         """Add what follows. Under `wait` this blocks while readers leave the queue full, until `close`."""
-        check_inside(section)
+        section.check()
         with self._room:
             self._check_fits(section)
             if self.limits.full == "wait" and self._is_full():
@@ -155,13 +148,8 @@ class OutputQueue:
                 self._drop()
             self._more.notify_all()
 
-    def has_room(self) -> bool:
-        """Whether an append would not wait now."""
-        with self._room:
-            return self.limits.full == "drop" or not self._is_full()
-
-    def wait_for_room(self, seconds: float) -> bool:
-        """Wait until an append would not wait, at most so long; says whether it would not."""
+    def has_room(self, seconds: float = 0.0) -> bool:
+        """Whether an append would not wait: now, or before so many seconds have passed."""
         if self.limits.full == "drop":
             return True
         with self._room:
@@ -179,7 +167,7 @@ class OutputQueue:
             held.skip_to(first)
             self._more.notify_all()
 
-    def begin_at(self, place: Position) -> None:
+    def begin_at(self, place: Place) -> None:
         """Let a queue that holds nothing go on at a place: what was before it was delivered by another."""
         with self._more:
             held = self._held
@@ -189,7 +177,7 @@ class OutputQueue:
             self._more.notify_all()
 
     def close(self, moved_to: str | None = None) -> None:
-        """End all reading and writing here, at once; with an address, tell everybody to go there."""
+        """End all reading and writing here, at once; with an address, send readers and writers there."""
         with self._more:
             self._closed = True
             self._moved_to = moved_to or self._moved_to
@@ -199,7 +187,7 @@ class OutputQueue:
     # -- reading
 
     def read(self, start: int, boundary: int, wait: float, most_bytes: int = 1 << 20) -> Section | None:
-        """What follows id `start` for someone who knows of `boundary`; None when nothing came for `wait` seconds.
+        """What follows id `start` for a reader that knows of `boundary`; None when nothing came for `wait` seconds.
 
         Small sections are joined and large ones cut to about `most_bytes`. The section begins behind `start` where
         tuples were dropped or ids jumped: `lost_between` tells which.
@@ -213,12 +201,12 @@ class OutputQueue:
                 return None
             end = self._end()
             parts = self._held.parts(start, boundary, most_bytes)
-        parts = [upto(part, end) for part in parts if part.first <= end[0]]
+        parts = [part.upto(end) for part in parts if part.first <= end[0]]
         if not parts:  # only a boundary before `start` is news
             return Section(start, self._held.none, NOTHING, NOTHING, NOTHING, end[1])
         parts[0] = parts[0].since(start)
         if len(parts) == 1:
-            parts[0] = cut(parts[0], most_bytes)
+            parts[0] = parts[0].cut(most_bytes)
         return joined(parts).above(boundary)
 
     def lost_between(self, start: int, first: int) -> int:
@@ -226,7 +214,7 @@ class OutputQueue:
         with self._more:
             return self._held.jumps.tuples(start, first)
 
-    def _end(self) -> Position:
+    def _end(self) -> Place:
         """The place up to which there is something to read."""
         last = self._held.end
         if self._limit is None:
@@ -240,13 +228,13 @@ class OutputQueue:
         return start < stop or (start == stop and boundary < final)
 
     def _is_wrong(self, start: int) -> bool:
-        """Whether nobody can read from here, now or later."""
+        """Whether no reader can read from here, now or later."""
         if start > self._held.next:
             return self.incarnation == 0
         return start < self._held.first and not self._held.jumps.over(start) and not self.standby
 
     def _instead(self, start: int) -> int:
-        """Where to go on for someone who wants what is not held; raises where that would hide something."""
+        """Where a reader goes on that wants what is not held; raises where that would hide something."""
         if start > self._held.next:
             unknown = f"stream {self.stream} has no tuple {start} yet: the next is {self._held.next}"
             raise GoneError(unknown, hint=OTHER_IDS)
@@ -258,7 +246,7 @@ class OutputQueue:
         )
 
     def of_another_life(self, epoch: str | None) -> GoneError:
-        """For someone whose ids are of another epoch."""
+        """For a reader whose ids are of another epoch."""
         return GoneError(
             f"stream {self.stream} is in epoch {self.epoch}, not {epoch}: ids of the one mean nothing in the other",
             hint="subscribe without an epoch, from 'oldest' or 'newest'",
@@ -281,21 +269,21 @@ class OutputQueue:
         with self._more:
             self._limit = self._limit or _NOWHERE
 
-    def release(self, place: Position | None = None) -> None:
+    def release(self, place: Place | None = None) -> None:
         """Let readers of a held queue read up to a place (id, boundary), or without one everything, also to come."""
         with self._more:
             if self._limit is not None:
                 self._limit = max(self._limit, place) if place is not None else None
                 self._more.notify_all()
 
-    def wait_for_release(self, seconds: float, place: Position | None = None) -> bool:
+    def wait_for_release(self, seconds: float, place: Place | None = None) -> bool:
         """Wait until a held queue may be read at all, or up to a place, at most so long; says whether it may."""
         with self._more:
             released = self._more.wait_for(lambda: self._closed or self._is_released(place), seconds)
             self._check_open()
             return released
 
-    def _is_released(self, place: Position | None) -> bool:
+    def _is_released(self, place: Place | None) -> bool:
         return not self.standby if place is None or self._limit is None else self._limit >= place
 
     # -- readers
@@ -330,8 +318,8 @@ class OutputQueue:
         """A reader has all tuples before `upto` (level 0), or needs them no more, whatever happens (level 1)."""
         with self._room:
             if upto > self._held.next and not self.incarnation:  # a backup may be behind what the primary had delivered
-                said = f"reader {reader} of stream {self.stream} acknowledged {upto}"
-                raise StreamError(f"{said}, but the next tuple is {self._held.next}", hint=OTHER_IDS)
+                seen = f"reader {reader} of stream {self.stream} acknowledged {upto}"
+                raise StreamError(f"{seen}, but the next tuple is {self._held.next}", hint=OTHER_IDS)
             known = self._readers.get(reader)
             if known is None:  # it was forgotten: nothing is kept for it, and nothing shall be
                 return
@@ -340,14 +328,6 @@ class OutputQueue:
                 known.done = upto
                 self._trim()
                 self._room.notify_all()
-
-    def acked(self, reader: str, level: int) -> int:
-        """The id up to which a reader has acknowledged."""
-        with self._more:
-            known = self._readers.get(reader)
-        if known is None:
-            raise StreamError(f"stream {self.stream} has no reader {reader}", hint=did_you_mean(reader, self._readers))
-        return known.done if level == 1 else known.received
 
     def acks(self) -> dict[str, tuple[int, int]]:
         """How far each named reader is: received, done."""
@@ -364,7 +344,7 @@ class OutputQueue:
             self._room.notify_all()
 
     def pushed(self) -> int:
-        """The least id that somebody may still ask for; the next id if there is nobody.
+        """The least id that a reader may still ask for; the next id if there is no reader.
 
         Of a named reader that is the first it needs yet, since what it only has in memory dies with it; of a passing
         one (`~...`) the first that was not pushed to it.
@@ -384,7 +364,7 @@ class OutputQueue:
         """All of it at one moment, also of a closed queue; passing readers (`~...`) stay behind."""
         return self.since(_NOWHERE)
 
-    def since(self, place: Position) -> QueueSnapshot:
+    def since(self, place: Place) -> QueueSnapshot:
         """What is behind a place (id, boundary), and how far readers are: what a mirror at that place needs."""
         with self._more:
             held = self._held
@@ -435,7 +415,7 @@ class OutputQueue:
         if (news.stream, news.epoch) != (self.stream, self.epoch) or not news.schema.equals(self.schema):
             raise StateError(f"news of stream {news.stream} ({news.epoch}) for {self.stream} ({self.epoch})")
         first = news.sections[0].first if news.sections else news.next_id
-        start = max(self._held.next, news.first_id)  # what it let go of nobody needs
+        start = max(self._held.next, news.first_id)  # what the other queue let go of no reader needs
         if first > start and Jumps(news.jumps).tuples(start, first):
             raise StateError(
                 f"tuples {start} to {first} of stream {self.stream} are missing",
@@ -477,7 +457,7 @@ class OutputQueue:
             raise ValueError(f"a section of {section.rows.schema} in stream {self.stream} of {self.schema}")
 
     def _low(self) -> int:
-        """All tuples before this one are acknowledged by everybody."""
+        """All readers have acknowledged the tuples before this one."""
         return min((reader.done for reader in self._readers.values()), default=self._held.next)
 
     def _is_full(self) -> bool:

@@ -1,8 +1,8 @@
 """What travels on a stream: consecutive tuples, and the boundaries among them.
 
-Tuple ids count data tuples only. A boundary has no id of its own: it stands before the tuple with id `at`. Whoever has
-read up to id n asks for what follows *from n*, gets the boundaries at n once more, and drops those that are not above
-the one it has. So a stream can be taken up anywhere, and nobody sees two boundaries melt into one.
+Tuple ids count data tuples only. A boundary has no id of its own: it stands before the tuple with id `at`. A reader
+that has read up to id n asks for what follows *from n*, gets the boundaries at n once more, and drops those that are
+not above the one it has. So a stream can be taken up anywhere, and no reader sees two boundaries melt into one.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from borealis.tuples import FIRST_TIME, KIND, LAST_TIME, TIME, Int8s, Int64s, Kind, with_header
 
 NOTHING: Int64s = np.empty(0, np.int64)
+Place = tuple[int, int]  # in a stream: the id of the next tuple, and the boundary in force
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Section:
         return replace(self._tuples(0, stop - self.first), at=self.at[:boundaries], bound=self.bound[:boundaries])
 
     def above(self, boundary: int) -> Section:
-        """The same for someone who knows of `boundary` already: lower boundaries are gone."""
+        """The same for a reader that knows of `boundary` already: lower boundaries are gone."""
         if boundary <= self.standing:
             return self
         kept = int(np.searchsorted(self.bound, boundary, "right"))
@@ -119,6 +120,40 @@ class Section:
     def is_continued_by(self, other: Section) -> bool:
         """Whether both can be one: nothing is between them, and what holds for the one holds for the other."""
         return other.first == self.stop and other.stable == self.stable and not other.undo
+
+    def cut(self, most_bytes: int) -> Section:
+        """Its beginning, about so large; one tuple at least."""
+        one = self
+        while len(one) > 1 and (size := one.nbytes) > most_bytes:
+            one = one.until(one.first + min(len(one) - 1, max(1, len(one) * most_bytes // size)))
+        return one
+
+    def upto(self, place: Place) -> Section:
+        """What is not behind a place: tuples before its id, boundaries up to it and, at its id, up to its own.
+
+        The section must not begin behind that id.
+        """
+        stop, bound = place
+        if (self.stop, self.final) <= place:
+            return self
+        before, at_stop = (int(np.searchsorted(self.at, stop, side)) for side in ("left", "right"))
+        return self.begin(stop, before + int(np.searchsorted(self.bound[before:at_stop], bound, "right")))
+
+    def check(self) -> None:
+        """A ValueError if it is no section at all."""
+        if self.rows.num_rows != len(self.time):
+            raise ValueError(f"a section with {self.rows.num_rows} rows and {len(self.time)} times")
+        if self.kind is not None and len(self.kind) != len(self.time):
+            raise ValueError(f"a section with {len(self.time)} tuples and {len(self.kind)} kinds")
+        at, bound = self.at, self.bound
+        if len(at) != len(bound):
+            raise ValueError(f"a section with {len(bound)} boundaries at {len(at)} ids")
+        if not len(at):
+            return
+        if at[0] < self.first or at[-1] > self.stop or (len(at) > 1 and (at[1:] < at[:-1]).any()):
+            raise ValueError(f"boundaries out of place: {at} in tuples {self.first} to {self.stop}")
+        if bound[0] <= self.standing or (len(bound) > 1 and (bound[1:] <= bound[:-1]).any()):
+            raise ValueError(f"boundaries do not rise: {bound} after {self.standing}")
 
     def _tuples(self, start: int, stop: int) -> Section:
         kind = None if self.kind is None else self.kind[start:stop]

@@ -3,14 +3,14 @@
 The protocol:
 
 1. A record (JSON head, blobs) goes to the end of the newest segment. It says up to where the segment was synced then.
-2. The segment is synced. Publishers are told of their batch after that, and not before.
+2. The segment is synced. A publisher's batch is acknowledged after that, and not before.
 3. When the newest segment has grown large, it is synced, and a new one is written whole beside it, with a record of the
    facts so far as its first, and takes its name. So only the newest segment can be torn, and never its first record.
 4. What is not needed any more goes in whole segments, the oldest first. The facts outlive it.
 
 A start reads every record up to the first that is torn or damaged. If a record behind it says that it had been synced,
-or a later segment exists, that is damage and not a torn tail, and is refused; otherwise the tail is cut off, for nobody
-was told of it. Files: `segment-<number>.bin`, `log.json` (what the log belongs to), `lock`.
+or a later segment exists, that is damage and not a torn tail, and is refused; otherwise the tail is cut off: it
+was not acknowledged. Files: `segment-<number>.bin`, `log.json` (what the log belongs to), `lock`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SegmentLog(RecordLog):
     Every head has the ids of the record's tuples as `first` and `stop`; each begins where the one before it ended. What
     must outlive the records goes into a head's `facts`, a mapping: later facts take the place of earlier ones of the
     same name, None takes one away. The facts of all records that are gone come first when the log is opened, with no
-    blobs: whoever notes the facts of each head it reads knows all of them.
+    blobs: a reader that notes the facts of each head knows all of them.
 
         log = SegmentLog(Path("entry"), {"stream": "traffic/packets"})
         for head, blobs in log.open():

@@ -11,7 +11,6 @@ import pyarrow as pa
 from borealis.errors import StateError
 from borealis.state import frame
 from borealis.streams.id_gaps import Interval, Jumps
-from borealis.streams.pieces import check_inside
 from borealis.streams.section import Section, from_batch, wire_schema
 from borealis.tuples import HEADER
 
@@ -84,7 +83,7 @@ def _sections(
     for rows, bounds, each in zip(tuples, boundaries, head["sections"], strict=True):
         at = (bounds.column("at").to_numpy(), bounds.column("bound").to_numpy(), each["standing"])
         one = from_batch(rows, user, int(each["first"]), at, stable=each["stable"], undo=each["undo"])
-        check_inside(one)
+        one.check()
         found.append(one)
     return found
 

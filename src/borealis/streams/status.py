@@ -1,4 +1,4 @@
-"""How a stream stands, as its node tells others."""
+"""How a stream stands, as its node reports it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from borealis.message import Message, MessagePart
 
 
 class QueueFacts(MessagePart):
-    """Of a stream's output queue, as its node counts and as clients are told."""
+    """Of a stream's output queue, as its node counts and as clients see it."""
 
     stream: str
     epoch: str = ""

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from borealis.entry.admission import Cursor
+from borealis.streams.section import Place
 from borealis.trains.merge_order import Determinant
 from borealis.trains.train import cursors_from_json, cursors_to_json
-
-Position = tuple[int, int]  # in a stream: the id of the next tuple, and the boundary in force
 
 
 @dataclass(frozen=True)
@@ -20,7 +19,7 @@ class CommitPoint:
     train: int
     next_cause: int
     inputs: Mapping[str, Cursor]
-    outputs: Mapping[str, Position]
+    outputs: Mapping[str, Place]
     order: tuple[Determinant, ...] = ()
     at: float = 0.0  # when it was committed, on the node's own clock
     silent: bool = False  # it only built state again: what it gave had been given before

@@ -274,7 +274,7 @@ class UnitRun:
             self.rehearsals.done()  # without the lock: its holder may wait for just this
             return
         for queue in self.queues.values():  # none may block halfway; only commits fill them, so room stays room
-            while not queue.wait_for_room(ROOM_S) and not self.closed:
+            while not queue.has_room(ROOM_S) and not self.closed:
                 continue
         with self._committing:  # a run may be closed from another thread
             if self.closed:

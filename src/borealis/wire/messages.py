@@ -176,7 +176,7 @@ class Problem(Message):
 
 
 class Guard(Message):
-    """How a unit or an entry point is protected, and who stands on the other side."""
+    """How a unit or an entry point is protected, and which node is on the other side."""
 
     protection: Protection
     role: Literal["primary", "backup"] = "primary"
@@ -226,13 +226,13 @@ class UnitOrder(Message):
     readers: dict[str, list[str]] = {}  # for each arrow that leaves the unit, who reads it: units as `diagram.unit`
     take_over: str | None = None  # the address of the node to take the running unit from, with its state
     guard: Guard | None = None  # None: nothing protects it
-    fallbacks: dict[str, str] = {}  # stream name to the Flight address of the backup of its server
+    fallbacks: dict[str, str] = {}  # stream name to the Flight address of the backup of the node that serves it
     epoch: str | None = Field(default=None, max_length=64)  # of its streams; None: a new one
     reader: Name | None = None  # under which it reads; None: `diagram.unit`
 
 
 class Protect(Message):
-    """Who stands on the other side of a unit from now on."""
+    """Which node is on the other side of a unit from now on."""
 
     diagram: Name
     unit: Name
@@ -241,13 +241,13 @@ class Protect(Message):
     incarnation: int = Field(ge=1)
 
 
-Said = Literal["take", "known", "whole", "deposed", "damaged", "busy", "full"]
+ParcelVerdict = Literal["take", "known", "whole", "deposed", "damaged", "busy", "full"]
 
 
 class GuardAnswer(Message):
     """What a backup says to a parcel of its primary."""
 
-    said: Said
+    verdict: ParcelVerdict
     why: str = ""  # it takes nothing, where its disk is full
     number: int = 0
     incarnation: int = Field(default=1, ge=1)
@@ -328,7 +328,7 @@ class Reroute(Message):
 
     stream: StreamName
     address: Address
-    incarnation: int = 0  # of its server; one that is known to be lower is ignored
+    incarnation: int = 0  # of the unit that writes it there; one that is known to be lower is ignored
 
 
 class Takeover(MessagePart):

@@ -9,7 +9,6 @@ import pyarrow as pa
 from pyarrow import flight
 
 from borealis.errors import WireError
-from borealis.streams.pieces import check_inside
 from borealis.streams.section import Section, from_batch, wire_schema
 from borealis.tuples import KIND, LAST_TIME, TIME
 from borealis.wire.feed import FACTS
@@ -75,7 +74,7 @@ class WireSubscription:
             if any(column.null_count for column in batch.columns[len(self.schema) :]):
                 raise ValueError("tuples without a time")
             section = from_batch(batch, self.schema, head.first, bounds, stable=head.stable, undo=head.undo)
-            check_inside(section)
+            section.check()
         except (pa.ArrowException, ValueError) as error:
             raise WireError(f"{self.address} sent a broken batch of {self.stream}: {error}") from None
         due = self.next_id + head.lost

@@ -103,11 +103,11 @@ def test_a_named_reader_sees_every_row_once(capfd: pytest.CaptureFixture[str], p
     queue = place.queues[STREAM]
     add(queue, 10)
     assert run_app(["tail", "packets", "--reader", "ada", "--limit", "4", "--json"]) == 0
-    assert queue.acked("ada", 1) == 4
+    assert queue.acks()["ada"][1] == 4
     finish(queue)
     assert run_app(["tail", "packets", "--reader", "ada", "--json"]) == 0
     assert [row["n"] for row in lines(capfd)] == list(range(10))
-    assert queue.acked("ada", 1) == 10
+    assert queue.acks()["ada"][1] == 10
 
 
 def test_a_rate_is_kept(capfd: pytest.CaptureFixture[str]) -> None:

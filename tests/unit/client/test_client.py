@@ -212,10 +212,10 @@ def test_ids_of_an_earlier_life_are_never_acknowledged_in_a_later_one(place: Pla
     with pytest.raises(GoneError, match="in another epoch"):
         subscription.ack()
     subscription.ack_what_was_had(now=True)
-    assert queue.acked("ada", 1) == 0
+    assert queue.acks()["ada"][1] == 0
     assert [next(subscription.rows())["n"] for _ in range(10)] == list(range(10))
     subscription.ack()
-    assert queue.acked("ada", 1) == 10
+    assert queue.acks()["ada"][1] == 10
 
 
 def test_tuples_that_are_gone_are_a_gap_and_counted(place: Place, client: Client) -> None:
@@ -243,16 +243,16 @@ def test_what_a_named_reader_has_not_finished_comes_again(place: Place, client: 
     with client.subscribe("packets", reader="ada") as subscription:
         seen = [row["n"] for row, _ in zip(subscription, range(7), strict=False)]
         assert seen == list(range(7))
-    assert queue.acked("ada", 1) == 7  # zip has asked for an eighth row, so the seventh was done with
+    assert queue.acks()["ada"][1] == 7  # zip has asked for an eighth row, so the seventh was done with
     with suppress(ZeroDivisionError), client.subscribe("packets", reader="ada") as subscription:
         for row in subscription:
             1 / (9 - row["n"])
-    assert queue.acked("ada", 1) == 9
+    assert queue.acks()["ada"][1] == 9
     with client.subscribe("packets", reader="ada") as subscription:
         assert subscription.position == 9
         assert subscription.read(WAIT_S) is not None
         subscription.ack()
-    assert queue.acked("ada", 1) == 20
+    assert queue.acks()["ada"][1] == 20
 
 
 def test_acknowledgements_can_be_left_to_the_program(place: Place, client: Client) -> None:
@@ -261,10 +261,10 @@ def test_acknowledgements_can_be_left_to_the_program(place: Place, client: Clien
     finish(queue)
     subscription = client.subscribe("packets", reader="ada", auto_ack=False)
     assert len(list(subscription)) == 10
-    assert queue.acked("ada", 1) == 0
+    assert queue.acks()["ada"][1] == 0
     subscription.ack(4)
     subscription.ack(3)
-    assert queue.acked("ada", 1) == 4
+    assert queue.acks()["ada"][1] == 4
     with pytest.raises(StreamError, match="without a name"):
         client.subscribe("packets").ack()
 
@@ -274,7 +274,7 @@ def test_at_the_end_of_a_stream_all_of_it_is_acknowledged(place: Place, client: 
     add(queue, 10)
     finish(queue)
     assert len(list(client.subscribe("packets", reader="ada"))) == 10
-    assert queue.acked("ada", 1) == 10
+    assert queue.acks()["ada"][1] == 10
 
 
 def test_two_subscriptions_of_one_name_do_not_fight(place: Place, client: Client) -> None:
@@ -751,7 +751,7 @@ def test_asyncio_resumes_acknowledges_times_out_and_stops(place: Place, town: To
             with pytest.raises(TimeoutError, match="nothing came"):
                 await anext(stream.batches())
             await stream.ack()
-            assert queue.acked("ada", 1) == 5
+            assert queue.acks()["ada"][1] == 5
             waiting = asyncio.create_task(anext(stream.sections()))
             add(queue, 1)
             assert (await waiting).first == 5

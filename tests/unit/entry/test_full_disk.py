@@ -104,11 +104,11 @@ def test_the_node_and_its_disk_are_named_and_it_goes_on_when_there_is_room(disks
     one.log.find_room()
     clock.advance(60)
     one.tick()  # no boundary is written for silence, and no error raised, while nothing can be written
-    assert one.log.trouble is not None
+    assert one.log.failure is not None
     assert one.queue.next_id == 1
     disks.full.clear()
     one.log.find_room()
-    assert one.log.trouble is None, "also where no publisher comes any more"
+    assert one.log.failure is None, "also where no publisher comes any more"
     assert take(one, 1) == 2
     take_over(host)
     assert two.queue.next_id == 2
@@ -135,7 +135,7 @@ def test_a_backup_whose_disk_is_full_keeps_what_it_has(disks: Disks, tmp_path: P
     assert (one.queue.next_id, two.queue.next_id) == (2, 1)
     disks.full.clear()
     assert take(one, 1) == 2
-    assert two.log.trouble is None
+    assert two.log.failure is None
     disks.full.add(tmp_path / "two")
     with pytest.raises(FullError):
         take(one, 2)

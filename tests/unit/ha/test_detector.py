@@ -13,7 +13,7 @@ PACE = Pace(every_s=0.1, misses=3, patience_s=2.0)
 
 def test_three_refusals_in_a_row_are_a_death() -> None:
     detector = Detector(PACE, 10.0)
-    assert detector.verdict() == "alive"
+    assert detector.health() == "alive"
     assert [detector.refused(10.0 + n / 10) for n in (1, 2, 3)] == ["suspect", "suspect", "dead"]
     assert detector.detection_s() == pytest.approx(0.3)
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from borealis.entry.admission import Cursor
-from borealis.ha.effects import NONE, Effects
-from borealis.ha.primary import CLIENT_S, Active, Amnesia, Passive, Primary, Upstream
+from borealis.ha.primary import CLIENT_S, NONE, Active, Amnesia, Effects, Passive, Primary, Upstream
 from borealis.trains.commit_point import CommitPoint
 
 INTERVAL_S = 0.5

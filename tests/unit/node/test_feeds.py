@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from borealis.errors import GoneError, StreamError
-from borealis.node.feeds import AckSender, Peers, Routes, StreamFeed, keep_from
+from borealis.node.feeds import AckSender, Peers, Routes, StreamFeed, StreamTimings, keep_from
 from borealis.node.node import Node
 from borealis.retrying import Retries
 from borealis.streams.queue import OutputQueue
@@ -48,7 +48,7 @@ def test_what_was_committed_is_acknowledged_to_a_queue_that_came_from_elsewhere(
     feed = StreamFeed("d/s", "d.u1", *rest, "one")
     section = next(feed.sections(3, FIRST_TIME))
     assert section.first == 3
-    assert queues["d/s"].acked("d.u1", 1) == 3
+    assert queues["d/s"].acks()["d.u1"][1] == 3
     feed.stop()
 
 
@@ -99,7 +99,7 @@ def test_what_a_backup_will_read_is_kept_where_it_is_served_now() -> None:
         routes = Routes(lambda _: None, lambda stream: Location(stream, server.address))
         routes.put("d/s", "grpc://127.0.0.1:1")
         keep_from(routes, peers, "d/s", "d.u2", 3)
-        assert kept.acked("d.u2", 1) == 3
+        assert kept.acks()["d.u2"][1] == 3
         with pytest.raises(StreamError, match="no stream d/other"):
             keep_from(routes, peers, "d/other", "d.u2", 3)
         peers.close()
@@ -109,14 +109,14 @@ def test_what_a_backup_will_read_is_kept_where_it_is_served_now() -> None:
 def test_one_that_waits_for_a_stream_hears_at_once_where_it_is(place: Place) -> None:
     """A pause would last for an hour: the route that comes meanwhile ends it."""
     queues, routes, *rest = place
-    feed = StreamFeed("d/s", "d.u1", routes, *rest, None, Retries(3600.0, 3600.0))
+    feed = StreamFeed("d/s", "d.u1", routes, *rest, None, StreamTimings(Retries(3600.0, 3600.0)))
     found: list[int] = []
     reader = threading.Thread(target=lambda: found.append(len(next(feed.sections(0, FIRST_TIME)))), daemon=True)
     reader.start()
     until = time.monotonic() + 10
     while not feed.waiting_for and time.monotonic() < until:
         time.sleep(0.005)
-    assert "nobody serves stream d/s yet" in feed.waiting_for
+    assert "no node serves stream d/s yet" in feed.waiting_for
     queues["d/s"] = queue(5)
     routes.put("d/s", "grpc://127.0.0.1:1")
     reader.join(10)

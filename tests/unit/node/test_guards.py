@@ -20,17 +20,17 @@ LONG_S = 20.0  # for what should come at once, on a busy machine
 
 
 class Busy:
-    """A backup that runs, and must begin anew before it can take a whole state."""
+    """A backup that runs, and must begin again before it can take a whole state."""
 
     def __init__(self) -> None:
         self.unit = SimpleNamespace(order=object())
 
     def receive(self, parcel: Parcel, size: int) -> GuardAnswer:
-        return GuardAnswer(said="busy")
+        return GuardAnswer(verdict="busy")
 
 
-def test_a_backup_begins_anew_once_however_often_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its primary asks again several times a second, and on a busy machine it takes many seconds to begin anew."""
+def test_a_backup_begins_again_once_however_often_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its primary asks again several times a second, and on a busy machine it takes many seconds to begin again."""
     node, first = Node("n"), Busy()
     standbys: dict[Any, Any] = node.guards.standbys
     standbys[KEY] = first
@@ -38,8 +38,8 @@ def test_a_backup_begins_anew_once_however_often_it_is_asked_to(monkeypatch: pyt
     started: list[object] = []
     slow, over = threading.Event(), threading.Event()
 
-    def drop(key: tuple[str, str], *, only: object) -> None:
-        dropped.append(only)
+    def drop(unit: object) -> None:
+        dropped.append(unit)
         assert slow.wait(LONG_S)
 
     def start(order: object) -> None:
@@ -49,7 +49,7 @@ def test_a_backup_begins_anew_once_however_often_it_is_asked_to(monkeypatch: pyt
     monkeypatch.setattr(node, "drop_unit", drop)
     monkeypatch.setattr(node, "start_unit", start)
     whole = Parcel(*KEY, 1, Want("whole", 1, 0, CommitPoint(0, 0, {"a": Cursor()}, {}, ()))).encode()
-    assert {node.guards.receive(whole).said for _ in range(20)} == {"busy"}
+    assert {node.guards.receive(whole).verdict for _ in range(20)} == {"busy"}
     slow.set()
     assert over.wait(LONG_S)
     assert (dropped, started) == ([first.unit], [first.unit.order])

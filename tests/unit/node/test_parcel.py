@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,13 +75,20 @@ def test_damage_to_the_head_tells_nothing() -> None:
     assert caught.value.of is None
 
 
-@pytest.mark.parametrize("change", [{"step": None}, {"step": {}}, {"orders": [[1]]}, {"state": [["box"]]}])
-def test_a_head_that_is_none_is_refused(change: dict[str, object]) -> None:
-    with pytest.raises(WireError):
-        Parcel.decode(_with(**change))
-
-
-def _with(**change: object) -> bytes:
-    """A parcel with something else in its head, and checksums that are right."""
+@pytest.mark.parametrize("change", [{"step": None}, {"step": {}}, {"orders": [[1]]}])
+def test_a_message_that_is_none_is_refused(change: dict[str, object]) -> None:
     head, blobs = frame.unpack(MARK, parcel().encode())
-    return frame.pack(MARK, head | change, blobs)
+    with pytest.raises(WireError, match="a bad parcel"):
+        Parcel.decode(frame.pack(MARK, head | {"want": head["want"] | change}, blobs))
+
+
+@pytest.mark.parametrize("change", [{"want": None}, {"state": [["box"]]}, {"queues": []}, {"incarnation": "one"}])
+def test_a_head_that_is_none_is_refused(change: dict[str, object]) -> None:
+    head, blobs = frame.unpack(MARK, parcel().encode())
+    with pytest.raises(WireError, match="a bad parcel"):
+        Parcel.decode(frame.pack(MARK, head | change, blobs))
+
+
+def test_time_and_silence_of_a_train_stay_at_home() -> None:
+    want = Want("facts", 1, 0, replace(step(1), at=17.5, silent=True))
+    assert Parcel.decode(Parcel("d", "u1", 1, want).encode()).want.step == step(1)

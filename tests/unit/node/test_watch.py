@@ -75,10 +75,10 @@ def test_a_server_that_is_cut_off_is_dead_soon(watch: Watch, host: Someone, serv
     deaths, address = Deaths(), server.address
     watch.add(address, PACE, deaths)
     assert host.pinged.wait(LONG_S)
-    assert watch.verdict(address) == "alive"
+    assert watch._watched[address].detector.health() == "alive"
     abort(server)
     told, dead = deaths.told.get(timeout=LONG_S)
-    assert (told, dead.verdict(), watch.verdict(address)) == (address, "dead", "dead")
+    assert (told, dead.health(), watch._watched[address].detector.health()) == (address, "dead", "dead")
     assert deaths.none()  # it is told once
 
 
@@ -120,9 +120,9 @@ def test_who_listens_and_does_not_answer_is_slow_before_it_is_dead(watch: Watch)
         deaths, address = Deaths(), f"grpc://127.0.0.1:{silent.getsockname()[1]}"
         watch.add(address, PACE, deaths)
         deadline = time.monotonic() + LONG_S
-        while watch.verdict(address) == "alive" and time.monotonic() < deadline:
+        while watch._watched[address].detector.health() == "alive" and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert watch.verdict(address) == "suspect"
+        assert watch._watched[address].detector.health() == "suspect"
         _, dead = deaths.told.get(timeout=LONG_S)
         assert dead.detection_s() >= PACE.patience_s * 0.9  # it counts the waiting, not the clock
 
@@ -132,7 +132,7 @@ def test_a_refusal_is_an_answer(watch: Watch, host: Someone, server: WireServer)
     deaths = Deaths()
     watch.add(server.address, PACE, deaths)
     assert deaths.none()
-    assert watch.verdict(server.address) == "alive"
+    assert watch._watched[server.address].detector.health() == "alive"
 
 
 def test_another_life_at_the_same_address_means_the_first_is_dead(

@@ -130,14 +130,14 @@ def test_only_what_spark_has_done_is_acknowledged(place: Place) -> None:
     place.publish(10)
     one = reader(place, reader="job")
     start = one.initialOffset()
-    assert place.queue.acked("job", 1) == 0
+    assert place.queue.acks()["job"][1] == 0
     end = one.latestOffset(start, ReadMaxRows(6))
     rows_of(one, start, end)
-    assert place.queue.acked("job", 1) == 0  # it was read, and may have to be read again
+    assert place.queue.acks()["job"][1] == 0  # it was read, and may have to be read again
     one.latestOffset(end, ALL)
-    assert place.queue.acked("job", 1) == 6
+    assert place.queue.acks()["job"][1] == 6
     one.commit({"id": 8, "epoch": place.queue.epoch})
-    assert place.queue.acked("job", 1) == 8
+    assert place.queue.acks()["job"][1] == 8
 
 
 def test_the_first_micro_batch_is_the_same_when_it_is_repeated(place: Place) -> None:
