@@ -53,7 +53,7 @@ class StateError(BorealisError):
 
 
 class FullError(StateError):
-    """A disk has no room. Nothing has changed, and the same succeeds as soon as there is room."""
+    """A disk has no room. The same succeeds as soon as there is room."""
 
 
 class TrainError(BorealisError):

@@ -331,7 +331,7 @@ class Publisher:
 
     def _passes(self, error: BorealisError) -> bool:
         """Whether the entry point may be found later, or elsewhere; if not, the coordinator knows of no such stream."""
-        return not self._is_over() and (is_temporary(error) or is_elsewhere(error))
+        return not self._is_over() and (is_temporary(error) or is_elsewhere(error) or isinstance(error, FullError))
 
     def _may_try_again(self, error: BorealisError) -> bool:
         if is_temporary(error) or isinstance(error, MovedError | StandbyError | FullError):

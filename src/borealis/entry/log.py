@@ -180,6 +180,11 @@ class EntryLog:
         self._stream, self._schema = stream, schema
         self._segments: SegmentLog | None = None
 
+    @property
+    def missing(self) -> bool:
+        """Whether it should be there and is not, since it could not be rewritten."""
+        return self.root is not None and self._segments is None
+
     def read(self) -> Logged:
         """Everything that is there; the log is ready to be written then."""
         found = Logged()
@@ -199,11 +204,13 @@ class EntryLog:
 
     def append(self, step: EntryStep, *, sync: bool = True) -> None:
         """Keep one more step; with `sync` it will survive when this returns."""
-        if self._segments is None:
+        if self.root is None:
             return
         self.find_room()
-        if self.failure is not None and self.failure.full:
-            raise FullError(self.failure.error.message, hint=self.failure.error.hint)
+        if self.failure is not None and (self.failure.full or self._segments is None):
+            raise type(self.failure.error)(self.failure.error.message, hint=self.failure.error.hint)
+        if self._segments is None:
+            raise StateError(f"the log in {self.root} is not there")
         head, blobs = step.record()
         try:
             self._segments.append(head | {"first": self._segments.next_id}, blobs, sync)
@@ -215,12 +222,19 @@ class EntryLog:
         """Hold what the queues do, in place of all that is there. Where there is no room for it, nothing changes."""
         if self.root is None:
             return
-        self._check_room(self.root, sum(section.nbytes for s in snapshots for section in s.sections))
+        count = sum(section.nbytes for s in snapshots for section in s.sections)
+        self._check_room(self.root, count)
+        try:
+            self._segments, self.failure = self._rewritten(self.root, snapshots, facts), None
+        except StateError as error:
+            raise self._failed(error, count) from error
+
+    def _rewritten(self, root: Path, snapshots: Sequence[QueueSnapshot], facts: Facts) -> SegmentLog:
         if self._segments is not None:
             self._segments.close()
             self._segments = None
-        shutil.rmtree(self.root, ignore_errors=True)
-        log = self._new(self.root)
+        shutil.rmtree(root, ignore_errors=True)
+        log = self._new(root)
         ends = [boundary_only(s.first_id, self._schema, NOTHING, _standing(s)) for s in snapshots]
         log.next_id, log.facts = ends[0].first, facts | _ends(ends)
         try:
@@ -237,7 +251,7 @@ class EntryLog:
         except BaseException:
             log.close()
             raise
-        self._segments, self.failure = log, None
+        return log
 
     def _new(self, root: Path) -> SegmentLog:
         return SegmentLog(root, {"stream": self._stream, "columns": self._schema.to_string()})

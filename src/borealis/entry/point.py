@@ -16,8 +16,9 @@ primary sends, until it is started.
 from __future__ import annotations
 
 import threading
+import time as clock_time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from borealis.clock import Clock, WallClock
 from borealis.diagram.spec import LATE, Input
 from borealis.entry.admission import Admitted, EntryPoint
 from borealis.entry.log import EntryLog, EntryState, EntryStep, Facts, Logged
-from borealis.errors import BorealisError, InputError, StreamError
+from borealis.errors import BorealisError, InputError, StateError, StreamError
 from borealis.kernels.time_of import TimeOf
 from borealis.streams.queue import MovedError, OutputQueue, QueueLimits, StandbyError
 from borealis.streams.section import NOTHING, Place, Section, boundary_only, joined, section
@@ -36,6 +37,7 @@ from borealis.streams.snapshot import QueueSnapshot
 from borealis.tuples import FIRST_TIME, LAST_TIME
 from borealis.wire.messages import BatchHead, Receipt
 
+REFUSAL_S = 5.0  # so long a batch that is taken waits for a backup that takes nothing, before its publisher hears
 ANSWER_S = 0.1  # between looks whether a backup that does not answer is to be waited for
 Snapshots = Mapping[str, QueueSnapshot]  # by arrow
 
@@ -84,7 +86,9 @@ class Entry:
     ) -> None:
         self.spec, self.schema, self.standby = spec, place.schema, standby
         self.log = EntryLog(log, place.stream, place.schema, place.node)
-        logged = Logged() if standby else self.log.read()
+        logged = self.log.read()  # also on standby: no other process has it from now on
+        if standby:
+            logged = Logged()
         self.queue, self.late = place.queues(logged)
         self.queues = {spec.name: self.queue, spec.name + LATE: self.late}
         self.state = EntryState()
@@ -92,6 +96,7 @@ class Entry:
         self.on_step: Callable[[Facts], None] | None = None  # called with what a step changed, under the lock
         self.flush: Callable[[], None] = lambda: None  # sends what its backup lacks
         self.refusal: BorealisError | None = None  # why its backup takes nothing
+        self.refusal_s = REFUSAL_S
         self.lock = threading.RLock()  # held while a step is taken
         self._idle_us, self._slack_us = spec.idle_us, spec.slack_us
         self._clock = clock or WallClock()
@@ -99,6 +104,7 @@ class Entry:
         self._last_arrival = self._clock.now()
         self._waiting = 0  # publishers, for room
         self._loaded = False  # from a primary
+        self._closed = False
         self._moved_to: str | None = None  # deposed: the address that serves it now; may be empty
         self._met: set[str] | None = None  # publishers since ids jumped; None: they never did
 
@@ -115,14 +121,14 @@ class Entry:
             self._check_serves()
             receipt, upto = self._receipt(publisher), self._ends()
             receipt = receipt.model_copy(update={"mark": self.state.marks.get(publisher)})
-        self._await_backup(upto)
+        self._await_backup(upto, 0.0)
         return receipt
 
     def take(self, publisher: str, head: BatchHead, batch: pa.RecordBatch) -> Receipt:
         """Take a batch, whole or not at all; once it is taken, its number is, too."""
         try:
             receipt, upto = self._in_turn(publisher, head, batch)
-            self._await_backup(upto)
+            self._await_backup(upto, self.refusal_s)
             return receipt
         except StreamError:
             self._check_serves()  # it may have stepped down meanwhile
@@ -147,12 +153,13 @@ class Entry:
                 with self.lock:
                     self._waiting -= 1
 
-    def _await_backup(self, upto: Sequence[Place]) -> None:
-        """Wait until the backup, if there is one, has all before these places; an error if it takes nothing."""
+    def _await_backup(self, upto: Sequence[Place], refusal_s: float) -> None:
+        """Wait until the backup, if there is one, has all before these places; an error if it takes nothing so long."""
+        until = clock_time.monotonic() + refusal_s
         while not all(q.wait_for_release(0, at) for q, at in zip(self.queues.values(), upto, strict=True)):
             self.flush()
             released = [q.wait_for_release(ANSWER_S, at) for q, at in zip(self.queues.values(), upto, strict=True)]
-            if not all(released) and self.refusal is not None:
+            if not all(released) and self.refusal is not None and clock_time.monotonic() >= until:
                 raise self.refusal
 
     def _check_serves(self) -> None:
@@ -238,6 +245,8 @@ class Entry:
         """Take a step: into the log, then into the queues, then to the backup. If the log refuses, it was none."""
         then = EntryState(self._point.cursor, publishers, marks, self.state.steps + 1, silent_s)
         facts = {"epochs": [queue.epoch for queue in self.queues.values()], **then.facts()}
+        if self.log.missing:
+            self._rewrite()
         self.log.append(EntryStep(on_time, late, facts))
         self.state.apply(facts)
         for queue, part in ((self.queue, on_time), (self.late, late)):
@@ -280,6 +289,7 @@ class Entry:
     def load(self, state: Facts, snapshots: Snapshots) -> None:
         """While standing by: hold what the primary holds, and nothing else."""
         with self.lock:
+            self._check_open()
             self.log.rewrite(list(snapshots.values()), state)
             for name, snapshot in snapshots.items():
                 self.queues[name].reset_to(snapshot)
@@ -289,6 +299,7 @@ class Entry:
     def extend(self, state: Facts, snapshots: Snapshots) -> None:
         """While standing by: what is new at the primary. The log is not synced: the primary has its own."""
         with self.lock:
+            self._check_open()
             for name, snapshot in snapshots.items():
                 self.queues[name].check_news(snapshot)
             parts = [self._news(self.queues[name], snapshot) for name, snapshot in snapshots.items()]
@@ -311,13 +322,18 @@ class Entry:
         """
         with self.lock:
             if self.standby and not self._loaded:
-                self._met = set()
-                self.state.cursor = replace(self.state.cursor, boundary=self.queue.boundary)
-                self.log.rewrite([queue.snapshot() for queue in self.queues.values()], self.state.facts())
-            self.log.sync()
+                self._met, boundary = set(), self.queue.boundary
+                self.state.cursor = replace(self.state.cursor, boundary=boundary, ended=boundary == LAST_TIME)
+            with suppress(StateError):  # which is remembered: nothing is taken before it is written
+                if self.log.missing or (self.standby and not self._loaded):
+                    self._rewrite()
+                self.log.sync()
             self._point.cursor = self.state.cursor
             self._last_arrival = self._clock.now() - self.state.silent_s  # there was no entry point to publish to since
             self.standby = False
+
+    def _rewrite(self) -> None:
+        self.log.rewrite([queue.snapshot() for queue in self.queues.values()], self.state.facts())
 
     def step_down(self, moved_to: str) -> None:
         """Another node serves the stream now, at this address if it is known: publishers and readers are sent there."""
@@ -326,6 +342,16 @@ class Entry:
             queue.close(moved_to or None)
 
     # -- the log
+
+    def close(self) -> None:
+        """Let go of the log; it is not written any more."""
+        with self.lock:
+            self._closed = True
+            self.log.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StateError(f"stream {self.queue.stream} is closed here")
 
     def trim(self) -> None:
         """Delete from the log what no reader needs any more."""

@@ -50,8 +50,8 @@ class Backup:
         if self.taken_over or incarnation < self.incarnation:
             return "deposed"
         if want.kind == "whole":
-            if incarnation == self.incarnation and self._is_old(want):
-                return "known"  # it was under way for long
+            if incarnation == self.incarnation and (self._is_old(want) or self._has(want)):
+                return "known"  # it was under way for long, or its answer was
             self.orders.clear()
         elif self.step is None or incarnation > self.incarnation:
             return "whole"
@@ -68,6 +68,10 @@ class Backup:
         if self.step is None or want.step.train != self.step.train:
             return self.step is not None and want.step.train < self.step.train
         return self.start is not None and want.start is not None and want.start.train < self.start.train
+
+    def _has(self, want: Want) -> bool:
+        """Whether it came already, and says nothing new."""
+        return self.step is not None and want.start is None and want.step.train == self.step.train
 
     def _remember(self, want: Want) -> None:
         self.step, self.start, self.done = want.step, want.start or self.start, want.done or self.done

@@ -8,6 +8,7 @@ from pathlib import Path
 from borealis.compile.analyze import input_schema, time_of
 from borealis.compile.lowering import to_arrow
 from borealis.compile.types import nullable
+from borealis.compile.unit import compile_unit
 from borealis.diagram.cut import Piece, piece_of
 from borealis.diagram.spec import LATE, Input
 from borealis.entry.point import Entry, StreamConfig

@@ -241,7 +241,7 @@ class LocalFeed:
     def __init__(self, queue: OutputQueue, wanted: Subscribe, look_s: float) -> None:
         if wanted.epoch not in (None, queue.epoch):
             raise queue.of_another_life(wanted.epoch)
-        start = None if wanted.start == "oldest" else queue.next_id if wanted.start == "newest" else wanted.start
+        start = None if wanted.start == "oldest" else queue.newest() if wanted.start == "newest" else wanted.start
         assert wanted.reader is not None
         self.next_id, self.epoch = queue.register(wanted.reader, start), queue.epoch
         self.incarnation = wanted.incarnation  # this node knows what it serves

@@ -249,9 +249,7 @@ class Node:
                 unit.begin_again(may_lose=order.guard.guarantee == "gap")
         with self.ordering:
             self._put(unit)
-            for queue in unit.queues.values():
-                self.served.put(queue)
-                self.routes.put(queue.stream, self.address)  # wakes feeds that wait for it here
+            self._serve(unit)
         unit.launch()  # there are no trains before the run starts
         if order.take_over is not None:
             close_source(order, self.peers, self.address)
@@ -287,13 +285,17 @@ class Node:
 
     def opened(self, unit: RunningUnit | RunningEntry) -> None:
         """A unit that stood by runs: its streams are served here from now on."""
-        guard = unit.order.guard
         with self.ordering:
             unit.standby = False
-            for queue in unit.queues.values():
-                self.served.put(queue)
-                self.routes.put(queue.stream, self.address, guard.incarnation if guard else 0)
-                self._look_again(queue.stream)  # units here that read it need not go elsewhere
+            self._serve(unit)
+
+    def _serve(self, unit: RunningUnit | RunningEntry) -> None:
+        """Its streams are served here from now on: units here that read them need not go elsewhere."""
+        guard = unit.order.guard
+        for queue in unit.queues.values():
+            self.served.put(queue)
+            self.routes.put(queue.stream, self.address, guard.incarnation if guard else 0)
+            self._look_again(queue.stream)
 
     def _take_down(self, key: UnitKey, source: str | None) -> None:
         """Undo a start that failed; the unit goes on where it was."""

@@ -51,7 +51,8 @@ def successor_of(claim: Claim, ask: Callable[[Sequence[Claim]], list[Claimed] | 
 class GuardTimings:
     """How long a guard waits, in seconds."""
 
-    answer_s: float = 10.0  # for an answer to a parcel; a large state takes its time
+    answer_s: float = 10.0  # for an answer to a parcel
+    whole_s: float = 60.0  # to one with all there is: a large state takes its time
     tick_s: float = 0.1  # before it looks whether something is due, at most
     retry_s: float = 0.05  # after a parcel that did not arrive
 
@@ -127,6 +128,7 @@ class PrimaryGuard:
     def _join(self) -> None:
         with self.unit.run.between_trains(), self._lock:
             self._do(self.policy.join())
+            self.unit.refuse(None)
             self._why = ""
             self._stale_readers = []
             self._deltas.clear()
@@ -234,7 +236,12 @@ class PrimaryGuard:
         try:
             parcel = compose()
             peer = self._host.peers.at(self.guard.partner)
-            answer = peer.say("guard", parcel, GuardAnswer, within=self._timings.answer_s)
+            answer = peer.say(
+                "guard",
+                parcel,
+                GuardAnswer,
+                within=self._timings.whole_s if want.kind == "whole" else self._timings.answer_s,
+            )
         except BorealisError as error:
             with self._lock:
                 self.policy.failed()
@@ -252,6 +259,11 @@ class PrimaryGuard:
         if answer.verdict == "deposed":
             self._host.step_down(self.unit, self.guard.partner)
             return
+        if answer.verdict in ("full", "failed") and not self.policy.known:
+            self._remove_backup(
+                f"its backup cannot stand by: {answer.why}"
+            )  # the coordinator finds another, or tries again
+            return
         with self._lock:
             if answer.verdict in ("take", "known"):
                 fresh = not self.policy.known
@@ -268,8 +280,8 @@ class PrimaryGuard:
             elif answer.verdict == "full":
                 self.policy.failed()
                 self._why = f"its backup takes nothing: {answer.why}"
-                why = f"the backup of {self.unit.title} takes nothing, and so nothing is taken here: {answer.why}"
-                self.unit.refuse(FullError(why, hint="make room there, and send it again"))
+                why = f"the backup of {self.unit.title} takes nothing, and so nothing is safe here: {answer.why}"
+                self.unit.refuse(FullError(why, hint="make room there; what was sent is acknowledged then"))
             else:
                 self.policy.failed()
                 self._why = f"its backup says: {answer.verdict}"

@@ -336,7 +336,7 @@ class RunningEntry(Running):
 
     def end(self) -> None:
         """Let go of the log."""
-        self.entry.log.close()
+        self.entry.close()
 
 
 def _merged(specs: Sequence[object], parts: list[bytes]) -> bytes:

@@ -73,8 +73,8 @@ class Standby:
                 except (BorealisError, ValueError, KeyError, TypeError) as error:
                     self._discarded += isinstance(error, StateError)
                     self.backup.step = None
-                    log.warning("a parcel for %s cannot be used (%s): the whole is needed", self.unit.title, error)
-                    verdict = "whole"
+                    log.warning("a %s for %s cannot be used: %s", want.kind, self.unit.title, error)
+                    verdict, why = ("failed", str(error)) if want.kind == "whole" else ("whole", "")
             self._heard = time.monotonic()
             self._messages, self._bytes = self._messages + 1, self._bytes + size
             return GuardAnswer(verdict=verdict, why=why, number=want.number, incarnation=self.backup.incarnation)

@@ -214,6 +214,11 @@ class OutputQueue:
         with self._more:
             return self._held.jumps.tuples(start, first)
 
+    def newest(self) -> int:
+        """The id behind all that may be read now."""
+        with self._more:
+            return self._held.next if self._limit is None or self.standby else min(self._held.next, self._limit[0])
+
     def _end(self) -> Place:
         """The place up to which there is something to read."""
         last = self._held.end

@@ -57,7 +57,7 @@ class ServedFeed:
             raise StreamError(f"'{wanted.reader}' cannot name a reader", hint="names with ~ are for those without one")
         self._passing = wanted.reader is None
         self._reader = wanted.reader or f"~{uuid.uuid4().hex[:16]}"
-        start = queue.next_id if wanted.start == "newest" else None if wanted.start == "oldest" else wanted.start
+        start = queue.newest() if wanted.start == "newest" else None if wanted.start == "oldest" else wanted.start
         self._next = queue.register(self._reader, start)
         self._boundary = wanted.boundary
         self._quiet_ticks = 0

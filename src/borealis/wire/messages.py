@@ -241,14 +241,14 @@ class Protect(Message):
     incarnation: int = Field(ge=1)
 
 
-ParcelVerdict = Literal["take", "known", "whole", "deposed", "damaged", "busy", "full"]
+ParcelVerdict = Literal["take", "known", "whole", "deposed", "damaged", "busy", "full", "failed"]
 
 
 class GuardAnswer(Message):
     """What a backup says to a parcel of its primary."""
 
     verdict: ParcelVerdict
-    why: str = ""  # it takes nothing, where its disk is full
+    why: str = ""  # it takes nothing, where its disk is full or it failed to load the whole
     number: int = 0
     incarnation: int = Field(default=1, ge=1)
 

@@ -28,7 +28,6 @@ from borealis.wire.problems import arriving, log, refusal
 BATCH_BYTES_MOST = 64 << 20  # of one published batch
 MESSAGE_BYTES_MOST = 8 << 20  # of an order
 PARCEL_BYTES_MOST = 1 << 30  # of what primaries send to their backups: whole states, at times
-PARCELS = ("guard", "mirror")
 NAME_BYTES_MOST = 64  # of an order
 PIECE_BYTES_MOST = 1 << 20  # of an export
 PIECES = pa.schema([pa.field("data", pa.binary(), nullable=False)])
@@ -192,7 +191,7 @@ class _Flight(flight.FlightServerBase):  # type: ignore[misc]
 
     def _act(self, name: str, body: pa.Buffer) -> bytes:
         """What the wire itself knows, or an order for the host."""
-        _check_size("an order", body.size, PARCEL_BYTES_MOST if name in PARCELS else MESSAGE_BYTES_MOST)
+        _check_size("an order", body.size, PARCEL_BYTES_MOST if name == "guard" else MESSAGE_BYTES_MOST)
         if name not in ("ack", "reach"):
             return self.host.act(name, body.to_pybytes())
         if name == "ack":

@@ -408,7 +408,7 @@ STATUS: dict[str, Any] = {
          "dropped": 3, "readers": {"traffic.u2": 480, "ada": 400}, "boundary": None, "ended": True},
         {"stream": "traffic/packets", "diagram": "traffic", "arrow": "packets", "outputs": [], "entry": True,
          "columns": "n INT", "node": "node2", "alive": False, "address": None, "backup": "node1",
-         "protection": {"approach": "mirror", "guarantee": "precise", "incarnation": 1, "backup": "node1",
+         "protection": {"approach": "passive", "guarantee": "precise", "incarnation": 1, "backup": "node1",
                         "state": "protected", "since": 1.0, "why": "", "stale_ms": 2.5, "recovery_ms": 330.0}},
     ],
     "unprotected": [
@@ -468,11 +468,11 @@ def test_the_status_tells_the_story_of_a_takeover_and_shouts_at_its_end() -> Non
     [alone] = [line for line in lines if "passive, precise" in line]
     assert alone.split()[0] == "u1"
     assert f"alone since {at}: node2 does not answer" in alone
-    [kept] = [line for line in lines if "mirror, precise" in line]
+    [kept] = [line for line in lines if "passive, precise" in line]
     assert kept.split() == [
         "input",
         "packets",
-        "mirror,",
+        "passive,",
         "precise",
         "node1",
         "protected",

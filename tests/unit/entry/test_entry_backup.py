@@ -13,7 +13,7 @@ from borealis.clock import ManualClock
 from borealis.diagram.spec import Input
 from borealis.entry.log import EntryLog
 from borealis.entry.point import Entry, StreamConfig
-from borealis.errors import InputError, StateError
+from borealis.errors import FullError, InputError, StateError
 from borealis.node.primary import PrimaryGuard
 from borealis.streams.queue import MovedError, OutputQueue, QueueLimits, StandbyError
 from borealis.tuples import FIRST_TIME
@@ -413,7 +413,9 @@ def test_a_jump_survives_a_restart_and_a_whole(tmp_path: Path) -> None:
     two.log.close()
 
 
-def test_a_log_that_cannot_be_written_again_is_no_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backup_that_cannot_load_the_whole_is_none_and_holds_up_no_publisher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, two = primary(), standby(tmp_path / "two")
     one.take("p", BatchHead(number=0), batch(10))
 
@@ -425,10 +427,96 @@ def test_a_log_that_cannot_be_written_again_is_no_backup(tmp_path: Path, monkeyp
     host = protect(guard, two)
     assert host.standby is not None
     assert not host.standby.ready
+    assert one.take("p", BatchHead(number=1), batch(11)).number == 1
+    told = guard.status()
+    assert (told.state, told.why) == ("alone", "its backup cannot stand by: the disk is broken")
     monkeypatch.undo()
+    guard.protect("grpc://two:1", "two")  # as the coordinator orders again
     guard._converse()
     assert host.standby.ready
+    assert one.take("p", BatchHead(number=2), batch(12)).number == 2
+    assert two.queue.next_id == 3
     two.log.close()
+
+
+def test_a_whole_that_was_taken_is_not_taken_again_for_want_of_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = primary(), standby()
+    one.take("p", BatchHead(number=0), batch(10))
+    loads: list[int] = []
+    load = two.load
+    monkeypatch.setattr(two, "load", lambda *what: (loads.append(1), load(*what)))
+    guard = guard_of(one)
+    protect(guard, two, "no answer", "no answer")
+    for _ in range(3):
+        guard._converse()
+    assert (loads, guard.status().state) == ([1], "protected")
+
+
+def test_a_log_that_another_process_has_is_not_touched(tmp_path: Path) -> None:
+    one = primary(tmp_path)
+    one.take("p", BatchHead(number=0), batch(10))
+    with pytest.raises(StateError, match="in use"):
+        standby(tmp_path)
+    one.log.close()
+
+
+def test_a_log_that_is_lost_is_written_before_anything_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole came twice, and the second time the disk was full after all."""
+    one, two = primary(), standby(tmp_path)
+    guard = guard_of(one)
+    host = protect(guard, two)
+    one.take("p", BatchHead(number=0), batch(10))
+
+    def full(*_: object) -> None:
+        raise FullError("no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(EntryLog, "_new", full)
+        with pytest.raises(FullError, match="the disk is full: no room"):
+            two.load(one.state.facts(), {name: queue.snapshot() for name, queue in one.queues.items()})
+        take_over(host)
+        status = two.log.status()
+        assert status is not None
+        assert status.full
+        with pytest.raises(FullError):
+            two.take("p", BatchHead(number=1), batch(11))
+    assert two.take("p", BatchHead(number=1), batch(11)).next_id == 2
+    two.log.close()
+    again = primary(tmp_path)
+    assert (len(tuples(again.queue)), again.known("p").number) == (2, 1)
+    again.log.close()
+
+
+def test_nothing_is_written_for_a_diagram_that_is_no_more(tmp_path: Path) -> None:
+    one, two = primary(), standby(tmp_path)
+    two.close()
+    two.log.erase()
+    with pytest.raises(StateError, match="closed here"):
+        two.load(one.state.facts(), {name: queue.snapshot() for name, queue in one.queues.items()})
+    assert not tmp_path.exists()
+
+
+def test_who_reads_what_is_newest_begins_at_what_is_shown() -> None:
+    one, _, host, _ = pair()
+    one.take("p", BatchHead(number=0), batch(10))
+    seen: list[int] = []
+    host.coming.append(lambda: seen.append(one.queue.newest()))
+    one.take("p", BatchHead(number=1), batch(11))
+    assert (seen, one.queue.newest()) == ([1], 2)
+
+
+def test_an_ended_stream_stays_ended_after_amnesia() -> None:
+    one, two = primary(), standby()
+    host = protect(guard_of(one, "amnesia"), two)
+    one.take("p", BatchHead(number=0, end=True), batch(10))
+    guard: Any = one.flush.__self__  # type: ignore[attr-defined]
+    while guard.policy._acked < 1:
+        guard._converse()
+    take_over(host)
+    with pytest.raises(InputError, match="has ended"):
+        two.take("p", BatchHead(number=1), batch(11))
 
 
 def test_a_given_epoch_is_that_of_both_queues() -> None:

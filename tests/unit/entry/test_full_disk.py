@@ -120,6 +120,7 @@ def test_the_node_and_its_disk_are_named_and_it_goes_on_when_there_is_room(disks
 
 def test_a_backup_whose_disk_is_full_keeps_what_it_has(disks: Disks, tmp_path: Path) -> None:
     one = Entry(SPEC, SECOND, place("node1"))
+    one.refusal_s = 0.0
     two = Entry(SPEC, SECOND, place("node2"), tmp_path / "two", standby=True)
     host = protect(guard_of(one), two)
     take(one, 0)
@@ -177,6 +178,7 @@ def test_a_publisher_hears_which_disk_of_the_backup_is_full(
     backup = guard.model_copy(update={"role": "backup", "partner": one.address, "partner_node": "node1"})
     primary = guard.model_copy(update={"partner": two.address, "partner_node": "node2"})
     entry = Entry(SPEC, SECOND, place("node1"), tmp_path / "one")
+    entry.refusal_s = 0.0
     standby = Entry(SPEC, SECOND, place("node2"), tmp_path / "two", standby=True)
     for node, made, how in ((two, standby, backup), (one, entry, primary)):
         node._begin(running(made, how))
