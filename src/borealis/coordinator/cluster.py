@@ -15,13 +15,15 @@ from borealis.coordinator.catalog import Catalog, KnownNode
 from borealis.coordinator.http_errors import CatalogError, MissingError, TakenError
 from borealis.coordinator.layout import Layout
 from borealis.coordinator.membership import DEAD_AFTER_SECONDS, Member, Membership
-from borealis.coordinator.nodes import Nodes
 from borealis.errors import BorealisError, did_you_mean
 from borealis.message import Message
+from borealis.wire.client import Peers
 from borealis.wire.messages import DiagramName, Done, NodeStatus, Ping, Pong
 
 log = logging.getLogger("borealis.coordinator")
 M = TypeVar("M", bound=Message)
+ORDER_SECONDS = 30.0
+ANSWER_SECONDS = {"ping": 2.0, "status": 5.0, "check": 150.0, "start": 170.0}  # Spark may be starting
 NOTED_SECONDS = 10.0  # so often the catalog is told when a node was last seen
 UNHEARD_SECONDS = 5.0  # nodes have so long to be heard after the coordinator began
 WAIT_SECONDS = 60.0  # for someone else's work on the same diagram
@@ -33,7 +35,7 @@ class Cluster:
     def __init__(
         self,
         catalog: Catalog,
-        nodes: Nodes,
+        nodes: Peers,
         clock: Clock | None = None,
         dead_after: float = DEAD_AFTER_SECONDS,
         now: Callable[[], float] = time.time,
@@ -77,7 +79,7 @@ class Cluster:
 
     def _answers(self, holder: Member) -> bool:
         try:
-            pong = self.nodes.act(holder.status.address, "ping", Ping(), Pong)
+            pong = self.nodes.act(holder.status.address, "ping", Ping(), Pong, within=ANSWER_SECONDS["ping"])
         except BorealisError:
             return False
         return pong.incarnation == holder.status.incarnation
@@ -122,7 +124,8 @@ class Cluster:
 
     def ask(self, node: str, action: str, message: Message, answer: type[M]) -> M:
         """Ask a living node for something."""
-        return self.nodes.act(self.living(node).status.address, action, message, answer)
+        within = ANSWER_SECONDS.get(action, ORDER_SECONDS)
+        return self.nodes.act(self.living(node).status.address, action, message, answer, within=within)
 
     def forget(self, name: str) -> None:
         """The node was told to go; it may come back as a new one."""

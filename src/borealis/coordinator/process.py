@@ -21,9 +21,9 @@ from borealis.coordinator.app import AppOptions, AppPart, create_app
 from borealis.coordinator.catalog import Catalog
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.membership import DEAD_AFTER_SECONDS
-from borealis.coordinator.nodes import WireNodes
 from borealis.errors import ClusterError
 from borealis.wire.auth import Security, require_security
+from borealis.wire.client import Peers
 
 HOST, PORT = "127.0.0.1", 7470
 REQUESTS_MOST = 1000  # at once; more are answered with 503
@@ -72,7 +72,7 @@ def _run(
     options: Options, catalog: Catalog, address: str, listening: socket.socket, announce: Callable[[str], None]
 ) -> None:
     security = options.security
-    cluster = Cluster(catalog, WireNodes(security), dead_after=options.dead_after)
+    cluster = Cluster(catalog, Peers(security), dead_after=options.dead_after)
     about = AppOptions(security.token if security else None, [options.host], address, parts=options.parts)
     app = create_app(cluster, about, end=lambda: server.handle_exit(signal.SIGTERM, None))
     config = uvicorn.Config(

@@ -23,7 +23,7 @@ from borealis.kernels.time_of import noted
 from borealis.message import Message
 from borealis.node.building import Builder
 from borealis.node.care import FREEZE_S, Care
-from borealis.node.feeds import AckSender, Peers, Routes
+from borealis.node.feeds import AckSender, Routes
 from borealis.node.guards import Claiming, Guards
 from borealis.node.moves import close_source, fetch
 from borealis.node.running import Running, RunningEntry, RunningUnit
@@ -35,6 +35,7 @@ from borealis.streams.status import QueueStatus
 from borealis.trains.handover import Handover
 from borealis.version import __version__
 from borealis.wire.auth import Security
+from borealis.wire.client import Peers
 from borealis.wire.endpoints import Location
 from borealis.wire.messages import (
     ENTRY,

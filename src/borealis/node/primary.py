@@ -19,9 +19,9 @@ from borealis.trains.commit_point import CommitPoint, Position
 from borealis.wire.messages import Claim, Claimed, Guard, GuardAnswer, GuardStatus, Takeover
 
 if TYPE_CHECKING:
-    from borealis.node.feeds import Peers
     from borealis.node.running import RunningEntry, RunningUnit
     from borealis.node.watch import Watch
+    from borealis.wire.client import Peers
 
 CLAIMS = 3  # attempts to ask a coordinator that does not answer
 MANY = 50  # parcels in a row that did not arrive, before that is told again

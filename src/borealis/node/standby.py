@@ -24,7 +24,8 @@ from borealis.tuples import LAST_TIME
 from borealis.wire.messages import Guard, GuardAnswer, GuardStatus, Said, Takeover
 
 if TYPE_CHECKING:
-    from borealis.node.feeds import Peers, Routes
+    from borealis.node.feeds import Routes
+    from borealis.wire.client import Peers
 
 log = logging.getLogger("borealis.node")
 

@@ -359,9 +359,9 @@ class Yard:
                 return node
         raise WireError(f"{address} cannot be reached", hint="is it running, and is this it?")
 
-    # -- Nodes
+    # -- as wire.client.Peers
 
-    def act(self, address: str, action: str, message: m.Message, answer: type[M]) -> M:
+    def act(self, address: str, action: str, message: m.Message, answer: type[M], *, within: float | None = None) -> M:
         """As over the wire: everything is encoded, errors included."""
         node = self._at(address)
         try:
@@ -373,7 +373,7 @@ class Yard:
         """Only over a real wire."""
         raise NotImplementedError
 
-    peer = connect
+    at = connect
 
     def close(self) -> None:
         """Nothing to close."""
