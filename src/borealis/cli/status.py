@@ -45,7 +45,7 @@ def status_command(watch: bool, cluster: ClusterOptions, as_json: bool) -> None:
                 try:
                     status = client.status()
                 except WireError as error:
-                    status = status.model_copy(update={"troubles": [views.Trouble(why=str(error))]})
+                    status = status.model_copy(update={"troubles": [views.TroubleView(why=str(error))]})
 
 
 def _pause(seconds: float) -> None:

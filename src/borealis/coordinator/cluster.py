@@ -1,4 +1,4 @@
-"""All the coordinator holds: the catalog, who is there, the way to the nodes, and who is at work on which diagram."""
+"""All the coordinator holds: the catalog, the members, connections to nodes, and which diagram is being changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from borealis.clock import Clock, WallClock
-from borealis.coordinator.catalog import Catalog, KnownNode
+from borealis.coordinator.catalog import Catalog
 from borealis.coordinator.http_errors import CatalogError, MissingError, TakenError
 from borealis.coordinator.layout import Layout
 from borealis.coordinator.membership import DEAD_AFTER_SECONDS, Member, Membership
@@ -19,14 +19,16 @@ from borealis.errors import BorealisError, did_you_mean
 from borealis.message import Message
 from borealis.wire.client import Peers
 from borealis.wire.messages import DiagramName, Done, NodeStatus, Ping, Pong
+from borealis.wire.status import NodeView
 
 log = logging.getLogger("borealis.coordinator")
 M = TypeVar("M", bound=Message)
+SEEN = {"node", "incarnation", "address", "http", "host", "pid"}  # what the catalog keeps of a node
 ORDER_SECONDS = 30.0
 ANSWER_SECONDS = {"ping": 2.0, "status": 5.0, "check": 150.0, "start": 170.0}  # Spark may be starting
-NOTED_SECONDS = 10.0  # so often the catalog is told when a node was last seen
-UNHEARD_SECONDS = 5.0  # nodes have so long to be heard after the coordinator began
-WAIT_SECONDS = 60.0  # for someone else's work on the same diagram
+NOTED_SECONDS = 10.0  # between two notes in the catalog that a node was seen
+UNHEARD_SECONDS = 5.0  # after its start, in which the coordinator holds no silent node for dead
+WAIT_SECONDS = 60.0  # for other work on the same diagram
 
 
 class Cluster:
@@ -71,9 +73,9 @@ class Cluster:
             if due:
                 self._noted[status.node] = now
         if due:
-            known = (status.node, status.incarnation, status.address, status.http, status.host, status.pid, now)
+            facts = status.model_dump(include=SEEN)
             try:
-                self.catalog.saw(KnownNode(*known))
+                self.catalog.saw(NodeView(**facts, seen=now, alive=False, state="awaited", spark="unknown"))
             except CatalogError as error:  # when it was last seen is not worth a refusal
                 log.warning("%s", error)
 
@@ -86,23 +88,21 @@ class Cluster:
 
     def living(self, name: str) -> Member:
         """The node, which must be there and alive."""
-        return self.members.living(name, [known.name for known in self.catalog.nodes()])
+        return self.members.living(name, [known.node for known in self.catalog.nodes()])
 
     def address(self, name: str) -> str | None:
         """Where a node is, or was when it was last seen."""
         member = self.members.member(name)
         if member is not None:
             return member.status.address
-        return next((known.address for known in self.catalog.nodes() if known.name == name), None)
+        return next((known.address for known in self.catalog.nodes() if known.node == name), None)
 
     def silences(self) -> dict[str, float]:
-        """For how many seconds each node that is not alive has been silent; one never heard is given time to come."""
+        """For how many seconds each node that is not alive has been silent; one that never came is given time."""
         unheard = self._clock.now() - self._began - UNHEARD_SECONDS
         found = {}
-        names = {known.name for known in self.catalog.nodes()} | {
-            n for la in self.catalog.layouts() for n in la.nodes()
-        }
-        for name in names:
+        names = {known.node for known in self.catalog.nodes()}
+        for name in names.union(*(layout.nodes() for layout in self.catalog.layouts())):
             silence = self.members.silent_for(name)
             silence = unheard if silence is None else silence
             if silence > 0 and not self.members.lives(name):
@@ -110,15 +110,15 @@ class Cluster:
         return found
 
     def order(self, node: str, action: str, message: Message) -> None:
-        """Tell a living node to do something, and wait until it has."""
+        """Order a living node to do something, and wait until it has."""
         self.ask(node, action, message, Done)
 
     def try_order(self, node: str, action: str, message: Message) -> bool:
-        """The same, of what can wait: a node that cannot be told now comes to it when it is back (see reconcile)."""
+        """The same, of what can wait: a node that cannot be reached now is mended when it is back (see reconcile)."""
         try:
             self.order(node, action, message)
         except BorealisError as error:
-            log.warning("node %s could not be told: %s %s: %s", node, action, message, error)
+            log.warning("node %s could not be ordered: %s %s: %s", node, action, message, error)
             return False
         return True
 
@@ -128,13 +128,13 @@ class Cluster:
         return self.nodes.act(self.living(node).status.address, action, message, answer, within=within)
 
     def forget(self, name: str) -> None:
-        """The node was told to go; it may come back as a new one."""
+        """The node was stopped; it may come back as a new one."""
         with self._guard:
             self.members.forget(name)
         self.catalog.forget(name)
 
     def settle(self, node: str, *diagrams: str) -> None:
-        """Tell a node which diagrams ended while it was not there, before it gets anything new."""
+        """Have a node drop diagrams that ended while it was not there, before it gets anything new."""
         for diagram in diagrams or sorted(diagram for owed, diagram in self.catalog.owed() if owed == node):
             self.order(node, "undeploy", DiagramName(diagram=diagram))
             self.catalog.settled(node, diagram)
@@ -161,7 +161,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def at_work(self, diagram: str, doing: str, wait: float = WAIT_SECONDS) -> Iterator[None]:
-        """Nobody else changes the diagram meanwhile. Refused if someone does for longer than `wait` seconds."""
+        """Change a diagram, one caller at a time. Refused if another is at it for longer than `wait` seconds."""
         with self._guard:
             lock = self._work[diagram]
         if not lock.acquire(timeout=wait):

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from borealis.errors import BorealisError, ClusterError, FullError, StateError, StreamError, TrainError, WireError
+from collections.abc import Iterable
+
+from borealis.errors import (
+    BorealisError,
+    ClusterError,
+    FullError,
+    StateError,
+    StreamError,
+    TrainError,
+    WireError,
+    did_you_mean,
+)
 
 FIRST = "deploy one first: borealis deploy DIAGRAM"
 
@@ -20,7 +31,7 @@ class TakenError(ClusterError):
 
 
 class CatalogError(ClusterError):
-    """The catalog cannot be read or written now: no fault of who asks, and no reason to turn a node away."""
+    """The catalog cannot be read or written now: no fault of the client, and no reason to turn a node away."""
 
     status = 503
 
@@ -86,6 +97,14 @@ def there_already(name: str) -> TakenError:
         f"(or borealis undeploy {name}, or another name)"
     )
     return TakenError(f"there is a diagram '{name}' already", hint=hint)
+
+
+def no_node(name: str, known: Iterable[str]) -> MissingError:
+    """The error for a node that is not there."""
+    known = sorted(known)
+    listing = f"nodes are {', '.join(known)}" if known else "there is none"
+    near = did_you_mean(name, known)
+    return MissingError(f"there is no node '{name}' ({listing})", hint=near or "start it, or choose one that is there")
 
 
 STATUS: tuple[tuple[type[BorealisError], int], ...] = (

@@ -1,4 +1,4 @@
-"""Streams by the names people use: `packets`, `traffic/packets`, or an output's name."""
+"""Streams by the names that users give: `packets`, `traffic/packets`, or an output's name."""
 
 from __future__ import annotations
 
@@ -98,5 +98,5 @@ def locate(cluster: Cluster, name: str) -> Location:
 
 def _living(cluster: Cluster, node: str | None) -> str | None:
     """The address of a node, if it is alive."""
-    member = None if node is None else cluster.members.member(node)
-    return member.status.address if member is not None and cluster.members.lives(member.name) else None
+    member = cluster.members.if_alive(node)
+    return None if member is None else member.status.address

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from borealis.coordinator.layout import Layout, UnitAssignment, reader_names, stream_name
-from borealis.wire.messages import Guard, Protect, UnitOrder
+from borealis.errors import ClusterError
+from borealis.wire.messages import Guard, Protect, Reroute, UnitOrder
 
-Address = Callable[[str], str | None]  # where a node is, or None if nobody knows
+Address = Callable[[str], str | None]  # where a node is, or None if that is not known
 Role = Literal["primary", "backup"]
 
 
@@ -34,9 +35,19 @@ def unit_order(
 
 
 def protect_order(layout: Layout, place: UnitAssignment, address: Address) -> Protect:
-    """Know who stands on the other side now; nobody, if there is no backup."""
+    """Know the node that stands by from now on, if there is one."""
     partner, incarnation = _partner(place.backup, address), place.incarnation
     return Protect(diagram=layout.name, unit=place.unit, incarnation=incarnation, **partner)
+
+
+def reroute_order(layout: Layout, arrow: str, address: Address) -> Reroute:
+    """Read an arrow where it is served now."""
+    server = layout.servers()[arrow]
+    at = address(server.node)
+    if at is None:
+        raise ClusterError(f"the address of node '{server.node}' is not known", hint="start it")
+    incarnation = server.incarnation if server.protected else 0
+    return Reroute(stream=stream_name(layout.name, arrow), address=at, incarnation=incarnation)
 
 
 def feeds(layout: Layout, unit: UnitAssignment, address: Address) -> dict[str, str]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.layout import Layout, UnitAssignment
-from borealis.wire.messages import GuardStatus
+from borealis.wire.messages import GuardStatus, UnitStatus
 from borealis.wire.status import ProtectionState, ProtectionView, Unprotected
 
 EXPOSED = ("alone", "lost", "taking over")  # states in which the next failure is not survived, or this one not yet
@@ -14,15 +12,18 @@ EXPOSED = ("alone", "lost", "taking over")  # states in which the next failure i
 
 def guard_view(cluster: Cluster, layout: Layout, place: UnitAssignment) -> ProtectionView | None:
     """The protection of a unit or an entry point; None if none was promised."""
-    if not place.protected:
+    promised = place.protection
+    if promised is None:
         return None
-    mine = _told(cluster, layout, place, place.node)
-    other = _told(cluster, layout, place, place.backup)
-    state, since, why = _state(cluster, layout, place, mine, other)
+    here, there = (_reported(cluster, layout, place, node) for node in (place.node, place.backup))
+    mine, other = here and here.guard, there and there.guard
+    state, since, why = _state(cluster, layout, place, here, there)
     sides = [guard for guard in (mine, other) if guard is not None]
     takeovers = mine.takeovers if mine is not None else []
     return ProtectionView(
-        **_promise(place),
+        approach=promised.approach,
+        guarantee=promised.guarantee or "",
+        interval_ms=promised.interval_us / 1000,
         incarnation=place.incarnation,
         backup=place.backup,
         state=state,
@@ -51,25 +52,17 @@ def unprotected(cluster: Cluster) -> list[Unprotected]:
     return found
 
 
-def _promise(place: UnitAssignment) -> dict[str, Any]:
-    promised = place.protection
-    assert promised is not None
-    return {"approach": promised.approach, "guarantee": promised.guarantee, "interval_ms": promised.interval_us / 1000}
-
-
-def _told(cluster: Cluster, layout: Layout, place: UnitAssignment, node: str | None) -> GuardStatus | None:
+def _reported(cluster: Cluster, layout: Layout, place: UnitAssignment, node: str | None) -> UnitStatus | None:
     """What a node says of its side, if it is alive."""
-    member = None if node is None or not cluster.members.lives(node) else cluster.members.member(node)
-    if member is None:
-        return None
-    status = member.unit(layout.name, place.unit)
-    return None if status is None else status.guard
+    member = cluster.members.if_alive(node)
+    return None if member is None else member.unit(layout.name, place.unit)
 
 
 def _state(
-    cluster: Cluster, layout: Layout, place: UnitAssignment, mine: GuardStatus | None, other: GuardStatus | None
+    cluster: Cluster, layout: Layout, place: UnitAssignment, here: UnitStatus | None, there: UnitStatus | None
 ) -> tuple[ProtectionState, float, str]:
     """In one word, since when, and why."""
+    mine, other = here and here.guard, there and there.guard
     lives, began = cluster.members.lives, layout.since if mine is None else mine.since
 
     def silent(node: str) -> tuple[float, str]:
@@ -81,20 +74,14 @@ def _state(
         return "alone", _alone_since(layout, mine), _why_alone(cluster, place, mine)
     if not lives(place.backup):
         return "alone", *silent(place.backup)
-    if failed := _failed(cluster, layout, place, place.node):
-        return "lost", began, f"it failed on {place.node}: {failed}"
-    if failed := _failed(cluster, layout, place, place.backup):
-        return "alone", layout.since if other is None else other.since, f"its backup failed: {failed}"
+    if here is not None and here.state == "failed":
+        return "lost", began, f"it failed on {place.node}: {here.error or 'unknown'}"
+    if there is not None and there.state == "failed":
+        since = layout.since if other is None else other.since
+        return "alone", since, f"its backup failed: {there.error or 'unknown'}"
     if mine is None or other is None:
         return "catching up", began, "the backup is being started" if other is None else ""
     return mine.state, mine.since, mine.why
-
-
-def _failed(cluster: Cluster, layout: Layout, place: UnitAssignment, node: str) -> str:
-    """Why a unit's query will not run any more on a living node, if that is so."""
-    member = cluster.members.member(node)
-    status = member.unit(layout.name, place.unit) if member is not None else None
-    return status.error or "unknown" if status is not None and status.state == "failed" else ""
 
 
 def _alone_since(layout: Layout, mine: GuardStatus | None) -> float:

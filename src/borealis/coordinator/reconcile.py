@@ -1,7 +1,7 @@
 """Seeing to it that what shall run does: once a second, and never in a hurry.
 
 A difference is mended when two heartbeats of its node have shown it, since one may have left the node before the last
-order reached it. What cannot be mended is tried again, each time after twice as long, and told in the status.
+order reached it. What cannot be mended is tried again, each time after twice as long, and shown in the status.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from functools import partial
 from borealis.clock import Clock, WallClock
 from borealis.coordinator import deployment, moving, protecting
 from borealis.coordinator.cluster import Cluster
-from borealis.coordinator.drift import Difference, Kind, Known, differences
+from borealis.coordinator.drift import Difference, DriftKind, Known, differences
 from borealis.coordinator.http_errors import TakenError
 from borealis.coordinator.threads import side_by_side, spawn
 from borealis.errors import BorealisError
-from borealis.wire.status import Trouble
+from borealis.wire.status import TroubleView
 
 log = logging.getLogger("borealis.coordinator")
 BEATS_LEAST = 2
@@ -66,17 +66,21 @@ class Reconciler:
                 self._start("mend", partial(self._mend_all, diagram, mine))
         self.looks += 1
 
-    def troubles(self) -> list[Trouble]:
+    def troubles(self) -> list[TroubleView]:
         """What could not be mended so far, and why."""
         seen = sorted(((repr(what), what, s) for what, s in list(self._seen.items()) if s.error), key=lambda t: t[0])
-        return [Trouble(diagram=what.diagram, node=what.node, what=str(what), why=s.error) for _, what, s in seen]
+        return [TroubleView(diagram=what.diagram, node=what.node, what=str(what), why=s.error) for _, what, s in seen]
 
     def _known(self) -> Known:
         catalog = self._cluster.catalog
-        layouts = catalog.layouts()
-        told = {(la.name, *key): address for la in layouts for key, address in catalog.told(la.name).items()}
-        alive = {member.name: member for member in self._cluster.members.alive()}
-        return Known(layouts, alive, told, catalog.past(), catalog.owed(), self._cluster.silences())
+        return Known(
+            layouts=catalog.layouts(),
+            routes=catalog.routes(),
+            alive={member.name: member for member in self._cluster.members.alive()},
+            past=catalog.past(),
+            owed=catalog.owed(),
+            silent=self._cluster.silences(),
+        )
 
     def _remember(self, found: Sequence[Difference]) -> None:
         for gone in self._seen.keys() - set(found):
@@ -99,11 +103,11 @@ class Reconciler:
         try:
             with self._cluster.at_work(diagram, "mended", wait=0):
                 for difference in found:
-                    if difference.kind is not Kind.NO_BACKUP:
+                    if difference.kind is not DriftKind.NO_BACKUP:
                         self._mend(difference)
-                lonely = [one for one in found if one.kind is Kind.NO_BACKUP]  # each waits for a query to be warm
+                lonely = [one for one in found if one.kind is DriftKind.NO_BACKUP]  # each waits for a query to be warm
                 side_by_side([partial(self._mend, one) for one in lonely])
-        except TakenError:  # someone is at work on it: what is seen now means nothing
+        except TakenError:  # a user is changing it: what is seen now means nothing
             for difference in found:
                 self._seen.pop(difference, None)
         finally:
@@ -131,28 +135,28 @@ def mend(cluster: Cluster, difference: Difference) -> None:
     layout = cluster.catalog.layout(name)
     place = None if layout is None else layout.part(difference.unit)
     match difference.kind:
-        case Kind.ENDED:
+        case DriftKind.ENDED:
             cluster.settle(node, name)
-        case Kind.UNFINISHED:
+        case DriftKind.UNFINISHED:
             deployment.finish(cluster, name)
-        case Kind.STRAY:
+        case DriftKind.STRAY:
             if protecting.is_stray(cluster, layout, place, node):
                 protecting.drop(cluster, name, difference.unit, node)
         case _ if layout is None or place is None:
             return
-        case Kind.MISSING:
+        case DriftKind.MISSING:
             deployment.order_place(cluster, layout, place)
-        case Kind.OVERTAKEN:
+        case DriftKind.OVERTAKEN:
             if difference.incarnation > place.incarnation:
-                cluster.catalog.believe(name, place, node, difference.incarnation)
-        case Kind.NO_BACKUP:
+                cluster.catalog.put(name, place, place.taken_over(node, difference.incarnation))
+        case DriftKind.NO_BACKUP:
             if place.node == node:
                 protecting.protect(cluster, layout, place)
-        case Kind.LOST:
-            protecting.begin_anew(cluster, layout, place)
-        case Kind.ARRIVED:
+        case DriftKind.LOST:
+            protecting.restart(cluster, layout, place)
+        case DriftKind.ARRIVED:
             moving.arrived(cluster, layout, place, node)
-        case Kind.STAYED:
+        case DriftKind.STAYED:
             moving.stayed(cluster, layout, place)
-        case Kind.MISLED:
+        case DriftKind.MISLED:
             moving.reroute(cluster, layout, place, difference.arrow)

@@ -9,22 +9,18 @@ from borealis.coordinator.layout import Layout, UnitAssignment, stream_name
 from borealis.coordinator.membership import Member
 from borealis.coordinator.naming import Found, streams
 from borealis.coordinator.protection_view import guard_view, unprotected
-from borealis.coordinator.rates import busy, queue_rate, unit_rates
 from borealis.streams.status import QueueStatus
 from borealis.tuples import FIRST_TIME, LAST_TIME
 from borealis.wire import status as views
 from borealis.wire.messages import ENTRY, UnitStatus
 
-BEGINS_ANEW = "once that is back it begins from nothing; under 'deploy --ha' it would go on"
+FROM_NOTHING = "once that is back it begins from nothing; under 'deploy --ha' it would go on"
 
 
 def nodes_view(cluster: Cluster) -> list[views.NodeView]:
-    """Every node that was ever seen: `alive`, `dead`, or `awaited` since the coordinator began anew."""
+    """Every node that was ever seen: `alive`, `dead`, or `awaited` since the coordinator started."""
     heard = {member.name: _node(cluster, member) for member in cluster.members.members()}
-    awaited = {
-        known.name: views.NodeView(**vars(known), node=known.name, alive=False, state="awaited", spark="unknown")
-        for known in cluster.catalog.nodes()
-    }
+    awaited = {known.node: known for known in cluster.catalog.nodes()}
     return [view for _, view in sorted((awaited | heard).items())]
 
 
@@ -38,14 +34,14 @@ def _node(cluster: Cluster, member: Member) -> views.NodeView:
         "warm": alive and status.warm,
         "units": standby.count(False),
         "standbys": standby.count(True),
-        "busy": busy(member) if alive else 0.0,
+        "busy": member.busy() if alive else 0.0,
         "silent_s": round(cluster.members.silent_for(member.name) or 0.0, 3),
     }
     return views.NodeView(**dict(status) | now)
 
 
 def units_view(cluster: Cluster) -> list[views.UnitView]:
-    """All units that shall run, and those that run though nobody here knows them (`orphan`)."""
+    """All units that shall run, and those that run though no diagram of the catalog has them (`orphan`)."""
     queues = _queues(cluster)
     layouts = cluster.catalog.layouts()
     found = [_unit(cluster, layout, unit, queues) for layout in layouts for unit in layout.units]
@@ -77,7 +73,7 @@ def _unit(cluster: Cluster, layout: Layout, unit: UnitAssignment, queues: dict[s
     if member is None:
         facts["state"] = "awaited"
     elif not alive:
-        why = "" if unit.protected else f"lost with {unit.node}: {BEGINS_ANEW}"  # protected ones tell it themselves
+        why = "" if unit.protected else f"lost with {unit.node}: {FROM_NOTHING}"  # the protection of others says why
         facts |= {"state": "lost", "error": facts["error"] or why}
     elif status is None:
         facts["state"] = "starting"
@@ -88,7 +84,7 @@ def _unit(cluster: Cluster, layout: Layout, unit: UnitAssignment, queues: dict[s
 
 def _measured(member: Member, status: UnitStatus, queues: dict[str, QueueStatus], alive: bool) -> dict[str, Any]:
     """Of a unit, for its view, what its node says; of a dead node nothing moves any more."""
-    rows_in, rows_out, trains = unit_rates(member, status.diagram, status.unit) if alive else (0.0, 0.0, 0.0)
+    rows_in, rows_out, trains = member.unit_rates(status.diagram, status.unit) if alive else (0.0, 0.0, 0.0)
     waiting = [(queues[stream], upto) for stream, upto in status.inputs.items() if stream in queues]
     # what stands in queues upstream, or here and in no train; ids that were jumped over are no tuples
     unread = sum(min(queue.held_rows, max(0, queue.next_id - upto)) for queue, upto in waiting)
@@ -114,7 +110,7 @@ def _stream(cluster: Cluster, layout: Layout, found: Found) -> views.StreamView:
     queue = None if member is None else member.queue(found.stream)
     facts: dict[str, Any] = {}
     if member is not None and queue is not None:
-        rate = round(queue_rate(member, found.stream), 1) if alive else 0.0
+        rate = round(member.queue_rate(found.stream), 1) if alive else 0.0
         facts = dict(queue) | {"rows_per_s": rate, **_boundary(queue.boundary)}
     entry = layout.part(ENTRY + found.arrow) if found.entry else None
     if entry is not None:
@@ -142,22 +138,19 @@ def diagram_view(layout: Layout, units: list[views.UnitView]) -> views.DiagramVi
     if state == "running":
         state = "failed" if "failed" in states else "lost" if "lost" in states else state
         state = "ended" if states == {"ended"} else state
-    return views.DiagramView(
-        diagram=layout.name,
-        state=state,
-        since=layout.since,
-        units={unit.unit: unit.node for unit in layout.units},
-        entries={entry.input: entry.node for entry in layout.entries},
-        backups={unit.unit: unit.backup for unit in layout.units if unit.protected},
-        outputs=dict(layout.outputs),
-        cuts=list(layout.cuts),
-        places=dict(layout.places),
-        buckets=layout.buckets,
-    )
+    facts = {
+        "diagram": layout.name,
+        "state": state,
+        "units": {unit.unit: unit.node for unit in layout.units},
+        "entries": {entry.input: entry.node for entry in layout.entries},
+        "backups": {unit.unit: unit.backup for unit in layout.units if unit.protected},
+        "cuts": list(layout.cuts),
+    }
+    return views.DiagramView(**vars(layout) | facts)
 
 
 def status_view(
-    cluster: Cluster, coordinator: views.CoordinatorView, troubles: list[views.Trouble]
+    cluster: Cluster, coordinator: views.CoordinatorView, troubles: list[views.TroubleView]
 ) -> views.ClusterStatus:
     """All of it."""
     return views.ClusterStatus(
@@ -171,23 +164,25 @@ def status_view(
     )
 
 
-def _disks(cluster: Cluster) -> list[views.Trouble]:
+def _disks(cluster: Cluster) -> list[views.TroubleView]:
     """Logs of durable entry points that take nothing: on which node, which disk, and why."""
     found = []
     for member in cluster.members.alive():
         for log in member.status.logs:
             if log.error:
                 until = "until there is room" if log.full else "until that is mended and the node started again"
-                found.append(views.Trouble(node=member.name, why=f"{log.error}; {log.stream} takes nothing {until}"))
+                found.append(
+                    views.TroubleView(node=member.name, why=f"{log.error}; {log.stream} takes nothing {until}")
+                )
     return found
 
 
 def _queues(cluster: Cluster) -> dict[str, QueueStatus]:
-    """By stream; of one that a standby holds, too, that of whoever serves it."""
+    """By stream; of one that a standby holds, too, that of its primary."""
     found = {q.stream: q for member in cluster.members.alive() for q in member.status.queues}
     for layout in cluster.catalog.layouts():
         for one in streams(layout):
-            member = cluster.members.member(one.node) if cluster.members.lives(one.node) else None
+            member = cluster.members.if_alive(one.node)
             queue = None if member is None else member.queue(one.stream)
             if queue is not None:
                 found[one.stream] = queue

@@ -73,10 +73,10 @@ def test_units_are_told_who_feeds_them_and_whom_they_feed(town: Town) -> None:
         {"slim": ["traffic.u3"], "u2.errors": []},
         {"agg": [], "u3.errors": []},
     )
-    assert town.catalog.told("traffic") == {
-        ("u1", "packets"): addresses["node3"],
-        ("u2", "big"): addresses["node1"],
-        ("u3", "slim"): addresses["node2"],
+    assert town.catalog.routes() == {
+        ("traffic", "u1", "packets"): addresses["node3"],
+        ("traffic", "u2", "big"): addresses["node1"],
+        ("traffic", "u3", "slim"): addresses["node2"],
     }
     assert town.yard["node3"].orders == ["start traffic.in-packets", "start traffic.u3"]
 

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from stand_ins import Town, Yard, traffic, two_sides
 
-from borealis.coordinator.backups import candidates, entry_backup, with_backups
 from borealis.coordinator.deployment import deploy, undeploy, warnings
 from borealis.coordinator.http_errors import AbsentError, MissingError
 from borealis.coordinator.layout import Layout, UnitAssignment, entry_point
-from borealis.coordinator.placement import Load
+from borealis.coordinator.placement import Load, candidates, entry_backup, with_backups
 from borealis.diagram.deployment import Deployment
 from borealis.diagram.protection import Protection
 from borealis.errors import BorealisError, ClusterError, DiagramError
