@@ -30,7 +30,7 @@ from borealis.errors import ClusterError
 from borealis.wire.messages import Claim
 from borealis.wire.status import NodeView
 
-APPLICATION = 0x626F7265  # "bore": tells our files from other SQLite files
+APPLICATION = 0x626F7265  # "bore": marks catalogs among SQLite files
 VERSION = 5
 LAYOUT = TypeAdapter(Layout)
 Change = Callable[[UnitAssignment], UnitAssignment | None]  # None: as it is
@@ -253,17 +253,17 @@ def _hold(path: Path) -> IO[str]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         lock.seek(0)
-        who = " ".join(lock.read(300).split()) or "unknown"
+        holder = " ".join(lock.read(300).split()) or "unknown"
         lock.close()
         raise ClusterError(
-            f"catalog {path} is in use by another coordinator ({who})", hint="stop that one, or give another catalog"
+            f"catalog {path} is in use by another coordinator ({holder})", hint="stop that one, or give another catalog"
         ) from None
     return lock
 
 
 @contextlib.contextmanager
 def _disk(path: Path) -> Iterator[None]:
-    """What the disk or SQLite says, in our words."""
+    """What the disk or SQLite says, as a CatalogError."""
     try:
         yield
     except sqlite3.OperationalError as error:

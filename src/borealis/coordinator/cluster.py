@@ -43,9 +43,9 @@ class Cluster:
         now: Callable[[], float] = time.time,
     ) -> None:
         self.catalog, self.nodes, self.now = catalog, nodes, now
-        self.members = Membership(clock, dead_after)
-        self._clock = clock or WallClock()
-        self._began = self._clock.now()
+        self.clock = clock or WallClock()
+        self.members = Membership(self.clock, dead_after)
+        self._began = self.clock.now()
         self._guard = threading.Lock()
         self._work: dict[str, threading.Lock] = defaultdict(threading.Lock)
         self._doing: dict[str, str] = {}
@@ -99,7 +99,7 @@ class Cluster:
 
     def silences(self) -> dict[str, float]:
         """For how many seconds each node that is not alive has been silent; one that never came is given time."""
-        unheard = self._clock.now() - self._began - UNHEARD_SECONDS
+        unheard = self.clock.now() - self._began - UNHEARD_SECONDS
         found = {}
         names = {known.node for known in self.catalog.nodes()}
         for name in names.union(*(layout.nodes() for layout in self.catalog.layouts())):

@@ -94,7 +94,7 @@ def _refuse_if_there(cluster: Cluster, name: str) -> None:
 def _placed(cluster: Cluster, spec: Spec, pieces: Sequence[Piece], wish: Deployment) -> Layout:
     protected = protections(spec, pieces, wish)
     nodes = loads(cluster, without=spec.name)
-    for name in wish.place.values() if nodes else ():
+    for name in (*wish.place.values(), *wish.backup.values()) if nodes else ():
         cluster.living(name)  # a silent one is refused in other words than one that never was
     placed = place(pieces, [i.name for i in spec.inputs], wish.place, nodes)
     units = with_backups(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from borealis.errors import (
     BorealisError,
     ClusterError,
@@ -12,7 +10,6 @@ from borealis.errors import (
     StreamError,
     TrainError,
     WireError,
-    did_you_mean,
 )
 
 FIRST = "deploy one first: borealis deploy DIAGRAM"
@@ -97,14 +94,6 @@ def there_already(name: str) -> TakenError:
         f"(or borealis undeploy {name}, or another name)"
     )
     return TakenError(f"there is a diagram '{name}' already", hint=hint)
-
-
-def no_node(name: str, known: Iterable[str]) -> MissingError:
-    """The error for a node that is not there."""
-    known = sorted(known)
-    listing = f"nodes are {', '.join(known)}" if known else "there is none"
-    near = did_you_mean(name, known)
-    return MissingError(f"there is no node '{name}' ({listing})", hint=near or "start it, or choose one that is there")
 
 
 STATUS: tuple[tuple[type[BorealisError], int], ...] = (

@@ -137,14 +137,9 @@ def stream_name(diagram: str, arrow: str) -> str:
     return f"{diagram}/{arrow}"
 
 
-def reader_name(diagram: str, unit: str) -> str:
-    """How a unit is called by the queues it reads."""
-    return f"{diagram}.{unit}"
-
-
 def reader_names(diagram: str, unit: UnitAssignment) -> list[str]:
-    """The same for both copies, the primary's first. Only an active standby reads beside its primary."""
-    name = reader_name(diagram, unit.unit)
+    """How the queues that a unit reads call it: the primary first, then an active standby, which reads beside it."""
+    name = f"{diagram}.{unit.unit}"
     if unit.protection is None or unit.protection.approach != "active":
         return [name]
     return [active_reader(name, unit.incarnation), active_reader(name, unit.incarnation + 1)]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from borealis.clock import Clock, WallClock
-from borealis.coordinator.http_errors import AbsentError, TakenError, no_node
+from borealis.clock import Clock
+from borealis.coordinator.http_errors import AbsentError, MissingError, TakenError
+from borealis.errors import did_you_mean
 from borealis.streams.status import QueueStatus
 from borealis.version import __version__
 from borealis.wire.messages import NodeStatus, UnitStatus
@@ -85,9 +86,8 @@ def _rate(samples: Sequence[tuple[float, object]], count: str) -> float:
 class Membership:
     """The nodes by name. Any thread may read it, one at a time may change it."""
 
-    def __init__(self, clock: Clock | None = None, dead_after: float = DEAD_AFTER_SECONDS) -> None:
-        self._clock = clock or WallClock()
-        self.dead_after = dead_after
+    def __init__(self, clock: Clock, dead_after: float = DEAD_AFTER_SECONDS) -> None:
+        self._clock, self._dead_after = clock, dead_after
         self._members: dict[str, Member] = {}
 
     def heard(self, status: NodeStatus) -> bool:
@@ -120,7 +120,7 @@ class Membership:
     def lives(self, name: str) -> bool:
         """Whether the node has been heard lately."""
         silence = self.silent_for(name)
-        return silence is not None and silence < self.dead_after
+        return silence is not None and silence < self._dead_after
 
     def silent_for(self, name: str) -> float | None:
         """Seconds since its last heartbeat; None if it has never sent one."""
@@ -153,14 +153,17 @@ class Membership:
         if (member := self.if_alive(name)) is not None:
             return member
         if name not in self._members and name not in known:
-            raise no_node(name, [m.name for m in self.alive()])
+            others = [member.name for member in self.alive()]
+            listing = f"nodes are {', '.join(others)}" if others else "there is none"
+            hint = did_you_mean(name, others) or "start it, or choose one that is there"
+            raise MissingError(f"there is no node '{name}' ({listing})", hint=hint)
         raise AbsentError(f"node '{name}' {self.silence(name)}", hint="start it again, or choose another")
 
     def died(self, name: str, incarnation: str) -> None:
         """This process does not answer any more, whatever its heartbeats said."""
         member = self._members.get(name)
         if member is not None and member.status.incarnation == incarnation:
-            self._members[name] = replace(member, at=min(member.at, self._clock.now() - self.dead_after))
+            self._members[name] = replace(member, at=min(member.at, self._clock.now() - self._dead_after))
 
     def forget(self, name: str) -> None:
         """The node was stopped."""

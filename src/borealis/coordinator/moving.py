@@ -110,7 +110,7 @@ def reroute(cluster: Cluster, layout: Layout, reader: UnitAssignment, arrow: str
 
 
 def _has(cluster: Cluster, diagram: str, unit: str, node: str) -> bool:
-    """Whether the target has the unit after all, though its answer did not reach us."""
+    """Whether the target has the unit after all, though its answer did not arrive."""
     try:
         status = cluster.ask(node, "status", Ping(), NodeStatus)
     except BorealisError:

@@ -42,21 +42,17 @@ def find(layouts: Iterable[Layout], name: str) -> Found:
     layouts = list(layouts)
     if not layouts:
         raise StreamError(f"there is no stream '{name}': no diagram is deployed", hint=FIRST)
-    diagram, slash, bare = name.partition("/")
-    if slash:
-        chosen = [layout for layout in layouts if layout.name == diagram]
-        if not chosen:
-            known = [layout.name for layout in layouts]
-            raise StreamError(
-                f"there is no stream '{name}': no diagram '{diagram}' is deployed",
-                hint=did_you_mean(diagram, known) or f"there are: {', '.join(known)}",
-            )
-        exact = next((found for found in streams(chosen[0]) if found.arrow == bare), None)
-        if exact is not None:
-            return exact
-    else:
-        bare, chosen = name, layouts
+    diagram, slash, arrow = name.partition("/")
+    bare, chosen = (arrow, [la for la in layouts if la.name == diagram]) if slash else (name, layouts)
+    if not chosen:
+        known = [layout.name for layout in layouts]
+        raise StreamError(
+            f"there is no stream '{name}': no diagram '{diagram}' is deployed",
+            hint=did_you_mean(diagram, known) or f"there are: {', '.join(known)}",
+        )
     found = {one.stream: one for layout in chosen for one in _called(layout, bare)}
+    if slash and name in found:  # a full name is an arrow's first
+        return found[name]
     if len(found) == 1:
         return next(iter(found.values()))
     if found:

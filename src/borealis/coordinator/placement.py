@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from borealis.coordinator.http_errors import AbsentError, MissingError, no_node
+from borealis.coordinator.http_errors import AbsentError, MissingError
 from borealis.coordinator.layout import UnitAssignment
 from borealis.diagram.cut import Piece
 from borealis.diagram.deployment import Deployment
@@ -56,26 +56,25 @@ class Placement:
 def place(
     pieces: Sequence[Piece], inputs: Sequence[str], places: Mapping[str, str], loads: Iterable[Load]
 ) -> Placement:
-    """A node for everything. An input without a place is where the first unit that reads it is."""
-    nodes = {load.name: load for load in sorted(loads, key=lambda load: load.name)}
+    """A node for everything. An input without a place is where the first unit that reads it is.
+
+    That places are nodes is for the caller to check.
+    """
+    nodes = list(loads)
     if not nodes:
         raise AbsentError("there is no node to run on", hint="start one: borealis node, or borealis up --nodes 3")
-    given = {piece.name: piece.place for piece in pieces if piece.place is not None}
-    for wanted in (*given.values(), *places.values()):
-        if wanted not in nodes:
-            raise no_node(wanted, nodes)
-    units = dict(given)
+    units = {piece.name: piece.place for piece in pieces if piece.place is not None}
     for piece in pieces:
         if piece.name not in units:
-            units[piece.name] = idlest(nodes.values(), Counter(units.values()))
+            units[piece.name] = _idlest(nodes, Counter(units.values()))
     entries: dict[str, str] = {}
     for name in inputs:
         first = next((p.name for p in pieces if name in (origin(arrow) for arrow in p.reads)), None)
-        entries[name] = places.get(name) or (units[first] if first else idlest(nodes.values(), Counter(units.values())))
+        entries[name] = places.get(name) or (units[first] if first else _idlest(nodes, Counter(units.values())))
     return Placement({piece.name: units[piece.name] for piece in pieces}, entries)
 
 
-def idlest(nodes: Iterable[Load], given: Mapping[str, float]) -> str:
+def _idlest(nodes: Iterable[Load], given: Mapping[str, float]) -> str:
     """The node with the fewest units for its cores; among equals the one whose trains take least."""
     return min(nodes, key=lambda n: rank(n, given.get(n.name, 0))).name
 
@@ -147,13 +146,13 @@ def with_backups(
     units: Sequence[UnitAssignment], wanted: Mapping[str, str], loads: Iterable[Load]
 ) -> list[UnitAssignment]:
     """The units with the nodes that stand by for them; None where no other node is able to."""
-    nodes = {load.name: load for load in loads}
-    _check(units, wanted, nodes)
+    nodes = list(loads)
+    _check(units, wanted)
     given: dict[str, float] = dict(Counter(unit.node for unit in units))
     found = []
     for unit in units:
         if unit.protection is not None:
-            chosen = wanted.get(unit.unit) or _idlest_other(unit.node, nodes.values(), given)
+            chosen = wanted.get(unit.unit) or _idlest_other(unit.node, nodes, given)
             unit = replace(unit, backup=chosen)
             if chosen is not None:
                 given[chosen] = given.get(chosen, 0) + weight(unit.protection)
@@ -175,7 +174,7 @@ def entry_backup(entry: UnitAssignment, units: Sequence[UnitAssignment], loads: 
 def _idlest_other(primary: str, nodes: Iterable[Load], given: Mapping[str, float]) -> str | None:
     """The able node with least to do that is not the primary's."""
     others = [node for node in nodes if node.name != primary and node.ready]
-    return idlest(others, given) if others else None
+    return _idlest(others, given) if others else None
 
 
 def candidates(place: UnitAssignment, loads: Iterable[Load]) -> list[str]:
@@ -184,14 +183,12 @@ def candidates(place: UnitAssignment, loads: Iterable[Load]) -> list[str]:
     return sorted((n.name for n in others), key=lambda name: name not in (place.backup, place.was))
 
 
-def _check(units: Sequence[UnitAssignment], wanted: Mapping[str, str], nodes: Mapping[str, Load]) -> None:
+def _check(units: Sequence[UnitAssignment], wanted: Mapping[str, str]) -> None:
     known = {unit.unit: unit for unit in units}
     for name, node in wanted.items():
         if name not in known:
             hint = did_you_mean(name, known) or f"units are {', '.join(known)}"
             raise MissingError(f"there is no unit '{name}' that could have a backup on '{node}'", hint=hint)
-        if node not in nodes:
-            raise no_node(node, nodes)
         if known[name].protection is None:
             raise ClusterError(f"unit '{name}' is not protected, and needs no backup on '{node}'", hint="see --ha")
         if known[name].node == node:

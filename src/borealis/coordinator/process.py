@@ -46,7 +46,7 @@ class Options:
 def serve(options: Options, announce: Callable[[str], None]) -> None:
     """Run a coordinator until SIGTERM, SIGINT or a request ends it; `announce` gets its address when it is there."""
     require_security([options.host], options.security)
-    catalog = Catalog(options.catalog)  # before the port: who holds the catalog explains more
+    catalog = Catalog(options.catalog)  # before the port: its error names the other coordinator
     try:
         with _bound(options.host, options.port) as listening:
             scheme = "https" if options.security and options.security.tls else "http"

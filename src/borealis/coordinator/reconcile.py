@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from borealis.clock import Clock, WallClock
 from borealis.coordinator import deployment, moving, protecting
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.drift import Difference, DriftKind, Known, differences
@@ -41,13 +40,8 @@ class _Seen:
 class Reconciler:
     """Finds differences and mends them, those of one diagram one after the other."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        clock: Clock | None = None,
-        start: Callable[[str, Callable[[], None]], object] = spawn,
-    ) -> None:
-        self._cluster, self._clock, self._start = cluster, clock or WallClock(), start
+    def __init__(self, cluster: Cluster, start: Callable[[str, Callable[[], None]], object] = spawn) -> None:
+        self._cluster, self._start = cluster, start
         self._seen: dict[Difference, _Seen] = {}
         self._at_work: set[str] = set()
         self.looks = 0
@@ -94,7 +88,7 @@ class Reconciler:
 
     def _is_due(self, difference: Difference) -> bool:
         seen = self._seen[difference]
-        if self._clock.now() < seen.not_before:
+        if self._cluster.clock.now() < seen.not_before:
             return False
         member = self._cluster.members.member(difference.node)
         return member is None or member.beats - seen.beats >= BEATS_LEAST - 1
@@ -123,14 +117,14 @@ class Reconciler:
                 seen.error = str(error)
                 seen.failures += 1
                 wait = min(RETRY_SECONDS * 2**seen.failures, RETRY_SECONDS_MOST)
-                seen.not_before = self._clock.now() + wait
+                seen.not_before = self._cluster.clock.now() + wait
             return
         log.info("mended: %s", difference)
         self._seen.pop(difference, None)
 
 
 def mend(cluster: Cluster, difference: Difference) -> None:
-    """Do what is to be done about one difference. The diagram is ours meanwhile."""
+    """Do what is to be done about one difference. The caller is at work on the diagram."""
     name, node = difference.diagram, difference.node
     layout = cluster.catalog.layout(name)
     place = None if layout is None else layout.part(difference.unit)
