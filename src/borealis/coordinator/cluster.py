@@ -14,7 +14,7 @@ from borealis.clock import Clock, WallClock
 from borealis.coordinator.catalog import Catalog
 from borealis.coordinator.http_errors import CatalogError, MissingError, TakenError
 from borealis.coordinator.layout import Layout
-from borealis.coordinator.membership import DEAD_AFTER_SECONDS, Member, Membership
+from borealis.coordinator.membership import DEAD_AFTER_S, Member, Membership
 from borealis.errors import BorealisError, did_you_mean
 from borealis.message import Message
 from borealis.wire.client import Peers
@@ -24,11 +24,11 @@ from borealis.wire.status import NodeView
 log = logging.getLogger("borealis.coordinator")
 M = TypeVar("M", bound=Message)
 SEEN = {"node", "incarnation", "address", "http", "host", "pid"}  # what the catalog keeps of a node
-ORDER_SECONDS = 30.0
-ANSWER_SECONDS = {"ping": 2.0, "status": 5.0, "check": 150.0, "start": 170.0}  # Spark may be starting
-NOTED_SECONDS = 10.0  # between two notes in the catalog that a node was seen
-UNHEARD_SECONDS = 5.0  # after its start, in which the coordinator holds no silent node for dead
-WAIT_SECONDS = 60.0  # for other work on the same diagram
+ORDER_S = 30.0
+ANSWER_S = {"ping": 2.0, "status": 5.0, "check": 150.0, "start": 170.0}  # Spark may be starting
+NOTED_S = 10.0  # between two notes in the catalog that a node was seen
+UNHEARD_S = 5.0  # after its start, in which the coordinator holds no silent node for dead
+WAIT_S = 60.0  # for other work on the same diagram
 
 
 class Cluster:
@@ -39,12 +39,12 @@ class Cluster:
         catalog: Catalog,
         nodes: Peers,
         clock: Clock | None = None,
-        dead_after: float = DEAD_AFTER_SECONDS,
+        dead_after_s: float = DEAD_AFTER_S,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.catalog, self.nodes, self.now = catalog, nodes, now
         self.clock = clock or WallClock()
-        self.members = Membership(self.clock, dead_after)
+        self.members = Membership(self.clock, dead_after_s)
         self._began = self.clock.now()
         self._guard = threading.Lock()
         self._work: dict[str, threading.Lock] = defaultdict(threading.Lock)
@@ -69,7 +69,7 @@ class Cluster:
         now = self.now()
         with self._guard:
             new = self.members.heard(status)
-            due = new or now - self._noted.get(status.node, 0.0) >= NOTED_SECONDS
+            due = new or now - self._noted.get(status.node, 0.0) >= NOTED_S
             if due:
                 self._noted[status.node] = now
         if due:
@@ -81,7 +81,7 @@ class Cluster:
 
     def _answers(self, holder: Member) -> bool:
         try:
-            pong = self.nodes.act(holder.status.address, "ping", Ping(), Pong, within=ANSWER_SECONDS["ping"])
+            pong = self.nodes.act(holder.status.address, "ping", Ping(), Pong, within=ANSWER_S["ping"])
         except BorealisError:
             return False
         return pong.incarnation == holder.status.incarnation
@@ -99,7 +99,7 @@ class Cluster:
 
     def silences(self) -> dict[str, float]:
         """For how many seconds each node that is not alive has been silent; one that never came is given time."""
-        unheard = self.clock.now() - self._began - UNHEARD_SECONDS
+        unheard = self.clock.now() - self._began - UNHEARD_S
         found = {}
         names = {known.node for known in self.catalog.nodes()}
         for name in names.union(*(layout.nodes() for layout in self.catalog.layouts())):
@@ -124,7 +124,7 @@ class Cluster:
 
     def ask(self, node: str, action: str, message: Message, answer: type[M]) -> M:
         """Ask a living node for something."""
-        within = ANSWER_SECONDS.get(action, ORDER_SECONDS)
+        within = ANSWER_S.get(action, ORDER_S)
         return self.nodes.act(self.living(node).status.address, action, message, answer, within=within)
 
     def forget(self, name: str) -> None:
@@ -160,7 +160,7 @@ class Cluster:
         return TakenError(f"diagram '{diagram}' is being {doing} at this moment", hint="wait for that, then try again")
 
     @contextlib.contextmanager
-    def at_work(self, diagram: str, doing: str, wait: float = WAIT_SECONDS) -> Iterator[None]:
+    def at_work(self, diagram: str, doing: str, wait: float = WAIT_S) -> Iterator[None]:
         """Change a diagram, one caller at a time. Refused if another is at it for longer than `wait` seconds."""
         with self._guard:
             lock = self._work[diagram]

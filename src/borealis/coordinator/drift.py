@@ -22,7 +22,7 @@ from borealis.coordinator.layout import Layout, UnitAssignment
 from borealis.coordinator.membership import Member
 from borealis.wire.messages import GuardStatus, called
 
-GONE_SECONDS = 15.0  # a node that is only paused comes back with what it has
+GONE_S = 15.0  # a node that is only paused comes back with what it has
 
 
 class DriftKind(Enum):
@@ -71,7 +71,7 @@ class Known:
 
     def gone(self, node: str) -> bool:
         """Whether it has been silent for so long that the coordinator does not wait for what it had."""
-        return node not in self.alive and self.silent.get(node, 0.0) >= GONE_SECONDS
+        return node not in self.alive and self.silent.get(node, 0.0) >= GONE_S
 
     def believed(self, diagram: str) -> dict[str, Member]:
         """The living nodes whose word on a diagram counts; what others have is of an earlier one of that name."""
@@ -160,9 +160,9 @@ def _part(layout: Layout, place: UnitAssignment, known: Known) -> Iterable[Diffe
 
 
 def _misled(layout: Layout, place: UnitAssignment, known: Known) -> Iterable[Difference]:
-    served = layout.served()
+    servers = layout.servers()
     for arrow in place.reads:
-        member = known.alive.get(served[arrow])
+        member = known.alive.get(servers[arrow].node)
         route = known.routes.get((layout.name, place.unit, arrow))
         if member is not None and route != (address := member.status.address):
             yield Difference(DriftKind.MISLED, layout.name, place.node, place.unit, arrow=arrow, address=address)

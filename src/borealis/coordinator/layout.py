@@ -115,10 +115,6 @@ class Layout:
         """Each arrow that can be subscribed to, and the unit or entry point that serves it."""
         return {arrow: part for part in self.parts() for arrow in part.gives}
 
-    def served(self) -> dict[str, str]:
-        """Each arrow that can be subscribed to, and the node that serves it."""
-        return {arrow: place.node for arrow, place in self.servers().items()}
-
     def readers(self, arrow: str) -> list[UnitAssignment]:
         """The units that read an arrow from the wire."""
         return [u for u in self.units if arrow in u.reads]
@@ -126,10 +122,6 @@ class Layout:
     def nodes(self) -> set[str]:
         """Every node that has a part of it, or shall get one."""
         return {node for p in self.parts() for node in (p.node, p.backup, p.moving_to) if node is not None}
-
-    def epoch_of(self, place: UnitAssignment) -> str | None:
-        """That of its streams; None where nothing is promised, and each start begins a new one."""
-        return f"{self.epoch}-{place.lives}" if place.protected else None
 
 
 def stream_name(diagram: str, arrow: str) -> str:

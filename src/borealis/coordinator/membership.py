@@ -12,8 +12,8 @@ from borealis.streams.status import QueueStatus
 from borealis.version import __version__
 from borealis.wire.messages import NodeStatus, UnitStatus
 
-DEAD_AFTER_SECONDS = 3.0
-RATE_SECONDS = 5.0  # rates are means over about so long
+DEAD_AFTER_S = 3.0
+RATE_S = 5.0  # rates are means over about so long
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Member:
     def beat(self, status: NodeStatus, now: float) -> Member:
         """The same after one more heartbeat."""
         history = [*self.history, (now, status)]
-        while len(history) > 2 and history[1][0] <= now - RATE_SECONDS:
+        while len(history) > 2 and history[1][0] <= now - RATE_S:
             history.pop(0)
         return Member(status, now, self.beats + 1, tuple(history))
 
@@ -86,8 +86,8 @@ def _rate(samples: Sequence[tuple[float, object]], count: str) -> float:
 class Membership:
     """The nodes by name. Any thread may read it, one at a time may change it."""
 
-    def __init__(self, clock: Clock, dead_after: float = DEAD_AFTER_SECONDS) -> None:
-        self._clock, self._dead_after = clock, dead_after
+    def __init__(self, clock: Clock, dead_after_s: float = DEAD_AFTER_S) -> None:
+        self._clock, self._dead_after_s = clock, dead_after_s
         self._members: dict[str, Member] = {}
 
     def heard(self, status: NodeStatus) -> bool:
@@ -120,7 +120,7 @@ class Membership:
     def lives(self, name: str) -> bool:
         """Whether the node has been heard lately."""
         silence = self.silent_for(name)
-        return silence is not None and silence < self._dead_after
+        return silence is not None and silence < self._dead_after_s
 
     def silent_for(self, name: str) -> float | None:
         """Seconds since its last heartbeat; None if it has never sent one."""
@@ -163,7 +163,7 @@ class Membership:
         """This process does not answer any more, whatever its heartbeats said."""
         member = self._members.get(name)
         if member is not None and member.status.incarnation == incarnation:
-            self._members[name] = replace(member, at=min(member.at, self._clock.now() - self._dead_after))
+            self._members[name] = replace(member, at=min(member.at, self._clock.now() - self._dead_after_s))
 
     def forget(self, name: str) -> None:
         """The node was stopped."""

@@ -75,7 +75,7 @@ def _none(name: str, bare: str, layouts: list[Layout]) -> StreamError:
                     f"'{layout.name}/{bare}' stays inside unit '{unit.unit}' and cannot be read from outside",
                     hint="make it an output of the diagram, or cut behind it",
                 )
-    known = {n for layout in layouts for n in (*layout.served(), *layout.outputs)}
+    known = {n for layout in layouts for n in (*layout.servers(), *layout.outputs)}
     listing = ", ".join(sorted(known))
     return StreamError(f"there is no stream '{name}' (there are: {listing})", hint=did_you_mean(bare, known))
 
@@ -83,16 +83,10 @@ def _none(name: str, bare: str, layouts: list[Layout]) -> StreamError:
 def locate(cluster: Cluster, name: str) -> Location:
     """Where a stream is served now; if its node is silent, where it will be when the backup has taken over."""
     found = find(cluster.catalog.layouts(), name)
-    node, address, fallback = found.node, _living(cluster, found.node), _living(cluster, found.backup)
-    if address is None and fallback is not None and found.backup is not None:
-        node, address, fallback = found.backup, fallback, None
-    if address is None:
-        silence = cluster.members.silence(node)
-        raise UnservedError(f"stream '{found.stream}' is on node '{node}', which {silence}", hint="wait, or start it")
-    return Location(found.stream, address, found.entry, fallback, node, found.incarnation)
-
-
-def _living(cluster: Cluster, node: str | None) -> str | None:
-    """The address of a node, if it is alive."""
-    member = cluster.members.if_alive(node)
-    return None if member is None else member.status.address
+    members = (cluster.members.if_alive(node) for node in (found.node, found.backup))
+    alive = [member.status for member in members if member is not None]
+    if not alive:
+        where = f"node '{found.node}', which {cluster.members.silence(found.node)}"
+        raise UnservedError(f"stream '{found.stream}' is on {where}", hint="wait, or start it")
+    fallback = alive[1].address if len(alive) > 1 else None
+    return Location(found.stream, alive[0].address, found.entry, fallback, alive[0].node, found.incarnation)

@@ -29,7 +29,7 @@ def unit_order(
         take_over=take_over,
         guard=_guard(unit, address, role),
         fallbacks=_streams(layout, fallbacks(layout, unit, address)),
-        epoch=layout.epoch_of(unit),
+        epoch=f"{layout.epoch}-{unit.lives}" if unit.protected else None,
         reader=None if len(names) == 1 else names[0 if role == "primary" else 1],
     )
 
@@ -52,8 +52,8 @@ def reroute_order(layout: Layout, arrow: str, address: Address) -> Reroute:
 
 def feeds(layout: Layout, unit: UnitAssignment, address: Address) -> dict[str, str]:
     """For each arrow the unit reads the address that serves it, as far as that is known."""
-    served = layout.served()
-    return {arrow: at for arrow in unit.reads if (at := address(served[arrow])) is not None}
+    servers = layout.servers()
+    return {arrow: at for arrow in unit.reads if (at := address(servers[arrow].node)) is not None}
 
 
 def fallbacks(layout: Layout, unit: UnitAssignment, address: Address) -> dict[str, str]:

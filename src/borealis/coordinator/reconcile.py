@@ -22,8 +22,8 @@ from borealis.wire.status import TroubleView
 
 log = logging.getLogger("borealis.coordinator")
 BEATS_LEAST = 2
-RETRY_SECONDS = 1.0
-RETRY_SECONDS_MOST = 30.0
+RETRY_S = 1.0
+RETRY_S_MOST = 30.0
 
 
 @dataclass
@@ -62,8 +62,8 @@ class Reconciler:
 
     def troubles(self) -> list[TroubleView]:
         """What could not be mended so far, and why."""
-        seen = sorted(((repr(what), what, s) for what, s in list(self._seen.items()) if s.error), key=lambda t: t[0])
-        return [TroubleView(diagram=what.diagram, node=what.node, what=str(what), why=s.error) for _, what, s in seen]
+        seen = sorted(self._seen.items(), key=repr)
+        return [TroubleView(diagram=d.diagram, node=d.node, what=str(d), why=s.error) for d, s in seen if s.error]
 
     def _known(self) -> Known:
         catalog = self._cluster.catalog
@@ -116,7 +116,7 @@ class Reconciler:
             if seen is not None:
                 seen.error = str(error)
                 seen.failures += 1
-                wait = min(RETRY_SECONDS * 2**seen.failures, RETRY_SECONDS_MOST)
+                wait = min(RETRY_S * 2**seen.failures, RETRY_S_MOST)
                 seen.not_before = self._cluster.clock.now() + wait
             return
         log.info("mended: %s", difference)

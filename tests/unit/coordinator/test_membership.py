@@ -19,7 +19,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def members(clock: ManualClock) -> Membership:
-    return Membership(clock, dead_after=3.0)
+    return Membership(clock, dead_after_s=3.0)
 
 
 def node(name: str = "node1", incarnation: str = "1") -> StandInNode:

@@ -11,6 +11,7 @@ from stand_ins import Town, Yard, traffic, two_sides
 from borealis.coordinator.deployment import deploy, undeploy, warnings
 from borealis.coordinator.http_errors import AbsentError, MissingError
 from borealis.coordinator.layout import Layout, UnitAssignment, entry_point
+from borealis.coordinator.orders import unit_order
 from borealis.coordinator.placement import Load, candidates, entry_backup, with_backups
 from borealis.diagram.deployment import Deployment
 from borealis.diagram.protection import Protection
@@ -227,7 +228,7 @@ def test_no_second_node_is_refused_or_taken_as_the_user_says(tmp_path: Path) -> 
 
 
 def test_the_epoch_changes_with_each_life() -> None:
-    one = unit("u1", "node1")
+    one = unit("u1", "node1", reads=())
     layout = Layout("traffic", "", "running", (one,), (), epoch="abc")
-    assert layout.epoch_of(one) == "abc-1"
-    assert layout.epoch_of(unit("u2", "node1", None)) is None
+    units = (one, one.restarted("node2"), unit("u2", "node1", None, reads=()))
+    assert [unit_order(layout, each, lambda _: None).epoch for each in units] == ["abc-1", "abc-2", None]
