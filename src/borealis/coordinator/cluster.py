@@ -100,14 +100,11 @@ class Cluster:
     def silences(self) -> dict[str, float]:
         """For how many seconds each node that is not alive has been silent; one that never came is given time."""
         unheard = self.clock.now() - self._began - UNHEARD_S
-        found = {}
-        names = {known.node for known in self.catalog.nodes()}
-        for name in names.union(*(layout.nodes() for layout in self.catalog.layouts())):
-            silence = self.members.silent_for(name)
-            silence = unheard if silence is None else silence
-            if silence > 0 and not self.members.lives(name):
-                found[name] = silence
-        return found
+        known = {node.node for node in self.catalog.nodes()}
+        names = known.union(*(layout.nodes() for layout in self.catalog.layouts()))
+        silences = {name: self.members.silent_for(name) for name in names if not self.members.lives(name)}
+        found = {name: unheard if silence is None else silence for name, silence in silences.items()}
+        return {name: silence for name, silence in found.items() if silence > 0}
 
     def order(self, node: str, action: str, message: Message) -> None:
         """Order a living node to do something, and wait until it has."""

@@ -15,20 +15,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from borealis.coordinator import placement
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.http_errors import AbsentError, TakenError, there_already
 from borealis.coordinator.layout import Layout, UnitAssignment, entry_point
 from borealis.coordinator.orders import Role, feeds, unit_order
-from borealis.coordinator.placement import (
-    Load,
-    entry_backup,
-    entry_protection,
-    place,
-    protections,
-    refuse_lonely,
-    weight,
-    with_backups,
-)
 from borealis.coordinator.threads import side_by_side
 from borealis.diagram import passes
 from borealis.diagram.cut import Piece, cut, even_cuts
@@ -92,12 +83,12 @@ def _refuse_if_there(cluster: Cluster, name: str) -> None:
 
 
 def _placed(cluster: Cluster, spec: Spec, pieces: Sequence[Piece], wish: Deployment) -> Layout:
-    protected = protections(spec, pieces, wish)
+    protected = placement.protections(spec, pieces, wish)
     nodes = loads(cluster, without=spec.name)
     for name in (*wish.place.values(), *wish.backup.values()) if nodes else ():
         cluster.living(name)  # a silent one is refused in other words than one that never was
-    placed = place(pieces, [i.name for i in spec.inputs], wish.place, nodes)
-    units = with_backups(
+    placed = placement.place(pieces, [i.name for i in spec.inputs], wish.place, nodes)
+    units = placement.with_backups(
         [
             UnitAssignment(p.name, p.boxes, p.reads, p.gives, placed.units[p.name], None, protected[p.name])
             for p in pieces
@@ -105,14 +96,16 @@ def _placed(cluster: Cluster, spec: Spec, pieces: Sequence[Piece], wish: Deploym
         wish.backup,
         nodes,
     )
-    refuse_lonely(units, len(nodes))
-    entries = [entry_point(i.name, placed.entries[i.name], entry_protection(i.name, units)) for i in spec.inputs]
+    placement.refuse_lonely(units, len(nodes))
+    entries = [
+        entry_point(i.name, placed.entries[i.name], placement.entry_protection(i.name, units)) for i in spec.inputs
+    ]
     return Layout(
         name=spec.name,
         yaml=wish.yaml,
         state="deploying",
         units=tuple(units),
-        entries=tuple(entry_backup(entry, units, nodes) for entry in entries),
+        entries=tuple(placement.entry_backup(entry, units, nodes) for entry in entries),
         outputs={o.name: o.source for o in spec.outputs},
         places=dict(wish.place),
         buckets=wish.buckets,
@@ -120,7 +113,7 @@ def _placed(cluster: Cluster, spec: Spec, pieces: Sequence[Piece], wish: Deploym
     )
 
 
-def loads(cluster: Cluster, without: str = "") -> list[Load]:
+def loads(cluster: Cluster, without: str = "") -> list[placement.Load]:
     """What each living node has to do, by the catalog: heartbeats may not show the newest units yet.
 
     `without` is a diagram that will be gone.
@@ -129,9 +122,11 @@ def loads(cluster: Cluster, without: str = "") -> list[Load]:
     wanted: dict[str, float] = dict(Counter(unit.node for unit in units))
     for unit in units:
         if unit.backup is not None:
-            wanted[unit.backup] = wanted.get(unit.backup, 0) + weight(unit.protection)
+            wanted[unit.backup] = wanted.get(unit.backup, 0) + placement.weight(unit.protection)
     return [
-        Load(m.name, wanted.get(m.name, 0), m.busy(), max(1, m.status.cores), m.status.spark in ("ready", "starting"))
+        placement.Load(
+            m.name, wanted.get(m.name, 0), m.busy(), max(1, m.status.cores), m.status.spark in ("ready", "starting")
+        )
         for m in cluster.members.alive()
     ]
 

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from borealis.errors import (
-    BorealisError,
-    ClusterError,
-    FullError,
-    StateError,
-    StreamError,
-    TrainError,
-    WireError,
-)
+from borealis.errors import BorealisError, ClusterError, FullError, StateError, StreamError, TrainError, WireError
 
 FIRST = "deploy one first: borealis deploy DIAGRAM"
 

@@ -54,13 +54,12 @@ class Placement:
 
 
 def place(
-    pieces: Sequence[Piece], inputs: Sequence[str], places: Mapping[str, str], loads: Iterable[Load]
+    pieces: Sequence[Piece], inputs: Sequence[str], places: Mapping[str, str], nodes: Sequence[Load]
 ) -> Placement:
     """A node for everything. An input without a place is where the first unit that reads it is.
 
     That places are nodes is for the caller to check.
     """
-    nodes = list(loads)
     if not nodes:
         raise AbsentError("there is no node to run on", hint="start one: borealis node, or borealis up --nodes 3")
     units = {piece.name: piece.place for piece in pieces if piece.place is not None}
@@ -127,7 +126,7 @@ def refuse_lonely(units: Sequence[UnitAssignment], alive: int) -> None:
     for unit in units:
         protection = unit.protection
         if protection is not None and unit.backup is None and protection.without_backup == "refuse":
-            there = "no node is" if not alive else "only one node is" if alive == 1 else "no other able node is"
+            there = "only one node is" if alive == 1 else "no other able node is"
             raise AbsentError(
                 f"unit '{unit.unit}' shall have a backup ({protection.ha}), and {there} alive",
                 hint="start another node, or take it without for now: --without-backup degrade",
@@ -143,10 +142,9 @@ def weight(protection: Protection | None) -> float:
 
 
 def with_backups(
-    units: Sequence[UnitAssignment], wanted: Mapping[str, str], loads: Iterable[Load]
+    units: Sequence[UnitAssignment], wanted: Mapping[str, str], nodes: Sequence[Load]
 ) -> list[UnitAssignment]:
     """The units with the nodes that stand by for them; None where no other node is able to."""
-    nodes = list(loads)
     _check(units, wanted)
     given: dict[str, float] = dict(Counter(unit.node for unit in units))
     found = []
