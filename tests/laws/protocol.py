@@ -16,7 +16,6 @@ from typing import Any
 from copies import EACH, SCHEMA, SUMS, WINDOW, Item, State, Unit, append, needed, twin_of
 from partners import Leader, Message, Reader, Standby
 
-from borealis.coordinator import claims
 from borealis.coordinator.layout import UnitAssignment
 from borealis.diagram.protection import Protection
 from borealis.errors import GoneError
@@ -91,7 +90,7 @@ class World:
 
     def claim(self, what: Any, node: str, incarnation: int) -> Claimed:
         claim = Claim(what=what, diagram="d", unit="u1", node=node, incarnation=incarnation)
-        then = claims.after(self.place, claim)
+        then = self.place.after(claim)
         self.place = then or self.place
         return Claimed(granted=then is not None, incarnation=self.place.incarnation)
 
@@ -295,7 +294,7 @@ class World:
             self.suspect_primary()
         leader = self.leader
         if self.standby is None and leader.partner is not None:
-            self.place = claims.alone(self.place)
+            self.place = self.place.alone()
             leader.remove_backup()
         for other in self.leaders:
             other.alive = other is leader

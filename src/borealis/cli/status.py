@@ -49,7 +49,7 @@ def status(
                 try:
                     now = client.status()
                 except WireError as error:
-                    now = now.model_copy(update={"troubles": [views.Trouble(why=str(error))]})
+                    now = now.model_copy(update={"troubles": [views.TroubleView(why=str(error))]})
 
 
 def forget_node(

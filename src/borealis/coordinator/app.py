@@ -44,7 +44,7 @@ class AppOptions:
     token: str | None = field(default=None, repr=False)
     hosts: Collection[str] = ()  # names by which it may be asked, beside those of loopback
     address: str = ""
-    look_seconds: float = 1.0  # between two looks at what is and what shall be
+    look_s: float = 1.0  # between two looks at what is and what shall be
     parts: Sequence[AppPart] = ()  # that are served beside what is the coordinator's own
 
 
@@ -66,7 +66,7 @@ def create_app(cluster: Cluster, options: AppOptions, end: Callable[[], None] = 
     async def life(app: FastAPI) -> AsyncIterator[None]:
         take_up(cluster)
         stopped = threading.Event()
-        spawn("reconcile", lambda: _keep(reconciler, options.look_seconds, stopped))
+        spawn("reconcile", lambda: _keep(reconciler, options.look_s, stopped))
         yield
         stopped.set()
         for _, end_part in parts:

@@ -1,11 +1,11 @@
 """The global catalog: what shall run where, in one SQLite file that outlives the coordinator.
 
-1. A file `<catalog>.lock` is held as long as the catalog is open, and says who holds it. A second coordinator is
+1. A file `<catalog>.lock` is held as long as the catalog is open, and says by which coordinator. A second one is
    refused before it has read anything.
-2. What shall be is written before any node is told; so whatever a killed coordinator had begun can be seen here:
+2. What shall be is written before any node is ordered; so what a killed coordinator had begun can be seen here:
    a diagram that is `deploying` or `undeploying`, a unit with a node it is `moving_to`.
 3. Each change is one transaction, on disk before its caller goes on.
-4. What concerns a takeover compares before it sets: whoever knows only an older incarnation changes nothing.
+4. What concerns a takeover compares before it sets: a caller that knows only an older incarnation changes nothing.
 5. A diagram is one row, its layout as JSON. A file of another version is refused.
 """
 
@@ -17,61 +17,48 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import astuple, dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 from pydantic import TypeAdapter, ValidationError
 
-from borealis.coordinator import claims
 from borealis.coordinator.http_errors import CatalogError, there_already
 from borealis.coordinator.layout import Layout, State, UnitAssignment
 from borealis.errors import ClusterError
 from borealis.wire.messages import Claim
+from borealis.wire.status import NodeView
 
-APPLICATION = 0x626F7265  # "bore": tells our files from other SQLite files
-VERSION = 4
+APPLICATION = 0x626F7265  # "bore": marks catalogs among SQLite files
+VERSION = 5
 LAYOUT = TypeAdapter(Layout)
+Change = Callable[[UnitAssignment], UnitAssignment | None]  # None: as it is
 TABLES = """
 CREATE TABLE diagrams (name TEXT PRIMARY KEY, layout TEXT NOT NULL) STRICT;
--- the address of each stream as its reader was told last
-CREATE TABLE told (
+-- the address of each stream that its reader was given last
+CREATE TABLE routes (
     diagram TEXT NOT NULL REFERENCES diagrams(name) ON DELETE CASCADE, unit TEXT NOT NULL, arrow TEXT NOT NULL,
     address TEXT NOT NULL, PRIMARY KEY (diagram, unit, arrow)
 ) STRICT;
-CREATE TABLE nodes (
-    name TEXT PRIMARY KEY, incarnation TEXT NOT NULL, address TEXT NOT NULL, http TEXT NOT NULL, host TEXT NOT NULL,
-    pid INTEGER NOT NULL, seen REAL NOT NULL
-) STRICT;
+CREATE TABLE nodes (name TEXT PRIMARY KEY, view TEXT NOT NULL) STRICT;
 -- diagrams that are no more: what still runs of them is dropped
 CREATE TABLE past (name TEXT PRIMARY KEY) STRICT;
--- nodes that could not be told that a diagram is no more: they are told before they get anything new of that name
+-- nodes that could not be reached when a diagram ended: they drop it before they get anything new of that name
 CREATE TABLE owed (node TEXT NOT NULL, diagram TEXT NOT NULL, PRIMARY KEY (node, diagram)) STRICT;
 """
-
-
-@dataclass(frozen=True)
-class KnownNode:
-    """A node as it was last seen."""
-
-    name: str
-    incarnation: str
-    address: str
-    http: str
-    host: str
-    pid: int
-    seen: float  # seconds since 1970
 
 
 class Catalog:
     """The catalog in a file. One coordinator at a time; thread-safe within it."""
 
-    def __init__(self, path: Path, holder: str = "") -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self._guard = threading.RLock()
         with _disk(path), contextlib.ExitStack() as opened:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = opened.enter_context(_hold(path, holder))
+            self._lock = opened.enter_context(_hold(path))
+            self.held_by("")
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             opened.callback(self._db.close)
             self._open()
@@ -95,8 +82,11 @@ class Catalog:
             db.executescript(f"BEGIN IMMEDIATE; {TABLES} {marks} COMMIT;")
 
     def held_by(self, holder: str) -> None:
-        """Say in the lock who holds the catalog, for whoever is refused."""
-        _sign(self._lock, holder)
+        """Say in the lock which coordinator holds the catalog, for one that is refused."""
+        self._lock.seek(0)
+        self._lock.truncate()
+        self._lock.write(f"pid {os.getpid()}{', ' if holder else ''}{holder}\n")
+        self._lock.flush()
 
     def close(self) -> None:
         """Let go of the file."""
@@ -131,12 +121,12 @@ class Catalog:
             if (layout := _read(db, name)) is not None:
                 _write(db, replace(layout, state=state))
 
-    def remove(self, name: str, untold: Iterable[str] = ()) -> None:
-        """The diagram is no more; the nodes `untold` have yet to hear of it."""
+    def remove(self, name: str, unreached: Iterable[str] = ()) -> None:
+        """The diagram is no more; nodes that could not be reached have yet to drop it."""
         with self._writing() as db:
             db.execute("DELETE FROM diagrams WHERE name = ?", (name,))
             db.execute("INSERT OR IGNORE INTO past VALUES (?)", (name,))
-            db.executemany("INSERT OR IGNORE INTO owed VALUES (?, ?)", [(node, name) for node in untold])
+            db.executemany("INSERT OR IGNORE INTO owed VALUES (?, ?)", [(node, name) for node in unreached])
 
     def past(self) -> set[str]:
         """The names of diagrams that were here once and are not now."""
@@ -144,22 +134,22 @@ class Catalog:
             return {name for (name,) in db.execute("SELECT name FROM past").fetchall()}
 
     def owed(self) -> set[tuple[str, str]]:
-        """Nodes and diagrams that are no more, of which the node has yet to hear."""
+        """Nodes, each with a diagram that is no more and that it has yet to drop."""
         with self._reading() as db:
             return set(db.execute("SELECT node, diagram FROM owed").fetchall())
 
     def settled(self, node: str, diagram: str) -> None:
-        """The node has heard of it."""
+        """The node has dropped it."""
         with self._writing() as db:
             db.execute("DELETE FROM owed WHERE node = ? AND diagram = ?", (node, diagram))
 
-    # -- units under way
+    # -- units and entry points
 
     def moving(self, diagram: str, unit: str, node: str | None) -> None:
         """The unit is about to go to a node, or after all is not."""
         self._change(diagram, unit, lambda now: replace(now, moving_to=node))
 
-    def moved(self, diagram: str, unit: str, node: str, incarnation: int = 1) -> bool:
+    def moved(self, diagram: str, unit: str, node: str, incarnation: int) -> bool:
         """The unit has arrived; false if it was taken over meanwhile."""
 
         def arrive(now: UnitAssignment) -> UnitAssignment | None:
@@ -167,77 +157,45 @@ class Catalog:
 
         return self._change(diagram, unit, arrive)
 
-    def tell(self, diagram: str, unit: str, feeds: Mapping[str, str]) -> None:
-        """Note which addresses of arrows a unit was told."""
-        with self._writing() as db:
-            told = [(diagram, unit, arrow, address) for arrow, address in feeds.items()]
-            db.executemany("INSERT OR REPLACE INTO told VALUES (?, ?, ?, ?)", told)
-
-    def told(self, diagram: str) -> dict[tuple[str, str], str]:
-        """For each unit and arrow it reads the address it was told last."""
-        with self._reading() as db:
-            told = db.execute("SELECT unit, arrow, address FROM told WHERE diagram = ?", (diagram,)).fetchall()
-            return {(unit, arrow): address for unit, arrow, address in told}
-
-    # -- protection
+    def put(self, diagram: str, before: UnitAssignment, then: UnitAssignment) -> bool:
+        """Compare and set; false if node, backup or incarnation are not as the caller thinks."""
+        return self._change(diagram, before.unit, lambda now: then if _core(now) == _core(before) else None)
 
     def claim(self, asked: Iterable[Claim]) -> list[tuple[bool, UnitAssignment | None]]:
         """Grant what may be granted, all in one transaction: for each claim whether it holds, and what is in force."""
         with self._writing() as db:
-            return [self._claim(db, one) for one in asked]
+            return [_change(db, c.diagram, c.unit, partial(UnitAssignment.after, claim=c)) for c in asked]
 
-    def _claim(self, db: sqlite3.Connection, claim: Claim) -> tuple[bool, UnitAssignment | None]:
-        layout = _read(db, claim.diagram)
-        place = None if layout is None else layout.part(claim.unit)
-        if layout is None or place is None:
-            return False, None
-        then = claims.after(place, claim)
-        if then is not None and then != place:
-            _put(db, layout, place, then)
-        return then is not None, then or place
-
-    def believe(self, diagram: str, place: UnitAssignment, node: str, incarnation: int) -> None:
-        """A node tells that it took over while nobody was here to be asked."""
-        self._replace(diagram, place, claims.taken_over(place, node, incarnation))
-
-    def begin_anew(self, diagram: str, place: UnitAssignment, node: str) -> UnitAssignment | None:
-        """Both copies are lost: the next life begins on this node. None if it is no longer so."""
-        then = claims.begun_anew(place, node)
-        return then if self._replace(diagram, place, then) else None
-
-    def back_up(self, diagram: str, place: UnitAssignment, node: str | None) -> UnitAssignment | None:
-        """Which node stands by from now on. None if the place has changed meanwhile."""
-        then = claims.alone(place) if node is None else replace(place, backup=node, was=None)
-        return then if self._replace(diagram, place, then) else None
-
-    def _replace(self, diagram: str, place: UnitAssignment, then: UnitAssignment) -> bool:
-        """Compare and set: only if node, backup and incarnation are as the caller thinks."""
-        return self._change(diagram, place.unit, lambda now: then if _core(now) == _core(place) else None)
-
-    def _change(self, diagram: str, unit: str, change: Callable[[UnitAssignment], UnitAssignment | None]) -> bool:
-        """Change one unit or entry point, in one transaction; false if it is not there, or `change` gives nothing."""
+    def _change(self, diagram: str, unit: str, change: Change) -> bool:
         with self._writing() as db:
-            layout = _read(db, diagram)
-            now = None if layout is None else layout.part(unit)
-            if layout is None or now is None or (then := change(now)) is None:
-                return False
-            _put(db, layout, now, then)
-            return True
+            return _change(db, diagram, unit, change)[0]
+
+    def route(self, diagram: str, unit: str, feeds: Mapping[str, str]) -> None:
+        """Note at which addresses a unit reads its arrows."""
+        with self._writing() as db:
+            routes = [(diagram, unit, arrow, address) for arrow, address in feeds.items()]
+            db.executemany("INSERT OR REPLACE INTO routes VALUES (?, ?, ?, ?)", routes)
+
+    def routes(self) -> dict[tuple[str, str, str], str]:
+        """For each diagram, unit and arrow it reads the address that the unit was given last."""
+        with self._reading() as db:
+            return {tuple(key): address for *key, address in db.execute("SELECT * FROM routes").fetchall()}
 
     # -- nodes
 
-    def nodes(self) -> list[KnownNode]:
-        """Every node that was ever seen and not forgotten, by name."""
+    def nodes(self) -> list[NodeView]:
+        """Every node that was ever seen and not forgotten, by name, as one that is awaited."""
         with self._reading() as db:
-            return [KnownNode(*row) for row in db.execute("SELECT * FROM nodes ORDER BY name").fetchall()]
+            found = db.execute("SELECT view FROM nodes ORDER BY name").fetchall()
+            return [NodeView.model_validate_json(text) for (text,) in found]
 
-    def saw(self, node: KnownNode) -> None:
+    def saw(self, node: NodeView) -> None:
         """A node has come, or was last seen now."""
         with self._writing() as db:
-            db.execute("INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?)", astuple(node))
+            db.execute("INSERT OR REPLACE INTO nodes VALUES (?, ?)", (node.node, node.model_dump_json()))
 
     def forget(self, name: str) -> None:
-        """A node was told to go."""
+        """A node was stopped."""
         with self._writing() as db:
             db.execute("DELETE FROM nodes WHERE name = ?", (name,))
 
@@ -269,42 +227,43 @@ def _write(db: sqlite3.Connection, layout: Layout) -> None:
     db.execute(change, (layout.name, text))
 
 
-def _put(db: sqlite3.Connection, layout: Layout, before: UnitAssignment, then: UnitAssignment) -> None:
-    """Write a place as it is now. On another node it may have been told other addresses: it is told all of them."""
-    _write(db, layout.with_part(then))
-    if before.node != then.node:
-        db.execute("DELETE FROM told WHERE diagram = ? AND unit = ?", (layout.name, then.unit))
+def _change(db: sqlite3.Connection, diagram: str, unit: str, change: Change) -> tuple[bool, UnitAssignment | None]:
+    """Change one unit or entry point: whether it is there and `change` gives anything, and what is in force then.
+
+    On another node it may have other routes: all of them are given again.
+    """
+    layout = _read(db, diagram)
+    now = None if layout is None else layout.part(unit)
+    if layout is None or now is None or (then := change(now)) is None:
+        return False, now
+    if then != now:
+        _write(db, layout.with_part(then))
+    if then.node != now.node:
+        db.execute("DELETE FROM routes WHERE diagram = ? AND unit = ?", (diagram, unit))
+    return True, then
 
 
 def _core(place: UnitAssignment) -> tuple[str, str | None, int, int]:
     return place.node, place.backup, place.incarnation, place.lives
 
 
-def _hold(path: Path, holder: str) -> IO[str]:
+def _hold(path: Path) -> IO[str]:
     lock = open(path.with_name(path.name + ".lock"), "a+", encoding="utf-8")  # noqa: SIM115 - held until close
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         lock.seek(0)
-        who = " ".join(lock.read(300).split()) or "somebody"
+        holder = " ".join(lock.read(300).split()) or "unknown"
         lock.close()
         raise ClusterError(
-            f"catalog {path} is in use by another coordinator ({who})", hint="stop that one, or give another catalog"
+            f"catalog {path} is in use by another coordinator ({holder})", hint="stop that one, or give another catalog"
         ) from None
-    _sign(lock, holder)
     return lock
-
-
-def _sign(lock: IO[str], holder: str) -> None:
-    lock.seek(0)
-    lock.truncate()
-    lock.write(f"pid {os.getpid()}{', ' if holder else ''}{holder}\n")
-    lock.flush()
 
 
 @contextlib.contextmanager
 def _disk(path: Path) -> Iterator[None]:
-    """What the disk or SQLite says, in our words."""
+    """What the disk or SQLite says, as a CatalogError."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -312,8 +271,8 @@ def _disk(path: Path) -> Iterator[None]:
             f"cannot use catalog {path}: {error}", hint="is there room, and the right to write?"
         ) from None
     except (sqlite3.DatabaseError, ValidationError) as error:
-        said, hint = str(error).splitlines()[0], "restore it from a copy, or give another file"
-        raise CatalogError(f"catalog {path} is damaged or no catalog: {said}", hint=hint) from None
+        reason, hint = str(error).splitlines()[0], "restore it from a copy, or give another file"
+        raise CatalogError(f"catalog {path} is damaged or no catalog: {reason}", hint=hint) from None
     except OSError as error:
         raise CatalogError(
             f"cannot use catalog {path}: {error.strerror}", hint="check the folder and its rights"

@@ -1,8 +1,8 @@
 """Deploying a diagram and taking it back.
 
-1. Whatever can be wrong without a node is found first: YAML, boxes, cuts, places, names.
+1. What can be wrong without a node is found first: YAML, boxes, cuts, places, names.
 2. One node checks the types. Nothing is started and nothing is written before that, and what it replaces runs on.
-3. The catalog says `deploying`. Whoever finds that after a crash takes it back.
+3. The catalog says `deploying`. A coordinator that finds that after a crash takes it back.
 4. Backups of entry points are ordered, then entry points, then the same of units; different nodes side by side.
 5. The catalog says `running`. If any order failed before that, everything that was ordered is taken back.
 """
@@ -15,14 +15,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from borealis.coordinator import backups
+from borealis.coordinator import placement
 from borealis.coordinator.cluster import Cluster
-from borealis.coordinator.demands import entry_protection, protections, refuse_lonely
 from borealis.coordinator.http_errors import AbsentError, TakenError, there_already
 from borealis.coordinator.layout import Layout, UnitAssignment, entry_point
 from borealis.coordinator.orders import Role, feeds, unit_order
-from borealis.coordinator.placement import Load, place
-from borealis.coordinator.rates import busy
 from borealis.coordinator.threads import side_by_side
 from borealis.diagram import passes
 from borealis.diagram.cut import Piece, cut, even_cuts
@@ -33,7 +30,7 @@ from borealis.ha import behind
 from borealis.kernels.aside import DDL as ERRORS_DDL
 from borealis.wire.messages import NAME_RULE, Checked, CheckOrder, DiagramName, is_name
 
-ROLES: tuple[Role, ...] = ("backup", "primary")  # in this order: whoever is told of a partner finds it there
+ROLES: tuple[Role, ...] = ("backup", "primary")  # in this order: a primary finds its partner there
 
 
 def deploy(cluster: Cluster, wish: Deployment) -> Layout:
@@ -59,7 +56,7 @@ def deploy(cluster: Cluster, wish: Deployment) -> Layout:
 
 
 def warnings(layout: Layout) -> list[str]:
-    """What its user should know although all of it runs."""
+    """What a user should know of it although all of it runs."""
     pieces = [Piece(name=u.unit, boxes=u.boxes, reads=u.reads, gives=u.gives) for u in layout.units]
     protected = {unit.unit: unit.protection for unit in layout.units if unit.protection is not None}
     return behind.warnings(passes.checked(Spec.from_yaml(layout.yaml)), pieces, protected)
@@ -77,7 +74,7 @@ def _refuse_if_there(cluster: Cluster, name: str) -> None:
     """Refuse a name that is taken: in this catalog, or by something that runs and that the catalog knows nothing of."""
     if cluster.catalog.layout(name) is not None:
         raise there_already(name)
-    if name in cluster.catalog.past():  # what old heartbeats tell of it will be gone
+    if name in cluster.catalog.past():  # what old heartbeats show of it will be gone
         return
     for node in sorted(_with_parts_of(cluster, name)):
         raise TakenError(
@@ -87,12 +84,12 @@ def _refuse_if_there(cluster: Cluster, name: str) -> None:
 
 
 def _placed(cluster: Cluster, spec: Spec, pieces: Sequence[Piece], wish: Deployment) -> Layout:
-    protected = protections(spec, pieces, wish)
+    protected = placement.protections(spec, pieces, wish)
     nodes = loads(cluster, without=spec.name)
-    for name in wish.place.values() if nodes else ():
-        cluster.living(name)  # one that is silent is told from one that never was
-    placed = place(pieces, [i.name for i in spec.inputs], wish.place, nodes)
-    units = backups.with_backups(
+    for name in (*wish.place.values(), *wish.backup.values()) if nodes else ():
+        cluster.living(name)  # a silent one is refused in other words than one that never was
+    placed = placement.place(pieces, [i.name for i in spec.inputs], wish.place, nodes)
+    units = placement.with_backups(
         [
             UnitAssignment(p.name, p.boxes, p.reads, p.gives, placed.units[p.name], None, protected[p.name])
             for p in pieces
@@ -100,14 +97,16 @@ def _placed(cluster: Cluster, spec: Spec, pieces: Sequence[Piece], wish: Deploym
         wish.backup,
         nodes,
     )
-    refuse_lonely(units, protected, len(nodes))
-    entries = [entry_point(i.name, placed.entries[i.name], entry_protection(i.name, units)) for i in spec.inputs]
+    placement.refuse_lonely(units, len(nodes))
+    entries = [
+        entry_point(i.name, placed.entries[i.name], placement.entry_protection(i.name, units)) for i in spec.inputs
+    ]
     return Layout(
         name=spec.name,
         yaml=wish.yaml,
         state="deploying",
         units=tuple(units),
-        entries=tuple(backups.entry_backup(entry, units, nodes) for entry in entries),
+        entries=tuple(placement.entry_backup(entry, units, nodes) for entry in entries),
         outputs={o.name: o.source for o in spec.outputs},
         places=dict(wish.place),
         buckets=wish.buckets,
@@ -115,8 +114,8 @@ def _placed(cluster: Cluster, spec: Spec, pieces: Sequence[Piece], wish: Deploym
     )
 
 
-def loads(cluster: Cluster, without: str = "") -> list[Load]:
-    """What each living node has to do, by the catalog: heartbeats may not tell of the newest units yet.
+def loads(cluster: Cluster, without: str = "") -> list[placement.Load]:
+    """What each living node has to do, by the catalog: heartbeats may not show the newest units yet.
 
     `without` is a diagram that will be gone.
     """
@@ -124,9 +123,11 @@ def loads(cluster: Cluster, without: str = "") -> list[Load]:
     wanted: dict[str, float] = dict(Counter(unit.node for unit in units))
     for unit in units:
         if unit.backup is not None:
-            wanted[unit.backup] = wanted.get(unit.backup, 0) + backups.weight(unit.protection)
+            wanted[unit.backup] = wanted.get(unit.backup, 0) + placement.weight(unit.protection)
     return [
-        Load(m.name, wanted.get(m.name, 0), busy(m), max(1, m.status.cores), m.status.spark in ("ready", "starting"))
+        placement.Load(
+            m.name, wanted.get(m.name, 0), m.busy(), max(1, m.status.cores), m.status.spark in ("ready", "starting")
+        )
         for m in cluster.members.alive()
     ]
 
@@ -139,7 +140,7 @@ def _types(cluster: Cluster, yaml: str) -> dict[str, str]:
         raise AbsentError(
             "no node has a Spark that could check the diagram", hint="see their logs, or start another node"
         )
-    checker = min(able, key=lambda m: (order[m.status.spark], busy(m), m.name))
+    checker = min(able, key=lambda m: (order[m.status.spark], m.busy(), m.name))
     return cluster.ask(checker.name, "check", CheckOrder(yaml=yaml), Checked).columns
 
 
@@ -154,8 +155,7 @@ def _start(cluster: Cluster, layout: Layout) -> None:
             for role in ROLES:
                 _each_node(layout, partial(_start_places, cluster, layout, role, places, begun))
     except BaseException:
-        untold = _take_back(cluster, layout.name, begun)
-        cluster.catalog.remove(layout.name, untold)
+        cluster.catalog.remove(layout.name, _take_back(cluster, layout.name, begun))
         raise
 
 
@@ -187,50 +187,50 @@ def order_place(cluster: Cluster, layout: Layout, one: UnitAssignment, role: Rol
         return
     cluster.order(node, "start", unit_order(layout, one, cluster.address, role=role))
     if role == "primary":
-        cluster.catalog.tell(layout.name, one.unit, feeds(layout, one, cluster.address))
+        cluster.catalog.route(layout.name, one.unit, feeds(layout, one, cluster.address))
 
 
 def _take_back(cluster: Cluster, diagram: str, nodes: Iterable[str]) -> set[str]:
-    """Tell the nodes that a diagram is no more; those that could not be told."""
-    untold: set[str] = set()
+    """Have the nodes drop a diagram; those that could not be reached."""
+    unreached: set[str] = set()
 
-    def tell(node: str) -> None:
+    def drop(node: str) -> None:
         if not cluster.try_order(node, "undeploy", DiagramName(diagram=diagram)):
-            untold.add(node)
+            unreached.add(node)
 
-    side_by_side([partial(tell, node) for node in sorted(nodes)])
-    return untold
+    side_by_side([partial(drop, node) for node in sorted(nodes)])
+    return unreached
 
 
 # -- the end
 
 
 def undeploy(cluster: Cluster, name: str) -> set[str]:
-    """Stop it everywhere and forget it. Nodes that are not there are told when they come back; these are returned."""
+    """Stop it everywhere and forget it. Nodes that are not there drop it when they come back; these are returned."""
     with cluster.at_work(name, "undeployed"):
-        untold = _end(cluster, name)
-        if untold is None:
+        unreached = _end(cluster, name)
+        if unreached is None:
             cluster.layout(name)  # says that there is none
-        return untold or set()
+        return unreached or set()
 
 
 def _end(cluster: Cluster, name: str) -> set[str] | None:
-    """Stop what runs under a name, in the catalog or not; the nodes that have yet to hear of it, None: nothing ran."""
+    """Stop what runs under a name, in the catalog or not; the nodes that have yet to drop it, None: nothing ran."""
     if cluster.catalog.layout(name) is not None:
         cluster.catalog.set_state(name, "undeploying")
         return finish(cluster, name)
     strays = _with_parts_of(cluster, name)
-    if not strays or name in cluster.catalog.past():  # in the latter case old heartbeats tell of it
+    if not strays or name in cluster.catalog.past():  # in the latter case old heartbeats show it
         return None
     return _take_back(cluster, name, strays)
 
 
 def finish(cluster: Cluster, name: str) -> set[str]:
-    """The rest of an undeployment that has begun; the nodes that have yet to hear of it."""
+    """The rest of an undeployment that has begun; the nodes that have yet to drop it."""
     layout = cluster.layout(name)
-    untold = _take_back(cluster, name, layout.nodes() | _with_parts_of(cluster, name))
-    cluster.catalog.remove(name, untold)
-    return untold
+    unreached = _take_back(cluster, name, layout.nodes() | _with_parts_of(cluster, name))
+    cluster.catalog.remove(name, unreached)
+    return unreached
 
 
 def _with_parts_of(cluster: Cluster, name: str) -> set[str]:
@@ -238,7 +238,7 @@ def _with_parts_of(cluster: Cluster, name: str) -> set[str]:
 
 
 def take_up(cluster: Cluster) -> None:
-    """After a restart: what was being deployed has no one to answer to, and is taken back."""
+    """After a restart of the coordinator: no client waits for what was being deployed, and it is taken back."""
     for layout in cluster.catalog.layouts():
         if layout.state == "deploying":
             cluster.catalog.set_state(layout.name, "undeploying")

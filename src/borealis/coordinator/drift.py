@@ -1,13 +1,13 @@
 """What is, against what shall be. Pure: the catalog and the heartbeats in, differences out.
 
-A node that has not been heard of is asked for nothing, and what shall be on it is neither ordered elsewhere nor again:
-after a restart of the coordinator, nodes tell what they run before anybody tells them to.
+A node that has sent no heartbeat is asked for nothing, and what shall be on it is neither ordered elsewhere nor again:
+after a restart of the coordinator, nodes report what they run before they get any order.
 
 Of protected units and entry points:
 
-1. Whoever runs one under a higher incarnation than the catalog's is believed: it took over.
-2. Whoever runs one under a lower incarnation is deposed, and drops it.
-3. A primary that is gone is replaced by its backup, which needs nobody's help; nothing is started from nothing while
+1. A node that runs one under a higher incarnation than the catalog's is believed: it took over.
+2. A node that runs one under a lower incarnation is deposed, and drops it.
+3. A primary that is gone is replaced by its backup, which needs no help; nothing is started from nothing while
    a backup is there that may take over, or a node that is only paused may come back.
 4. A primary without its backup gets one, as soon as there is a node for it.
 """
@@ -22,20 +22,22 @@ from borealis.coordinator.layout import Layout, UnitAssignment
 from borealis.coordinator.membership import Member
 from borealis.wire.messages import GuardStatus, called
 
-GONE_SECONDS = 15.0  # a node that is only paused comes back with what it has
+GONE_S = 15.0  # a node that is only paused comes back with what it has
 
 
-class Kind(Enum):
+class DriftKind(Enum):
     """What can differ, in words."""
 
     UNFINISHED = "diagram {diagram} is being undeployed"
-    ENDED = "node {node} has yet to hear that diagram {diagram} is no more"
+    ENDED = "node {node} has yet to drop diagram {diagram}, which is no more"
     MISSING = "{what} is not on {node}"
     STRAY = "{what} is on {node}, where it shall not be"
     ARRIVED = "{what} has come to {node}"  # though the catalog does not say so: its move was not seen to its end
     STAYED = "{what} has not left {node}"  # it was to move, and is at least not elsewhere
     MISLED = "{what} on {node} does not know that {diagram}/{arrow} is at {address}"
-    OVERTAKEN = "{what} was taken over by {node} as incarnation {incarnation}"  # and nobody was here to be asked
+    OVERTAKEN = (
+        "{what} was taken over by {node} as incarnation {incarnation}"  # while no coordinator was there to be asked
+    )
     NO_BACKUP = "{what} on {node} is without its backup"  # and there is a node that could be
     LOST = "both copies of {what} are lost"
 
@@ -44,7 +46,7 @@ class Kind(Enum):
 class Difference:
     """Something to be done about a diagram, or a unit or an entry point of it."""
 
-    kind: Kind
+    kind: DriftKind
     diagram: str
     node: str = ""  # the one whose heartbeats show it; empty: none in particular
     unit: str = ""
@@ -62,14 +64,14 @@ class Known:
 
     layouts: Iterable[Layout]
     alive: Mapping[str, Member]
-    told: Mapping[tuple[str, str, str], str] = field(default_factory=dict)  # by diagram, unit and arrow
+    routes: Mapping[tuple[str, str, str], str] = field(default_factory=dict)  # by diagram, unit and arrow
     past: Set[str] = frozenset()
     owed: Set[tuple[str, str]] = frozenset()
     silent: Mapping[str, float] = field(default_factory=dict)  # for how many seconds, of those that are not alive
 
     def gone(self, node: str) -> bool:
-        """Whether it has been silent for so long that nobody waits for what it had."""
-        return node not in self.alive and self.silent.get(node, 0.0) >= GONE_SECONDS
+        """Whether it has been silent for so long that the coordinator does not wait for what it had."""
+        return node not in self.alive and self.silent.get(node, 0.0) >= GONE_S
 
     def believed(self, diagram: str) -> dict[str, Member]:
         """The living nodes whose word on a diagram counts; what others have is of an earlier one of that name."""
@@ -78,7 +80,7 @@ class Known:
 
 @dataclass
 class Copies:
-    """Who has a unit or an entry point, by node."""
+    """The copies of a unit or an entry point, by node."""
 
     primaries: dict[str, str] = field(default_factory=dict)  # and in which state
     standbys: dict[str, str] = field(default_factory=dict)  # and in which state of protection
@@ -87,7 +89,7 @@ class Copies:
     alone: set[str] = field(default_factory=set)  # primaries that say they have no backup
 
     def add(self, place: UnitAssignment, node: str, state: str, guard: GuardStatus | None) -> None:
-        """What a node tells. Without a guard it has never been anything but a primary."""
+        """What a node reports. Without a guard it has never been anything but a primary."""
         incarnation = place.incarnation if guard is None else guard.incarnation
         if state == "standby" or (guard is not None and guard.role == "backup"):
             if state != "failed" and incarnation <= place.incarnation:
@@ -103,7 +105,7 @@ class Copies:
 
 
 def copies_of(layout: Layout, place: UnitAssignment, believed: Mapping[str, Member]) -> Copies:
-    """Those that nodes tell of."""
+    """Those that nodes report."""
     found = Copies()
     for node, member in believed.items():
         status = member.unit(layout.name, place.unit)
@@ -119,10 +121,10 @@ def differences(known: Known) -> list[Difference]:
     for node, member in known.alive.items():
         owed = {diagram for name, diagram in known.owed if name == node}
         dead = {diagram for diagram in member.diagrams() if diagram in known.past and diagram not in layouts}
-        found += [Difference(Kind.ENDED, diagram, node) for diagram in sorted(owed | dead)]
+        found += [Difference(DriftKind.ENDED, diagram, node) for diagram in sorted(owed | dead)]
     for layout in layouts.values():
         if layout.state == "undeploying":
-            found.append(Difference(Kind.UNFINISHED, layout.name))
+            found.append(Difference(DriftKind.UNFINISHED, layout.name))
         elif layout.state == "running":
             for place in layout.parts():
                 found += _part(layout, place, known)
@@ -130,7 +132,7 @@ def differences(known: Known) -> list[Difference]:
     return found
 
 
-def _of(kind: Kind, layout: Layout, place: UnitAssignment, *nodes: str) -> Iterable[Difference]:
+def _of(kind: DriftKind, layout: Layout, place: UnitAssignment, *nodes: str) -> Iterable[Difference]:
     return [Difference(kind, layout.name, node, place.unit) for node in sorted(nodes)]
 
 
@@ -145,25 +147,25 @@ def _part(layout: Layout, place: UnitAssignment, known: Known) -> Iterable[Diffe
         return
     if place.moving_to is not None:
         if place.moving_to in running:
-            yield from _of(Kind.ARRIVED, layout, place, place.moving_to)
+            yield from _of(DriftKind.ARRIVED, layout, place, place.moving_to)
         elif {place.node, place.moving_to} <= known.alive.keys() and place.moving_to not in has:
-            yield from _of(Kind.STAYED, layout, place, place.node)
+            yield from _of(DriftKind.STAYED, layout, place, place.node)
     elif place.node in has:
-        yield from _of(Kind.STRAY, layout, place, *has.keys() - {place.node})
+        yield from _of(DriftKind.STRAY, layout, place, *has.keys() - {place.node})
         yield from _misled(layout, place, known)
     elif home is not None and running:
-        yield from _of(Kind.ARRIVED, layout, place, running[0])
+        yield from _of(DriftKind.ARRIVED, layout, place, running[0])
     elif home is not None and home.status.spark == "ready" and not (place.protected or (place.boxes and has)):
-        yield from _of(Kind.MISSING, layout, place, place.node)
+        yield from _of(DriftKind.MISSING, layout, place, place.node)
 
 
 def _misled(layout: Layout, place: UnitAssignment, known: Known) -> Iterable[Difference]:
-    served = layout.served()
+    servers = layout.servers()
     for arrow in place.reads:
-        member = known.alive.get(served[arrow])
-        told = known.told.get((layout.name, place.unit, arrow))
-        if member is not None and told != (address := member.status.address):
-            yield Difference(Kind.MISLED, layout.name, place.node, place.unit, arrow=arrow, address=address)
+        member = known.alive.get(servers[arrow].node)
+        route = known.routes.get((layout.name, place.unit, arrow))
+        if member is not None and route != (address := member.status.address):
+            yield Difference(DriftKind.MISLED, layout.name, place.node, place.unit, arrow=arrow, address=address)
 
 
 def _strays(layout: Layout, known: Known) -> Iterable[Difference]:
@@ -171,24 +173,24 @@ def _strays(layout: Layout, known: Known) -> Iterable[Difference]:
     mine = {part.unit for part in layout.parts()}
     for node, member in known.believed(layout.name).items():
         others = {u.unit for u in member.parts() if u.diagram == layout.name} - mine
-        yield from (Difference(Kind.STRAY, layout.name, node, unit) for unit in sorted(others))
+        yield from (Difference(DriftKind.STRAY, layout.name, node, unit) for unit in sorted(others))
 
 
 def _guarded(layout: Layout, place: UnitAssignment, copies: Copies, known: Known) -> Iterable[Difference]:
     """What is to be done about the protection of one that was promised it."""
     if copies.ahead:
         incarnation, node = max((incarnation, name) for name, incarnation in copies.ahead.items())
-        yield Difference(Kind.OVERTAKEN, layout.name, node, place.unit, incarnation=incarnation)
+        yield Difference(DriftKind.OVERTAKEN, layout.name, node, place.unit, incarnation=incarnation)
         return
     strays = set(copies.deposed)
     if place.backup is not None:
         strays |= copies.standbys.keys() - {place.backup, place.node}
-    yield from _of(Kind.STRAY, layout, place, *strays)
+    yield from _of(DriftKind.STRAY, layout, place, *strays)
     if place.node in copies.primaries:
         if _lacks_backup(place, copies, known):
-            yield from _of(Kind.NO_BACKUP, layout, place, place.node)
+            yield from _of(DriftKind.NO_BACKUP, layout, place, place.node)
     elif _is_lost(place, copies, known):
-        yield from _of(Kind.LOST, layout, place, place.node if place.node in known.alive else "")
+        yield from _of(DriftKind.LOST, layout, place, place.node if place.node in known.alive else "")
 
 
 def _lacks_backup(place: UnitAssignment, copies: Copies, known: Known) -> bool:
@@ -202,7 +204,7 @@ def _lacks_backup(place: UnitAssignment, copies: Copies, known: Known) -> bool:
 
 
 def _is_lost(place: UnitAssignment, copies: Copies, known: Known) -> bool:
-    """Nobody runs it, and nobody will by himself."""
+    """No node runs it, and none will without an order."""
     home = known.alive.get(place.node)
     if copies.primaries or (home is None and not known.gone(place.node)):
         return False

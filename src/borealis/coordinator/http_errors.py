@@ -20,7 +20,7 @@ class TakenError(ClusterError):
 
 
 class CatalogError(ClusterError):
-    """The catalog cannot be read or written now: no fault of who asks, and no reason to turn a node away."""
+    """The catalog cannot be read or written now: no fault of the client, and no reason to turn a node away."""
 
     status = 503
 

@@ -12,7 +12,7 @@ from typing import Literal
 from borealis.diagram.protection import Protection
 from borealis.diagram.spec import LATE
 from borealis.ha.primary import active_reader
-from borealis.wire.messages import ENTRY
+from borealis.wire.messages import ENTRY, Claim
 
 State = Literal["deploying", "running", "undeploying"]
 
@@ -42,6 +42,38 @@ class UnitAssignment:
     def input(self) -> str:
         """The input whose entry point it is; empty: it is none."""
         return "" if self.boxes else self.gives[0]
+
+    def after(self, claim: Claim) -> UnitAssignment | None:
+        """The same once a node's claim is granted, or None: it is refused.
+
+        Of two nodes that claim the same incarnation one gets it: the second finds a higher one in force. A claim that
+        is repeated because its answer was lost is granted again.
+        """
+        if not self.protected:
+            return None
+        if claim.node == self.node and claim.incarnation == self.incarnation:
+            return self.alone() if claim.what == "alone" else self
+        if claim.node == self.backup and claim.incarnation == self.incarnation + 1:
+            return self.taken_over(claim.node, claim.incarnation)  # one that is alone took over unseen
+        return None
+
+    def alone(self) -> UnitAssignment:
+        """Without its backup."""
+        return self if self.backup is None else replace(self, backup=None, was=self.backup)
+
+    def taken_over(self, node: str, incarnation: int) -> UnitAssignment:
+        """Run by this node from now on."""
+        return replace(self, node=node, backup=None, was=self.node, incarnation=incarnation, moving_to=None)
+
+    def restarted(self, node: str) -> UnitAssignment:
+        """From nothing, on this node: both copies are lost.
+
+        Readers of a unit that may lose tuples go on behind the gap: ids jump, as in any of its takeovers. All others
+        must not take what follows for what they wait for: it is another life of the stream.
+        """
+        may_lose = self.boxes and self.protection is not None and self.protection.guarantee == "gap"
+        lives = self.lives if may_lose else self.lives + 1
+        return replace(self.taken_over(node, self.incarnation + 1), was=None, lives=lives)
 
 
 def entry_point(name: str, node: str, protection: Protection | None = None) -> UnitAssignment:
@@ -80,12 +112,8 @@ class Layout:
         return [*self.entries, *self.units]
 
     def servers(self) -> dict[str, UnitAssignment]:
-        """Each arrow that can be subscribed to, and who serves it."""
+        """Each arrow that can be subscribed to, and the unit or entry point that serves it."""
         return {arrow: part for part in self.parts() for arrow in part.gives}
-
-    def served(self) -> dict[str, str]:
-        """Each arrow that can be subscribed to, and the node that serves it."""
-        return {arrow: place.node for arrow, place in self.servers().items()}
 
     def readers(self, arrow: str) -> list[UnitAssignment]:
         """The units that read an arrow from the wire."""
@@ -95,24 +123,15 @@ class Layout:
         """Every node that has a part of it, or shall get one."""
         return {node for p in self.parts() for node in (p.node, p.backup, p.moving_to) if node is not None}
 
-    def epoch_of(self, place: UnitAssignment) -> str | None:
-        """That of its streams; None where nothing is promised, and each start begins a new one."""
-        return f"{self.epoch}-{place.lives}" if place.protected else None
-
 
 def stream_name(diagram: str, arrow: str) -> str:
     """How a stream is called between nodes."""
     return f"{diagram}/{arrow}"
 
 
-def reader_name(diagram: str, unit: str) -> str:
-    """How a unit is called by the queues it reads."""
-    return f"{diagram}.{unit}"
-
-
 def reader_names(diagram: str, unit: UnitAssignment) -> list[str]:
-    """The same for both copies, the primary's first. Only an active standby reads beside its primary."""
-    name = reader_name(diagram, unit.unit)
+    """How the queues that a unit reads call it: the primary first, then an active standby, which reads beside it."""
+    name = f"{diagram}.{unit.unit}"
     if unit.protection is None or unit.protection.approach != "active":
         return [name]
     return [active_reader(name, unit.incarnation), active_reader(name, unit.incarnation + 1)]

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from borealis.clock import Clock, WallClock
-from borealis.coordinator.http_errors import AbsentError, TakenError
-from borealis.coordinator.placement import no_node
+from borealis.clock import Clock
+from borealis.coordinator.http_errors import AbsentError, MissingError, TakenError
+from borealis.errors import did_you_mean
 from borealis.streams.status import QueueStatus
 from borealis.version import __version__
 from borealis.wire.messages import NodeStatus, UnitStatus
 
-HEARTBEAT_SECONDS = 1.0
-DEAD_AFTER_SECONDS = 3.0
-RATE_SECONDS = 5.0  # rates are means over about so long
+DEAD_AFTER_S = 3.0
+RATE_S = 5.0  # rates are means over about so long
 
 
 @dataclass(frozen=True)
 class Member:
-    """A node as its heartbeats tell, since its process began."""
+    """A node by its heartbeats, since its process began."""
 
     status: NodeStatus
     at: float  # when the last heartbeat came
@@ -49,17 +48,46 @@ class Member:
     def beat(self, status: NodeStatus, now: float) -> Member:
         """The same after one more heartbeat."""
         history = [*self.history, (now, status)]
-        while len(history) > 2 and history[1][0] <= now - RATE_SECONDS:
+        while len(history) > 2 and history[1][0] <= now - RATE_S:
             history.pop(0)
         return Member(status, now, self.beats + 1, tuple(history))
 
+    def unit_rates(self, diagram: str, unit: str) -> tuple[float, float, float]:
+        """Rows in, rows out and trains a second; nothing while only one heartbeat shows the unit.
+
+        What a backup showed before it took over was its primary's, and is not counted.
+        """
+        samples = [(at, u) for at, s in self.history for u in s.units if u.diagram == diagram and u.unit == unit]
+        samples = [(at, u) for at, u in samples if (u.state == "standby") == (samples[-1][1].state == "standby")]
+        return _rate(samples, "rows_in"), _rate(samples, "rows_out"), _rate(samples, "trains")
+
+    def queue_rate(self, stream: str) -> float:
+        """Tuples a second that a queue takes in; of one that began again only since then."""
+        samples = [(at, q) for at, s in self.history for q in s.queues if q.stream == stream]
+        return _rate([(at, q) for at, q in samples if q.epoch == samples[-1][1].epoch], "next_id")
+
+    def busy(self) -> float:
+        """Of each second the part that the node's trains take."""
+        total = 0.0
+        for unit in self.status.units:
+            _, _, trains = self.unit_rates(unit.diagram, unit.unit)
+            total += min(1.0, trains * unit.train_ms / 1000)  # one that waited long says more than it took
+        return round(total, 3)
+
+
+def _rate(samples: Sequence[tuple[float, object]], count: str) -> float:
+    """Of a count between the first and the last sample."""
+    if not samples or samples[-1][0] <= samples[0][0]:
+        return 0.0
+    (then_at, then), (now_at, now) = samples[0], samples[-1]
+    return float(max(0, getattr(now, count) - getattr(then, count))) / (now_at - then_at)
+
 
 class Membership:
-    """The nodes by name. May be read from any thread, but one at a time may tell it anything."""
+    """The nodes by name. Any thread may read it, one at a time may change it."""
 
-    def __init__(self, clock: Clock | None = None, dead_after: float = DEAD_AFTER_SECONDS) -> None:
-        self._clock = clock or WallClock()
-        self.dead_after = dead_after
+    def __init__(self, clock: Clock, dead_after_s: float = DEAD_AFTER_S) -> None:
+        self._clock, self._dead_after_s = clock, dead_after_s
         self._members: dict[str, Member] = {}
 
     def heard(self, status: NodeStatus) -> bool:
@@ -89,13 +117,10 @@ class Membership:
                 return member
         return None
 
-    def _lives(self, member: Member, now: float) -> bool:
-        return now - member.at < self.dead_after
-
     def lives(self, name: str) -> bool:
         """Whether the node has been heard lately."""
-        member = self._members.get(name)
-        return member is not None and self._lives(member, self._clock.now())
+        silence = self.silent_for(name)
+        return silence is not None and silence < self._dead_after_s
 
     def silent_for(self, name: str) -> float | None:
         """Seconds since its last heartbeat; None if it has never sent one."""
@@ -111,32 +136,37 @@ class Membership:
         """What is known of a node, alive or not."""
         return self._members.get(name)
 
+    def if_alive(self, name: str | None) -> Member | None:
+        """The node, if it is alive."""
+        return self._members.get(name) if name is not None and self.lives(name) else None
+
     def members(self) -> list[Member]:
         """All that were ever heard, by name."""
         return sorted(self._members.values(), key=lambda member: member.name)
 
     def alive(self) -> list[Member]:
         """The living, by name."""
-        now = self._clock.now()
-        return [member for member in self.members() if self._lives(member, now)]
+        return [member for member in self.members() if self.lives(member.name)]
 
     def living(self, name: str, known: Iterable[str] = ()) -> Member:
         """The node, which must be alive; `known` are names of others that are not, or not yet."""
-        member = self._members.get(name)
-        if member is not None and self._lives(member, self._clock.now()):
+        if (member := self.if_alive(name)) is not None:
             return member
-        if member is None and name not in known:
-            raise no_node(name, [m.name for m in self.alive()])
+        if name not in self._members and name not in known:
+            others = [member.name for member in self.alive()]
+            listing = f"nodes are {', '.join(others)}" if others else "there is none"
+            hint = did_you_mean(name, others) or "start it, or choose one that is there"
+            raise MissingError(f"there is no node '{name}' ({listing})", hint=hint)
         raise AbsentError(f"node '{name}' {self.silence(name)}", hint="start it again, or choose another")
 
     def died(self, name: str, incarnation: str) -> None:
-        """Someone knows better than the heartbeats: this process is gone."""
+        """This process does not answer any more, whatever its heartbeats said."""
         member = self._members.get(name)
         if member is not None and member.status.incarnation == incarnation:
-            self._members[name] = replace(member, at=min(member.at, self._clock.now() - self.dead_after))
+            self._members[name] = replace(member, at=min(member.at, self._clock.now() - self._dead_after_s))
 
     def forget(self, name: str) -> None:
-        """The node was told to go."""
+        """The node was stopped."""
         self._members.pop(name, None)
 
 

@@ -1,14 +1,15 @@
 """Moving a running unit to another node, with its state.
 
-1. The catalog says where the unit is going. Whoever finds that after a crash looks where it is (see reconcile).
+1. The catalog says where the unit is going. A coordinator that finds that after a crash looks where it is (see
+   reconcile).
 2. The target is ordered to start it and to take it over: it pulls the state from the source, which freezes the unit at
    a train boundary, hands it over, sends the readers of its queues to the target, and drops it.
-3. The catalog says where it is. Readers are told the new address, as soon as they can be.
+3. The catalog says where it is. Readers get the new address, as soon as they can be reached.
 
 A protected unit moves without its backup, which would take over the moment the source lets go; it gets one again when
 it has arrived.
 
-If the target fails, the source is told to go on. Only a target that says it runs the unit has it.
+If the target fails, the source goes on. Only a target that says it runs the unit has it.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from contextlib import contextmanager
 from borealis.coordinator import protecting
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.http_errors import FIRST, MissingError, TakenError
-from borealis.coordinator.layout import Layout, UnitAssignment, stream_name
-from borealis.coordinator.orders import feeds, unit_order
-from borealis.errors import BorealisError, ClusterError, did_you_mean
-from borealis.wire.messages import NodeStatus, Ping, Reroute, UnitName
+from borealis.coordinator.layout import Layout, UnitAssignment
+from borealis.coordinator.orders import feeds, reroute_order, unit_order
+from borealis.errors import BorealisError, did_you_mean
+from borealis.wire.messages import NodeStatus, Ping, UnitName
 
 log = logging.getLogger("borealis.coordinator")
 
@@ -90,31 +91,26 @@ def _for_later(what: str) -> Iterator[None]:
 
 
 def arrived(cluster: Cluster, layout: Layout, unit: UnitAssignment, node: str) -> None:
-    """The unit runs on this node now: note it, and tell its readers."""
+    """The unit runs on this node now: note it, and send its readers there."""
     if not cluster.catalog.moved(layout.name, unit.unit, node, unit.incarnation):
         raise TakenError(f"unit '{unit.unit}' was taken over while it moved", hint="see the status")
     layout = cluster.layout(layout.name)
-    cluster.catalog.tell(layout.name, unit.unit, feeds(layout, unit, cluster.address))
+    cluster.catalog.route(layout.name, unit.unit, feeds(layout, unit, cluster.address))
     for arrow in unit.gives:
         for reader in layout.readers(arrow):  # the queue that they read from sends them on, too
-            with _for_later(f"unit {layout.name}.{reader.unit} was not told where {arrow} is"):
+            with _for_later(f"unit {layout.name}.{reader.unit} does not know where {arrow} is"):
                 reroute(cluster, layout, reader, arrow)
 
 
 def reroute(cluster: Cluster, layout: Layout, reader: UnitAssignment, arrow: str) -> None:
-    """Tell a unit where an arrow is served now."""
-    server = layout.servers()[arrow]
-    address = cluster.address(server.node)
-    if address is None:
-        raise ClusterError(f"nobody knows where node '{server.node}' is", hint="start it")
-    incarnation = server.incarnation if server.protected else 0
-    order = Reroute(stream=stream_name(layout.name, arrow), address=address, incarnation=incarnation)
+    """Send a unit to where an arrow is served now."""
+    order = reroute_order(layout, arrow, cluster.address)
     cluster.order(reader.node, "reroute", order)
-    cluster.catalog.tell(layout.name, reader.unit, {arrow: address})
+    cluster.catalog.route(layout.name, reader.unit, {arrow: order.address})
 
 
 def _has(cluster: Cluster, diagram: str, unit: str, node: str) -> bool:
-    """Whether the target has the unit after all, though its answer did not reach us."""
+    """Whether the target has the unit after all, though its answer did not arrive."""
     try:
         status = cluster.ask(node, "status", Ping(), NodeStatus)
     except BorealisError:
@@ -123,7 +119,7 @@ def _has(cluster: Cluster, diagram: str, unit: str, node: str) -> bool:
 
 
 def stayed(cluster: Cluster, layout: Layout, unit: UnitAssignment) -> None:
-    """A move that nobody saw to its end did not happen: if the source has the unit still, it goes on there."""
+    """A move that was not seen to its end did not happen: if the source has the unit still, it goes on there."""
     status = cluster.living(unit.node).unit(layout.name, unit.unit)
     if status is not None and status.state == "frozen":
         cluster.order(unit.node, "thaw", UnitName(diagram=layout.name, unit=unit.unit))
@@ -131,7 +127,7 @@ def stayed(cluster: Cluster, layout: Layout, unit: UnitAssignment) -> None:
 
 
 def _go_on(cluster: Cluster, diagram: str, unit: UnitAssignment, target: str) -> None:
-    """The target failed: it lets go of what it has, and the source goes on. What cannot be told now is told later."""
+    """The target failed: it lets go of what it has, and the source goes on. What fails now, reconcile does later."""
     name = UnitName(diagram=diagram, unit=unit.unit)
     cluster.try_order(target, "drop", name)
     if cluster.try_order(unit.node, "thaw", name):

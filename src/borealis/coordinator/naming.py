@@ -1,4 +1,4 @@
-"""Streams by the names people use: `packets`, `traffic/packets`, or an output's name."""
+"""Streams by the names that users give: `packets`, `traffic/packets`, or an output's name."""
 
 from __future__ import annotations
 
@@ -42,21 +42,17 @@ def find(layouts: Iterable[Layout], name: str) -> Found:
     layouts = list(layouts)
     if not layouts:
         raise StreamError(f"there is no stream '{name}': no diagram is deployed", hint=FIRST)
-    diagram, slash, bare = name.partition("/")
-    if slash:
-        chosen = [layout for layout in layouts if layout.name == diagram]
-        if not chosen:
-            known = [layout.name for layout in layouts]
-            raise StreamError(
-                f"there is no stream '{name}': no diagram '{diagram}' is deployed",
-                hint=did_you_mean(diagram, known) or f"there are: {', '.join(known)}",
-            )
-        exact = next((found for found in streams(chosen[0]) if found.arrow == bare), None)
-        if exact is not None:
-            return exact
-    else:
-        bare, chosen = name, layouts
+    diagram, slash, arrow = name.partition("/")
+    bare, chosen = (arrow, [la for la in layouts if la.name == diagram]) if slash else (name, layouts)
+    if not chosen:
+        known = [layout.name for layout in layouts]
+        raise StreamError(
+            f"there is no stream '{name}': no diagram '{diagram}' is deployed",
+            hint=did_you_mean(diagram, known) or f"there are: {', '.join(known)}",
+        )
     found = {one.stream: one for layout in chosen for one in _called(layout, bare)}
+    if slash and name in found:  # a full name is an arrow's first
+        return found[name]
     if len(found) == 1:
         return next(iter(found.values()))
     if found:
@@ -79,7 +75,7 @@ def _none(name: str, bare: str, layouts: list[Layout]) -> StreamError:
                     f"'{layout.name}/{bare}' stays inside unit '{unit.unit}' and cannot be read from outside",
                     hint="make it an output of the diagram, or cut behind it",
                 )
-    known = {n for layout in layouts for n in (*layout.served(), *layout.outputs)}
+    known = {n for layout in layouts for n in (*layout.servers(), *layout.outputs)}
     listing = ", ".join(sorted(known))
     return StreamError(f"there is no stream '{name}' (there are: {listing})", hint=did_you_mean(bare, known))
 
@@ -87,16 +83,10 @@ def _none(name: str, bare: str, layouts: list[Layout]) -> StreamError:
 def locate(cluster: Cluster, name: str) -> Location:
     """Where a stream is served now; if its node is silent, where it will be when the backup has taken over."""
     found = find(cluster.catalog.layouts(), name)
-    node, address, fallback = found.node, _living(cluster, found.node), _living(cluster, found.backup)
-    if address is None and fallback is not None and found.backup is not None:
-        node, address, fallback = found.backup, fallback, None
-    if address is None:
-        silence = cluster.members.silence(node)
-        raise UnservedError(f"stream '{found.stream}' is on node '{node}', which {silence}", hint="wait, or start it")
-    return Location(found.stream, address, found.entry, fallback, node, found.incarnation)
-
-
-def _living(cluster: Cluster, node: str | None) -> str | None:
-    """The address of a node, if it is alive."""
-    member = None if node is None else cluster.members.member(node)
-    return member.status.address if member is not None and cluster.members.lives(member.name) else None
+    members = (cluster.members.if_alive(node) for node in (found.node, found.backup))
+    alive = [member.status for member in members if member is not None]
+    if not alive:
+        where = f"node '{found.node}', which {cluster.members.silence(found.node)}"
+        raise UnservedError(f"stream '{found.stream}' is on {where}", hint="wait, or start it")
+    fallback = alive[1].address if len(alive) > 1 else None
+    return Location(found.stream, alive[0].address, found.entry, fallback, alive[0].node, found.incarnation)

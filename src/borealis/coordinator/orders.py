@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from borealis.coordinator.layout import Layout, UnitAssignment, reader_names, stream_name
-from borealis.wire.messages import Guard, Protect, UnitOrder
+from borealis.errors import ClusterError
+from borealis.wire.messages import Guard, Protect, Reroute, UnitOrder
 
-Address = Callable[[str], str | None]  # where a node is, or None if nobody knows
+Address = Callable[[str], str | None]  # where a node is, or None if that is not known
 Role = Literal["primary", "backup"]
 
 
@@ -28,21 +29,31 @@ def unit_order(
         take_over=take_over,
         guard=_guard(unit, address, role),
         fallbacks=_streams(layout, fallbacks(layout, unit, address)),
-        epoch=layout.epoch_of(unit),
+        epoch=f"{layout.epoch}-{unit.lives}" if unit.protected else None,
         reader=None if len(names) == 1 else names[0 if role == "primary" else 1],
     )
 
 
 def protect_order(layout: Layout, place: UnitAssignment, address: Address) -> Protect:
-    """Know who stands on the other side now; nobody, if there is no backup."""
+    """Know the node that stands by from now on, if there is one."""
     partner, incarnation = _partner(place.backup, address), place.incarnation
     return Protect(diagram=layout.name, unit=place.unit, incarnation=incarnation, **partner)
 
 
+def reroute_order(layout: Layout, arrow: str, address: Address) -> Reroute:
+    """Read an arrow where it is served now."""
+    server = layout.servers()[arrow]
+    at = address(server.node)
+    if at is None:
+        raise ClusterError(f"the address of node '{server.node}' is not known", hint="start it")
+    incarnation = server.incarnation if server.protected else 0
+    return Reroute(stream=stream_name(layout.name, arrow), address=at, incarnation=incarnation)
+
+
 def feeds(layout: Layout, unit: UnitAssignment, address: Address) -> dict[str, str]:
     """For each arrow the unit reads the address that serves it, as far as that is known."""
-    served = layout.served()
-    return {arrow: at for arrow in unit.reads if (at := address(served[arrow])) is not None}
+    servers = layout.servers()
+    return {arrow: at for arrow in unit.reads if (at := address(servers[arrow].node)) is not None}
 
 
 def fallbacks(layout: Layout, unit: UnitAssignment, address: Address) -> dict[str, str]:

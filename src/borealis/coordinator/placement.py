@@ -1,4 +1,6 @@
-"""Where units and entry points go: where the user says, otherwise where there is least to do. Pure, and the same twice.
+"""Where units and entry points go, how they are protected, and where their backups go. Pure, and the same twice.
+
+All goes where the user says, otherwise where there is least to do; a backup is on another node than its primary.
 
 >>> from borealis.diagram.cut import Piece
 >>> first = Piece(name="u1", boxes=("a",), reads=("packets",), gives=("a",))
@@ -6,19 +8,30 @@
 >>> placed = place(pieces, ["packets"], {}, [Load("node1", units=1), Load("node2")])
 >>> placed.units, placed.entries
 ({'u1': 'node2', 'u2': 'node1', 'u3': 'node2'}, {'packets': 'node2'})
+>>> passive = Protection(ha="passive")
+>>> units = [UnitAssignment(u, (u,), (), (u,), "node1", protection=passive) for u in ("u1", "u2", "u3")]
+>>> [u.backup for u in with_backups(units, {}, [Load("node1"), Load("node2"), Load("node3")])]
+['node2', 'node3', 'node2']
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from borealis.coordinator.http_errors import AbsentError, MissingError
+from borealis.coordinator.layout import UnitAssignment
 from borealis.diagram.cut import Piece
-from borealis.diagram.spec import origin
-from borealis.errors import ClusterError, did_you_mean
+from borealis.diagram.deployment import Deployment
+from borealis.diagram.protection import Protection, chosen, protection_of
+from borealis.diagram.spec import Spec, origin
+from borealis.errors import ClusterError, DiagramError, did_you_mean
+from borealis.ha.classes import classify
+from borealis.ha.guarantees import check_guarantee
+
+STANDBY_WEIGHT = 0.5  # of a standby that does not run in parallel, in units
 
 
 @dataclass(frozen=True)
@@ -41,28 +54,26 @@ class Placement:
 
 
 def place(
-    pieces: Sequence[Piece], inputs: Sequence[str], places: Mapping[str, str], loads: Iterable[Load]
+    pieces: Sequence[Piece], inputs: Sequence[str], places: Mapping[str, str], nodes: Sequence[Load]
 ) -> Placement:
-    """A node for everything. An input without a place is where the first unit that reads it is."""
-    nodes = {load.name: load for load in sorted(loads, key=lambda load: load.name)}
+    """A node for everything. An input without a place is where the first unit that reads it is.
+
+    That places are nodes is for the caller to check.
+    """
     if not nodes:
         raise AbsentError("there is no node to run on", hint="start one: borealis node, or borealis up --nodes 3")
-    given = {piece.name: piece.place for piece in pieces if piece.place is not None}
-    for wanted in (*given.values(), *places.values()):
-        if wanted not in nodes:
-            raise no_node(wanted, nodes)
-    units = dict(given)
+    units = {piece.name: piece.place for piece in pieces if piece.place is not None}
     for piece in pieces:
         if piece.name not in units:
-            units[piece.name] = idlest(nodes.values(), Counter(units.values()))
+            units[piece.name] = _idlest(nodes, Counter(units.values()))
     entries: dict[str, str] = {}
     for name in inputs:
         first = next((p.name for p in pieces if name in (origin(arrow) for arrow in p.reads)), None)
-        entries[name] = places.get(name) or (units[first] if first else idlest(nodes.values(), Counter(units.values())))
+        entries[name] = places.get(name) or (units[first] if first else _idlest(nodes, Counter(units.values())))
     return Placement({piece.name: units[piece.name] for piece in pieces}, entries)
 
 
-def idlest(nodes: Iterable[Load], given: Mapping[str, float]) -> str:
+def _idlest(nodes: Iterable[Load], given: Mapping[str, float]) -> str:
     """The node with the fewest units for its cores; among equals the one whose trains take least."""
     return min(nodes, key=lambda n: rank(n, given.get(n.name, 0))).name
 
@@ -72,9 +83,113 @@ def rank(node: Load, given: float = 0) -> tuple[bool, Fraction, float, str]:
     return not node.ready, Fraction(node.units + given) / node.cores, node.busy, node.name
 
 
-def no_node(name: str, known: Iterable[str]) -> ClusterError:
-    """The error for a node that is not there."""
-    known = sorted(known)
-    listing = f"nodes are {', '.join(known)}" if known else "there is none"
-    near = did_you_mean(name, known)
-    return MissingError(f"there is no node '{name}' ({listing})", hint=near or "start it, or choose one that is there")
+# -- protection
+
+
+def protections(spec: Spec, pieces: Sequence[Piece], demand: Deployment) -> dict[str, Protection | None]:
+    """That of each unit. A combination that cannot be given is refused with the reason."""
+    found: dict[str, Protection | None] = {}
+    for piece in pieces:
+        protection = protection_of(spec, piece.boxes)
+        if protection is not None or demand.ha is not None:
+            protection = chosen(protection, **demand.protection)
+        if protection is not None:
+            check_guarantee(protection, classify(spec, piece))
+            protection = None if protection.ha == "none" else protection
+        found[piece.name] = protection
+    details = [name for name in demand.protection if name != "ha"] + ["backup"] * bool(demand.backup)
+    if details and not any(found.values()):
+        raise DiagramError(
+            f"a {details[0].replace('_', ' ')} is asked for, but nothing is protected",
+            hint="say how: --ha passive (or active, upstream-backup, amnesia), or protection: in the diagram",
+        )
+    return found
+
+
+def entry_protection(name: str, units: Sequence[UnitAssignment]) -> Protection | None:
+    """How an entry point is protected: all it takes in goes to its backup at once, unless amnesia suffices for all.
+
+    It is watched as the first protected unit that reads it, or else any, is.
+    """
+    promised = {unit.unit: unit.protection for unit in units if unit.protection is not None}
+    if not promised:
+        return None
+    reading = [unit.unit for unit in units if name in map(origin, unit.reads)]
+    nearest = next(promised[unit] for unit in (*reading, *promised) if unit in promised)
+    if {one.ha for one in promised.values()} == {"amnesia"}:
+        return nearest
+    return nearest.model_copy(update={"ha": "passive", "guarantee": "precise"})
+
+
+def refuse_lonely(units: Sequence[UnitAssignment], alive: int) -> None:
+    """Refuse a unit that wants a backup and gets none, unless its user takes that."""
+    for unit in units:
+        protection = unit.protection
+        if protection is not None and unit.backup is None and protection.without_backup == "refuse":
+            there = "only one node is" if alive == 1 else "no other able node is"
+            raise AbsentError(
+                f"unit '{unit.unit}' shall have a backup ({protection.ha}), and {there} alive",
+                hint="start another node, or take it without for now: --without-backup degrade",
+            )
+
+
+# -- backups
+
+
+def weight(protection: Protection | None) -> float:
+    """What a standby costs its node, in units."""
+    return 1.0 if protection is not None and protection.approach == "active" else STANDBY_WEIGHT
+
+
+def with_backups(
+    units: Sequence[UnitAssignment], wanted: Mapping[str, str], nodes: Sequence[Load]
+) -> list[UnitAssignment]:
+    """The units with the nodes that stand by for them; None where no other node is able to."""
+    _check(units, wanted)
+    given: dict[str, float] = dict(Counter(unit.node for unit in units))
+    found = []
+    for unit in units:
+        if unit.protection is not None:
+            chosen = wanted.get(unit.unit) or _idlest_other(unit.node, nodes, given)
+            unit = replace(unit, backup=chosen)
+            if chosen is not None:
+                given[chosen] = given.get(chosen, 0) + weight(unit.protection)
+        found.append(unit)
+    return found
+
+
+def entry_backup(entry: UnitAssignment, units: Sequence[UnitAssignment], loads: Sequence[Load]) -> UnitAssignment:
+    """The entry point with its backup: by preference where that of its first reader is, or the reader itself."""
+    if not entry.protected:
+        return entry
+    able = {load.name for load in loads if load.ready}
+    first = next((u for u in units if set(entry.gives) & set(u.reads)), None)
+    near = (first.backup, first.node) if first is not None else ()
+    chosen = next((node for node in near if node in able and node != entry.node), None)
+    return replace(entry, backup=chosen or _idlest_other(entry.node, loads, {}))
+
+
+def _idlest_other(primary: str, nodes: Iterable[Load], given: Mapping[str, float]) -> str | None:
+    """The able node with least to do that is not the primary's."""
+    others = [node for node in nodes if node.name != primary and node.ready]
+    return _idlest(others, given) if others else None
+
+
+def candidates(place: UnitAssignment, loads: Iterable[Load]) -> list[str]:
+    """Nodes that may stand by for a place that has lost its backup: the one that was, then those with least to do."""
+    others = sorted((n for n in loads if n.name != place.node and n.ready), key=rank)
+    return sorted((n.name for n in others), key=lambda name: name not in (place.backup, place.was))
+
+
+def _check(units: Sequence[UnitAssignment], wanted: Mapping[str, str]) -> None:
+    known = {unit.unit: unit for unit in units}
+    for name, node in wanted.items():
+        if name not in known:
+            hint = did_you_mean(name, known) or f"units are {', '.join(known)}"
+            raise MissingError(f"there is no unit '{name}' that could have a backup on '{node}'", hint=hint)
+        if known[name].protection is None:
+            raise ClusterError(f"unit '{name}' is not protected, and needs no backup on '{node}'", hint="see --ha")
+        if known[name].node == node:
+            raise ClusterError(
+                f"unit '{name}' runs on '{node}': its backup cannot be there, too", hint="choose another"
+            )

@@ -20,15 +20,15 @@ import uvicorn
 from borealis.coordinator.app import AppOptions, AppPart, create_app
 from borealis.coordinator.catalog import Catalog
 from borealis.coordinator.cluster import Cluster
-from borealis.coordinator.membership import DEAD_AFTER_SECONDS
-from borealis.coordinator.nodes import WireNodes
+from borealis.coordinator.membership import DEAD_AFTER_S
 from borealis.errors import ClusterError
 from borealis.wire.auth import Security, require_security
+from borealis.wire.client import Peers
 
 HOST, PORT = "127.0.0.1", 7470
 REQUESTS_MOST = 1000  # at once; more are answered with 503
 NOT_OURS = "no network card of this machine has that address: see --host"
-GOODBYE_SECONDS = 0.3  # for requests that are under way at the end
+GOODBYE_S = 0.3  # for requests that are under way at the end
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class Options:
     host: str = HOST
     port: int = PORT  # 0: any that is free
     security: Security | None = None
-    dead_after: float = DEAD_AFTER_SECONDS  # seconds without a heartbeat
+    dead_after_s: float = DEAD_AFTER_S  # seconds without a heartbeat
     parts: Sequence[AppPart] = ()  # beside its own, say the gateway
 
 
 def serve(options: Options, announce: Callable[[str], None]) -> None:
     """Run a coordinator until SIGTERM, SIGINT or a request ends it; `announce` gets its address when it is there."""
     require_security([options.host], options.security)
-    catalog = Catalog(options.catalog)  # before the port: who holds the catalog explains more
+    catalog = Catalog(options.catalog)  # before the port: its error names the other coordinator
     try:
         with _bound(options.host, options.port) as listening:
             scheme = "https" if options.security and options.security.tls else "http"
@@ -72,7 +72,7 @@ def _run(
     options: Options, catalog: Catalog, address: str, listening: socket.socket, announce: Callable[[str], None]
 ) -> None:
     security = options.security
-    cluster = Cluster(catalog, WireNodes(security), dead_after=options.dead_after)
+    cluster = Cluster(catalog, Peers(security), dead_after_s=options.dead_after_s)
     about = AppOptions(security.token if security else None, [options.host], address, parts=options.parts)
     app = create_app(cluster, about, end=lambda: server.handle_exit(signal.SIGTERM, None))
     config = uvicorn.Config(
@@ -81,7 +81,7 @@ def _run(
         access_log=False,
         lifespan="on",
         ws="none",
-        timeout_graceful_shutdown=GOODBYE_SECONDS,  # type: ignore[arg-type]  # a part of a second does as well
+        timeout_graceful_shutdown=GOODBYE_S,  # type: ignore[arg-type]  # a part of a second does as well
         ssl_certfile=security.cert if security else None,
         ssl_keyfile=security.key if security else None,
         server_header=False,

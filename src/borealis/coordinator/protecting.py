@@ -1,37 +1,37 @@
-"""Giving units and entry points the backups they were promised, and starting anew what both have lost.
+"""Giving units and entry points the backups they were promised, and starting from nothing what both copies have lost.
 
-1. The catalog says which node stands by. Whoever finds that and no standby there orders it again (see drift).
+1. The catalog says which node stands by. A coordinator that finds no standby there orders it again (see drift).
 2. The standby is ordered; it answers when it is warm.
-3. The primary is told who stands by, and brings it up to date.
+3. The primary learns which node stands by, and brings it up to date.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
-from borealis.coordinator.backups import candidates
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.deployment import loads, order_place
 from borealis.coordinator.drift import copies_of
 from borealis.coordinator.http_errors import AbsentError
-from borealis.coordinator.layout import Layout, UnitAssignment, stream_name
-from borealis.coordinator.orders import protect_order
-from borealis.coordinator.placement import Load
+from borealis.coordinator.layout import Layout, UnitAssignment
+from borealis.coordinator.orders import protect_order, reroute_order
+from borealis.coordinator.placement import Load, candidates
 from borealis.coordinator.threads import spawn
 from borealis.diagram.spec import Spec
 from borealis.errors import BorealisError
-from borealis.wire.messages import Claim, Claimed, Ping, Pong, Reroute, UnitName, called
+from borealis.wire.messages import Claim, Claimed, Ping, Pong, UnitName, called
 
 log = logging.getLogger("borealis.coordinator")
 
 
 def protect(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
-    """Give a running primary a backup; what has changed meanwhile is looked at anew later."""
+    """Give a running primary a backup; reconcile looks again at what has changed meanwhile."""
     node = _willing(cluster, place)
-    now = cluster.catalog.back_up(layout.name, place, node)
-    if now is None:
+    now = replace(place, backup=node, was=None)
+    if not cluster.catalog.put(layout.name, place, now):
         return
     cluster.settle(node)
     _clear(cluster, layout, now, node)
@@ -41,23 +41,22 @@ def protect(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
 
 
 def unprotect(cluster: Cluster, layout: Layout, place: UnitAssignment) -> UnitAssignment:
-    """Take the backup away, in an order in which nobody takes over by mistake."""
-    backup = place.backup
+    """Take the backup away, in an order in which it does not take over by mistake."""
+    backup, now = place.backup, place.alone()
     if backup is None:
         return place
-    now = cluster.catalog.back_up(layout.name, place, None)
-    if now is None:
+    if not cluster.catalog.put(layout.name, place, now):
         raise AbsentError(
             f"unit '{place.unit}' was taken over at this moment", hint="look at the status, then try again"
         )
-    # one that cannot be told claims in vain
+    # one that cannot be reached claims in vain
     cluster.try_order(backup, "drop", UnitName(diagram=layout.name, unit=place.unit))
     cluster.order(now.node, "protect", protect_order(layout, now, cluster.address))
     return now
 
 
-def begin_anew(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
-    """Both copies are lost: begin from nothing, under a new epoch, where it was or where there is least to do."""
+def restart(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
+    """Both copies are lost: start from nothing, under a new epoch, where it was or where there is least to do."""
     able, what = _able(cluster), called(layout.name, place.unit)
     names = {node.name for node in able}
     if _is_durable(layout, place) and place.node not in names:
@@ -65,8 +64,8 @@ def begin_anew(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
     other = next((name for name in (place.node, place.backup, *candidates(place, able)) if name in names), None)
     if other is None:
         raise AbsentError(f"no node is there for {what}", hint="start one")
-    now = cluster.catalog.begin_anew(layout.name, place, other)
-    if now is None:
+    now = place.restarted(other)
+    if not cluster.catalog.put(layout.name, place, now):
         return
     log.warning("%s begins from nothing on %s: both copies are lost", what, other)
     cluster.settle(other)
@@ -75,26 +74,26 @@ def begin_anew(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
 
 
 def claim(cluster: Cluster, asked: Sequence[Claim]) -> list[Claimed]:
-    """What nodes claim, granted or not. Nobody's work on a diagram is waited for: a takeover cannot."""
+    """What nodes claim, granted or not. A takeover cannot wait until other work on the diagram is done."""
     found = []
     for wanted, (granted, place) in zip(asked, cluster.catalog.claim(asked), strict=True):
         what = f"{wanted.node}: {wanted.what} {wanted.diagram}.{wanted.unit} #{wanted.incarnation}"
         log.warning("%s %s", "granted to" if granted else "refused to", what)
         if granted and place is not None and wanted.what == "take over":
-            spawn("tell", partial(_tell_readers, cluster, wanted.diagram, place))
+            spawn("reroute", partial(_reroute_readers, cluster, wanted.diagram, place))
         address = None if place is None else cluster.address(place.node)
         incarnation = wanted.incarnation if place is None else place.incarnation
         found.append(Claimed(granted=granted, incarnation=incarnation, address=address or ""))
     return found
 
 
-def _tell_readers(cluster: Cluster, diagram: str, place: UnitAssignment) -> None:
-    """Units that read from whoever was deposed: most notice that it is dead, but not if it is only frozen."""
-    layout, address = cluster.catalog.layout(diagram), cluster.address(place.node)
-    if layout is None or address is None:
+def _reroute_readers(cluster: Cluster, diagram: str, place: UnitAssignment) -> None:
+    """Units that read from a deposed primary: most notice that it is dead, but not if it is only frozen."""
+    layout = cluster.catalog.layout(diagram)
+    if layout is None or cluster.address(place.node) is None:
         return
     for arrow in place.gives:
-        order = Reroute(stream=stream_name(diagram, arrow), address=address, incarnation=place.incarnation)
+        order = reroute_order(layout, arrow, cluster.address)
         for node in {n for reader in layout.readers(arrow) for n in (reader.node, reader.backup) if n is not None}:
             cluster.try_order(node, "reroute", order)
 

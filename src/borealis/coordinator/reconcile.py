@@ -1,7 +1,7 @@
 """Seeing to it that what shall run does: once a second, and never in a hurry.
 
 A difference is mended when two heartbeats of its node have shown it, since one may have left the node before the last
-order reached it. What cannot be mended is tried again, each time after twice as long, and told in the status.
+order reached it. What cannot be mended is tried again, each time after twice as long, and shown in the status.
 """
 
 from __future__ import annotations
@@ -12,19 +12,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from borealis.clock import Clock, WallClock
 from borealis.coordinator import deployment, moving, protecting
 from borealis.coordinator.cluster import Cluster
-from borealis.coordinator.drift import Difference, Kind, Known, differences
+from borealis.coordinator.drift import Difference, DriftKind, Known, differences
 from borealis.coordinator.http_errors import TakenError
 from borealis.coordinator.threads import side_by_side, spawn
 from borealis.errors import BorealisError
-from borealis.wire.status import Trouble
+from borealis.wire.status import TroubleView
 
 log = logging.getLogger("borealis.coordinator")
 BEATS_LEAST = 2
-RETRY_SECONDS = 1.0
-RETRY_SECONDS_MOST = 30.0
+RETRY_S = 1.0
+RETRY_S_MOST = 30.0
 
 
 @dataclass
@@ -41,13 +40,8 @@ class _Seen:
 class Reconciler:
     """Finds differences and mends them, those of one diagram one after the other."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        clock: Clock | None = None,
-        start: Callable[[str, Callable[[], None]], object] = spawn,
-    ) -> None:
-        self._cluster, self._clock, self._start = cluster, clock or WallClock(), start
+    def __init__(self, cluster: Cluster, start: Callable[[str, Callable[[], None]], object] = spawn) -> None:
+        self._cluster, self._start = cluster, start
         self._seen: dict[Difference, _Seen] = {}
         self._at_work: set[str] = set()
         self.looks = 0
@@ -66,17 +60,21 @@ class Reconciler:
                 self._start("mend", partial(self._mend_all, diagram, mine))
         self.looks += 1
 
-    def troubles(self) -> list[Trouble]:
+    def troubles(self) -> list[TroubleView]:
         """What could not be mended so far, and why."""
-        seen = sorted(((repr(what), what, s) for what, s in list(self._seen.items()) if s.error), key=lambda t: t[0])
-        return [Trouble(diagram=what.diagram, node=what.node, what=str(what), why=s.error) for _, what, s in seen]
+        seen = sorted(self._seen.items(), key=repr)
+        return [TroubleView(diagram=d.diagram, node=d.node, what=str(d), why=s.error) for d, s in seen if s.error]
 
     def _known(self) -> Known:
         catalog = self._cluster.catalog
-        layouts = catalog.layouts()
-        told = {(la.name, *key): address for la in layouts for key, address in catalog.told(la.name).items()}
-        alive = {member.name: member for member in self._cluster.members.alive()}
-        return Known(layouts, alive, told, catalog.past(), catalog.owed(), self._cluster.silences())
+        return Known(
+            layouts=catalog.layouts(),
+            routes=catalog.routes(),
+            alive={member.name: member for member in self._cluster.members.alive()},
+            past=catalog.past(),
+            owed=catalog.owed(),
+            silent=self._cluster.silences(),
+        )
 
     def _remember(self, found: Sequence[Difference]) -> None:
         for gone in self._seen.keys() - set(found):
@@ -90,7 +88,7 @@ class Reconciler:
 
     def _is_due(self, difference: Difference) -> bool:
         seen = self._seen[difference]
-        if self._clock.now() < seen.not_before:
+        if self._cluster.clock.now() < seen.not_before:
             return False
         member = self._cluster.members.member(difference.node)
         return member is None or member.beats - seen.beats >= BEATS_LEAST - 1
@@ -99,11 +97,11 @@ class Reconciler:
         try:
             with self._cluster.at_work(diagram, "mended", wait=0):
                 for difference in found:
-                    if difference.kind is not Kind.NO_BACKUP:
+                    if difference.kind is not DriftKind.NO_BACKUP:
                         self._mend(difference)
-                lonely = [one for one in found if one.kind is Kind.NO_BACKUP]  # each waits for a query to be warm
+                lonely = [one for one in found if one.kind is DriftKind.NO_BACKUP]  # each waits for a query to be warm
                 side_by_side([partial(self._mend, one) for one in lonely])
-        except TakenError:  # someone is at work on it: what is seen now means nothing
+        except TakenError:  # a user is changing it: what is seen now means nothing
             for difference in found:
                 self._seen.pop(difference, None)
         finally:
@@ -118,41 +116,41 @@ class Reconciler:
             if seen is not None:
                 seen.error = str(error)
                 seen.failures += 1
-                wait = min(RETRY_SECONDS * 2**seen.failures, RETRY_SECONDS_MOST)
-                seen.not_before = self._clock.now() + wait
+                wait = min(RETRY_S * 2**seen.failures, RETRY_S_MOST)
+                seen.not_before = self._cluster.clock.now() + wait
             return
         log.info("mended: %s", difference)
         self._seen.pop(difference, None)
 
 
 def mend(cluster: Cluster, difference: Difference) -> None:
-    """Do what is to be done about one difference. The diagram is ours meanwhile."""
+    """Do what is to be done about one difference. The caller is at work on the diagram."""
     name, node = difference.diagram, difference.node
     layout = cluster.catalog.layout(name)
     place = None if layout is None else layout.part(difference.unit)
     match difference.kind:
-        case Kind.ENDED:
+        case DriftKind.ENDED:
             cluster.settle(node, name)
-        case Kind.UNFINISHED:
+        case DriftKind.UNFINISHED:
             deployment.finish(cluster, name)
-        case Kind.STRAY:
+        case DriftKind.STRAY:
             if protecting.is_stray(cluster, layout, place, node):
                 protecting.drop(cluster, name, difference.unit, node)
         case _ if layout is None or place is None:
             return
-        case Kind.MISSING:
+        case DriftKind.MISSING:
             deployment.order_place(cluster, layout, place)
-        case Kind.OVERTAKEN:
+        case DriftKind.OVERTAKEN:
             if difference.incarnation > place.incarnation:
-                cluster.catalog.believe(name, place, node, difference.incarnation)
-        case Kind.NO_BACKUP:
+                cluster.catalog.put(name, place, place.taken_over(node, difference.incarnation))
+        case DriftKind.NO_BACKUP:
             if place.node == node:
                 protecting.protect(cluster, layout, place)
-        case Kind.LOST:
-            protecting.begin_anew(cluster, layout, place)
-        case Kind.ARRIVED:
+        case DriftKind.LOST:
+            protecting.restart(cluster, layout, place)
+        case DriftKind.ARRIVED:
             moving.arrived(cluster, layout, place, node)
-        case Kind.STAYED:
+        case DriftKind.STAYED:
             moving.stayed(cluster, layout, place)
-        case Kind.MISLED:
+        case DriftKind.MISLED:
             moving.reroute(cluster, layout, place, difference.arrow)

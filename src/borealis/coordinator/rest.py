@@ -131,8 +131,8 @@ def router(
     @api.delete("/diagrams/{name}", tags=["diagrams"])
     async def undeploy(name: str) -> views.Ordered:
         """Stop a diagram everywhere and forget it."""
-        untold = await in_thread(lambda: deployment.undeploy(cluster, name))
-        return views.Ordered(diagram=name, untold=sorted(untold))
+        unreached = await in_thread(lambda: deployment.undeploy(cluster, name))
+        return views.Ordered(diagram=name, untold=sorted(unreached))
 
     @api.post("/units/{unit:path}/move", tags=["diagrams"], openapi_extra=takes(MoveRequest))
     async def move(unit: str, request: Request) -> views.Ordered:
@@ -207,7 +207,7 @@ def _heartbeat(data: bytes) -> NodeStatus:
 
 
 def _stop(cluster: Cluster, name: str, *, only_dead: bool) -> None:
-    known = {n.name for n in cluster.catalog.nodes()} | {m.name for m in cluster.members.members()}
+    known = {n.node for n in cluster.catalog.nodes()} | {m.name for m in cluster.members.members()}
     if name in known and not cluster.members.lives(name):
         cluster.forget(name)  # there is nothing to stop any more
         return

@@ -8,23 +8,19 @@ from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.layout import Layout, UnitAssignment, stream_name
 from borealis.coordinator.membership import Member
 from borealis.coordinator.naming import Found, streams
-from borealis.coordinator.protection_view import guard_view, unprotected
-from borealis.coordinator.rates import busy, queue_rate, unit_rates
 from borealis.streams.status import QueueStatus
 from borealis.tuples import FIRST_TIME, LAST_TIME
 from borealis.wire import status as views
-from borealis.wire.messages import ENTRY, UnitStatus
+from borealis.wire.messages import ENTRY, GuardStatus, UnitStatus
 
-BEGINS_ANEW = "once that is back it begins from nothing; under 'deploy --ha' it would go on"
+EXPOSED = ("alone", "lost", "taking over")  # states in which the next failure is not survived, or this one not yet
+FROM_NOTHING = "once that is back it begins from nothing; under 'deploy --ha' it would go on"
 
 
 def nodes_view(cluster: Cluster) -> list[views.NodeView]:
-    """Every node that was ever seen: `alive`, `dead`, or `awaited` since the coordinator began anew."""
+    """Every node that was ever seen: `alive`, `dead`, or `awaited` since the coordinator started."""
     heard = {member.name: _node(cluster, member) for member in cluster.members.members()}
-    awaited = {
-        known.name: views.NodeView(**vars(known), node=known.name, alive=False, state="awaited", spark="unknown")
-        for known in cluster.catalog.nodes()
-    }
+    awaited = {known.node: known for known in cluster.catalog.nodes()}
     return [view for _, view in sorted((awaited | heard).items())]
 
 
@@ -38,14 +34,14 @@ def _node(cluster: Cluster, member: Member) -> views.NodeView:
         "warm": alive and status.warm,
         "units": standby.count(False),
         "standbys": standby.count(True),
-        "busy": busy(member) if alive else 0.0,
+        "busy": member.busy() if alive else 0.0,
         "silent_s": round(cluster.members.silent_for(member.name) or 0.0, 3),
     }
     return views.NodeView(**dict(status) | now)
 
 
 def units_view(cluster: Cluster) -> list[views.UnitView]:
-    """All units that shall run, and those that run though nobody here knows them (`orphan`)."""
+    """All units that shall run, and those that run though no diagram of the catalog has them (`orphan`)."""
     queues = _queues(cluster)
     layouts = cluster.catalog.layouts()
     found = [_unit(cluster, layout, unit, queues) for layout in layouts for unit in layout.units]
@@ -72,12 +68,12 @@ def _unit(cluster: Cluster, layout: Layout, unit: UnitAssignment, queues: dict[s
         "reads": [stream_name(layout.name, arrow) for arrow in unit.reads],
         "gives": [stream_name(layout.name, arrow) for arrow in unit.gives],
         "moving_to": unit.moving_to,
-        "protection": guard_view(cluster, layout, unit),
+        "protection": _guard_view(cluster, layout, unit),
     }
     if member is None:
         facts["state"] = "awaited"
     elif not alive:
-        why = "" if unit.protected else f"lost with {unit.node}: {BEGINS_ANEW}"  # protected ones tell it themselves
+        why = "" if unit.protected else f"lost with {unit.node}: {FROM_NOTHING}"  # the protection of others says why
         facts |= {"state": "lost", "error": facts["error"] or why}
     elif status is None:
         facts["state"] = "starting"
@@ -88,7 +84,7 @@ def _unit(cluster: Cluster, layout: Layout, unit: UnitAssignment, queues: dict[s
 
 def _measured(member: Member, status: UnitStatus, queues: dict[str, QueueStatus], alive: bool) -> dict[str, Any]:
     """Of a unit, for its view, what its node says; of a dead node nothing moves any more."""
-    rows_in, rows_out, trains = unit_rates(member, status.diagram, status.unit) if alive else (0.0, 0.0, 0.0)
+    rows_in, rows_out, trains = member.unit_rates(status.diagram, status.unit) if alive else (0.0, 0.0, 0.0)
     waiting = [(queues[stream], upto) for stream, upto in status.inputs.items() if stream in queues]
     # what stands in queues upstream, or here and in no train; ids that were jumped over are no tuples
     unread = sum(min(queue.held_rows, max(0, queue.next_id - upto)) for queue, upto in waiting)
@@ -114,11 +110,11 @@ def _stream(cluster: Cluster, layout: Layout, found: Found) -> views.StreamView:
     queue = None if member is None else member.queue(found.stream)
     facts: dict[str, Any] = {}
     if member is not None and queue is not None:
-        rate = round(queue_rate(member, found.stream), 1) if alive else 0.0
+        rate = round(member.queue_rate(found.stream), 1) if alive else 0.0
         facts = dict(queue) | {"rows_per_s": rate, **_boundary(queue.boundary)}
     entry = layout.part(ENTRY + found.arrow) if found.entry else None
     if entry is not None:
-        facts["protection"] = guard_view(cluster, layout, entry)
+        facts["protection"] = _guard_view(cluster, layout, entry)
     facts |= {
         "stream": found.stream,
         "outputs": sorted(name for name, arrow in layout.outputs.items() if arrow == found.arrow),
@@ -136,28 +132,25 @@ def diagrams_view(cluster: Cluster) -> list[views.DiagramView]:
 
 
 def diagram_view(layout: Layout, units: list[views.UnitView]) -> views.DiagramView:
-    """One diagram, of whose units these are known to run or not to."""
+    """One diagram, in the state that these units are in."""
     states = {unit.state for unit in units if unit.diagram == layout.name}
     state: views.DiagramState = layout.state
     if state == "running":
         state = "failed" if "failed" in states else "lost" if "lost" in states else state
         state = "ended" if states == {"ended"} else state
-    return views.DiagramView(
-        diagram=layout.name,
-        state=state,
-        since=layout.since,
-        units={unit.unit: unit.node for unit in layout.units},
-        entries={entry.input: entry.node for entry in layout.entries},
-        backups={unit.unit: unit.backup for unit in layout.units if unit.protected},
-        outputs=dict(layout.outputs),
-        cuts=list(layout.cuts),
-        places=dict(layout.places),
-        buckets=layout.buckets,
-    )
+    facts = {
+        "diagram": layout.name,
+        "state": state,
+        "units": {unit.unit: unit.node for unit in layout.units},
+        "entries": {entry.input: entry.node for entry in layout.entries},
+        "backups": {unit.unit: unit.backup for unit in layout.units if unit.protected},
+        "cuts": list(layout.cuts),
+    }
+    return views.DiagramView(**vars(layout) | facts)
 
 
 def status_view(
-    cluster: Cluster, coordinator: views.CoordinatorView, troubles: list[views.Trouble]
+    cluster: Cluster, coordinator: views.CoordinatorView, troubles: list[views.TroubleView]
 ) -> views.ClusterStatus:
     """All of it."""
     return views.ClusterStatus(
@@ -166,28 +159,30 @@ def status_view(
         diagrams=diagrams_view(cluster),
         units=units_view(cluster),
         streams=streams_view(cluster),
-        unprotected=unprotected(cluster),
+        unprotected=_unprotected(cluster),
         troubles=[*troubles, *_disks(cluster)],
     )
 
 
-def _disks(cluster: Cluster) -> list[views.Trouble]:
+def _disks(cluster: Cluster) -> list[views.TroubleView]:
     """Logs of durable entry points that take nothing: on which node, which disk, and why."""
     found = []
     for member in cluster.members.alive():
         for log in member.status.logs:
             if log.error:
                 until = "until there is room" if log.full else "until that is mended and the node started again"
-                found.append(views.Trouble(node=member.name, why=f"{log.error}; {log.stream} takes nothing {until}"))
+                found.append(
+                    views.TroubleView(node=member.name, why=f"{log.error}; {log.stream} takes nothing {until}")
+                )
     return found
 
 
 def _queues(cluster: Cluster) -> dict[str, QueueStatus]:
-    """By stream; of one that a standby holds, too, that of whoever serves it."""
+    """By stream; of one that a standby holds, too, that of its primary."""
     found = {q.stream: q for member in cluster.members.alive() for q in member.status.queues}
     for layout in cluster.catalog.layouts():
         for one in streams(layout):
-            member = cluster.members.member(one.node) if cluster.members.lives(one.node) else None
+            member = cluster.members.if_alive(one.node)
             queue = None if member is None else member.queue(one.stream)
             if queue is not None:
                 found[one.stream] = queue
@@ -198,3 +193,97 @@ def _boundary(boundary: int) -> dict[str, Any]:
     """Microseconds since 1970; none before the first and after the last."""
     known = boundary not in (FIRST_TIME, LAST_TIME)
     return {"boundary": boundary if known else None, "ended": boundary == LAST_TIME}
+
+
+# -- protection
+
+
+def _guard_view(cluster: Cluster, layout: Layout, place: UnitAssignment) -> views.ProtectionView | None:
+    """The protection of a unit or an entry point; None if none was promised."""
+    promised = place.protection
+    if promised is None:
+        return None
+    here, there = (_reported(cluster, layout, place, node) for node in (place.node, place.backup))
+    mine, other = (status.guard if status else None for status in (here, there))
+    state, since, why = _state(cluster, layout, place, here, there)
+    sides = [guard for guard in (mine, other) if guard is not None]
+    takeovers = mine.takeovers if mine is not None else []
+    return views.ProtectionView(
+        approach=promised.approach,
+        guarantee=promised.guarantee or "",
+        interval_ms=promised.interval_us / 1000,
+        incarnation=place.incarnation,
+        backup=place.backup,
+        state=state,
+        since=since,
+        why=why,
+        stale_ms=max((guard.stale_ms for guard in sides), default=0.0),
+        recovery_ms=max((guard.recovery_ms for guard in sides), default=0.0),
+        messages=sum(guard.messages for guard in sides[:1]),
+        bytes=sum(guard.bytes for guard in sides[:1]),
+        discarded=sum(guard.discarded for guard in sides),
+        takeovers=len(takeovers),
+        last_takeover=takeovers[-1] if takeovers else None,
+    )
+
+
+def _unprotected(cluster: Cluster) -> list[views.Unprotected]:
+    """Whatever is without the protection it was promised, since when and why."""
+    found = []
+    for layout in cluster.catalog.layouts():
+        for place in layout.parts() if layout.state == "running" else ():
+            view = _guard_view(cluster, layout, place)
+            if view is not None and view.state in EXPOSED:
+                name = f"input {place.input}" if place.input else place.unit
+                seconds = round(max(0.0, cluster.now() - view.since), 1)
+                found.append(views.Unprotected(**dict(view), diagram=layout.name, what=name, seconds=seconds))
+    return found
+
+
+def _reported(cluster: Cluster, layout: Layout, place: UnitAssignment, node: str | None) -> UnitStatus | None:
+    """What a node says of its side, if it is alive."""
+    member = cluster.members.if_alive(node)
+    return None if member is None else member.unit(layout.name, place.unit)
+
+
+def _state(
+    cluster: Cluster, layout: Layout, place: UnitAssignment, here: UnitStatus | None, there: UnitStatus | None
+) -> tuple[views.ProtectionState, float, str]:
+    """In one word, since when, and why."""
+    mine, other = (status.guard if status else None for status in (here, there))
+    lives, began = cluster.members.lives, layout.since if mine is None else mine.since
+
+    def silent(node: str) -> tuple[float, str]:
+        return cluster.now() - (cluster.members.silent_for(node) or 0.0), f"{node} does not answer"
+
+    if not lives(place.node):
+        return "taking over" if place.backup is not None and lives(place.backup) else "lost", *silent(place.node)
+    if place.backup is None:
+        return "alone", _alone_since(layout, mine), _why_alone(cluster, place, mine)
+    if not lives(place.backup):
+        return "alone", *silent(place.backup)
+    if here is not None and here.state == "failed":
+        return "lost", began, f"it failed on {place.node}: {here.error or 'unknown'}"
+    if there is not None and there.state == "failed":
+        since = layout.since if other is None else other.since
+        return "alone", since, f"its backup failed: {there.error or 'unknown'}"
+    if mine is None or other is None:
+        return "catching up", began, "the backup is being started" if other is None else ""
+    return mine.state, mine.since, mine.why
+
+
+def _alone_since(layout: Layout, mine: GuardStatus | None) -> float:
+    if mine is None:
+        return layout.since
+    if mine.state == "alone" and mine.since:
+        return mine.since
+    return mine.takeovers[-1].at if mine.takeovers else layout.since
+
+
+def _why_alone(cluster: Cluster, place: UnitAssignment, mine: GuardStatus | None) -> str:
+    if place.was is not None and not cluster.members.lives(place.was):
+        return f"{place.was} does not answer"
+    if mine is not None and mine.state == "alone" and mine.why:
+        return mine.why
+    able = [m.name for m in cluster.members.alive() if m.name != place.node and m.status.spark == "ready"]
+    return "its new backup is being started" if able else "no other node is ready"

@@ -39,7 +39,7 @@ def schema_of(cluster: Cluster, location: Location) -> pa.Schema:
     """The columns of a stream, as its node has them."""
     from borealis.client import publisher  # here: it knows all sources, and the coordinator starts without
 
-    return publisher.schema_of(cluster.nodes.peer(location.address), location.stream)
+    return publisher.schema_of(cluster.nodes.at(location.address), location.stream)
 
 
 class SharedPublishers:

@@ -13,7 +13,7 @@ from borealis.diagram.cut import Piece, piece_of
 from borealis.diagram.spec import LATE, Input
 from borealis.entry.point import Entry, StreamConfig
 from borealis.errors import ClusterError
-from borealis.node.feeds import AckSender, Peers, Routes, StreamFeed
+from borealis.node.feeds import AckSender, Routes, StreamFeed
 from borealis.node.moves import fetch
 from borealis.node.running import RunningEntry, RunningUnit
 from borealis.node.session import Session, spec_of
@@ -22,6 +22,7 @@ from borealis.streams.queue import OutputQueue, QueueLimits
 from borealis.trains.commit_point import CommitPoint
 from borealis.trains.relay import StreamInput
 from borealis.trains.unit import UnitOptions, UnitRun
+from borealis.wire.client import Peers
 from borealis.wire.messages import ENTRY, UnitOrder
 
 

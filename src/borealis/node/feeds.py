@@ -20,8 +20,7 @@ from borealis.streams.queue import MovedError, OutputQueue
 from borealis.streams.section import Section
 from borealis.streams.status import QueueStatus
 from borealis.tuples import FIRST_TIME
-from borealis.wire.auth import Security
-from borealis.wire.client import Peer
+from borealis.wire.client import Peers
 from borealis.wire.endpoints import Endpoints, Location
 from borealis.wire.follow import Follower
 from borealis.wire.messages import Ack, Done, SchemaOf, Subscribe
@@ -122,27 +121,6 @@ class Routes:
         """Wait until a stream has another address than the known one, but not longer than so many seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self.address(stream) != known, seconds)
-
-
-class Peers:
-    """Connections to other nodes, one for each address. Thread-safe."""
-
-    def __init__(self, security: Security | None) -> None:
-        self._security = security
-        self._peers: dict[str, Peer] = {}
-        self._lock = threading.Lock()
-
-    def at(self, address: str) -> Peer:
-        with self._lock:
-            if address not in self._peers:
-                self._peers[address] = Peer(address, self._security)
-            return self._peers[address]
-
-    def close(self) -> None:
-        with self._lock:
-            for peer in self._peers.values():
-                peer.close()
-            self._peers.clear()
 
 
 class AckSender:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from borealis.errors import WireError
-from borealis.node.feeds import Peers
 from borealis.trains.handover import Handover
+from borealis.wire.client import Peers
 from borealis.wire.messages import Done, Moved, NodeStatus, Ping, UnitName, UnitOrder
 
 MOVED_TRIES = 3  # to tell a node that a unit has left it

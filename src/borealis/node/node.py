@@ -22,7 +22,7 @@ from borealis.kernels.time_of import noted
 from borealis.message import Message
 from borealis.node.building import Builder
 from borealis.node.care import Care, CareTimings
-from borealis.node.feeds import AckSender, Peers, Routes
+from borealis.node.feeds import AckSender, Routes
 from borealis.node.guards import Claiming, Guards
 from borealis.node.moves import close_source
 from borealis.node.running import Running, RunningEntry, RunningUnit, UnitKey
@@ -34,6 +34,7 @@ from borealis.streams.status import QueueStatus
 from borealis.trains.handover import Handover
 from borealis.version import __version__
 from borealis.wire.auth import Security
+from borealis.wire.client import Peers
 from borealis.wire.endpoints import Location
 from borealis.wire.messages import (
     ENTRY,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterator
 from typing import Protocol, TypeVar
@@ -158,3 +159,40 @@ class Peer:
 
     def _options(self, within: float | None = None) -> flight.FlightCallOptions:
         return flight.FlightCallOptions(timeout=within, headers=self._security.headers())
+
+
+class Peers:
+    """Connections to nodes, one for each address, made when first needed. Thread-safe."""
+
+    def __init__(self, security: Security | None = None) -> None:
+        self._security = security
+        self._peers: dict[str, Peer] = {}
+        self._lock = threading.Lock()
+
+    def at(self, address: str) -> Peer:
+        """The connection that all callers share."""
+        with self._lock:
+            if address not in self._peers:
+                self._peers[address] = Peer(address, self._security)
+            return self._peers[address]
+
+    def connect(self, address: str) -> Peer:
+        """A new connection, which the caller closes."""
+        return Peer(address, self._security)
+
+    def act(self, address: str, name: str, message: Sendable, answer: type[A], *, within: float | None = None) -> A:
+        """Give an order over the shared connection. One that breaks is replaced by the next call."""
+        peer = self.at(address)
+        try:
+            return peer.act(name, message, answer, within=within)
+        except WireError:
+            with self._lock:
+                if self._peers.get(address) is peer:
+                    del self._peers[address]
+            raise
+
+    def close(self) -> None:
+        with self._lock:
+            for peer in self._peers.values():
+                peer.close()
+            self._peers.clear()

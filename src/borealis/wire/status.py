@@ -137,7 +137,7 @@ class Unprotected(View):
     why: str
 
 
-class Trouble(View):
+class TroubleView(View):
     """What could not be mended so far."""
 
     diagram: str = ""
@@ -170,7 +170,7 @@ class ClusterStatus(StreamList, DiagramList, NodeList):
     coordinator: CoordinatorView
     units: list[UnitView]
     unprotected: list[Unprotected]
-    troubles: list[Trouble]
+    troubles: list[TroubleView]
 
 
 class Health(CoordinatorView, Reply):

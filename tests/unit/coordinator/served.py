@@ -30,7 +30,7 @@ class Served:
             self.address = address
             there.set()
 
-        options = Options(path, port=0, security=security, dead_after=3.0, parts=[gateway])
+        options = Options(path, port=0, security=security, dead_after_s=3.0, parts=[gateway])
         self._coordinator = threading.Thread(target=serve, args=(options, announce), daemon=True)
         self._coordinator.start()
         assert there.wait(30)
@@ -44,17 +44,17 @@ class Served:
         self._beats.start()
 
     def start(self, name: str, security: Security | None = None) -> StandInNode:
-        """A node, or a node anew."""
+        """A node, or a new process of one."""
         self.nodes[name] = node = StandInNode(name, "", f"{len(self.servers)}{name}", peers=self._at)
         self.servers[name] = WireServer(node, security=security).start()
         node.address = self.servers[name].address
-        self.tell(name)
+        self.beat(name)
         return node
 
     def _at(self, address: str) -> StandInNode:
         return next(node for node in self.nodes.values() if node.address == address)
 
-    def tell(self, name: str) -> None:
+    def beat(self, name: str) -> None:
         """One heartbeat."""
         assert self.http.post("/v1/nodes", content=self.nodes[name].status().encode()).status_code == 200
 
@@ -62,7 +62,7 @@ class Served:
         while not self._over.wait(BEAT_SECONDS):
             for name in list(self.nodes):
                 try:
-                    self.tell(name)
+                    self.beat(name)
                 except (httpx.HTTPError, AssertionError, KeyError):
                     if self._over.is_set():
                         return

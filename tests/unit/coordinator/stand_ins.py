@@ -1,7 +1,7 @@
-"""What a coordinator is tested with: nodes that do as they are told and tell what is on them, without Spark.
+"""What a coordinator is tested with: nodes that carry out orders and report what is on them, without Spark.
 
 They are the coordinator's environment. They keep the promises of real nodes (orders are harmless when repeated, a unit
-that is taken over is dropped at its source, queues are real ones), and can be told to fail.
+that is taken over is dropped at its source, queues are real ones), and can be made to fail.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class StandInEntry:
 
 
 def packets(count: int) -> pa.RecordBatch:
-    """Rows of the input, told apart by their bytes."""
+    """Rows of the input, each with other bytes."""
     rows = [{"ts": 1_000_000 * i, "src": "a", "bytes": i} for i in range(count)]
     return pa.RecordBatch.from_pylist(rows, schema=PACKETS)
 
@@ -103,7 +103,7 @@ class StandInNode:
     entries: dict[str, StandInEntry] = field(default_factory=dict)
     guards: dict[tuple[str, str], m.Guard] = field(default_factory=dict)  # of units
     lonely: set[tuple[str, str]] = field(default_factory=set)  # units that say they are alone
-    partners: dict[str, str] = field(default_factory=dict)  # as told last by `protect`, by unit
+    partners: dict[str, str] = field(default_factory=dict)  # as ordered last by `protect`, by unit
     queues: dict[str, OutputQueue] = field(default_factory=dict)
     routes: dict[str, str] = field(default_factory=dict)
     orders: list[str] = field(default_factory=list)  # in the order they came, as "start traffic.u1"
@@ -122,7 +122,7 @@ class StandInNode:
                 unit=u,
                 state=self.states[d, u],  # type: ignore[arg-type]
                 boxes=order.boxes,
-                guard=_told(self.guards.get((d, u)), (d, u) in self.lonely),
+                guard=_guard_status(self.guards.get((d, u)), (d, u) in self.lonely),
             )
             for (d, u), order in {**self.points, **self.units}.items()
         ]
@@ -165,7 +165,7 @@ class StandInNode:
         self.heard.append(incarnation)
 
     def act(self, action: str, body: bytes) -> bytes:
-        """Do as told."""
+        """Carry out an order."""
         kind, do = ACTIONS[action]
         message = kind.decode(body)
         if action not in ("ping", "status", "schema"):
@@ -300,7 +300,7 @@ ACTIONS: dict[str, tuple[type[m.Message], Callable[[StandInNode, Any], m.Message
 }
 
 
-def _told(guard: m.Guard | None, alone: bool) -> m.GuardStatus | None:
+def _guard_status(guard: m.Guard | None, alone: bool) -> m.GuardStatus | None:
     if guard is None:
         return None
     state: Any = "alone" if alone else "protected" if guard.role == "primary" else "watching"
@@ -319,7 +319,7 @@ def _told(guard: m.Guard | None, alone: bool) -> m.GuardStatus | None:
 def _what(message: m.Message) -> str:
     match message:
         case m.Protect():
-            return f"{message.diagram}.{message.unit} by {message.partner_node or 'nobody'}"
+            return f"{message.diagram}.{message.unit} by {message.partner_node or 'none'}"
         case m.UnitOrder(guard=m.Guard(role="backup")):
             return f"{message.diagram}.{message.unit} standby"
         case m.UnitOrder() | m.UnitName():
@@ -359,9 +359,9 @@ class Yard:
                 return node
         raise WireError(f"{address} cannot be reached", hint="is it running, and is this it?")
 
-    # -- Nodes
+    # -- as wire.client.Peers
 
-    def act(self, address: str, action: str, message: m.Message, answer: type[M]) -> M:
+    def act(self, address: str, action: str, message: m.Message, answer: type[M], *, within: float | None = None) -> M:
         """As over the wire: everything is encoded, errors included."""
         node = self._at(address)
         try:
@@ -373,14 +373,14 @@ class Yard:
         """Only over a real wire."""
         raise NotImplementedError
 
-    peer = connect
+    at = connect
 
     def close(self) -> None:
         """Nothing to close."""
 
 
 class Town:
-    """A yard, a catalog on disk, a coordinator's cluster, and a clock that moves when told to."""
+    """A yard, a catalog on disk, a coordinator's cluster, and a clock that moves by hand."""
 
     def __init__(self, path: Any, yard: Yard | None = None) -> None:
         self.yard = yard or Yard()

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from borealis.coordinator.catalog import VERSION, Catalog, KnownNode
+from borealis.coordinator.catalog import VERSION, Catalog
 from borealis.coordinator.http_errors import TakenError
 from borealis.coordinator.layout import Layout, UnitAssignment, entry_point
 from borealis.diagram.protection import Protection
 from borealis.errors import ClusterError
+from borealis.wire.status import NodeView
 
 LAYOUT = Layout(
     name="traffic",
@@ -61,8 +62,8 @@ def test_two_of_one_name_are_refused_and_the_first_stays(path: Path) -> None:
 def test_a_removed_diagram_leaves_nothing_but_its_name(path: Path) -> None:
     catalog = Catalog(path)
     catalog.add(LAYOUT)
-    catalog.tell("traffic", "u1", {"big": "grpc://a:1"})
-    catalog.remove("traffic", untold=["node2"])
+    catalog.route("traffic", "u1", {"big": "grpc://a:1"})
+    catalog.remove("traffic", unreached=["node2"])
     assert catalog.layouts() == []
     assert catalog.past() == {"traffic"}
     assert catalog.owed() == {("node2", "traffic")}
@@ -70,7 +71,7 @@ def test_a_removed_diagram_leaves_nothing_but_its_name(path: Path) -> None:
     assert catalog.owed() == set()
     catalog.add(LAYOUT)
     assert catalog.past() == set()
-    assert catalog.told("traffic") == {}
+    assert catalog.routes() == {}
 
 
 def test_moving_and_moved(path: Path) -> None:
@@ -78,33 +79,37 @@ def test_moving_and_moved(path: Path) -> None:
     catalog.add(LAYOUT)
     catalog.moving("traffic", "u2", "node3")
     assert [u.moving_to for u in catalog.layouts()[0].units] == ["node3", "node3"]
-    catalog.moved("traffic", "u2", "node3")
+    catalog.moved("traffic", "u2", "node3", 1)
     unit = catalog.layouts()[0].part("u2")
     assert unit is not None
     assert (unit.node, unit.moving_to) == ("node3", None)
 
 
-def test_what_units_were_told_is_kept_by_unit_and_arrow(path: Path) -> None:
+def test_routes_are_kept_by_unit_and_arrow(path: Path) -> None:
     catalog = Catalog(path)
     catalog.add(LAYOUT)
-    catalog.tell("traffic", "u1", {"big": "grpc://a:1", "packets.late": "grpc://a:1"})
-    catalog.tell("traffic", "u1", {"big": "grpc://b:2"})
-    assert catalog.told("traffic") == {("u1", "big"): "grpc://b:2", ("u1", "packets.late"): "grpc://a:1"}
+    catalog.route("traffic", "u1", {"big": "grpc://a:1", "packets.late": "grpc://a:1"})
+    catalog.route("traffic", "u1", {"big": "grpc://b:2"})
+    assert catalog.routes() == {
+        ("traffic", "u1", "big"): "grpc://b:2",
+        ("traffic", "u1", "packets.late"): "grpc://a:1",
+    }
 
 
 def test_nodes_are_remembered_and_forgotten(path: Path) -> None:
     catalog = Catalog(path)
-    one = KnownNode("node1", "i1", "grpc://a:1", "http://a:2", "a", 7, 1.5)
-    catalog.saw(one)
-    again = KnownNode("node1", "i2", "grpc://a:9", "http://a:2", "a", 8, 2.5)
+    facts = {"node": "node1", "http": "http://a:2", "host": "a", "alive": False, "state": "awaited", "spark": "unknown"}
+    catalog.saw(NodeView(**facts, incarnation="i1", address="grpc://a:1", pid=7, seen=1.5))
+    again = NodeView(**facts, incarnation="i2", address="grpc://a:9", pid=8, seen=2.5)
     catalog.saw(again)
     assert catalog.nodes() == [again]
     catalog.forget("node1")
     assert catalog.nodes() == []
 
 
-def test_a_second_coordinator_is_refused_and_told_who_has_it(path: Path) -> None:
-    first = Catalog(path, "http://127.0.0.1:7470")
+def test_a_second_coordinator_is_refused_and_learns_which_has_it(path: Path) -> None:
+    first = Catalog(path)
+    first.held_by("http://127.0.0.1:7470")
     with pytest.raises(ClusterError) as refused:
         Catalog(path)
     assert str(path) in refused.value.message

@@ -30,7 +30,7 @@ def wants(node: str, incarnation: int, what: str = "take over") -> Claim:
 
 
 def client(address: str) -> CoordinatorClient:
-    """As a node is told where its coordinator is."""
+    """As a node gets the address of its coordinator."""
     return CoordinatorClient(Whereabouts.of(address, None))
 
 
@@ -111,7 +111,7 @@ def _yaml() -> str:
     return traffic()
 
 
-def test_without_a_coordinator_nobody_waits() -> None:
+def test_without_a_coordinator_no_node_waits() -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen()  # accepts, and never answers

@@ -1,4 +1,4 @@
-"""Claims: of two nodes that want the same, one gets it; and it is on disk before anybody is answered."""
+"""Claims: of two nodes that want the same, one gets it; and it is on disk before any node is answered."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from stand_ins import Town, traffic
 
-from borealis.coordinator.claims import after, begun_anew, taken_over
 from borealis.coordinator.deployment import deploy
 from borealis.coordinator.layout import UnitAssignment, entry_point
 from borealis.coordinator.naming import locate
@@ -27,11 +26,11 @@ def wants(what: str, node: str, incarnation: int, **of: str) -> Claim:
 
 
 def test_the_registered_backup_takes_over_under_the_next_incarnation() -> None:
-    then = after(UNIT, wants("take over", "node2", 2))
+    then = UNIT.after(wants("take over", "node2", 2))
     assert then is not None
     assert (then.node, then.backup, then.was, then.incarnation) == ("node2", None, "node1", 2)
-    assert after(then, wants("take over", "node2", 2)) == then, "its answer was lost"
-    assert after(then, wants("alone", "node1", 1)) is None, "deposed"
+    assert then.after(wants("take over", "node2", 2)) == then, "its answer was lost"
+    assert then.after(wants("alone", "node1", 1)) is None, "deposed"
 
 
 @pytest.mark.parametrize(
@@ -46,35 +45,35 @@ def test_the_registered_backup_takes_over_under_the_next_incarnation() -> None:
         ("alone", "node3", 2),
     ],
 )
-def test_whoever_is_not_entitled_is_refused(what: str, node: str, incarnation: int) -> None:
-    assert after(UNIT, wants(what, node, incarnation)) is None
+def test_a_node_that_is_not_entitled_is_refused(what: str, node: str, incarnation: int) -> None:
+    assert UNIT.after(wants(what, node, incarnation)) is None
 
 
-def test_the_primary_may_go_on_alone_and_then_nobody_takes_over() -> None:
-    then = after(UNIT, wants("alone", "node1", 1))
+def test_the_primary_may_go_on_alone_and_then_no_backup_takes_over() -> None:
+    then = UNIT.after(wants("alone", "node1", 1))
     assert then is not None
     assert (then.node, then.backup, then.was, then.incarnation) == ("node1", None, "node2", 1)
-    assert after(then, wants("take over", "node2", 2)) is None
-    assert after(then, wants("alone", "node1", 1)) == then
+    assert then.after(wants("take over", "node2", 2)) is None
+    assert then.after(wants("alone", "node1", 1)) == then
 
 
 def test_one_that_took_over_unseen_may_be_alone() -> None:
-    then = after(UNIT, wants("alone", "node2", 2))
+    then = UNIT.after(wants("alone", "node2", 2))
     assert then is not None
     assert (then.node, then.backup, then.incarnation) == ("node2", None, 2)
 
 
 def test_what_is_not_protected_cannot_be_claimed() -> None:
-    assert after(UnitAssignment("u1", (), (), (), "node1"), wants("take over", "node2", 2)) is None
-    assert after(entry_point("packets", "node1"), wants("take over", "node2", 2)) is None
+    assert UnitAssignment("u1", (), (), (), "node1").after(wants("take over", "node2", 2)) is None
+    assert entry_point("packets", "node1").after(wants("take over", "node2", 2)) is None
 
 
-def test_what_begins_anew_is_another_incarnation_of_another_life() -> None:
-    assert taken_over(UNIT, "node2", 3).incarnation == 3
-    anew = begun_anew(UNIT, "node3")
-    assert (anew.node, anew.backup, anew.incarnation, anew.lives) == ("node3", None, 2, 2)
-    forgetful = begun_anew(replace(UNIT, protection=Protection(ha="amnesia")), "node3")
-    assert (forgetful.incarnation, forgetful.lives) == (2, 1), "its readers go on behind the hole"
+def test_what_restarts_is_another_incarnation_of_another_life() -> None:
+    assert UNIT.taken_over("node2", 3).incarnation == 3
+    then = UNIT.restarted("node3")
+    assert (then.node, then.backup, then.was, then.incarnation, then.lives) == ("node3", None, None, 2, 2)
+    forgetful = replace(UNIT, protection=Protection(ha="amnesia")).restarted("node3")
+    assert (forgetful.incarnation, forgetful.lives) == (2, 1), "its readers go on behind the gap"
 
 
 @pytest.fixture
@@ -99,7 +98,7 @@ def test_claims_are_answered_with_what_is_in_force(town: Town) -> None:
     assert (second.granted, second.incarnation, second.address) == (False, 2, here)
     assert third.granted
     assert (unknown.granted, unknown.incarnation, unknown.address) == (False, 5, "")
-    assert town.catalog.told("traffic") == {}, "whoever took over was told other addresses"
+    assert town.catalog.routes() == {}, "a node that took over was given other addresses"
     again = town.restart()
     assert [(u.node, u.was, u.incarnation) for u in again.cluster.layout("traffic").units] == [("node2", "node1", 2)]
 
@@ -123,7 +122,7 @@ def test_two_at_once_of_one_incarnation(town: Town) -> None:
     assert town.cluster.layout("traffic").units[0].incarnation == 2
 
 
-def test_a_claim_waits_for_nobody_who_works_on_the_diagram_and_is_seen_at_once(town: Town) -> None:
+def test_a_claim_waits_for_no_other_work_on_the_diagram_and_is_seen_at_once(town: Town) -> None:
     found = locate(town.cluster, "agg")
     addresses = {name: node.address for name, node in town.yard.nodes.items()}
     assert (found.address, found.fallback, found.incarnation) == (addresses["node1"], addresses["node2"], 1)
@@ -145,9 +144,9 @@ def test_a_stream_of_a_silent_node_is_where_its_backup_is(town: Town) -> None:
 def test_what_has_changed_meanwhile_is_not_overwritten(town: Town) -> None:
     unit = town.cluster.layout("traffic").units[0]
     assert claim(town.cluster, [wants("take over", "node2", 2)])[0].granted
-    assert town.catalog.back_up("traffic", unit, "node3") is None
-    assert town.catalog.begin_anew("traffic", unit, "node3") is None
+    assert not town.catalog.put("traffic", unit, replace(unit, backup="node3"))
+    assert not town.catalog.put("traffic", unit, unit.restarted("node3"))
     assert not town.catalog.moved("traffic", "u1", "node3", 1)
     now = town.cluster.layout("traffic").units[0]
     assert (now.node, now.backup, now.incarnation, now.lives) == ("node2", None, 2, 1)
-    assert town.catalog.back_up("traffic", now, "node3") is not None
+    assert town.catalog.put("traffic", now, replace(now, backup="node3"))

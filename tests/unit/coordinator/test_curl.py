@@ -155,7 +155,7 @@ def test_a_numbered_body_is_taken_whole_or_not_at_all(served: Served) -> None:
     refused(served.http.post("/v1/streams/packets", content=rows(2), headers=odd), 400, "WireError")
 
 
-def test_a_long_numbered_body_holds_up_nobody(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_numbered_body_holds_up_no_other(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def patient(*args: Any) -> Any:
@@ -203,9 +203,9 @@ def test_rows_go_to_a_node_that_began_anew(served: Served) -> None:
     served.http.post("/v1/streams/packets", content=rows(1)).raise_for_status()
     node = served.nodes.pop("node1")
     served.servers["node1"].close()
-    anew = served.start("node1")
-    assert anew.incarnation != node.incarnation
-    anew.act("start", _entry_order().encode())
+    again = served.start("node1")
+    assert again.incarnation != node.incarnation
+    again.act("start", _entry_order().encode())
     assert served.http.post("/v1/streams/packets", content=rows(2)).json()["taken"] == 1
     assert taken(served) == [2]
 
@@ -295,8 +295,8 @@ class Ear:
 
     def hear(self, count: int) -> list[tuple[int, int]]:
         """The ids and bytes of so many rows."""
-        told = (e for e in self.events() if "id" in e)
-        return [(int(e["id"]), json.loads(e["data"])["bytes"]) for e in itertools.islice(told, count)]
+        numbered = (e for e in self.events() if "id" in e)
+        return [(int(e["id"]), json.loads(e["data"])["bytes"]) for e in itertools.islice(numbered, count)]
 
 
 def test_a_stream_is_heard_from_its_oldest_tuple_on_and_live(served: Served) -> None:
@@ -341,7 +341,7 @@ def test_a_listener_hears_as_many_rows_as_it_wants(served: Served) -> None:
     assert ids("?start=2998&limit=1")[0] == [2998]
 
 
-def test_parameters_that_nobody_knows_are_refused(served: Served) -> None:
+def test_parameters_that_no_route_knows_are_refused(served: Served) -> None:
     problem = refused(served.http.get("/v1/streams/per_source?limt=2"), 400, "WireError")
     assert problem.message == "GET /v1/streams/per_source takes no parameter 'limt'"
     assert problem.hint == "did you mean 'limit'? known: start, from, limit, headers"

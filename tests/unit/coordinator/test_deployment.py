@@ -26,7 +26,7 @@ def town(tmp_path: Path) -> Town:
 
 
 def orders(town: Town) -> dict[str, list[str]]:
-    """What each node was told, without the check."""
+    """What each node was ordered, without the check."""
     return {name: [o for o in node.orders if o != "check"] for name, node in town.yard.nodes.items()}
 
 
@@ -73,10 +73,10 @@ def test_units_are_told_who_feeds_them_and_whom_they_feed(town: Town) -> None:
         {"slim": ["traffic.u3"], "u2.errors": []},
         {"agg": [], "u3.errors": []},
     )
-    assert town.catalog.told("traffic") == {
-        ("u1", "packets"): addresses["node3"],
-        ("u2", "big"): addresses["node1"],
-        ("u3", "slim"): addresses["node2"],
+    assert town.catalog.routes() == {
+        ("traffic", "u1", "packets"): addresses["node3"],
+        ("traffic", "u2", "big"): addresses["node1"],
+        ("traffic", "u3", "slim"): addresses["node2"],
     }
     assert town.yard["node3"].orders == ["start traffic.in-packets", "start traffic.u3"]
 
@@ -253,7 +253,9 @@ def test_a_node_that_cannot_be_told_is_told_when_it_is_back(town: Town) -> None:
     assert town.catalog.owed() == {("node2", "traffic")}
     node.lose.clear()
     node.fail.clear()
-    layout = deploy(town.cluster, Deployment(yaml=traffic(), place={"agg": "node2"}))  # told first, then given anew
+    layout = deploy(
+        town.cluster, Deployment(yaml=traffic(), place={"agg": "node2"})
+    )  # dropped first, then started again
     assert node.orders[-3:] == ["undeploy traffic", "start traffic.in-packets", "start traffic.u1"]
     assert layout.state == "running"
     assert town.catalog.owed() == set()
@@ -281,7 +283,7 @@ def test_undeploy_without_a_node_tells_it_later_even_under_the_same_name(town: T
     assert undeploy(town.cluster, "traffic") == {"node2"}
     deploy(town.cluster, Deployment(yaml=traffic(), place={"agg": "node1"}))
     town.yard.down.clear()
-    reconciler = Reconciler(town.cluster, town.clock, start=lambda _, work: work())
+    reconciler = Reconciler(town.cluster, start=lambda _, work: work())
     for _ in range(4):
         town.beat()
         reconciler.step()
@@ -295,7 +297,7 @@ def test_what_a_killed_coordinator_was_deploying_is_taken_back(town: Town) -> No
     town.catalog.set_state("traffic", "deploying")  # as if it had been killed just before the end
     again = town.restart()
     take_up(again.cluster)
-    reconciler = Reconciler(again.cluster, again.clock, start=lambda _, work: work())
+    reconciler = Reconciler(again.cluster, start=lambda _, work: work())
     for _ in range(4):
         again.beat()
         reconciler.step()

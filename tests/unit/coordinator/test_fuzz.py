@@ -96,8 +96,8 @@ def test_any_request_is_answered(
 @settings(max_examples=20)
 @given(st.dictionaries(st.sampled_from(["v", "node", "incarnation", "version", "units", "queues", "spark"]), JSON))
 def test_any_heartbeat_is_answered(served: Served, odd: dict[str, Any]) -> None:
-    told = json.loads(served.nodes["node1"].status().encode()) | {"node": "odd", "incarnation": "odd"} | odd
-    answer = served.http.post("/v1/nodes", content=json.dumps(told).encode())
+    heartbeat = json.loads(served.nodes["node1"].status().encode()) | {"node": "odd", "incarnation": "odd"} | odd
+    answer = served.http.post("/v1/nodes", content=json.dumps(heartbeat).encode())
     assert answer.status_code in (200, 400, 409), answer.text
     if answer.status_code != 200:
         Problem.decode(answer.content)

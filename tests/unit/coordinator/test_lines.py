@@ -1,4 +1,4 @@
-"""Newline-delimited JSON: however it is cut on its way, the lines are the same; a bad one is told by its number."""
+"""Newline-delimited JSON: however it is cut on its way, the lines are the same; a bad one is named by its number."""
 
 from __future__ import annotations
 

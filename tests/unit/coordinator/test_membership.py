@@ -8,7 +8,6 @@ from stand_ins import StandInNode, Yard
 from borealis.clock import ManualClock
 from borealis.coordinator.http_errors import AbsentError, MissingError, TakenError
 from borealis.coordinator.membership import Membership, check_version
-from borealis.coordinator.rates import busy, queue_rate, unit_rates
 from borealis.streams.status import QueueStatus
 from borealis.wire.messages import NodeStatus, UnitStatus
 
@@ -20,7 +19,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def members(clock: ManualClock) -> Membership:
-    return Membership(clock, dead_after=3.0)
+    return Membership(clock, dead_after_s=3.0)
 
 
 def node(name: str = "node1", incarnation: str = "1") -> StandInNode:
@@ -63,7 +62,7 @@ def test_an_address_in_use_is_refused(members: Membership, clock: ManualClock) -
     assert members.heard(node("node2", "2").status())
 
 
-def test_someone_may_know_better_than_heartbeats(members: Membership) -> None:
+def test_a_process_may_be_dead_in_spite_of_its_heartbeats(members: Membership) -> None:
     members.heard(node(incarnation="1").status())
     members.died("node1", "another")
     assert members.lives("node1")
@@ -104,19 +103,19 @@ def status(rows: int, trains: int, next_id: int, epoch: str = "e") -> NodeStatus
 def test_rates_are_means_over_the_last_seconds(members: Membership, clock: ManualClock) -> None:
     members.heard(status(0, 0, 0))
     [member] = members.members()
-    assert unit_rates(member, "d", "u1") == (0, 0, 0)
+    assert member.unit_rates("d", "u1") == (0, 0, 0)
     for second in range(1, 21):
         clock.advance(1)
         rows = 100 * min(second, 10)
         members.heard(status(rows, second, 3 * second))
         [member] = members.members()
         if second == 10:
-            assert unit_rates(member, "d", "u1") == (100, 10, 1)
-            assert queue_rate(member, "d/x") == 3
-            assert busy(member) == 0.05
-    assert unit_rates(member, "d", "u1") == (0, 0, 1), "nothing came in the last five seconds"
+            assert member.unit_rates("d", "u1") == (100, 10, 1)
+            assert member.queue_rate("d/x") == 3
+            assert member.busy() == 0.05
+    assert member.unit_rates("d", "u1") == (0, 0, 1), "nothing came in the last five seconds"
     assert len(member.history) <= 7
-    assert unit_rates(member, "d", "u2") == (0, 0, 0)
+    assert member.unit_rates("d", "u2") == (0, 0, 0)
 
 
 def test_what_a_backup_takes_over_with_its_unit_is_no_rate(members: Membership, clock: ManualClock) -> None:
@@ -126,11 +125,11 @@ def test_what_a_backup_takes_over_with_its_unit_is_no_rate(members: Membership, 
     for rows in (60_000, 60_100):
         clock.advance(1)
         members.heard(status(rows, rows // 100, 0))
-    assert unit_rates(members.members()[0], "d", "u1") == (100, 10, 1)
+    assert members.members()[0].unit_rates("d", "u1") == (100, 10, 1)
 
 
-def test_a_queue_that_began_anew_has_no_rate_yet(members: Membership, clock: ManualClock) -> None:
+def test_a_queue_that_began_again_has_no_rate_yet(members: Membership, clock: ManualClock) -> None:
     members.heard(status(0, 0, 500))
     clock.advance(1)
     members.heard(status(0, 0, 10, epoch="f"))
-    assert queue_rate(members.members()[0], "d/x") == 0
+    assert members.members()[0].queue_rate("d/x") == 0

@@ -1,4 +1,4 @@
-"""Moving a unit: it is on one node or on the other, and everybody knows where."""
+"""Moving a unit: it is on one node or on the other, and its readers know where."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def where(town: Town, unit: str) -> list[str]:
 
 
 def settle(town: Town) -> None:
-    reconciler = Reconciler(town.cluster, town.clock, start=lambda _, work: work())
+    reconciler = Reconciler(town.cluster, start=lambda _, work: work())
     for _ in range(6):
         town.beat()
         reconciler.step()
@@ -64,9 +64,9 @@ def test_a_unit_by_its_full_name(town: Town) -> None:
 
 
 def test_where_nothing_is_deployed_the_hint_says_how(tmp_path: Path) -> None:
-    with pytest.raises(MissingError, match="no unit 'u1': no diagram is deployed") as told:
+    with pytest.raises(MissingError, match="no unit 'u1': no diagram is deployed") as refused:
         move(Town(tmp_path / "empty.sqlite").cluster, "u1", "node1")
-    assert told.value.hint == "deploy one first: borealis deploy DIAGRAM"
+    assert refused.value.hint == "deploy one first: borealis deploy DIAGRAM"
 
 
 def test_refused_moves_change_nothing(town: Town) -> None:
@@ -149,7 +149,7 @@ def test_a_move_that_had_not_happened_is_called_off(town: Town) -> None:
     assert where(again, "u1") == ["node1"]
 
 
-def test_while_the_target_is_starting_nobody_interferes(town: Town) -> None:
+def test_while_the_target_is_starting_reconcile_does_not_interfere(town: Town) -> None:
     town.catalog.moving("traffic", "u1", "node3")
     town.yard["node1"].states["traffic", "u1"] = "frozen"
     order = town.yard["node1"].units["traffic", "u1"]

@@ -62,9 +62,9 @@ def test_an_output_may_have_the_name_of_a_box_inside() -> None:
 
 @pytest.mark.parametrize("name", ["packets", "traffic/packets"])
 def test_where_nothing_is_deployed_the_hint_says_how(name: str) -> None:
-    with pytest.raises(StreamError, match=f"there is no stream '{name}': no diagram is deployed") as told:
+    with pytest.raises(StreamError, match=f"there is no stream '{name}': no diagram is deployed") as refused:
         find([], name)
-    assert told.value.hint == "deploy one first: borealis deploy DIAGRAM"
+    assert refused.value.hint == "deploy one first: borealis deploy DIAGRAM"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The coordinator as a process: it goes when told to, may be killed at any time, and is alone on its catalog."""
+"""The coordinator as a process: it goes when it is ended, may be killed at any time, and is alone on its catalog."""
 
 from __future__ import annotations
 
@@ -171,6 +171,6 @@ def test_a_port_in_use_is_told_and_the_catalog_is_free_again(catalog: Path) -> N
 
 
 def test_an_address_of_another_machine_is_told(catalog: Path) -> None:
-    with pytest.raises(ClusterError, match=r"cannot listen at 192\.0\.2\.1") as told:
+    with pytest.raises(ClusterError, match=r"cannot listen at 192\.0\.2\.1") as refused:
         serve(Options(catalog, host="192.0.2.1", port=0, security=Security(token="secret")), print)
-    assert "no network card of this machine has that address" in told.value.hint
+    assert "no network card of this machine has that address" in refused.value.hint

@@ -18,7 +18,7 @@ class Kept(Town):
 
     def __init__(self, path: Path, yard: object = None) -> None:
         super().__init__(path, yard)  # type: ignore[arg-type]
-        self.reconciler = Reconciler(self.cluster, self.clock, start=lambda _, work: work())
+        self.reconciler = Reconciler(self.cluster, start=lambda _, work: work())
 
     def live(self, seconds: int, *names: str) -> None:
         for _ in range(seconds):
@@ -95,7 +95,7 @@ def test_a_new_coordinator_orders_nothing_that_runs(town: Kept) -> None:
     town.live(3)
     before = town.orders()
     again = town.restart()
-    again.reconciler.step()  # before anybody was heard
+    again.reconciler.step()  # before any node was heard
     again.live(2, "node2")
     again.live(5)
     assert again.orders() == before
@@ -151,7 +151,7 @@ def test_an_entry_point_that_is_on_two_nodes_is_dropped_where_it_shall_not_be(to
     assert stray.orders == ["drop traffic.in-packets"]
 
 
-def test_what_nobody_here_knows_is_left_alone(town: Kept) -> None:
+def test_what_no_catalog_knows_is_left_alone(town: Kept) -> None:
     stray = town.yard["node3"]
     stray.units["foreign", "u1"] = town.yard["node1"].units["traffic", "u1"]
     stray.states["foreign", "u1"] = "running"

@@ -16,7 +16,7 @@ from stand_ins import Town, traffic, two_sides
 from borealis import __version__
 from borealis.coordinator.app import AppOptions, create_app
 from borealis.coordinator.http_auth import BODY_BYTES_MOST
-from borealis.coordinator.membership import DEAD_AFTER_SECONDS
+from borealis.coordinator.membership import DEAD_AFTER_S
 from borealis.errors import ExpressionError, WireError
 from borealis.gateway.stream_api import gateway
 from borealis.streams.status import QueueStatus
@@ -152,26 +152,26 @@ def test_heartbeats_over_http(town: Rest) -> None:
     assert town.http.post("/v1/nodes", content=node.status().encode()).status_code == 200
     found = {n["node"]: n for n in town.http.get("/v1/nodes").json()["nodes"]}
     assert (found["node4"]["alive"], found["node4"]["state"], found["node4"]["spark"]) == (True, "alive", "ready")
-    assert [known.name for known in town.catalog.nodes()] == ["node1", "node2", "node3", "node4"]
+    assert [known.node for known in town.catalog.nodes()] == ["node1", "node2", "node3", "node4"]
 
 
 def test_a_node_of_another_version_is_told_so_whatever_else_it_says(town: Rest) -> None:
-    told = json.loads(town.yard.add("node4").status().encode())
-    answer = town.http.post("/v1/nodes", json=told | {"version": "9.0", "v": 3, "new": [], "units": "many"})
+    heartbeat = json.loads(town.yard.add("node4").status().encode())
+    answer = town.http.post("/v1/nodes", json=heartbeat | {"version": "9.0", "v": 3, "new": [], "units": "many"})
     refused = problem(answer, 409, "ClusterError")
     assert refused.message == f"node 'node4' is Borealis 9.0, the coordinator is {__version__}"
-    refused = problem(town.http.post("/v1/nodes", json=told | {"v": 2}), 409, "ClusterError")
+    refused = problem(town.http.post("/v1/nodes", json=heartbeat | {"v": 2}), 409, "ClusterError")
     assert refused.message == "node 'node4' speaks version 2 of the messages, the coordinator 1"
-    for bad in (b"", b"[]", b"17", json.dumps(told | {"new": 1}).encode(), b'{"v": 1}'):
+    for bad in (b"", b"[]", b"17", json.dumps(heartbeat | {"new": 1}).encode(), b'{"v": 1}'):
         problem(town.http.post("/v1/nodes", content=bad), 400, "WireError")
     assert not town.cluster.members.lives("node4")
 
 
 def test_a_catalog_that_cannot_be_written_turns_no_node_away(town: Rest, caplog: pytest.LogCaptureFixture) -> None:
     """A node would take that for a refusal, and end; and so would all the others."""
-    told = town.yard.add("node4").status().encode()
+    heartbeat = town.yard.add("node4").status().encode()
     town.catalog._db.execute("PRAGMA query_only=ON")  # as when the disk is full
-    assert town.http.post("/v1/nodes", content=told).status_code == 200
+    assert town.http.post("/v1/nodes", content=heartbeat).status_code == 200
     assert town.cluster.members.lives("node4")
     assert "cannot use catalog" in caplog.text
     problem(town.deploy(), 503, "ClusterError")
@@ -291,13 +291,13 @@ def test_status_names_the_node_whose_disk_is_full(town: Rest) -> None:
     broken = log.model_copy(update={"error": "Input/output error", "stream": "traffic/others"})
     node = town.yard["node1"]
     town.cluster.heard(node.status().model_copy(update={"logs": [log, full, broken]}))
-    told = "traffic/others takes nothing until that is mended and the node started again"
+    until = "traffic/others takes nothing until that is mended and the node started again"
     assert town.http.get("/v1/status").json()["troubles"] == [
         {
             "node": "node1",
             "why": "the disk of node1 is full: no; traffic/packets takes nothing until there is room",
         },
-        {"node": "node1", "why": f"Input/output error; {told}"},
+        {"node": "node1", "why": f"Input/output error; {until}"},
     ]
     town.cluster.heard(node.status())
     assert town.http.get("/v1/status").json()["troubles"] == []
@@ -315,8 +315,8 @@ def test_status_of_what_is_lost_failed_awaited_or_unknown(town: Rest, tmp_path: 
         return {u["unit"]: u["state"] for u in rest.http.get("/v1/status").json()["units"]}
 
     assert states(town) == {"u1": "running", "u2": "failed", "u3": "lost"}
-    told = {n["node"]: (n["state"], n["units"]) for n in town.http.get("/v1/nodes").json()["nodes"]}
-    assert told == {"node1": ("alive", 1), "node2": ("alive", 1), "node3": ("dead", 0)}
+    shown = {n["node"]: (n["state"], n["units"]) for n in town.http.get("/v1/nodes").json()["nodes"]}
+    assert shown == {"node1": ("alive", 1), "node2": ("alive", 1), "node3": ("dead", 0)}
     assert "lost with node3" in town.http.get("/v1/status").json()["units"][2]["error"]
     assert town.http.get("/v1/diagrams").json()["diagrams"][0]["state"] == "failed"
     town.catalog.close()
@@ -354,7 +354,7 @@ def test_figures_of_the_whole_cluster(town: Rest) -> None:
     town.deploy(units=2, place={"packets": "node1"})
     town.beat()
     [unit, *_] = town.http.get("/v1/status").json()["units"]
-    town.beat("node1", "node2", seconds=DEAD_AFTER_SECONDS)
+    town.beat("node1", "node2", seconds=DEAD_AFTER_S)
     answer = town.http.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     found = {family.name: family for family in text_string_to_metric_families(answer.text)}

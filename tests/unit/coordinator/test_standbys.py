@@ -29,7 +29,7 @@ class Guarded(Town):
 
     def __init__(self, path: Path, yard: Yard | None = None) -> None:
         super().__init__(path, yard)
-        self.reconciler = Reconciler(self.cluster, self.clock, start=lambda _, work: work())
+        self.reconciler = Reconciler(self.cluster, start=lambda _, work: work())
 
     def live(self, seconds: int) -> None:
         for _ in range(seconds):
@@ -78,7 +78,7 @@ def town(tmp_path: Path) -> Guarded:
 
 
 def since(town: Guarded, orders: dict[str, int]) -> dict[str, list[str]]:
-    """What each node was told since then."""
+    """What each node was ordered since then."""
     return {name: node.orders[orders.get(name, 0) :] for name, node in town.yard.nodes.items()}
 
 
@@ -121,7 +121,7 @@ def test_with_two_nodes_the_dead_one_is_the_backup_when_it_is_back(tmp_path: Pat
     town.fail_over()
     town.live(60)
     assert town.unit.backup is None
-    assert town.reconciler.troubles() == [], "there is no node for it: that is told elsewhere"
+    assert town.reconciler.troubles() == [], "there is no node for it: that is shown elsewhere"
     town.come_back("node1")
     town.live(3)
     assert (town.unit.node, town.unit.backup) == ("node2", "node1")
@@ -137,7 +137,7 @@ def test_a_node_that_seems_alive_and_does_not_answer_is_passed_over(town: Guarde
     assert town.unit.backup == "node3"
 
 
-def test_a_takeover_that_nobody_saw_is_believed(town: Guarded) -> None:
+def test_a_takeover_that_no_coordinator_saw_is_believed(town: Guarded) -> None:
     again = town.restart()
     again.die("node1")
     again.yard["node2"].take_over(*KEY)
@@ -212,7 +212,7 @@ def test_a_standby_that_is_not_the_registered_one_is_dropped(town: Guarded) -> N
 
 
 def test_a_primary_without_an_answer_waits_for_its_backup(town: Guarded) -> None:
-    """Nothing is started from nothing while somebody has the state."""
+    """Nothing is started from nothing while a node has the state."""
     town.die("node1")
     before = counts(town)
     town.live(60)
@@ -270,7 +270,9 @@ def test_a_backup_that_cannot_be_started_is_tried_again_and_told(town: Guarded) 
     town.fail_over()
     town.yard["node3"].fail["start"] = WireError("broke off")
     town.live(5)
-    assert [told.what for told in town.reconciler.troubles()] == ["unit traffic.u1 on node2 is without its backup"]
+    assert [trouble.what for trouble in town.reconciler.troubles()] == [
+        "unit traffic.u1 on node2 is without its backup"
+    ]
     town.yard["node3"].fail.clear()
     town.live(40)
     assert town.reconciler.troubles() == []
@@ -334,8 +336,8 @@ def test_the_status_tells_of_the_last_takeover(town: Guarded) -> None:
     [unit] = status.units
     assert unit.guard is not None
     guard = unit.guard.model_copy(update={"takeovers": [took]})
-    told = status.model_copy(update={"units": [unit.model_copy(update={"guard": guard})]})
-    town.cluster.heard(told)
+    heartbeat = status.model_copy(update={"units": [unit.model_copy(update={"guard": guard})]})
+    town.cluster.heard(heartbeat)
     [told_of] = seen(town).units
     assert told_of.protection is not None
     assert told_of.protection.last_takeover == took
@@ -352,13 +354,13 @@ def test_a_primary_that_does_not_answer_is_being_taken_over(town: Guarded) -> No
 
 
 @pytest.mark.parametrize(
-    ("node", "told"), [("node1", ("lost", "it failed on node1: boom")), ("node2", ("alone", "its backup failed: boom"))]
+    ("node", "says"), [("node1", ("lost", "it failed on node1: boom")), ("node2", ("alone", "its backup failed: boom"))]
 )
-def test_who_failed_on_a_living_node_is_not_called_protected(town: Guarded, node: str, told: tuple[str, str]) -> None:
+def test_what_failed_on_a_living_node_is_not_called_protected(town: Guarded, node: str, says: tuple[str, str]) -> None:
     town.beat()
     status = town.yard[node].status()
     [unit] = status.units
     failed = unit.model_copy(update={"state": "failed", "error": "boom"})
     town.cluster.heard(status.model_copy(update={"units": [failed]}))
     [shown] = seen(town).unprotected
-    assert (shown.state, shown.why) == told
+    assert (shown.state, shown.why) == says

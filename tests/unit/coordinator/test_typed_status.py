@@ -66,7 +66,7 @@ def test_rest_clients_and_the_command_line_say_the_same(
         return status
 
     for name in served.nodes:
-        served.tell(name)
+        served.beat(name)
     over_rest = calm(served.http.get("/v1/status").json())
     with borealis.connect(served.address) as client:
         status = client.status()

@@ -11,12 +11,13 @@ import pyarrow as pa
 import pytest
 
 from borealis.errors import GoneError, StreamError
-from borealis.node.feeds import AckSender, Peers, Routes, StreamFeed, StreamTimings, keep_from
+from borealis.node.feeds import AckSender, Routes, StreamFeed, StreamTimings, keep_from
 from borealis.node.node import Node
 from borealis.retrying import Retries
 from borealis.streams.queue import OutputQueue
 from borealis.streams.section import section
 from borealis.tuples import FIRST_TIME
+from borealis.wire.client import Peers
 from borealis.wire.endpoints import Location
 from borealis.wire.server import WireServer
 
