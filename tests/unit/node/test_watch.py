@@ -92,7 +92,7 @@ def test_behind_a_refusal_pings_come_faster(watch: Watch, host: Someone, server:
 
 
 def test_a_line_that_is_cut_is_looked_at_before_a_ping_is_due(watch: Watch, host: Someone, server: WireServer) -> None:
-    deaths, pace = Deaths(), Pace(every_s=4.0, misses=2, patience_s=60.0)
+    deaths, pace = Deaths(), Pace(every_s=20.0, misses=2, patience_s=60.0)
     watch.add(server.address, pace, deaths)
     watched = watch._watched[server.address]
     deadline = time.monotonic() + LONG_S
