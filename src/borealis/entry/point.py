@@ -90,7 +90,7 @@ class Entry:
         self.state = EntryState()
         self.state.apply(logged.facts)
         self.on_step: Callable[[Facts], None] | None = None  # called with what a step changed, under the lock
-        self.flush: Callable[[], None] = lambda: None  # sends what its backup lacks
+        self.flush: Callable[[], bool] = lambda: False  # sends what its backup lacks; whether that has answered
         self.refusal: BorealisError | None = None  # why its backup takes nothing
         self.lock = threading.RLock()  # held while a step is taken
         self._idle_us, self._slack_us = spec.idle_us, spec.slack_us
@@ -148,12 +148,13 @@ class Entry:
                     self._waiting -= 1
 
     def _await_backup(self, upto: Sequence[Place]) -> None:
-        """Wait until the backup, if there is one, has all before these places; an error if it takes nothing."""
-        while not all(q.wait_for_release(0, at) for q, at in zip(self.queues.values(), upto, strict=True)):
-            self.flush()
-            released = [q.wait_for_release(ANSWER_S, at) for q, at in zip(self.queues.values(), upto, strict=True)]
-            if not all(released) and self.refusal is not None:
+        """Wait until the backup, if there is one, has all before these places; an error if it takes nothing now."""
+        places = list(zip(self.queues.values(), upto, strict=True))
+        while not all(queue.wait_for_release(0, place) for queue, place in places):
+            if self.flush() and self.refusal is not None:
                 raise self.refusal
+            for queue, place in places:
+                queue.wait_for_release(ANSWER_S, place)
 
     def _check_serves(self) -> None:
         if self._moved_to is not None:

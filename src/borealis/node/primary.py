@@ -217,8 +217,8 @@ class PrimaryGuard:
             except Exception:
                 log.exception("guarding %s failed", self.unit.title)
 
-    def _converse(self) -> None:
-        """Send what is due, and do what follows from the answer."""
+    def _converse(self) -> bool:
+        """Send what is due, and do what follows from the answer; says whether there was one."""
         with self.unit.run.between_trains(), self._lock:
             received = {name: queue.pushed() for name, queue in self.unit.queues.items()}
             now = time.monotonic()
@@ -230,7 +230,7 @@ class PrimaryGuard:
         if alone:
             self._stale_readers = [n for n in self._stale_readers if not self._host.forget_reader(self.unit, n)]
         if want is None or compose is None:
-            return
+            return False
         try:
             parcel = compose()
             peer = self._host.peers.at(self.guard.partner)
@@ -243,10 +243,11 @@ class PrimaryGuard:
             if self._failures in (1, MANY):
                 log.warning("%s: its backup did not take a parcel: %s", self.unit.title, error)
             time.sleep(self._timings.retry_s)
-            return
+            return False
         self._failures = 0
         self._messages, self._bytes = self._messages + 1, self._bytes + len(parcel.encode())
         self._answered(want, answer, now)
+        return True
 
     def _answered(self, want: Want, answer: GuardAnswer, sent: float) -> None:
         if answer.verdict == "deposed":

@@ -140,7 +140,7 @@ class RunningUnit(Running):
             policy.adopt(self.retained_points)
         return policy
 
-    def attach(self, watch: OnCommit, flush: Callable[[], None]) -> None:
+    def attach(self, watch: OnCommit, flush: Callable[[], bool]) -> None:
         """Be watched from now on."""
         self.run.watch = watch
 
@@ -280,7 +280,7 @@ class RunningEntry(Running):
         kind = Synchronous if guard.approach == "passive" else Amnesia
         return kind(guard.interval_s, False, self.nondeterministic, guard.precise, first)
 
-    def attach(self, watch: OnCommit, flush: Callable[[], None]) -> None:
+    def attach(self, watch: OnCommit, flush: Callable[[], bool]) -> None:
         """Be watched from now on; publishers wait for what `flush` sends."""
         self.entry.on_step = lambda facts: watch(self.step(), {FACTS: json.dumps(facts).encode()})
         self.entry.flush = flush
