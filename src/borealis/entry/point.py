@@ -155,10 +155,10 @@ class Entry:
 
     def _await_backup(self, upto: Sequence[Place], refusal_s: float) -> None:
         """Wait until the backup, if there is one, has all before these places; an error if it takes nothing so long."""
-        until = clock_time.monotonic() + refusal_s
-        while not all(q.wait_for_release(0, at) for q, at in zip(self.queues.values(), upto, strict=True)):
+        until, places = clock_time.monotonic() + refusal_s, list(zip(self.queues.values(), upto, strict=True))
+        while not all(queue.wait_for_release(0, place) for queue, place in places):
             self.flush()
-            released = [q.wait_for_release(ANSWER_S, at) for q, at in zip(self.queues.values(), upto, strict=True)]
+            released = [queue.wait_for_release(ANSWER_S, place) for queue, place in places]
             if not all(released) and self.refusal is not None and clock_time.monotonic() >= until:
                 raise self.refusal
 

@@ -61,7 +61,7 @@ def recovery_of(protection: Protection | None, classified: Classified) -> Recove
 
 def _precisely(approach: str, classified: Classified) -> str:
     if not classified.nondeterministic:
-        stateful = any(reach != 0 for reach in classified.retention.values())
+        stateful = any(span != 0 for span in classified.retention.values())
         return _REBUILT if approach == "upstream-backup" and stateful else _BY_ID
     return _HELD if approach == "passive" else _ORDERED
 
@@ -96,7 +96,7 @@ def _refuse_rebuilding(protection: Protection, classified: Classified) -> None:
         boxes = ", ".join(name for name, (kind, _) in classified.why.items() if kind == DETERMINISTIC) or "a box"
         reason = f"windows of {boxes} would be aligned to where the backup begins to read, and stay so"
         raise _impossible(protection, reason, f"{standby}, or guarantee no-loss")
-    endless = [arrow for arrow, reach in classified.retention.items() if reach is None]
+    endless = [arrow for arrow, span in classified.retention.items() if span is None]
     if endless:
         reason = f"the unit's state depends on all that ever came from {', '.join(endless)}, which no node keeps"
         raise _impossible(protection, reason, standby)

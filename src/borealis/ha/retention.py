@@ -23,41 +23,41 @@ from borealis.diagram.cut import Piece
 from borealis.diagram.spec import LATE, Spec
 from borealis.tuples import LAST_TIME
 
-Reach = int | None  # microseconds; None: without bound
+Span = int | None  # microseconds; None: without bound
 
 
-def retention_of(spec: Spec, piece: Piece) -> dict[str, Reach]:
+def retention_of(spec: Spec, piece: Piece) -> dict[str, Span]:
     """For each arrow that a unit reads, how far behind the unit's least boundary lies what its state depends on.
 
     With b that boundary: whatever the unit will ever emit depends, of all it has read, only on tuples with
-    time > b - reach. 0: it depends on nothing that was read, whatever the boundary; there is no state on the way.
+    time > b - span. 0: it depends on nothing that was read, whatever the boundary; there is no state on the way.
     None: on everything.
     """
-    return _reaches(spec, piece, piece.gives)
+    return _spans(spec, piece, piece.gives)
 
 
-def retention_horizon(spec: Spec, piece: Piece, bounds: Mapping[str, int]) -> dict[str, Reach]:
+def retention_horizon(spec: Spec, piece: Piece, bounds: Mapping[str, int]) -> dict[str, Span]:
     """The same as times, given the boundary of each outlet: tuples at or before that time are never needed again.
 
     LAST_TIME: nothing that was read is needed. None: everything is. Finer than `retention_of` where outlets differ.
     """
-    found: dict[str, Reach] = dict.fromkeys(piece.reads, LAST_TIME)
+    found: dict[str, Span] = dict.fromkeys(piece.reads, LAST_TIME)
     for outlet in piece.gives:
-        for arrow, reach in _reaches(spec, piece, (outlet,)).items():
+        for arrow, span in _spans(spec, piece, (outlet,)).items():
             before = found[arrow]
-            if reach is None or before is None:
+            if span is None or before is None:
                 found[arrow] = None
-            elif reach > 0:
-                found[arrow] = min(before, bounds[outlet] - reach)
+            elif span > 0:
+                found[arrow] = min(before, bounds[outlet] - span)
     return found
 
 
-def _reaches(spec: Spec, piece: Piece, outlets: tuple[str, ...]) -> dict[str, Reach]:
+def _spans(spec: Spec, piece: Piece, outlets: tuple[str, ...]) -> dict[str, Span]:
     """The longest way from each arrow that comes in to any of the outlets; 0 also where there is none."""
     mine = set(piece.boxes)
     # late tuples come without boundaries, so what is made of them has none before the input ends
     boundless = {box.name for box in spec.downstream(i.name + LATE for i in spec.inputs)}
-    behind: dict[str, Reach] = dict.fromkeys(outlets, 0)  # of the arrows that lead to an outlet
+    behind: dict[str, Span] = dict.fromkeys(outlets, 0)  # of the arrows that lead to an outlet
     for box in reversed([box for box in spec.topological() if box.name in mine]):
         ahead = [behind[arrow] for arrow in box.arrows if arrow in behind]
         if not ahead:
@@ -69,9 +69,9 @@ def _reaches(spec: Spec, piece: Piece, outlets: tuple[str, ...]) -> dict[str, Re
     return {arrow: behind.get(arrow, 0) for arrow in piece.reads}
 
 
-def _sum(a: Reach, b: Reach) -> Reach:
+def _sum(a: Span, b: Span) -> Span:
     return None if a is None or b is None else a + b
 
 
-def _longer(a: Reach, b: Reach) -> Reach:
+def _longer(a: Span, b: Span) -> Span:
     return None if a is None or b is None else max(a, b)

@@ -14,16 +14,16 @@ from borealis.diagram.spec import LATE, Input
 from borealis.entry.point import Entry, StreamConfig
 from borealis.errors import ClusterError
 from borealis.node.feeds import AckSender, Routes, StreamFeed
-from borealis.node.moves import fetch
 from borealis.node.running import RunningEntry, RunningUnit
 from borealis.node.session import Session, spec_of
 from borealis.spark.query import Query
 from borealis.streams.queue import OutputQueue, QueueLimits
 from borealis.trains.commit_point import CommitPoint
+from borealis.trains.handover import Handover
 from borealis.trains.relay import StreamInput
 from borealis.trains.unit import UnitOptions, UnitRun
 from borealis.wire.client import Peers
-from borealis.wire.messages import ENTRY, UnitOrder
+from borealis.wire.messages import ENTRY, UnitName, UnitOrder
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,10 @@ class Builder:
         spec, spark = spec_of(order.yaml), self.session.get()
         piece = piece_of(spec, order.unit, order.boxes)
         compiled = compile_unit(spec, spark, order.buckets, piece=piece, schemas=self.session.types(spec))
-        handover = fetch(order, self.peers) if order.take_over is not None else None  # frozen as short as can be
+        handover = None
+        if order.take_over is not None:  # now that its program is ready: it stands still from here on
+            unit_name = UnitName(diagram=order.diagram, unit=order.unit)
+            handover = Handover.from_bytes(b"".join(self.peers.at(order.take_over).export("unit", unit_name.encode())))
 
         def name(arrow: str) -> str:
             return f"{order.diagram}/{arrow}"

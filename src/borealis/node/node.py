@@ -24,7 +24,6 @@ from borealis.node.building import Builder
 from borealis.node.care import Care, CareTimings
 from borealis.node.feeds import AckSender, Routes
 from borealis.node.guards import Claiming, Guards
-from borealis.node.moves import close_source
 from borealis.node.running import Running, RunningEntry, RunningUnit, UnitKey
 from borealis.node.served import Served
 from borealis.node.session import Session, spec_of
@@ -34,7 +33,7 @@ from borealis.streams.status import QueueStatus
 from borealis.trains.handover import Handover
 from borealis.version import __version__
 from borealis.wire.auth import Security
-from borealis.wire.client import Peers
+from borealis.wire.client import Peer, Peers
 from borealis.wire.endpoints import Location
 from borealis.wire.messages import (
     ENTRY,
@@ -58,6 +57,7 @@ from borealis.wire.messages import (
     called,
 )
 
+MOVED_TRIES = 3  # to tell a node that a unit has left it
 PIECE_BYTES = 1 << 20  # of an export
 
 log = logging.getLogger("borealis.node")
@@ -253,12 +253,27 @@ class Node:
             self._serve(unit)
         unit.launch()  # there are no trains before the run starts
         if order.take_over is not None:
-            close_source(order, self.peers, self.address)
+            self._close_source(order, self.peers.at(order.take_over))
         # from here on this is the only one: whatever happens, it stays
         with self.ordering:
             unit.started = True
             if self.running(key) is unit and not unit.ended:
                 unit.run.start()
+
+    def _close_source(self, order: UnitOrder, source: Peer) -> None:
+        """Tell the node that had a unit that it is here now; raises if that node still has it."""
+        moved = Moved(diagram=order.diagram, unit=order.unit, address=self.address)
+        for left in reversed(range(MOVED_TRIES)):
+            try:
+                source.act("moved", moved, Done)
+                return
+            except WireError:  # it may have been carried out, although no answer came
+                status = source.act("status", Ping(), NodeStatus)
+                there = [u for u in status.units if (u.diagram, u.unit) == (order.diagram, order.unit)]
+                if not there:
+                    return
+                if there[0].state != "frozen" or not left:
+                    raise
 
     def _put(self, unit: RunningUnit | RunningEntry) -> None:
         if isinstance(unit, RunningEntry):

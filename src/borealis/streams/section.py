@@ -85,10 +85,10 @@ class Section:
             return self
         if start > self.stop:
             raise ValueError(f"nothing of tuples {self.first} to {self.stop} is behind {start}")
-        kept = int(np.searchsorted(self.at, start, "left"))
-        standing = int(self.bound[kept - 1]) if kept else self.standing
+        gone = int(np.searchsorted(self.at, start, "left"))
+        standing = int(self.bound[gone - 1]) if gone else self.standing
         rest = self._tuples(start - self.first, len(self))
-        return replace(rest, first=start, at=self.at[kept:], bound=self.bound[kept:], standing=standing, undo=False)
+        return replace(rest, first=start, at=self.at[gone:], bound=self.bound[gone:], standing=standing, undo=False)
 
     def until(self, stop: int) -> Section:
         """The tuples before `stop`, with the boundaries before `stop`; those at `stop` go with what follows."""
@@ -106,8 +106,8 @@ class Section:
         """The same for a reader that knows of `boundary` already: lower boundaries are gone."""
         if boundary <= self.standing:
             return self
-        kept = int(np.searchsorted(self.bound, boundary, "right"))
-        return self.bounded(self.at[kept:], self.bound[kept:], boundary)
+        gone = int(np.searchsorted(self.bound, boundary, "right"))
+        return self.bounded(self.at[gone:], self.bound[gone:], boundary)
 
     def bounded(self, at: Int64s, bound: Int64s, standing: int) -> Section:
         """The same tuples among other boundaries."""
