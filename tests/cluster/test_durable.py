@@ -31,4 +31,4 @@ def test_kill_9_of_the_entry_points_node_loses_and_repeats_nothing(city: City) -
 
 def _tuples(city: City) -> int:
     streams = city.status()["streams"]
-    return int(next((s["next_id"] for s in streams if s["stream"] == "kept/packets"), 0))
+    return int(next((s.get("next_id", 0) for s in streams if s["stream"] == "kept/packets"), 0))
