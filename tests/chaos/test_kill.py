@@ -124,7 +124,7 @@ def check(workload: ModuleType, spark: SparkSession, home: Path, rows: int, rows
 @pytest.mark.timeout(900)  # some starts of Spark, on a machine that may be busy
 def test_killed_once(workload: ModuleType, spark: SparkSession, home: Path) -> None:
     """In the midst; while the outputs are put in place is for `test_crash_points`."""
-    check(workload, spark, home, 900, 30, ["while_running"])
+    check(workload, spark, home, 6_000, 30, ["while_running"])
 
 
 @pytest.mark.timeout(1800)
