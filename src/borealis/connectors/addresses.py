@@ -83,7 +83,6 @@ class TopicAddress:
 
 
 def is_topic(value: object) -> bool:
-    """Whether this is the address of a topic."""
     return isinstance(value, str) and value.startswith(f"{SCHEME}://")
 
 

@@ -75,7 +75,6 @@ class Records(Protocol):
 
 
 def records(format_: str, schema: pa.Schema) -> Records:
-    """How to read records of a format into these columns."""
     if format_ not in FORMATS:
         raise InputError(
             f"no record format '{format_}' (has: {', '.join(FORMATS)})", hint=did_you_mean(format_, FORMATS)
@@ -182,7 +181,6 @@ def _reason(error: Exception) -> tuple[str, str]:
 
 
 def joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """One batch of all rows."""
     if len(batches) == 1:
         return batches[0]
     if not batches:
@@ -408,7 +406,6 @@ def dialect(options: CsvOptions) -> dict[str, Any]:
 
 
 def wrong_fields(where: str, count: int, columns: int, text: str) -> InputError:
-    """The error for a row of more or less fields than its file has columns."""
     return InputError(
         f"{where} has {count} fields, not {columns}: {_shown(text)!r}",
         hint="quote fields that hold the delimiter or a line break",

@@ -114,7 +114,6 @@ class Database:
             raise
 
     def statement(self, sql: str) -> TextClause:
-        """A statement with its parameters, as SQLAlchemy takes it."""
         return text(filled(sql, lambda name: f":{name} ", lambda other: other.replace(":", "\\:")))
 
     def values(self, column: pa.ChunkedArray) -> list[Any]:

@@ -113,7 +113,6 @@ class Inflow:
             yield lines
 
     async def drain(self) -> None:
-        """Read the rest, and throw it away."""
         left = DRAINED_BYTES_MOST
         async for part in self.parts():
             left -= len(part)

@@ -129,7 +129,6 @@ class Query:
                     self.spark.conf.set(name, value)
 
     def plan(self) -> DataFrame:
-        """The streaming DataFrame that the query runs."""
         with _REGISTERING:
             self.spark.dataSource.register(TrainSource)
         source = (
@@ -215,7 +214,6 @@ def is_dead(spark: SparkSession) -> bool:
 
 
 def spark_died(error: BaseException) -> MachineError:
-    """The error for a JVM that does not answer any more."""
     log = keep_log()
     where = "" if log is None else f"; Spark's log is {log}"
     died = MachineError(f"Spark died: its JVM does not answer any more{where}", hint="start it again")

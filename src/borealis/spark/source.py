@@ -32,24 +32,18 @@ POLL_S = 0.1  # how long a question for the next train may wait; Spark asks agai
 
 
 class TrainPartition(InputPartition):
-    """One bucket of one train."""
-
     def __init__(self, train: TrainHeader | None, bucket: int) -> None:
         super().__init__(None)
         self.train, self.bucket = train, bucket
 
 
 class LanePartition(InputPartition):
-    """The lane of one bucket, for one lease."""
-
     def __init__(self, where: Lane, lease: int, bucket: int) -> None:
         super().__init__(None)
         self.where, self.lease, self.bucket = where, lease, bucket
 
 
 class NodeReader(DataSourceStreamReader):
-    """What asks the node."""
-
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self.socket, self.buckets, self.schema = options["socket"], int(options["buckets"]), schema
         self._node: WorkerChannel | None = None

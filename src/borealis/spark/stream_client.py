@@ -123,7 +123,6 @@ class StreamClient:
         return is_temporary(error) or is_elsewhere(error)
 
     def peer(self, address: str) -> Peer:
-        """The connection to the node at this address."""
         if self._peer is None or self._peer.address != address:
             self.close()
             self._peer = self._locator.peer(address)

@@ -74,7 +74,6 @@ def run_train(train: TrainHeader, bucket: int) -> list[Packet]:
 
 
 def _inputs(program: Program, train: TrainHeader, bucket: int, bounds: dict[str, Bounds]) -> dict[str, Flow]:
-    """What a bucket reads of a train."""
     shared = program.shared and program.buckets > 1
     flows = {}
     for name, one in train["inputs"].items():

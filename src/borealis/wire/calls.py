@@ -40,8 +40,7 @@ class StreamHost(Protocol):
     def entry(self, stream: str) -> EntryHost:
         """The entry point of a stream; StreamError if it is not here."""
 
-    def act(self, action: str, body: bytes) -> bytes:
-        """Carry out an order."""
+    def act(self, action: str, body: bytes) -> bytes: ...
 
     def export(self, what: str, body: bytes) -> Iterator[bytes]:
         """Bytes for another node."""

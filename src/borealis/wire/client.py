@@ -108,14 +108,12 @@ class Peer:
         self.say("ack", Acknowledgements(acks=list(acks)), Done, within=within)
 
     def subscribe(self, wanted: Subscribe) -> WireSubscription:
-        """Be pushed a stream from a place on."""
         self.probe()
         subscription = WireSubscription(self._get(wanted, self.timings.silence_s), wanted)
         self._open.add(subscription)
         return subscription
 
     def publish(self, publish: Publish, schema: pa.Schema) -> Publication:
-        """Send batches to an entry point."""
         self.probe()
         with calling(self.address):
             descriptor = flight.FlightDescriptor.for_command(publish.encode())

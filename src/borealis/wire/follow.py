@@ -71,7 +71,6 @@ class Follower:
         self.begins, self.next_id, self.boundary = False, next_id, boundary
 
     def wanted(self) -> Subscribe:
-        """What to ask a node for."""
         return Subscribe(
             stream=self.stream,
             start=self.start if self.begins else self.next_id,

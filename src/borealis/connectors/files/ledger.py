@@ -81,7 +81,6 @@ class FilesTaken:
         return one
 
     def done(self, one: TakenFile, rows: int) -> None:
-        """Note that the file has so many rows."""
         if one.rows is None:
             if self._file is not None:
                 self._file.append({"rows": rows}, sync=False)

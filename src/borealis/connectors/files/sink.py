@@ -195,7 +195,6 @@ class TextSink:
 
 
 def as_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows with exactly these columns."""
     return rows if rows.schema == schema else rows.select(schema.names).cast(schema)
 
 

@@ -40,7 +40,6 @@ def format_of(path: Path) -> str | None:
 
 
 def check_format(named: str | None) -> None:
-    """Refuse the name of a format that there is not."""
     if named is not None and named not in FORMATS:
         raise InputError(f"no format '{named}' (has: {', '.join(FORMATS)})", hint=did_you_mean(named, FORMATS))
 

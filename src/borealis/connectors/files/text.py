@@ -30,8 +30,6 @@ FLOAT_NAMES = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"', "-0":
 
 
 class TextFormat(Protocol):
-    """A text format."""
-
     def check(self, schema: pa.Schema) -> None:
         """Refuse a column that the format cannot hold."""
         ...
@@ -46,7 +44,6 @@ class TextFormat(Protocol):
 
 
 def render(rows: pa.Table, rendering: TextFormat) -> list[pa.Buffer]:
-    """The bytes of the rows."""
     return [
         _bytes_of(rendering.lines(batch))
         for batch in rows.combine_chunks().to_batches(max_chunksize=ROWS_AT_ONCE)

@@ -154,7 +154,6 @@ class WatchSource:
     # -- which files
 
     def _takes(self, name: str) -> bool:
-        """Whether a file of this name is ever taken."""
         if name.startswith(HIDDEN) or name.lower().endswith(UNFINISHED) or name == self._until:
             return False
         return fnmatchcase(name, self.pattern) and self.format_of(name) is not None

@@ -40,8 +40,6 @@ def confluent() -> Any:
 
 @dataclass(frozen=True)
 class KafkaTimings:
-    """How long readers and writers of topics wait, and for what."""
-
     ask_s: float = 2.0  # one question to a broker
     pause_s: float = 0.2  # between two questions to brokers that do not answer
     probe_s: float = 1.0  # between two looks whether brokers are back
@@ -208,7 +206,6 @@ class Presence:
             self.pause()
 
     def pause(self) -> None:
-        """Wait a little before the next attempt."""
         self.check()
         self._stopped.wait(self._brokers.timings.pause_s)
 

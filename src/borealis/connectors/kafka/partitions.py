@@ -17,8 +17,6 @@ PARTITION_BYTES = 64 << 20  # read ahead of the others; then the partition waits
 
 @dataclass(frozen=True)
 class BadRecord:
-    """A record that cannot be read."""
-
     partition: int
     offset: int
     value: bytes
@@ -58,7 +56,6 @@ class Partition:
     given_up: bool = False  # it did not deliver: until it does, others do not wait for it
 
     def done(self) -> bool:
-        """Whether nothing more is to be read of it."""
         return self.end is not None and self.stop >= self.end
 
     def read_to(self, offset: int) -> None:

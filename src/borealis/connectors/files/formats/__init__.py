@@ -21,8 +21,6 @@ class EmptyFileError(InputError):
 
 @dataclass(frozen=True)
 class ReadSpec:
-    """What is read of a file, and how."""
-
     schema: pa.Schema
     skip: int = 0
     rows_most: int = 65_536  # of a batch that is in the file as such
