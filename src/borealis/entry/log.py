@@ -47,7 +47,6 @@ class EntryState:
     silent_s: float = 0.0  # without a batch before the last step
 
     def facts(self) -> Facts:
-        """All of it."""
         return {
             "cursor": dict(vars(self.cursor)),
             "steps": self.steps,
@@ -57,7 +56,6 @@ class EntryState:
         }
 
     def apply(self, facts: Mapping[str, Any]) -> None:
-        """Know these facts, too."""
         if "cursor" in facts:
             self.cursor = Cursor(**facts["cursor"])
         self.steps = facts.get("steps", self.steps)
@@ -76,7 +74,6 @@ class EntryStep:
 
     @property
     def sections(self) -> tuple[Section, Section]:
-        """Both sides."""
         return self.on_time, self.late
 
     def record(self) -> tuple[dict[str, Any], list[Any]]:
@@ -304,7 +301,6 @@ class EntryLog:
             self._segments.trim(upto)
 
     def close(self) -> None:
-        """Let go of the files."""
         if self._segments is not None:
             self._segments.close()
 

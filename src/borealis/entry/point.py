@@ -110,7 +110,6 @@ class Entry:
 
     @property
     def time(self) -> TimeOf:
-        """How its tuples get their times."""
         return self._point.time
 
     # -- publishers

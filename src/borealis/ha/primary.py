@@ -245,7 +245,6 @@ class Upstream(Primary):
         return NONE if self.joined else Effects(open=True)
 
     def remove_backup(self) -> Effects:
-        """There is no backup any more."""
         self.joined = self.known = False
         self._under_way = None
         return Effects(open=True)

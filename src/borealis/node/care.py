@@ -42,7 +42,6 @@ class Care:
         threading.Thread(target=self._tick_forever, name="node-tick", daemon=True).start()
 
     def stop(self) -> None:
-        """Look no more."""
         self._stopped.set()
 
     def warm(self, unit: RunningUnit) -> None:

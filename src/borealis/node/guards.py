@@ -52,14 +52,12 @@ class Guards:
         self.primaries[unit.key].start()
 
     def start_standby(self, unit: RunningUnit | RunningEntry) -> None:
-        """Stand by for a unit of another node."""
         guard = unit.order.guard
         assert guard is not None
         self.standbys[unit.key] = Standby(unit, guard, self)
         self.watch.add(guard.partner, pace_of(guard), self.died)
 
     def drop(self, key: UnitKey) -> None:
-        """A unit is no more here."""
         primary, standby = self.primaries.pop(key, None), self.standbys.pop(key, None)
         if primary is not None:
             primary.stop()

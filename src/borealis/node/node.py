@@ -146,11 +146,9 @@ class Node:
     # -- questions
 
     def ping(self, _: Ping) -> Pong:
-        """That this node is there."""
         return Pong(node=self.name, incarnation=self.incarnation, version=__version__)
 
     def status(self, _: Ping | None = None) -> NodeStatus:
-        """All there is to say."""
         entries = list(self.entries.values())
         return NodeStatus(
             node=self.name,
@@ -282,7 +280,6 @@ class Node:
             self.units[unit.key] = unit
 
     def running(self, key: UnitKey) -> RunningUnit | RunningEntry | None:
-        """The unit or entry point of that name, if it is here."""
         return self.units.get(key) or self.entries.get(key)
 
     def _stand_by(self, unit: RunningUnit | RunningEntry) -> None:
@@ -347,7 +344,6 @@ class Node:
             return handover
 
     def thaw(self, name: UnitName) -> Done:
-        """Let a frozen unit go on here."""
         with self.ordering:
             unit = self._unit(name)
             if unit.frozen_since is not None:
@@ -379,7 +375,6 @@ class Node:
                 self._remove(unit.key, moved_to)
 
     def undeploy(self, name: DiagramName) -> Done:
-        """Stop all of a diagram."""
         with self.ordering:
             for key in [k for k in (*self.units, *self.entries) if k[0] == name.diagram]:
                 unit = self._remove(key)
@@ -389,7 +384,6 @@ class Node:
             return Done()
 
     def reroute(self, order: Reroute) -> Done:
-        """A stream is served elsewhere now."""
         known, before = self.routes.incarnation(order.stream), self.routes.address(order.stream)
         self.routes.put(order.stream, order.address, order.incarnation)
         if order.incarnation > known and order.address != before:

@@ -100,7 +100,6 @@ class PrimaryGuard:
         threading.Thread(target=self._run, name=f"guard-{self.unit.order.unit}", daemon=True).start()
 
     def stop(self) -> None:
-        """Protect no more."""
         self._stopped = True
         self._wake.set()
         if self.guard.partner:
@@ -307,7 +306,6 @@ class PrimaryGuard:
     # -- how it stands
 
     def status(self) -> GuardStatus:
-        """How well it is protected."""
         with self._lock:
             policy, guard = self.policy, self.guard
             protected = policy.joined and policy.known

@@ -61,7 +61,6 @@ class Running:
 
     @property
     def key(self) -> UnitKey:
-        """Diagram and unit."""
         return self.order.diagram, self.order.unit
 
     @property
@@ -141,7 +140,6 @@ class RunningUnit(Running):
         return policy
 
     def attach(self, watch: OnCommit, flush: Callable[[], None]) -> None:
-        """Be watched from now on."""
         self.run.watch = watch
 
     def merged(self, deltas: Sequence[Mapping[Key, bytes]]) -> dict[Key, bytes]:
@@ -276,7 +274,6 @@ class RunningEntry(Running):
     nondeterministic: ClassVar[bool] = True  # publishers come as they like
 
     def policy(self, guard: Guard, first: CommitPoint) -> Primary:
-        """The state machine of its approach."""
         kind = Synchronous if guard.approach == "passive" else Amnesia
         return kind(guard.interval_s, False, self.nondeterministic, guard.precise, first)
 
@@ -335,7 +332,6 @@ class RunningEntry(Running):
         return UnitStatus(diagram=diagram, unit=unit, state=self.state, trains=trains, boundary=boundary)
 
     def end(self) -> None:
-        """Let go of the log."""
         self.entry.close()
 
 

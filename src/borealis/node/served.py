@@ -27,7 +27,6 @@ class Served:
         return queue
 
     def put(self, queue: OutputQueue) -> None:
-        """Serve a stream from now on."""
         self.standby_queues.pop(queue.stream, None)
         self.queues[queue.stream] = queue
 

@@ -31,7 +31,6 @@ class Session:
         self._known.set()
 
     def failed(self) -> None:
-        """There will be none."""
         self.state = "failed"
         self._known.set()
 

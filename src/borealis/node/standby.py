@@ -55,7 +55,6 @@ class Standby:
         return GuardAnswer(verdict="damaged", incarnation=self.backup.incarnation)
 
     def receive(self, parcel: Parcel, size: int) -> GuardAnswer:
-        """Take what the primary sent."""
         want, why = parcel.want, ""
         with self._lock:
             known = self.backup.step, self.backup.incarnation
@@ -193,7 +192,6 @@ class Standby:
     # -- how it stands
 
     def status(self) -> GuardStatus:
-        """How much it knows."""
         return GuardStatus(
             approach=self.guard.approach,
             guarantee=self.guard.guarantee,

@@ -23,7 +23,6 @@ START_OVER = "restore the state directory from a copy, or delete it to start ove
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, without line breaks."""
     return (error.strerror if isinstance(error, OSError) else None) or " ".join(str(error).split())
 
 

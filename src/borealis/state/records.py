@@ -234,7 +234,6 @@ class RecordLog:
         return [(number, self._file(path)) for number, path in numbered]
 
     def created(self, name: str, number: int, *heads: Mapping[str, Any]) -> RecordFile:
-        """A new file with these records."""
         file = self._file(self.root / f"{name}-{number}.bin")
         file.create(*heads)
         return file

@@ -45,7 +45,6 @@ class Held:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no section is held."""
         return self._head == len(self.sections)
 
     @property
@@ -55,7 +54,6 @@ class Held:
 
     @property
     def rows(self) -> int:
-        """How many tuples are held."""
         return self.jumps.tuples(self.first, self.next)
 
     @property
@@ -90,7 +88,6 @@ class Held:
         return self.sections[at:end]
 
     def since(self, place: Place) -> tuple[Section, ...]:
-        """All that is behind a place."""
         sections = self.sections[bisect_right(self.places, place, self._head) :]
         if sections:
             sections[0] = sections[0].since(place[0]).above(place[1])
@@ -104,7 +101,6 @@ class Held:
     # -- growing
 
     def append(self, section: Section) -> None:
-        """Hold what follows."""
         self._push(section)
         self.next, self.boundary = section.stop, section.final
         if not len(section):

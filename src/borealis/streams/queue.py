@@ -95,7 +95,6 @@ class OutputQueue:
 
     @property
     def next_id(self) -> int:
-        """The id of the next tuple to be appended."""
         return self._held.next
 
     @property
@@ -110,7 +109,6 @@ class OutputQueue:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing can follow."""
         return self._held.boundary == LAST_TIME
 
     def status(self) -> QueueStatus:

@@ -55,7 +55,6 @@ class Section:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing can follow."""
         return self.final == LAST_TIME
 
     @cached_property  # Arrow takes its time to count
@@ -72,7 +71,6 @@ class Section:
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def table(self) -> pa.Table:
-        """The same as a table."""
         return pa.Table.from_batches([self.batch()])
 
     def with_header(self) -> pa.Table:
@@ -197,7 +195,6 @@ def _numbers(column: pa.Array, kind: type[np.generic]) -> NDArray[Any]:
 
 
 def empty_rows(schema: pa.Schema) -> pa.RecordBatch:
-    """No rows of these columns."""
     return pa.record_batch([pa.array([], f.type) for f in schema], schema=schema)
 
 
@@ -223,7 +220,6 @@ def joined(parts: list[Section]) -> Section:
 
 
 def kinds(section: Section) -> Int8s:
-    """The kind of each tuple."""
     return np.full(len(section), Kind.INSERTION, np.int8) if section.kind is None else section.kind
 
 

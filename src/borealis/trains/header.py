@@ -76,7 +76,6 @@ def rows_apart(inputs: dict[str, TrainInput], *, files: bool = False) -> tuple[d
 
 
 def rows_together(inputs: dict[str, TrainInput], buffers: Sequence[pa.Buffer]) -> None:
-    """Put the rows back in their places."""
     for one in inputs.values():
         for which in PAYLOADS:
             if isinstance(number := one[which], int):

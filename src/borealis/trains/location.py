@@ -83,7 +83,6 @@ def put_message(writer: Any, whole: bytes) -> None:
 
 
 def got_message(reader: Any) -> bytes:
-    """The message that `put_message` sent."""
     return b"".join(map(bytes, _pieces(reader)))
 
 

@@ -177,7 +177,6 @@ class ByReplay:
         return self.only or any(cuts[n] < (at, bound) for s in self._scripts for n, at, bound in s.order)
 
     def add(self, replays: Iterable[Replay]) -> None:
-        """More to do, behind what is there."""
         self._scripts.extend(replays)
 
     def next(self) -> Merged:

@@ -67,7 +67,6 @@ class WorkerChannel:
         return decode(whole) if self._fill(view[frame.BEGIN_BYTES :]) else None
 
     def ask(self, head: Head, buffers: Sequence[Any] = ()) -> tuple[Head, list[pa.Buffer]]:
-        """Send a message and wait for its answer."""
         self.send(head, buffers)
         answer = self.receive()
         if answer is None:

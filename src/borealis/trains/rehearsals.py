@@ -18,7 +18,6 @@ class Rehearsals:
         self._over = threading.Condition()
 
     def ask(self) -> None:
-        """Have one as soon as possible."""
         self._due = True
 
     def next(self) -> int | None:

@@ -143,5 +143,4 @@ class Relay:
 
 
 def nothing_relayed(start: Cursor, rows: pa.RecordBatch) -> Relayed:
-    """No rows and no boundaries."""
     return Relayed(start, Section(start.position, rows, NOTHING, NOTHING, NOTHING, start.boundary))

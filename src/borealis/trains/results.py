@@ -146,7 +146,6 @@ class Arrived:
         return flow_from_packets([p.payload for p in self.packets if p.tag == tag], schema, bounds)
 
     def deltas(self) -> dict[Key, bytes]:
-        """What changed in each state table."""
         found = {}
         for packet in self.packets:
             if packet.tag == DELTA_TAG:

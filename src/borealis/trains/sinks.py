@@ -47,7 +47,6 @@ class Sinks:
                 raise moved from None
 
     def write(self, name: str, flow: Flow, first_id: int) -> None:
-        """A train's share of an output."""
         rows = with_header(flow.rows, first_id, flow.time, flow.kind) if self._headers else flow.rows
         self._sinks[name].write(rows)
 

@@ -246,7 +246,6 @@ class UnitRun:
         self.nudge()
 
     def nudge(self) -> None:
-        """Wake the thread that waits for the next train."""
         self.manager.nudge()
 
     def _nothing(self) -> TrainInputs:
@@ -440,7 +439,6 @@ class UnitRun:
             raise
 
     def thaw(self) -> None:
-        """Go on after `freeze`."""
         self.manager.resume()
 
     def cursors(self) -> dict[str, Any]:
