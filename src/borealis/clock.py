@@ -13,8 +13,6 @@ class Clock(Protocol):
 
 
 class WallClock:
-    """Real time."""
-
     def now(self) -> float:
         return time.monotonic()
 

@@ -30,7 +30,6 @@ class Message(MessagePart):
     v: Literal[1] = 1
 
     def encode(self) -> bytes:
-        """As bytes for the wire."""
         return self.model_dump_json().encode()
 
     @classmethod

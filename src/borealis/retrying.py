@@ -32,7 +32,6 @@ class Backoff:
         self._lost_at: float | None = None
 
     def found(self) -> None:
-        """The other side answered."""
         self._wait, self._lost_at = self._retries.first_s, None
 
     def lost(self, error: BorealisError) -> float:

@@ -62,7 +62,6 @@ def with_header(
 
 
 def headed(schema: pa.Schema) -> pa.Schema:
-    """The columns of rows with their headers."""
     return with_header(schema.empty_table(), 0, np.empty(0, np.int64)).schema
 
 

@@ -65,7 +65,6 @@ class Commands(TyperGroup):
                 self.commands[name] = TyperCommand(name, help=text, rich_help_panel=panel)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is called, with its options."""
         name, listed, rest = super().resolve_command(ctx, args)
         return name, listed and loaded(ctx, listed), rest
 

@@ -75,8 +75,6 @@ def cat(
 
 
 class File(NamedTuple):
-    """A file, and how it is read."""
-
     path: Path
     format: str
     options: CsvOptions | None

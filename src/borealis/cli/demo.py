@@ -67,7 +67,6 @@ class Talkers:
         return pa.Table.from_batches(self._batches) if self._batches else pa.table({})
 
     def show(self) -> RenderableType:
-        """The sources that sent most in the newest window."""
         with self._lock:
             newest = self._newest
         if not newest:

@@ -84,7 +84,6 @@ class PipeClosedError(OutputError):
 
 
 def run_app(arguments: Sequence[str]) -> int:
-    """Run the command line and return its exit code."""
     debug = DEBUG in arguments
     rest = [a for a in arguments if a != DEBUG]  # wherever the user wrote it, it is the option of `borealis`
     try:
@@ -118,7 +117,6 @@ def leave(code: int) -> NoReturn:
 
 
 def code_and_line(error: BaseException) -> tuple[int, str]:
-    """The exit code and the line for a failure."""
     if isinstance(error, SystemExit):
         return (error.code, "") if isinstance(error.code, int) else (DEFECT, str(error.code or ""))
     if isinstance(error, BorealisError):

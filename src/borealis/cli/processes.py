@@ -165,7 +165,6 @@ def wait_end(part: ClusterProcess, seconds: float) -> bool:
 
 
 def last_lines(log: str | Path, most: int = LOG_SHOWN_LINES) -> list[str]:
-    """How a log ends."""
     try:
         with Path(log).open("rb") as file:
             file.seek(0, os.SEEK_END)

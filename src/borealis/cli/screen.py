@@ -66,7 +66,6 @@ class Screen:
             self._live.stop()
 
     def due(self) -> bool:
-        """Whether it is time to show something again."""
         if self.quiet or self._now() < self._next:
             return False
         self._next = self._now() + self._every

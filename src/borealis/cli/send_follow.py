@@ -200,5 +200,4 @@ Follower = TopicFollower | DirectoryFollower
 
 
 def follower(place: str, out: Publisher, time: str | None, state: Path | None) -> Follower:
-    """Follows what is there: a topic, or a directory."""
     return TopicFollower(place, out, time) if is_topic(place) else DirectoryFollower(place, out, time, state)

@@ -313,7 +313,6 @@ def takeover_line(name: str, took: Takeover) -> str:
 
 
 def unprotected_lines(exposed: Iterable[views.Unprotected]) -> list[Text]:
-    """What is without the protection it was promised."""
     found = []
     for one in exposed:
         seconds = round(one.seconds)

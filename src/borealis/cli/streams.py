@@ -74,5 +74,4 @@ def described(one: StreamView) -> list[tuple[str, str]]:
 
 
 def kind_of(one: StreamView) -> str:
-    """What a stream is of its diagram."""
     return "input" if one.entry else "output" if one.outputs else "box"

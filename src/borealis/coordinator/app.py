@@ -104,7 +104,6 @@ def _keep(reconciler: Reconciler, seconds: float, stopped: threading.Event) -> N
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    """What went wrong, as a problem."""
     asked = f"{request.method} {request.url.path}"
     match error:
         case BorealisError():

@@ -89,7 +89,6 @@ class Catalog:
         self._lock.flush()
 
     def close(self) -> None:
-        """Let go of the file."""
         with self._guard:
             self._db.close()
             self._lock.close()
@@ -103,7 +102,6 @@ class Catalog:
             return [LAYOUT.validate_json(text) for (text,) in found]
 
     def layout(self, name: str) -> Layout | None:
-        """One diagram, if it is there."""
         with self._reading() as db:
             return _read(db, name)
 
@@ -116,7 +114,6 @@ class Catalog:
             db.execute("DELETE FROM past WHERE name = ?", (layout.name,))
 
     def set_state(self, name: str, state: State) -> None:
-        """How far the diagram is."""
         with self._writing() as db:
             if (layout := _read(db, name)) is not None:
                 _write(db, replace(layout, state=state))
@@ -195,7 +192,6 @@ class Catalog:
             db.execute("INSERT OR REPLACE INTO nodes VALUES (?, ?)", (node.node, node.model_dump_json()))
 
     def forget(self, name: str) -> None:
-        """A node was stopped."""
         with self._writing() as db:
             db.execute("DELETE FROM nodes WHERE name = ?", (name,))
 

@@ -120,7 +120,6 @@ class Cluster:
         return True
 
     def ask(self, node: str, action: str, message: Message, answer: type[M]) -> M:
-        """Ask a living node for something."""
         within = ANSWER_S.get(action, ORDER_S)
         return self.nodes.act(self.living(node).status.address, action, message, answer, within=within)
 

@@ -137,7 +137,6 @@ def _of(kind: DriftKind, layout: Layout, place: UnitAssignment, *nodes: str) -> 
 
 
 def _part(layout: Layout, place: UnitAssignment, known: Known) -> Iterable[Difference]:
-    """What is to be done about a unit or an entry point."""
     copies = copies_of(layout, place, known.believed(layout.name))
     has, home = copies.primaries, known.alive.get(place.node)
     running = [name for name, state in has.items() if place.boxes and state in ("running", "ended")]

@@ -80,7 +80,6 @@ class BadRequestError(WireError):
 
 
 def there_already(name: str) -> TakenError:
-    """The error for a diagram that is deployed twice."""
     hint = (
         "deploy it with --replace: what runs ends, and begins from empty with the new diagram "
         f"(or borealis undeploy {name}, or another name)"

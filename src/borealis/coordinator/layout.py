@@ -62,7 +62,6 @@ class UnitAssignment:
         return self if self.backup is None else replace(self, backup=None, was=self.backup)
 
     def taken_over(self, node: str, incarnation: int) -> UnitAssignment:
-        """Run by this node from now on."""
         return replace(self, node=node, backup=None, was=self.node, incarnation=incarnation, moving_to=None)
 
     def restarted(self, node: str) -> UnitAssignment:
@@ -77,7 +76,6 @@ class UnitAssignment:
 
 
 def entry_point(name: str, node: str, protection: Protection | None = None) -> UnitAssignment:
-    """That of an input."""
     return UnitAssignment(ENTRY + name, (), (), (name, name + LATE), node, protection=protection)
 
 
@@ -99,7 +97,6 @@ class Layout:
     epoch: str = ""  # of the streams of whatever is protected
 
     def part(self, name: str) -> UnitAssignment | None:
-        """The unit or entry point of that name, if there is one."""
         return next((part for part in self.parts() if part.unit == name), None)
 
     def with_part(self, part: UnitAssignment) -> Layout:

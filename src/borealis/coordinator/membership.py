@@ -42,11 +42,9 @@ class Member:
         return next((q for q in self.status.queues if q.stream == stream), None)
 
     def diagrams(self) -> set[str]:
-        """The diagrams it has parts of."""
         return {part.diagram for part in self.parts()}
 
     def beat(self, status: NodeStatus, now: float) -> Member:
-        """The same after one more heartbeat."""
         history = [*self.history, (now, status)]
         while len(history) > 2 and history[1][0] <= now - RATE_S:
             history.pop(0)
@@ -137,7 +135,6 @@ class Membership:
         return self._members.get(name)
 
     def if_alive(self, name: str | None) -> Member | None:
-        """The node, if it is alive."""
         return self._members.get(name) if name is not None and self.lives(name) else None
 
     def members(self) -> list[Member]:
@@ -166,12 +163,10 @@ class Membership:
             self._members[name] = replace(member, at=min(member.at, self._clock.now() - self._dead_after_s))
 
     def forget(self, name: str) -> None:
-        """The node was stopped."""
         self._members.pop(name, None)
 
 
 def check_version(node: str, version: str) -> None:
-    """Refuse a node of another version of Borealis."""
     if version != __version__:
         raise TakenError(
             f"node '{node}' is Borealis {version}, the coordinator is {__version__}",

@@ -152,7 +152,6 @@ def diagram_view(layout: Layout, units: list[views.UnitView]) -> views.DiagramVi
 def status_view(
     cluster: Cluster, coordinator: views.CoordinatorView, troubles: list[views.TroubleView]
 ) -> views.ClusterStatus:
-    """All of it."""
     return views.ClusterStatus(
         coordinator=coordinator,
         nodes=nodes_view(cluster),

@@ -36,7 +36,6 @@ def _arrow(source: str, target: str) -> str:
 
 
 def _parameters(box: Any) -> str:
-    """What a box does, in short."""
     body = {k: v for k, v in next(iter(box.plain().values())).items() if k != "from"}
     label = ", ".join(f"{key} {_value_text(value)}" for key, value in body.items())
     return f" ({label if len(label) <= LABEL_MOST else label[: LABEL_MOST - 3] + '...'})" if label else ""

@@ -25,7 +25,6 @@ class Frozen(BaseModel):
             raise DiagramError(f"{self.noun} '{fields.get('name', '?')}': {e.message}", hint=e.hint) from None
 
     def wrong(self, message: str, hint: str = "") -> DiagramError:
-        """The error that says that this piece is at fault."""
         return DiagramError(f"{self.noun} '{getattr(self, 'name', '?')}': {message}", hint=hint)
 
     @classmethod

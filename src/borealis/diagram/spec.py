@@ -81,7 +81,6 @@ class Input(Frozen):
 
     @property
     def expressions(self) -> list[str]:
-        """All Spark SQL in it."""
         return [] if self.time_expression is None else [self.time]
 
     @property
@@ -167,7 +166,6 @@ class Spec(Frozen):
         return [a for i in self.inputs for a in (i.name, i.name + LATE)] + [a for box in self.boxes for a in box.arrows]
 
     def no_arrow(self, source: str) -> DiagramError:
-        """The error for an arrow that comes from nowhere."""
         near = did_you_mean(source, self.arrows())
         known = ", ".join([*(i.name for i in self.inputs), *(a for b in self.boxes for a in b.arrows)]) or "nothing"
         return DiagramError(
@@ -175,7 +173,6 @@ class Spec(Frozen):
         )
 
     def require_arrow(self, reader: Frozen, source: str, known: Collection[str]) -> None:
-        """Refuse a box or an output that reads from nowhere."""
         if source not in known:
             e = self.no_arrow(source)
             raise reader.wrong(e.message, e.hint)
@@ -212,7 +209,6 @@ class Spec(Frozen):
         return found
 
     def columns(self, source: str) -> list[str]:
-        """The names of the columns on the arrow from there."""
         if source not in self._columns:
             raise self.no_arrow(source)
         return list(self._columns[source])

@@ -32,7 +32,6 @@ _SAME_WITHOUT = frozenset(("min", "max", "collect_set", "bool_and", "bool_or")) 
 
 
 def words(text: str) -> frozenset[str]:
-    """A table of words, written as one text."""
     return frozenset(text.split())
 
 
@@ -213,7 +212,6 @@ def columns_of_ddl(text: str) -> list[tuple[str, str]]:
 
 
 def arguments(pieces: Sequence[Token], opening: int) -> list[list[Token]]:
-    """The arguments of the call whose bracket opens here."""
     return split_commas(pieces[opening + 1 : closing_of(pieces, opening)])
 
 
