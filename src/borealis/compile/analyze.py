@@ -40,7 +40,6 @@ def analyze(spec: Spec, spark: SparkSession) -> dict[str, StructType]:
 
 
 def input_schema(one: Input) -> StructType:
-    """The declared columns as Spark types."""
     try:
         schema = StructType.fromDDL(one.columns)
     except PySparkException as error:

@@ -19,5 +19,4 @@ def hidden(frame: DataFrame, time: Column | None = None, position: Column | None
 
 
 def visible(frame: DataFrame) -> DataFrame:
-    """Without them."""
     return frame.drop(TIME, POSITION)

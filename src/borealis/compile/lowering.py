@@ -88,18 +88,15 @@ class Lowering:
         self._arrived: dict[tuple[str, int, tuple[str, ...] | None], str] = {}
 
     def add_input(self, name: str, schema: StructType) -> None:
-        """A flow that the unit reads."""
         self._flows[name] = _Flow(nullable(schema), 0, self.shared)
         self.inputs[name] = self.arrow(name)
 
     # -- for boxes
 
     def schema(self, flow: str) -> StructType:
-        """The columns of a flow, as Spark has them."""
         return self._flows[flow].schema
 
     def arrow(self, flow: str) -> pa.Schema:
-        """The columns of a flow, as Arrow has them."""
         return to_arrow(self._flows[flow].schema)
 
     def empty(self, flow: str) -> DataFrame:
@@ -107,11 +104,9 @@ class Lowering:
         return empty(self.spark, self._flows[flow].schema)
 
     def filter(self, box: Box, source: str, out: str, predicate: str) -> None:
-        """A stateless step: the rows for which the predicate is true."""
         self._stateless(box, source, out, CatalystStep(box.name, self.schema(source), predicate=predicate))
 
     def map(self, box: Box, source: str, out: str, exprs: Mapping[str, str]) -> None:
-        """A stateless step: new columns."""
         self._stateless(box, source, out, CatalystStep(box.name, self.schema(source), exprs=tuple(exprs.items())))
 
     def union(self, box: Box, sources: Sequence[str], out: str) -> None:
@@ -152,7 +147,6 @@ class Lowering:
     # -- the whole
 
     def program(self) -> Program:
-        """All of it."""
         return Program(
             self.buckets,
             self.shared,

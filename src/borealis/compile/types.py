@@ -100,13 +100,11 @@ def types_in(kind: T.DataType) -> Iterator[T.DataType]:
 
 
 def not_carried(box: Box, what: str, kind: str) -> ExpressionError:
-    """An error for values that no stream can carry."""
     hint = "compute another type from it, such as STRING"
     return expression_error(box, f"{what} is {kind}, which no stream carries", hint)
 
 
 def require_boolean(box: Box, frame: DataFrame, sql: str) -> None:
-    """Refuse a condition over a frame's columns that is none."""
     kind = type_of(frame, sql, box)
     if not isinstance(kind, T.BooleanType):
         raise box.wrong(

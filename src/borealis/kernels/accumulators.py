@@ -37,7 +37,6 @@ class AggregateCall:
 
     @property
     def columns(self) -> list[str]:
-        """All its arguments."""
         return [] if self.column is None else [self.column, *self.others]
 
 
@@ -67,7 +66,6 @@ class Accumulator(Protocol):
 
 
 def accumulator(call: AggregateCall, schema: pa.Schema) -> Accumulator:
-    """The accumulator for a call such as `sum` of an int column."""
     function, kinds = call.function, [schema.field(name).type for name in call.columns]
     match function, kinds:
         case "count", _:

@@ -92,12 +92,10 @@ def places_in_blocks(start: Int64s, count: Int64s, most: int) -> Iterator[tuple[
 
 
 def take(columns: Columns, index: Int64s) -> Columns:
-    """The rows at these places."""
     return {k: v[index] if isinstance(v, np.ndarray) else v.take(pa.array(index)) for k, v in columns.items()}
 
 
 def concat(parts: Sequence[Columns]) -> Columns:
-    """The rows of all parts, one after the other."""
     if len(parts) == 1:
         return parts[0]
     return {

@@ -296,7 +296,6 @@ def _harmless_divisor(divisor: Expr, *, minus_one: bool) -> bool:
 
 
 def can_raise(expr: Expr) -> bool:
-    """Whether evaluating this expression may raise on some row."""
     return raises_itself(expr) or (isinstance(expr, Call) and any(can_raise(arg) for arg in expr.args))
 
 

@@ -67,12 +67,10 @@ class Flow:
 
 
 def held_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns of rows that a kernel holds."""
     return pa.schema([(name, pa.int64()) for name in HEAD] + list(schema))
 
 
 def empty_flow(schema: pa.Schema, bounds: Bounds) -> Flow:
-    """No rows, only boundaries."""
     return Flow(_no_rows(schema), NOTHING, NOTHING, NOTHING, bounds)
 
 

@@ -95,7 +95,6 @@ class Groups:
                 heapq.heappush(self._free, number)
 
     def keys(self, numbers: Int64s) -> list[pa.Array]:
-        """The key columns of these groups."""
         keys = [self._key[n] for n in numbers.tolist()]
         return [pa.array([float("nan") if k[i] is _NAN else k[i] for k in keys], t) for i, t in enumerate(self.types)]
 

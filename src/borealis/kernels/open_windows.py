@@ -149,7 +149,6 @@ class OpenWindows(Grouped):
         return self._started({GROUP: groups, WINDOW: windows, OPENED: opened, CHANGED: changed})
 
     def _take_out(self, which: NDArray[np.bool_]) -> Columns:
-        """Open windows that are open no longer."""
         gone = take(self.open, np.flatnonzero(which))
         if len(gone[GROUP]):
             self.open = take(self.open, np.flatnonzero(~which))

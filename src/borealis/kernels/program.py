@@ -183,7 +183,6 @@ def run_filter(flow: Flow, predicate: Expr) -> Flow:
 
 
 def run_map(flow: Flow, exprs: list[tuple[str, Expr]], schema: pa.Schema) -> Flow:
-    """Each output column from its expression."""
     if not len(flow):
         return empty_flow(schema, flow.bounds)
     columns = [column(expr, flow.rows, schema.field(name).type) for name, expr in exprs]

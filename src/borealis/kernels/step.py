@@ -68,5 +68,4 @@ def schema_text(schema: pa.Schema) -> str:
 
 @cache
 def schema_of(text: str) -> pa.Schema:
-    """The schema back from its text."""
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))

@@ -95,8 +95,7 @@ _STAND_INS = (
 
 
 def upper_of(text: str) -> str:
-    """The text in upper case.
-
+    """
     >>> upper_of("straße")
     'STRASSE'
     """
@@ -104,8 +103,7 @@ def upper_of(text: str) -> str:
 
 
 def lower_of(text: str) -> str:
-    """The text in lower case.
-
+    """
     >>> lower_of("ΟΔΟΣ")
     'οδος'
     """

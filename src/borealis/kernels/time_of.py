@@ -75,7 +75,6 @@ class TimeOf:
 
     @classmethod
     def from_text(cls, text: str) -> TimeOf:
-        """As `to_text` wrote it."""
         form = json.loads(text)
         return cls(form["text"], None if form["expr"] is None else from_json(form["expr"]))
 

@@ -114,7 +114,6 @@ def checked_conversion(have: pa.DataType, field: pa.Field, source: str, *, text:
 
 
 def misfit(place: RowOrigin, index: int, field: pa.Field, value: object) -> InputError:
-    """The error for one value that does not fit."""
     shown = repr(value) if isinstance(value, str | bytes) else str(value)
     if len(shown) > SHOWN_CHARACTERS:
         shown = shown[:SHOWN_CHARACTERS] + "..."

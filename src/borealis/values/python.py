@@ -53,7 +53,6 @@ def _as_tuple(row: object, schema: pa.Schema, place: RowOrigin, index: int) -> S
 
 
 def not_a_row(where: str, row: object) -> InputError:
-    """The error for something else in place of a row."""
     return InputError(
         f"{where} is of type {type(row).__name__}",
         hint="rows are dicts, tuples in the declared order, or Arrow record batches",

@@ -38,7 +38,6 @@ FORMS: dict[str, Form] = _forms()
 
 
 def form_of(box: Box) -> Form:
-    """The file of a box."""
     return FORMS[box.kind]
 
 
