@@ -36,6 +36,8 @@ RECORD_BYTES_MOST = 4 << 20  # a larger record is not read
 SHOWN = 60  # characters of a bad record
 NULL, NULL_FIRST = re.compile(rb"[\n}][ \t\r]*null"), re.compile(rb"[ \t\r\n]*null")
 UNCLOSED = "look for a quote never closed"
+HANDFUL = 8  # records, for which it does not pay to set up Arrow's reader
+FEW = 256  # records that are read one by one where Arrow refuses them together
 THREADS_BYTES = 1 << 16  # less than this is read sooner by the thread that has it
 RECORD = RowOrigin("the record")
 IT = "it"  # how reasons name the record, where they begin with it
@@ -229,8 +231,10 @@ class JsonRecords:
         self.bytes_most = bytes_most or RECORD_BYTES_MOST
 
     def read(self, values: Sequence[bytes]) -> tuple[pa.RecordBatch, Int64s | None]:
-        """By Arrow's reader, ten times as fast, or one by one."""
-        batch = self.by_arrow(values)
+        """By Arrow's reader, ten times as fast, or one by one: of many, only those around what Arrow refuses."""
+        batch = self.by_arrow(values) if len(values) > HANDFUL else None
+        if batch is None and len(values) > FEW:
+            raise InputError(f"{len(values):,} records are too many to be read one by one")
         return (self.one_by_one(values) if batch is None else batch), None
 
     def by_arrow(self, values: Sequence[bytes]) -> pa.RecordBatch | None:

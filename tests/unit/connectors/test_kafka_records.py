@@ -38,6 +38,19 @@ def test_objects_become_rows() -> None:
     assert not found.bad
 
 
+def test_of_many_records_only_those_around_a_bad_one_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    values: list[bytes | None] = [line(bytes=n) for n in range(5_000)]
+    for n in (17, 2_500, 4_999):
+        values[n] = line(bytes="many")
+    parsed: list[int] = []
+    parse = subject.parse_object
+    monkeypatch.setattr(subject, "parse_object", lambda *what: (parsed.append(1), parse(*what))[1])
+    found = read(values)
+    assert [n for n, _ in found.bad] == [17, 2_500, 4_999]
+    assert found.record.tolist() == [n for n in range(5_000) if n not in (17, 2_500, 4_999)]
+    assert len(parsed) <= len(values) + 3 * 2 * subject.FEW  # once all of them, to see whether they are objects
+
+
 BAD_JSON = [
     (b"{", "not JSON"),
     (b"", "not JSON"),
