@@ -43,8 +43,7 @@ def batch(diagram: Diagram | Spec, spark: SparkSession, inputs: Mapping[str, Any
             raise InputError(
                 f"input '{one.name}': no column '{missing[0]}' in the DataFrame (has: {', '.join(frame.columns)})"
             )
-        empty = spark.createDataFrame([], one.columns)
-        frame = frame.select(*(F.col(f"`{f.name}`").cast(f.dataType).alias(f.name) for f in empty.schema.fields))
+        frame = frame.select(*(F.col(f"`{f.name}`").cast(f.dataType).alias(f.name) for f in input_schema(one).fields))
         time = F.col(f"`{one.time}`") if one.time_expression is None else F.expr(one.time_expression)
         frames[one.name] = hidden(frame, F.unix_micros(time), F.monotonically_increasing_id())
         frames[f"{one.name}.late"] = frames[one.name].where(F.lit(False))

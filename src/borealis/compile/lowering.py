@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from borealis.compile.expressions import translate_all
 from borealis.compile.per_tuple import require_per_tuple
 from borealis.compile.types import blaming, empty, nullable, require_nullable
-from borealis.diagram.boxes.base import Box
+from borealis.diagram.boxes.base import Box, flat
 from borealis.kernels.expr import to_json
 from borealis.kernels.program import Level, Port, Program
 from borealis.kernels.step import Step, schema_text
@@ -135,7 +135,7 @@ class Lowering:
         many = self.buckets > 1 and by is not None
         level = max(f.level + (many and f.parted) for f in flows)
         if level and not any(f.level for f in flows):
-            self._hinder(f"box '{box.name}' needs its rows by another key, so they change buckets")
+            self.hinders = self.hinders or f"box '{box.name}' needs its rows by another key, so they change buckets"
         keys: list[tuple[str, ...] | None] = [None] * len(flows)
         if by is not None:
             options = options | {"buckets_by": [list(key) for key in by]}
@@ -193,7 +193,7 @@ class Lowering:
             channel, level = flow.channel, flow.level
             if channel is None:
                 first = next(text for name, text in texts.items() if name not in twins)
-                self._hinder(f"box '{box.name}' leaves `{' '.join(str(first).split())}` to Catalyst")
+                self.hinders = self.hinders or f"box '{box.name}' leaves `{flat(first)}` to Catalyst"
                 channel, level = Channel(source, ()), level + 1
             self._bounds.append((out, (source,)))
             self._flows[out] = _Flow(schema, level, True, Channel(channel.origin, (*channel.steps, step)))
@@ -267,9 +267,6 @@ class Lowering:
         while len(self._levels) <= number:
             self._levels.append(Level())
         return self._levels[number]
-
-    def _hinder(self, why: str) -> None:
-        self.hinders = self.hinders or why
 
     def _note(self, box: Box, where: str) -> None:
         known = self.where.get(box.name)

@@ -134,18 +134,14 @@ def _counted(function: str, when: Callable[[str, int], object]) -> Rule:
     return plain(function, "string", "string", "string", "integer", when=known)
 
 
-def _small(expr: Expr) -> bool:
-    size = whole(expr)
-    return size is not None and size <= SIZE_MAX
+def _sized(function: str, *kinds: str) -> Rule:
+    """A function that makes a text of a small constant size, with constants behind that."""
 
+    def known(args: list[Expr]) -> bool:
+        size = whole(args[1])
+        return size is not None and size <= SIZE_MAX and None not in map(value, args[2:])
 
-def _pad(function: str) -> Rule:
-    return plain(
-        function,
-        "string",
-        *("string", "integer", "string"),
-        when=lambda args: _small(args[1]) and value(args[2]) is not None,
-    )
+    return plain(function, "string", "string", "integer", *kinds, when=known)
 
 
 # --- dates and timestamps ---------------------------------------------------------------------------------------------
@@ -266,8 +262,7 @@ RULES: dict[str, Rule] = {
     "StartsWith": plain("starts_with", "boolean", "string", "string"),
     "EndsWith": plain("ends_with", "boolean", "string", "string"),
     "Contains": plain("contains", "boolean", "string", "string"),
-    "Like": _like("like"),
-    "ILike": _like("ilike"),
+    **{name: _like(name.lower()) for name in ("Like", "ILike")},
     "RLike": _rlike,
     "RegExpReplace": _regexp_replace,
     "RegExpExtract": _regexp_extract,
@@ -275,9 +270,9 @@ RULES: dict[str, Rule] = {
     "SplitPart": _counted("split_part", lambda sign, count: sign and count != 0),
     "SubstringIndex": _counted("substring_index", lambda sign, _: len(sign) == 1),
     "StringReplace": plain("replace", "string", "string", "string", "string"),
-    "StringRepeat": plain("repeat", "string", "string", "integer", when=lambda args: _small(args[1])),
-    "StringLPad": _pad("lpad"),
-    "StringRPad": _pad("rpad"),
+    "StringRepeat": _sized("repeat"),
+    "StringLPad": _sized("lpad", "string"),
+    "StringRPad": _sized("rpad", "string"),
     "StringTranslate": plain(
         "translate", "string", "string", "string", "string", when=lambda args: None not in map(value, args[1:])
     ),
@@ -287,9 +282,7 @@ RULES: dict[str, Rule] = {
     "OctetLength": plain("octet_length", "integer", "string"),
     "BitLength": plain("bit_length", "integer", "string"),
     "DayOfMonth": plain("day", "integer", "date"),
-    "Hour": _in_utc(plain("hour", "integer", "timestamp")),
-    "Minute": _in_utc(plain("minute", "integer", "timestamp")),
-    "Second": _in_utc(plain("second", "integer", "timestamp")),
+    **{name: _in_utc(plain(name.lower(), "integer", "timestamp")) for name in ("Hour", "Minute", "Second")},
     "SecondWithFraction": _in_utc(plain("second_with_fraction", "decimal(8,6)", "timestamp")),
     "TruncTimestamp": _in_utc(_date_trunc),
     "TruncDate": _trunc,

@@ -146,16 +146,10 @@ def _components(
     """For each box the first box of its piece."""
     home = {name: name for name in boxes}
 
-    def find(name: str) -> str:
-        while home[name] != name:
-            home[name] = home[home[name]]
-            name = home[name]
-        return name
-
     def join(a: str, b: str) -> None:
         if stage[a] == stage[b] and place[a] == place[b]:
-            first, second = sorted((find(a), find(b)), key=list(boxes).index)
-            home[second] = first
+            first, second = sorted((home[a], home[b]), key=list(boxes).index)
+            home.update({name: first for name, root in home.items() if root == second})
 
     readers: dict[str, str] = {}
     for box in boxes.values():
@@ -166,7 +160,7 @@ def _components(
                 join(source, box.name)
             else:  # two boxes that read the same input belong together
                 join(readers.setdefault(source, box.name), box.name)
-    return {name: find(name) for name in boxes}
+    return home
 
 
 def piece_of(spec: Spec, name: str, mine: Sequence[str], place: str | None = None, *, aside: bool = True) -> Piece:

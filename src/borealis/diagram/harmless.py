@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from borealis.diagram.sql import Token, arguments, tokens
+from borealis.diagram.sql import Token, closing_of, meaningful, split_commas, tokens
 from borealis.errors import DiagramError
 
 _RUNS = "runs any code on the node"
@@ -49,7 +49,7 @@ def require_harmless(text: str) -> None:
     pieces = tokens(text)
     if any(t.kind == "comment" and t.text.startswith("/*") and "/*" in t.text[2:] for t in pieces):
         raise DiagramError("a comment within a comment", hint="leave one of them out")
-    solid = [t for t in pieces if t.solid]
+    solid = meaningful(pieces)
     for at, token in enumerate(solid):
         if _text(solid, at + 1) == "(":
             _require_harmless_call(_name(token), solid, at + 1)
@@ -66,7 +66,8 @@ def _name(token: Token) -> str:
 def _require_harmless_call(name: str, solid: Sequence[Token], opening: int) -> None:
     if name in CALLS:
         raise DiagramError(f"'{name}' {CALLS[name]}", hint="an expression only computes from a tuple")
-    if name in BEFORE_OPTIONS and len(arguments(solid, opening)) > BEFORE_OPTIONS[name]:
+    arguments = split_commas(solid[opening + 1 : closing_of(solid, opening)]) if name in BEFORE_OPTIONS else []
+    if len(arguments) > BEFORE_OPTIONS.get(name, 0):
         hint = "leave the options out, or do this before the tuples are sent"
         raise DiagramError(f"'{name}' with options can read a file of the node", hint=hint)
 

@@ -171,18 +171,13 @@ def _equality(pieces: list[Token]) -> tuple[str, str] | None:
     return None
 
 
-def _is_list(pieces: Sequence[Token]) -> bool:
-    """Whether it is `(a, b)`: structs compare their nulls as equal, columns do not."""
-    inner = _unwrapped(list(pieces))
-    return bool(inner) and inner[0].text == "(" and sql.closing_of(inner, 0) == len(inner) - 1
-
-
-def _only_side(pieces: Sequence[Token]) -> str | None:
+def _only_side(pieces: list[Token]) -> str | None:
     """`left` or `right` if the expression reads from that input and certainly from no other."""
     solid = meaningful(pieces)
     found = {solid[side].plain for side, _ in _mentions(solid)}
-    if len(found) != 1 or _is_list(pieces):
-        return None
+    inner = _unwrapped(pieces)
+    if len(found) != 1 or (inner[0].text == "(" and sql.closing_of(inner, 0) == len(inner) - 1):
+        return None  # of `(a, b)`, too: structs compare their nulls as equal, columns do not
     for at, token in enumerate(solid):
         after = solid[at + 1].text if at + 1 < len(solid) else ""
         part_of_path = preceding(solid, at) == "." or (after == "." and token.plain in found)

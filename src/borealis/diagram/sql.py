@@ -211,10 +211,6 @@ def columns_of_ddl(text: str) -> list[tuple[str, str]]:
     return columns
 
 
-def arguments(pieces: Sequence[Token], opening: int) -> list[list[Token]]:
-    return split_commas(pieces[opening + 1 : closing_of(pieces, opening)])
-
-
 def calls(text: str) -> list[str]:
     """The functions that a text calls, in lower case, from left to right.
 

@@ -6,7 +6,7 @@ This is not Spark's SQL: quotes, comments and casts are read as SQLite and Postg
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from borealis.diagram.names import no_column
@@ -41,24 +41,22 @@ def parameters(statement: str) -> list[str]:
     >>> parameters("SELECT a::int, ':no' FROM t -- :no\\nWHERE b = :b AND c > :c AND :b > 0")
     ['b', 'c']
     """
-    return list(dict.fromkeys(m["name"] for m in _pieces(statement) if m["name"]))
+    return list(dict.fromkeys(m["name"] for m in _PIECE.finditer(statement) if m["name"]))
 
 
 def filled(statement: str, parameter: Callable[[str], str], other: Callable[[str], str] = str) -> str:
     """The statement with each parameter, and all text between them, replaced."""
-    return "".join(parameter(m["name"]) if m["name"] else other(m[0]) for m in _pieces(statement)).rstrip("; \n\t")
-
-
-def _pieces(statement: str) -> Iterator[re.Match[str]]:
-    return _PIECE.finditer(statement)
+    return "".join(parameter(m["name"]) if m["name"] else other(m[0]) for m in _PIECE.finditer(statement)).rstrip(
+        "; \n\t"
+    )
 
 
 def check_statement(statement: str, columns: Sequence[str], *, reads: bool) -> None:
     """Refuse what is not one statement over these columns: a question (`reads`), or a change."""
-    words = [m["word"].lower() for m in _pieces(statement) if m["word"]]
+    words = [m["word"].lower() for m in _PIECE.finditer(statement) if m["word"]]
     if not words:
         raise DiagramError("the statement is empty", hint="write SQL, such as INSERT INTO t (a) VALUES (:a)")
-    solid = [m[0] for m in _pieces(statement) if not m["space"] and not m["comment"]]
+    solid = [m[0] for m in _PIECE.finditer(statement) if not m["space"] and not m["comment"]]
     if ";" in solid[:-1]:
         raise DiagramError("there are several statements in one box", hint="draw a box for each, one behind the other")
     if words[0] in _CONTROL:

@@ -73,7 +73,7 @@ def batch(box: Aggregate, inputs: list[DataFrame]) -> DataFrame:
 
 
 def _time_windows(box: Aggregate, rows: DataFrame) -> DataFrame:
-    windows = _grouped(box, _with_starts(rows, box.size_us, box.slide_us), [FIRST], _calls(box, ARRIVAL))
+    windows = _grouped(box, _with_starts(rows, box.size_us, box.slide_us), [FIRST], ARRIVAL)
     end = F.expr(f"{FIRST} + {box.size_us}L")
     return windows.withColumns({LAST: end, TIME: end - 1})
 
@@ -87,7 +87,7 @@ def _count_windows(box: Aggregate, over: CountWindow, rows: DataFrame) -> DataFr
         opened = F.min(TIME).over(Partition.partitionBy(*_by(box), WINDOW))
         rows = rows.withColumn(FIRST, opened).where(f"{TIME} < {FIRST} + {over.timeout_us}L")
     more = [F.count("*").alias(COUNT), F.min(TIME).alias(FIRST), F.max(TIME).alias(LAST)]
-    windows = _grouped(box, rows, [WINDOW], _calls(box, NUMBER) + more)
+    windows = _grouped(box, rows, [WINDOW], NUMBER, *more)
     if over.timeout_us is None:
         return windows.where(f"{COUNT} = {over.size}L").withColumn(TIME, F.col(LAST))
     windows = windows.withColumn(TIMED_OUT, F.expr(f"{COUNT} < {over.size}L"))
@@ -104,7 +104,7 @@ def _timed_windows(box: Aggregate, over: Window, rows: DataFrame) -> DataFrame:
         f"IF(size(found) = 0 OR t >= element_at(found, -1) + {over.timeout_us}L, array_append(found, t), found))"
     )
     rows = rows.select("*", times).withColumn(PART, F.expr(f"array_max(filter({begins}, t -> t <= {TIME}))"))
-    windows = _grouped(box, rows, [FIRST, PART], _calls(box, ARRIVAL))
+    windows = _grouped(box, rows, [FIRST, PART], ARRIVAL)
     end, timeout = f"{FIRST} + {over.size_us}L", f"{PART} + {over.timeout_us}L"
     return windows.withColumns(
         {LAST: F.expr(end), TIMED_OUT: F.expr(f"{timeout} < {end}"), TIME: F.expr(f"least({end}, {timeout}) - 1L")}
@@ -127,13 +127,9 @@ def _numbered(box: Aggregate, rows: DataFrame) -> DataFrame:
     return rows.withColumn(NUMBER, F.row_number().over(Partition.partitionBy(*_by(box)).orderBy(*order)) - 1)
 
 
-def _grouped(box: Aggregate, rows: DataFrame, window: list[str], calls: list[Column]) -> DataFrame:
-    named = [call.alias(f"__a{i}") if i < len(box.calls) else call for i, call in enumerate(calls)]
-    return rows.groupBy(*_by(box), *window).agg(*named, F.min(POSITION).alias(POSITION))
-
-
-def _calls(box: Aggregate, order: str) -> list[Column]:
-    return [batch_call(call, order) for call in box.calls]
+def _grouped(box: Aggregate, rows: DataFrame, window: list[str], order: str, *more: Column) -> DataFrame:
+    calls = [batch_call(call, order).alias(f"__a{i}") for i, call in enumerate(box.calls)]
+    return rows.groupBy(*_by(box), *window).agg(*calls, *more, F.min(POSITION).alias(POSITION))
 
 
 def _by(box: Aggregate) -> list[Column]:

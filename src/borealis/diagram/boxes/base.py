@@ -29,7 +29,7 @@ class Box(Frozen):
     class_reason: ClassVar[str] = ""  # why its operator class is what it is
     outside: ClassVar[bool] = False  # it changes something that no commit of ours can take back
     expression_fields: ClassVar[tuple[str, ...]] = ()  # parameters that hold Spark SQL
-    span_fields: ClassVar[tuple[str, ...]] = ()  # parameters that are lengths of time
+    span_fields: ClassVar[tuple[str, ...]] = ()  # parameters that are lengths of time, more than zero
 
     name: str
     sources: Names = Field(description="say where its tuples come from")
@@ -52,11 +52,6 @@ class Box(Frozen):
         """All Spark SQL in it."""
         given = [value for field in self.expression_fields if (value := getattr(self, field)) is not None]
         return [text for value in given for text in (value.values() if isinstance(value, dict) else [value])]
-
-    @property
-    def spans(self) -> dict[str, int]:
-        """Its lengths of time in microseconds, by parameter; each must be more than zero."""
-        return {field: parse(text) for field in self.span_fields if (text := getattr(self, field)) is not None}
 
     @property
     def grid_us(self) -> int:
@@ -101,8 +96,8 @@ class Box(Frozen):
 
     def check_spans(self) -> None:
         """Raise a DiagramError if a length of time is zero."""
-        for what, us in self.spans.items():
-            if us <= 0:
+        for what in self.span_fields:
+            if getattr(self, what) is not None and parse(getattr(self, what)) == 0:
                 raise self.wrong(f"'{what}' must be more than zero", f"give a {what} such as '1 second'")
 
     def examine(self, inputs: list[list[str]]) -> None:
