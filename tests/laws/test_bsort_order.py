@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from borealis.compile.boxes.bsort import batch
-from borealis.compile.hidden_columns import POSITION, hidden, visible
+from borealis.compile.types import POSITION, hidden, visible
 from borealis.diagram import Diagram, Stream, window
 from borealis.tuples import TIME
 

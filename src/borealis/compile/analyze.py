@@ -9,8 +9,7 @@ from pyspark.sql.types import DataType, IntegralType, NumericType, StructType, T
 
 from borealis.compile.boxes import batch_arrows, form_of
 from borealis.compile.expressions import translate_time
-from borealis.compile.hidden_columns import hidden, visible
-from borealis.compile.types import blaming, empty, first_line, require_carried, show
+from borealis.compile.types import blaming, empty, first_line, hidden, require_carried, show, visible
 from borealis.diagram.spec import Input, Spec
 from borealis.errors import DiagramError
 from borealis.kernels.time_of import TimeOf

@@ -14,9 +14,8 @@ from pyspark.sql import functions as F
 
 from borealis.compile.analyze import input_schema
 from borealis.compile.boxes import batch_arrows
-from borealis.compile.hidden_columns import hidden, visible
 from borealis.compile.lowering import to_arrow
-from borealis.compile.types import nullable
+from borealis.compile.types import hidden, nullable, visible
 from borealis.connectors.sources import as_source
 from borealis.diagram import Diagram
 from borealis.diagram.passes import checked

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
@@ -16,7 +16,9 @@ from borealis.compile.per_tuple import CONDITIONS, expression_error, per_tuple, 
 from borealis.diagram.boxes.base import Box
 from borealis.diagram.spec import Input
 from borealis.errors import ExpressionError, did_you_mean
+from borealis.tuples import TIME
 
+POSITION = "__position"  # of a row among those of one time, in the batch form: breaks ties in first and last
 # a null of these is no null to Arrow, but a struct of parts that are said never to be; of TIME Spark knows but the name
 WHOLE = (T.VariantType, T.GeometryType, T.GeographyType, T.TimeType)
 _ALIAS = "__x"  # no user's column: in a select list a later item may refer to an earlier alias
@@ -25,6 +27,18 @@ _ALIAS = "__x"  # no user's column: in a select list a later item may refer to a
 def empty(spark: SparkSession, schema: T.StructType) -> DataFrame:
     """A frame with these columns, all nullable, and no rows."""
     return spark.createDataFrame([], nullable(schema))
+
+
+def hidden(frame: DataFrame, time: Column | None = None, position: Column | None = None) -> DataFrame:
+    """With the columns that travel along unseen in the batch form: a row's time, and its place among rows of one."""
+    zero = F.lit(0).cast("bigint")
+    return frame.select(
+        "*", (zero if time is None else time).alias(TIME), (zero if position is None else position).alias(POSITION)
+    )
+
+
+def visible(frame: DataFrame) -> DataFrame:
+    return frame.drop(TIME, POSITION)
 
 
 def nullable(schema: T.StructType) -> T.StructType:

@@ -29,16 +29,14 @@ class Form(Protocol):
         """Add its steps; afterwards there is a flow for each of its arrows."""
 
 
-def _forms() -> dict[str, Any]:
-    names = [m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")]
-    return {name: importlib.import_module(f"{__name__}.{name}") for name in names}
-
-
-FORMS: dict[str, Form] = _forms()
+_FORMS: dict[str, Any] = {
+    m.name: importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)
+}
 
 
 def form_of(box: Box) -> Form:
-    return FORMS[box.kind]
+    form: Form = _FORMS[box.kind]
+    return form
 
 
 def batch_arrows(box: Box, inputs: list[DataFrame]) -> dict[str, DataFrame]:

@@ -10,9 +10,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.window import Window as Partition
 
-from borealis.compile.hidden_columns import POSITION
 from borealis.compile.lowering import Lowering, unchanged
-from borealis.compile.types import plain_column, require_groups, show, type_of, types_in
+from borealis.compile.types import POSITION, plain_column, require_groups, show, type_of, types_in
 from borealis.diagram import sql
 from borealis.diagram.boxes.aggregate import END, START, TIMED_OUT, Aggregate
 from borealis.diagram.boxes.base import Box

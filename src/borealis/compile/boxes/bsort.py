@@ -11,9 +11,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from borealis.compile.hidden_columns import POSITION
 from borealis.compile.lowering import Lowering, unchanged
-from borealis.compile.types import plain_column, require_groups, show, type_of
+from borealis.compile.types import POSITION, plain_column, require_groups, show, type_of
 from borealis.diagram.boxes.bsort import BSort
 from borealis.kernels.bsort import BSortKernel
 from borealis.kernels.step import schema_text

@@ -6,9 +6,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, MapType, NumericType, StructType, VariantType
 
-from borealis.compile.hidden_columns import visible
 from borealis.compile.lowering import Lowering
-from borealis.compile.types import require_boolean, show, type_of, types_in
+from borealis.compile.types import require_boolean, show, type_of, types_in, visible
 from borealis.diagram.boxes.drop import PARTS, Drop
 
 NOT_NEGATIVE = 2**63 - 1  # all bits but the sign

@@ -6,9 +6,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from borealis.compile.hidden_columns import POSITION
 from borealis.compile.lowering import Lowering, unchanged
-from borealis.compile.types import plain_column, require_boolean
+from borealis.compile.types import POSITION, plain_column, require_boolean, visible
 from borealis.diagram import join_columns
 from borealis.diagram.boxes.join import Join
 from borealis.kernels.join import JoinKernel
@@ -27,7 +26,7 @@ def check(box: Join, sources: list[DataFrame]) -> None:
 def batch(box: Join, inputs: list[DataFrame]) -> DataFrame:
     left, right = inputs[0].alias("left"), inputs[1].alias("right")
     near = F.abs(F.col(f"left.{TIME}") - F.col(f"right.{TIME}")) < box.within_us
-    names = [[c for c in frame.columns if c not in (TIME, POSITION)] for frame in inputs]
+    names = [visible(frame).columns for frame in inputs]
     columns = [F.col(f"{side}.`{column}`").alias(out) for side, column, out in box.output_names(*names)]
     both = [F.greatest(f"left.{c}", f"right.{c}").alias(c) for c in (TIME, POSITION)]
     return left.join(right, F.expr(box.on) & near).select(*columns, *both)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from borealis.compile.hidden_columns import POSITION
 from borealis.compile.lowering import Lowering
-from borealis.compile.types import check_types
+from borealis.compile.types import POSITION, check_types
 from borealis.diagram.boxes.map import Map
 from borealis.tuples import TIME
 

@@ -8,9 +8,8 @@ from pyspark.sql.types import NumericType, StructType
 
 from borealis.compile.boxes.aggregate import batch_call, call_types, check_call, lowered
 from borealis.compile.boxes.bsort import has_order
-from borealis.compile.hidden_columns import POSITION
 from borealis.compile.lowering import Lowering, unchanged
-from borealis.compile.types import require_groups, show, type_of
+from borealis.compile.types import POSITION, require_groups, show, type_of, visible
 from borealis.diagram.boxes.resample import Resample
 from borealis.kernels.resample import VALUE, ResampleKernel
 from borealis.kernels.step import schema_text
@@ -55,12 +54,10 @@ def values(box: Resample) -> dict[str, str]:
 
 def batch(box: Resample, inputs: list[DataFrame]) -> DataFrame:
     """A join by the window, then one group for each tuple of the first stream."""
-    names = [c for c in inputs[0].columns if c not in (TIME, POSITION)]
-    taken = values(box)
+    names = visible(inputs[0]).columns
     keys = [F.col(f"`{name}`").alias(f"__k{i}") for i, name in enumerate(box.by)]
-    second = inputs[1].select(
-        *keys, *(F.expr(text).alias(name) for name, text in taken.items()), F.col(TIME).alias(WHEN)
-    )
+    taken = [F.expr(text).alias(name) for name, text in values(box).items()]
+    second = inputs[1].select(*keys, *taken, F.col(TIME).alias(WHEN))
     near = F.expr(f"{WHEN} > {TIME} - {box.window_us}L AND {WHEN} < {TIME} + {box.window_us}L")
     for i, name in enumerate(box.by):
         near = near & (F.col(f"`{name}`") == F.col(f"__k{i}"))
@@ -70,14 +67,10 @@ def batch(box: Resample, inputs: list[DataFrame]) -> DataFrame:
     own = [F.first(F.col(f"`{name}`")).alias(f"__c{i}") for i, name in enumerate(names)]
     hidden = [F.first(name).alias(name) for name in (TIME, POSITION)]
     found = pairs.groupBy(ROW).agg(*own, *hidden, *(_picks() if box.value is not None else _calls(box)))
-    first = [F.col(f"__c{i}").alias(name) for i, name in enumerate(names)]
-    if box.value is not None:
-        added = [F.expr(_POINT[str(box.how)]).alias(box.added(names)[0])]
-        return found.select(*first, *added, F.expr(f"{TIME} + {box.waits_us}L").alias(TIME), POSITION)
-    visible = found.select(*first, *(f"__a{i}" for i in range(len(box.calls))), TIME, POSITION)
-    added = [F.expr(text).alias(name) for name, text in box.finals.items()]
-    own = [F.col(f"`{name}`") for name in names]
-    return visible.select(*own, *added, F.expr(f"{TIME} + {box.waits_us}L").alias(TIME), POSITION)
+    found = found.withColumnsRenamed({f"__c{i}": name for i, name in enumerate(names)})
+    finals = {box.added(names)[0]: _POINT[str(box.how)]} if box.value is not None else box.finals
+    out = unchanged(names) | finals | {TIME: f"{TIME} + {box.waits_us}L"}
+    return found.select(*(F.expr(text).alias(name) for name, text in out.items()), POSITION)
 
 
 def _picks() -> list[Column]:

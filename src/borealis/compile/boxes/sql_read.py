@@ -11,9 +11,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from borealis.compile.boxes.sql_write import PLAIN, asking, part, require_plain
-from borealis.compile.hidden_columns import POSITION
 from borealis.compile.lowering import Lowering, to_arrow
-from borealis.compile.types import first_line, show
+from borealis.compile.types import POSITION, first_line, show
 from borealis.diagram.boxes.sql_read import SqlRead
 from borealis.diagram.boxes.sql_write import BAD, REASON
 from borealis.diagram.statements import parameters

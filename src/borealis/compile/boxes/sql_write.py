@@ -9,9 +9,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
-from borealis.compile.hidden_columns import POSITION
 from borealis.compile.lowering import Lowering, unchanged
-from borealis.compile.types import show
+from borealis.compile.types import POSITION, show
 from borealis.diagram.boxes.sql_read import SqlRead
 from borealis.diagram.boxes.sql_write import BAD, REASON, SqlWrite
 from borealis.diagram.statements import anchored, parameters
