@@ -244,7 +244,9 @@ class _Translation:
         node = _fused(node)
         name, children = node.name, node.children
         if name == "AttributeReference":
-            return self.attribute(node)
+            kind = node.fields["dataType"]
+            decline_unless(isinstance(kind, str) and arrow_type(kind) is not None)
+            return Column(sure(self.columns.get(_expr_id(node))), kind)
         if name == "Literal":
             return _literal(node)
         if name == "With":
@@ -259,11 +261,6 @@ class _Translation:
         expr = sure(self.rules.get(name))(node.fields, [self.of(child) for child in children])
         decline_unless(arrow_type(expr.type) is not None)
         return expr
-
-    def attribute(self, node: _Node) -> Expr:
-        kind = node.fields["dataType"]
-        decline_unless(isinstance(kind, str) and arrow_type(kind) is not None)
-        return Column(sure(self.columns.get(_expr_id(node))), kind)
 
     def with_common(self, node: _Node) -> Expr:
         """Put the one common expression in place of its references; their ids are not in the tree, so never nested."""

@@ -324,12 +324,11 @@ TRANSPARENT = frozenset({"StringTrimBoth", "Extract", "DatePart", "DatetimeSub",
 def _input_cast(fields: Fields, args: list[Expr]) -> Expr:
     """Also casts that can fail: a row that has no time is refused, whether the time is null or an error."""
     (arg,), kind = args, fields["dataType"]
-    if isinstance(arg, Literal) or arg.type == kind:
-        return cast(fields, args)
-    if kind == "timestamp":
-        return _input_time(fields, args)
-    if kind == "long" and arg.type in FLOATING:
-        return Call("to_long", (arg,), kind)
+    if not isinstance(arg, Literal) and arg.type != kind:
+        if kind == "timestamp":
+            return _input_time(fields, args)
+        if kind == "long" and arg.type in FLOATING:
+            return Call("to_long", (arg,), kind)
     return cast(fields, args)
 
 

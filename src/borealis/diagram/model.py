@@ -159,8 +159,7 @@ class Diagram:
             raise DiagramError(f"{path}: {e.message}", hint=e.hint) from None
 
     def _grow(self, **parts: Any) -> None:
-        s = self.spec
-        spec = Spec(**({field: getattr(s, field) for field in Spec.model_fields} | parts))
+        spec = Spec(**({field: getattr(self.spec, field) for field in Spec.model_fields} | parts))
         passes.checked(spec, passes.SOUND)
         self.spec = spec
 

@@ -58,9 +58,7 @@ class Protection(Frozen):
     interval: Duration | None = None  # between two checkpoints (passive), or two messages about what can be let go
     ping: Duration = "100 milliseconds"
     misses: int = Field(default=3, description="give a whole number, such as misses: 3")  # pings until it is dead
-    patience: Duration = (
-        "5 seconds"  # a node that accepts connections and does not answer is slow for so long, not dead
-    )
+    patience: Duration = "5 seconds"  # a node that accepts connections and does not answer is so long slow, not dead
     without_backup: Literal["refuse", "degrade"] = "refuse"  # when no node is left for a backup
 
     def __init__(self, **fields: Any) -> None:

@@ -129,8 +129,6 @@ class Output(Frozen):
 class Spec(Frozen):
     """A diagram. Making one checks each piece; `passes.checked` checks that the pieces fit."""
 
-    noun: ClassVar[str] = "diagram"
-
     name: str
     inputs: tuple[Input, ...] = ()
     boxes: tuple[SerializeAsAny[Box], ...] = ()
