@@ -12,7 +12,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from borealis.compile.boxes.sql_write import PLAIN, asking, part, require_plain
 from borealis.compile.lowering import Lowering, to_arrow
-from borealis.compile.types import POSITION, first_line, show
+from borealis.compile.types import POSITION, first_line, show, visible
 from borealis.diagram.boxes.sql_read import SqlRead
 from borealis.diagram.boxes.sql_write import BAD, REASON
 from borealis.diagram.statements import parameters
@@ -56,7 +56,7 @@ def batch(box: SqlRead, inputs: list[DataFrame]) -> dict[str, DataFrame]:
         text = f"try_cast(__a{i} AS {field.dataType.simpleString()})"
         fits &= F.expr(f"__a{i} IS NULL OR {text} IS NOT NULL")
         good.append(F.expr(text).alias(field.name))
-    own = [F.col(f"`{c}`") for c in rows.columns if c not in (TIME, POSITION)]
+    own = [F.col(f"`{c}`") for c in visible(rows).columns]
     why = F.coalesce(F.col("__refused"), F.lit("an answer that does not fit")).alias(REASON)
     return {
         box.name: both.where(fits).select(*own, *good, TIME, POSITION),

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
 from borealis.compile.lowering import Lowering, unchanged
-from borealis.compile.types import POSITION, show
+from borealis.compile.types import POSITION, show, visible
 from borealis.diagram.boxes.sql_read import SqlRead
 from borealis.diagram.boxes.sql_write import BAD, REASON, SqlWrite
 from borealis.diagram.statements import anchored, parameters
@@ -38,7 +38,7 @@ def require_plain(box: SqlWrite | SqlRead, schema: StructType) -> None:
 
 def batch(box: SqlWrite, inputs: list[DataFrame]) -> dict[str, DataFrame]:
     """It passes rows on and writes nothing: a backfill must not repeat what the stream has written."""
-    columns = [F.col(f"`{c}`") for c in inputs[0].columns if c not in (TIME, POSITION)]
+    columns = [F.col(f"`{c}`") for c in visible(inputs[0]).columns]
     none = inputs[0].where(F.lit(False)).select(*columns, F.lit(None).cast("string").alias(REASON), TIME, POSITION)
     return {box.name: inputs[0], box.name + BAD: none}
 
@@ -46,10 +46,9 @@ def batch(box: SqlWrite, inputs: list[DataFrame]) -> dict[str, DataFrame]:
 def lower(box: SqlWrite, low: Lowering) -> None:
     source, judged = box.sources[0], f"{box.name}~judged"
     schema = low.schema(source)
-    options = asking(box)
     out = StructType([*schema.fields]).add(WHY, StringType())
     # one bucket writes all rows, so that they come into the database in the order of the stream
-    low.stateful("sql_write", box, [source], judged, out, by=[()], options=options)
+    low.stateful("sql_write", box, [source], judged, out, by=[()], options=asking(box))
     part(box, low, judged, schema.names, schema.names)
 
 
