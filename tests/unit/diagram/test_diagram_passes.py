@@ -91,7 +91,15 @@ def test_wrong_diagrams(what: str) -> None:
 
 
 def test_the_order_of_passes() -> None:
-    assert [one.__name__ for one in passes.PASSES] == ["names", "arrows", "columns", "expressions", "ends"]
+    assert [one.__module__.rsplit(".", 1)[1] for one in passes.PASSES] == [
+        "names",
+        "arrows",
+        "cycles",
+        "windows",
+        "columns",
+        "expressions",
+        "ends",
+    ]
 
 
 def kept(spec: Spec) -> Spec:

@@ -1,0 +1,19 @@
+"""Expressions: they compute from a tuple, and nothing in them runs code, reads files or asks for variables."""
+
+from __future__ import annotations
+
+from borealis.diagram.boxes import Box
+from borealis.diagram.harmless import require_harmless
+from borealis.diagram.spec import Input, Spec
+from borealis.errors import DiagramError
+
+
+def check(spec: Spec) -> Spec:
+    parts: list[Input | Box] = [*spec.inputs, *spec.boxes]
+    for one in parts:
+        for expression in one.expressions:
+            try:
+                require_harmless(expression)
+            except DiagramError as e:
+                raise one.wrong(e.message, e.hint) from None
+    return spec
