@@ -90,7 +90,9 @@ class Database:
                 with self._engine().connect() as connection:
                     connection = connection.execution_options(borealis_writes=writes)
                     with connection.begin():
-                        self._bound_waiting(connection)
+                        if self.kind == "postgresql":
+                            connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_WAIT_S}s'")
+                            connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")  # each row is judged alone
                         done = work(connection)
                 self._tell(None)
                 return done
@@ -142,11 +144,6 @@ class Database:
         if engine is not None:
             with suppress(Exception):  # of connections that are broken
                 engine.dispose()
-
-    def _bound_waiting(self, connection: Connection) -> None:
-        if self.kind == "postgresql":
-            connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_WAIT_S}s'")
-            connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")  # each row is judged alone
 
     # -- reporting
 
