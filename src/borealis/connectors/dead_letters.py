@@ -139,10 +139,11 @@ class DeadLetters:
                     if not line.endswith(b"\n"):
                         break
                     whole += len(line)
-                    place = _place(line, self.source)
-                    if place is not None:
-                        self.count += 1
-                        self._remember(place)
+                    with contextlib.suppress(ValueError, KeyError, TypeError):  # not written by us
+                        letter = json.loads(line)
+                        if letter["source"] == self.source:
+                            self._remember(str(letter["place"]))
+                            self.count += 1
                 file.truncate(whole)
         except OSError as error:
             raise InputError(
@@ -161,12 +162,3 @@ def _raw(data: bytes) -> Letter:
         with contextlib.suppress(UnicodeDecodeError):
             return {"raw": data[: len(data) - cut].decode()}
     return {"raw": base64.b64encode(data).decode(), "base64": True}
-
-
-def _place(line: bytes, source: str) -> str | None:
-    """The place of a letter, if it is one of this source."""
-    try:
-        letter = json.loads(line)
-        return str(letter["place"]) if letter["source"] == source else None
-    except (ValueError, KeyError, TypeError):  # not written by us
-        return None

@@ -117,11 +117,8 @@ class TopicReader:
                         hint=f"it has {len(numbers)}, from 0 on",
                     )
             return {n: start[n] if n in start else self.range(n)[0] for n in numbers}
-        if isinstance(start, datetime):
-            return self._offsets_at(numbers, start)
-        return {n: self.range(n)[start == "latest"] for n in numbers}
-
-    def _offsets_at(self, numbers: Sequence[int], start: datetime) -> dict[int, int]:
+        if not isinstance(start, datetime):
+            return {n: self.range(n)[start == "latest"] for n in numbers}
         at = start if start.tzinfo else start.replace(tzinfo=UTC)
         wanted = [self._kafka.TopicPartition(self.topic, n, int(at.timestamp() * 1000)) for n in numbers]
         found = self._ask(lambda: self._consumer.offsets_for_times(wanted, timeout=self._timings.ask_s))
@@ -346,13 +343,10 @@ class TopicReader:
             for one, at in zip(fetched, mine, strict=True):
                 values += one.values if len(at) == len(one.values) else [one.values[i] for i in at.tolist()]
             offsets = np.concatenate([one.offset[at] for one, at in zip(fetched, mine, strict=True)])
-            found.append(self._arrived(number, values, offsets))
+            made = decode(values, self._records, self._schema, self._time)
+            bad = [BadRecord(number, int(offsets[i]), values[i] or b"", reason) for i, reason in made.bad]
+            found.append(_DecodedRecords(number, int(offsets[-1]) + 1, made.rows, offsets[made.record], bad))
         return [*found, *events]
-
-    def _arrived(self, number: int, values: list[bytes | None], offsets: Int64s) -> _DecodedRecords:
-        found = decode(values, self._records, self._schema, self._time)
-        bad = [BadRecord(number, int(offsets[i]), values[i] or b"", reason) for i, reason in found.bad]
-        return _DecodedRecords(number, int(offsets[-1]) + 1, found.rows, offsets[found.record], bad)
 
     def _add(self, arrived: _DecodedRecords) -> None:
         one = self._partitions.get(arrived.partition)
@@ -414,11 +408,10 @@ def _up_to(ends: Mapping[int, int] | None, part: OffsetRange) -> OffsetRange:
 @contextmanager
 def _uncollected() -> Iterator[None]:
     """Without the garbage collector, if it is on; for a moment only, since it is so for all threads."""
-    if not gc.isenabled():
-        yield
-        return
+    was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if was_on:
+            gc.enable()
