@@ -76,7 +76,11 @@ class DeadLetters:
             if where in self._places:
                 return
             self.count += 1
-            letter = self._letter(where, raw, reason)
+            data = raw.encode("utf-8", "surrogateescape") if isinstance(raw, str) else bytes(raw)
+            letter: Letter = {"source": self.source, "place": where, "reason": reason} | _raw(data[:RAW_MOST])
+            if len(data) > RAW_MOST:
+                letter["bytes"] = len(data)  # of which `raw` is the beginning
+            letter["at"] = datetime.now(UTC).isoformat(timespec="milliseconds")
             if isinstance(self.to, Path):
                 self._append(self.to, letter)
             elif isinstance(self.to, LetterTopic):
@@ -99,13 +103,6 @@ class DeadLetters:
             if self._file is not None:
                 self._file.close()
                 self._file = None
-
-    def _letter(self, where: str, raw: bytes | str, reason: str) -> Letter:
-        data = raw.encode("utf-8", "surrogateescape") if isinstance(raw, str) else bytes(raw)
-        letter: Letter = {"source": self.source, "place": where, "reason": reason} | _raw(data[:RAW_MOST])
-        if len(data) > RAW_MOST:
-            letter["bytes"] = len(data)  # of which `raw` is the beginning
-        return letter | {"at": datetime.now(UTC).isoformat(timespec="milliseconds")}
 
     def _append(self, path: Path, letter: Letter) -> None:
         line = _encoded(letter) + b"\n"

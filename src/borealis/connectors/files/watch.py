@@ -186,7 +186,7 @@ class WatchSource:
     def _listed(self, ledger: FilesTaken) -> Iterator[tuple[str, Stamp]]:
         try:
             for name in os.listdir(self.directory):
-                if self._takes(name) and name not in ledger and (stamp := _stamp(self.directory / name)) is not None:
+                if self._takes(name) and name not in ledger.files and (stamp := _stamp(self.directory / name)):
                     yield name, stamp
         except OSError as error:
             raise InputError(

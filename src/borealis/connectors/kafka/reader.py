@@ -231,7 +231,8 @@ class TopicReader:
 
         `ends` are those that the batches were read with: earlier versions noted parts that go beyond them.
         """
-        batches = [[_up_to(ends, part) for part in parts] for parts in batches]
+        known = ends or {}
+        batches = [[p._replace(next=min(p.next, known.get(p.partition, p.next))) for p in parts] for parts in batches]
         first: dict[int, int] = {}
         last: dict[int, int] = {}
         for part in (part for parts in batches for part in parts):
@@ -397,12 +398,6 @@ class TopicReader:
     def close(self) -> None:
         self._other.shutdown(cancel_futures=True)
         self._consumer.close()
-
-
-def _up_to(ends: Mapping[int, int] | None, part: OffsetRange) -> OffsetRange:
-    """A part without what is behind the end of its partition, if it has one."""
-    end = ends.get(part.partition) if ends is not None else None
-    return part if end is None or part.next <= end else part._replace(next=end)
 
 
 @contextmanager
