@@ -76,7 +76,11 @@ class DeadLetters:
             if where in self._places:
                 return
             self.count += 1
-            letter = self._letter(where, raw, reason)
+            data = raw.encode("utf-8", "surrogateescape") if isinstance(raw, str) else bytes(raw)
+            letter: Letter = {"source": self.source, "place": where, "reason": reason} | _raw(data[:RAW_MOST])
+            if len(data) > RAW_MOST:
+                letter["bytes"] = len(data)  # of which `raw` is the beginning
+            letter["at"] = datetime.now(UTC).isoformat(timespec="milliseconds")
             if isinstance(self.to, Path):
                 self._append(self.to, letter)
             elif isinstance(self.to, LetterTopic):
@@ -99,13 +103,6 @@ class DeadLetters:
             if self._file is not None:
                 self._file.close()
                 self._file = None
-
-    def _letter(self, where: str, raw: bytes | str, reason: str) -> Letter:
-        data = raw.encode("utf-8", "surrogateescape") if isinstance(raw, str) else bytes(raw)
-        letter: Letter = {"source": self.source, "place": where, "reason": reason} | _raw(data[:RAW_MOST])
-        if len(data) > RAW_MOST:
-            letter["bytes"] = len(data)  # of which `raw` is the beginning
-        return letter | {"at": datetime.now(UTC).isoformat(timespec="milliseconds")}
 
     def _append(self, path: Path, letter: Letter) -> None:
         line = _encoded(letter) + b"\n"
@@ -139,10 +136,11 @@ class DeadLetters:
                     if not line.endswith(b"\n"):
                         break
                     whole += len(line)
-                    place = _place(line, self.source)
-                    if place is not None:
-                        self.count += 1
-                        self._remember(place)
+                    with contextlib.suppress(ValueError, KeyError, TypeError):  # not written by us
+                        letter = json.loads(line)
+                        if letter["source"] == self.source:
+                            self._remember(str(letter["place"]))
+                            self.count += 1
                 file.truncate(whole)
         except OSError as error:
             raise InputError(
@@ -161,12 +159,3 @@ def _raw(data: bytes) -> Letter:
         with contextlib.suppress(UnicodeDecodeError):
             return {"raw": data[: len(data) - cut].decode()}
     return {"raw": base64.b64encode(data).decode(), "base64": True}
-
-
-def _place(line: bytes, source: str) -> str | None:
-    """The place of a letter, if it is one of this source."""
-    try:
-        letter = json.loads(line)
-        return str(letter["place"]) if letter["source"] == source else None
-    except (ValueError, KeyError, TypeError):  # not written by us
-        return None

@@ -186,7 +186,7 @@ def joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     if len(batches) == 1:
         return batches[0]
     if not batches:
-        return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+        return pa.RecordBatch.from_pylist([], schema)
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 

@@ -29,8 +29,16 @@ _SIMPLE = text(
 )
 
 # types of PostgreSQL, by their numbers, that read our text as they would take our value
-_BOOLEAN, _BYTES, _INT8, _INT2, _INT4, _FLOAT4, _FLOAT8 = 16, 17, 20, 21, 23, 700, 701
-_DATE, _TIMESTAMP, _TIMESTAMPTZ, _NUMERIC = 1082, 1114, 1184, 1700
+_TIMESTAMP, _TIMESTAMPTZ = 1114, 1184
+_READ_BY = (
+    (pa.types.is_integer, (20, 21, 23, 1700)),  # int8, int2, int4, numeric
+    (pa.types.is_boolean, (16,)),
+    (pa.types.is_float32, (700,)),
+    (pa.types.is_float64, (701,)),
+    (pa.types.is_decimal, (1700,)),
+    (pa.types.is_date, (1082,)),
+    (pa.types.is_binary, (17,)),
+)
 
 
 class Copying:
@@ -74,22 +82,11 @@ def _cursor(connection: Connection) -> Any:
 
 
 def _same(ours: pa.DataType, theirs: int) -> bool:
-    types = pa.types
-    if types.is_string(ours):
+    if pa.types.is_string(ours):
         return True  # both ways it is text that the column's type reads
-    if types.is_integer(ours):
-        return theirs in (_INT2, _INT4, _INT8, _NUMERIC)
-    if types.is_timestamp(ours):
+    if pa.types.is_timestamp(ours):
         return theirs == (_TIMESTAMP if ours.tz is None else _TIMESTAMPTZ)
-    pairs = (
-        (types.is_boolean, _BOOLEAN),
-        (types.is_float32, _FLOAT4),
-        (types.is_float64, _FLOAT8),
-        (types.is_decimal, _NUMERIC),
-        (types.is_date, _DATE),
-        (types.is_binary, _BYTES),
-    )
-    return any(is_a(ours) and theirs == kind for is_a, kind in pairs)
+    return any(is_a(ours) and theirs in kinds for is_a, kinds in _READ_BY)
 
 
 def _readable(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -90,18 +90,23 @@ class Database:
                 with self._engine().connect() as connection:
                     connection = connection.execution_options(borealis_writes=writes)
                     with connection.begin():
-                        self._bound_waiting(connection)
+                        if self.kind == "postgresql":
+                            connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_WAIT_S}s'")
+                            connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")  # each row is judged alone
                         done = work(connection)
                 self._tell(None)
                 return done
             except (SQLAlchemyError, OSError, _driver_error()) as error:
                 what = safe_message(error, self.address)
                 if verdict(error) != "passing":
-                    raise self._error(f"refuses the statement: {what}", "mend the statement, or the table") from None
+                    refused = self._named(f"refuses the statement: {what}")
+                    raise TrainError(refused, hint="mend the statement, or the table") from None
             tries += 1
             pause = self._pause(backoff, tries, what)
             self._tell(f"cannot be used, tried {times(tries)}: {what}")
-            self._forget_engine()
+            if (engine := _ENGINES.pop((os.getpid(), self.url), None)) is not None:
+                with suppress(Exception):  # of connections that are broken
+                    engine.dispose()
             self._sleep(pause if tries > 1 else 0.0)  # a connection that had died meanwhile needs no pause
 
     def _pause(self, backoff: Backoff, tries: int, what: str) -> float:
@@ -132,29 +137,16 @@ class Database:
             try:
                 _ENGINES[key] = _make_engine(self.url)
             except (ImportError, NoSuchModuleError) as error:
-                raise self._error(
-                    f"has no driver here: {error}", "install it; for PostgreSQL: pip install 'psycopg[binary]>=3.2,<4'"
+                raise TrainError(
+                    self._named(f"has no driver here: {error}"),
+                    hint="install it; for PostgreSQL: pip install 'psycopg[binary]>=3.2,<4'",
                 ) from None
         return _ENGINES[key]
-
-    def _forget_engine(self) -> None:
-        engine = _ENGINES.pop((os.getpid(), self.url), None)
-        if engine is not None:
-            with suppress(Exception):  # of connections that are broken
-                engine.dispose()
-
-    def _bound_waiting(self, connection: Connection) -> None:
-        if self.kind == "postgresql":
-            connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_WAIT_S}s'")
-            connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")  # each row is judged alone
 
     # -- reporting
 
     def _named(self, what: str) -> str:
         return f"box '{self.box}': database {self.address.shown} {what}"
-
-    def _error(self, what: str, hint: str) -> TrainError:
-        return TrainError(self._named(what), hint=hint)
 
     def _tell(self, trouble: str | None) -> None:
         if trouble is not None:

@@ -79,13 +79,9 @@ def record(connection: Connection, writer: str, upto: RowPosition, news: Mapping
 
 
 def _forget(connection: Connection, writer: str) -> None:
-    mine = REFUSED.c.writer == writer
-    newest_first = (REFUSED.c.cause.desc(), REFUSED.c.sub.desc())
-    oldest = sa.select(REFUSED.c.cause, REFUSED.c.sub).where(mine).order_by(*newest_first).offset(REFUSED_MOST).limit(1)
-    found = connection.execute(oldest).first()
+    cause, sub, mine = REFUSED.c.cause, REFUSED.c.sub, REFUSED.c.writer == writer
+    newest_first = sa.select(cause, sub).where(mine).order_by(cause.desc(), sub.desc())
+    found = connection.execute(newest_first.offset(REFUSED_MOST).limit(1)).first()
     if found is not None:
-        connection.execute(sa.delete(REFUSED).where(mine, _upto((int(found[0]), int(found[1])))))
-
-
-def _upto(position: RowPosition) -> sa.ColumnElement[bool]:
-    return sa.or_(REFUSED.c.cause < position[0], sa.and_(REFUSED.c.cause == position[0], REFUSED.c.sub <= position[1]))
+        upto = sa.or_(cause < found[0], sa.and_(cause == found[0], sub <= found[1]))
+        connection.execute(sa.delete(REFUSED).where(mine, upto))

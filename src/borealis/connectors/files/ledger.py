@@ -11,7 +11,6 @@ The file is one of records (see state/records.py):
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,12 +57,9 @@ class FilesTaken:
         file.mend()
         file.resume()
 
-    def __contains__(self, name: object) -> bool:
-        return name in self.files
-
-    def behind(self, position: int) -> Iterator[TakenFile]:
+    def behind(self, position: int) -> list[TakenFile]:
         """The files with rows from this position on, and the last one if it is not known how many it has."""
-        return iter([one for one in self.files.values() if one.rows is None or one.first + one.rows > position])
+        return [one for one in self.files.values() if one.rows is None or one.first + one.rows > position]
 
     def check(self, position: int) -> None:
         """Refuse a position that it does not know."""

@@ -11,9 +11,9 @@ import base64
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,21 +26,8 @@ ROWS_AT_ONCE = 65_536  # keeps a rendered column well below the 2 GiB that Arrow
 FIRST_TIME, LAST_TIME = -62_135_596_800_000_000, 253_402_300_799_999_999  # the years 1 to 9999, in microseconds
 CSV_QUOTED = r'^$|[",\r\n]|^\s|\s$'
 JSON_ESCAPED = r'["\\\x00-\x1f]'
+BARE = (pt.is_integer, pt.is_decimal, pt.is_boolean, pt.is_null)  # types that JSON writes without quotes
 FLOAT_NAMES = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"', "-0": "-0.0"}
-
-
-class TextFormat(Protocol):
-    def check(self, schema: pa.Schema) -> None:
-        """Refuse a column that the format cannot hold."""
-        ...
-
-    def head(self, schema: pa.Schema) -> bytes:
-        """What a file begins with."""
-        ...
-
-    def lines(self, rows: pa.RecordBatch) -> pa.Array:
-        """One string a row, its line end included."""
-        ...
 
 
 def render(rows: pa.Table, rendering: TextFormat) -> list[pa.Buffer]:
@@ -74,11 +61,13 @@ class CsvLines:
             raise OutputError("a CSV file needs at least one column", hint="add a column in a map")
 
     def head(self, schema: pa.Schema) -> bytes:
+        """What a file begins with."""
         line = io.StringIO()
         csv.writer(line, lineterminator="\n").writerow(schema.names)
         return line.getvalue().encode()
 
     def lines(self, rows: pa.RecordBatch) -> pa.Array:
+        """One string a row, its line end included."""
         pieces: list[Any] = []
         for index, column in enumerate(rows.columns):
             pieces += ([","] if index else []) + [pc.fill_null(_csv_column(column), "")]
@@ -108,7 +97,11 @@ class JsonLines:
         return b""
 
     def lines(self, rows: pa.RecordBatch) -> pa.Array:
+        """One string a row, its line end included."""
         return _objects(rows.schema.names, rows.columns, rows.num_rows, "}\n")
+
+
+TextFormat = CsvLines | JsonLines
 
 
 def _objects(names: Sequence[str], columns: Sequence[pa.Array], count: int, end: str) -> pa.Array:
@@ -138,11 +131,13 @@ def _json_column(column: pa.Array) -> pa.Array:
         return pc.if_else(column.is_null(), "null", shown) if column.null_count else shown
     text = plain(column)
     if is_string(kind):
-        text = _json_strings(text)
+        quoted = pc.binary_join_element_wise('"', text, '"', "")
+        hard = pc.match_substring_regex(text, JSON_ESCAPED)
+        text = _rewritten(quoted, text, hard, lambda value: json.dumps(value, ensure_ascii=False))
     elif pt.is_floating(kind):
         for plain_name, json_name in FLOAT_NAMES.items():
             text = pc.if_else(pc.equal(text, plain_name), json_name, text)
-    elif not _is_bare(kind):
+    elif not any(is_a(kind) for is_a in BARE):
         text = pc.binary_join_element_wise('"', text, '"', "")
     return pc.fill_null(text, "null")
 
@@ -165,19 +160,6 @@ def _json_nested(column: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(ends[0], joined, ends[1], "")
 
 
-def _is_bare(kind: pa.DataType) -> bool:
-    return bool(pt.is_integer(kind) or pt.is_decimal(kind) or pt.is_boolean(kind) or pt.is_null(kind))
-
-
-def _json_strings(text: pa.Array) -> pa.Array:
-    escaped = pc.fill_null(pc.match_substring_regex(text, JSON_ESCAPED), False)
-    quoted = pc.binary_join_element_wise('"', text, '"', "")
-    if not pc.any(escaped).as_py():
-        return quoted
-    hard = [json.dumps(value, ensure_ascii=False) for value in text.filter(escaped).to_pylist()]
-    return pc.replace_with_mask(quoted, escaped, pa.array(hard, pa.string()))
-
-
 def plain(column: pa.Array) -> pa.Array:
     """A column of plain values as strings that read back as the same values."""
     kind = column.type
@@ -186,7 +168,8 @@ def plain(column: pa.Array) -> pa.Array:
     if pt.is_timestamp(kind):
         return _plain_times(column.cast(pa.timestamp("us", "UTC")), "" if kind.tz is None else "Z")
     if pt.is_decimal(kind):
-        return _plain_decimals(column.cast(pa.string()))
+        text = column.cast(pa.string())  # small ones as 1E-10; we write every digit
+        return _rewritten(text, text, pc.match_substring(text, "E"), lambda value: format(Decimal(value), "f"))
     if is_binary(kind):
         texts = [None if raw is None else base64.b64encode(raw).decode() for raw in column.to_pylist()]
         return pa.array(texts, pa.string())
@@ -204,10 +187,9 @@ def _plain_times(times: pa.Array, zone: str) -> pa.Array:
     return pc.binary_join_element_wise(pc.binary_replace_slice(text, 10, 11, "T"), zone, "")
 
 
-def _plain_decimals(text: pa.Array) -> pa.Array:
-    """Arrow writes small decimals as 1E-10; we write every digit."""
-    scientific = pc.fill_null(pc.match_substring(text, "E"), False)
-    if not pc.any(scientific).as_py():
-        return text
-    written = [format(Decimal(value), "f") for value in text.filter(scientific).to_pylist()]
-    return pc.replace_with_mask(text, scientific, pa.array(written, pa.string()))
+def _rewritten(column: pa.Array, text: pa.Array, hard: pa.Array, write: Callable[[str], str]) -> pa.Array:
+    """The column, with those of the texts that are hard for Arrow written by Python."""
+    if not pc.any(hard).as_py():
+        return column
+    hard = pc.fill_null(hard, False)
+    return pc.replace_with_mask(column, hard, pa.array(map(write, text.filter(hard).to_pylist()), pa.string()))

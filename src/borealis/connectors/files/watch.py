@@ -31,8 +31,6 @@ from borealis.kernels.time_of import TimeOf
 from borealis.state.disk import one_line
 
 Order = Literal["name", "time"]
-POLL = "1 second"
-SETTLE = "1 second"
 POLL_S_LEAST = 0.001  # less would only keep a core busy
 UNFINISHED = (".tmp", ".part")  # how they end while they are written
 NOWHERE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG)
@@ -58,8 +56,8 @@ class WatchSource:
         path: str | Path,
         pattern: str = "*",
         order: Order = "name",
-        poll: str = POLL,
-        settle: str = SETTLE,
+        poll: str = "1 second",
+        settle: str = "1 second",
         until: str | None = None,
         format: str | None = None,
         bad: LetterTarget | None = None,
@@ -143,7 +141,7 @@ class WatchSource:
                     yield from reading.read(ledger.take(name, *stamp, reading.position))
                     if self._stop.is_set():
                         return
-                if last and not names and not self._growing():
+                if last and not names and set(self._seen) <= set(self._stuck):  # no file may yet become complete
                     return
                 if not names:
                     self._stop.wait(self._poll_s)
@@ -188,7 +186,7 @@ class WatchSource:
     def _listed(self, ledger: FilesTaken) -> Iterator[tuple[str, Stamp]]:
         try:
             for name in os.listdir(self.directory):
-                if self._takes(name) and name not in ledger and (stamp := _stamp(self.directory / name)) is not None:
+                if self._takes(name) and name not in ledger.files and (stamp := _stamp(self.directory / name)):
                     yield name, stamp
         except OSError as error:
             raise InputError(
@@ -201,10 +199,6 @@ class WatchSource:
         with suppress(OSError):
             return _stamp(self.directory / name) == stamp
         return False
-
-    def _growing(self) -> bool:
-        """Whether some file may yet become complete."""
-        return any(name not in self._stuck for name in self._seen)
 
 
 class _FileReader:

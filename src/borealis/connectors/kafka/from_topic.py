@@ -177,8 +177,7 @@ source = KafkaSource  # its public name: kafka.source
 def source_at(url: str) -> KafkaSource:
     """A topic as an input, by its address: kafka://localhost:9092/packets?format=csv&start=latest."""
     address = TopicAddress.parse(url, OPTIONS)
-    options: dict[str, Any] = dict(address.options)
-    return KafkaSource(address.topic, address.brokers, settings=address.settings, **options)
+    return KafkaSource(address.topic, address.brokers, settings=address.settings, **address.options)
 
 
 def _start(start: Start) -> Start:

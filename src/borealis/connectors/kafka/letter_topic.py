@@ -19,8 +19,7 @@ class LetterTopic:
         self.url = shown(url)
         give_up = address.options.get("give_up", GIVE_UP)
         self._brokers, self._topic = Brokers(address.brokers, address.settings, give_up), address.topic
-        self._noun = f"dead letters for {self.url}"
-        self._presence = Presence(self._noun, self._brokers, InputError)
+        self._presence = Presence(f"dead letters for {self.url}", self._brokers, InputError)
         confluent()
         self._producer: Any = None
         self._taken = 0  # letters that the brokers have

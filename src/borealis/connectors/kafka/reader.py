@@ -117,11 +117,8 @@ class TopicReader:
                         hint=f"it has {len(numbers)}, from 0 on",
                     )
             return {n: start[n] if n in start else self.range(n)[0] for n in numbers}
-        if isinstance(start, datetime):
-            return self._offsets_at(numbers, start)
-        return {n: self.range(n)[start == "latest"] for n in numbers}
-
-    def _offsets_at(self, numbers: Sequence[int], start: datetime) -> dict[int, int]:
+        if not isinstance(start, datetime):
+            return {n: self.range(n)[start == "latest"] for n in numbers}
         at = start if start.tzinfo else start.replace(tzinfo=UTC)
         wanted = [self._kafka.TopicPartition(self.topic, n, int(at.timestamp() * 1000)) for n in numbers]
         found = self._ask(lambda: self._consumer.offsets_for_times(wanted, timeout=self._timings.ask_s))
@@ -234,7 +231,8 @@ class TopicReader:
 
         `ends` are those that the batches were read with: earlier versions noted parts that go beyond them.
         """
-        batches = [[_up_to(ends, part) for part in parts] for parts in batches]
+        known = ends or {}
+        batches = [[p._replace(next=min(p.next, known.get(p.partition, p.next))) for p in parts] for parts in batches]
         first: dict[int, int] = {}
         last: dict[int, int] = {}
         for part in (part for parts in batches for part in parts):
@@ -346,13 +344,10 @@ class TopicReader:
             for one, at in zip(fetched, mine, strict=True):
                 values += one.values if len(at) == len(one.values) else [one.values[i] for i in at.tolist()]
             offsets = np.concatenate([one.offset[at] for one, at in zip(fetched, mine, strict=True)])
-            found.append(self._arrived(number, values, offsets))
+            made = decode(values, self._records, self._schema, self._time)
+            bad = [BadRecord(number, int(offsets[i]), values[i] or b"", reason) for i, reason in made.bad]
+            found.append(_DecodedRecords(number, int(offsets[-1]) + 1, made.rows, offsets[made.record], bad))
         return [*found, *events]
-
-    def _arrived(self, number: int, values: list[bytes | None], offsets: Int64s) -> _DecodedRecords:
-        found = decode(values, self._records, self._schema, self._time)
-        bad = [BadRecord(number, int(offsets[i]), values[i] or b"", reason) for i, reason in found.bad]
-        return _DecodedRecords(number, int(offsets[-1]) + 1, found.rows, offsets[found.record], bad)
 
     def _add(self, arrived: _DecodedRecords) -> None:
         one = self._partitions.get(arrived.partition)
@@ -405,20 +400,13 @@ class TopicReader:
         self._consumer.close()
 
 
-def _up_to(ends: Mapping[int, int] | None, part: OffsetRange) -> OffsetRange:
-    """A part without what is behind the end of its partition, if it has one."""
-    end = ends.get(part.partition) if ends is not None else None
-    return part if end is None or part.next <= end else part._replace(next=end)
-
-
 @contextmanager
 def _uncollected() -> Iterator[None]:
     """Without the garbage collector, if it is on; for a moment only, since it is so for all threads."""
-    if not gc.isenabled():
-        yield
-        return
+    was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if was_on:
+            gc.enable()

@@ -42,7 +42,7 @@ def read(path: Path, how: ReadSpec) -> Iterator[int | Decoded]:
     reader = CsvRecords(how.schema, options, len(first), chosen, BLOCKS_OF_A_ROW * BLOCK_BYTES)
     done = 0
     try:
-        with _open(path) as file:
+        with pa.input_stream(str(path), "gzip" if is_packed(path) else None) as file:
             skip_lines = empty + 1 if options.header else 0
             for batch in pacsv.open_csv(file, **reader.arrow_options(BLOCK_BYTES, skip_lines)):
                 if done + batch.num_rows <= how.skip:
@@ -62,10 +62,6 @@ def read(path: Path, how: ReadSpec) -> Iterator[int | Decoded]:
     with open_text(path, "surrogateescape") as lines:
         for values in _some(islice(_records(lines, len(first), options), done + head, None)):
             yield decode(values, reader, how.schema, how.time, how.first)
-
-
-def _open(path: Path) -> pa.NativeFile:
-    return pa.CompressedInputStream(pa.OSFile(str(path)), "gzip") if is_packed(path) else pa.OSFile(str(path))
 
 
 def _first_row(path: Path, options: CsvOptions) -> tuple[int, list[str] | None]:
@@ -124,7 +120,7 @@ def rows(file: IO[str], options: CsvOptions) -> Iterator[tuple[list[str] | None,
     A row that is longer than any that Arrow reads has no fields and is broken off: the next line begins another. Else a
     quote that is never closed would take the rest of the file with it.
     """
-    lines = _RowLines(file, BLOCKS_OF_A_ROW * BLOCK_BYTES)
+    lines = _RowLines(file)
     reader = csv.reader(lines, **dialect(options))
     while True:
         lines.begin()
@@ -141,8 +137,8 @@ def rows(file: IO[str], options: CsvOptions) -> Iterator[tuple[list[str] | None,
 class _RowLines:
     """The lines of one row after the other, for as long as the row is not too long."""
 
-    def __init__(self, file: IO[str], characters_most: int) -> None:
-        self._file, self._most = file, characters_most
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
         self.begin()
 
     def begin(self) -> None:
@@ -153,7 +149,7 @@ class _RowLines:
         return self
 
     def __next__(self) -> str:
-        if self._characters > self._most:
+        if self._characters > BLOCKS_OF_A_ROW * BLOCK_BYTES:
             raise csv.Error("too long a row")
         line = next(self._file)
         self.taken.append(line)
