@@ -123,12 +123,10 @@ class FileRows:
         self.data = data
 
     def __len__(self) -> int:
-        return len(self.data) if isinstance(self.data, list) else int(self.data.num_rows)
+        return len(self.data)
 
     def slice(self, start: int, count: int) -> FileRows:
-        if isinstance(self.data, list):
-            return FileRows(self.data[start : start + count])
-        return FileRows(self.data.slice(start, count))
+        return FileRows(self.data[start : start + count])
 
     def cells(self) -> tuple[list[str], list[pa.Array]]:
         """The names of the columns, and their values as people read them."""

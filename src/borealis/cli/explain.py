@@ -247,7 +247,10 @@ def _protection_tree(unit: dict[str, Any]) -> Tree:
     for box in unit["boxes"]:
         node = tree.add(Text.assemble((box["name"], "bold"), f": {box['does']}"))
         node.add(Text.assemble((box["class"], "cyan"), f": {box['why']}"))
-    tree.add(Text(_reach_back(unit["reach_back"])))
+    reaches = unit["reach_back"]
+    each = (f"{arrow} {'without bound' if reach is None else reach}" for arrow, reach in reaches.items())
+    stateless = set(reaches.values()) == {NO_TIME}
+    tree.add(Text("no state" if stateless else f"state reaches back: {', '.join(each)}"))
     asked = unit["asked"]
     what = Text.assemble((asked["approach"], "bold"), f", {asked['guarantee']}" if asked["guarantee"] else "")
     node = tree.add(what)
@@ -260,10 +263,3 @@ def _protection_tree(unit: dict[str, Any]) -> Tree:
     else:
         node.add(Text.assemble("given: ", (asked["recovery"], "green"), f": {asked['how']}"))
     return tree
-
-
-def _reach_back(reaches: dict[str, str | None]) -> str:
-    if set(reaches.values()) == {NO_TIME}:
-        return "no state"
-    each = (f"{arrow} {'without bound' if reach is None else reach}" for arrow, reach in reaches.items())
-    return f"state reaches back: {', '.join(each)}"

@@ -135,7 +135,8 @@ class PacedSender:
     def run(self, batches: Iterable[tuple[pa.RecordBatch, str | None]]) -> None:
         """Send all of them, each with its mark."""
         for batch, mark in batches:
-            self._pace()
+            if self._rate:  # wait until the rows sent so far are due; what a stall has delayed is made up for
+                STOP.sleep(self._began + self.rows / self._rate - time.monotonic())
             self.wait_until(self._out.has_room)
             self._out.send_batch(batch, mark)
             self.rows += batch.num_rows
@@ -157,11 +158,6 @@ class PacedSender:
         """Wait in a way that a wish to stop is heard."""
         while not happens(LOOK_EVERY_S):
             self.look()
-
-    def _pace(self) -> None:
-        """Wait until the rows sent so far are due; what a stall has delayed is made up for."""
-        if self._rate:
-            STOP.sleep(self._began + self.rows / self._rate - time.monotonic())
 
 
 def whole_batches(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
