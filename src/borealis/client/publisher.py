@@ -44,8 +44,6 @@ from borealis.wire.publication import Publication
 
 BATCH_ROWS = 65_536
 BATCH_BYTES = 4 << 20  # well below what the wire takes at most
-UNACKED_BYTES = 32 << 20
-UNACKED_BATCHES = 1024
 TOGETHER_MOST = 1024  # batches in one message
 UNDER_WAY = 4  # messages; an entry point that has more to do gets larger ones
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -57,8 +55,8 @@ log = logging.getLogger("borealis.client")
 class Publishing:
     name: str | None = None  # under which the entry point counts batches; two publishers of one name lose each other's
     retries: Retries = RETRIES
-    unacked_bytes: int = UNACKED_BYTES
-    unacked_batches: int = UNACKED_BATCHES
+    unacked_bytes: int = 32 << 20
+    unacked_batches: int = 1024
     close_s: float = 2.0  # for hanging up politely
 
     def __post_init__(self) -> None:

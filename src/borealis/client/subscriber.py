@@ -37,7 +37,6 @@ from borealis.wire.messages import Ack
 from borealis.wire.problems import ReplacedError
 from borealis.wire.subscription import WireSubscription
 
-BUFFER_BYTES = 16 << 20  # read ahead of the program
 START_WORDS: dict[str, Start] = {"oldest": "oldest", "newest": "newest"}
 
 
@@ -57,7 +56,7 @@ class ReadOptions:
     auto_ack: bool = True
     timeout: float | None = None  # seconds without a tuple after which iteration raises TimeoutError
     retries: Retries = RETRIES
-    buffer_bytes: int = BUFFER_BYTES
+    buffer_bytes: int = 16 << 20  # read ahead of the program
     ack_every_s: float = 0.2  # acknowledgements are calls of their own: not one for every section
     first_s: float = 3.0  # for the first connection to a node, where waiting longer only hides a mistake
 
