@@ -90,7 +90,9 @@ def send(
         rows: Iterable[tuple[pa.RecordBatch, str | None]]
         try:
             if followed:
-                rows = sending.follow(follower(file, out, options.time, options.state), shown(file))
+                following = sending.follower = follower(file, out, options.time, options.state)
+                screen.say(f"{out.name} {'goes on' if following.resumes else 'begins'} in {shown(file)}")
+                rows = following.batches(sending.look)
             else:
                 skip = out.next_number * options.rows
                 if skip:
@@ -125,12 +127,6 @@ class PacedSender:
     @property
     def dead_letters(self) -> int:
         return 0 if self.follower is None else self.follower.source.dead_letters.count
-
-    def follow(self, follower: Follower, place: str) -> Iterator[tuple[pa.RecordBatch, str]]:
-        """What comes there, for as long as there is no end to it."""
-        self.follower = follower
-        self._screen.say(f"{self._out.name} {'goes on' if follower.resumes else 'begins'} in {place}")
-        return follower.batches(self.look)
 
     def run(self, batches: Iterable[tuple[pa.RecordBatch, str | None]]) -> None:
         """Send all of them, each with its mark."""

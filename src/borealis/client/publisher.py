@@ -363,17 +363,14 @@ class Publisher:
             first = publication.known.number + 1
             if (self._unacked[0].head.number if self._unacked else self.next_number) > first:
                 self.forgotten += 1
-                self._renumber(first)
+                heads = [one.head.model_copy(update={"number": n}) for n, one in enumerate(self._unacked, first)]
+                self._unacked = deque(map(_Unacked, heads, [one.batch for one in self._unacked]))
+                self.next_number = first + len(heads)
             if not self._unacked:
                 self._backoff.found()
             self._to_send, self._publication = first, publication
             self._changed.notify_all()
         return publication
-
-    def _renumber(self, first: int) -> None:
-        heads = [one.head.model_copy(update={"number": n}) for n, one in enumerate(self._unacked, first)]
-        self._unacked = deque(map(_Unacked, heads, [one.batch for one in self._unacked]))
-        self.next_number = first + len(heads)
 
     def _connect_first(self, address: str) -> Publication:
         self._peer = self._locator.peer(address)
