@@ -123,12 +123,10 @@ class FileRows:
         self.data = data
 
     def __len__(self) -> int:
-        return len(self.data) if isinstance(self.data, list) else int(self.data.num_rows)
+        return len(self.data)
 
     def slice(self, start: int, count: int) -> FileRows:
-        if isinstance(self.data, list):
-            return FileRows(self.data[start : start + count])
-        return FileRows(self.data.slice(start, count))
+        return FileRows(self.data[start : start + count])
 
     def cells(self) -> tuple[list[str], list[pa.Array]]:
         """The names of the columns, and their values as people read them."""
@@ -264,8 +262,16 @@ def _schemas(files: Sequence[File], json: bool) -> int:
     for fact in facts:
         if json:
             to_stdout(_json_line(fact).encode("utf-8", "replace"))
+        elif "error" in fact:
+            print(f"error: {fact['error']}", file=sys.stderr)
         else:
-            _tell(fact)
+            out = console()
+            head = f"{fact['file']}: {fact['format']}, {size(fact['bytes'])}"
+            out.print(f"{head}, {plural(fact['rows'], 'row')}", markup=False, soft_wrap=True)
+            columns = table("column", "type")
+            for name, kind in fact["columns"].items():
+                columns.add_row(name, kind or ("-" if fact["format"] in TEXT else ""))
+            out.print(columns)
     return DAMAGED if any("error" in fact for fact in facts) else 0
 
 
@@ -299,16 +305,3 @@ def _counted(file: File) -> dict[str, Any]:
 
 def _typed(schema: pa.Schema) -> dict[str, str]:
     return {field.name: sql_name(field.type) for field in schema}
-
-
-def _tell(fact: dict[str, Any]) -> None:
-    if "error" in fact:
-        print(f"error: {fact['error']}", file=sys.stderr)
-        return
-    out = console()
-    head = f"{fact['file']}: {fact['format']}, {size(fact['bytes'])}"
-    out.print(f"{head}, {plural(fact['rows'], 'row')}", markup=False, soft_wrap=True)
-    columns = table("column", "type")
-    for name, kind in fact["columns"].items():
-        columns.add_row(name, kind or ("-" if fact["format"] in TEXT else ""))
-    out.print(columns)

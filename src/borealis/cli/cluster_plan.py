@@ -39,7 +39,13 @@ class Plan:
 def plan(options: UpOptions) -> Plan:
     """What shall run, checked as far as that is possible without a look at the machine."""
     cluster = _cluster(options)
-    _check_token(cluster)
+    open_hosts = [host for host in cluster.hosts if not is_loopback(host)]
+    if open_hosts and cluster.token_file is None:
+        raise ClusterError(
+            f"{', '.join(open_hosts)} can be reached from other machines, and no token protects the cluster",
+            hint="make one with 'openssl rand -hex 32 > token' and add 'token_file: token', or use 127.0.0.1",
+        )
+    read_token(cluster.token_file)
     data = options.data.expanduser().absolute() if options.data else home() / "data"
     hosts = {COORDINATOR: cluster.coordinator.host} | {node.name: node.host for node in cluster.nodes}
     ours = [name for name, host in hosts.items() if is_here(host, options.host)]
@@ -128,16 +134,6 @@ def _cluster(options: UpOptions) -> ClusterFile:
 def _numbered(options: UpOptions, **rest: Any) -> ClusterFile:
     nodes = [NodePart(name=f"node{i + 1}", cores=options.cores_per_node or 1) for i in range(options.nodes or 1)]
     return ClusterFile(nodes=nodes, **rest)
-
-
-def _check_token(cluster: ClusterFile) -> None:
-    open_hosts = [host for host in cluster.hosts if not is_loopback(host)]
-    if open_hosts and cluster.token_file is None:
-        raise ClusterError(
-            f"{', '.join(open_hosts)} can be reached from other machines, and no token protects the cluster",
-            hint="make one with 'openssl rand -hex 32 > token' and add 'token_file: token', or use 127.0.0.1",
-        )
-    read_token(cluster.token_file)
 
 
 def part_arguments(cluster: ClusterFile, data: Path) -> dict[str, list[str]]:

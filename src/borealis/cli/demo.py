@@ -47,19 +47,11 @@ class Talkers:
 
     def __init__(self) -> None:
         self._batches: list[pa.RecordBatch] = []
-        self._newest: list[dict[str, Any]] = []
-        self._lock = threading.Lock()
 
     def take(self, batch: pa.RecordBatch) -> None:
         """The output's rows, as they are committed."""
-        import pyarrow.compute as pc
-
-        ends = batch.column("window_end")
-        newest = batch.filter(pc.equal(ends, pc.max(ends)))
-        top = newest.take(pc.sort_indices(newest, [("kb", "descending"), ("src", "ascending")])[:TOP])
-        with self._lock:
+        if batch.num_rows:
             self._batches.append(batch)
-            self._newest = top.to_pylist()
 
     def rows(self) -> pa.Table:
         import pyarrow as pa
@@ -67,10 +59,13 @@ class Talkers:
         return pa.Table.from_batches(self._batches) if self._batches else pa.table({})
 
     def show(self) -> RenderableType:
-        with self._lock:
-            newest = self._newest
-        if not newest:
+        import pyarrow.compute as pc
+
+        if not self._batches:
             return Text("the first window is still open ...", style="dim")
+        last = self._batches[-1]
+        window = last.filter(pc.equal(last["window_end"], pc.max(last["window_end"])))
+        newest = window.take(pc.sort_indices(window, [("kb", "descending"), ("src", "ascending")])[:TOP]).to_pylist()
         end = newest[0]["window_end"]
         title = f"top talkers, ten seconds up to {end:%H:%M:%S}"
         made = table("source", right=("packets", "kB"), title=title)

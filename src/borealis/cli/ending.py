@@ -134,17 +134,14 @@ def code_and_line(error: BaseException) -> tuple[int, str]:
     hints = [f"this is a defect of Borealis: run it again with {DEBUG} to see where"]
     if log := _kept_log():
         hints.append(f"Spark's log is {log}")
-    return DEFECT, _line(f"unexpected {type(error).__name__}: {_first_line(error)}", "; ".join(hints))
+    first_line = next(iter(str(error).strip().splitlines()), "no message")[:300]
+    return DEFECT, _line(f"unexpected {type(error).__name__}: {first_line}", "; ".join(hints))
 
 
 def _line(message: str, hint: str) -> str:
     message = " ".join(message.split()).rstrip(".")
     stop = "" if message.endswith(("?", "!")) else "."
     return f"error: {message}{stop} Hint: {' '.join(hint.split())}" if hint else f"error: {message}"
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), "no message")[:300]
 
 
 def _wants_log(error: BorealisError) -> bool:

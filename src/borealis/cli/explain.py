@@ -58,7 +58,9 @@ def explain(diagram: Yaml, asked: ProtectionOptions, json: Json = False) -> None
         print(dumps(facts, ensure_ascii=False, indent=2))
         return
     parts = [] if asked else [drawn(facts)]
-    console().print(Group(*parts, *([drawn_protection(guarded)] if guarded else [])))
+    parts += [_protection_tree(unit) for unit in guarded.get("protection", ())]
+    notes = [Text(f"warning: {one}", style="yellow") for one in guarded.get("warnings", ())]
+    console().print(Group(*parts, *notes))
 
 
 def check(diagram: Yaml, json: Json = False) -> None:
@@ -206,7 +208,13 @@ def _protected_unit(spec: Spec, piece: Piece, found: Protection | None) -> dict[
         ],
         "reach_back": {arrow: None if us is None else show(us) for arrow, us in classified.retention.items()},
         "asked": _asked(found, classified),
-        "table": {approach: _approach(approach, classified) for approach in TABLE},
+        "table": {
+            approach: {
+                "recovery_type": recovery_type(approach, classified.kind),
+                "guarantees": {g: _outcome(Protection(ha=approach, guarantee=g), classified) for g in GUARANTEES},
+            }
+            for approach in TABLE
+        },
     }
 
 
@@ -219,11 +227,6 @@ def _asked(protection: Protection | None, classified: Classified) -> dict[str, A
     } | _outcome(protection, classified)
 
 
-def _approach(approach: str, classified: Classified) -> dict[str, Any]:
-    outcomes = {g: _outcome(Protection(ha=approach, guarantee=g), classified) for g in GUARANTEES}
-    return {"recovery_type": recovery_type(approach, classified.kind), "guarantees": outcomes}
-
-
 def _outcome(protection: Protection | None, classified: Classified) -> dict[str, Any]:
     """What is given, or why it is refused."""
     try:
@@ -234,12 +237,6 @@ def _outcome(protection: Protection | None, classified: Classified) -> dict[str,
     return {"recovery": found.kind, "how": found.how}
 
 
-def drawn_protection(facts: dict[str, Any]) -> RenderableType:
-    """The same, for people."""
-    notes = [Text(f"warning: {one}", style="yellow") for one in facts["warnings"]]
-    return Group(*(_protection_tree(unit) for unit in facts["protection"]), *notes)
-
-
 def _protection_tree(unit: dict[str, Any]) -> Tree:
     arrows = f": reads {', '.join(unit['reads'])}; gives {', '.join(unit['gives'])}; "
     title = Text.assemble("protection of unit ", (unit["unit"], "bold"), arrows, (unit["class"], "cyan"))
@@ -247,7 +244,10 @@ def _protection_tree(unit: dict[str, Any]) -> Tree:
     for box in unit["boxes"]:
         node = tree.add(Text.assemble((box["name"], "bold"), f": {box['does']}"))
         node.add(Text.assemble((box["class"], "cyan"), f": {box['why']}"))
-    tree.add(Text(_reach_back(unit["reach_back"])))
+    reaches = unit["reach_back"]
+    each = (f"{arrow} {'without bound' if reach is None else reach}" for arrow, reach in reaches.items())
+    stateless = set(reaches.values()) == {NO_TIME}
+    tree.add(Text("no state" if stateless else f"state reaches back: {', '.join(each)}"))
     asked = unit["asked"]
     what = Text.assemble((asked["approach"], "bold"), f", {asked['guarantee']}" if asked["guarantee"] else "")
     node = tree.add(what)
@@ -260,10 +260,3 @@ def _protection_tree(unit: dict[str, Any]) -> Tree:
     else:
         node.add(Text.assemble("given: ", (asked["recovery"], "green"), f": {asked['how']}"))
     return tree
-
-
-def _reach_back(reaches: dict[str, str | None]) -> str:
-    if set(reaches.values()) == {NO_TIME}:
-        return "no state"
-    each = (f"{arrow} {'without bound' if reach is None else reach}" for arrow, reach in reaches.items())
-    return f"state reaches back: {', '.join(each)}"

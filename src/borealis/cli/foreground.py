@@ -33,7 +33,15 @@ def node(
     *,
     protection: SecurityOptions,
 ) -> None:
-    _check(name, master)
+    from borealis.wire.messages import NAME_RULE, is_name
+
+    if master is not None and not MASTER.fullmatch(master):
+        raise ClusterError(
+            f"--master '{master}' is no master of Spark",
+            hint="write local[2], spark://HOST:7077, yarn or k8s://HOST:PORT",
+        )
+    if name and not is_name(name):
+        raise ClusterError(f"a node cannot be called '{name}'", hint=NAME_RULE)
     to = find(coordinator, read_token(protection.token_file), protection.tls_ca)
     if is_loopback(host) and not is_loopback(to.host):
         raise ClusterError(
@@ -54,19 +62,6 @@ def node(
     from borealis.node.process import NodeOptions, serve
 
     raise typer.Exit(serve(NodeOptions(coordinator=at, name=name, security=security, settings=settings, **common)))
-
-
-def _check(name: str | None, master: str | None) -> None:
-    """What can be wrong without starting a JVM for it."""
-    from borealis.wire.messages import NAME_RULE, is_name
-
-    if master is not None and not MASTER.fullmatch(master):
-        raise ClusterError(
-            f"--master '{master}' is no master of Spark",
-            hint="write local[2], spark://HOST:7077, yarn or k8s://HOST:PORT",
-        )
-    if name and not is_name(name):
-        raise ClusterError(f"a node cannot be called '{name}'", hint=NAME_RULE)
 
 
 def coordinator(

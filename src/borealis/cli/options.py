@@ -72,10 +72,10 @@ class SecurityOptions:
 def for_typer(command: Callable[..., Any]) -> Callable[..., Any]:
     """The command as Typer takes it: for a parameter that is a class of options, its fields stand in its place."""
     hints = get_type_hints(command, include_extras=True)
-    names = list(signature(command).parameters)
-    classes = {name: hints[name] for name in names if is_dataclass(hints[name])}
+    parameters = signature(command).parameters
+    classes = {name: hints[name] for name in parameters if is_dataclass(hints[name])}
     taken: list[Parameter] = []
-    for name, parameter in signature(command).parameters.items():
+    for name, parameter in parameters.items():
         if name in classes:
             kinds = get_type_hints(classes[name], include_extras=True)
             of_class = signature(classes[name]).parameters.values()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,6 @@ def given_outputs(spec: Spec, texts: Sequence[str] | None, json_too: bool) -> di
     known = check_outputs(spec, given)
     if json_too and STDOUT in given.values():
         raise OutputError("--json and an output on stdout exclude each other", hint="send that output to a file")
-    _distinct(given)
-    always = {o.name for o in spec.outputs}
-    return {n: given.get(n) for n in known if n in given or n in always}
-
-
-def _distinct(given: Mapping[str, str]) -> None:
     seen: dict[str, str] = {}
     for name, place in given.items():
         if place == STDOUT or is_topic(place):  # both can take several
@@ -49,6 +43,8 @@ def _distinct(given: Mapping[str, str]) -> None:
         if key in seen:
             raise OutputError(f"outputs '{seen[key]}' and '{name}' go to one file, {place}", hint="give each its own")
         seen[key] = name
+    always = {o.name for o in spec.outputs}
+    return {n: given.get(n) for n in known if n in given or n in always}
 
 
 def sink_of(place: str | None) -> Any:

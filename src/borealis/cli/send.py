@@ -90,7 +90,9 @@ def send(
         rows: Iterable[tuple[pa.RecordBatch, str | None]]
         try:
             if followed:
-                rows = sending.follow(follower(file, out, options.time, options.state), shown(file))
+                following = sending.follower = follower(file, out, options.time, options.state)
+                screen.say(f"{out.name} {'goes on' if following.resumes else 'begins'} in {shown(file)}")
+                rows = following.batches(sending.look)
             else:
                 skip = out.next_number * options.rows
                 if skip:
@@ -126,16 +128,11 @@ class PacedSender:
     def dead_letters(self) -> int:
         return 0 if self.follower is None else self.follower.source.dead_letters.count
 
-    def follow(self, follower: Follower, place: str) -> Iterator[tuple[pa.RecordBatch, str]]:
-        """What comes there, for as long as there is no end to it."""
-        self.follower = follower
-        self._screen.say(f"{self._out.name} {'goes on' if follower.resumes else 'begins'} in {place}")
-        return follower.batches(self.look)
-
     def run(self, batches: Iterable[tuple[pa.RecordBatch, str | None]]) -> None:
         """Send all of them, each with its mark."""
         for batch, mark in batches:
-            self._pace()
+            if self._rate:  # wait until the rows sent so far are due; what a stall has delayed is made up for
+                STOP.sleep(self._began + self.rows / self._rate - time.monotonic())
             self.wait_until(self._out.has_room)
             self._out.send_batch(batch, mark)
             self.rows += batch.num_rows
@@ -157,11 +154,6 @@ class PacedSender:
         """Wait in a way that a wish to stop is heard."""
         while not happens(LOOK_EVERY_S):
             self.look()
-
-    def _pace(self) -> None:
-        """Wait until the rows sent so far are due; what a stall has delayed is made up for."""
-        if self._rate:
-            STOP.sleep(self._began + self.rows / self._rate - time.monotonic())
 
 
 def whole_batches(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Self
 
 import pyarrow as pa
 from pydantic import TypeAdapter
@@ -40,8 +40,6 @@ VERSION = 1
 KIND = DirectoryKind("state", "send.json", "sender", "*.files")
 OTHER_NAME = "give another --publisher"
 
-M = TypeVar("M", bound="Mark")
-
 
 @dataclass(frozen=True)
 class Mark:
@@ -51,7 +49,7 @@ class Mark:
         return json.dumps(vars(self), separators=(",", ":"))
 
     @classmethod
-    def of(cls: type[M], out: Publisher, source: str) -> M | None:
+    def of(cls, out: Publisher, source: str) -> Self | None:
         """As the entry point has it, if there is one; an InputError if a sender from another source left it there."""
         try:
             return None if out.mark is None else TypeAdapter(cls).validate_json(out.mark)

@@ -72,7 +72,9 @@ def shown(status: views.ClusterStatus, fold: int = 0) -> RenderableType:
         streams = [stream for stream in status.streams if stream.diagram == diagram.diagram]
         guarded = [(unit.unit, unit.protection) for unit in units if unit.protection is not None]
         guarded += [(f"input {one.arrow}", one.protection) for one in streams if one.protection is not None]
-        parts.append(_diagram(diagram))
+        entries = ", ".join(f"{name} on {node}" for name, node in diagram.entries.items())
+        head = Text.assemble((diagram.diagram, "bold"), " ", _state(diagram.state))
+        parts.append(head.append(f", inputs {entries}" if entries else "", style="dim"))
         parts.append(_units(units, plain=fold > 0) if fold < 2 else _in_groups("units", units))
         if fold:
             parts += [Text(line, "dim") for line in (_streams_line(streams), *_protection_lines(guarded)) if line]
@@ -195,12 +197,6 @@ def _nodes(nodes: list[views.NodeView], plain: bool = False) -> FittingTable:
     return table
 
 
-def _diagram(diagram: views.DiagramView) -> Text:
-    entries = ", ".join(f"{name} on {node}" for name, node in diagram.entries.items())
-    text = Text.assemble((diagram.diagram, "bold"), " ", _state(diagram.state))
-    return text.append(f", inputs {entries}" if entries else "", style="dim")
-
-
 def _units(units: list[views.UnitView], plain: bool = False) -> FittingTable:
     right = ("in", "in/s", "out/s", "trains", "train", "lag", "state size", "boundary", "runs")
     spare = ("runs", "train", "trains", "boundary", "out/s", "state size", "in", "in/s", "lag")
@@ -284,19 +280,14 @@ def protection_table(rows: Iterable[tuple[str, views.ProtectionView]]) -> Fittin
     table = FittingTable(left, right, ("incarnation", "behind", "recovery", "how"))
     for name, view in rows:
         backup, how = promise(view)
-        alone = view.state == "alone"
+        alone, good = view.state == "alone", view.state in GUARDED
+        words = f"alone since {moment(view.since)}" if alone else view.state
+        words += f": {view.why}" if view.why and not good else ""
+        state = Text(words, style="green" if good else "yellow" if view.state == "catching up" else "bold red")
         behind, recovery = span(1000 * view.stale_ms), f"~ {span(1000 * view.recovery_ms)}"
         figures = (str(view.incarnation), "-" if alone else behind, "-" if alone else recovery)
-        table.add_row(name, how, backup, _protection_state(view), *figures)
+        table.add_row(name, how, backup, state, *figures)
     return table
-
-
-def _protection_state(view: views.ProtectionView) -> Text:
-    words = f"alone since {moment(view.since)}" if view.state == "alone" else view.state
-    good = view.state in GUARDED
-    if view.why and not good:
-        words += f": {view.why}"
-    return Text(words, style="green" if good else "yellow" if view.state == "catching up" else "bold red")
 
 
 def takeover_line(name: str, took: Takeover) -> str:

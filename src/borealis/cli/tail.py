@@ -15,7 +15,7 @@ from borealis.errors import BorealisError, StreamError
 
 if TYPE_CHECKING:
     from borealis.client.client import Client
-    from borealis.client.subscriber import Start, Subscription
+    from borealis.client.subscriber import Subscription
 
 QUIET_S = 0.5  # without rows, until that is shown
 
@@ -47,7 +47,12 @@ def tail(
         str | None, Option(metavar="TOPIC", help="Into a topic instead, exactly once: kafka://host:port/topic.")
     ] = None,
 ) -> None:
-    start = _start(options.start)
+    from borealis.client.subscriber import parse_start
+
+    start = None if options.start is None else parse_start(options.start)
+    if options.start is not None and start is None:
+        hint = "give oldest, newest or a tuple id"
+        raise StreamError(f"--from '{options.start}' is no place in a stream", hint=hint)
     if to is not None:
         from borealis.cli.forward import forward
 
@@ -114,11 +119,3 @@ def _silence(client: Client, subscription: Subscription) -> str:
     if subscription.running:
         return "; ".join([f"waiting for rows of {subscription.stream}", *before])
     return "; ".join([f"{subscription.stream} has ended", *before]) if before else ""
-
-
-def _start(text: str | None) -> Start | None:
-    from borealis.client.subscriber import parse_start
-
-    if text is not None and (found := parse_start(text)) is None:
-        raise StreamError(f"--from '{text}' is no place in a stream", hint="give oldest, newest or a tuple id")
-    return None if text is None else found

@@ -100,14 +100,16 @@ class CoordinatorRequests:
                 f"the connection to the coordinator at {address} broke ({type(error).__name__})",
                 hint="try again; does it speak https?",
             ) from None
-        if answer.status_code >= 400:
-            raise self._complaint(answer.content, answer.status_code)
-        if not answer.content:
-            return {}
+        status = answer.status_code
         try:
-            return answer.json()
-        except ValueError:
-            raise self._stranger(answer.status_code) from None
+            if status < 400:
+                return answer.json() if answer.content else {}
+            complaint = error_of(Problem.decode(answer.content))
+            complaint.status = status  # type: ignore[attr-defined]  # 503: later it may go well
+        except (ValueError, WireError):
+            hint = "is another program using that port?"
+            complaint = WireError(f"what answers at {address} is no coordinator (status {status})", hint=hint)
+        raise complaint
 
     def close(self) -> None:
         self._http.close()
@@ -117,19 +119,6 @@ class CoordinatorRequests:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    def _complaint(self, content: bytes, status: int) -> Exception:
-        try:
-            problem = Problem.decode(content)
-        except WireError:
-            return self._stranger(status)
-        error = error_of(problem)
-        error.status = status  # type: ignore[attr-defined]  # 503: later it may go well
-        return error
-
-    def _stranger(self, status: int) -> WireError:
-        hint = "is another program using that port?"
-        return WireError(f"what answers at {self.whereabouts.address} is no coordinator (status {status})", hint=hint)
 
 
 class CoordinatorClient(CoordinatorRequests):

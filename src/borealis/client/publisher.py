@@ -44,8 +44,6 @@ from borealis.wire.publication import Publication
 
 BATCH_ROWS = 65_536
 BATCH_BYTES = 4 << 20  # well below what the wire takes at most
-UNACKED_BYTES = 32 << 20
-UNACKED_BATCHES = 1024
 TOGETHER_MOST = 1024  # batches in one message
 UNDER_WAY = 4  # messages; an entry point that has more to do gets larger ones
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -57,8 +55,8 @@ log = logging.getLogger("borealis.client")
 class Publishing:
     name: str | None = None  # under which the entry point counts batches; two publishers of one name lose each other's
     retries: Retries = RETRIES
-    unacked_bytes: int = UNACKED_BYTES
-    unacked_batches: int = UNACKED_BATCHES
+    unacked_bytes: int = 32 << 20
+    unacked_batches: int = 1024
     close_s: float = 2.0  # for hanging up politely
 
     def __post_init__(self) -> None:
@@ -365,17 +363,14 @@ class Publisher:
             first = publication.known.number + 1
             if (self._unacked[0].head.number if self._unacked else self.next_number) > first:
                 self.forgotten += 1
-                self._renumber(first)
+                heads = [one.head.model_copy(update={"number": n}) for n, one in enumerate(self._unacked, first)]
+                self._unacked = deque(map(_Unacked, heads, [one.batch for one in self._unacked]))
+                self.next_number = first + len(heads)
             if not self._unacked:
                 self._backoff.found()
             self._to_send, self._publication = first, publication
             self._changed.notify_all()
         return publication
-
-    def _renumber(self, first: int) -> None:
-        heads = [one.head.model_copy(update={"number": n}) for n, one in enumerate(self._unacked, first)]
-        self._unacked = deque(map(_Unacked, heads, [one.batch for one in self._unacked]))
-        self.next_number = first + len(heads)
 
     def _connect_first(self, address: str) -> Publication:
         self._peer = self._locator.peer(address)

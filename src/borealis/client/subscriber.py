@@ -37,7 +37,6 @@ from borealis.wire.messages import Ack
 from borealis.wire.problems import ReplacedError
 from borealis.wire.subscription import WireSubscription
 
-BUFFER_BYTES = 16 << 20  # read ahead of the program
 START_WORDS: dict[str, Start] = {"oldest": "oldest", "newest": "newest"}
 
 
@@ -45,13 +44,6 @@ class Came(NamedTuple):
     """A section, and in which life of the stream it came: each gap begins another, and ids mean nothing across it."""
 
     section: Section
-    life: int
-
-
-class Link(NamedTuple):
-    """A connection to the node that serves the stream, and the life of the stream there."""
-
-    peer: Peer
     life: int
 
 
@@ -64,7 +56,7 @@ class ReadOptions:
     auto_ack: bool = True
     timeout: float | None = None  # seconds without a tuple after which iteration raises TimeoutError
     retries: Retries = RETRIES
-    buffer_bytes: int = BUFFER_BYTES
+    buffer_bytes: int = 16 << 20  # read ahead of the program
     ack_every_s: float = 0.2  # acknowledgements are calls of their own: not one for every section
     first_s: float = 3.0  # for the first connection to a node, where waiting longer only hides a mistake
 
@@ -100,7 +92,7 @@ class Buffer:
         self.closed = False
         self._error: BaseException | None = None
         self._changed = threading.Condition()
-        self.on_news: Callable[[], None] | None = None  # called when there may be something to take
+        self.on_news: Callable[[], None] = lambda: None  # called when there may be something to take
 
     def put(self, came: Came) -> bool:
         """Add one, when there is room; False if the program wants no more."""
@@ -111,7 +103,7 @@ class Buffer:
             self._held.append(came)
             self._bytes += came.section.nbytes
             self._changed.notify_all()
-        self._news()
+        self.on_news()
         return True
 
     def close(self, error: BaseException | None = None, drop: bool = False) -> None:
@@ -123,7 +115,7 @@ class Buffer:
                 self._held.clear()
                 self._error = None
             self._changed.notify_all()
-        self._news()
+        self.on_news()
 
     def take(self, seconds: float | None) -> Came | None:
         """The next one; None at the end. Raises TimeoutError if none came in that time, and why it ended badly."""
@@ -138,10 +130,6 @@ class Buffer:
             if self._error is not None:
                 raise self._error
             return None
-
-    def _news(self) -> None:
-        if (tell := self.on_news) is not None:
-            tell()
 
 
 class Subscription:
@@ -165,7 +153,7 @@ class Subscription:
         self._locator = locator
         self._clock = clock or WallClock()
         self._buffer = Buffer(self.options.buffer_bytes)
-        self._link: Link | None = None
+        self._peer: Peer | None = None  # the node that serves the stream, in the life that `gaps` counts
         self._feed: WireSubscription
         self._before = (0, 0)  # lost and jumps, in earlier connections
         start, retries = self.options.start, self.options.retries
@@ -238,12 +226,12 @@ class Subscription:
         upto = self.position if upto is None else upto
         if upto <= self._acked:
             return
-        link = self._link
-        if link is None:
+        peer = self._peer
+        if peer is None:
             raise WireError(f"not connected to {self.stream} now", hint="acknowledge again later; nothing is lost")
-        if link.life != self._life:
+        if self.gaps != self._life:
             raise GoneError(f"{self.stream} is in another epoch now: what came before cannot be acknowledged any more")
-        link.peer.ack(Ack(stream=self.stream, reader=self.options.reader, level=1, upto=upto))
+        peer.ack(Ack(stream=self.stream, reader=self.options.reader, level=1, upto=upto))
         self._acked = upto
 
     def stop(self) -> None:
@@ -338,32 +326,24 @@ class Subscription:
     # -- the thread that reads
 
     def _read(self) -> None:
+        """Take what comes, until the stream ends or the program wants no more of it."""
         error: BaseException | None = None
         try:
-            self._read_on()
+            for section in self._follower:
+                self.lost, self.jumps = self._before[0] + self._feed.lost, self._before[1] + self._feed.jumps
+                if not self._buffer.put(Came(section, self.gaps)):
+                    break
         except BaseException as failure:
             error = failure
-        finally:
-            if not self._ending_well(error):
-                self._hang_up()
+        # a named reader still needs the connection for its last acknowledgements
+        if error is not None or self.options.reader is None or self._follower.stopped.is_set():
+            self._hang_up()
         self._buffer.close(error)
         self._follower.opened.set()
 
-    def _ending_well(self, error: BaseException | None) -> bool:
-        """A named reader still needs the connection for its last acknowledgements."""
-        return error is None and self.options.reader is not None and not self._follower.stopped.is_set()
-
-    def _read_on(self) -> None:
-        """Take what comes, until the stream ends or the program wants no more of it."""
-        for section in self._follower:
-            self.lost, self.jumps = self._before[0] + self._feed.lost, self._before[1] + self._feed.jumps
-            if not self._buffer.put(Came(section, self.gaps)):
-                return
-
     def _subscribe(self, address: str) -> WireSubscription:
-        place, peer = self._follower, self._locator.peer(address)
-        self._link = Link(peer, self.gaps)
-        feed = self._feed = peer.subscribe(place.wanted())
+        place, self._peer = self._follower, self._locator.peer(address)
+        feed = self._feed = self._peer.subscribe(place.wanted())
         place.backoff = Backoff(self.options.retries, self._clock)
         self.reconnects += place.epoch is not None
         if feed.epoch == place.epoch and not is_jump(place.next_id, feed.next_id):
@@ -385,6 +365,6 @@ class Subscription:
         self._hang_up()
 
     def _hang_up(self) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            link.peer.close()
+        peer, self._peer = self._peer, None
+        if peer is not None:
+            peer.close()

@@ -72,7 +72,6 @@ class Inflow:
     def __init__(self, request: Request) -> None:
         self._request = request
         self._parts: asyncio.Queue[bytes | None] = asyncio.Queue(PARTS_AHEAD)
-        self._reader: asyncio.Task[None] | None = None
         self._ended = False
         self.broken = False  # the sender went away before the end
 
@@ -81,8 +80,7 @@ class Inflow:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        if self._reader is not None:
-            self._reader.cancel()
+        self._reader.cancel()
 
     async def _read(self) -> None:
         try:

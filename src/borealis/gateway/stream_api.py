@@ -68,9 +68,13 @@ def gateway(cluster: Cluster, ending: asyncio.Event) -> tuple[APIRouter, Callabl
 
         until = None if heartbeat is None else microseconds(heartbeat)
         if borealis_publisher is not None or borealis_number is not None:
-            publisher, number = _numbered(borealis_publisher, borealis_number)
-            head = BatchHead(number=number, heartbeat=until, end=end)
-            return await _send_whole(cluster, request, location.stream, schema, publisher, head)
+            if borealis_publisher is None or borealis_number is None:
+                hint = "give both, or none: the number rises by one from 0"
+                raise BadRequestError("Borealis-Publisher and Borealis-Number go together", hint=hint)
+            if not is_name(borealis_publisher):
+                raise BadRequestError(f"'{borealis_publisher[:80]}' cannot be a publisher", hint=NAME_RULE)
+            head = BatchHead(number=borealis_number, heartbeat=until, end=end)
+            return await _send_whole(cluster, request, location.stream, schema, borealis_publisher, head)
         send_on, counts = partial(publishers.send, location.stream), Counts()
         async with Inflow(request) as inflow:
             try:
@@ -141,17 +145,6 @@ async def _send_whole(
 
 def _taken(stream: str, rows: int, **more: int | None) -> Response:
     return JSONResponse({"v": PROTOCOL, "stream": stream, "taken": rows, **more}, headers={TAKEN: str(rows)})
-
-
-def _numbered(publisher: str | None, number: int | None) -> tuple[str, int]:
-    if publisher is None or number is None:
-        raise BadRequestError(
-            "Borealis-Publisher and Borealis-Number go together",
-            hint="give both, or none: the number rises by one from 0",
-        )
-    if not is_name(publisher):
-        raise BadRequestError(f"'{publisher[:80]}' cannot be a publisher", hint=NAME_RULE)
-    return publisher, number
 
 
 def _refused(error: BorealisError, taken: int) -> Response:

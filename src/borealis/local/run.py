@@ -223,9 +223,5 @@ def _sinks(spec: Spec, outputs: Mapping[str, Any], state: Path | None) -> dict[s
     check_outputs(spec, outputs)
     if state is not None:
         make_directory(state)
-    sinks: dict[str, Sink] = {}
-    for name, value in outputs.items():
-        sinks[name] = as_sink(value, None if state is None else state / f"{name}.journal")
-    for output in spec.outputs:
-        sinks.setdefault(output.name, TableSink())
-    return sinks
+    given = {name: as_sink(value, state and state / f"{name}.journal") for name, value in outputs.items()}
+    return given | {output.name: TableSink() for output in spec.outputs if output.name not in given}
