@@ -58,7 +58,6 @@ from borealis.wire.messages import (
 )
 
 MOVED_TRIES = 3  # to tell a node that a unit has left it
-PIECE_BYTES = 1 << 20  # of an export
 
 log = logging.getLogger("borealis.node")
 
@@ -140,8 +139,7 @@ class Node:
         """A unit's state for the node that takes it over."""
         if what != "unit":
             raise WireError(f"nothing to export as '{what}'", hint="there is: unit")
-        data = self._freeze(UnitName.decode(body)).to_bytes()
-        return (data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES))
+        return iter([self._freeze(UnitName.decode(body)).to_bytes()])
 
     # -- questions
 
@@ -354,7 +352,7 @@ class Node:
     def moved(self, moved: Moved) -> Done:
         """A frozen unit goes on elsewhere: readers of its streams are sent there."""
         with self.ordering:
-            unit = self._unit(UnitName(diagram=moved.diagram, unit=moved.unit))
+            unit = self._unit(moved)
             if unit.frozen_since is None:
                 raise ClusterError(f"unit {moved.unit} of {moved.diagram} is not frozen", hint="move it again")
             for queue in unit.queues.values():
