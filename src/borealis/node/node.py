@@ -288,7 +288,7 @@ class Node:
             queue.hold()
         with self.ordering:
             self._put(unit)
-            self.served.stand_by(unit.queues.values())
+            self.served.standby_queues |= {queue.stream: queue for queue in unit.queues.values()}
         unit.launch()
         self.guards.start_standby(unit, guard)
         if isinstance(unit, RunningUnit):
