@@ -44,18 +44,18 @@ def test_everything_has_one_place_and_hints_are_kept(data: st.DataObject) -> Non
     nodes = [load.name for load in given_loads]
     pieces, inputs = data.draw(chains(nodes))
     places = {name: data.draw(st.sampled_from(nodes)) for name in inputs if data.draw(st.booleans())}
-    placed = place(pieces, inputs, places, given_loads)
-    assert list(placed.units) == [piece.name for piece in pieces]
-    assert list(placed.entries) == inputs
-    assert {*placed.units.values(), *placed.entries.values()} <= set(nodes)
+    units, entries = place(pieces, inputs, places, given_loads)
+    assert list(units) == [piece.name for piece in pieces]
+    assert list(entries) == inputs
+    assert {*units.values(), *entries.values()} <= set(nodes)
     for piece in pieces:
-        assert piece.place in (None, placed.units[piece.name])
+        assert piece.place in (None, units[piece.name])
     for name in inputs:
         readers = [p.name for p in pieces if {name, name + ".late"} & set(p.reads)]
         if name in places:
-            assert placed.entries[name] == places[name]
+            assert entries[name] == places[name]
         elif readers:
-            assert placed.entries[name] == placed.units[readers[0]]
+            assert entries[name] == units[readers[0]]
 
 
 @given(st.data(), st.randoms(use_true_random=False))
@@ -71,9 +71,9 @@ def test_the_order_of_nodes_does_not_matter(data: st.DataObject, chance: random.
 def test_units_without_hints_are_balanced_over_equal_nodes(data: st.DataObject) -> None:
     nodes = data.draw(NODES)
     pieces, inputs = data.draw(chains(nodes, hints=False))
-    placed = place(pieces, inputs, {}, [Load(name) for name in nodes])
+    units, _ = place(pieces, inputs, {}, [Load(name) for name in nodes])
     count = Counter(dict.fromkeys(nodes, 0))
-    count.update(placed.units.values())
+    count.update(units.values())
     assert max(count.values()) - min(count.values()) <= 1
 
 
@@ -82,11 +82,11 @@ def test_no_other_node_could_have_taken_a_unit_more_cheaply(data: st.DataObject)
     """Each unit goes where, at that moment, the units per core are fewest among nodes whose Spark works."""
     given_loads = data.draw(loads())
     pieces, inputs = data.draw(chains([load.name for load in given_loads], hints=False))
-    placed = place(pieces, inputs, {}, given_loads)
+    units, _ = place(pieces, inputs, {}, given_loads)
     count = Counter({load.name: load.units for load in given_loads})
     able = [load for load in given_loads if load.ready] or given_loads
     cores = {load.name: load.cores for load in given_loads}
-    for node in placed.units.values():
+    for node in units.values():
         assert node in {load.name for load in able}
         assert all(count[node] * cores[o.name] <= count[o.name] * cores[node] for o in able)
         count[node] += 1

@@ -263,13 +263,11 @@ def _disk(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        raise CatalogError(
-            f"cannot use catalog {path}: {error}", hint="is there room, and the right to write?"
-        ) from None
+        hint = "is there room, and the right to write?"
+        raise CatalogError(f"cannot use catalog {path}: {error}", hint=hint) from None
     except (sqlite3.DatabaseError, ValidationError) as error:
         reason, hint = str(error).splitlines()[0], "restore it from a copy, or give another file"
         raise CatalogError(f"catalog {path} is damaged or no catalog: {reason}", hint=hint) from None
     except OSError as error:
-        raise CatalogError(
-            f"cannot use catalog {path}: {error.strerror}", hint="check the folder and its rights"
-        ) from None
+        hint = "check the folder and its rights"
+        raise CatalogError(f"cannot use catalog {path}: {error.strerror}", hint=hint) from None

@@ -88,19 +88,14 @@ def _placed(cluster: Cluster, spec: Spec, pieces: Sequence[Piece], wish: Deploym
     nodes = loads(cluster, without=spec.name)
     for name in (*wish.place.values(), *wish.backup.values()) if nodes else ():
         cluster.living(name)  # a silent one is refused in other words than one that never was
-    placed = placement.place(pieces, [i.name for i in spec.inputs], wish.place, nodes)
+    nodes_of, inputs_at = placement.place(pieces, [i.name for i in spec.inputs], wish.place, nodes)
     units = placement.with_backups(
-        [
-            UnitAssignment(p.name, p.boxes, p.reads, p.gives, placed.units[p.name], None, protected[p.name])
-            for p in pieces
-        ],
+        [UnitAssignment(p.name, p.boxes, p.reads, p.gives, nodes_of[p.name], None, protected[p.name]) for p in pieces],
         wish.backup,
         nodes,
     )
     placement.refuse_lonely(units, len(nodes))
-    entries = [
-        entry_point(i.name, placed.entries[i.name], placement.entry_protection(i.name, units)) for i in spec.inputs
-    ]
+    entries = [entry_point(i.name, inputs_at[i.name], placement.entry_protection(i.name, units)) for i in spec.inputs]
     return Layout(
         name=spec.name,
         yaml=wish.yaml,

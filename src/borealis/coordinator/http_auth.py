@@ -45,19 +45,14 @@ class RequestGuard:
         await self._app(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
-        headers: dict[bytes, bytes] = dict(scope["headers"])
-        given = [headers[AUTHORIZATION]] if AUTHORIZATION in headers else []
-        if self._token is None:
-            self._check_local(headers)
-        elif scope["path"] not in OPEN_PATHS and (wrong := refused_token(given, self._token)):
-            raise UnauthorizedError(wrong, hint=TOKEN_HOW)
-
-    def _check_local(self, headers: dict[bytes, bytes]) -> None:
         """Without a token only this machine's own programs come in, and no page that a browser has from elsewhere."""
-        for name in (b"host", b"origin"):
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        tokens = [headers[AUTHORIZATION]] if AUTHORIZATION in headers else []
+        if scope["path"] not in OPEN_PATHS and (wrong := refused_token(tokens, self._token)):
+            raise UnauthorizedError(wrong, hint=TOKEN_HOW)
+        for name in (b"host", b"origin") if self._token is None else ():
             given = headers.get(name, b"").decode("latin-1")
-            host = host_of(given) if given else None
-            if host is not None and not (is_loopback(host) or host in self._hosts):
+            if given and not (is_loopback(host := host_of(given)) or host in self._hosts):
                 raise ForbiddenError(f"refused: {name.decode()} is '{given}'", hint="ask at 127.0.0.1, or use a token")
 
 

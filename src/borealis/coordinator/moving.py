@@ -68,7 +68,10 @@ def move(cluster: Cluster, name: str, node: str, diagram: str | None = None) -> 
             cluster.order(node, "start", order)
         except BorealisError as error:
             if not _has(cluster, layout.name, unit.unit, node):
-                _go_on(cluster, layout.name, unit, node)
+                moved = UnitName(diagram=layout.name, unit=unit.unit)  # what fails now, reconcile does later
+                cluster.try_order(node, "drop", moved)
+                if cluster.try_order(unit.node, "thaw", moved):
+                    cluster.catalog.moving(layout.name, unit.unit, None)
                 raise type(error)(
                     f"unit '{unit.unit}' stays on '{unit.node}': {error.message}", hint=error.hint
                 ) from error
@@ -124,11 +127,3 @@ def stayed(cluster: Cluster, layout: Layout, unit: UnitAssignment) -> None:
     if status is not None and status.state == "frozen":
         cluster.order(unit.node, "thaw", UnitName(diagram=layout.name, unit=unit.unit))
     cluster.catalog.moving(layout.name, unit.unit, None)
-
-
-def _go_on(cluster: Cluster, diagram: str, unit: UnitAssignment, target: str) -> None:
-    """The target failed: it lets go of what it has, and the source goes on. What fails now, reconcile does later."""
-    name = UnitName(diagram=diagram, unit=unit.unit)
-    cluster.try_order(target, "drop", name)
-    if cluster.try_order(unit.node, "thaw", name):
-        cluster.catalog.moving(diagram, unit.unit, None)

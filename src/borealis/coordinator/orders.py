@@ -25,10 +25,13 @@ def unit_order(
         boxes=list(unit.boxes),
         buckets=layout.buckets,
         feeds=_streams(layout, feeds(layout, unit, address)),
-        readers={arrow: _readers(layout, arrow) for arrow in unit.gives},
+        readers={
+            arrow: [name for u in layout.readers(arrow) for name in sorted(reader_names(layout.name, u))]
+            for arrow in unit.gives
+        },
         take_over=take_over,
         guard=_guard(unit, address, role),
-        fallbacks=_streams(layout, fallbacks(layout, unit, address)),
+        fallbacks=_streams(layout, feeds(layout, unit, address, backups=True)),
         epoch=f"{layout.epoch}-{unit.lives}" if unit.protected else None,
         reader=None if len(names) == 1 else names[0 if role == "primary" else 1],
     )
@@ -50,17 +53,11 @@ def reroute_order(layout: Layout, arrow: str, address: Address) -> Reroute:
     return Reroute(stream=stream_name(layout.name, arrow), address=at, incarnation=incarnation)
 
 
-def feeds(layout: Layout, unit: UnitAssignment, address: Address) -> dict[str, str]:
-    """For each arrow the unit reads the address that serves it, as far as that is known."""
-    servers = layout.servers()
-    return {arrow: at for arrow in unit.reads if (at := address(servers[arrow].node)) is not None}
-
-
-def fallbacks(layout: Layout, unit: UnitAssignment, address: Address) -> dict[str, str]:
-    """For each arrow the unit reads the address of the backup of its server, if there is one."""
-    servers = layout.servers()
-    backups = [(arrow, node) for arrow in unit.reads if (node := servers[arrow].backup) is not None]
-    return {arrow: at for arrow, node in backups if (at := address(node)) is not None}
+def feeds(layout: Layout, unit: UnitAssignment, address: Address, *, backups: bool = False) -> dict[str, str]:
+    """For each arrow the unit reads the address of the node that serves it, or of its backup, as far as it is known."""
+    servers = [(arrow, layout.servers()[arrow]) for arrow in unit.reads]
+    nodes = [(arrow, server.backup if backups else server.node) for arrow, server in servers]
+    return {arrow: at for arrow, node in nodes if node is not None and (at := address(node)) is not None}
 
 
 def _guard(place: UnitAssignment, address: Address, role: Role) -> Guard | None:
@@ -74,10 +71,6 @@ def _partner(node: str | None, address: Address) -> dict[str, Any]:
     """The node on the other side, if there is one and its address is known."""
     at = None if node is None else address(node)
     return {"partner": at, "partner_node": node} if at else {"partner": "", "partner_node": ""}
-
-
-def _readers(layout: Layout, arrow: str) -> list[str]:
-    return [name for u in layout.readers(arrow) for name in sorted(reader_names(layout.name, u))]
 
 
 def _streams(layout: Layout, addresses: dict[str, str]) -> dict[str, str]:

@@ -5,8 +5,7 @@ All goes where the user says, otherwise where there is least to do; a backup is 
 >>> from borealis.diagram.cut import Piece
 >>> first = Piece(name="u1", boxes=("a",), reads=("packets",), gives=("a",))
 >>> pieces = [first, *(Piece(name=name, boxes=(name,), reads=("a",), gives=(name,)) for name in ("u2", "u3"))]
->>> placed = place(pieces, ["packets"], {}, [Load("node1", units=1), Load("node2")])
->>> placed.units, placed.entries
+>>> place(pieces, ["packets"], {}, [Load("node1", units=1), Load("node2")])
 ({'u1': 'node2', 'u2': 'node1', 'u3': 'node2'}, {'packets': 'node2'})
 >>> passive = Protection(ha="passive")
 >>> units = [UnitAssignment(u, (u,), (), (u,), "node1", protection=passive) for u in ("u1", "u2", "u3")]
@@ -45,18 +44,10 @@ class Load:
     ready: bool = True  # otherwise only what the user places there goes there
 
 
-@dataclass(frozen=True)
-class Placement:
-    """A node for each unit and for each input."""
-
-    units: Mapping[str, str]
-    entries: Mapping[str, str]
-
-
 def place(
     pieces: Sequence[Piece], inputs: Sequence[str], places: Mapping[str, str], nodes: Sequence[Load]
-) -> Placement:
-    """A node for everything. An input without a place is where the first unit that reads it is.
+) -> tuple[dict[str, str], dict[str, str]]:
+    """A node for each unit, and for each input. An input without a place is where the first unit that reads it is.
 
     That places are nodes is for the caller to check.
     """
@@ -70,7 +61,7 @@ def place(
     for name in inputs:
         first = next((p.name for p in pieces if name in (origin(arrow) for arrow in p.reads)), None)
         entries[name] = places.get(name) or (units[first] if first else _idlest(nodes, Counter(units.values())))
-    return Placement({piece.name: units[piece.name] for piece in pieces}, entries)
+    return {piece.name: units[piece.name] for piece in pieces}, entries
 
 
 def _idlest(nodes: Iterable[Load], given: Mapping[str, float]) -> str:

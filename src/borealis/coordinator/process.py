@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -45,17 +45,33 @@ class Options:
 
 def serve(options: Options, announce: Callable[[str], None]) -> None:
     """Run a coordinator until SIGTERM, SIGINT or a request ends it; `announce` gets its address when it is there."""
-    require_security([options.host], options.security)
-    catalog = Catalog(options.catalog)  # before the port: its error names the other coordinator
-    try:
-        with _bound(options.host, options.port) as listening:
-            scheme = "https" if options.security and options.security.tls else "http"
-            host = f"[{options.host}]" if ":" in options.host else options.host
-            address = f"{scheme}://{host}:{listening.getsockname()[1]}"
-            catalog.held_by(address)
-            _run(options, catalog, address, listening, announce)
-    finally:
-        catalog.close()
+    security = options.security
+    require_security([options.host], security)
+    # the catalog before the port: its error names the other coordinator
+    with closing(Catalog(options.catalog)) as catalog, _bound(options.host, options.port) as listening:
+        scheme = "https" if security and security.tls else "http"
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        address = f"{scheme}://{host}:{listening.getsockname()[1]}"
+        catalog.held_by(address)
+        cluster = Cluster(catalog, Peers(security), dead_after_s=options.dead_after_s)
+        about = AppOptions(security.token if security else None, [options.host], address, parts=options.parts)
+        app = create_app(cluster, about, end=lambda: server.handle_exit(signal.SIGTERM, None))
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="on",
+            ws="none",
+            timeout_graceful_shutdown=GOODBYE_S,  # type: ignore[arg-type]  # a part of a second does as well
+            ssl_certfile=security.cert if security else None,
+            ssl_keyfile=security.key if security else None,
+            server_header=False,
+            limit_concurrency=REQUESTS_MOST,
+        )
+        server = _Server(config, lambda: announce(address), app.state.ending.set)
+        server.run(sockets=[listening])
+        if not server.started:
+            raise ClusterError(f"the coordinator could not start at {address}", hint="its log says why")
 
 
 def run(options: Options) -> NoReturn:
@@ -66,31 +82,6 @@ def run(options: Options) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
-
-
-def _run(
-    options: Options, catalog: Catalog, address: str, listening: socket.socket, announce: Callable[[str], None]
-) -> None:
-    security = options.security
-    cluster = Cluster(catalog, Peers(security), dead_after_s=options.dead_after_s)
-    about = AppOptions(security.token if security else None, [options.host], address, parts=options.parts)
-    app = create_app(cluster, about, end=lambda: server.handle_exit(signal.SIGTERM, None))
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        lifespan="on",
-        ws="none",
-        timeout_graceful_shutdown=GOODBYE_S,  # type: ignore[arg-type]  # a part of a second does as well
-        ssl_certfile=security.cert if security else None,
-        ssl_keyfile=security.key if security else None,
-        server_header=False,
-        limit_concurrency=REQUESTS_MOST,
-    )
-    server = _Server(config, lambda: announce(address), app.state.ending.set)
-    server.run(sockets=[listening])
-    if not server.started:
-        raise ClusterError(f"the coordinator could not start at {address}", hint="its log says why")
 
 
 class _Server(uvicorn.Server):

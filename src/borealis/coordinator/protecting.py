@@ -59,7 +59,8 @@ def restart(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
     """Both copies are lost: start from nothing, under a new epoch, where it was or where there is least to do."""
     able, what = _able(cluster), called(layout.name, place.unit)
     names = {node.name for node in able}
-    if _is_durable(layout, place) and place.node not in names:
+    durable = any(i.durable for i in Spec.from_yaml(layout.yaml).inputs if i.name == place.input)
+    if durable and place.node not in names:
         raise AbsentError(f"{what} has its log on '{place.node}', which is not there", hint="start it")
     other = next((name for name in (place.node, place.backup, *candidates(place, able)) if name in names), None)
     if other is None:
@@ -131,8 +132,3 @@ def _willing(cluster: Cluster, place: UnitAssignment) -> str:
         except BorealisError as error:
             log.info("node %s cannot be a backup now: %s", name, error)
     raise AbsentError("no node is there for a backup", hint="start one")
-
-
-def _is_durable(layout: Layout, place: UnitAssignment) -> bool:
-    spec = Spec.from_yaml(layout.yaml)
-    return any(i.durable for i in spec.inputs if i.name == place.input)

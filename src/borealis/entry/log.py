@@ -66,21 +66,16 @@ class EntryState:
 
 @dataclass(frozen=True)
 class EntryStep:
-    """Sections of a stream and of its late side that are taken together, and the facts after them."""
+    """Sections that are taken together, and the facts after them."""
 
-    on_time: Section
-    late: Section
+    sections: Sequence[Section]  # of the stream, and of its late side
     facts: Facts
-
-    @property
-    def sections(self) -> tuple[Section, Section]:
-        return self.on_time, self.late
 
     def record(self) -> tuple[dict[str, Any], list[Any]]:
         """As the head and the blobs of a record."""
         head = {
-            "first": self.on_time.first,
-            "stop": self.on_time.stop,
+            "first": self.sections[0].first,
+            "stop": self.sections[0].stop,
             "parts": [_places(s) for s in self.sections],
             "facts": self.facts | _ends(self.sections),
         }
@@ -90,8 +85,7 @@ class EntryStep:
     def of(cls, head: dict[str, Any], blobs: list[Any], schema: pa.Schema) -> EntryStep:
         """From a record; the rows stay in its bytes."""
         parts = zip(head["parts"], blobs, strict=True)
-        on_time, late = (_section(part, pa.py_buffer(blob), schema) for part, blob in parts)
-        return cls(on_time, late, head["facts"])
+        return cls([_section(part, pa.py_buffer(blob), schema) for part, blob in parts], head["facts"])
 
 
 def _ends(sections: Sequence[Section]) -> Facts:
@@ -232,18 +226,20 @@ class EntryLog:
             self._segments = None
         shutil.rmtree(root, ignore_errors=True)
         log = self._new(root)
-        ends = [boundary_only(s.first_id, self._schema, NOTHING, _standing(s)) for s in snapshots]
+        standing = [s.sections[0].standing if s.sections else s.boundary for s in snapshots]
+        ends = [boundary_only(s.first_id, self._schema, NOTHING, b) for s, b in zip(snapshots, standing, strict=True)]
         log.next_id, log.facts = ends[0].first, facts | _ends(ends)
         try:
             for _ in log.open():
                 pass
             for parts in zip_longest(*(s.sections for s in snapshots)):
-                ends = [_none_behind(end) if part is None else part for part, end in zip(parts, ends, strict=True)]
-                head, blobs = EntryStep(ends[0], ends[1], {}).record()
+                behind = (boundary_only(end.stop, self._schema, NOTHING, end.final) for end in ends)
+                ends = [end if part is None else part for part, end in zip(parts, behind, strict=True)]
+                head, blobs = EntryStep(ends, {}).record()
                 log.append(head | {"first": log.next_id}, blobs, sync=False)
             jumps = {"jumps": [s.jumps for s in snapshots]} if any(s.jumps for s in snapshots) else {}
-            on_time, late = (boundary_only(s.next_id, self._schema, NOTHING, s.boundary) for s in snapshots)
-            head, blobs = EntryStep(on_time, late, jumps).record()
+            ends = [boundary_only(s.next_id, self._schema, NOTHING, s.boundary) for s in snapshots]
+            head, blobs = EntryStep(ends, jumps).record()
             log.append(head | {"first": log.next_id}, blobs)
         except BaseException:
             log.close()
@@ -308,11 +304,3 @@ class EntryLog:
         """Delete a log that is closed: its diagram is no more, and the next of its name is new."""
         if self.root is not None:
             shutil.rmtree(self.root, ignore_errors=True)
-
-
-def _standing(snapshot: QueueSnapshot) -> int:
-    return snapshot.sections[0].standing if snapshot.sections else snapshot.boundary
-
-
-def _none_behind(end: Section) -> Section:
-    return boundary_only(end.stop, end.rows.schema, NOTHING, end.final)

@@ -246,7 +246,7 @@ class Entry:
         facts = {"epochs": [queue.epoch for queue in self.queues.values()], **then.facts()}
         if self.log.missing:
             self._rewrite()
-        self.log.append(EntryStep(on_time, late, facts))
+        self.log.append(EntryStep((on_time, late), facts))
         self.state.apply(facts)
         for queue, part in ((self.queue, on_time), (self.late, late)):
             if len(part) or len(part.bound):
@@ -303,7 +303,7 @@ class Entry:
                 self.queues[name].check_news(snapshot)
             parts = [self._news(self.queues[name], snapshot) for name, snapshot in snapshots.items()]
             if state.get("steps", 0) > self.state.steps:
-                self.log.append(EntryStep(parts[0], parts[1], state), sync=False)
+                self.log.append(EntryStep(parts, state), sync=False)
             for name, snapshot in snapshots.items():
                 self.queues[name].apply(snapshot)
             self.state.apply(state)

@@ -26,16 +26,11 @@ def warnings(spec: Spec, pieces: Sequence[Piece], protected: Mapping[str, Protec
         protection = protected.get(piece.name)
         if protection is None or recovery_of(protection, classify(spec, piece)).kind != DIVERGENT:
             continue
-        if boxes := remembering(spec, piece):
+        behind = [box for box in spec.downstream(piece.gives) if box.name not in piece.boxes]
+        if boxes := [box.name for box in behind if box.stateful or box.outside]:
             names, counts = ", ".join(f"'{name}'" for name in boxes), "counts" if len(boxes) == 1 else "count"
             found.append(
                 f"under '{protection.guarantee}' unit '{piece.name}' may give tuples again after a takeover, and "
                 f"{names} behind it {counts} them twice; with the guarantee 'precise' nothing comes again"
             )
     return found
-
-
-def remembering(spec: Spec, piece: Piece) -> list[str]:
-    """The boxes of units behind a unit that have state, or change something outside."""
-    behind = [box for box in spec.downstream(piece.gives) if box.name not in piece.boxes]
-    return [box.name for box in behind if box.stateful or box.outside]

@@ -44,16 +44,12 @@ class Guards:
 
     # -- coming and going
 
-    def start_primary(self, unit: RunningUnit | RunningEntry) -> None:
+    def start_primary(self, unit: RunningUnit | RunningEntry, guard: Guard) -> None:
         """Protect a unit or an entry point before its first train."""
-        guard = unit.order.guard
-        assert guard is not None
         self.primaries[unit.key] = PrimaryGuard(unit, guard, self)
         self.primaries[unit.key].start()
 
-    def start_standby(self, unit: RunningUnit | RunningEntry) -> None:
-        guard = unit.order.guard
-        assert guard is not None
+    def start_standby(self, unit: RunningUnit | RunningEntry, guard: Guard) -> None:
         self.standbys[unit.key] = Standby(unit, guard, self)
         self.watch.add(guard.partner, pace_of(guard), self.died)
 

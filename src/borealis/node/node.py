@@ -43,6 +43,7 @@ from borealis.wire.messages import (
     DiagramName,
     Done,
     Forget,
+    Guard,
     Moved,
     NodeStatus,
     Ping,
@@ -58,7 +59,6 @@ from borealis.wire.messages import (
 )
 
 MOVED_TRIES = 3  # to tell a node that a unit has left it
-PIECE_BYTES = 1 << 20  # of an export
 
 log = logging.getLogger("borealis.node")
 
@@ -140,8 +140,7 @@ class Node:
         """A unit's state for the node that takes it over."""
         if what != "unit":
             raise WireError(f"nothing to export as '{what}'", hint="there is: unit")
-        data = self._freeze(UnitName.decode(body)).to_bytes()
-        return (data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES))
+        return iter([self._freeze(UnitName.decode(body)).to_bytes()])
 
     # -- questions
 
@@ -238,14 +237,14 @@ class Node:
         self._begin(self._builder.unit(order) if order.boxes else self._builder.entry(order))
 
     def _begin(self, unit: RunningUnit | RunningEntry) -> None:
-        key, order = unit.key, unit.order
-        if order.guard is not None and order.guard.role == "backup":
-            self._stand_by(unit)
+        order, guard = unit.order, unit.order.guard
+        if guard is not None and guard.role == "backup":
+            self._stand_by(unit, guard)
             return
-        if order.guard is not None:
-            self.guards.start_primary(unit)
-            if order.take_over is None and order.guard.incarnation > 1:
-                unit.begin_again(may_lose=order.guard.guarantee == "gap")
+        if guard is not None:
+            self.guards.start_primary(unit, guard)
+            if order.take_over is None and guard.incarnation > 1:
+                unit.begin_again(may_lose=guard.guarantee == "gap")
         with self.ordering:
             self._put(unit)
             self._serve(unit)
@@ -255,7 +254,7 @@ class Node:
         # from here on this is the only one: whatever happens, it stays
         with self.ordering:
             unit.started = True
-            if self.running(key) is unit and not unit.ended:
+            if self.running(unit.key) is unit and not unit.ended:
                 unit.run.start()
 
     def _close_source(self, order: UnitOrder, source: Peer) -> None:
@@ -282,17 +281,16 @@ class Node:
     def running(self, key: UnitKey) -> RunningUnit | RunningEntry | None:
         return self.units.get(key) or self.entries.get(key)
 
-    def _stand_by(self, unit: RunningUnit | RunningEntry) -> None:
+    def _stand_by(self, unit: RunningUnit | RunningEntry, guard: Guard) -> None:
         unit.standby = True
-        assert unit.order.guard is not None
         for queue in unit.queues.values():  # before they can be found: readers that come here early shall wait
-            queue.incarnation = unit.order.guard.incarnation
+            queue.incarnation = guard.incarnation
             queue.hold()
         with self.ordering:
             self._put(unit)
-            self.served.stand_by(unit.queues.values())
+            self.served.standby_queues |= {queue.stream: queue for queue in unit.queues.values()}
         unit.launch()
-        self.guards.start_standby(unit)
+        self.guards.start_standby(unit, guard)
         if isinstance(unit, RunningUnit):
             self._care.warm(unit)
 
@@ -354,7 +352,7 @@ class Node:
     def moved(self, moved: Moved) -> Done:
         """A frozen unit goes on elsewhere: readers of its streams are sent there."""
         with self.ordering:
-            unit = self._unit(UnitName(diagram=moved.diagram, unit=moved.unit))
+            unit = self._unit(moved)
             if unit.frozen_since is None:
                 raise ClusterError(f"unit {moved.unit} of {moved.diagram} is not frozen", hint="move it again")
             for queue in unit.queues.values():

@@ -125,13 +125,9 @@ class RunningUnit(Running):
     def policy(self, guard: Guard, first: CommitPoint) -> Primary:
         """The state machine of its approach."""
         common = (guard.interval_s, len(self.piece.reads) > 1, self.nondeterministic, guard.precise, first)
-        match guard.approach:
-            case "passive":
-                return Passive(*common)
-            case "active":
-                return Active(*common)
-            case "amnesia":
-                return Amnesia(*common)
+        kinds: dict[str, type[Primary]] = {"passive": Passive, "active": Active, "amnesia": Amnesia}
+        if guard.approach in kinds:
+            return kinds[guard.approach](*common)
         clients = bool({self.piece.errors, *(o.source for o in self.run.spec.outputs)} & set(self.piece.gives))
         needed = partial(retention_horizon, self.run.spec, self.piece)
         policy = Upstream(*common, needed=needed, clients=clients)

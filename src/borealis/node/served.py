@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from borealis.errors import StreamError, did_you_mean
 from borealis.streams.queue import OutputQueue
 from borealis.wire.messages import Ack, Done, Forget
@@ -29,10 +27,6 @@ class Served:
     def put(self, queue: OutputQueue) -> None:
         self.standby_queues.pop(queue.stream, None)
         self.queues[queue.stream] = queue
-
-    def stand_by(self, queues: Iterable[OutputQueue]) -> None:
-        """Have streams ready that another node serves."""
-        self.standby_queues.update({queue.stream: queue for queue in queues})
 
     def withdraw(self, queue: OutputQueue, moved_to: str | None = None) -> None:
         """Serve a stream no more; its readers are sent elsewhere, if it is known where."""

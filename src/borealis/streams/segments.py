@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -149,12 +150,9 @@ class SegmentLog(RecordLog):
         """
         with self._lock:
             self._newest()
-            old = self._stops[:-1]
-            gone = 0
-            while gone < len(old) and old[gone] <= upto:
-                if old[gone] == upto and (gone + 1 == len(old) or old[gone + 1] > upto):
-                    break
-                gone += 1
+            gone = bisect_right(self._stops[:-1], upto)
+            if gone and self._stops[gone - 1] == upto:
+                gone -= 1
             if not gone:
                 return
             with self._disk():

@@ -54,26 +54,22 @@ class QueueSnapshot:
     def from_bytes(cls, data: bytes | pa.Buffer) -> QueueSnapshot:
         """The queue in these bytes, checked; a StateError if they are something else or damaged."""
         try:
-            return cls._parse(data)
+            head, blobs = frame.unpack(MARK, data)
+            streams = []
+            for blob in blobs:
+                with pa.ipc.open_stream(blob) as reader:
+                    streams.append((reader.schema, list(reader)))
+            (schema, tuples), (_, boundaries) = streams
+            user = pa.schema([field for field in schema if field.name not in HEADER], schema.metadata)
+            facts = {name: head[name] for name in _FACTS}
+            facts["jumps"] = tuple((int(a), int(b)) for a, b in head["jumps"])
+            facts["readers"] = {name: (int(a), int(b), int(lost)) for name, (a, b, lost) in head["readers"].items()}
+            sections = _sections(head, user, tuples, boundaries)
+            _check_row(sections, head["next_id"], Jumps(facts["jumps"]))
+            return cls(schema=user, sections=tuple(sections), **facts)
         except (ValueError, KeyError, TypeError, pa.ArrowException, OSError) as error:
             what = " ".join(str(error).split())
             raise StateError(f"these bytes are not a queue of this version, or damaged: {what}") from error
-
-    @classmethod
-    def _parse(cls, data: bytes | pa.Buffer) -> QueueSnapshot:
-        head, blobs = frame.unpack(MARK, data)
-        streams = []
-        for blob in blobs:
-            with pa.ipc.open_stream(blob) as reader:
-                streams.append((reader.schema, list(reader)))
-        (schema, tuples), (_, boundaries) = streams
-        user = pa.schema([field for field in schema if field.name not in HEADER], schema.metadata)
-        sections = _sections(head, user, tuples, boundaries)
-        facts = {name: head[name] for name in _FACTS}
-        facts["jumps"] = tuple((int(a), int(b)) for a, b in head["jumps"])
-        facts["readers"] = {name: (int(a), int(b), int(lost)) for name, (a, b, lost) in head["readers"].items()}
-        _check_row(sections, head["next_id"], Jumps(facts["jumps"]))
-        return cls(schema=user, sections=tuple(sections), **facts)
 
 
 def _sections(

@@ -80,7 +80,10 @@ class Peer:
                 if talk.late:
                     raise
                 self._hang_up()  # the node has restarted, perhaps: the lines are old
-        return answer.decode(self._ask(self._talk(), name, body, limit))
+        with calling(self.address):
+            descriptor = flight.FlightDescriptor.for_command(b"talk")
+            talk = Talk(self.address, *self._client.do_exchange(descriptor, self._options()))
+        return answer.decode(self._ask(talk, name, body, limit))
 
     def _free(self) -> Talk | None:
         """A line that no other thread uses."""
@@ -93,11 +96,6 @@ class Peer:
         got = talk.ask(name, body, within)
         self._talks.append(talk)
         return got
-
-    def _talk(self) -> Talk:
-        with calling(self.address):
-            descriptor = flight.FlightDescriptor.for_command(b"talk")
-            return Talk(self.address, *self._client.do_exchange(descriptor, self._options()))
 
     def _hang_up(self) -> None:
         while (talk := self._free()) is not None:

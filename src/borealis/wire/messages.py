@@ -214,12 +214,22 @@ def called(diagram: str, unit: str) -> str:
     return f"entry point {diagram}/{unit.removeprefix(ENTRY)}" if unit.startswith(ENTRY) else f"unit {diagram}.{unit}"
 
 
-class UnitOrder(Message):
-    """Run these boxes of a diagram; without any, be the entry point of an input (see ENTRY)."""
+class DiagramName(Message):
+    """Which diagram."""
 
     diagram: Name
-    yaml: str
+
+
+class UnitName(DiagramName):
+    """Which unit or entry point."""
+
     unit: Name
+
+
+class UnitOrder(UnitName):
+    """Run these boxes of a diagram; without any, be the entry point of an input (see ENTRY)."""
+
+    yaml: str
     boxes: list[str]
     buckets: int = Field(default=1, ge=1, le=1024)
     feeds: dict[str, str] = {}  # stream name to the Flight address that serves it
@@ -231,11 +241,9 @@ class UnitOrder(Message):
     reader: Name | None = None  # under which it reads; None: `diagram.unit`
 
 
-class Protect(Message):
+class Protect(UnitName):
     """Which node is on the other side of a unit from now on."""
 
-    diagram: Name
-    unit: Name
     partner: Address = ""
     partner_node: str = ""
     incarnation: int = Field(ge=1)
@@ -253,15 +261,13 @@ class GuardAnswer(Message):
     incarnation: int = Field(default=1, ge=1)
 
 
-class Claim(Message):
+class Claim(UnitName):
     """What a node wants to be true of a unit; the coordinator says whether it may.
 
     `take over`: I was its backup and run it from now on, as this incarnation. `alone`: my backup is gone, I go on.
     """
 
     what: Literal["take over", "alone"]
-    diagram: Name
-    unit: Name
     node: Name
     incarnation: int = Field(ge=1)
 
@@ -274,25 +280,10 @@ class Claimed(Message):
     address: str = ""
 
 
-class UnitName(Message):
-    """Which unit, for orders that need no more."""
-
-    diagram: Name
-    unit: Name
-
-
-class Moved(Message):
+class Moved(UnitName):
     """A frozen unit goes on at another node from now on."""
 
-    diagram: Name
-    unit: Name
     address: Address
-
-
-class DiagramName(Message):
-    """Which diagram."""
-
-    diagram: Name
 
 
 class CheckOrder(Message):

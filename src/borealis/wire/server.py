@@ -226,8 +226,8 @@ class _Flight(flight.FlightServerBase):  # type: ignore[misc]
     def _pieces(self, wanted: Export) -> Iterator[pa.RecordBatch]:
         with answering(f"export of {wanted.export}"):
             for data in self.host.export(wanted.export, wanted.body.encode()):
-                self.calls.check()
                 for at in range(0, len(data), PIECE_BYTES_MOST):
+                    self.calls.check()
                     yield pa.record_batch([pa.array([data[at : at + PIECE_BYTES_MOST]], pa.binary())], schema=PIECES)
 
 
