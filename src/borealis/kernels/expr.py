@@ -227,11 +227,8 @@ def _on(rows: Values, expr: Expr, table: Rows) -> Values:
     """The expression on just these rows; null elsewhere."""
     if not can_raise(expr):
         return full(_eager(expr, table, {}), table.num_rows)
-    return _scatter(_lazy(expr, table.filter(rows)), rows, arrow_type(expr.type))
-
-
-def _scatter(values: Values, rows: Values, type: pa.DataType) -> Values:
-    return pc.replace_with_mask(pa.nulls(len(rows), type), whole(rows), whole(values))
+    values = _lazy(expr, table.filter(rows))
+    return pc.replace_with_mask(pa.nulls(len(rows), arrow_type(expr.type)), whole(rows), whole(values))
 
 
 def _alive(expr: Expr, table: Rows) -> pa.Array:
