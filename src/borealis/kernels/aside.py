@@ -76,10 +76,8 @@ def table(time: Any, cause: Any, sub: Any, *texts: Iterable[str]) -> pa.Table:
     """Rows of the errors' flow, with the hidden columns behind."""
     when = pa.array(time, pa.int64())
     columns = [when.view(TIMESTAMP), *(pa.array(list(text), pa.string()) for text in texts)]
-    found = pa.table(columns, schema=SCHEMA)
-    for name, values in ((TIME, when), (CAUSE, pa.array(cause, pa.int64())), (SUB, pa.array(sub, pa.int64()))):
-        found = found.append_column(name, values)
-    return found
+    hidden = {TIME: when, CAUSE: pa.array(cause, pa.int64()), SUB: pa.array(sub, pa.int64())}
+    return pa.table(dict(zip(SCHEMA.names, columns, strict=True)) | hidden)
 
 
 def once(failed: Flow) -> Int64s:

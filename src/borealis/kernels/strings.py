@@ -24,9 +24,6 @@ _INT_MAX = 2**31 - 1
 class NoSuchPartError(Exception):
     """An index behind the end of what a text was split into."""
 
-    def __init__(self, index: int, parts: int) -> None:
-        super().__init__(f"no part {index} among {parts}")
-
 
 # --- arrays and constants -------------------------------------------------------------------------------------------
 
@@ -169,7 +166,7 @@ def _part(parts: pa.ListArray, index: int, *, strict: bool) -> Values:
     there = (wanted >= starts) & (wanted < ends)
     absent = valid & ~there
     if strict and absent.any():
-        raise NoSuchPartError(index, int((ends - starts)[absent][0]))
+        raise NoSuchPartError(f"no part {index} among {(ends - starts)[absent][0]}")
     found = parts.values.take(pa.array(np.where(there, wanted, 0), mask=~(there & valid)))
     return pc.if_else(pa.array(absent), _EMPTY, found) if absent.any() else found
 
@@ -226,14 +223,12 @@ def _translate(texts: pa.Array, old: str, new: str) -> Values:
 
 def _locate(part: pa.Array, texts: Values, start: Values) -> Values:
     """Where the part is for the first time from `start` on, counted from 1; 0 if nowhere, and if `start` is null."""
-    found = each(_located, pa.int32())(part, texts, start)
+
+    def located(part: str, text: str, start: int) -> int:
+        return 0 if start < 1 else text.find(part, start - 1) + 1 if part else 1
+
+    found = each(located, pa.int32())(part, texts, start)
     return pc.if_else(pc.is_null(start), pa.scalar(0, pa.int32()), found)
-
-
-def _located(part: str, text: str, start: int) -> int:
-    if start < 1:
-        return 0
-    return text.find(part, start - 1) + 1 if part else 1
 
 
 # --- patterns -------------------------------------------------------------------------------------------------------
