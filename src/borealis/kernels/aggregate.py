@@ -51,7 +51,9 @@ class AggregateKernel(Grouped):
         dead: list[int] = []
         if floor > floor_before:
             self._evict(floor)
-            dead = self._dead_groups(floor)
+            gone = np.flatnonzero((self.last_pane < floor) & (self.last_pane > FIRST_TIME))
+            self.last_pane[gone] = FIRST_TIME
+            dead = gone.tolist()
         delta = self._delta(touched, fresh, dead, floor if floor > floor_before else None)
         self.groups.cut(dead)
         return out, delta
@@ -149,11 +151,6 @@ class AggregateKernel(Grouped):
 
         self.sealed = [part for part in map(alive, self.sealed) if len(part[PANE])]
         self.open = alive(self.open)
-
-    def _dead_groups(self, floor: int) -> list[int]:
-        dead = np.flatnonzero((self.last_pane < floor) & (self.last_pane > FIRST_TIME))
-        self.last_pane[dead] = FIRST_TIME
-        return [int(n) for n in dead]
 
     # -- tables
 

@@ -26,6 +26,7 @@ RANK = 40  # bits that a failed tuple's own `sub` has; above them stands the num
 WHEN, BOX, EXPRESSION, REASON, TUPLE = "time", "box", "expression", "reason", "tuple"
 SCHEMA = pa.schema([(WHEN, TIMESTAMP), *((name, pa.string()) for name in (BOX, EXPRESSION, REASON, TUPLE))])
 DDL = ", ".join(f"{one.name} {sql_name(one.type)}" for one in SCHEMA)
+Failures = type[Exception] | tuple[type[Exception], ...]
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Failed:
     error: Exception
 
 
-def failing(rows: int, run: Callable[[int, int], object], kind: type[Exception] = Exception) -> Iterator[Failed]:
+def failing(rows: int, run: Callable[[int, int], object], kind: Failures = Exception) -> Iterator[Failed]:
     """The rows on which `run`, given from where to where, fails, in order: what fails is halved."""
     waiting = [(0, rows)]
     while waiting:
@@ -60,30 +61,23 @@ def sift(flow: Flow, run: Callable[[Flow], Flow]) -> tuple[Flow, list[Failed]]:
 
 
 def records(
-    flow: Flow, failed: Iterable[Failed], rank: int, box: str, expression: Callable[[Flow], str]
+    flow: Flow, failed: list[Failed], rank: int, box: str, expression: Callable[[Flow], str]
 ) -> pa.Table | None:
     """Failed rows of a step as rows of the errors' flow; None if there are none."""
-    rows = []
-    for one in failed:
-        alone = flow.take(np.array([one.row]))
-        rows.append((one.row, box, expression(alone), reason_of(one.error), _shown(alone)))
-    if not rows:
+    if not failed:
         return None
-    places, boxes, expressions, reasons, tuples = zip(*rows, strict=True)
-    index = np.array(places, np.int64)
-    return table(
-        flow.time[index], flow.cause[index], flow.sub[index] + (rank << RANK), boxes, expressions, reasons, tuples
-    )
+    index = np.array([one.row for one in failed], np.int64)
+    alone = [flow.take(index[i : i + 1]) for i in range(len(index))]
+    texts = ([box] * len(index), map(expression, alone), (reason_of(one.error) for one in failed), map(_shown, alone))
+    return table(flow.time[index], flow.cause[index], flow.sub[index] + (rank << RANK), *texts)
 
 
 def table(time: Any, cause: Any, sub: Any, *texts: Iterable[str]) -> pa.Table:
     """Rows of the errors' flow, with the hidden columns behind."""
     when = pa.array(time, pa.int64())
     columns = [when.view(TIMESTAMP), *(pa.array(list(text), pa.string()) for text in texts)]
-    found = pa.table(columns, schema=SCHEMA)
-    for name, values in ((TIME, when), (CAUSE, pa.array(cause, pa.int64())), (SUB, pa.array(sub, pa.int64()))):
-        found = found.append_column(name, values)
-    return found
+    hidden = {TIME: when, CAUSE: pa.array(cause, pa.int64()), SUB: pa.array(sub, pa.int64())}
+    return pa.table(dict(zip(SCHEMA.names, columns, strict=True)) | hidden)
 
 
 def once(failed: Flow) -> Int64s:

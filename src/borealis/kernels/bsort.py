@@ -15,7 +15,7 @@ import pyarrow as pa
 from borealis.kernels.columns import column_numbers, whole
 from borealis.kernels.flow import NOTHING, Bounds, Flow, empty_flow, held_schema, rank_within
 from borealis.kernels.groups import Groups
-from borealis.kernels.sorting import newest, ranks_of
+from borealis.kernels.sorting import newest, ranks_of, stable_order
 from borealis.kernels.step import Step, schema_of
 from borealis.state.delta import Change, Delta, TableSpec
 from borealis.tuples import CAUSE, LAST_TIME, SUB, TIME, Int64s
@@ -58,8 +58,13 @@ class BSortKernel:
         self.held = pa.concat_tables([self.held, put])
         if _ends(flow.bounds):
             rest = self._alive()
-            rest = rest[_order(self.held[self.value].take(pa.array(rest)))]
-            rows, time, cause = self._with_rest(rest, rows, time, cause, flow.bounds)
+            rest = rest[stable_order(ranks_of(self.held[self.value].take(pa.array(rest))))]
+            last = self.held.take(pa.array(rest))
+            rows = pa.concat_tables([rows, last])
+            # none before the boundary that stood until the end of the stream
+            stood = int(flow.bounds.time[-2]) if len(flow.bounds.time) > 1 else flow.bounds.standing
+            time = np.concatenate([time, np.maximum(column_numbers(last, TIME), stood)])
+            cause = np.concatenate([cause, np.full(len(rest), flow.bounds.cause[-1])])
             gone = np.sort(np.concatenate([gone, rest[rest < before]]))
             put = put.slice(0, 0)
         delta: Delta = {}
@@ -84,7 +89,7 @@ class BSortKernel:
             whole(self.held[self.value].take(pa.array(held))),
             whole(flow.rows[self.value].take(pa.array(by_group))),
         ]
-        order = _order(pa.concat_arrays(values))
+        order = stable_order(ranks_of(pa.concat_arrays(values)))
         ranks = np.empty(len(order), np.int64)
         ranks[order] = np.arange(len(order))
         old, new = ranks[: len(held)].tolist(), ranks[len(held) :].tolist()
@@ -101,34 +106,20 @@ class BSortKernel:
             heaps.append(heap)
         pusher = np.concatenate(pushers)
         in_turn = np.argsort(pusher, kind="stable")
-        place = np.concatenate([held, len(self.held) + by_group])[order]  # of each rank
-        stay = place[np.fromiter(chain.from_iterable(heaps), np.int64)]
-        stays = np.sort(stay[stay >= len(self.held)]) - len(self.held)
-        self._note(groups, np.array([len(heap) for heap in heaps]), stay, stays)
-        return place[np.array(left, np.int64)][in_turn], pusher[in_turn], stays
-
-    def _note(self, groups: Int64s, sizes: Int64s, stay: Int64s, stays: Int64s) -> None:
-        """Remember where the rows of these groups will be, when those that stay stand behind all that are held."""
         base = len(self.held)
+        place = np.concatenate([held, base + by_group])[order]  # of each rank
+        stay = place[np.fromiter(chain.from_iterable(heaps), np.int64)]
+        stays = np.sort(stay[stay >= base]) - base
+        # those that stay will stand behind all that are held
         stay = np.where(stay < base, stay, base + np.searchsorted(stays, stay - base))
+        sizes = np.array([len(heap) for heap in heaps])
         self._put_places(groups, sizes, stay[np.lexsort((stay, np.repeat(np.arange(len(groups)), sizes)))])
+        return place[np.array(left, np.int64)][in_turn], pusher[in_turn], stays
 
     def _put_places(self, groups: Int64s, sizes: Int64s, places: Int64s) -> None:
         stops, every = np.cumsum(sizes), places.tolist()
         for g, start, stop in zip(groups.tolist(), (stops - sizes).tolist(), stops.tolist(), strict=True):
             self.places[g] = every[start:stop]
-
-    def _with_rest(
-        self, rest: Int64s, rows: pa.Table, time: Int64s, cause: Int64s, bounds: Bounds
-    ) -> tuple[pa.Table, Int64s, Int64s]:
-        """And all that is left, caused by the end of the stream, none before the boundary that stood until then."""
-        stood = int(bounds.time[-2]) if len(bounds.time) > 1 else bounds.standing
-        last = self.held.take(pa.array(rest))
-        return (
-            pa.concat_tables([rows, last]),
-            np.concatenate([time, np.maximum(column_numbers(last, TIME), stood)]),
-            np.concatenate([cause, np.full(len(rest), bounds.cause[-1])]),
-        )
 
     # -- what is held
 
@@ -176,11 +167,6 @@ class BSortKernel:
 def make(step: Step) -> BSortKernel:
     o = step.options
     return BSortKernel(schema_of(o["schema"]), o["value"], o["by"], o["buffer"], schema_of(step.schema).names)
-
-
-def _order(values: pa.Array | pa.ChunkedArray) -> Int64s:
-    """The places of values from least to greatest, equal ones as they came."""
-    return np.argsort(ranks_of(values), kind="stable")
 
 
 def _ends(bounds: Bounds) -> bool:

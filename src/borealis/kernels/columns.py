@@ -27,12 +27,8 @@ def column_numbers(table: pa.Table, name: str) -> Int64s:
 def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """One contiguous array."""
     if isinstance(column, pa.ChunkedArray):
-        return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(_chunks(column))
+        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     return column
-
-
-def _chunks(column: pa.ChunkedArray) -> list[pa.Array]:
-    return column.chunks if column.num_chunks else [pa.array([], column.type)]
 
 
 def full(value: Values, n: int) -> Values:

@@ -130,11 +130,6 @@ def _thursday(days: Longs) -> Longs:
     return days - (days + 3) % 7 + 3
 
 
-def _week(days: Longs) -> Longs:
-    thursday = _thursday(days)
-    return (thursday - _month_start((_year(thursday) - 1970) * 12)) // 7 + 1
-
-
 def _day_of_year(days: Longs) -> Longs:
     return days - _month_start((_year(days) - 1970) * 12) + 1
 
@@ -402,7 +397,7 @@ FUNCTIONS: dict[str, Callable[..., Values]] = {
     "dayofweek": _of(_INT, lambda days: (days + 4) % 7 + 1),
     "weekday": _of(_INT, lambda days: (days + 3) % 7),
     "dayofyear": _of(_INT, _day_of_year),
-    "weekofyear": _of(_INT, _week),
+    "weekofyear": _of(_INT, lambda days: (_day_of_year(_thursday(days)) + 6) // 7),
     "yearofweek": _of(_INT, lambda days: _year(_thursday(days))),
     "hour": _of(_INT, lambda micros: micros // (3600 * SECOND_US) % 24),
     "minute": _of(_INT, lambda micros: micros // (60 * SECOND_US) % 60),

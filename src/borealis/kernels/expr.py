@@ -227,11 +227,8 @@ def _on(rows: Values, expr: Expr, table: Rows) -> Values:
     """The expression on just these rows; null elsewhere."""
     if not can_raise(expr):
         return full(_eager(expr, table, {}), table.num_rows)
-    return _scatter(_lazy(expr, table.filter(rows)), rows, arrow_type(expr.type))
-
-
-def _scatter(values: Values, rows: Values, type: pa.DataType) -> Values:
-    return pc.replace_with_mask(pa.nulls(len(rows), type), whole(rows), whole(values))
+    values = _lazy(expr, table.filter(rows))
+    return pc.replace_with_mask(pa.nulls(len(rows), arrow_type(expr.type)), whole(rows), whole(values))
 
 
 def _alive(expr: Expr, table: Rows) -> pa.Array:
@@ -305,16 +302,11 @@ def evaluation_order(expr: Call) -> range:
     return range(n - 1, -1, -1) if expr.function in ("divide", "int_divide", "remainder") else range(n)
 
 
-def _lazy_and(expr: Call, table: Rows) -> Values:
+def _lazy_and_or(expr: Call, table: Rows) -> Values:
+    conjunction = expr.function == "and"
     left = _lazy(expr.args[0], table)
-    undecided = pc.fill_null(left, True)
-    return pc.and_kleene(left, _on(undecided, expr.args[1], table))
-
-
-def _lazy_or(expr: Call, table: Rows) -> Values:
-    left = _lazy(expr.args[0], table)
-    undecided = pc.invert(pc.fill_null(left, False))
-    return pc.or_kleene(left, _on(undecided, expr.args[1], table))
+    undecided = pc.fill_null(left if conjunction else pc.invert(left), True)
+    return (pc.and_kleene if conjunction else pc.or_kleene)(left, _on(undecided, expr.args[1], table))
 
 
 def _lazy_case(expr: Call, table: Rows) -> Values:
@@ -336,8 +328,8 @@ def _lazy_coalesce(expr: Call, table: Rows) -> Values:
 
 
 LAZY: dict[str, Callable[[Call, Rows], Values]] = {
-    "and": _lazy_and,
-    "or": _lazy_or,
+    "and": _lazy_and_or,
+    "or": _lazy_and_or,
     "case": _lazy_case,
     "coalesce": _lazy_coalesce,
 }

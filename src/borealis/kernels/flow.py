@@ -70,21 +70,17 @@ def held_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([(name, pa.int64()) for name in HEAD] + list(schema))
 
 
-def empty_flow(schema: pa.Schema, bounds: Bounds) -> Flow:
-    return Flow(_no_rows(schema), NOTHING, NOTHING, NOTHING, bounds)
-
-
 _EMPTY: dict[int, tuple[pa.Schema, pa.Table]] = {}  # by identity: to compare schemas takes longer than a small train
 EMPTY_MOST = 1_000
 
 
-def _no_rows(schema: pa.Schema) -> pa.Table:
+def empty_flow(schema: pa.Schema, bounds: Bounds) -> Flow:
     known = _EMPTY.get(id(schema))
     if known is None:
         if len(_EMPTY) >= EMPTY_MOST:
             _EMPTY.clear()
         known = _EMPTY[id(schema)] = (schema, schema.empty_table())
-    return known[1]
+    return Flow(known[1], NOTHING, NOTHING, NOTHING, bounds)
 
 
 def merge_bounds(inputs: list[Bounds]) -> Bounds:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from borealis.kernels import casts, dates, decimals, rounding, strings, times
-from borealis.kernels.columns import Values, on_arrays, whole
+from borealis.kernels.columns import Values, on_arrays, to_numpy
 from borealis.kernels.xxhash import xxhash64
 
 _FALSE = pa.scalar(False)
@@ -113,23 +113,16 @@ def _quotient(a: Values, b: Values) -> Values:
 def _rest(a: Values, b: Values) -> Values:
     """Java's %, with the sign of the dividend; Arrow has none, numpy's fmod is it."""
     _refuse_zero(a, b)
-    if isinstance(a, pa.Scalar) and isinstance(b, pa.Scalar):
-        return _rest(pa.array([a.as_py()], a.type), b)[0]
-    if any(isinstance(x, pa.Scalar) and not x.is_valid for x in (a, b)):
-        return pa.nulls(len(a) if isinstance(b, pa.Scalar) else len(b), a.type)
+    return _fmod(a, b)
+
+
+@decimals.arrays
+def _fmod(a: pa.Array, b: pa.Array) -> pa.Array:
     with np.errstate(all="ignore"):
-        rest = pa.array(np.fmod(_numpy(a, 0), _numpy(b, 1)))
-    for x in (a, b):
-        if not isinstance(x, pa.Scalar) and x.null_count:
-            rest = pc.if_else(whole(pc.is_valid(x)), rest, pa.scalar(None, rest.type))
-    return rest
-
-
-def _numpy(x: Values, instead_of_null: int) -> Any:
-    if isinstance(x, pa.Scalar):
-        return x.type.to_pandas_dtype()(x.as_py())
-    full = x.fill_null(pa.scalar(instead_of_null, x.type)) if x.null_count else x
-    return whole(full).to_numpy(zero_copy_only=False)
+        rest = np.fmod(to_numpy(a), to_numpy(b))
+    if not a.null_count and not b.null_count:
+        return pa.array(rest)
+    return pa.array(rest, mask=np.logical_or(*(x.is_null().to_numpy(zero_copy_only=False) for x in (a, b))))
 
 
 def _cast(type: pa.DataType, value: Values) -> Values:

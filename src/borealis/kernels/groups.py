@@ -58,20 +58,16 @@ class Groups:
         for i, key in enumerate(keys):
             number = get(key)
             if number is None:
-                number = self._add(key)
+                if self._free:
+                    number = heapq.heappop(self._free)
+                    self._key[number] = key
+                else:
+                    number = len(self._key)
+                    self._key.append(key)
+                self._number[key] = number
                 fresh.append(number)
             numbers[i] = number
         return numbers[codes], fresh
-
-    def _add(self, key: Hashable) -> int:
-        if self._free:
-            number = heapq.heappop(self._free)
-            self._key[number] = key
-        else:
-            number = len(self._key)
-            self._key.append(key)
-        self._number[key] = number
-        return number
 
     def put(self, numbers: list[int], columns: list[pa.Array]) -> None:
         """Take over numbers that another copy gave out."""

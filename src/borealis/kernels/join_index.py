@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from borealis.kernels.columns import decimal_words
+from borealis.kernels.columns import decimal_words, to_numpy
 from borealis.kernels.flow import NOTHING
 from borealis.kernels.xxhash import bytes_of
 from borealis.tuples import Int64s
@@ -52,9 +52,7 @@ def _words(array: pa.Array) -> list[Int64s]:
         numbers = array.to_numpy(zero_copy_only=False).astype(np.float64) + 0.0  # -0.0 becomes 0.0
         numbers[np.isnan(numbers)] = np.nan  # one NaN of the many
         return [numbers.view(np.int64)]
-    if pa.types.is_temporal(kind):
-        array = array.view(pa.int32() if kind.bit_width == 32 else pa.int64())
-    return [array.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)]
+    return [to_numpy(array).astype(np.int64, copy=False)]
 
 
 def hash_text(array: pa.Array) -> Int64s:

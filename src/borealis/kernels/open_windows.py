@@ -94,7 +94,8 @@ class OpenWindows(Grouped):
         due = rows[TIME] < bounds.final
         self.waiting = take(rows, np.flatnonzero(~due)) if due.any() else rows
         self.open = before | {CHANGED: np.zeros(len(before[GROUP]), np.bool_)}
-        released = self._released(take(rows, np.flatnonzero(due)))
+        released = take(rows, np.flatnonzero(due))
+        released = take(released, in_order([released[GROUP], released[TIME]], [released[x] for x in self.ties]))
         closed = [self._absorb(block) for block in self._blocks(released)]
         closed.append(self._expired(bounds.final))
         results = concat(closed)
@@ -116,10 +117,6 @@ class OpenWindows(Grouped):
         group, fresh = self.groups.encode([flow.rows[c] for c in self.by], len(flow))
         rows: Columns = {CAUSE: flow.cause, SUB: flow.sub, TIME: flow.time, GROUP: group.astype(np.int64, copy=False)}
         return rows | {x: whole(flow.rows[name]) for name, x in self.arguments.items()}, fresh
-
-    def _released(self, rows: Columns) -> Columns:
-        """Rows in the order in which they count."""
-        return take(rows, in_order([rows[GROUP], rows[TIME]], [rows[x] for x in self.ties]))
 
     def _blocks(self, rows: Columns) -> Iterator[Columns]:
         n = len(rows[TIME])

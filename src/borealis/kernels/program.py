@@ -149,13 +149,12 @@ def run_level(
 def _own_rows(program: Program, step: Step, sources: list[Flow], parted: list[bool], bucket: int) -> list[Flow]:
     """Of whole flows, the rows that are this bucket's business; parted ones are its own already."""
     keys = step.options.get("buckets_by")
-    out = []
-    for i, (flow, own) in enumerate(zip(sources, parted, strict=True)):
-        if not own:
-            owner = flow.cause % program.buckets if keys is None else bucket_of(flow, keys[i], program.buckets)
-            flow = flow.take(np.flatnonzero(owner == bucket))
-        out.append(flow)
-    return out
+
+    def own(i: int, flow: Flow) -> Flow:
+        owner = flow.cause % program.buckets if keys is None else bucket_of(flow, keys[i], program.buckets)
+        return flow.take(np.flatnonzero(owner == bucket))
+
+    return [flow if parted[i] else own(i, flow) for i, flow in enumerate(sources)]
 
 
 def _run(step: Step, sources: list[Flow], keep: Keep) -> tuple[Flow, Delta]:

@@ -57,11 +57,8 @@ class Regex:
     def __init__(self, pattern: str, named: int = -1) -> None:
         self._text, self._at, self._named = pattern, 0, named
         self.groups, self.anchored = 0, False
-        if named == 0:
-            body, self.empty, _ = self._alternatives(0)
-            self.regex = f"(?P<x>{body})"
-        else:
-            self.regex, self.empty, _ = self._alternatives(0)
+        body, self.empty, _ = self._alternatives(0)
+        self.regex = f"(?P<x>{body})" if named == 0 else body
         if self._at != len(pattern):
             raise _UnsureError
 

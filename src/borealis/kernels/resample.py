@@ -82,7 +82,7 @@ class ResampleKernel:
     # -- results
 
     def _due(self, bounds: Bounds) -> Flow:
-        due = np.flatnonzero(self.first.numbers(TIME) < self._floor(bounds.final))
+        due = np.flatnonzero(column_numbers(self.first.rows, TIME) < self._floor(bounds.final))
         if not len(due):
             return empty_flow(self.schema, bounds)
         rows = self.first.rows.take(pa.array(due))
@@ -141,10 +141,6 @@ class _HeldRows:
         self.schema = held_schema(schema)
         self.rows = self.schema.empty_table()
 
-    def numbers(self, name: str) -> Int64s:
-        """A column of the head."""
-        return column_numbers(self.rows, name)
-
     def add(self, rows: pa.Table) -> None:
         """Hold these rows, which come after all others."""
         if len(rows):
@@ -163,7 +159,7 @@ class _HeldRows:
 
     def raise_floor(self, floor: int) -> None:
         """Forget what lies before it."""
-        stays = self.numbers(TIME) >= floor
+        stays = column_numbers(self.rows, TIME) >= floor
         if not stays.all():
             self.rows = self.rows.filter(pa.array(stays)).combine_chunks()
 
@@ -184,8 +180,8 @@ class _Near:
         group, _ = groups.encode([second.rows[name] for name in by], len(second.rows))
         mine, _ = groups.encode([rows[name] for name in by], len(rows))
         values = [name for name in second.columns if name not in by]
-        order = in_order([group, second.numbers(TIME)], [whole(second.rows[name]) for name in values])
-        self.time = second.numbers(TIME)[order]
+        order = in_order([group, column_numbers(second.rows, TIME)], [whole(second.rows[name]) for name in values])
+        self.time = column_numbers(second.rows, TIME)[order]
         self.columns = {name: whole(second.rows[name].take(pa.array(order))) for name in values}
         self._moments = np.unique(self.time)
         self._many = len(self._moments) + 1

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from borealis.errors import TrainError
+from borealis.kernels.aside import failing
 from borealis.kernels.flow import Flow, rank_within
 from borealis.kernels.sql_write import REASON, NoState, log_refused
 from borealis.kernels.step import Step, schema_of
@@ -163,23 +164,15 @@ def _fit(values: list[Any], field: pa.Field) -> tuple[pa.Array, dict[int, str]]:
             return bool(value)
         return normal(value, field.type)
 
-    try:
-        return pa.array([fitted(value) for value in values], field.type), {}
-    except FAILURES:
-        pass
-    found: list[pa.Scalar] = []
-    misfits = {}
-    for at, value in enumerate(values):
-        try:
-            found.append(pa.array([fitted(value)], field.type)[0])
-        except FAILURES:
-            misfits[at] = f"column '{field.name}' is {field.type}, and the database gave {_shown(value)}"
-            found.append(pa.scalar(None, field.type))
-    return pa.array([one.as_py() for one in found], field.type), misfits
+    def column(some: list[Any]) -> pa.Array:
+        return pa.array([fitted(value) for value in some], field.type)
 
-
-def _shown(value: Any) -> str:
-    return repr(value)[:VALUE_SHOWN_MOST]
+    bad = {one.row for one in failing(len(values), lambda start, stop: column(values[start:stop]), FAILURES)}
+    if not bad:
+        return column(values), {}
+    seen = f"column '{field.name}' is {field.type}, and the database gave "
+    misfits = {at: seen + repr(values[at])[:VALUE_SHOWN_MOST] for at in bad}
+    return column([None if at in bad else value for at, value in enumerate(values)]), misfits
 
 
 def _lateral(statement: str, names: list[str], source: pa.Schema) -> str:

@@ -24,9 +24,6 @@ _INT_MAX = 2**31 - 1
 class NoSuchPartError(Exception):
     """An index behind the end of what a text was split into."""
 
-    def __init__(self, index: int, parts: int) -> None:
-        super().__init__(f"no part {index} among {parts}")
-
 
 # --- arrays and constants -------------------------------------------------------------------------------------------
 
@@ -151,19 +148,15 @@ def _trim(python: Callable[..., str], arrow: Callable[..., Values]) -> Callable[
 
 def _split_part(texts: pa.Array, sign: str, number: int) -> Values:
     """The part of this number, counted from 1 or from the end if negative; empty if there is none."""
-    return _part(pc.split_pattern(texts, sign), number - 1 if number > 0 else number, lambda _: "")
+    return _part(pc.split_pattern(texts, sign), number - 1 if number > 0 else number, strict=False)
 
 
 def _split_item(texts: pa.Array, sign: str, limit: int, index: int) -> Values:
     """split(text, sign, limit)[index]. Raises NoSuchPartError if a text has not so many parts."""
-
-    def missing(parts: int) -> str:
-        raise NoSuchPartError(index, parts)
-
-    return _part(pc.split_pattern(texts, sign, max_splits=limit - 1 if limit > 0 else None), index, missing)
+    return _part(pc.split_pattern(texts, sign, max_splits=limit - 1 if limit > 0 else None), index, strict=True)
 
 
-def _part(parts: pa.ListArray, index: int, otherwise: Callable[[int], str]) -> Values:
+def _part(parts: pa.ListArray, index: int, *, strict: bool) -> Values:
     if not len(parts):
         return pa.nulls(0, _STRING)
     offsets = parts.offsets.to_numpy()
@@ -172,9 +165,10 @@ def _part(parts: pa.ListArray, index: int, otherwise: Callable[[int], str]) -> V
     valid = pc.is_valid(parts).to_numpy(zero_copy_only=False)
     there = (wanted >= starts) & (wanted < ends)
     absent = valid & ~there
-    instead = otherwise(int((ends - starts)[absent][0])) if absent.any() else ""
+    if strict and absent.any():
+        raise NoSuchPartError(f"no part {index} among {(ends - starts)[absent][0]}")
     found = parts.values.take(pa.array(np.where(there, wanted, 0), mask=~(there & valid)))
-    return pc.if_else(pa.array(absent), pa.scalar(instead, _STRING), found) if absent.any() else found
+    return pc.if_else(pa.array(absent), _EMPTY, found) if absent.any() else found
 
 
 def _substring_index(texts: pa.Array, sign: str, count: int) -> Values:
@@ -229,14 +223,12 @@ def _translate(texts: pa.Array, old: str, new: str) -> Values:
 
 def _locate(part: pa.Array, texts: Values, start: Values) -> Values:
     """Where the part is for the first time from `start` on, counted from 1; 0 if nowhere, and if `start` is null."""
-    found = each(_located, pa.int32())(part, texts, start)
+
+    def located(part: str, text: str, start: int) -> int:
+        return 0 if start < 1 else text.find(part, start - 1) + 1 if part else 1
+
+    found = each(located, pa.int32())(part, texts, start)
     return pc.if_else(pc.is_null(start), pa.scalar(0, pa.int32()), found)
-
-
-def _located(part: str, text: str, start: int) -> int:
-    if start < 1:
-        return 0
-    return text.find(part, start - 1) + 1 if part else 1
 
 
 # --- patterns -------------------------------------------------------------------------------------------------------

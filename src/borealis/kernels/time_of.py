@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from borealis.errors import TrainError
 from borealis.kernels.aside import failing
+from borealis.kernels.columns import to_numpy
 from borealis.kernels.expr import Expr, column, from_json, to_json
 from borealis.tuples import TIMESTAMP, Int64s
 
@@ -41,7 +42,7 @@ class TimeOf:
 
     def micros(self, rows: pa.Table | pa.RecordBatch) -> Int64s:
         """The times of rows each of which has one."""
-        return _micros(self.column(rows))
+        return to_numpy(self.column(rows))
 
     def until_fault(self, rows: pa.Table | pa.RecordBatch) -> tuple[Int64s, str | None]:
         """The times of the rows before the first that has none, and why that one has none."""
@@ -51,8 +52,8 @@ class TimeOf:
             at, why = self.faults(rows)[0]
             return self.micros(rows.slice(0, at)), why
         if not times.null_count:
-            return _micros(times), None
-        return _micros(times.slice(0, pc.index(pc.is_null(times), True).as_py())), self._null
+            return to_numpy(times), None
+        return to_numpy(times.slice(0, pc.index(pc.is_null(times), True).as_py())), self._null
 
     def faults(self, rows: pa.Table | pa.RecordBatch) -> list[tuple[int, str]]:
         """All rows without a time, in order, and why each has none; halves what has a value that is no time."""
@@ -88,11 +89,3 @@ def note_in(schema: pa.Schema) -> TimeOf | None:
     """What was noted, if anything was."""
     note = (schema.metadata or {}).get(NOTE)
     return None if note is None else TimeOf.from_text(note.decode())
-
-
-def _micros(times: pa.Array | pa.ChunkedArray) -> Int64s:
-    if not len(times):
-        return np.empty(0, np.int64)
-    one = times.combine_chunks() if isinstance(times, pa.ChunkedArray) else times
-    found: Int64s = one.view(pa.int64()).to_numpy()
-    return found

@@ -42,7 +42,9 @@ class TimedWindows(OpenWindows):
         order = stable_order(slot)  # window after window, in each as the rows are
         index, slot = index[order], slot[order]
         at, found = self._find(groups, windows)
-        parts = self._parts(time, index, slot, np.where(found, self._opened(at), 0), found)
+        stood = np.zeros(len(at), np.int64)
+        stood[found] = self.open[OPENED][at[found]]
+        parts = self._parts(time, index, slot, stood, found)
         begins = np.flatnonzero(parts)
         # the parts of a window lie side by side, the one that was open first
         new = np.bincount(slot[begins], minlength=len(windows))
@@ -53,8 +55,7 @@ class TimedWindows(OpenWindows):
         old[base[found]] = True
         opened = np.zeros(len(of), np.int64)
         opened[~old] = time[index[begins]]
-        stood = len(self.open[GROUP])
-        source = stood + np.arange(len(of))
+        source = len(self.open[GROUP]) + np.arange(len(of))
         source[old] = at[found]
         entries = take(concat([self.open, self._entries(groups[of], windows[of], opened)]), source)
         nth = np.cumsum(parts, dtype=np.int64) - (np.cumsum(new) - new)[slot]  # begun in its own window, so far
@@ -63,10 +64,6 @@ class TimedWindows(OpenWindows):
         newest[base + each - 1] = True
         self._replace(at[found], take(entries, np.flatnonzero(newest)))
         return self._closed(take(entries, np.flatnonzero(~newest)))
-
-    def _opened(self, at: Int64s) -> Int64s:
-        opened = self.open[OPENED]
-        return opened[at] if len(opened) else np.zeros(len(at), np.int64)
 
     def _parts(
         self, time: Int64s, index: Int64s, slot: Int64s, opened: Int64s, found: NDArray[np.bool_]

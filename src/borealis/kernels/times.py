@@ -269,15 +269,12 @@ def _floats(numbers: Array, *, saturated: bool) -> Array:
 
 
 def _decimals(numbers: Array, *, exact: bool) -> Array:
-    return pa.array([_decimal(value, exact) for value in numbers.to_pylist()], pa.int64()).cast(TIMESTAMP)
+    def micros_of(value: Decimal) -> int:
+        with localcontext(prec=80):
+            micros = value * SECOND_US
+            whole = int(micros)
+            if exact and (whole != micros or not _LONG[0] <= whole <= _LONG[1]):
+                raise NoValueError(str(value))
+        return (whole + 2**63) % 2**64 - 2**63  # a cast keeps the low 64 bits
 
-
-def _decimal(value: Decimal | None, exact: bool) -> int | None:
-    if value is None:
-        return None
-    with localcontext(prec=80):
-        micros = value * SECOND_US
-        whole = int(micros)
-        if exact and (whole != micros or not _LONG[0] <= whole <= _LONG[1]):
-            raise NoValueError(str(value))
-    return (whole + 2**63) % 2**64 - 2**63  # a cast keeps the low 64 bits
+    return each(micros_of, pa.int64())(numbers).cast(TIMESTAMP)

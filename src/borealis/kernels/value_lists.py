@@ -35,7 +35,7 @@ class Collected:
         return {name: _appended(stored[name], values, rows.slot) for name, values in new.items()}
 
     def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        return {name: _joined(panes[name], slot, slots) for name in ("v", "t")}
+        return {name: _joined(lists, slot, slots) for name, lists in panes.items()}
 
     def result(self, stored: Columns) -> pa.Array:
         values, lengths = _flat(stored["v"])
@@ -46,7 +46,7 @@ class Collected:
         return _lists(values, lengths, self.type)
 
 
-class Percentile:
+class Percentile(Collected):
     """percentile and median: a point on the line between the two values that are nearest in rank."""
 
     def __init__(self, percentages: Sequence[float], result: pa.DataType) -> None:
@@ -57,9 +57,6 @@ class Percentile:
 
     def fold(self, stored: Columns, rows: CallRows) -> Columns:
         return {"v": _appended(stored["v"], whole(rows.values).cast(pa.float64(), safe=False), rows.slot)}
-
-    def combine(self, panes: Columns, slot: Int64s, slots: int) -> Columns:
-        return {"v": _joined(panes["v"], slot, slots)}
 
     def result(self, stored: Columns) -> pa.Array:
         flat, lengths = _flat(stored["v"])

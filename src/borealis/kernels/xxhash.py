@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from borealis.kernels.columns import decimal_words, normal_floats, whole
+from borealis.kernels.columns import decimal_words, normal_floats, to_numpy, whole
 from borealis.tuples import Int64s
 
 Words = NDArray[np.uint64]
@@ -67,14 +67,8 @@ def _hashed(array: pa.Array, seed: Words) -> Words:
             return _hash_longs(np.ascontiguousarray(halves[:, 0]), seed)
         return _hash_bytes(*_shortest_bytes(halves), seed)
     if kind in _FLOATS:
-        bits = pa.int32() if kind == pa.float32() else pa.int64()
-        numbers = normal_floats(array).view(bits).to_numpy()
-        return _hash_ints(numbers, seed) if kind == pa.float32() else _hash_longs(numbers, seed)
-    if kind == pa.bool_():
-        return _hash_ints(array.cast(pa.int32()).to_numpy(), seed)
-    if pa.types.is_temporal(kind):
-        array = array.view(pa.int32() if kind == pa.date32() else pa.int64())
-    return (_hash_ints if kind in _INTS else _hash_longs)(array.to_numpy(), seed)
+        array = normal_floats(array).view(pa.int32() if kind == pa.float32() else pa.int64())
+    return (_hash_ints if kind.bit_width <= 32 else _hash_longs)(to_numpy(array), seed)
 
 
 def _hash_ints(values: NDArray[Any], seed: Words) -> Words:
