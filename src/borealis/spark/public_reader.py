@@ -295,20 +295,14 @@ def sections(client: StreamClient, wanted: Range, goes_on: bool) -> Iterator[Sec
     if at is not None:
         place.go_on(at)
     for section in place:
-        if at is not None and section.first > at:
-            _tell_lost(client.stream, at, section.first, goes_on)
+        if at is not None and section.first > at:  # that is what a stream with full=drop does when it is full
+            dropped = f"tuples {at} to {section.first} of {client.stream} were dropped"
+            if not goes_on:
+                slow = f"{dropped}: this job is too slow for a stream with full=drop"
+                raise GoneError(slow, hint='let it go on with option("onGap", "continue")')
+            log.warning(dropped)
         at = section.stop
         yield section
-
-
-def _tell_lost(stream: str, at: int, first: int, goes_on: bool) -> None:
-    """Tuples were dropped, because that is what the stream does when it is full."""
-    if not goes_on:
-        raise GoneError(
-            f"tuples {at} to {first} of {stream} were dropped: this job is too slow for a stream with full=drop",
-            hint='let it go on with option("onGap", "continue")',
-        )
-    log.warning("tuples %d to %d of %s were dropped", at, first, stream)
 
 
 def shaped(section: Section, wanted: pa.Schema, headers: bool) -> pa.RecordBatch:

@@ -31,18 +31,6 @@ FORMAT = "borealis_train"
 POLL_S = 0.1  # how long a question for the next train may wait; Spark asks again
 
 
-class TrainPartition(InputPartition):
-    def __init__(self, train: TrainHeader | None, bucket: int) -> None:
-        super().__init__(None)
-        self.train, self.bucket = train, bucket
-
-
-class LanePartition(InputPartition):
-    def __init__(self, where: Lane, lease: int, bucket: int) -> None:
-        super().__init__(None)
-        self.where, self.lease, self.bucket = where, lease, bucket
-
-
 class NodeReader(DataSourceStreamReader):
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self.socket, self.buckets, self.schema = options["socket"], int(options["buckets"]), schema
@@ -69,11 +57,10 @@ class LaneReader(NodeReader):
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         where = self._ask("where")
-        return [LanePartition(where, end["lease"], bucket) for bucket in range(self.buckets)]
+        return [InputPartition((where, end["lease"], bucket)) for bucket in range(self.buckets)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, LanePartition)
-        keep_lane(partition.where, partition.lease, partition.bucket)
+        keep_lane(*partition.value)
         return iter(())
 
 
@@ -97,13 +84,13 @@ class TrainReader(NodeReader):
         if (rehearsal := end.get("rehearsal", 0)) > start.get("rehearsal", 0):
             number = -rehearsal
         train = None if number is None else self._ask("plan", number=number)
-        return [TrainPartition(train, bucket) for bucket in range(self.buckets)]
+        return [InputPartition((train, bucket)) for bucket in range(self.buckets)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, TrainPartition)
-        if partition.train is None:
+        train, bucket = partition.value
+        if train is None:
             return iter(())
-        return read_train(partition.train, partition.bucket, to_arrow_schema(self.schema, timezone="UTC"))
+        return read_train(train, bucket, to_arrow_schema(self.schema, timezone="UTC"))
 
 
 class TrainSource(DataSource):
