@@ -142,22 +142,19 @@ class TrainServer:
         self._server.server_close()
 
     def _answer(self, head: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
-        if head[ASK] == "turn":
-            assert self._lanes is not None
-            return self._lanes.turn(head, buffers)
-        return {"answer": self._small(head)}, []
-
-    def _small(self, question: dict[str, Any]) -> Any:
-        match question[ASK]:
+        answer: Any = None
+        match head[ASK]:
             case "committed":
-                return self._trains.committed()
+                answer = self._trains.committed()
             case "next":
-                return self._trains.next_train(question["after"], POLL_S)
+                answer = self._trains.next_train(head["after"], POLL_S)
             case "plan":
-                train = self._trains.plan(question["number"])
-                return train if self._outward is None else self._outward(train)
-            case "lease":
-                assert self._lanes is not None
-                return self._lanes.lease(question["after"])
+                train = self._trains.plan(head["number"])
+                answer = train if self._outward is None else self._outward(train)
+            case "turn" if self._lanes is not None:
+                return self._lanes.turn(head, buffers)
+            case "lease" if self._lanes is not None:
+                answer = self._lanes.lease(head["after"])
             case "where":
-                return self._where
+                answer = self._where
+        return {"answer": answer}, []
