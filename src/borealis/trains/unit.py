@@ -103,7 +103,12 @@ class UnitRun:
         self._ids = dict.fromkeys(compiled.outlets, 0)
         (self.scratch / "program.json").write_text(json.dumps(compiled.program.to_json()))
         try:
-            header = self._take_over(resume) if resume is not None else None
+            header = None
+            if resume is not None:
+                header = resume.header
+                self._go_on_after(header, resume.state)
+                self.writer_id = str(header.get("writer_id", self.writer_id))
+                self._count_on(self._rows)
             if options.state is not None:
                 header = self._recover()
             self.sinks.open(header, self._committed)
@@ -149,12 +154,6 @@ class UnitRun:
             train, header = unpack(begun)
             if train.number == self._committed + 1:
                 self.manager.put_back(train, header)
-
-    def _take_over(self, resume: Handover) -> dict[str, Any]:
-        self._go_on_after(resume.header, resume.state)
-        self.writer_id = str(resume.header.get("writer_id", self.writer_id))
-        self._count_on(self._rows)
-        return resume.header
 
     def _go_on_after(self, header: dict[str, Any], state: Mapping[Key, bytes]) -> None:
         self._committed = self.progress.resumed_after = int(header["train"])
