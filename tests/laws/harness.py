@@ -126,19 +126,16 @@ class Cuts:
         rows = sum(e.row is not None for e in self.story.events[start:stop])
         return Train(number, dict.fromkeys(self.story.tables, Cursor()), stop, rows, number == len(self.spans))
 
-    def header_in_files(self, number: int) -> dict[str, Any]:
-        header = self.header(number)
-        for name, one in header["inputs"].items():
+    def header(self, number: int, *, files: bool = False) -> dict[str, Any]:
+        start, stop = self.spans[number - 1]
+        inputs = {name: self._input(name, start, stop) for name in self.story.tables}
+        for name, one in inputs.items():
             for which in PAYLOADS:
-                if one[which] is not None:
+                if files and one[which] is not None:
                     path = self.depot / f"{number}.{name}.{which}.arrow"
                     path.write_bytes(memoryview(one[which]))
                     one[which] = str(path)
-        return header
-
-    def header(self, number: int) -> dict[str, Any]:
-        start, stop = self.spans[number - 1]
-        return {"train": number, "inputs": {name: self._input(name, start, stop) for name in self.story.tables}}
+        return {"train": number, "inputs": inputs}
 
     def _input(self, name: str, start: int, stop: int) -> dict[str, Any]:
         mine = [(at, e) for at, e in enumerate(self.story.events) if e.name == name]

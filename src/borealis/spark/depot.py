@@ -185,7 +185,9 @@ def lend(spark: SparkSession, root: Path) -> Loan | None:
         return None
     host = spark.conf.get("spark.driver.host")
     bind = spark.conf.get("spark.driver.bindAddress", host)
-    port = _port(spark.conf.get(f"{SETTING}port", "0"))
+    text = spark.conf.get(f"{SETTING}port", "0")
+    if not text.isdecimal() or (port := int(text)) > 65535:
+        raise MachineError(f"{SETTING}port={text} is no port", hint="a number up to 65535; 0: a free one")
     with _opening:
         if (bind, port) not in _open:
             _open[bind, port] = Depot(host, port, bind, _security(spark))
@@ -196,12 +198,6 @@ def _security(spark: SparkSession) -> Security:
     paths = [spark.conf.get(f"{SETTING}{what}", None) for what in ("cert", "key", "ca")]
     cert, key, ca = (None if path is None else Path(path) for path in paths)
     return Security(cert=cert, key=key, ca=(ca or cert) if cert else None)
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise MachineError(f"{SETTING}port={text} is no port", hint="a number up to 65535; 0: a free one")
-    return int(text)
 
 
 def _netloc(host: str, port: int) -> str:

@@ -54,10 +54,8 @@ class FiniteFrameSource:
 
     def batches(self, schema: pa.Schema, skip: int, most_rows: int) -> Iterator[pa.RecordBatch]:
         """Rows from position `skip` on; rows of one time go by their values, so that each start has the same order."""
-        columns = self.frame.columns
-        wanted = [columns[i] for i in match_columns(schema.names, columns, FINITE)]
         try:
-            table = self.frame.select(*_quoted(wanted)).toArrow()
+            table = _selected(self.frame, schema, FINITE).toArrow()
         except PySparkException as error:
             raise InputError(f"the DataFrame cannot be computed: {_reason(error)}", hint="try df.collect()") from error
         parts = [fit(batch, schema, RowOrigin(FINITE, 0)) for batch in table.combine_chunks().to_batches()]
@@ -84,8 +82,10 @@ def _sortable(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column
 
 
-def _quoted(names: list[str]) -> list[str]:
-    return ["`" + name.replace("`", "``") + "`" for name in names]
+def _selected(frame: DataFrame, schema: pa.Schema, what: str) -> DataFrame:
+    """The schema's columns of a DataFrame."""
+    wanted = [frame.columns[i].replace("`", "``") for i in match_columns(schema.names, frame.columns, what)]
+    return frame.select(*(f"`{name}`" for name in wanted))
 
 
 @dataclass(frozen=True)
@@ -129,17 +129,15 @@ class FrameSource:
 
     def batches(self, schema: pa.Schema, skip: int, most_rows: int) -> Iterator[pa.RecordBatch]:
         """What was kept, from position `skip` on, then what arrives."""
-        columns = self.frame.columns
-        wanted = [columns[i] for i in match_columns(schema.names, columns, SOURCE)]
-        self._position = skip
-        at = skip
+        frame = _selected(self.frame, schema, SOURCE)
+        self._position = at = skip
         if self.keep is not None:
             self._look_up(skip)
             for file in [f for f in self._files if f.last > skip]:
                 table = _read(file).slice(at - file.first)
                 yield from _pieces(table, schema, at, most_rows)
                 at = file.last
-        self._start(wanted)
+        self._start(frame)
         while (table := self._next()) is not None:
             yield from _pieces(table, schema, at, most_rows)
             at += table.num_rows
@@ -163,8 +161,7 @@ class FrameSource:
 
     # -- the query
 
-    def _start(self, wanted: list[str]) -> None:
-        frame = self.frame.select(*_quoted(wanted))
+    def _start(self, frame: DataFrame) -> None:
         writer = frame.writeStream.queryName(f"borealis input {self.name}").foreachBatch(self._take)
         if self.keep is not None:
             writer = writer.option("checkpointLocation", str(self.keep / "checkpoint"))

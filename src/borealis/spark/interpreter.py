@@ -49,7 +49,12 @@ def worker_python() -> str:
     path = cache() / f"python-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     try:
         if not (path.exists() and path.read_text() == text):
-            _write(path, text)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            number, name = tempfile.mkstemp(dir=path.parent)
+            with os.fdopen(number, "w") as file:
+                file.write(text)
+            os.chmod(name, 0o755)
+            os.replace(name, path)
         return str(path) if os.access(path, os.X_OK) else sys.executable
     except OSError:  # a home that cannot be written to: slower, not worse
         return sys.executable
@@ -60,12 +65,3 @@ def _is_installed() -> bool:
     home = Path(pyspark.__file__).resolve().parents[1]
     sites = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
     return home in {Path(one).resolve() for one in sites}
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    number, name = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(number, "w") as file:
-        file.write(text)
-    os.chmod(name, 0o755)
-    os.replace(name, path)

@@ -231,26 +231,24 @@ class Cores:
     """How many cores of a session's executors lanes hold: each keeps one as long as it runs."""
 
     def __init__(self) -> None:
-        self._held: dict[str, dict[object, int]] = {}  # by application: whose lanes, and how many
+        self._held: dict[object, tuple[str, int]] = {}  # by whose lanes: the application, and how many
         self._lock = threading.Lock()
 
     def take(self, spark: SparkSession, whose: object, lanes: int) -> str | None:
         """Hold cores for a query's lanes; says why not, if there are too few."""
         application, total = spark.sparkContext.applicationId, cores(spark)
         with self._lock:
-            all_held = self._held.setdefault(application, {})
-            held = sum(all_held.values())
+            held = sum(count for where, count in self._held.values() if where == application)
             if held + lanes + SPARE > total:
                 others = f", and lanes of other units hold {held}" if held else ""
                 return f"it takes {lanes} of Spark's cores and leaves {SPARE} to others; there are {total}{others}"
-            all_held[whose] = lanes
+            self._held[whose] = application, lanes
             return None
 
     def give_back(self, whose: object) -> None:
         """These lanes are over; its Spark may be gone."""
         with self._lock:
-            for held in self._held.values():
-                held.pop(whose, None)
+            self._held.pop(whose, None)
 
 
 CORES = Cores()

@@ -28,29 +28,24 @@ KEEP_NULLS = {"ignoreNullFields": "false"}
 
 def frame_of(compiled: Compiled, source: DataFrame) -> DataFrame:
     """The streaming plan from the source's rows to what the commit collects."""
+    frame = source
     try:
-        return _frame(compiled, source)
+        for number, level in enumerate(compiled.program.levels):
+            if number:
+                if compiled.program.buckets > 1:
+                    frame = frame.repartitionById(compiled.program.buckets, F.col(BUCKET))
+                schema = level_schema(compiled, number)
+                frame = frame.mapInArrow(level_runner(number, to_arrow(schema)), schema)
+            for port in level.leave:
+                if port.as_rows and compiled.program.aside:
+                    rank = number * STEPS_MOST + STEPS_MOST // 2 + port.tag  # behind the level's own steps
+                    frame = _try(frame, port.tag, compiled.catalyst[port.tag][0], rank)
+                elif port.as_rows:
+                    frame = _apply(frame, port.tag, compiled.catalyst[port.tag][0])
     except PySparkException as error:
         hint = "simplify the expressions of these boxes, or report this: `borealis check` should have found it"
         boxes = ", ".join(box for box, where in compiled.where.items() if "Catalyst" in where)
         raise ExpressionError(f"Spark cannot plan box {boxes}: {first_line(error)}", hint=hint) from error
-
-
-def _frame(compiled: Compiled, source: DataFrame) -> DataFrame:
-    frame = source
-    for number, level in enumerate(compiled.program.levels):
-        if number:
-            if compiled.program.buckets > 1:
-                frame = frame.repartitionById(compiled.program.buckets, F.col(BUCKET))
-            schema = level_schema(compiled, number)
-            runner = level_runner(number, to_arrow(schema))
-            frame = frame.mapInArrow(runner, schema)
-        for port in level.leave:
-            if port.as_rows and compiled.program.aside:
-                rank = number * STEPS_MOST + STEPS_MOST // 2 + port.tag  # behind the level's own steps
-                frame = _try(frame, port.tag, compiled.catalyst[port.tag][0], rank)
-            elif port.as_rows:
-                frame = _apply(frame, port.tag, compiled.catalyst[port.tag][0])
     return frame
 
 

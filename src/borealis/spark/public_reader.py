@@ -225,14 +225,22 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
 
     def _place(self, start: Offset, now: QueueStatus) -> int:
         """The id behind `start`; where that is gone and gaps are allowed, the next there is."""
-        if start["epoch"] == now.epoch and now.first_id <= start["id"] <= now.next_id:
-            return int(start["id"])
-        if not self.reading.goes_on:
-            raise _gone(now, start["epoch"], start["id"])
-        if start["epoch"] == now.epoch:
-            log.warning("tuples %d to %d of %s are lost", start["id"], now.first_id, now.stream)
+        at, epoch = int(start["id"]), start["epoch"]
+        if epoch == now.epoch:
+            if now.first_id <= at <= now.next_id:
+                return at
+            lost = f"tuples {at} to {now.first_id} of {now.stream} are lost"
+            gone = f"stream {now.stream} is held from id {now.first_id} on: {at}, where this job is, is gone"
+            hint = 'give the job a name with option("reader", ...), or let it go on with option("onGap", "continue")'
         else:
-            log.warning("stream %s begins again, in epoch %s", now.stream, now.epoch)
+            lost = f"stream {now.stream} begins again, in epoch {now.epoch}"
+            gone = (
+                f"stream {now.stream} was restarted from nothing: it is in epoch {now.epoch}, the checkpoint in {epoch}"
+            )
+            hint = 'start with a new checkpoint, or with option("onGap", "continue")'
+        if not self.reading.goes_on:
+            raise GoneError(gone, hint=hint)
+        log.warning(lost)
         return now.first_id
 
     def _acknowledge(self, done: Offset, now: QueueStatus) -> None:
@@ -241,18 +249,6 @@ class StreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailable
             return
         ack = Ack(stream=now.stream, reader=reader, level=1, upto=done["id"])
         self.client.call(lambda peer, _: peer.ack(ack))
-
-
-def _gone(now: QueueStatus, epoch: str, at: int) -> GoneError:
-    if epoch != now.epoch:
-        return GoneError(
-            f"stream {now.stream} was restarted from nothing: it is in epoch {now.epoch}, the checkpoint in {epoch}",
-            hint='start with a new checkpoint, or with option("onGap", "continue")',
-        )
-    return GoneError(
-        f"stream {now.stream} is held from id {now.first_id} on: {at}, where this job is, is gone",
-        hint='give the job a name with option("reader", ...), or let it go on with option("onGap", "continue")',
-    )
 
 
 def _ranges(epoch: str, incarnation: int, start: int, stop: int, most: int) -> list[Range]:
@@ -295,20 +291,14 @@ def sections(client: StreamClient, wanted: Range, goes_on: bool) -> Iterator[Sec
     if at is not None:
         place.go_on(at)
     for section in place:
-        if at is not None and section.first > at:
-            _tell_lost(client.stream, at, section.first, goes_on)
+        if at is not None and section.first > at:  # that is what a stream with full=drop does when it is full
+            dropped = f"tuples {at} to {section.first} of {client.stream} were dropped"
+            if not goes_on:
+                slow = f"{dropped}: this job is too slow for a stream with full=drop"
+                raise GoneError(slow, hint='let it go on with option("onGap", "continue")')
+            log.warning(dropped)
         at = section.stop
         yield section
-
-
-def _tell_lost(stream: str, at: int, first: int, goes_on: bool) -> None:
-    """Tuples were dropped, because that is what the stream does when it is full."""
-    if not goes_on:
-        raise GoneError(
-            f"tuples {at} to {first} of {stream} were dropped: this job is too slow for a stream with full=drop",
-            hint='let it go on with option("onGap", "continue")',
-        )
-    log.warning("tuples %d to %d of %s were dropped", at, first, stream)
 
 
 def shaped(section: Section, wanted: pa.Schema, headers: bool) -> pa.RecordBatch:

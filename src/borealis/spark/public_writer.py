@@ -130,17 +130,13 @@ def _send(peer: Peer, to: Publish, number: int, parts: list[pa.RecordBatch]) -> 
             )
         if parts[:-1]:
             own = to.model_copy(update={"publisher": f"{to.publisher}.{number}"})
-            _send_parts(peer, own, parts[:-1])
+            with peer.publish(own, schema) as before:
+                for i in range(before.known.number + 1, len(parts) - 1):
+                    before.send(parts[i], BatchHead(number=i))
         nothing = empty_rows(schema)
         for i in range(last + 1, number):
             publication.send(nothing, BatchHead(number=i))
         publication.send(parts[-1], BatchHead(number=number))
-
-
-def _send_parts(peer: Peer, to: Publish, parts: list[pa.RecordBatch]) -> None:
-    with peer.publish(to, parts[0].schema) as publication:
-        for i in range(publication.known.number + 1, len(parts)):
-            publication.send(parts[i], BatchHead(number=i))
 
 
 def as_stream(rows: pa.Table, schema: pa.Schema) -> pa.Table:

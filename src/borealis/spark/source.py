@@ -31,18 +31,6 @@ FORMAT = "borealis_train"
 POLL_S = 0.1  # how long a question for the next train may wait; Spark asks again
 
 
-class TrainPartition(InputPartition):
-    def __init__(self, train: TrainHeader | None, bucket: int) -> None:
-        super().__init__(None)
-        self.train, self.bucket = train, bucket
-
-
-class LanePartition(InputPartition):
-    def __init__(self, where: Lane, lease: int, bucket: int) -> None:
-        super().__init__(None)
-        self.where, self.lease, self.bucket = where, lease, bucket
-
-
 class NodeReader(DataSourceStreamReader):
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self.socket, self.buckets, self.schema = options["socket"], int(options["buckets"]), schema
@@ -69,11 +57,10 @@ class LaneReader(NodeReader):
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         where = self._ask("where")
-        return [LanePartition(where, end["lease"], bucket) for bucket in range(self.buckets)]
+        return [InputPartition((where, end["lease"], bucket)) for bucket in range(self.buckets)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, LanePartition)
-        keep_lane(partition.where, partition.lease, partition.bucket)
+        keep_lane(*partition.value)
         return iter(())
 
 
@@ -97,13 +84,13 @@ class TrainReader(NodeReader):
         if (rehearsal := end.get("rehearsal", 0)) > start.get("rehearsal", 0):
             number = -rehearsal
         train = None if number is None else self._ask("plan", number=number)
-        return [TrainPartition(train, bucket) for bucket in range(self.buckets)]
+        return [InputPartition((train, bucket)) for bucket in range(self.buckets)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, TrainPartition)
-        if partition.train is None:
+        train, bucket = partition.value
+        if train is None:
             return iter(())
-        return read_train(partition.train, partition.bucket, to_arrow_schema(self.schema, timezone="UTC"))
+        return read_train(train, bucket, to_arrow_schema(self.schema, timezone="UTC"))
 
 
 class TrainSource(DataSource):
@@ -155,22 +142,19 @@ class TrainServer:
         self._server.server_close()
 
     def _answer(self, head: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
-        if head[ASK] == "turn":
-            assert self._lanes is not None
-            return self._lanes.turn(head, buffers)
-        return {"answer": self._small(head)}, []
-
-    def _small(self, question: dict[str, Any]) -> Any:
-        match question[ASK]:
+        answer: Any = None
+        match head[ASK]:
             case "committed":
-                return self._trains.committed()
+                answer = self._trains.committed()
             case "next":
-                return self._trains.next_train(question["after"], POLL_S)
+                answer = self._trains.next_train(head["after"], POLL_S)
             case "plan":
-                train = self._trains.plan(question["number"])
-                return train if self._outward is None else self._outward(train)
-            case "lease":
-                assert self._lanes is not None
-                return self._lanes.lease(question["after"])
+                train = self._trains.plan(head["number"])
+                answer = train if self._outward is None else self._outward(train)
+            case "turn" if self._lanes is not None:
+                return self._lanes.turn(head, buffers)
+            case "lease" if self._lanes is not None:
+                answer = self._lanes.lease(head["after"])
             case "where":
-                return self._where
+                answer = self._where
+        return {"answer": answer}, []

@@ -59,22 +59,20 @@ def read_train(train: TrainHeader, bucket: int, schema: pa.Schema) -> Iterator[p
     """Level 0, inside the Spark source: read the train's tuples and run the first kernels over them."""
     settle()
     program = program_of(train)
-    bounds = train_bounds(program, train)
     out = LevelOutput(train, 0, bucket, schema)
     yield from out.packets([Packet(TRAIN_TAG, bucket, json.dumps(train).encode())])
-    yield from _run(program, out, _inputs(program, train, bucket, bounds))
+    yield from _run(program, out, _inputs(program, train, bucket))
 
 
 def run_train(train: TrainHeader, bucket: int) -> list[Packet]:
     """All of a train whose program has one level, in one bucket."""
     program = program_of(train)
-    bounds = train_bounds(program, train)
-    found = _level(program, 0, train, bucket, _inputs(program, train, bucket, bounds))
+    found = _level(program, 0, train, bucket, _inputs(program, train, bucket))
     return [one for one in found if isinstance(one, Packet)]
 
 
-def _inputs(program: Program, train: TrainHeader, bucket: int, bounds: dict[str, Bounds]) -> dict[str, Flow]:
-    shared = program.shared and program.buckets > 1
+def _inputs(program: Program, train: TrainHeader, bucket: int) -> dict[str, Flow]:
+    shared, bounds = program.shared and program.buckets > 1, train_bounds(program, train)
     flows = {}
     for name, one in train["inputs"].items():
         for flow, file in ((name, one["rows"]), (f"{name}.late", one["late"])):
@@ -127,19 +125,15 @@ def _level(
         taken.append((box, kernel))
         begin = getattr(kernel, "begin", None)
         if begin is not None:
-            begin(train, bucket, NoticeFile(f"{train['troubles']}/{box}.{bucket}", _attempt()))
+            task = TaskContext.get()
+            attempt = 0 if task is None else task.attemptNumber()  # how often Spark has tried this task before
+            begin(train, bucket, NoticeFile(f"{train['troubles']}/{box}.{bucket}", attempt))
         return kernel
 
     yield from run_level(program, level, bucket, flows, keep)
     stands = train["train"] - 1 if "rehearsal" in train else train["train"]
     for box, kernel in taken:
         _CACHE.give(root, (box, bucket), stands, kernel)
-
-
-def _attempt() -> int:
-    """How often Spark has tried this task before."""
-    task = TaskContext.get()
-    return 0 if task is None else task.attemptNumber()
 
 
 def _read_input(file: Payload, time: str, schema: pa.Schema, bounds: Bounds) -> Flow:
@@ -195,8 +189,7 @@ class LevelOutput:
                 HIDDEN[CAUSE]: pa.array(flow.cause),
                 HIDDEN[SUB]: pa.array(flow.sub),
             }
-            kind = self.schema.field(mine).type
-            known[mine] = pa.StructArray.from_arrays(batch.columns, fields=list(kind))
+            known[mine] = pa.StructArray.from_arrays(batch.columns, fields=list(self.schema.field(mine).type))
             yield self._batch(known, n)
 
     def _packet(self, packet: Packet, payload: pa.Buffer | None, file: str | None) -> pa.RecordBatch:

@@ -128,8 +128,13 @@ class CommitLog(RecordLog):
                 for key, data in _state(head, blobs).items():
                     parts.setdefault(key, []).append(data)
             self._logged += segment.length
-            if segment.is_torn:
-                self._cut(segment, [later for _, later in segments[i + 1 :]])
+            if segment.is_torn:  # segments behind it must hold nothing, or more than a tail is damaged
+                later = [other for _, other in segments[i + 1 :]]
+                if any(True for other in later for _ in other.read()):
+                    raise StateError(f"{segment.path} is damaged in the midst of the state", hint=self.kind.start_over)
+                for other in reversed(later):
+                    other.path.unlink()
+                segment.cut()
                 break
         if last < damaged:
             raise StateError(f"the base of train {damaged} in {self.root} is damaged", hint=self.kind.start_over)
@@ -139,15 +144,6 @@ class CommitLog(RecordLog):
         self._base_bytes = sum(len(d) for d in state.values())
         self._segment = self.created("log", last + 1)
         return Recovered(header, state)
-
-    def _cut(self, segment: RecordFile, later: Sequence[RecordFile]) -> None:
-        """Leave a segment's whole records; segments behind it must hold nothing, or more than a tail is damaged."""
-        for other in later:
-            for _ in other.read():
-                raise StateError(f"{segment.path} is damaged in the midst of the state", hint=self.kind.start_over)
-        for other in reversed(later):
-            other.path.unlink()
-        segment.cut()
 
     def _gap(self, first: int, last: int) -> StateError:
         some = f"train {first}" if first == last else f"trains {first} to {last}"

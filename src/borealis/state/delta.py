@@ -51,11 +51,9 @@ def merge(spec: TableSpec, changes: Sequence[Change]) -> Change:
     floors = [c.floor for c in changes if c.floor is not None]
     if spec.floor is not None and floors:
         # a row falls by any floor that came after it
-        risen = np.full(len(changes) + 1, np.iinfo(np.int64).min)
-        for age in range(len(changes) - 1, -1, -1):
-            floor = changes[age].floor
-            risen[age] = risen[age + 1] if floor is None else max(int(risen[age + 1]), floor)
-        keep &= puts[spec.floor].to_numpy() >= risen[put_age + 1]
+        lowest = np.iinfo(np.int64).min
+        newest_first = [lowest, *(lowest if c.floor is None else c.floor for c in reversed(changes))]
+        keep &= puts[spec.floor].to_numpy() >= np.maximum.accumulate(newest_first)[::-1][put_age + 1]
     cuts = [c.cut for c in changes if c.cut is not None]
     cut = pa.concat_tables(cuts) if cuts else None
     cut_age = np.repeat(np.arange(len(changes)), [0 if c.cut is None else c.cut.num_rows for c in changes])

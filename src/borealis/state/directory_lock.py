@@ -73,10 +73,8 @@ class DirectoryLock:
         noun, path = self.kind.noun, self.root / self.kind.file
         if not path.exists():
             if any(self.root.glob(self.kind.used)):
-                missing = f"{path.name} is gone"
-                raise StateError(
-                    f"nothing says what the {noun} in {self.root} belongs to: {missing}", hint=self.kind.start_over
-                )
+                lost = f"nothing says what the {noun} in {self.root} belongs to: {path.name} is gone"
+                raise StateError(lost, hint=self.kind.start_over)
             return False
         mine = json.loads(json.dumps(belongs))
         try:

@@ -99,16 +99,13 @@ class StateLog:
                     self._unwritten[stretch.name] = data
                 self._stretches.setdefault(stretch.key, []).append(stretch)
             self.train = last
-            self._delete_doomed()
+            if not self._pins:
+                for _, name in (d for d in self._doomed if d[0] < last):
+                    self._unlink(name)
+                self._doomed = [d for d in self._doomed if d[0] >= last]
             crowded = self._longest() > STRETCHES_MOST
         if crowded:
             self._work.set()
-
-    def _delete_doomed(self) -> None:
-        if not self._pins:
-            for _, name in (d for d in self._doomed if d[0] < self.train):
-                self._unlink(name)
-            self._doomed = [d for d in self._doomed if d[0] >= self.train]
 
     def _longest(self) -> int:
         return max((len(s) for s in self._stretches.values()), default=0)

@@ -26,7 +26,7 @@ from borealis.streams.section import Section, wire_schema
 from borealis.trains.header import PAYLOADS, TrainInputs
 from borealis.trains.intake import Admission, Intake
 from borealis.trains.merge_order import bounds, determinants, numbered, with_cause
-from borealis.trains.merging import ByArrival, ByReplay, ByTime, Merged, MergeOrder, Replay
+from borealis.trains.merging import ByArrival, ByReplay, ByTime, Merged, Replay
 from borealis.trains.relay import Relay, Relayed, SectionSource, StreamInput
 from borealis.trains.train import Train
 from borealis.tuples import TIME
@@ -85,8 +85,9 @@ class InputManager:
         lock = threading.RLock()
         self._changed, self._crowded = threading.Condition(lock), threading.Condition(lock)  # the latter for the maker
         self._making = threading.Lock()  # one makes trains at a time; taken before the other
-        arrival = ByArrival(self._intakes, self.admission, self.clock)
-        self._live: MergeOrder = ByTime(self._intakes, self.admission, arrival) if self.by_time else arrival
+        self._live: ByTime | ByArrival = ByArrival(self._intakes, self.admission, self.clock)
+        if self.by_time and len(self._intakes) > 1:
+            self._live = ByTime(self._intakes, self.admission)
         self._scripts = ByReplay(self._intakes, self.admission, self._changed)
         self._maker: threading.Thread | None = None
         self._readers: list[threading.Thread] = []
@@ -228,20 +229,19 @@ class InputManager:
         """A train that was made and not yet released."""
         return self._trains[number]
 
-    def header(self, number: int) -> TrainInputs:
-        """What workers must know of a train; rows of an input are a buffer or, where they are many, a file's path."""
-        return self._headers[number]
+    def header(self, number: int, *, files: bool = False) -> TrainInputs:
+        """What workers must know of a train; rows of an input are a buffer or, where they are many, a file's path.
 
-    def header_in_files(self, number: int) -> TrainInputs:
-        """As `header`, with all rows in files: for those who hear of them in JSON."""
-        inputs = self._headers[number]["inputs"]
-        for name, one in inputs.items():
+        With `files`, all rows are in files: for workers that get the header as JSON.
+        """
+        header = self._headers[number]
+        for name, one in header["inputs"].items():
             for which in PAYLOADS:
-                if isinstance(rows := one[which], pa.Buffer):
+                if files and isinstance(rows := one[which], pa.Buffer):
                     path = self.depot / f"{number}.{name}.{which}.arrow"
                     path.write_bytes(memoryview(rows))
                     one[which] = str(path)
-        return self._headers[number]
+        return header
 
     def release(self, number: int) -> None:
         """The train is committed: forget it, and tell sources that wait for that."""
@@ -262,20 +262,20 @@ class InputManager:
     # -- threads
 
     def _read(self, intake: Intake) -> None:
-        item: pa.RecordBatch | BaseException | None = None
+        item: BaseException | None = None
+        source, cursor = intake.source, intake.entry.cursor
+        batches: Iterator[pa.RecordBatch | Section]
         try:
-            for batch in self._batches(intake):
+            if isinstance(source, SectionSource):
+                batches = source.sections(cursor.position, cursor.boundary)
+            else:
+                batches = source.batches(intake.schema, cursor.position, self.admission.rows_most)
+            for batch in batches:
                 if not self._hand_over(intake, batch):
                     return
         except BaseException as error:
             item = error
         self._hand_over(intake, item)
-
-    def _batches(self, intake: Intake) -> Iterator[pa.RecordBatch | Section]:
-        cursor = intake.entry.cursor
-        if isinstance(intake.source, SectionSource):
-            return intake.source.sections(cursor.position, cursor.boundary)
-        return intake.source.batches(intake.schema, cursor.position, self.admission.rows_most)
 
     def _hand_over(self, intake: Intake, item: pa.RecordBatch | Section | BaseException | None) -> bool:
         while not self._stopped:
@@ -311,7 +311,11 @@ class InputManager:
                 return not self.finished and (self._fill() or self._make(wanted))
             except BaseException as error:
                 with self._changed:
-                    self.failure = _no_room(self.depot, error) if isinstance(error, OSError) else error
+                    self.failure = error
+                    if isinstance(error, OSError):
+                        hint = "make room there, or make trains smaller"
+                        self.failure = MachineError(f"cannot write a train to {self.depot}: {error}", hint=hint)
+                        self.failure.__cause__ = error
                     self._tell()
                 return False
 
@@ -377,8 +381,13 @@ class InputManager:
             self._write(merged)
             return True
         for name, intake in self._intakes.items():
-            if intake.failure is not None and not intake.pending:
-                raise _input_failure(name, intake.failure)
+            if (error := intake.failure) is not None and not intake.pending:
+                if isinstance(error, BorealisError):
+                    raise error
+                reason = " ".join(str(error).split())[:300] or type(error).__name__
+                raise InputError(
+                    f"input '{name}' failed: {reason}", hint="everything before it is committed"
+                ) from error
         return False
 
     def _can_wait(self) -> bool:
@@ -452,18 +461,3 @@ class InputManager:
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
             writer.write_table(table)
         return str(path)
-
-
-def _input_failure(name: str, error: BaseException) -> BaseException:
-    if isinstance(error, BorealisError):
-        return error
-    reason = " ".join(str(error).split())[:300] or type(error).__name__
-    failure = InputError(f"input '{name}' failed: {reason}", hint="everything before it is committed")
-    failure.__cause__ = error
-    return failure
-
-
-def _no_room(depot: Path, error: OSError) -> BorealisError:
-    failure = MachineError(f"cannot write a train to {depot}: {error}", hint="make room there, or make trains smaller")
-    failure.__cause__ = error
-    return failure

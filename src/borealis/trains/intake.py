@@ -12,7 +12,7 @@ import pyarrow as pa
 from borealis.connectors.source import Source
 from borealis.entry.admission import Admitted, Cursor, EntryPoint
 from borealis.streams.section import Section, empty_rows
-from borealis.trains.relay import Relay, Relayed, SectionSource, nothing_relayed
+from borealis.trains.relay import Relay, Relayed, SectionSource
 
 READ_AHEAD = 2  # batches a source may be ahead of the trains
 
@@ -69,9 +69,10 @@ class Intake:
 
     def nothing(self) -> Admitted | Relayed:
         """No rows, as of the last train."""
-        if isinstance(self.entry, Relay):
-            return nothing_relayed(self.cut, empty_rows(self.schema.remove(len(self.schema) - 1)))
         none = np.empty(0, np.int64)
+        if isinstance(self.entry, Relay):
+            rows = empty_rows(self.schema.remove(len(self.schema) - 1))
+            return Relayed(self.cut, Section(self.cut.position, rows, none, none, none, self.cut.boundary))
         return Admitted(self.cut, self.schema.empty_table(), none, none, none, np.empty(0, np.bool_))
 
     def take_until(self, position: int, boundary: int) -> Relayed | None:

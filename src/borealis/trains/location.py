@@ -26,9 +26,9 @@ from borealis.version import __version__
 PIECE_BYTES = 4 << 20  # of a file or a message, in one message of Flight's
 PIECES = pa.schema([pa.field("piece", pa.binary(), nullable=False)])
 SCHEMES = {"depot": "grpc+tcp", "depots": "grpc+tls"}
-FETCH_S = 600.0  # a state of gigabytes over a slow line; who hangs longer is given up by Spark
-ANSWER_S = 5.0  # yes or no
-TURN_S = 30.0  # for what a node answers within seconds, unless it has to wait for others
+FETCH = flight.FlightCallOptions(timeout=600.0)  # a state of gigabytes; who hangs longer is given up by Spark
+ANSWER = flight.FlightCallOptions(timeout=5.0)  # yes or no
+TURN = flight.FlightCallOptions(timeout=30.0)  # a node answers within seconds, unless it has to wait for others
 
 _clients: dict[str, flight.FlightClient] = {}
 _authorities: dict[str, bytes] = {}  # by address: whose certificates to trust
@@ -54,7 +54,7 @@ def is_there(location: str) -> bool:
 def ask(what: str, location: str, **more: Any) -> list[bytes]:
     """What a depot answers to a small question about one of its files."""
     at = DepotAddress.parse(location)
-    answers = _client(at).do_action(flight.Action(what, at.ticket(**more)), _within(ANSWER_S))
+    answers = _client(at).do_action(flight.Action(what, at.ticket(**more)), ANSWER)
     return [bytes(answer.body) for answer in answers]
 
 
@@ -63,7 +63,7 @@ def exchange(location: str, head: dict[str, Any], buffers: list[Any]) -> tuple[d
     at, whole = DepotAddress.parse(location), message.encode(head, buffers)
     while True:
         try:
-            writer, reader = _client(at).do_exchange(flight.FlightDescriptor.for_command(at.ticket()), _within(TURN_S))
+            writer, reader = _client(at).do_exchange(flight.FlightDescriptor.for_command(at.ticket()), TURN)
             with writer:
                 put_message(writer, whole)
                 writer.done_writing()
@@ -164,7 +164,7 @@ def _fetched(at: DepotAddress) -> pa.Buffer:
 
 
 def _get(at: DepotAddress) -> pa.Buffer:
-    reader = _client(at).do_get(flight.Ticket(at.ticket()), _within(FETCH_S))
+    reader = _client(at).do_get(flight.Ticket(at.ticket()), FETCH)
     return joined(int(reader.schema.metadata[b"size"]), _pieces(reader))
 
 
@@ -179,10 +179,6 @@ def _client(at: DepotAddress) -> flight.FlightClient:
 def _hang_up(where: str) -> None:
     if (client := _clients.pop(where, None)) is not None:
         client.close()
-
-
-def _within(seconds: float) -> flight.FlightCallOptions:
-    return flight.FlightCallOptions(timeout=seconds)
 
 
 def one_line(error: BaseException) -> str:

@@ -42,17 +42,6 @@ def determinants(pieces: Sequence[InputSlice]) -> tuple[Determinant, ...]:
     return tuple(found)
 
 
-def dense(order: Int64s, places: list[tuple[int, int]]) -> Int64s:
-    """Places among the rows that are in the train, for places among all rows that could have been."""
-    renumber = np.full(max((stop for _, stop in places), default=0), -1)
-    at = 0
-    for start, stop in places:
-        renumber[start:stop] = np.arange(at, at + stop - start)
-        at += stop - start
-    found: Int64s = renumber[order]
-    return found
-
-
 def _event_order(pieces: Sequence[InputSlice], order: Int64s) -> Int64s:
     """The order of rows widened to rows and tails: a piece's tail stands right behind its last row."""
     shift = np.cumsum([0] + [len(p.tail) for p in pieces])
@@ -61,19 +50,14 @@ def _event_order(pieces: Sequence[InputSlice], order: Int64s) -> Int64s:
     rows: Int64s = order + shift[piece_of]
     if not shift[-1]:
         return rows
-    out: list[Int64s] = []
-    at = 0
-    tails = []  # (place in the order after which the tail stands, events)
+    behind: list[int] = []  # for each event of a tail: the place in the order after which it stands
+    tails: list[int] = []
     for i, piece in enumerate(pieces):
         if piece.tail:
             mine = np.flatnonzero(piece_of == i)
-            behind = int(mine[-1]) + 1 if len(mine) else 0
-            first = int(ends[i] + shift[i])
-            tails.append((behind, np.arange(first, first + len(piece.tail))))
-    for behind, events in sorted(tails, key=lambda t: t[0]):
-        out += [rows[at:behind], events]
-        at = behind
-    return np.concatenate([*out, rows[at:]])
+            behind += [int(mine[-1]) + 1 if len(mine) else 0] * len(piece.tail)
+            tails += range(first := int(ends[i] + shift[i]), first + len(piece.tail))
+    return np.insert(rows, behind, tails)
 
 
 def bounds(piece: InputSlice, cause: Int64s) -> list[tuple[int, int]]:

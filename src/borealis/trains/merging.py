@@ -11,14 +11,14 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
 from borealis.clock import Clock
 from borealis.entry.admission import Admitted
 from borealis.trains.intake import Admission, InputSlice, Intake
-from borealis.trains.merge_order import Determinant, dense
+from borealis.trains.merge_order import Determinant
 from borealis.trains.relay import Relayed
 from borealis.tuples import FIRST_TIME, LAST_TIME, Int64s
 
@@ -27,23 +27,15 @@ Intakes = Mapping[str, Intake]
 
 @dataclass(frozen=True)
 class Merged:
-    """What goes into a train: pieces, one behind the other, or their rows in the order that `order` says."""
+    """What goes into a train: pieces, one behind the other, or their rows in the order that `order` says.
+
+    No pieces: nothing can go into the next train yet.
+    """
 
     pieces: list[InputSlice]
     order: Int64s | None = None
     silent: bool = False  # what comes of it is known downstream already
     free: bool = True  # merged as tuples arrived, not as a replay says
-
-
-NOTHING = Merged([])
-
-
-class MergeOrder(Protocol):
-    """How the inputs of a unit become one sequence of events."""
-
-    def next(self) -> Merged:
-        """What can go into the next train now; no pieces: nothing yet."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -106,15 +98,13 @@ class ByArrival:
 class ByTime:
     """All rows that no row still to be read can come before, by (newest time of their input, input, position)."""
 
-    def __init__(self, intakes: Intakes, admission: Admission, alone: ByArrival) -> None:
-        self._intakes, self._admission, self._alone = intakes, admission, alone
+    def __init__(self, intakes: Intakes, admission: Admission) -> None:
+        self._intakes, self._admission = intakes, admission
 
     def next(self) -> Merged:
         """Waits until each input has rows, or has ended."""
-        if len(self._intakes) == 1:
-            return self._alone.next()
         if not all(i.pending or i.source_ended for i in self._intakes.values()):
-            return NOTHING
+            return Merged([])
         free = {}
         weights = []
         for number, (name, intake) in enumerate(self._intakes.items()):
@@ -128,13 +118,13 @@ class ByTime:
         room = np.searchsorted(np.cumsum(np.array(weights)[which[order]]), self._admission.bytes_most, "right")
         order = order[: max(1, int(room))]
         counts = np.bincount(which[order], minlength=len(free))
-        pieces, places, start = [], [], 0
-        for (name, intake), mine, count in zip(self._intakes.items(), free.values(), counts.tolist(), strict=True):
+        pieces = []
+        for (name, intake), count in zip(self._intakes.items(), counts.tolist(), strict=True):
             if count or (intake.source_ended and not intake.rows and not intake.done and self._may_end(intake)):
                 pieces.append(_take(name, intake, count))
-            places.append((start, start + count))
-            start += len(mine)
-        return Merged(pieces, dense(order, places))
+        taken = np.zeros(len(which), np.int64)
+        taken[order] = 1
+        return Merged(pieces, (np.cumsum(taken) - 1)[order])
 
     def _free(self, number: int, intake: Intake, newest: Int64s) -> int:
         """How many of an input's rows no row still to be read can come before.

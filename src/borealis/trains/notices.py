@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow.flight as flight
 
 from borealis.errors import WireError
+from borealis.state.disk import write_whole
 from borealis.trains.location import ask, is_remote, read
 
 TROUBLES = "troubles"
@@ -57,9 +58,7 @@ def put(file: Path, text: str | None) -> None:
         file.unlink(missing_ok=True)
         return
     file.parent.mkdir(exist_ok=True)
-    part = file.with_name(f"{file.name}.part")
-    part.write_text(text)
-    part.replace(file)
+    write_whole(file, text.encode(), durable=False)
 
 
 class Troubles:
@@ -71,7 +70,10 @@ class Troubles:
 
     def now(self) -> list[tuple[str, float]]:
         """Each that lasts, and for how many seconds."""
-        found, now = notices(self._directory), time.monotonic()
+        found, now = {}, time.monotonic()
+        for path in sorted(self._directory.glob("*[0-9]")):
+            with suppress(OSError):  # it has passed meanwhile
+                found[path.name] = path.read_text()
         self._since = {name: self._since.get(name, now) for name in found}
         return [(text, now - self._since[name]) for name, text in found.items()]
 
@@ -79,12 +81,3 @@ class Troubles:
     def note(self) -> str:
         """The same on one line, for those who watch the run."""
         return "; ".join(f"{text} (for {seconds:.0f} s)" for text, seconds in self.now())
-
-
-def notices(directory: Path) -> dict[str, str]:
-    """All troubles that last, by their files' names."""
-    found = {}
-    for path in sorted(directory.glob("*[0-9]")):
-        with suppress(OSError):  # it has passed meanwhile
-            found[path.name] = path.read_text()
-    return found

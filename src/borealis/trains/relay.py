@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from borealis.entry.admission import Cursor
 from borealis.streams.id_gaps import is_jump
-from borealis.streams.section import NOTHING, Section
+from borealis.streams.section import Section
 from borealis.tuples import LAST_TIME, TIME, Int64s
 
 
@@ -84,9 +84,8 @@ class Relayed:
         mine = at & (section.bound <= boundary)
         head = replace(head, at=np.append(head.at, section.at[mine]), bound=np.append(head.bound, section.bound[mine]))
         start = replace(self.cursor(len(head)), boundary=head.final)
-        return Relayed(self.start, head, self.leaps, self.jumps), Relayed(
-            start, section.since(position).above(head.final)
-        )
+        early = Relayed(self.start, head, self.leaps, self.jumps)
+        return early, Relayed(start, section.since(position).above(head.final))
 
     def weights(self) -> Int64s:
         """For each row how many events it stands for: itself, and the boundaries before it."""
@@ -140,7 +139,3 @@ class Relay:
 
     def end(self) -> None:
         """Nothing to be done: the stream itself said so."""
-
-
-def nothing_relayed(start: Cursor, rows: pa.RecordBatch) -> Relayed:
-    return Relayed(start, Section(start.position, rows, NOTHING, NOTHING, NOTHING, start.boundary))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -85,9 +85,10 @@ class Arrived:
             raise WireError(f"of {len(self._pieces)} results of a train only pieces came")
 
     def _add(self, batch: pa.RecordBatch) -> None:
-        tags, packed = batch.column(TAG).to_numpy(), _packed(batch)
+        tags, payloads, files = (batch.column(name) for name in (TAG, PAYLOAD, FILE))
+        tags, packed = tags.to_numpy(), pc.or_(payloads.is_valid(), files.is_valid()).to_numpy(zero_copy_only=False)
         for i in np.flatnonzero(packed).tolist():
-            file, payload = batch.column(FILE)[i].as_py(), batch.column(PAYLOAD)[i].as_buffer()
+            file, payload = files[i].as_py(), payloads[i].as_buffer()
             if file is not None and payload is not None:
                 payload, file = self._whole(file, payload), None
                 if payload is None:
@@ -161,11 +162,3 @@ def _errors(batch: pa.RecordBatch) -> Packet:
     hidden = [batch.column(HIDDEN[name]) for name in (TIME, CAUSE, SUB)]
     texts = [[one[BOX], one[EXPRESSION], "", one[TUPLE]] for one in found]
     return Packet(ERRORS_TAG, -1, to_stream(aside.table(*hidden, *zip(*texts, strict=True))))
-
-
-def _packed(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which rows are packets."""
-    packed: np.ndarray[Any, np.dtype[np.bool_]] = pc.or_(
-        batch.column(PAYLOAD).is_valid(), batch.column(FILE).is_valid()
-    ).to_numpy(zero_copy_only=False)
-    return packed

@@ -7,8 +7,8 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,12 @@ class UnitRun:
         self._ids = dict.fromkeys(compiled.outlets, 0)
         (self.scratch / "program.json").write_text(json.dumps(compiled.program.to_json()))
         try:
-            header = self._take_over(resume) if resume is not None else None
+            header = None
+            if resume is not None:
+                header = resume.header
+                self._go_on_after(header, resume.state)
+                self.writer_id = str(header.get("writer_id", self.writer_id))
+                self._count_on(self._rows)
             if options.state is not None:
                 header = self._recover()
             self.sinks.open(header, self._committed)
@@ -149,12 +154,6 @@ class UnitRun:
             train, header = unpack(begun)
             if train.number == self._committed + 1:
                 self.manager.put_back(train, header)
-
-    def _take_over(self, resume: Handover) -> dict[str, Any]:
-        self._go_on_after(resume.header, resume.state)
-        self.writer_id = str(resume.header.get("writer_id", self.writer_id))
-        self._count_on(self._rows)
-        return resume.header
 
     def _go_on_after(self, header: dict[str, Any], state: Mapping[Key, bytes]) -> None:
         self._committed = self.progress.resumed_after = int(header["train"])
@@ -209,7 +208,7 @@ class UnitRun:
             header = self._nothing()
         else:
             self._handed.setdefault(number, time.perf_counter())
-            header = self.manager.header(number) if inline else self.manager.header_in_files(number)
+            header = self.manager.header(number, files=not inline)
             if self._repeats and self.manager.train(number).leaps:  # from here on the input may be another
                 self._repeats, self._jumps = False, True
                 self.renew_writer_id()
@@ -252,10 +251,10 @@ class UnitRun:
         """What workers must know of a rehearsal; the state it sees stays where it is until that is over."""
         with self._committing:
             self.rehearsals.begin()
-            names = self.compiled.inputs.keys() & self.cursors().keys()
-            standing = {name: self.cursors()[name]["boundary"] for name in names}
-            times = self.manager.time_columns()
-            inputs = {n: _no_rows(times[n], at) for n, at in standing.items()}
+            inputs: dict[str, TrainInput] = {}
+            for name in self.compiled.inputs.keys() & self.cursors().keys():
+                time, at = self.manager.time_columns()[name], self.cursors()[name]["boundary"]
+                inputs[name] = {"time": time, "standing": at, "cause": [], "bound": [], "rows": None, "late": None}
             return {"train": self._committed + 1, "inputs": inputs, "rehearsal": True}
 
     # -- the commit
@@ -368,11 +367,9 @@ class UnitRun:
             self._rows,
         )
 
-    @contextmanager
-    def between_trains(self) -> Iterator[None]:
+    def between_trains(self) -> AbstractContextManager[bool]:
         """Nothing is committed meanwhile."""
-        with self._committing:
-            yield
+        return self._committing
 
     def whole_state(self) -> Callable[[], dict[Key, bytes]]:
         """A way to all state tables as of now; to be asked between trains, and called once, whenever."""
@@ -469,7 +466,3 @@ class UnitRun:
 def new_writer_id() -> str:
     """A name that no other run has had; who goes on from a run's state goes on under its name."""
     return uuid.uuid4().hex[:16]
-
-
-def _no_rows(time: str, standing: int) -> TrainInput:
-    return {"time": time, "standing": standing, "cause": [], "bound": [], "rows": None, "late": None}

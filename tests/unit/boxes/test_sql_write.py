@@ -23,7 +23,7 @@ from borealis.diagram.statements import check_database, parameters
 from borealis.errors import DiagramError, GivenUpError, TrainError
 from borealis.kernels.flow import Flow
 from borealis.kernels.sql_write import REASON, SqlWriteKernel
-from borealis.trains.notices import NoticeFile, notices
+from borealis.trains.notices import NoticeFile, Troubles
 from postgres import Embedded, Server
 
 INSERT = "INSERT INTO t (id, n) VALUES (:id, :n)"
@@ -309,7 +309,7 @@ def test_only_the_attempt_that_gives_up_has_waited(tmp_path: Path) -> None:
     k.begin(TRAIN, 0, NoticeFile(place, 1))  # an attempt before it may have died of something else
     with pytest.raises(GivenUpError) as first:
         k.step(rows(0, 3))
-    assert notices(tmp_path / "troubles") == {"w.0": first.value.message}
+    assert [text for text, _ in Troubles(tmp_path / "troubles").now()] == [first.value.message]
     with pytest.raises(GivenUpError) as second:
         kernel(f"sqlite:///{tmp_path}/no/a.db").begin(TRAIN, 0, NoticeFile(place, 2))
     assert str(second.value) == str(first.value)

@@ -26,7 +26,7 @@ from borealis.state.cache import HELD_MOST, Cache
 from borealis.state.delta import Change, Delta, TableSpec, pack
 from borealis.state.log import StateLog
 from borealis.trains.location import PIECE_BYTES, DepotAddress, ask, check_version, is_there, read
-from borealis.trains.notices import NoticeFile, notices
+from borealis.trains.notices import NoticeFile, Troubles
 from borealis.trains.results import BUCKET, FILE, PAYLOAD, TAG, Arrived
 from borealis.wire.auth import Security
 
@@ -114,9 +114,10 @@ def test_what_is_no_ticket_is_refused(depot: Depot, ticket: bytes) -> None:
 def test_notices_reach_the_unit_and_nothing_else_can_be_written(loan: Loan) -> None:
     here = NoticeFile(loan.location("troubles/w.0"), 0)
     here.tell("a database is away " * 200)
-    assert notices(loan.root / "troubles") == {"w.0": ("a database is away " * 200)[:1000]}
+    troubles = Troubles(loan.root / "troubles")
+    assert [text for text, _ in troubles.now()] == [("a database is away " * 200)[:1000]]
     here.tell(None)
-    assert notices(loan.root / "troubles") == {}
+    assert troubles.now() == []
     assert NoticeFile(loan.location("troubles/w.0"), 3).given_up() == ""
     here.give_up("too long")
     assert NoticeFile(loan.location("troubles/w.0"), 3).given_up() == "too long"
