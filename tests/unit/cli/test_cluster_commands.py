@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from borealis.cli import cluster_plan, deploy, processes, status, tail
+from borealis.cli import cluster_plan, deploy, processes, status
 from borealis.cli.cells import TextRows
 from borealis.cli.ending import run_app
 from borealis.cli.processes import join
@@ -34,6 +34,7 @@ from borealis.client.cluster_config import (
     record_path,
     write_record,
 )
+from borealis.client.subscriber import parse_start
 from borealis.errors import BorealisError
 from borealis.hosts import free_ports
 from borealis.wire.status import ClusterStatus
@@ -716,7 +717,7 @@ def test_a_tail_is_shown_in_columns_that_grow(capfdbinary: pytest.CaptureFixture
     ]
 
 
-def test_what_nobody_meant_as_a_place_is_refused() -> None:
-    assert [tail._start(text) for text in ("oldest", "newest", "17", None)] == ["oldest", "newest", 17, None]
-    with pytest.raises(BorealisError):
-        tail._start("-1")
+def test_what_is_no_place_in_a_stream_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    assert [parse_start(text) for text in ("oldest", "newest", "17", "-1")] == ["oldest", "newest", 17, None]
+    assert run_app(["tail", "packets", "--from", "-1"]) == 2
+    assert "--from '-1' is no place in a stream" in capfd.readouterr().err
