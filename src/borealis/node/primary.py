@@ -258,10 +258,10 @@ class PrimaryGuard:
         if answer.verdict == "deposed":
             self._host.step_down(self.unit, self.guard.partner)
             return
+        if self.policy._under_way is not want:
+            return  # of a backup that was
         if answer.verdict in ("full", "failed") and not self.policy.known:
-            self._remove_backup(
-                f"its backup cannot stand by: {answer.why}"
-            )  # the coordinator finds another, or tries again
+            self._remove_backup(f"its backup cannot stand by: {answer.why}")  # the coordinator tries again, or another
             return
         with self._lock:
             if answer.verdict in ("take", "known"):

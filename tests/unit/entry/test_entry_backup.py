@@ -17,7 +17,7 @@ from borealis.errors import FullError, InputError, StateError
 from borealis.node.primary import PrimaryGuard
 from borealis.streams.queue import MovedError, OutputQueue, QueueLimits, StandbyError
 from borealis.tuples import FIRST_TIME
-from borealis.wire.messages import BatchHead
+from borealis.wire.messages import BatchHead, GuardAnswer
 from entry_pair import Host, guard_of, protect, take_over
 
 SECOND = 1_000_000
@@ -223,6 +223,16 @@ def test_steps_that_come_while_a_message_is_under_way_go_together() -> None:
         other.join()
     assert [parcel.want.step.train for parcel in host.sent] == [0, 1, 3]
     assert (two.queue.next_id, sorted(two.state.publishers)) == (3, ["p", "q", "r"])
+
+
+def test_what_a_backup_that_was_answers_late_is_not_heard() -> None:
+    one, _, _, guard = pair()
+    guard.policy.committed(guard.unit.run.step())
+    late = guard.policy.want(float("inf"), {})
+    assert late is not None
+    protect(guard, standby())
+    guard._answered(late, GuardAnswer(verdict="full", why="no room"), 0.0)
+    assert (one.refusal, guard.status().state) == (None, "protected")
 
 
 # -- takeovers
