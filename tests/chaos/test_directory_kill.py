@@ -23,7 +23,8 @@ from test_kill import SEED, Victim
 from borealis import directory, run, watch
 from borealis.connectors import dead_letters
 from borealis.connectors.files.ledger import FilesTaken
-from borealis.state import disk, records
+from borealis import disk
+from borealis.state import records
 
 ROWS_MOST = 25
 FULL = os.environ.get("BOREALIS_CHAOS") == "full"

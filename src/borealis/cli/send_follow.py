@@ -29,10 +29,10 @@ from borealis.connectors.kafka.from_topic import KafkaSource, source_at
 from borealis.connectors.kafka.ledger import OffsetRange
 from borealis.connectors.kafka.reader import TakenRecords
 from borealis.connectors.sources import WATCH
+from borealis.disk import make_directory
 from borealis.errors import InputError, StreamError
 from borealis.kernels.time_of import TimeOf, note_in
 from borealis.state.directory_lock import DirectoryKind, DirectoryLock
-from borealis.state.disk import make_directory
 from borealis.tuples import TIMESTAMP
 
 ROWS_MOST = 16_384  # of a batch

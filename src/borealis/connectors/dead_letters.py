@@ -14,8 +14,8 @@ from typing import Any, BinaryIO
 
 from borealis.connectors.addresses import is_topic
 from borealis.connectors.kafka.letter_topic import LetterTopic
+from borealis.disk import one_line, write_all
 from borealis.errors import InputError, plural
-from borealis.state.disk import one_line, write_all
 
 BYTES_MOST = 10**9  # of a file of letters; beyond it letters are only counted
 PLACES_KNOWN = 100_000  # of the newest letters in a file: a restart that reads these records again adds none twice

@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
-from borealis.background import in_background
+from borealis.machine import HERE
+from borealis.threads import side_by_side as _side_by_side
 
 T = TypeVar("T")
 THREADS = CapacityLimiter(math.inf)  # requests are bounded where they come in
@@ -27,5 +28,4 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 def side_by_side(works: Sequence[Callable[[], None]]) -> list[BaseException]:
     """Do all of it at once and wait for all; what went wrong."""
-    under_way = [in_background("borealis-order", work) for work in works]
-    return [error for one in under_way if (error := one.exception()) is not None]
+    return _side_by_side(HERE.threads, works)

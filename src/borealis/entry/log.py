@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from borealis.disk import free_bytes, has_room
 from borealis.entry.admission import Cursor
 from borealis.errors import FullError, StateError
 from borealis.state.delta import from_stream
-from borealis.state.disk import free_bytes, has_room
 from borealis.streams.section import NOTHING, Section, boundary_only, empty_rows, from_batch
 from borealis.streams.segments import SegmentLog
 from borealis.streams.snapshot import QueueSnapshot

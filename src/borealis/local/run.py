@@ -23,13 +23,13 @@ from borealis.diagram import passes
 from borealis.diagram.cut import check_outputs, cut, part_of
 from borealis.diagram.model import Diagram
 from borealis.diagram.spec import Spec
+from borealis.disk import make_directory
 from borealis.errors import BorealisError, BorealisWarning, OutputError, plural
 from borealis.kernels.time_of import TimeOf
 from borealis.local import display
 from borealis.spark.frames import as_frame_source, is_frame
 from borealis.spark.query import Query
 from borealis.spark.session import require, session
-from borealis.state.disk import make_directory
 from borealis.trains.intake import Admission
 from borealis.trains.progress import Progress
 from borealis.trains.unit import UnitOptions, UnitRun

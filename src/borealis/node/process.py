@@ -13,16 +13,16 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from borealis.background import in_background
 from borealis.errors import BorealisError, UnreachableError
 from borealis.hosts import is_loopback
+from borealis.machine import HERE
 from borealis.spark.session import is_local, session
+from borealis.threads import Task
 from borealis.wire.auth import Security, require_security
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def serve(options: NodeOptions) -> int:
     master = options.master or f"local[{options.cores or 1}, 3]"
     require_security([options.host], options.security)
     settings = {"spark.app.name": f"borealis {name}", **_for_executors(options, master), **options.settings}
-    spark = in_background("spark", lambda: session(master, settings))
+    spark = HERE.threads.start("spark", lambda: session(master, settings))
     try:
         return _serve(options, name, master, spark)
     finally:
@@ -82,7 +82,7 @@ def _for_executors(options: NodeOptions, master: str) -> dict[str, str]:
     return found
 
 
-def _serve(options: NodeOptions, name: str, master: str, spark: Future[Any]) -> int:
+def _serve(options: NodeOptions, name: str, master: str, spark: Task[Any]) -> int:
     from borealis.client.cluster_config import Whereabouts
     from borealis.client.coordinator import CoordinatorClient
     from borealis.node.metrics import MetricsServer
@@ -175,7 +175,7 @@ def _hush(spark: Any) -> None:
 
 
 @contextmanager
-def forgiving(spark: Future[Any], ends_s: float = JVM_ENDS_S) -> Iterator[None]:
+def forgiving(spark: Task[Any], ends_s: float = JVM_ENDS_S) -> Iterator[None]:
     """Let go of Spark without a complaint where its JVM has ended before: a signal may go to all of a node at once."""
     try:
         yield

@@ -18,10 +18,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from borealis.connectors.source import cut
+from borealis.disk import START_OVER, write_whole
 from borealis.errors import BorealisError, InputError
 from borealis.kernels.time_of import TimeOf
 from borealis.state.delta import from_stream, to_stream
-from borealis.state.disk import START_OVER, write_whole
 from borealis.values.fit import RowOrigin, fit, match_columns
 
 LOOK_S = 0.1  # how often to see whether the query is still there

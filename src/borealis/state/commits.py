@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from borealis.disk import one_line, write_whole
 from borealis.errors import StateError
 from borealis.state.delta import TableSpec, merge_deltas, pack, unpack
 from borealis.state.directory_lock import DirectoryKind, OtherOwnerError
-from borealis.state.disk import one_line, write_whole
 from borealis.state.log import Key
 from borealis.state.records import Head, RecordFile, RecordLog, record
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from borealis.disk import one_line, sync_directory, write_whole
 from borealis.errors import StateError
-from borealis.state.disk import one_line, sync_directory, write_whole
 
 
 @dataclass(frozen=True)

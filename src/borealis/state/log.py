@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from borealis.disk import write_whole
 from borealis.errors import StateError
 from borealis.state.delta import Delta, TableSpec, merge_deltas, pack, unpack
-from borealis.state.disk import write_whole
 
 STRETCHES_MOST = 64  # of one box and bucket, before neighbours are merged
 CROWD_MOST = 4 * STRETCHES_MOST  # of one box and bucket, before a commit waits for the merging

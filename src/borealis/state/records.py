@@ -18,10 +18,10 @@ from typing import IO, Any, ClassVar
 
 import pyarrow as pa
 
+from borealis.disk import START_OVER, disk, refused, sync_directory, write_all, write_whole
 from borealis.errors import FullError, StateError
 from borealis.state import frame
 from borealis.state.directory_lock import DirectoryKind, DirectoryLock
-from borealis.state.disk import START_OVER, disk, refused, sync_directory, write_all, write_whole
 
 RESTART = "mend the disk, then start again"
 _SYNCED = "synced"  # in the head of a record: up to where the file was

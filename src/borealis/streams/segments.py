@@ -23,9 +23,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from borealis.disk import sync_directory
 from borealis.errors import FullError, StateError
 from borealis.state.directory_lock import DirectoryKind
-from borealis.state.disk import sync_directory
 from borealis.state.records import Blobs, Head, RecordFile, RecordLog
 
 VERSION = 2

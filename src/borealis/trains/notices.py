@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pyarrow.flight as flight
 
+from borealis.disk import write_whole
 from borealis.errors import WireError
-from borealis.state.disk import write_whole
 from borealis.trains.location import ask, is_remote, read
 
 TROUBLES = "troubles"

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from borealis.disk import START_OVER
 from borealis.entry.admission import Cursor
 from borealis.errors import StateError
 from borealis.state import frame
-from borealis.state.disk import START_OVER
 from borealis.trains.header import TrainInputs, rows_apart, rows_together
 from borealis.trains.merge_order import Determinant
 

@@ -22,10 +22,10 @@ from borealis.connectors.sink import Sink
 from borealis.connectors.source import LiveSource, Source
 from borealis.diagram.differences import differences, sentence
 from borealis.diagram.spec import Input, Spec
+from borealis.disk import scratch
 from borealis.errors import BorealisError, TrainError
 from borealis.kernels.flow import Bounds, Flow
 from borealis.state.commits import CommitLog
-from borealis.state.disk import scratch
 from borealis.state.log import Key, StateLog
 from borealis.streams.id_gaps import HOP, above
 from borealis.streams.queue import OutputQueue

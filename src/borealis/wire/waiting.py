@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyarrow import flight
 
-from borealis.background import in_background
 from borealis.errors import WireError
+from borealis.machine import HERE
 from borealis.wire.problems import BROKEN, error_from
 
 WATCH_S = 0.1  # so often subscriptions and conversations are looked at
@@ -36,11 +36,23 @@ def first_answer(
     address: str, ask: Callable[[], flight.FlightStreamReader], seconds: float
 ) -> flight.FlightStreamReader:
     """The stream that was asked for. Flight waits for its first word without limit, even from a frozen machine."""
-    answer = in_background("wire-asked", ask)
+    is_late = False
+
+    def asked() -> flight.FlightStreamReader | None:
+        try:
+            reader = ask()
+        except BROKEN:
+            if is_late:
+                return None
+            raise
+        if is_late:
+            reader.cancel()
+        return reader
+
     try:
-        return answer.result(seconds)
+        return HERE.threads.start("wire-asked", asked).result(seconds)
     except TimeoutError:
-        answer.add_done_callback(lambda late: late.exception() or late.result().cancel())
+        is_late = True
         raise silent(address, seconds) from None
 
 

@@ -17,8 +17,9 @@ from borealis.entry.point import Entry, StreamConfig
 from borealis.errors import FullError
 from borealis.node.metrics import families
 from borealis.node.node import Node
-from borealis.state import disk, records
-from borealis.state.disk import has_room
+from borealis import disk
+from borealis.state import records
+from borealis.disk import has_room
 from borealis.streams.queue import QueueLimits
 from borealis.wire.messages import BatchHead, Guard
 from borealis.wire.server import WireServer

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pytest
 
 from borealis.errors import FullError, StateError
-from borealis.state import disk, records
+from borealis import disk
+from borealis.state import records
 from borealis.streams.segments import SegmentLog
 
 OWNER = {"stream": "d/x", "columns": ["v"]}

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from borealis.disk import START_OVER
 from borealis.errors import InputError
-from borealis.state.disk import START_OVER
 from borealis.state.records import RecordFile
 
 MARK = b"BFL2"

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 
 from borealis.connectors.files.suffixes import KNOWN, TEXT, format_of, is_gzipped
 from borealis.connectors.files.text import CsvLines, JsonLines, TextFormat, render
+from borealis.disk import sync_directory, write_all
 from borealis.errors import OutputError
-from borealis.state.disk import sync_directory, write_all
 
 GROUP_ROWS = 131_072  # of a Parquet row group or an Arrow file's batch, however small the writes
 GROUP_BYTES = 128 * 2**20  # or so many bytes, where rows are large

@@ -26,9 +26,9 @@ from borealis.connectors.files.suffixes import HIDDEN, check_format, format_of
 from borealis.connectors.records import CsvOptions, Decoded
 from borealis.connectors.source import cut
 from borealis.diagram.durations import parse
+from borealis.disk import one_line
 from borealis.errors import InputError, did_you_mean
 from borealis.kernels.time_of import TimeOf
-from borealis.state.disk import one_line
 
 Order = Literal["name", "time"]
 POLL_S_LEAST = 0.001  # less would only keep a core busy

@@ -17,9 +17,9 @@ from borealis.connectors.kafka.ledger import Base, Batch, Ledger
 from borealis.connectors.kafka.reader import Start, TakenRecords, TopicReader
 from borealis.connectors.records import records
 from borealis.connectors.source import cut
+from borealis.disk import START_OVER
 from borealis.errors import InputError
 from borealis.kernels.time_of import TimeOf
-from borealis.state.disk import START_OVER
 
 OPTIONS = ("format", "start", "until", "bad", "give_up")
 NOW = "now"

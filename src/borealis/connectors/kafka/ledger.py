@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
+from borealis.disk import START_OVER, disk
 from borealis.errors import InputError
-from borealis.state.disk import START_OVER, disk
 from borealis.state.records import RecordFile
 
 MARK = b"BKL2"

@@ -29,9 +29,9 @@ import pyarrow as pa
 from borealis.connectors.addresses import TopicAddress, flag
 from borealis.connectors.kafka.brokers import GIVE_UP, Brokers, confluent, log
 from borealis.connectors.kafka.writer import Position, Rendering, TopicWriter
+from borealis.disk import START_OVER, disk, one_line, write_whole
 from borealis.errors import BorealisError, OutputError
 from borealis.state.delta import from_stream, to_stream
-from borealis.state.disk import START_OVER, disk, one_line, write_whole
 
 OPTIONS = ("format", "key", "transactions", "give_up")
 WAITING_BYTES = 256 << 20  # of rows that are committed and not in the topic; then the run waits
