@@ -9,6 +9,7 @@ from borealis.diagram.cut import Piece
 from borealis.diagram.protection import Protection
 from borealis.entry.point import Entry
 from borealis.errors import UnreachableError
+from borealis.machine import HERE
 from borealis.node.parcel import DamagedError, Parcel
 from borealis.node.primary import GuardTimings, PrimaryGuard
 from borealis.node.running import RunningEntry
@@ -27,6 +28,7 @@ class Host:
 
     name = "node1"
     routes: Any = None
+    machine = HERE
 
     def __init__(self) -> None:
         self.peers = self.watch = self

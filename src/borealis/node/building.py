@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from borealis.compile.analyze import input_schema, time_of
+from borealis.compile.analyze import input_schema
 from borealis.compile.lowering import to_arrow
 from borealis.compile.types import nullable
-from borealis.compile.unit import compile_unit
 from borealis.diagram.cut import Piece, piece_of
 from borealis.diagram.spec import LATE, Input
 from borealis.entry.point import Entry, StreamConfig
 from borealis.errors import ClusterError
+from borealis.machine import HERE, Machine
 from borealis.node.feeds import AckSender, Routes, StreamFeed
 from borealis.node.running import RunningEntry, RunningUnit
 from borealis.node.session import Session, spec_of
@@ -37,11 +37,12 @@ class Builder:
     peers: Peers
     acks: AckSender
     query_type: type[Query] = Query  # what runs a unit's trains
+    machine: Machine = HERE
 
     def entry(self, order: UnitOrder) -> RunningEntry:
         """An entry point that takes batches, or stands by."""
         spec, guard, name = spec_of(order.yaml), order.guard, order.unit.removeprefix(ENTRY)
-        one, spark = spec.input(name), self.session.get()
+        one = spec.input(name)
         arrows = (name, name + LATE)
         place = StreamConfig(
             f"{order.diagram}/{name}",
@@ -54,9 +55,11 @@ class Builder:
         )
         stands_by = guard is not None and guard.role == "backup"
         entry = Entry(
-            one, spec.paces()[name], place, self._home(order, one), time=time_of(one, spark), standby=stands_by
+            one, spec.paces()[name], place, self._home(order, one), time=self.session.time_of(one), standby=stands_by
         )
-        return RunningEntry(order, Piece(name=order.unit, boxes=(), reads=(), gives=arrows), entry.queues, entry)
+        return RunningEntry(
+            order, Piece(name=order.unit, boxes=(), reads=(), gives=arrows), entry.queues, entry, machine=self.machine
+        )
 
     def _home(self, order: UnitOrder, one: Input) -> Path | None:
         if not one.durable:
@@ -74,9 +77,9 @@ class Builder:
 
     def unit(self, order: UnitOrder) -> RunningUnit:
         """A unit from its feeds to its queues: from nothing, or from where the node `take_over` freezes it for this."""
-        spec, spark = spec_of(order.yaml), self.session.get()
+        spec = spec_of(order.yaml)
         piece = piece_of(spec, order.unit, order.boxes)
-        compiled = compile_unit(spec, spark, order.buckets, piece=piece, schemas=self.session.types(spec))
+        compiled = self.session.compiled(spec, order.buckets, piece)
         handover = None
         if order.take_over is not None:  # now that its program is ready: it stands still from here on
             unit_name = UnitName(diagram=order.diagram, unit=order.unit)
@@ -97,8 +100,9 @@ class Builder:
                 queues[arrow] = OutputQueue(name(arrow), schema, limits, readers=readers, epoch=order.epoch)
         epochs = handover.header.get("epochs", {}) if handover else {}
         reader = order.reader or f"{order.diagram}.{order.unit}"
+        parts = (self.routes, self.peers, self.acks)
         feeds = {
-            arrow: StreamFeed(name(arrow), reader, self.routes, self.peers, self.acks, epochs.get(arrow))
+            arrow: StreamFeed(name(arrow), reader, *parts, epochs.get(arrow), machine=self.machine)
             for arrow in piece.reads
         }
         run = UnitRun(
@@ -113,4 +117,6 @@ class Builder:
             resume=handover,
         )
         retained = [CommitPoint.from_json(step) for step in handover.header.get("retained", ())] if handover else []
-        return RunningUnit(order, piece, queues, run, self.query(run), feeds=feeds, retained_points=retained)
+        return RunningUnit(
+            order, piece, queues, run, self.query(run), feeds=feeds, retained_points=retained, machine=self.machine
+        )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -38,21 +36,22 @@ class Care:
 
     def __init__(self, node: Node, builder: Builder, timings: CareTimings) -> None:
         self._node, self._builder, self._timings = node, builder, timings
-        self._stopped = threading.Event()
-        threading.Thread(target=self._tick_forever, name="node-tick", daemon=True).start()
+        self._clock, self._threads = node.machine.clock, node.machine.threads
+        self._stopped = self._threads.event()
+        self._threads.start("node-tick", self._tick_forever)
 
     def stop(self) -> None:
         self._stopped.set()
 
     def warm(self, unit: RunningUnit) -> None:
         """Have a standby rehearse before it counts as one: its first train shall not be the first of its workers."""
-        until = time.monotonic() + self._timings.warm_s
-        while unit.run.rehearsals.count < WARM_REHEARSALS and time.monotonic() < until and not self._stopped.is_set():
+        until = self._clock.now() + self._timings.warm_s
+        while unit.run.rehearsals.count < WARM_REHEARSALS and self._clock.now() < until and not self._stopped.is_set():
             if unit.query.failure() is not None or unit.started:
                 return
             before = unit.run.rehearsals.count
             unit.rehearse()
-            unit.run.rehearsals.wait(before, until - time.monotonic())
+            unit.run.rehearsals.wait(before, until - self._clock.now())
 
     def _restart(self, unit: RunningUnit) -> None:
         """Start a query again that died (its workers were killed, the machine was too busy): from its last commit."""
@@ -60,8 +59,7 @@ class Care:
         if failure is None:
             return
         unit.restarts, unit.restart_at, unit.restarting = unit.restarts + 1, None, True
-        work = partial(_try, partial(self._start_again, unit, failure))
-        threading.Thread(target=work, name="restart", daemon=True).start()
+        self._threads.start("restart", partial(_try, partial(self._start_again, unit, failure)))
 
     def _start_again(self, unit: RunningUnit, failure: BorealisError) -> None:
         key = (unit.order.diagram, unit.order.unit)
@@ -99,7 +97,7 @@ class Care:
     def _thaw_forgotten(self, unit: RunningUnit) -> None:
         """A unit that was frozen for a node that never took it goes on here."""
         since = unit.frozen_since
-        if since is not None and time.monotonic() - since > self._timings.freeze_s:
+        if since is not None and self._clock.now() - since > self._timings.freeze_s:
             log.warning("unit %s stayed frozen too long: it goes on", unit.order.unit)
             self._node.thaw(UnitName(diagram=unit.order.diagram, unit=unit.order.unit))
 

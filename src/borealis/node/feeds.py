@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from borealis.errors import BorealisError, GoneError, StreamError, WireError
+from borealis.machine import HERE, Machine
 from borealis.retrying import Backoff, Retries
 from borealis.streams.queue import MovedError, OutputQueue
 from borealis.streams.section import Section
@@ -27,7 +27,7 @@ from borealis.wire.messages import Ack, Done, SchemaOf, Subscribe
 from borealis.wire.subscription import WireSubscription
 
 RETRIES, STATUS_RETRIES = Retries(0.02, 1.0, math.inf), Retries(0.05, 0.05, math.inf)
-HERE = "here"  # instead of an address: a queue of this node that no other node knows
+LOCAL = "here"  # instead of an address: a queue of this node that no other node knows
 ACK_TRIES = 20
 KEEP_S = 3.0  # for a node to answer that it retains a stream
 GONE_TRIES = 5  # to find the oldest tuple there is, while others let go of it
@@ -59,11 +59,16 @@ class AckTimings:
 class Routes:
     """Where streams are served, as far as this node knows. Thread-safe."""
 
-    def __init__(self, local: Callable[[str], OutputQueue | None], ask: Callable[[str], Location | None]) -> None:
+    def __init__(
+        self,
+        local: Callable[[str], OutputQueue | None],
+        ask: Callable[[str], Location | None],
+        machine: Machine = HERE,
+    ) -> None:
         self.local = local
         self._ask = ask  # the coordinator; None where it does not know or does not answer
         self._streams: dict[str, Location] = {}
-        self._changed = threading.Condition()
+        self._changed = machine.threads.condition()
 
     def put(self, stream: str, address: str, incarnation: int = 0) -> None:
         """A stream is served there, as this incarnation; nothing changes if a higher one is known."""
@@ -99,7 +104,7 @@ class Routes:
         """Where a stream is served, and where its backup stands by, without asking the coordinator."""
         known = self._get(stream)
         if not known.address and self.local(stream) is not None:
-            known = replace(known, address=HERE)
+            known = replace(known, address=LOCAL)
         return known if known.address else None
 
     def _get(self, stream: str) -> Location:
@@ -130,13 +135,14 @@ class AckSender:
     there may be no later one. A feed that reconnects says it again, too.
     """
 
-    def __init__(self, routes: Routes, peers: Peers, timings: AckTimings | None = None) -> None:
+    def __init__(
+        self, routes: Routes, peers: Peers, timings: AckTimings | None = None, machine: Machine = HERE
+    ) -> None:
         self._routes, self._peers, self._timings = routes, peers, timings or AckTimings()
         self._waiting: dict[Acked, int] = {}
-        self._lock = threading.Lock()
-        self._some, self._stopped = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._send_forever, name="acks", daemon=True)
-        self._thread.start()
+        threads = machine.threads
+        self._lock, self._some, self._stopped = threads.lock(), threads.event(), threads.event()
+        self._thread = threads.start("acks", self._send_forever)
 
     def put(self, stream: str, reader: str, level: int, upto: int) -> None:
         """Acknowledge all tuples of a stream before `upto`."""
@@ -250,6 +256,7 @@ class StreamFeed:
         acks: AckSender,
         epoch: str | None,
         timings: StreamTimings | None = None,
+        machine: Machine = HERE,
     ) -> None:
         self.stream, self.reader = stream, reader
         self.epoch = epoch  # of the ids this unit has seen; None: it has seen none
@@ -258,7 +265,7 @@ class StreamFeed:
         self.fresh: Literal["oldest", "newest"] = "oldest"  # where it begins, having seen nothing
         self.deferred = False  # the guard of the unit acknowledges (level 1), not the commit
         self._routes, self._peers, self._acks = routes, peers, acks
-        self._timings = timings or StreamTimings()
+        self._timings, self._clock = timings or StreamTimings(), machine.clock
         self._anywhere = False
         self._gone = 0  # how often it was, since something came
         self._acknowledged = 0
@@ -269,7 +276,7 @@ class StreamFeed:
             endpoints,
             self._subscribe,
             self._broken,
-            Backoff(self._timings.retries),
+            Backoff(self._timings.retries, machine.clock),
             reader=reader,
             pause=self._pause,
         )
@@ -299,7 +306,7 @@ class StreamFeed:
     def status(self, wanted: Callable[[], bool]) -> QueueStatus:
         """How the stream stands; waits until a node answers, for as long as that is wanted."""
         endpoints = Endpoints(lambda: self._routes.look_up(self.stream), recall=self._recall)
-        within, backoff = self._timings.status_s, Backoff(self._timings.status_retries)
+        within, backoff = self._timings.status_s, Backoff(self._timings.status_retries, self._clock)
         return endpoints.call(lambda at: self._status(at, within), lambda _: wanted(), backoff, self._pause)
 
     def _status(self, address: str, within: float | None = None) -> QueueStatus:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -34,11 +33,11 @@ class Guards:
 
     def __init__(self, node: Node, security: Security | None, claim: Claiming) -> None:
         self._node, self.claim = node, claim
-        self.name, self.peers, self.routes = node.name, node.peers, node.routes
+        self.name, self.peers, self.routes, self.machine = node.name, node.peers, node.routes, node.machine
         self.watch = Watch(security)
         self.primaries: dict[UnitKey, PrimaryGuard] = {}
         self.standbys: dict[UnitKey, Standby] = {}
-        self._lock = threading.Lock()
+        self._lock = self.machine.threads.lock()
         self._taking: set[object] = set()  # those whose primary was found dead
         self._rebuilding: set[Standby] = set()  # those that begin again
 
@@ -98,7 +97,7 @@ class Guards:
                 if standby in self._rebuilding:
                     return answer
                 self._rebuilding.add(standby)
-            threading.Thread(target=self._rebuild, args=(standby,), name="rebuild", daemon=True).start()
+            self.machine.threads.start("rebuild", partial(self._rebuild, standby))
         return answer
 
     def _rebuild(self, standby: Standby) -> None:
@@ -130,8 +129,7 @@ class Guards:
                 log.warning("not ours to take over: %s", claims[number])
                 self._taking.discard(standby)
             else:
-                work = partial(self._take_over, standby, dead)
-                threading.Thread(target=work, name="take-over", daemon=True).start()
+                self.machine.threads.start("take-over", partial(self._take_over, standby, dead))
 
     def _take_over(self, standby: Standby, dead: Detector) -> None:
         try:
@@ -178,8 +176,7 @@ class Guards:
         """Another node runs this unit now."""
         log.warning("%s runs elsewhere now (%s): it ends here", unit.title, address or "unknown")
         unit.step_down(address)
-        work = partial(self._node.drop_unit, unit, address or None)
-        threading.Thread(target=work, name="step-down", daemon=True).start()
+        self.machine.threads.start("step-down", partial(self._node.drop_unit, unit, address or None))
 
     def forget_reader(self, unit: RunningUnit | RunningEntry, reader: str) -> bool:
         """Have upstream keep nothing for a name that the unit reads under no more; says whether upstream knows."""

@@ -9,9 +9,6 @@ import base64
 import logging
 import os
 import socket
-import threading
-import time
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +16,7 @@ from typing import Any
 from borealis.entry.point import Entry
 from borealis.errors import BorealisError, ClusterError, StreamError, WireError, did_you_mean
 from borealis.kernels.time_of import noted
+from borealis.machine import HERE, Machine
 from borealis.message import Message
 from borealis.node.building import Builder
 from borealis.node.care import Care, CareTimings
@@ -30,6 +28,7 @@ from borealis.node.session import Session, spec_of
 from borealis.spark.query import Query
 from borealis.streams.queue import OutputQueue, StandbyError
 from borealis.streams.status import QueueStatus
+from borealis.threads import Task
 from borealis.trains.handover import Handover
 from borealis.version import __version__
 from borealis.wire.auth import Security
@@ -78,27 +77,30 @@ class Node:
         cores: int = 0,
         query: type[Query] = Query,
         care: CareTimings | None = None,
+        peers: Peers | None = None,
+        session: Session | None = None,
+        machine: Machine = HERE,
     ) -> None:
-        self.name, self.data, self.master = name, data, master
+        self.name, self.data, self.master, self.machine = name, data, master, machine
         self.cores = cores or os.cpu_count() or 1
-        self.incarnation = uuid.uuid4().hex[:16]
+        self.incarnation = machine.chance.token()
         self.address = self.http = ""
-        self.started = time.time()
-        self.stop_asked = threading.Event()
+        self.started = machine.clock.time()
+        self.stop_asked = machine.threads.event()
         self.served = Served(name)
         self.queues = self.served.queues
         self.units: dict[UnitKey, RunningUnit] = {}
         self.entries: dict[UnitKey, RunningEntry] = {}
         self._starting: set[UnitKey] = set()
-        self._ending: list[threading.Thread] = []
-        self.session = Session(name)
-        self.peers = Peers(security)
-        self.routes = Routes(self.queues.get, ask)
-        self.acks = AckSender(self.routes, self.peers)
-        self._builder = Builder(name, data, self.session, self.routes, self.peers, self.acks, query)
+        self._ending: list[Task[None]] = []
+        self.session = session or Session(name, machine)
+        self.peers = peers or Peers(security)
+        self.routes = Routes(self.queues.get, ask, machine)
+        self.acks = AckSender(self.routes, self.peers, machine=machine)
+        self._builder = Builder(name, data, self.session, self.routes, self.peers, self.acks, query, machine)
         self.guards = Guards(self, security, claim)
         self.warm = False
-        self.ordering = threading.RLock()  # one order at a time
+        self.ordering = machine.threads.rlock()  # one order at a time
         self._timings = care or CareTimings()
         self._care = Care(self, self._builder, self._timings)
 
@@ -335,7 +337,7 @@ class Node:
             if (failure := unit.look()) is not None:
                 raise failure
             handover = unit.run.freeze(self._timings.freeze_s)
-            unit.frozen_since = time.monotonic()
+            unit.frozen_since = self.machine.clock.now()
             handover.header["epochs"] = {arrow: feed.epoch for arrow, feed in unit.feeds.items()}
             primary = self.guards.primaries.get((name.diagram, name.unit))
             handover.header["retained"] = primary.retained() if primary is not None else []
@@ -405,9 +407,9 @@ class Node:
         if isinstance(unit, RunningEntry):
             unit.end()
             return unit
-        ending = threading.Thread(target=unit.end, name="end-unit", daemon=True)
+        # Spark takes its time to stop a query: other orders do not wait for that
+        ending = self.machine.threads.start("end-unit", unit.end)
         self._ending = [*(one for one in self._ending if one.is_alive()), ending]
-        ending.start()  # Spark takes its time to stop a query: other orders do not wait for that
         return unit
 
     # -- the end

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -70,17 +68,18 @@ class PrimaryGuard:
     ) -> None:
         self.unit, self.guard, self._host = unit, guard, host
         self._timings = timings or GuardTimings()
+        self._clock, self._threads = host.machine.clock, host.machine.threads
         self.takeovers: list[Takeover] = []
-        self._lock = threading.RLock()
-        self._wake = threading.Event()
+        self._lock = self._threads.rlock()
+        self._wake = self._threads.event()
         self._stopped = False
         self._deltas: list[tuple[int, Mapping[Key, bytes]]] = []
         self._deltas_bytes = 0
         self._shown: Mapping[str, Place] = {}  # outputs up to here are at the backup
-        self._since, self._why = time.time(), "no backup yet"
+        self._since, self._why = self._clock.time(), "no backup yet"
         self._messages = self._bytes = self._failures = 0
         self._stale_readers = self._others()  # names under which no copy reads, as long as there is no backup
-        self._covered_at = time.monotonic()  # the backup has everything up to then
+        self._covered_at = self._clock.now()  # the backup has everything up to then
         for queue in unit.queues.values():
             queue.incarnation = guard.incarnation
         for feed in unit.feeds.values():
@@ -97,7 +96,7 @@ class PrimaryGuard:
         if self.guard.partner:
             self._join()
             self._converse()
-        threading.Thread(target=self._run, name=f"guard-{self.unit.order.unit}", daemon=True).start()
+        self._threads.start(f"guard-{self.unit.order.unit}", self._run)
 
     def stop(self) -> None:
         self._stopped = True
@@ -136,7 +135,7 @@ class PrimaryGuard:
                 for queue in self.unit.queues.values():
                     queue.hold()
                     queue.release((queue.next_id, queue.boundary))
-            self._since = time.time()
+            self._since = self._clock.time()
         self._host.watch.add(self.guard.partner, pace_of(self.guard), self._partner_died)
 
     def _remove_backup(self, why: str) -> None:
@@ -144,7 +143,7 @@ class PrimaryGuard:
             self._do(self.policy.remove_backup())
             self.unit.refuse(None)
             self._deltas.clear()
-            self._since, self._why = time.time(), why
+            self._since, self._why = self._clock.time(), why
             self._stale_readers = self._others()
         log.warning("%s is UNPROTECTED: %s", self.unit.title, why)
 
@@ -201,7 +200,7 @@ class PrimaryGuard:
             return
         if any(queue.next_id > queue.wanted() for queue in self.unit.queues.values()):
             last = self.takeovers[-1]
-            ms = (time.time() - last.at) * 1000 - last.takeover_ms
+            ms = (self._clock.time() - last.at) * 1000 - last.takeover_ms
             trains = self.unit.run.committed() - self.policy.first.train
             self.takeovers[-1] = last.model_copy(update={"reprocess_ms": round(max(ms, 0.001), 3), "trains": trains})
 
@@ -222,7 +221,7 @@ class PrimaryGuard:
         """Send what is due, and do what follows from the answer."""
         with self.unit.run.between_trains(), self._lock:
             received = {name: queue.pushed() for name, queue in self.unit.queues.items()}
-            now = time.monotonic()
+            now = self._clock.now()
             alone = not self.policy.joined
             if alone:
                 self._do(self.policy.tick(now, received))
@@ -248,7 +247,7 @@ class PrimaryGuard:
                 self._why = str(error)
             if self._failures in (1, MANY):
                 log.warning("%s: its backup did not take a parcel: %s", self.unit.title, error)
-            time.sleep(self._timings.retry_s)
+            self._clock.sleep(self._timings.retry_s)
             return
         self._failures = 0
         self._messages, self._bytes = self._messages + 1, self._bytes + len(parcel.encode())
@@ -272,7 +271,7 @@ class PrimaryGuard:
                 self._deltas_bytes = sum(len(b) for _, d in self._deltas for b in d.values())
                 self._shown, self._covered_at = want.step.outputs, sent
                 if fresh:
-                    self._since = time.time()
+                    self._since = self._clock.time()
             elif answer.verdict == "whole":
                 self.policy.rejected()
                 self._why = "its backup lost the thread"
@@ -310,7 +309,7 @@ class PrimaryGuard:
             policy, guard = self.policy, self.guard
             protected = policy.joined and policy.known
             behind = policy.last.train - policy._acked if protected else 0
-            stale = (time.monotonic() - self._covered_at) * 1000 if behind else 0.0
+            stale = (self._clock.now() - self._covered_at) * 1000 if behind else 0.0
             return GuardStatus(
                 approach=guard.approach,
                 guarantee=guard.guarantee,

@@ -10,15 +10,14 @@ import os
 import signal
 import socket
 import subprocess
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from borealis.errors import BorealisError, UnreachableError
+from borealis.errors import BorealisError
 from borealis.hosts import is_loopback
 from borealis.machine import HERE
 from borealis.spark.session import is_local, session
@@ -27,10 +26,10 @@ from borealis.wire.auth import Security, require_security
 
 if TYPE_CHECKING:
     from borealis.client.coordinator import CoordinatorClient
+    from borealis.node.heartbeats import Heartbeats
     from borealis.node.node import Node
     from borealis.wire.endpoints import Location
 
-HEARTBEAT_S = 1.0
 LOCATE_S = 5.0  # while it waits, a feed does not notice a new route
 JVM_DIED = 3  # exit code
 JVM_ENDS_S = 2.0  # a JVM that does not answer any more is on its way out, or broken
@@ -85,6 +84,7 @@ def _for_executors(options: NodeOptions, master: str) -> dict[str, str]:
 def _serve(options: NodeOptions, name: str, master: str, spark: Task[Any]) -> int:
     from borealis.client.cluster_config import Whereabouts
     from borealis.client.coordinator import CoordinatorClient
+    from borealis.node.heartbeats import Heartbeats
     from borealis.node.metrics import MetricsServer
     from borealis.node.node import Node
     from borealis.wire.server import WireServer
@@ -106,7 +106,7 @@ def _serve(options: NodeOptions, name: str, master: str, spark: Task[Any]) -> in
     node.address = server.address
     metrics = MetricsServer(node.status, options.host, options.http_port, options.security)
     node.http = metrics.address
-    beats = _Heartbeats(node, coordinator)
+    beats = Heartbeats(node, coordinator)
     try:
         beats.first()
         print(f"{name} at {node.address}, metrics at {node.http}/metrics", flush=True)
@@ -115,7 +115,7 @@ def _serve(options: NodeOptions, name: str, master: str, spark: Task[Any]) -> in
         beats.wake()
         print(f"{name}: Spark is ready", flush=True)
         _end_with(running, node)
-        threading.Thread(target=_warm, args=(node, running, beats), name="warm-up", daemon=True).start()
+        node.machine.threads.start("warm-up", partial(_warm, node, running, beats))
         node.stop_asked.wait()
         print(f"{name}: stopping", flush=True)
         return 0
@@ -138,7 +138,7 @@ def located(coordinator: CoordinatorClient, stream: str) -> Location | None:
         return None
 
 
-def _warm(node: Node, spark: Any, beats: _Heartbeats) -> None:
+def _warm(node: Node, spark: Any, beats: Heartbeats) -> None:
     from borealis.local.warm import warm_up
 
     warm_up(spark, node.stop_asked.is_set)
@@ -158,7 +158,7 @@ def _end_with(spark: Any, node: Node) -> None:
             log.critical("%s ends: its JVM died (exit code %d)", node.name, code)
             os._exit(JVM_DIED)
 
-    threading.Thread(target=watch, name="jvm-watch", daemon=True).start()
+    node.machine.threads.start("jvm-watch", watch)
 
 
 def _jvm(spark: Any) -> subprocess.Popen[bytes] | None:
@@ -190,54 +190,3 @@ def forgiving(spark: Task[Any], ends_s: float = JVM_ENDS_S) -> Iterator[None]:
         except subprocess.TimeoutExpired:
             raise error from None
         log.info("the JVM had ended before (%s)", type(error).__name__)
-
-
-class _Heartbeats:
-    """Sends the coordinator every second what is on this node."""
-
-    def __init__(self, node: Node, coordinator: CoordinatorClient | None) -> None:
-        self._node, self._coordinator = node, coordinator
-        self._now = threading.Event()
-        self._stopped = False
-        self._connected = True
-
-    def first(self) -> None:
-        """Join the cluster; raises if this node is refused. A coordinator that is not there yet is waited for."""
-        if (coordinator := self._coordinator) is not None:
-            self._beat(coordinator)
-            threading.Thread(target=self._beat_forever, args=(coordinator,), name="heartbeat", daemon=True).start()
-
-    def wake(self) -> None:
-        """Send one now: something has changed."""
-        self._now.set()
-
-    def stop(self) -> None:
-        self._stopped = True
-        self._now.set()
-
-    def _beat(self, coordinator: CoordinatorClient) -> None:
-        try:
-            coordinator.heartbeat(self._node.status().encode())
-            if not self._connected:
-                log.warning("the coordinator is back")
-            self._connected = True
-        except UnreachableError as error:
-            if self._connected:
-                log.warning("%s; what runs goes on", error)
-            self._connected = False
-
-    def _beat_forever(self, coordinator: CoordinatorClient) -> None:
-        while True:
-            self._now.wait(HEARTBEAT_S)
-            self._now.clear()
-            if self._stopped:
-                return
-            try:
-                self._beat(coordinator)
-            except BorealisError as error:
-                log.error("the coordinator refuses this node: %s", error)
-                self._node.stop_asked.set()
-                return
-            except Exception:
-                log.exception("a heartbeat failed")
-                time.sleep(HEARTBEAT_S)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from borealis.errors import BorealisError, GivenUpError, TrainError
 from borealis.ha.classes import classify
 from borealis.ha.primary import Active, Amnesia, Passive, Primary, Synchronous, Upstream, Want
 from borealis.ha.retention import retention_horizon
+from borealis.machine import HERE, Machine
 from borealis.node.feeds import StreamFeed
 from borealis.spark.query import Query
 from borealis.state.delta import merge_deltas, pack, unpack
@@ -56,6 +56,7 @@ class Running:
     started: bool = field(default=False, kw_only=True)
     standby: bool = field(default=False, kw_only=True)  # it waits for the death of another
     frozen_since: float | None = field(default=None, kw_only=True)
+    machine: Machine = field(default=HERE, kw_only=True)
     # noted by its protection on the node it came from
     retained_points: list[CommitPoint] = field(default_factory=list, kw_only=True)
 
@@ -166,7 +167,7 @@ class RunningUnit(Running):
 
     def rehearse(self) -> None:
         """Keep a unit that waits warm: a few trains of nothing to begin with, then one now and then."""
-        now = time.monotonic()
+        now = self.machine.clock.now()
         if self.run.rehearsals.count < REHEARSALS or now - self.rehearsed_at > self.timings.rehearse_s:
             self.rehearsed_at = now
             self.run.rehearse()
@@ -196,8 +197,8 @@ class RunningUnit(Running):
         if failure is None:
             self.restart_at = None
         elif self.restart_at is None:  # a machine that is too busy is given time
-            self.restart_at = time.monotonic() + self.timings.restart_s * 2**self.restarts
-        return failure if self.restart_at is not None and time.monotonic() >= self.restart_at else None
+            self.restart_at = self.machine.clock.now() + self.timings.restart_s * 2**self.restarts
+        return failure if self.restart_at is not None and self.machine.clock.now() >= self.restart_at else None
 
     def dying(self) -> list[str]:
         """Why its query died, while it is tried again: until a train is committed, or it is given up."""
@@ -285,7 +286,7 @@ class RunningEntry(Running):
     def step(self) -> CommitPoint:
         """Where it stands after the last one."""
         outputs = {name: (queue.next_id, queue.boundary) for name, queue in self.queues.items()}
-        return CommitPoint(self.committed(), 0, {}, outputs, at=time.monotonic(), rows=self.entry.queue.next_id)
+        return CommitPoint(self.committed(), 0, {}, outputs, at=self.machine.clock.now(), rows=self.entry.queue.next_id)
 
     def committed(self) -> int:
         return self.entry.state.steps

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any, Literal
 
-from borealis.compile.analyze import analyze
+from borealis.compile.analyze import analyze, time_of
+from borealis.compile.unit import Compiled, compile_unit
 from borealis.diagram import passes
-from borealis.diagram.spec import Spec
+from borealis.diagram.cut import Piece
+from borealis.diagram.spec import Input, Spec
 from borealis.errors import ClusterError
+from borealis.kernels.time_of import TimeOf
+from borealis.machine import HERE, Machine
 from borealis.spark.plan import check_plan
 
 READY_S = 120.0  # how long an order waits for Spark
@@ -18,11 +21,11 @@ SCHEMAS_MOST = 16  # diagrams whose types are remembered
 class Session:
     """Comes some seconds after its node, or never."""
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, machine: Machine = HERE) -> None:
         self._node = node
         self.state: Literal["starting", "ready", "failed", "stopped"] = "starting"
         self._spark: Any = None
-        self._known = threading.Event()
+        self._known = machine.threads.event()
         self._schemas: dict[str, dict[str, Any]] = {}  # by a diagram's fingerprint
 
     def started(self, spark: Any) -> None:
@@ -49,6 +52,14 @@ class Session:
                 self._schemas.pop(next(iter(self._schemas)))
             self._schemas[key] = found
         return self._schemas[key]
+
+    def compiled(self, spec: Spec, buckets: int, piece: Piece) -> Compiled:
+        """The program of a unit."""
+        return compile_unit(spec, self.get(), buckets, piece=piece, schemas=self.types(spec))
+
+    def time_of(self, one: Input) -> TimeOf:
+        """How the rows of an input get their times."""
+        return time_of(one, self.get())
 
     def check(self, spec: Spec) -> dict[str, str]:
         """The columns of every arrow, if the types are right, as Spark sees them, and the diagram could run."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -37,10 +35,11 @@ class Standby:
         self.unit, self.guard, self._host = unit, guard, host
         multi_input = len(unit.piece.reads) > 1
         self.backup = Backup(guard.approach, multi_input, unit.nondeterministic, guard.precise, guard.incarnation)
-        self._lock = threading.Lock()
+        self._clock = host.machine.clock
+        self._lock = host.machine.threads.lock()
         self._followed = 0  # the last train whose order is known, of a backup that runs in parallel
-        self._heard, self._messages, self._bytes, self._discarded = time.monotonic(), 0, 0, 0
-        self._since = time.time()
+        self._heard, self._messages, self._bytes, self._discarded = self._clock.now(), 0, 0, 0
+        self._since = self._clock.time()
         for feed in unit.feeds.values():
             feed.deferred = guard.approach != "active"
 
@@ -74,7 +73,7 @@ class Standby:
                     self.backup.step = None
                     log.warning("a %s for %s cannot be used: %s", want.kind, self.unit.title, error)
                     verdict, why = ("failed", str(error)) if want.kind == "whole" else ("whole", "")
-            self._heard = time.monotonic()
+            self._heard = self._clock.now()
             self._messages, self._bytes = self._messages + 1, self._bytes + size
             return GuardAnswer(verdict=verdict, why=why, number=want.number, incarnation=self.backup.incarnation)
 
@@ -118,7 +117,7 @@ class Standby:
 
     def take_over(self, dead: Detector | None, become: Callable[[Guard, Mapping[str, Place]], None]) -> Takeover | None:
         """Go on in its place; None if that is impossible. `become` is called before anything new is run or read."""
-        begun, primary = time.time(), self.guard.partner_node
+        begun, primary = self._clock.time(), self.guard.partner_node
         with self._lock:
             resume = self.backup.take_over()
             if resume is None:
@@ -142,7 +141,7 @@ class Standby:
             incarnation=self.backup.incarnation,
             primary=primary,
             detection_ms=round(dead.detection_s() * 1000, 3) if dead is not None else 0.0,
-            takeover_ms=round((time.time() - begun) * 1000, 3),
+            takeover_ms=round((self._clock.time() - begun) * 1000, 3),
             jumped=resume.jump,
         )
 
@@ -200,7 +199,7 @@ class Standby:
             partner=self.guard.partner_node,
             state="watching" if self.ready else "catching up",
             since=self._since,
-            stale_ms=round((time.monotonic() - self._heard) * 1000, 1),
+            stale_ms=round((self._clock.now() - self._heard) * 1000, 1),
             messages=self._messages,
             bytes=self._bytes,
             discarded=self._discarded,
