@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from borealis.compile.analyze import analyze, time_of
@@ -65,7 +66,7 @@ class Session:
         """The columns of every arrow, if the types are right, as Spark sees them, and the diagram could run."""
         types = self.types(spec)
         check_plan(spec, self.get(), types)
-        return {arrow: _ddl(schema) for arrow, schema in types.items()}
+        return columns_of(types)
 
 
 def spec_of(text: str) -> Spec:
@@ -73,5 +74,9 @@ def spec_of(text: str) -> Spec:
     return passes.checked(Spec.from_yaml(text))
 
 
-def _ddl(schema: Any) -> str:
-    return ", ".join(f"{f.name} {f.dataType.simpleString().upper()}" for f in schema.fields)
+def columns_of(types: Mapping[str, Any]) -> dict[str, str]:
+    """The columns of each arrow as DDL."""
+    return {
+        arrow: ", ".join(f"{f.name} {f.dataType.simpleString().upper()}" for f in schema.fields)
+        for arrow, schema in types.items()
+    }

@@ -1,0 +1,127 @@
+"""What happens in a simulated run: a diagram, its protection, and a schedule of faults; all of it drawn from one seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+KINDS = ("kill", "cut", "pause", "disk")
+COORDINATOR = "coordinator"
+QUIET_S = 1.0  # before the first fault, everything runs
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that goes wrong at a moment, and is right again later."""
+
+    at: float  # seconds after everything runs
+    until: float
+    what: str  # see FAULTS
+    nodes: tuple[str, ...]
+    amount: float = 0.0  # what it means depends on the fault
+
+    def __str__(self) -> str:
+        how = f" ({self.amount:.3g})" if self.amount else ""
+        return f"{self.at:6.3f} - {self.until:6.3f} s  {self.what} {', '.join(self.nodes)}{how}"
+
+
+# what can go wrong, by kind, and how often each is drawn
+FAULTS: dict[str, dict[str, int]] = {
+    "kill": {"kill": 6, "crash": 2, "wipe": 1, "kill coordinator": 1, "kill twice": 2},
+    "cut": {"cut off": 4, "cut one way": 1, "break connections": 2, "cut pair": 2},
+    "pause": {"pause": 3, "blink": 2, "slow": 2},
+    "disk": {"full disk": 2, "failing disk": 1, "flipped bit": 1},
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run is drawn from; None or empty: anything."""
+
+    diagram: str | None = None  # the name of one that is built in, or the text of a file
+    approach: str | None = None
+    guarantee: str | None = None
+    kinds: Sequence[str] = KINDS
+    seconds: float = 15.0  # from the first batch to the last
+    nodes: int = 3
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run."""
+
+    seed: int
+    diagram: str
+    cuts: tuple[str, ...]
+    approach: str
+    guarantee: str
+    durable: bool
+    nodes: tuple[str, ...]
+    seconds: float
+    faults: tuple[Fault, ...]
+
+    @property
+    def healed_at(self) -> float:
+        """When the last fault is over."""
+        return max((fault.until for fault in self.faults), default=0.0)
+
+    def only(self, numbers: Sequence[int]) -> Plan:
+        """The same with fewer faults."""
+        return replace(self, faults=tuple(f for i, f in enumerate(self.faults) if i in numbers))
+
+    def __str__(self) -> str:
+        how = f"{self.approach}, {self.guarantee}" + (", durable" if self.durable else "")
+        where = f"cut at {', '.join(self.cuts)}" if self.cuts else "one unit"
+        return f"seed {self.seed}: {self.diagram} ({where}), {how}, {len(self.nodes)} nodes, {len(self.faults)} faults"
+
+
+def drawn_faults(rng: Random, options: Options, nodes: Sequence[str]) -> tuple[Fault, ...]:
+    """A schedule of faults in the first half of a run, in the order of their moments."""
+    names = {what: (kind, weight) for kind in options.kinds for what, weight in FAULTS[kind].items()}
+    if not names:
+        return ()
+    whats, weights = list(names), [weight for _, weight in names.values()]
+    last = QUIET_S + options.seconds * 0.4
+    found: list[Fault] = []
+    for _ in range(rng.choice((1, 1, 2, 2, 3, 4))):
+        what = rng.choices(whats, weights)[0]
+        at = rng.uniform(QUIET_S, last)
+        found += _fault(rng, what, round(at, 3), nodes)
+    return tuple(sorted(found, key=lambda fault: fault.at))
+
+
+def _fault(rng: Random, what: str, at: float, nodes: Sequence[str]) -> list[Fault]:
+    def lasts(least: float, most: float) -> float:
+        return round(at + rng.uniform(least, most), 3)
+
+    node = rng.choice(list(nodes))
+    match what:
+        case "kill" | "crash" | "wipe":
+            return [Fault(at, lasts(0.05, 3.0), what, (node,))]
+        case "kill twice":  # the node that takes over dies as well, or the one that has just come back
+            then = round(at + rng.choice((0.01, 0.1, 0.4, 1.0)) * rng.uniform(0.5, 1.5), 3)
+            other = rng.choice(list(nodes))
+            return [Fault(at, lasts(0.05, 0.5), "kill", (node,)), Fault(then, then + 1.0, "kill", (other,))]
+        case "kill coordinator":
+            return [Fault(at, lasts(0.1, 2.0), "kill", (COORDINATOR,))]
+        case "cut off" | "cut one way":
+            count = rng.randint(1, max(1, len(nodes) - 1))
+            return [Fault(at, lasts(0.1, 4.0), what, tuple(sorted(rng.sample(list(nodes), count))))]
+        case "cut pair":
+            return [Fault(at, lasts(0.1, 4.0), what, tuple(rng.sample([*nodes, COORDINATOR], 2)))]
+        case "break connections":
+            return [Fault(at, at, what, (), round(rng.uniform(0.1, 1.0), 2))]
+        case "pause":
+            return [Fault(at, lasts(0.5, 6.0), what, (node,))]
+        case "blink":
+            return [Fault(at, lasts(0.02, 0.5), "pause", (node,))]
+        case "slow":
+            return [Fault(at, lasts(0.5, 4.0), what, (node,), float(rng.choice((3, 10, 50))))]
+        case "full disk":
+            return [Fault(at, lasts(0.3, 3.0), what, (rng.choice([*nodes, COORDINATOR]),))]
+        case "failing disk":
+            return [Fault(at, at, what, (node,), float(rng.randint(1, 3)))]
+        case "flipped bit":  # found when the node comes back
+            return [Fault(at, lasts(0.1, 1.0), what, (node,))]
+    raise ValueError(what)

@@ -1,0 +1,74 @@
+"""Programs of simulated units: Spark types each diagram once, for all nodes of all runs of this process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from borealis.compile.analyze import analyze, time_of
+from borealis.compile.unit import Compiled, compile_unit
+from borealis.diagram.cut import Piece
+from borealis.diagram.spec import Input, Spec
+from borealis.kernels.time_of import TimeOf
+from borealis.machine import Machine
+from borealis.node.session import Session, columns_of
+
+
+class Programs:
+    """What Spark says of diagrams, remembered. Spark starts when it is first needed."""
+
+    def __init__(self, spark: Any = None) -> None:
+        self._spark = spark
+        self._types: dict[str, dict[str, Any]] = {}
+        self._compiled: dict[tuple[str, int, Piece | None], Compiled] = {}
+        self._times: dict[Input, TimeOf] = {}
+
+    def spark(self) -> Any:
+        if self._spark is None:
+            from borealis.spark.session import session
+
+            self._spark = session("local[1]", {"spark.app.name": "borealis sim"})
+        return self._spark
+
+    def types(self, spec: Spec) -> dict[str, Any]:
+        key = spec.fingerprint()
+        if key not in self._types:
+            self._types[key] = analyze(spec, self.spark())
+        return self._types[key]
+
+    def compiled(self, spec: Spec, buckets: int, piece: Piece | None) -> Compiled:
+        key = (spec.fingerprint(), buckets, piece)
+        if key not in self._compiled:
+            self._compiled[key] = compile_unit(spec, self.spark(), buckets, piece=piece, schemas=self.types(spec))
+        return self._compiled[key]
+
+    def time_of(self, one: Input) -> TimeOf:
+        if one not in self._times:
+            self._times[one] = TimeOf(one.time) if one.time_expression is None else time_of(one, self.spark())
+        return self._times[one]
+
+    def close(self) -> None:
+        """Let go of Spark; what it has said stays."""
+        if self._spark is not None:
+            self._spark.stop()
+            self._spark = None
+
+
+class SimSession(Session):
+    """The Spark of a simulated node: there at once."""
+
+    def __init__(self, node: str, programs: Programs, machine: Machine) -> None:
+        super().__init__(node, machine)
+        self._programs = programs
+        self.started(programs)
+
+    def types(self, spec: Spec) -> dict[str, Any]:
+        return self._programs.types(spec)
+
+    def compiled(self, spec: Spec, buckets: int, piece: Piece) -> Compiled:
+        return self._programs.compiled(spec, buckets, piece)
+
+    def time_of(self, one: Input) -> TimeOf:
+        return self._programs.time_of(one)
+
+    def check(self, spec: Spec) -> dict[str, str]:
+        return columns_of(self.types(spec))
