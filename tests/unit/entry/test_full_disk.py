@@ -10,16 +10,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from borealis import disk
 from borealis.clock import ManualClock
 from borealis.diagram.protection import Protection
 from borealis.diagram.spec import Input
+from borealis.disk import has_room
 from borealis.entry.point import Entry, StreamConfig
 from borealis.errors import FullError
 from borealis.node.metrics import families
 from borealis.node.node import Node
-from borealis import disk
 from borealis.state import records
-from borealis.disk import has_room
 from borealis.streams.queue import QueueLimits
 from borealis.wire.messages import BatchHead, Guard
 from borealis.wire.server import WireServer

@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from borealis.errors import FullError, StateError
 from borealis import disk
+from borealis.errors import FullError, StateError
 from borealis.state import records
 from borealis.streams.segments import SegmentLog
 
