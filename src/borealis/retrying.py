@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from borealis.clock import Clock, WallClock
+from borealis.clock import WALL, Clock
 from borealis.errors import BorealisError, GoneError, StreamError, WireError
 
 TEMPORARY_STATUS = 503  # the coordinator's word for what may be better in a moment
@@ -25,9 +25,9 @@ RETRIES = Retries()
 class Backoff:
     """The waits of one connection that is lost and found; `found` after each success."""
 
-    def __init__(self, retries: Retries, clock: Clock | None = None) -> None:
+    def __init__(self, retries: Retries, clock: Clock = WALL) -> None:
         self._retries = retries
-        self._clock = clock or WallClock()
+        self._clock = clock
         self._wait = retries.first_s
         self._lost_at: float | None = None
 

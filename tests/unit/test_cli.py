@@ -19,6 +19,7 @@ from rich.console import Console
 from borealis.cli import bench, demo, sample, watching
 from borealis.cli.ending import Stop, Stopped, code_and_line, run_app
 from borealis.cli.run_outputs import FirstRows, given_outputs
+from borealis.clock import ManualClock
 from borealis.diagram import Diagram
 from borealis.entry.admission import Cursor
 from borealis.errors import BorealisError
@@ -262,10 +263,11 @@ def test_the_summary_says_what_became_of_everything() -> None:
 
 
 def test_plain_lines_come_every_five_seconds() -> None:
-    now = [0.0]
+    clock = ManualClock()
     out = Console(width=120, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
-    lines = watching.Watcher(out=out, now=lambda: now[0])
-    for now[0] in (1.0, 4.9, 5.0, 6.0, 9.9, 10.0):
+    lines = watching.Watcher(out=out, clock=clock)
+    for at in (1.0, 4.9, 5.0, 6.0, 9.9, 10.0):
+        clock.advance(at - clock.now())
         lines.see([some_progress()])
     assert out.export_text().count("u1:") == 2
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +13,7 @@ from typer import Option
 from borealis.cli.opening import start_spark
 from borealis.cli.screen import console, span, table
 from borealis.cli.watching import Watcher, stoppable, summary
+from borealis.clock import WALL
 from borealis.errors import TrainError
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ SHOWN_BAR = 30
 def paced(packets: pa.Table, seconds: float, warm: threading.Event) -> Iterator[pa.RecordBatch]:
     """The same packets, spread evenly over so many seconds once the first of them are through; 0: at once."""
     ticks = max(1, round(seconds * TICKS_PER_SECOND))
-    begin = time.monotonic()
+    begin = WALL.now()
     for tick in range(ticks):
         first, last = packets.num_rows * tick // ticks, packets.num_rows * (tick + 1) // ticks
-        time.sleep(max(0.0, begin + tick * seconds / ticks - time.monotonic()))
+        WALL.sleep(max(0.0, begin + tick * seconds / ticks - WALL.now()))
         yield from packets.slice(first, last - first).combine_chunks().to_batches()
         if tick == 0 and seconds:
             warm.wait(WARM_UP_MOST_S)
-            begin = time.monotonic()
+            begin = WALL.now()
 
 
 class Talkers:
@@ -116,10 +116,10 @@ def _check(diagram: Diagram, spark: Any, sent: pa.Table, streamed: pa.Table, out
     out.print(Text("and now the same in one batch, with plain Spark SQL ...", style="dim"))
     from borealis.compile.batch import batch
 
-    began = time.monotonic()
+    began = WALL.now()
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     plain = batch(diagram, spark, {"packets": spark.createDataFrame(sent)})["per_source"].toArrow()
-    took = span((time.monotonic() - began) * 1e6)
+    took = span((WALL.now() - began) * 1e6)
     if not same_rows(streamed, plain):
         raise TrainError(
             f"the stream gave {streamed.num_rows:,} rows that are not the {plain.num_rows:,} of plain Spark SQL",

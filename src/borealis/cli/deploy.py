@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from json import dumps
 from typing import TYPE_CHECKING, Annotated, cast
@@ -13,6 +12,7 @@ from borealis.cli.opening import load
 from borealis.cli.options import ClusterOptions, Json, Names, Yaml, pairs
 from borealis.cli.screen import answer, console, plural, span, table, working
 from borealis.cli.status import promise, unprotected_lines
+from borealis.clock import WALL
 
 if TYPE_CHECKING:
     from borealis.diagram.deployment import DeployOptions
@@ -115,9 +115,9 @@ def move(
     before, slash, after = unit.partition("/")
     if slash:
         diagram, unit = before, after
-    began = time.monotonic()
+    began = WALL.now()
     with cluster.client() as client, working(f"moving {unit} to {node} ...", quiet=json):
         ordered = client.move(unit, node, diagram=diagram)
-    seconds = time.monotonic() - began
+    seconds = WALL.now() - began
     facts = ordered.model_dump() | {"seconds": round(seconds, 3)}
     answer(json, facts, f"{unit} runs on {node} now; moved in {span(seconds * 1e6)}")

@@ -12,13 +12,13 @@ import os
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
 
+from borealis.clock import WALL
 from borealis.errors import BorealisError, MachineError, OutputError, TrainError
 
 DEFECT, USER, PIPE_CLOSED = 1, 2, 141
@@ -63,10 +63,10 @@ class Stop:
 
     def sleep(self, seconds: float) -> None:
         """Wait; all of it is a safe point."""
-        until = time.monotonic() + seconds
+        until = WALL.now() + seconds
         self.point()
-        while (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, LOOK_EVERY_S))
+        while (left := until - WALL.now()) > 0:
+            WALL.sleep(min(left, LOOK_EVERY_S))
             self.point()
 
     def listen(self) -> None:

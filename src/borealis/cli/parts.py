@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,6 +18,7 @@ from borealis.cli.options import ClusterOptions, Json
 from borealis.cli.screen import answer, console, plural
 from borealis.cli.starting import COORDINATOR, log_of, only_one, start_again
 from borealis.client.cluster_config import ClusterProcess, ClusterRecord, find, home, read_record, record_path
+from borealis.clock import WALL
 from borealis.errors import BorealisError, ClusterError, MachineError, did_you_mean
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def restart(
     wait: Annotated[float, Option(min=1, help="Seconds until it must be ready.")] = 180,
     json: Json = False,
 ) -> None:
-    began = time.monotonic()
+    began = WALL.now()
     with only_one():
         record = read_record()
         part = part_of(record, name)
@@ -98,7 +98,7 @@ def restart(
             )
         start_again(record, {name: part.arguments}, wait, json)
         part = part_of(read_record(), name)
-    seconds = time.monotonic() - began
+    seconds = WALL.now() - began
     facts = {"started": name, "pid": part.pid, "seconds": round(seconds, 3)}
     answer(json, facts, f"{name} runs again (pid {part.pid}), after {seconds:.1f} s")
 

@@ -12,12 +12,12 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from borealis.client.cluster_config import CA, COORDINATOR, TOKEN, ClusterProcess, ClusterRecord, register, split
+from borealis.clock import WALL
 from borealis.errors import MachineError
 
 GRACE_S = 10.0  # between asking a process to end and ending it
@@ -140,10 +140,10 @@ def stop(
     """End all of them, politely first; the names of those that had to be killed."""
     parts = list(parts)
     asked = [part for part in parts if send(part, signal.SIGTERM)]
-    deadline = time.monotonic() + grace_s
+    deadline = WALL.now() + grace_s
     killed = []
     for part in asked:
-        if not wait_end(part, max(0.0, deadline - time.monotonic())):
+        if not wait_end(part, max(0.0, deadline - WALL.now())):
             if say is not None:
                 say(f"{part.name} does not end within {grace_s:.0f} s: killed")
             killed.append(part.name)
@@ -157,9 +157,9 @@ def wait_end(part: ClusterProcess, seconds: float) -> bool:
     with suppress(ProcessLookupError), _held(part) as handle:
         if handle is not None:
             return bool(select.select([handle], [], [], seconds)[0])
-        deadline = time.monotonic() + seconds
-        while alive(part) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        deadline = WALL.now() + seconds
+        while alive(part) and WALL.now() < deadline:
+            WALL.sleep(0.05)
         return not alive(part)
     return True
 
@@ -176,11 +176,11 @@ def last_lines(log: str | Path, most: int = LOG_SHOWN_LINES) -> list[str]:
 
 
 def _sweep(parts: Sequence[ClusterProcess], killed: Sequence[str]) -> None:
-    deadline = time.monotonic() + LEFT_BEHIND_GRACE_S
+    deadline = WALL.now() + LEFT_BEHIND_GRACE_S
     _kill_all(part for part in parts if part.name in killed)
     rest = [part for part in parts if left_behind(part)]
-    while rest and time.monotonic() < deadline:  # a JVM ends by itself when its Python has; there is no handle for it
-        time.sleep(0.05)
+    while rest and WALL.now() < deadline:  # a JVM ends by itself when its Python has; there is no handle for it
+        WALL.sleep(0.05)
         rest = [part for part in rest if left_behind(part)]
     _kill_all(rest)
 

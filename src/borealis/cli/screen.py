@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from json import dumps
 from typing import Any, Self
@@ -16,6 +15,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from borealis.clock import WALL, Clock
 from borealis.errors import plural as plural
 
 PLAIN_EVERY_S = 5.0
@@ -46,15 +46,13 @@ def working(text: str, quiet: bool) -> AbstractContextManager[object]:
 class Screen:
     """stderr while a command works: in a terminal a view that stays in its place, elsewhere lines, or nothing."""
 
-    def __init__(
-        self, quiet: bool = False, out: Console | None = None, now: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.quiet, self.out, self._now = quiet, out or console(stderr=True), now
+    def __init__(self, quiet: bool = False, out: Console | None = None, clock: Clock = WALL) -> None:
+        self.quiet, self.out, self._clock = quiet, out or console(stderr=True), clock
         shown = self.out.is_terminal and not quiet
         self._live = Live(console=self.out, auto_refresh=False, transient=True) if shown else None
         self._every = LIVE_EVERY_S if shown else PLAIN_EVERY_S
-        self.began = now()
-        self._next = self.began + self._every
+        self._began = clock.now()
+        self._next = self._began + self._every
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -65,10 +63,15 @@ class Screen:
         if self._live is not None:
             self._live.stop()
 
+    @property
+    def seconds(self) -> float:
+        """How long the command has worked."""
+        return self._clock.now() - self._began
+
     def due(self) -> bool:
-        if self.quiet or self._now() < self._next:
+        if self.quiet or self._clock.now() < self._next:
             return False
-        self._next = self._now() + self._every
+        self._next = self._clock.now() + self._every
         return True
 
     def show(self, view: RenderableType, lines: Iterable[str]) -> None:

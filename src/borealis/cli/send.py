@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from json import dumps
@@ -15,6 +14,7 @@ from typer import Argument, Option
 from borealis.cli.ending import LOOK_EVERY_S, STOP, Stopped
 from borealis.cli.options import ClusterOptions, Json
 from borealis.cli.screen import Screen, console, plural, span
+from borealis.clock import WALL
 from borealis.errors import InputError
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def send(
         name = publisher_of(file, name, options.state)
     else:
         source = as_source(file)
-    began = time.monotonic()
+    began = WALL.now()
     with cluster.client() as client, Screen(json) as screen:
         out = client.publisher(stream, name)
         sending = PacedSender(out, screen, options.rate)
@@ -110,7 +110,7 @@ def send(
             out.idle(LAST_FLUSH_S)
         finally:
             out.abandon()
-    _tell(out, sending, time.monotonic() - began, json, stopped is not None)
+    _tell(out, sending, WALL.now() - began, json, stopped is not None)
     if stopped is not None:
         raise stopped
 
@@ -120,7 +120,7 @@ class PacedSender:
 
     def __init__(self, out: Publisher, screen: Screen, rate: float | None) -> None:
         self._out, self._screen, self._rate = out, screen, rate
-        self._began = time.monotonic()
+        self._began = WALL.now()
         self.follower: Follower | None = None  # of a topic or a directory
         self.rows = 0
 
@@ -132,7 +132,7 @@ class PacedSender:
         """Send all of them, each with its mark."""
         for batch, mark in batches:
             if self._rate:  # wait until the rows sent so far are due; what a stall has delayed is made up for
-                STOP.sleep(self._began + self.rows / self._rate - time.monotonic())
+                STOP.sleep(self._began + self.rows / self._rate - WALL.now())
             self.wait_until(self._out.has_room)
             self._out.send_batch(batch, mark)
             self.rows += batch.num_rows
@@ -144,7 +144,7 @@ class PacedSender:
         if not self._screen.due():
             return
         waiting = plural(self._out.pending, "batch", "batches")
-        rate = self.rows / max(time.monotonic() - self._began, 1e-9)
+        rate = self.rows / max(WALL.now() - self._began, 1e-9)
         line = f"{self.rows:,} rows to {self._out.stream}, {rate:,.0f}/s, {waiting} not acknowledged"
         line += "" if self._out.connected else "; not connected, trying"
         line += f"; {note}" if self.follower is not None and (note := self.follower.source.note) else ""

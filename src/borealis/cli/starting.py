@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import subprocess
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from rich.text import Text
 from borealis.cli import processes
 from borealis.cli.screen import Screen, grid
 from borealis.client.cluster_config import ClusterProcess, ClusterRecord, Whereabouts, find, home, make_folder, register
+from borealis.clock import WALL
 from borealis.errors import BorealisError, ClusterError, MachineError, WireError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _wait_ready(
                     raise _died(part, process.returncode, screen)
             nodes = _nodes(coordinator)
             doing = {part.name: _doing(part, nodes) for part, _ in started}
-            seconds = time.monotonic() - screen.began
+            seconds = screen.seconds
             changes = (f"{seconds:5.1f} s  {name}: {what}" for name, what in doing.items() if before.get(name) != what)
             states = [(name, Text(what, "green" if what == "ready" else "yellow")) for name, what in doing.items()]
             screen.show(grid([*states, ("", Text(f"{seconds:.0f} s", "dim"))]), changes)
@@ -103,7 +103,7 @@ def _wait_ready(
             if seconds > wait_s:
                 late = ", ".join(f"{name} ({what})" for name, what in doing.items() if what != "ready")
                 raise ClusterError(f"not ready within {wait_s:.0f} s: {late}", hint=f"see {home() / 'logs'}")
-            time.sleep(ASK_EVERY_S)  # for processes to tell the coordinator, which tells us only when asked
+            WALL.sleep(ASK_EVERY_S)  # for processes to tell the coordinator, which tells us only when asked
 
 
 def _nodes(coordinator: CoordinatorRequests) -> list[NodeView] | None:

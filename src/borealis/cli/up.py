@@ -7,7 +7,6 @@ were started now are stopped again.
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Set
 from dataclasses import dataclass
 from json import dumps
@@ -31,6 +30,7 @@ from borealis.client.cluster_config import (
     record_path,
     write_record,
 )
+from borealis.clock import WALL
 
 if TYPE_CHECKING:
     from borealis.cli.cluster_plan import Plan
@@ -64,7 +64,7 @@ class UpOptions:
 def up(options: UpOptions) -> None:
     from borealis.cli.cluster_plan import checked, plan, wanted
 
-    began = time.monotonic()
+    began = WALL.now()
     with only_one():
         record = read_record()
         running = [part.name for part in record.parts if processes.alive(part)] if record is not None else []
@@ -81,7 +81,7 @@ def up(options: UpOptions) -> None:
             made = checked(plan(options))
             where, data, started, elsewhere = made.coordinator, str(made.data), list(made.here), made.elsewhere
             nodes = _start(made, options)
-    seconds = time.monotonic() - began
+    seconds = WALL.now() - began
     if options.json:
         facts: dict[str, object] = {"coordinator": where.url, "nodes": [node.model_dump() for node in nodes]}
         facts |= {"seconds": round(seconds, 3), "data": data, "elsewhere": elsewhere, "started": started}
@@ -107,13 +107,13 @@ def _ours(where: Whereabouts, names: Set[str]) -> Nodes:
     """The living nodes of these names; those that ran while there was no coordinator are given time to come back."""
     from borealis.client.coordinator import CoordinatorRequests
 
-    deadline = time.monotonic() + COME_BACK_S
+    deadline = WALL.now() + COME_BACK_S
     with CoordinatorRequests(where) as coordinator:
         while True:
             found = [node for node in coordinator.nodes() if node.node in names and node.alive]
-            if len(found) == len(names) or time.monotonic() > deadline:
+            if len(found) == len(names) or WALL.now() > deadline:
                 return found
-            time.sleep(ASK_EVERY_S)  # for their heartbeats
+            WALL.sleep(ASK_EVERY_S)  # for their heartbeats
 
 
 def _start(made: Plan, options: UpOptions) -> Nodes:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from borealis.clock import WALL
 from borealis.connectors.addresses import is_topic
 from borealis.connectors.kafka.letter_topic import LetterTopic
 from borealis.disk import one_line, write_all
@@ -80,7 +81,7 @@ class DeadLetters:
             letter: Letter = {"source": self.source, "place": where, "reason": reason} | _raw(data[:RAW_MOST])
             if len(data) > RAW_MOST:
                 letter["bytes"] = len(data)  # of which `raw` is the beginning
-            letter["at"] = datetime.now(UTC).isoformat(timespec="milliseconds")
+            letter["at"] = datetime.fromtimestamp(WALL.time(), UTC).isoformat(timespec="milliseconds")
             if isinstance(self.to, Path):
                 self._append(self.to, letter)
             elif isinstance(self.to, LetterTopic):

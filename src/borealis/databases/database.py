@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
@@ -15,7 +14,7 @@ from sqlalchemy import TextClause, create_engine, event, text
 from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
 
-from borealis.clock import Clock
+from borealis.clock import WALL, Clock
 from borealis.databases.address import address
 from borealis.databases.troubles import UnfitError, safe_message, verdict
 from borealis.diagram.durations import show
@@ -60,13 +59,12 @@ class Database:
         give_up_us: int,
         *,
         environ: Mapping[str, str] = os.environ,
-        clock: Clock | None = None,
-        sleep: Callable[[float], None] = time.sleep,
+        clock: Clock = WALL,
     ) -> None:
         self.box, self.give_up_us = box, give_up_us
         self.address = address(named, environ)
         self.url = self.address.url
-        self._clock, self._sleep = clock, sleep
+        self._clock = clock
         self._report: OutageReport | None = None
         self._in_trouble = False
 
@@ -107,7 +105,7 @@ class Database:
             if (engine := _ENGINES.pop((os.getpid(), self.url), None)) is not None:
                 with suppress(Exception):  # of connections that are broken
                     engine.dispose()
-            self._sleep(pause if tries > 1 else 0.0)  # a connection that had died meanwhile needs no pause
+            self._clock.sleep(pause if tries > 1 else 0.0)  # a connection that had died meanwhile needs no pause
 
     def _pause(self, backoff: Backoff, tries: int, what: str) -> float:
         waited = f"could not be used for {show(self.give_up_us)}, tried {times(tries)}: {what}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import uuid
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -12,6 +11,7 @@ from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.http_errors import NoEntryError, UnservedError
 from borealis.coordinator.naming import locate
 from borealis.gateway.events import CatalogRoute
+from borealis.machine import HERE
 from borealis.retrying import Retries
 from borealis.wire.endpoints import Location
 from borealis.wire.messages import BatchHead, Publish, Receipt
@@ -48,7 +48,7 @@ class SharedPublishers:
     """
 
     def __init__(self, cluster: Cluster) -> None:
-        self._route, self._name = CatalogRoute(cluster), f"rest-{uuid.uuid4().hex[:12]}"
+        self._route, self._name = CatalogRoute(cluster), f"rest-{HERE.chance.token(12)}"
         self._turns: dict[str, threading.Lock] = {}
         self._idle: dict[str, Publisher] = {}
 

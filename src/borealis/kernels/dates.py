@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from borealis.clock import WALL
 from borealis.kernels import decimals, times
 from borealis.kernels.columns import Values, each, full, on_arrays
 from borealis.kernels.times import DAY_US, SECOND_US, NoValueError
@@ -244,7 +245,7 @@ def text_to_timestamp(values: pa.Array) -> Values:
     try:
         return times.from_text(values)
     except NoValueError:
-        now = datetime.now(UTC)
+        now = datetime.fromtimestamp(WALL.time(), UTC)
         return each(lambda text: time_of_text(text, now), _LONG)(values).cast(TIMESTAMP)
 
 

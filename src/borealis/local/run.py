@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from borealis.clock import Clock
+from borealis.clock import WALL, Clock
 from borealis.compile.unit import compile_unit
 from borealis.connectors.python.sink import TableSink
 from borealis.connectors.python.source import SequenceSource
@@ -116,7 +116,7 @@ def run(
     headers: bool = False,
     spark: Any = None,
     watch: Callable[[list[Progress]], None] | None = None,
-    clock: Clock | None = None,
+    clock: Clock = WALL,
 ) -> Result:
     """Run a diagram until its inputs end. With `state`, a run that was killed goes on where it had committed.
 

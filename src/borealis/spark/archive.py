@@ -12,10 +12,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pyspark
+
+from borealis.clock import WALL
 
 LIMIT_S = 180
 
@@ -52,9 +53,9 @@ def make_archive() -> Path | None:
             check=False,
             cwd=scratch,
         )
-        deadline = time.monotonic() + LIMIT_S  # the JVM writes it while it ends, after Python has
-        while done.returncode == 0 and time.monotonic() < deadline and not _whole(fresh):
-            time.sleep(0.2)
+        deadline = WALL.now() + LIMIT_S  # the JVM writes it while it ends, after Python has
+        while done.returncode == 0 and WALL.now() < deadline and not _whole(fresh):
+            WALL.sleep(0.2)
         if not _whole(fresh):
             return None
         partial = path.with_suffix(".tmp")
@@ -67,7 +68,7 @@ def _whole(path: Path) -> bool:
     if not path.exists():
         return False
     size = path.stat().st_size
-    time.sleep(0.5)
+    WALL.sleep(0.5)
     return size > 0 and path.stat().st_size == size
 
 
@@ -87,12 +88,12 @@ spark.stop()
 
 
 def main() -> None:
-    start = time.monotonic()
+    start = WALL.now()
     path = archive_path()
     if path.exists():
         print(f"class archive: {path}")
     elif make_archive() is not None:
-        print(f"class archive: {path} ({path.stat().st_size >> 20} MB, made in {time.monotonic() - start:.0f} s)")
+        print(f"class archive: {path} ({path.stat().st_size >> 20} MB, made in {WALL.now() - start:.0f} s)")
     else:
         print("class archive: this Java makes none; sessions start without it")
 

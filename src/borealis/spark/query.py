@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from borealis.clock import WALL
 from borealis.compile.lowering import CatalystStep
 from borealis.compile.types import first_line
 from borealis.compile.unit import Compiled
@@ -103,8 +103,8 @@ class Query:
     def _wait_asked(self) -> None:
         """Wait for the query's Python process: many that start at once are slow, and Spark is impatient."""
         assert self._server is not None
-        until = time.monotonic() + FIRST_ASKED_S
-        while not self._server.asked.wait(LOOK_S) and self._query.isActive and time.monotonic() < until:
+        until = WALL.now() + FIRST_ASKED_S
+        while not self._server.asked.wait(LOOK_S) and self._query.isActive and WALL.now() < until:
             continue
 
     @contextmanager

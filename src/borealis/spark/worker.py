@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
 from itertools import count
@@ -18,6 +17,7 @@ from pyspark import TaskContext
 from borealis.kernels.flow import Bounds, Flow, empty_flow
 from borealis.kernels.program import TRAIN_TAG, Packet, Port, Program, run_level
 from borealis.kernels.step import Kernel, schema_of
+from borealis.machine import HERE
 from borealis.state.cache import Cache
 from borealis.state.delta import from_stream
 from borealis.trains.header import Payload, TrainHeader
@@ -213,6 +213,6 @@ def written(results: str, payload: pa.Buffer) -> str:
     """A payload in a file of its own; it belongs to the attempt that wrote it."""
     directory = Path(results)
     directory.mkdir(parents=True, exist_ok=True)
-    file = directory / uuid.uuid4().hex
+    file = directory / HERE.chance.token(32)
     file.write_bytes(memoryview(payload))
     return str(file)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from borealis.clock import Clock
+from borealis.clock import WALL, Clock
 from borealis.errors import BorealisError, FullError, GoneError, WireError
 from borealis.message import PROTOCOL
 from borealis.retrying import TEMPORARY_STATUS, Backoff, Retries, is_temporary
@@ -47,7 +47,7 @@ class Locator(Protocol):
 
 def located(locator: Locator, stream: str, clock: Clock | None = None) -> Location:
     """Where a stream is; waits a little where the coordinator says that it will be somewhere soon."""
-    backoff = Backoff(SOON, clock)
+    backoff = Backoff(SOON, clock or WALL)
     while True:
         try:
             return locator.locate(stream)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 from sql_flows import NOWHERE, TRAIN, flow, slices
 
+from borealis.clock import ManualClock
 from borealis.databases import ledger
 from borealis.databases.address import address
 from borealis.databases.copying import Copying
@@ -253,17 +255,16 @@ def test_a_deferred_constraint_refuses_its_row_and_not_the_train(postgres: Serve
     assert sorted(reasons(out)) == [0, 3]
 
 
-class Watch:
+class Watch(ManualClock):
     """A clock that only sleeping moves; sleeping may do something."""
 
-    def __init__(self, *then: Any) -> None:
-        self.time, self.slept, self.then = 0.0, [], list(then)  # type: ignore[var-annotated]
-
-    def now(self) -> float:
-        return self.time
+    def __init__(self, *then: Callable[[], object]) -> None:
+        super().__init__()
+        self.slept: list[float] = []
+        self.then = list(then)
 
     def sleep(self, seconds: float) -> None:
-        self.time += seconds
+        self.advance(seconds)
         self.slept.append(seconds)
         if self.then:
             self.then.pop(0)()
@@ -282,7 +283,7 @@ def test_a_database_that_is_away_is_tried_again_and_told(tmp_path: Path, caplog:
         Embedded(folder / "a.db").run("CREATE TABLE t (id BIGINT, n BIGINT)")
 
     watch = Watch(look, look, look, come)
-    k = kernel(f"sqlite:///{folder}/a.db", clock=watch, sleep=watch.sleep)
+    k = kernel(f"sqlite:///{folder}/a.db", clock=watch)
     k.begin(TRAIN, 0, NoticeFile(str(notice), 0))
     with caplog.at_level(logging.WARNING, "borealis.databases"):
         k.step(rows(0, 3))
@@ -295,17 +296,17 @@ def test_a_database_that_is_away_is_tried_again_and_told(tmp_path: Path, caplog:
 
 def test_patience_ends_with_an_error_that_says_so(tmp_path: Path) -> None:
     watch = Watch()
-    k = kernel(f"sqlite:///{tmp_path}/no/a.db", clock=watch, sleep=watch.sleep)
+    k = kernel(f"sqlite:///{tmp_path}/no/a.db", clock=watch)
     with pytest.raises(GivenUpError, match=r"could not be used for 20 seconds, tried \d+ times: unable to open") as e:
         k.step(rows(0, 3))
     assert max(watch.slept) == 5.0
-    assert watch.time == 20
+    assert watch.now() == 20
     assert "nothing is lost" in e.value.hint
 
 
 def test_only_the_attempt_that_gives_up_has_waited(tmp_path: Path) -> None:
     watch, place = Watch(), str(tmp_path / "troubles" / "w.0")
-    k = kernel(f"sqlite:///{tmp_path}/no/a.db", clock=watch, sleep=watch.sleep)
+    k = kernel(f"sqlite:///{tmp_path}/no/a.db", clock=watch)
     k.begin(TRAIN, 0, NoticeFile(place, 1))  # an attempt before it may have died of something else
     with pytest.raises(GivenUpError) as first:
         k.step(rows(0, 3))
@@ -319,7 +320,7 @@ def test_only_the_attempt_that_gives_up_has_waited(tmp_path: Path) -> None:
 def test_a_server_that_dies_and_comes_back_has_each_row_once(postgres: Server) -> None:
     postgres.run("DROP SCHEMA public CASCADE", "CREATE SCHEMA public", "CREATE TABLE t (id BIGINT, n BIGINT)")
     watch = Watch(postgres.stop, lambda: None, postgres.start)
-    k = kernel(postgres.url, clock=watch, sleep=watch.sleep)
+    k = kernel(postgres.url, clock=watch)
     k.step(rows(0, 30))
     ours = "pid <> pg_backend_pid() AND backend_type = 'client backend'"
     postgres.run(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {ours}")
@@ -439,7 +440,7 @@ def test_no_password_is_ever_told() -> None:
         address("bad", environ)
     assert "s3cret" not in str(e.value)
     url = "postgresql://me:${PW}@127.0.0.1:1/db"
-    k = kernel(url, environ=environ, clock=watch, sleep=watch.sleep)
+    k = kernel(url, environ=environ, clock=watch)
     with pytest.raises(TrainError, match=r"me:\*\*\*@127.0.0.1") as e:
         k.step(rows(0, 1))
     assert "s3cret" not in f"{e.value!r} {e.value.__cause__!r}"
@@ -474,7 +475,7 @@ def test_user_and_password_are_in_nothing_that_a_database_says() -> None:
     for url in ("postgresql://${ME}:${PW}@127.0.0.1:1/db", "house", "sqlite://${ME}:${PW}@h/x.db"):
         if url != "house":
             check_database(url)
-        k = kernel(url, environ=environ, clock=watch, sleep=watch.sleep)
+        k = kernel(url, environ=environ, clock=watch)
         with pytest.raises(TrainError) as e:
             k.step(rows(0, 1))
         assert not any(word in str(e.value) for word in ("s3cret", "ann of", "ann%20of", "literal"))

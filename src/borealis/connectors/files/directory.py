@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from borealis.clock import Clock, WallClock
+from borealis.clock import WALL, Clock
 from borealis.connectors.files.sink import Journal, WholeFile, as_schema, writing
 from borealis.connectors.files.suffixes import HIDDEN, format_of
 from borealis.errors import OutputError
@@ -46,7 +46,7 @@ class DirectorySink:
         rows: int = ROWS_MOST,
         bytes: int = BYTES_MOST,
         seconds: float = SECONDS_MOST,
-        clock: Clock | None = None,
+        clock: Clock = WALL,
     ) -> None:
         """An output as Parquet files in a directory, each whole from the moment it can be seen.
 
@@ -65,7 +65,7 @@ class DirectorySink:
         self.rows_most, self.bytes_most, self.seconds_most = rows, bytes, seconds
         self.journal: Path | None = None
         self.durable = False  # until there is a journal
-        self._clock = clock or WallClock()
+        self._clock = clock
         self._changed = threading.Condition()
         self._schema: pa.Schema = pa.schema([])
         self._segment: Journal | None = None

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from borealis.clock import WallClock
+from borealis.clock import WALL, Clock
 from borealis.connectors.addresses import file_options
 from borealis.connectors.dead_letters import DeadLetters, LetterTarget
 from borealis.connectors.files.formats import EmptyFileError, ReadSpec
@@ -92,7 +92,7 @@ class WatchSource:
         self._origin = str(self.directory.absolute())  # the same from wherever the next start is made
         self.dead_letters = DeadLetters(bad, self._origin)
         self._bad = bad
-        self._clock = WallClock()
+        self._clock: Clock = WALL
         self._home: Path | None = None
         self._name = ""
         self.time: TimeOf | None = None

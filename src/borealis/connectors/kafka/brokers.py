@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from borealis.clock import Clock, WallClock
+from borealis.clock import WALL, Clock
 from borealis.diagram.durations import parse, show
 from borealis.errors import BorealisError, DiagramError, InputError, MachineError, did_you_mean, times
 
@@ -117,9 +117,9 @@ class Presence:
     A login that is refused before any was taken is an error at once: the library itself would try it for ever.
     """
 
-    def __init__(self, what: str, brokers: Brokers, kind: type[BorealisError], clock: Clock | None = None) -> None:
+    def __init__(self, what: str, brokers: Brokers, kind: type[BorealisError], clock: Clock = WALL) -> None:
         self._what, self._brokers, self._kind = what, brokers, kind
-        self._clock = clock or WallClock()
+        self._clock = clock
         self._stopped = threading.Event()
         self.lost_since: float | None = None  # None: they answer
         self._tries = 0

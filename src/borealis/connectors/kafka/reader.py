@@ -7,7 +7,6 @@ that are each in order gives tuples in order, and none of them late. At the end 
 from __future__ import annotations
 
 import gc
-import time as clock_time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from borealis.clock import WALL
 from borealis.connectors.kafka.brokers import Brokers, Presence, away, confluent
 from borealis.connectors.kafka.ledger import OffsetRange
 from borealis.connectors.kafka.partitions import PARTITION_BYTES, BadRecord, Partition, PartitionChunk, cut, merged
@@ -152,7 +152,7 @@ class TopicReader:
         self._partitions = {n: Partition(n, at, at, ends.get(n, 0) if ends else None) for n, at in offsets.items()}
         open_ = [p for p in self._partitions.values() if not p.done()]
         self._consumer.assign([self._kafka.TopicPartition(self.topic, p.number, p.next) for p in open_])
-        self._next_look = clock_time.monotonic() + self._timings.new_partitions_s
+        self._next_look = WALL.now() + self._timings.new_partitions_s
 
     def _check_holds(self, number: int, offset: int) -> None:
         low, high = self.range(number)
@@ -193,7 +193,7 @@ class TopicReader:
 
     def _is_held(self, empty: Sequence[Partition]) -> bool:
         """Whether to wait for partitions that have more, as far as is known; not for ever."""
-        now = clock_time.monotonic()
+        now = WALL.now()
         if not empty or self._time is None or len(self._partitions) == 1:
             self._held_since = None
             return False
@@ -370,7 +370,7 @@ class TopicReader:
 
     def _probe(self) -> None:
         """Nothing came: does a broker answer?"""
-        now = clock_time.monotonic()
+        now = WALL.now()
         if not (self._suspect or self.presence.lost_since is not None) or now < self._next_probe:
             return
         self._next_probe = now + self._timings.probe_s
@@ -383,7 +383,7 @@ class TopicReader:
 
     def _look_for_partitions(self) -> None:
         """A topic may get more partitions; they are read from their first record on."""
-        now = clock_time.monotonic()
+        now = WALL.now()
         if now < self._next_look or any(p.end is not None for p in self._partitions.values()):
             return
         self._next_look = now + self._timings.new_partitions_s

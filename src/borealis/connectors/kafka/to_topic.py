@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 import threading
-import uuid
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from borealis.connectors.kafka.brokers import GIVE_UP, Brokers, confluent, log
 from borealis.connectors.kafka.writer import Position, Rendering, TopicWriter
 from borealis.disk import START_OVER, disk, one_line, write_whole
 from borealis.errors import BorealisError, OutputError
+from borealis.machine import HERE
 from borealis.state.delta import from_stream, to_stream
 
 OPTIONS = ("format", "key", "transactions", "give_up")
@@ -196,7 +196,7 @@ class KafkaSink:
 
     def _name(self) -> str:
         """Under which the broker knows this sink: the same for the life of a state directory."""
-        made = f"borealis-{self.topic}-{uuid.uuid4().hex[:16]}"
+        made = f"borealis-{self.topic}-{HERE.chance.token(16)}"
         if self._home is None:
             return made
         path = self._home / "name"

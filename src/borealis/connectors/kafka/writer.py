@@ -5,13 +5,13 @@ them, sooner: then it may have records twice, because it did not get the positio
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from borealis.clock import WALL
 from borealis.connectors.files.text import CsvLines, JsonLines, plain, render
 from borealis.connectors.kafka.brokers import Brokers, Presence, away, confluent
 from borealis.connectors.records import FORMATS
@@ -135,14 +135,14 @@ class TopicWriter:
         """Write records and the position behind them. When this returns, the broker has both."""
         refusals = 0
         while True:
-            if time.monotonic() > self._met + self._timings.met_s:  # a transaction would wait in silence
+            if WALL.now() > self._met + self._timings.met_s:  # a transaction would wait in silence
                 self._list_topics(self.topic)
             self._listen()
             if self._unsure and self._open_again(position):
                 return
             try:
                 (self._transaction if self.transactions else self._plainly)(values, keys, position)
-                self._last, self._met = position, time.monotonic()
+                self._last, self._met = position, WALL.now()
                 return
             except self._kafka.KafkaException as error:
                 code, self._unsure = error.args[0], True
@@ -209,8 +209,8 @@ class TopicWriter:
 
         sending = threading.Thread(target=send, name=f"position-{self.topic}", daemon=True)
         sending.start()
-        until = time.monotonic() + self._timings.offsets_s + self._timings.pause_s
-        while sending.is_alive() and time.monotonic() < until:
+        until = WALL.now() + self._timings.offsets_s + self._timings.pause_s
+        while sending.is_alive() and WALL.now() < until:
             sending.join(self._timings.pause_s)
             self.presence.check()
         if failed:

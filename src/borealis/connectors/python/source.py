@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -11,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from borealis.clock import WALL
 from borealis.connectors.records import brief_error
 from borealis.connectors.source import SortedSource, cut
 from borealis.errors import InputError, article
@@ -165,7 +165,7 @@ class _Pump:
             while not self._items and not self._ended:
                 self._changed.wait()
         if self._rows < self._most_rows and not self._ended:
-            time.sleep(BURST_S)
+            WALL.sleep(BURST_S)
         with self._changed:
             items = list(self._items)
             self._items.clear()
