@@ -1,0 +1,1 @@
+"""A cluster in one thread and in simulated time: kernel, network, disks, faults, checkers."""
