@@ -20,10 +20,9 @@ from pyspark.sql import SparkSession
 from test_crash_points import Steps, chosen, crash, steps_of
 from test_kill import SEED, Victim
 
-from borealis import directory, run, watch
+from borealis import directory, disk, run, watch
 from borealis.connectors import dead_letters
 from borealis.connectors.files.ledger import FilesTaken
-from borealis import disk
 
 ROWS_MOST = 25
 FULL = os.environ.get("BOREALIS_CHAOS") == "full"
