@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -156,6 +157,11 @@ class InputManager:
                 stop()
         if self._maker is not None:
             self._maker.join()
+        with self._making:  # no more trains are made: readers that wait for room find it, and see that it is over
+            for intake in self._intakes.values():
+                with suppress(queue.Empty):
+                    while True:
+                        intake.read.get_nowait()
         until = self.clock.now() + READER_ENDS_S
         for reader in self._readers:
             reader.join(max(0.0, until - self.clock.now()))
@@ -276,15 +282,12 @@ class InputManager:
         self._hand_over(intake, item)
 
     def _hand_over(self, intake: Intake, item: pa.RecordBatch | Section | BaseException | None) -> bool:
-        while not self._stopped:
-            try:
-                intake.read.put(item, timeout=0.1)
-            except queue.Full:
-                continue
-            with self._changed:
-                self._tell()
-            return True
-        return False
+        if self._stopped:
+            return False
+        intake.read.put(item)
+        with self._changed:
+            self._tell()
+        return True
 
     def _make_trains(self) -> None:
         """Make trains ahead of those who ask, of sources that have more to give than trains can take."""
@@ -306,7 +309,8 @@ class InputManager:
             return False
         with self._making:
             try:
-                return not self.finished and (self._fill() or self._make(wanted))
+                over = self._stopped or self.finished
+                return not over and (self._fill() or self._make(wanted))
             except BaseException as error:
                 with self._changed:
                     self.failure = error
