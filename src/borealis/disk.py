@@ -15,7 +15,7 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from borealis.errors import FullError, StateError
 
@@ -25,16 +25,19 @@ SCRATCH_LEAST = 256 << 20  # bytes that must be free in memory
 START_OVER = "restore the state directory from a copy, or delete it to start over"
 
 
-class Appended(Protocol):
-    """A file that grows at its end, without a buffer."""
-
-    def write(self, data: Any) -> int:
+class Unbuffered(Protocol):
+    def write(self, data: Any, /) -> int:
         """Some of the bytes; says how many."""
+
+
+class Appended(Unbuffered, Protocol):
+    """A file that grows at its end."""
 
     def sync(self) -> None:
         """Wait until all of it would survive a power cut."""
 
-    def truncate(self, length: int) -> object: ...
+    def truncate(self, length: int) -> object:
+        """Leave so many bytes, for now; what is written next goes behind them."""
 
     def close(self) -> None: ...
 
@@ -114,7 +117,7 @@ def refused(error: OSError, what: str, verb: str, again: str) -> StateError:
     return kind(f"cannot {verb} {what}: {one_line(error)}", hint=hint)
 
 
-def write_all(file: IO[bytes], data: Any) -> int:
+def write_all(file: Unbuffered, data: Any) -> int:
     """All bytes to a file without a buffer, which may take them piece by piece; says how many."""
     left = memoryview(data).cast("B")
     size = len(left)

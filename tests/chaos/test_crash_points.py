@@ -22,6 +22,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from borealis import disk
 from borealis.compile.unit import Compiled, compile_unit
 from borealis.connectors.files import sink as files
 from borealis.connectors.sinks import as_sink
@@ -29,7 +30,7 @@ from borealis.connectors.sources import as_source
 from borealis.errors import BorealisError
 from borealis.spark.plan import level_schema
 from borealis.spark.worker import read_train
-from borealis.state import commits, records
+from borealis.state import commits
 from borealis.trains import unit as node_unit
 from borealis.trains.intake import Admission
 from borealis.trains.unit import UnitOptions, UnitRun
@@ -124,10 +125,10 @@ class Steps:
                 steps.step(super().write, data)
                 return super().write(data)
 
-        def opened(path: Any, mode: str = "r", buffering: int = -1) -> Any:
-            return Raw(path, mode) if buffering == 0 else open(path, mode, buffering)
+        def opened(path: Any, mode: str = "r", buffering: int = -1, **more: Any) -> Any:
+            return Raw(path, mode) if buffering == 0 else open(path, mode, buffering, **more)
 
-        records.open = files.open = opened  # type: ignore[attr-defined]
+        disk.open = files.open = opened  # type: ignore[attr-defined]
 
     def _before(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(*args: Any, **named: Any) -> Any:

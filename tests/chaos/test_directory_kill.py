@@ -23,7 +23,6 @@ from test_kill import SEED, Victim
 from borealis import directory, disk, run, watch
 from borealis.connectors import dead_letters
 from borealis.connectors.files.ledger import FilesTaken
-from borealis.state import records
 
 ROWS_MOST = 25
 FULL = os.environ.get("BOREALIS_CHAOS") == "full"
@@ -86,7 +85,7 @@ def test_a_crash_at_any_step_changes_nothing(home: Path, monkeypatch: pytest.Mon
 
     def watch_all(steps: Steps) -> None:
         plain_watch(steps)
-        dead_letters.open = records.open  # type: ignore[attr-defined]
+        dead_letters.open = disk.open  # type: ignore[attr-defined]
 
     monkeypatch.setattr(Steps, "watch", watch_all)
     count = steps_of(pump, home / "counted")

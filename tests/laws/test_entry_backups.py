@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from borealis.clock import ManualClock
 from borealis.diagram.spec import Input
 from borealis.entry.point import Entry, StreamConfig
+from borealis.machine import Machine
 from borealis.streams.queue import OutputQueue, QueueLimits
 from borealis.tuples import FIRST_TIME
 from borealis.wire.messages import BatchHead
@@ -58,8 +59,8 @@ class Town:
     def __init__(self) -> None:
         self.clock, self.alone_clock = ManualClock(), ManualClock()
         place = StreamConfig("d/a", SCHEMA, LIMITS, ["all"], ["all"])
-        self.alone = Entry(SPEC, SECOND, place, None, self.alone_clock)
-        self.entry = Entry(SPEC, SECOND, PLACE, None, self.clock)
+        self.alone = Entry(SPEC, SECOND, place, machine=Machine(self.alone_clock))
+        self.entry = Entry(SPEC, SECOND, PLACE, machine=Machine(self.clock))
         self.guard = guard_of(self.entry)
         self.numbers: dict[str, int] = {}
         self.count = 0
@@ -70,7 +71,7 @@ class Town:
     def protect(self) -> None:
         host: Any = self.guard._host
         host.coming.clear()  # what dies before its backup has all of it is lost
-        self.backup = Entry(SPEC, SECOND, PLACE, None, self.clock, standby=True)
+        self.backup = Entry(SPEC, SECOND, PLACE, standby=True, machine=Machine(self.clock))
         self.host = protect(self.guard, self.backup)
 
     def die(self) -> None:

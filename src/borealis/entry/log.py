@@ -7,9 +7,6 @@ earlier ones.
 
 from __future__ import annotations
 
-import shutil
-import time
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -20,9 +17,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from borealis.disk import free_bytes, has_room
 from borealis.entry.admission import Cursor
 from borealis.errors import FullError, StateError
+from borealis.machine import HERE, Machine
 from borealis.state.delta import from_stream
 from borealis.streams.section import NOTHING, Section, boundary_only, empty_rows, from_batch
 from borealis.streams.segments import SegmentLog
@@ -129,15 +126,17 @@ class Logged:
     standing: list[int] = field(default_factory=lambda: [FIRST_TIME, FIRST_TIME])
     sections: tuple[list[Section], list[Section]] = field(default_factory=lambda: ([], []))
 
-    def snapshot(
-        self, stream: str, schema: pa.Schema, readers: Sequence[str], which: int, epoch: str | None = None
-    ) -> QueueSnapshot:
+    def epoch(self, which: int) -> str | None:
+        """Of a queue that was there before."""
+        return str(self.facts["epochs"][which]) if "epochs" in self.facts else None
+
+    def snapshot(self, stream: str, schema: pa.Schema, readers: Sequence[str], which: int, epoch: str) -> QueueSnapshot:
         """A queue as it is to be served again, under the epoch that is given; readers say themselves from where."""
         sections, first, facts = self.sections[which], self.first[which], self.facts
         return QueueSnapshot(
             stream,
             schema,
-            epoch or (facts["epochs"][which] if "epochs" in facts else uuid.uuid4().hex[:16]),
+            epoch,
             first,
             facts.get("next", self.first)[which],
             facts.get("boundary", self.standing)[which],
@@ -165,8 +164,11 @@ class LogFailure:
 class EntryLog:
     """The steps of a durable entry point on disk; without a root, nothing is kept."""
 
-    def __init__(self, root: Path | None, stream: str, schema: pa.Schema, node: str = "") -> None:
+    def __init__(
+        self, root: Path | None, stream: str, schema: pa.Schema, node: str = "", machine: Machine = HERE
+    ) -> None:
         self.root, self.node = root, node
+        self._machine, self._disk = machine, machine.disk
         self.failure: LogFailure | None = None
         self._stream, self._schema = stream, schema
         self._segments: SegmentLog | None = None
@@ -224,7 +226,7 @@ class EntryLog:
         if self._segments is not None:
             self._segments.close()
             self._segments = None
-        shutil.rmtree(root, ignore_errors=True)
+        self._disk.remove_all(root)
         log = self._new(root)
         standing = [s.sections[0].standing if s.sections else s.boundary for s in snapshots]
         ends = [boundary_only(s.first_id, self._schema, NOTHING, b) for s, b in zip(snapshots, standing, strict=True)]
@@ -247,11 +249,13 @@ class EntryLog:
         return log
 
     def _new(self, root: Path) -> SegmentLog:
-        return SegmentLog(root, {"stream": self._stream, "columns": self._schema.to_string()})
+        belongs = {"stream": self._stream, "columns": self._schema.to_string()}
+        return SegmentLog(root, belongs, machine=self._machine)
 
     def _check_room(self, root: Path, count: int) -> None:
-        held = sum(file.stat().st_size for file in root.glob("segment-*"))
-        if not has_room(root, max(0, count - held) + ROOM_BYTES):
+        segments = [name for name in self._disk.names(root) if name.startswith("segment-")]
+        held = sum(self._disk.size(root / name) for name in segments)
+        if not self._disk.has_room(root, max(0, count - held) + ROOM_BYTES):
             error = FullError(f"cannot rewrite the log in {root}: there is no room for {count:,} bytes")
             raise self._failed(error, count)
 
@@ -261,14 +265,16 @@ class EntryLog:
             where = f"the disk of {self.node} is full" if self.node else "the disk is full"
             hint = "make room there; what was not acknowledged was not taken, and is taken when it is sent again"
             error = FullError(f"{where}: {error.message}", hint=hint)
-        since = self.failure.since if self.failure is not None else time.time()
+        since = self.failure.since if self.failure is not None else self._machine.clock.time()
         self.failure = LogFailure(error, since, count + ROOM_BYTES)
         return error
 
     def find_room(self) -> None:
         """Look whether a disk that was full has room again. To be called now and then."""
         failure = self.failure
-        if self.root is not None and failure is not None and failure.full and has_room(self.root, failure.needs):
+        if self.root is None or failure is None or not failure.full:
+            return
+        if self._disk.has_room(self.root, failure.needs):
             self.failure = None
 
     def status(self) -> LogStatus | None:
@@ -280,7 +286,7 @@ class EntryLog:
             stream=self._stream,
             path=str(self.root),
             held_bytes=0 if log is None else log.held_bytes,
-            free_bytes=free_bytes(self.root),
+            free_bytes=self._disk.free_bytes(self.root),
             error=failure.error.message if failure is not None else "",
             full=failure is not None and failure.full,
             since=failure.since if failure is not None else 0.0,
@@ -303,4 +309,4 @@ class EntryLog:
     def erase(self) -> None:
         """Delete a log that is closed: its diagram is no more, and the next of its name is new."""
         if self.root is not None:
-            shutil.rmtree(self.root, ignore_errors=True)
+            self._disk.remove_all(self.root)

@@ -15,8 +15,6 @@ primary sends, until it is started.
 
 from __future__ import annotations
 
-import threading
-import time as clock_time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -25,12 +23,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from borealis.clock import Clock, WallClock
 from borealis.diagram.spec import LATE, Input
 from borealis.entry.admission import Admitted, EntryPoint
 from borealis.entry.log import EntryLog, EntryState, EntryStep, Facts, Logged
 from borealis.errors import BorealisError, InputError, StateError, StreamError
 from borealis.kernels.time_of import TimeOf
+from borealis.machine import HERE, Machine
 from borealis.streams.queue import MovedError, OutputQueue, QueueLimits, StandbyError
 from borealis.streams.section import NOTHING, Place, Section, boundary_only, joined, section
 from borealis.streams.snapshot import QueueSnapshot
@@ -54,15 +52,16 @@ class StreamConfig:
     epoch: str | None = None  # None: that of the log, or a new one
     node: str = ""  # where it is, for the user who has to make room on its disk
 
-    def queues(self, logged: Logged) -> tuple[OutputQueue, OutputQueue]:
+    def queues(self, logged: Logged, machine: Machine) -> tuple[OutputQueue, OutputQueue]:
         """The stream's and its late side's, with what the log has held."""
-        return self._queue(logged, 0, "", self.readers), self._queue(logged, 1, LATE, self.late_readers)
+        on_time = self._queue(logged, 0, "", self.readers, machine)
+        return on_time, self._queue(logged, 1, LATE, self.late_readers, machine)
 
-    def _queue(self, logged: Logged, which: int, suffix: str, readers: Sequence[str]) -> OutputQueue:
-        name, epoch = self.stream + suffix, self.epoch and self.epoch + suffix
-        queue = OutputQueue(name, self.schema, self.limits, readers=readers, epoch=epoch)
+    def _queue(self, logged: Logged, which: int, suffix: str, readers: Sequence[str], machine: Machine) -> OutputQueue:
+        name, epoch = self.stream + suffix, self.epoch + suffix if self.epoch else logged.epoch(which)
+        queue = OutputQueue(name, self.schema, self.limits, readers=readers, epoch=epoch, machine=machine)
         if logged.facts:
-            queue.reset_to(logged.snapshot(name, self.schema, readers, which, epoch))
+            queue.reset_to(logged.snapshot(name, self.schema, readers, which, queue.epoch))
         return queue
 
 
@@ -79,17 +78,17 @@ class Entry:
         pace_us: int,
         place: StreamConfig,
         log: Path | None = None,
-        clock: Clock | None = None,
         time: TimeOf | None = None,
         *,
         standby: bool = False,
+        machine: Machine = HERE,
     ) -> None:
         self.spec, self.schema, self.standby = spec, place.schema, standby
-        self.log = EntryLog(log, place.stream, place.schema, place.node)
+        self.log = EntryLog(log, place.stream, place.schema, place.node, machine)
         logged = self.log.read()  # also on standby: no other process has it from now on
         if standby:
             logged = Logged()
-        self.queue, self.late = place.queues(logged)
+        self.queue, self.late = place.queues(logged, machine)
         self.queues = {spec.name: self.queue, spec.name + LATE: self.late}
         self.state = EntryState()
         self.state.apply(logged.facts)
@@ -97,9 +96,9 @@ class Entry:
         self.flush: Callable[[], None] = lambda: None  # sends what its backup lacks
         self.refusal: BorealisError | None = None  # why its backup takes nothing
         self.refusal_s = REFUSAL_S
-        self.lock = threading.RLock()  # held while a step is taken
+        self.lock = machine.threads.rlock()  # held while a step is taken
         self._idle_us, self._slack_us = spec.idle_us, spec.slack_us
-        self._clock = clock or WallClock()
+        self._clock = machine.clock
         self._point = EntryPoint(spec, pace_us, self.state.cursor, time)
         self._last_arrival = self._clock.now()
         self._waiting = 0  # publishers, for room
@@ -154,11 +153,11 @@ class Entry:
 
     def _await_backup(self, upto: Sequence[Place], refusal_s: float) -> None:
         """Wait until the backup, if there is one, has all before these places; an error if it takes nothing so long."""
-        until, places = clock_time.monotonic() + refusal_s, list(zip(self.queues.values(), upto, strict=True))
+        until, places = self._clock.now() + refusal_s, list(zip(self.queues.values(), upto, strict=True))
         while not all(queue.wait_for_release(0, place) for queue, place in places):
             self.flush()
             released = [queue.wait_for_release(ANSWER_S, place) for queue, place in places]
-            if not all(released) and self.refusal is not None and clock_time.monotonic() >= until:
+            if not all(released) and self.refusal is not None and self._clock.now() >= until:
                 raise self.refusal
 
     def _check_serves(self) -> None:

@@ -27,6 +27,7 @@ from borealis.disk import make_directory
 from borealis.errors import BorealisError, BorealisWarning, OutputError, plural
 from borealis.kernels.time_of import TimeOf
 from borealis.local import display
+from borealis.machine import HERE, Machine
 from borealis.spark.frames import as_frame_source, is_frame
 from borealis.spark.query import Query
 from borealis.spark.session import require, session
@@ -132,6 +133,7 @@ def run(
         if isinstance(source, SequenceSource):
             source.check(spec.input(name).names)
     spark = require(spark or session())
+    machine = HERE if clock is None else Machine(clock)
     runs: list[UnitRun] = []
     queries: list[Query] = []
     complete = False
@@ -143,7 +145,7 @@ def run(
             options = UnitOptions(admission or Admission(), home, headers)
             mine = {i.name: _source(i.name, compiled.times[i.name], found[i.name], state) for i in part.inputs}
             theirs = {name: sink for name, sink in sinks.items() if name in compiled.outlets}
-            one = UnitRun(piece.name, part, compiled, mine, theirs, options, clock)
+            one = UnitRun(piece.name, part, compiled, mine, theirs, options, machine=machine)
             one.progress.ends = (*mine.values(), *theirs.values(), one.troubles)
             runs.append(one)
             queries.append(Query(spark, compiled, one, one.commit, one.scratch))

@@ -11,8 +11,6 @@ attempt that was last to begin; a task that comes instead of one that died finds
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from borealis.errors import BorealisError, TrainError
 from borealis.kernels.program import Packet
+from borealis.machine import HERE, Machine
 from borealis.spark.lane import ATTEMPT, BUCKET, LEASE, NUMBER, OVER, PACKETS, TRAIN, WAIT, packets_of
 from borealis.spark.session import cores
 from borealis.trains.header import TrainHeader, rows_apart
@@ -49,10 +48,10 @@ class Lanes:
         *,
         lease_s: float = LEASE_S,
         turn_s: float = TURN_S,
-        now: Callable[[], float] = time.monotonic,
+        machine: Machine = HERE,
     ) -> None:
         self._trains, self._commit, self._buckets, self._outward = trains, commit, buckets, outward
-        self._lease_s, self._turn_s, self._now = lease_s, turn_s, now
+        self._lease_s, self._turn_s, self._now = lease_s, turn_s, machine.clock.now
         self.failure: BaseException | None = None  # why a commit was refused
         self.leases = 0  # the number of the present one, or of the last
         self._given = 0.0  # when
@@ -68,7 +67,7 @@ class Lanes:
         self._message: Message | None = None
         self._answers: dict[int, list[Packet]] = {}
         self._busy = False  # a thread fetches the next train, or commits the last
-        self._changed = threading.Condition()
+        self._changed = machine.threads.condition(machine.threads.rlock())
 
     # -- leases
 
@@ -230,9 +229,9 @@ def failure_of(error: BaseException) -> BorealisError:
 class Cores:
     """How many cores of a session's executors lanes hold: each keeps one as long as it runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, machine: Machine = HERE) -> None:
         self._held: dict[object, tuple[str, int]] = {}  # by whose lanes: the application, and how many
-        self._lock = threading.Lock()
+        self._lock = machine.threads.lock()
 
     def take(self, spark: SparkSession, whose: object, lanes: int) -> str | None:
         """Hold cores for a query's lanes; says why not, if there are too few."""

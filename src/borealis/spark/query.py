@@ -95,7 +95,9 @@ class Query:
         if not self.compiled.one_level or self.hinders is not None:
             self._server = TrainServer(path, self.trains, outward)
             return
-        self._lanes = Lanes(self.trains, self._commit, self.compiled.program.buckets, outward)
+        self._lanes = Lanes(
+            self.trains, self._commit, self.compiled.program.buckets, outward, machine=self.trains.machine
+        )
         here: Lane = {"lane": str(path), "program": str(self.scratch / "program.json")}
         where = here if self._loan is None else self._loan.open_lanes(self._lanes.turn)
         self._server = TrainServer(path, self.trains, outward, self._lanes, where)

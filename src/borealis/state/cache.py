@@ -62,6 +62,6 @@ class Cache(Generic[K]):
     def give(self, root: Path | str, key: Key, train: int, kernel: K) -> None:
         """Put the kernel back after it ran `train`; forget those of runs that are over."""
         if (str(root), key) not in self._held and len(self._held) >= HELD_MOST:
-            live = {held for held in {name for name, _ in self._held} if self._is_there(held)}
+            live = {held for held in dict.fromkeys(name for name, _ in self._held) if self._is_there(held)}
             self._held = {k: v for k, v in self._held.items() if k[0] in live}
         self._held[(str(root), key)] = (train, kernel)

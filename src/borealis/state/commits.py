@@ -17,18 +17,19 @@ train that was run last, where a replay needs it), `lock`.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from borealis.disk import one_line, write_whole
+from borealis.disk import one_line
 from borealis.errors import StateError
+from borealis.machine import HERE, Machine
 from borealis.state.delta import TableSpec, merge_deltas, pack, unpack
 from borealis.state.directory_lock import DirectoryKind, OtherOwnerError
 from borealis.state.log import Key
 from borealis.state.records import Head, RecordFile, RecordLog, record
+from borealis.threads import Task
 
 VERSION = 3
 BASE_BYTES_LEAST = 32 << 20  # log this much before a new base is worth writing
@@ -57,47 +58,48 @@ class CommitLog(RecordLog):
         specs: Mapping[str, Sequence[TableSpec]],
         differs: Callable[[str], str] = lambda before: "",
         diagram: str = "",
+        machine: Machine = HERE,
     ) -> None:
         """`diagram` is kept beside the state; `differs` says how a diagram that was kept is another than this one."""
         self.specs = specs
         self._segment: RecordFile | None = None
         self._logged = 0  # bytes of records since the base
         self._base_bytes = 0
-        self._writer: threading.Thread | None = None
+        self._writer: Task[None] | None = None
         self._failure: BaseException | None = None
-        drawing = root / "diagram.yaml"
+        drawing, on = root / "diagram.yaml", machine.disk
         try:
-            super().__init__(root, {"version": VERSION, **belongs})
+            super().__init__(root, {"version": VERSION, **belongs}, machine)
         except OtherOwnerError as error:
-            if error.what == "diagram" and drawing.exists() and (how := differs(drawing.read_text())):
+            if error.what == "diagram" and on.exists(drawing) and (how := differs(on.read(drawing).decode())):
                 raise StateError(f"the state in {root} is of another diagram: {how}", hint=error.hint) from None
             raise
         try:
-            if diagram and not drawing.exists():
+            if diagram and not on.exists(drawing):
                 with self._disk():
-                    write_whole(drawing, diagram.encode())
+                    on.write_whole(drawing, diagram.encode())
         except BaseException:
             self.close()
             raise
 
     def writer_id(self, suggested: str) -> str:
         """The name under which the runs of this state are known elsewhere; the first one's suggestion stays."""
-        path = self.root / "writer_id"
+        path, on = self.root / "writer_id", self.machine.disk
         with self._disk():
-            if not path.exists():
-                write_whole(path, suggested.encode())
-            return path.read_text()
+            if not on.exists(path):
+                on.write_whole(path, suggested.encode())
+            return on.read(path).decode()
 
     def begin(self, train: bytes) -> None:
         """Keep the next train before it is run; `begun` gives it back until another is kept."""
         with self._disk():
-            write_whole(self.root / "begun.bin", train)
+            self.machine.disk.write_whole(self.root / "begun.bin", train)
 
     def begun(self) -> bytes | None:
         """The last train that was kept, whether it was committed or not."""
-        path = self.root / "begun.bin"
+        path, on = self.root / "begun.bin", self.machine.disk
         with self._disk("read"):
-            return path.read_bytes() if path.exists() else None
+            return on.read(path) if on.exists(path) else None
 
     # -- restart
 
@@ -133,7 +135,7 @@ class CommitLog(RecordLog):
                 if any(True for other in later for _ in other.read()):
                     raise StateError(f"{segment.path} is damaged in the midst of the state", hint=self.kind.start_over)
                 for other in reversed(later):
-                    other.path.unlink()
+                    self.machine.disk.remove(other.path)
                 segment.cut()
                 break
         if last < damaged:
@@ -188,17 +190,16 @@ class CommitLog(RecordLog):
             try:
                 state = whole()
                 base = record(self.mark, _head(header, state), state.values())
-                write_whole(self.root / f"base-{train}.bin", base)
+                self.machine.disk.write_whole(self.root / f"base-{train}.bin", base)
                 self._base_bytes = sum(len(d) for d in state.values())
                 older = [base for n, base in self.found("base") if n < train]
                 older += [segment for n, segment in self.found("log") if n <= train]
                 for file in older:
-                    file.path.unlink()
+                    self.machine.disk.remove(file.path)
             except BaseException as error:
                 self._failure = error
 
-        self._writer = threading.Thread(target=write, name="state-base", daemon=True)
-        self._writer.start()
+        self._writer = self.machine.threads.start("state-base", write)
 
     def close(self) -> None:
         if self._writer is not None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from borealis.disk import one_line, sync_directory, write_whole
+from borealis.disk import one_line
 from borealis.errors import StateError
+from borealis.machine import HERE, Machine
 
 
 @dataclass(frozen=True)
@@ -44,41 +45,36 @@ class DirectoryLock:
     A new one is made, and says what it belongs to before anything else lies in it.
     """
 
-    def __init__(self, root: Path, kind: DirectoryKind, belongs: Mapping[str, Any]) -> None:
+    def __init__(self, root: Path, kind: DirectoryKind, belongs: Mapping[str, Any], machine: Machine = HERE) -> None:
         self.root, self.kind = root, kind
-        if not root.exists():
-            root.mkdir(parents=True, exist_ok=True)
-            sync_directory(root.parent)
-        self._lock = open(root / "lock", "w")  # noqa: SIM115 - held until close
+        disk = self._disk = machine.disk
+        disk.make_directory(root)
         try:
-            self._hold()
+            self._held = disk.hold(root / "lock")
+        except BlockingIOError as error:
+            held = f"{kind.noun} directory {root} is in use by another {kind.other}"
+            raise StateError(held, hint="wait for it, or stop it") from error
+        try:
             if not self._is_mine(belongs):
-                write_whole(root / kind.file, json.dumps(belongs).encode())
+                disk.write_whole(root / kind.file, json.dumps(belongs).encode())
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        self._lock.close()
-
-    def _hold(self) -> None:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            held = f"{self.kind.noun} directory {self.root} is in use by another {self.kind.other}"
-            raise StateError(held, hint="wait for it, or stop it") from error
+        self._held.close()
 
     def _is_mine(self, belongs: Mapping[str, Any]) -> bool:
         """Whether the directory is known to belong to this; False if it is new. Raises if it is something else's."""
         noun, path = self.kind.noun, self.root / self.kind.file
-        if not path.exists():
-            if any(self.root.glob(self.kind.used)):
+        if not self._disk.exists(path):
+            if any(fnmatchcase(name, self.kind.used) for name in self._disk.names(self.root)):
                 lost = f"nothing says what the {noun} in {self.root} belongs to: {path.name} is gone"
                 raise StateError(lost, hint=self.kind.start_over)
             return False
         mine = json.loads(json.dumps(belongs))
         try:
-            theirs = json.loads(path.read_bytes())
+            theirs = json.loads(self._disk.read(path))
         except (ValueError, OSError) as error:
             raise StateError(f"{path} cannot be read: {one_line(error)}", hint=self.kind.start_over) from error
         if not isinstance(theirs, dict):

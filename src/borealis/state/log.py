@@ -9,7 +9,6 @@ merging, they wait for it.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,9 @@ import pyarrow as pa
 
 from borealis.disk import write_whole
 from borealis.errors import StateError
+from borealis.machine import HERE, Machine
 from borealis.state.delta import Delta, TableSpec, merge_deltas, pack, unpack
+from borealis.threads import Task
 
 STRETCHES_MOST = 64  # of one box and bucket, before neighbours are merged
 CROWD_MOST = 4 * STRETCHES_MOST  # of one box and bucket, before a commit waits for the merging
@@ -53,26 +54,28 @@ def mapped(path: str) -> pa.Buffer:
 
 
 class StateLog:
-    """Append with `commit`, hand `manifest` to workers that must catch up, then `close`. Safe to use from threads."""
+    """Append with `commit`, hand `manifest` to workers that must catch up, then `close`. Safe to use from threads.
 
-    def __init__(self, root: Path, specs: Mapping[str, Sequence[TableSpec]]) -> None:
+    No directory is made before the first file or manifest, and no thread before there is something to merge.
+    """
+
+    def __init__(self, root: Path, specs: Mapping[str, Sequence[TableSpec]], machine: Machine = HERE) -> None:
         self.root = root
         self.specs = specs
         self.train = 0
         self.loads = 0  # how often it began from a whole state
         self._stretches: dict[Key, list[Stretch]] = {}
         self._unwritten: dict[str, bytes] = {}  # by the names of their stretches
-        self._lock = threading.Condition()
-        self._merging = threading.Lock()  # taken before the other one
-        self._work = threading.Event()
+        self._threads = machine.threads
+        self._lock = machine.threads.condition(machine.threads.rlock())
+        self._merging = machine.threads.lock()  # taken before the other one
+        self._work = machine.threads.event()
         self._closed = False
         # merged away while that was the last train; its successor may read them
         self._doomed: list[tuple[int, str]] = []
         self._failure: BaseException | None = None
         self._pins = 0  # readers of older stretches
-        root.mkdir(parents=True, exist_ok=True)
-        self._merger = threading.Thread(target=self._merge_forever, name="state-merge", daemon=True)
-        self._merger.start()
+        self._merger: Task[None] | None = None
 
     def commit(self, train: int, deltas: Mapping[Key, bytes]) -> None:
         """Append a train. Trains come in order; one without deltas still counts."""
@@ -103,9 +106,10 @@ class StateLog:
                 for _, name in (d for d in self._doomed if d[0] < last):
                     self._unlink(name)
                 self._doomed = [d for d in self._doomed if d[0] >= last]
-            crowded = self._longest() > STRETCHES_MOST
-        if crowded:
-            self._work.set()
+            if self._longest() > STRETCHES_MOST and not self._closed:
+                self._work.set()
+                if self._merger is None:
+                    self._merger = self._threads.start("state-merge", self._merge_forever)
 
     def _longest(self) -> int:
         return max((len(s) for s in self._stretches.values()), default=0)
@@ -117,12 +121,14 @@ class StateLog:
                 self._write(stretch_name(key, 0, train), data)
             with self._lock:
                 self._lock.wait_for(lambda: not self._pins, PIN_S)
-                old = {stretch.name for parts in self._stretches.values() for stretch in parts}
+                old = [stretch.name for parts in self._stretches.values() for stretch in parts]
                 self._stretches = {key: [Stretch(key, 0, train, len(data))] for key, data in whole.items()}
                 self.train = train
                 self.loads += 1
-                for name in old - {stretch_name(key, 0, train) for key in whole}:
-                    self._unlink(name)
+                new = {stretch_name(key, 0, train) for key in whole}
+                for name in old:
+                    if name not in new:
+                        self._unlink(name)
 
     def extend(self, train: int, deltas: Mapping[Key, bytes]) -> None:
         """Append several trains at once: their merged deltas, up to this train. Some of them may be here already."""
@@ -141,6 +147,7 @@ class StateLog:
             for name, data in self._unwritten.items():
                 self._write(name, data)
             self._unwritten.clear()
+            self.root.mkdir(parents=True, exist_ok=True)  # where it is gone, workers take the run to be over
             return {f"{k[0]}.{k[1]}": [[s.first, s.last] for s in v] for k, v in self._stretches.items()}
 
     def whole(self) -> Callable[[], dict[Key, bytes]]:
@@ -179,7 +186,8 @@ class StateLog:
             self._closed = True
             self._lock.notify_all()
         self._work.set()
-        self._merger.join()
+        if self._merger is not None:
+            self._merger.join()
 
     # -- merging
 
@@ -243,7 +251,7 @@ class StateLog:
     def _write(self, name: str, data: bytes) -> None:
         path = self.root / name
         try:
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, data, durable=False)
         except OSError as error:
             raise StateError(

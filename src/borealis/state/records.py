@@ -8,18 +8,17 @@ writer was answered for, or had been there whole.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from borealis.disk import START_OVER, disk, refused, sync_directory, write_all, write_whole
+from borealis.disk import START_OVER, Appended, disk, refused, write_all
 from borealis.errors import FullError, StateError
+from borealis.machine import HERE, Machine
 from borealis.state import frame
 from borealis.state.directory_lock import DirectoryKind, DirectoryLock
 
@@ -42,7 +41,13 @@ class RecordFile:
     """
 
     def __init__(
-        self, path: Path, mark: bytes, what: str, again: str = "start again", start_over: str = START_OVER
+        self,
+        path: Path,
+        mark: bytes,
+        what: str,
+        again: str = "start again",
+        start_over: str = START_OVER,
+        machine: Machine = HERE,
     ) -> None:
         """`mark`: what kind of records, of which version. Errors say `what` this is, and what to do about it."""
         self.path, self.mark = path, mark
@@ -50,10 +55,11 @@ class RecordFile:
         self._what, self._again, self._start_over = what, again, start_over
         self._size = 0  # of the file when it was read
         self._last = 0  # where the last record begins
-        self._file: IO[bytes] | None = None  # None: not begun, or closed
+        self._file: Appended | None = None  # None: not begun, or closed
         self._failure: StateError | None = None
-        self._lock = threading.Lock()
-        self._syncing = threading.Lock()  # taken before the other one
+        self._on = machine.disk
+        self._lock = machine.threads.lock()
+        self._syncing = machine.threads.lock()  # taken before the other one
 
     # -- start
 
@@ -64,18 +70,18 @@ class RecordFile:
             data += record(self.mark, head, synced=len(data))
         with self._disk("write"):
             if heads:
-                write_whole(self.path, data)
-            else:
-                self.path.write_bytes(b"")
-                sync_directory(self.path.parent)
+                self._on.write_whole(self.path, data)
             self.close()
-            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - held until close
+            self._file = self._on.append_to(self.path)
+            if not heads:
+                self._file.truncate(0)
+                self._on.sync_directory(self.path.parent)
         self.length = self.synced = len(data)
 
     def read(self) -> Iterator[tuple[Head, list[pa.Buffer]]]:
         """Every whole record up to the first that is torn or damaged: that begins at `length`."""
         with self._disk("read"):
-            buffer = pa.py_buffer(self.path.read_bytes())
+            buffer = pa.py_buffer(self._on.read(self.path))
         self._size = buffer.size
         while self.length < buffer.size:
             try:
@@ -108,7 +114,7 @@ class RecordFile:
     def _was_synced(self) -> bool:
         """Whether a whole record behind the first damage says that it was written after what is damaged was synced."""
         with self._disk("read"):
-            data = self.path.read_bytes()
+            data = self._on.read(self.path)
         buffer, at = pa.py_buffer(data), self.length
         while (at := data.find(self.mark, at + 1)) >= 0:
             with contextlib.suppress(frame.FrameError):
@@ -118,15 +124,14 @@ class RecordFile:
 
     def cut(self) -> None:
         """Leave the whole records that were read, and nothing behind them."""
-        with self._disk("write"), open(self.path, "r+b") as file:
-            file.truncate(self.length)
-            os.fsync(file.fileno())
+        with self._disk("write"):
+            self._on.cut(self.path, self.length)
 
     def resume(self) -> None:
         """Go on behind what was read; that is there for good from now on."""
         with self._disk("write"):
-            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - held until close
-            os.fsync(self._file.fileno())
+            self._file = self._on.append_to(self.path)
+            self._file.sync()
         self.synced = self.length
 
     # -- records
@@ -168,7 +173,7 @@ class RecordFile:
                     return
                 file, upto = self.ready(), self.length
             try:
-                os.fdatasync(file.fileno())
+                file.sync()
             except OSError as error:
                 refusal = refused(error, self._what, "write", self._again)
                 with self._lock:  # what is on the disk now is not known
@@ -194,7 +199,7 @@ class RecordFile:
         except OSError:
             self._failure = StateError(error.message, hint=RESTART)
 
-    def ready(self) -> IO[bytes]:
+    def ready(self) -> Appended:
         """The file, if it takes records; an error why not."""
         if self._failure is not None:
             raise StateError(self._failure.message, hint=self._failure.hint)
@@ -221,17 +226,18 @@ class RecordLog:
     what: ClassVar[str]  # it is, for errors
     again: ClassVar[str]  # what to do when there is room
 
-    def __init__(self, root: Path, belongs: Mapping[str, Any]) -> None:
-        self.root = root
+    def __init__(self, root: Path, belongs: Mapping[str, Any], machine: Machine = HERE) -> None:
+        self.root, self.machine = root, machine
         with self._disk():
-            self._claim = DirectoryLock(root, self.kind, belongs)
+            self._claim = DirectoryLock(root, self.kind, belongs, machine)
 
     def found(self, name: str) -> list[tuple[int, RecordFile]]:
         """The files of a name that are there, in the order of their numbers."""
         with self._disk("read"):
-            matches = ((re.fullmatch(rf"{name}-(\d+)\.bin", path.name), path) for path in self.root.iterdir())
-            numbered = sorted((int(match[1]), path) for match, path in matches if match)
-        return [(number, self._file(path)) for number, path in numbered]
+            there = self.machine.disk.names(self.root)
+        matches = (re.fullmatch(rf"{name}-(\d+)\.bin", one) for one in there)
+        numbered = sorted((int(match[1]), match[0]) for match in matches if match)
+        return [(number, self._file(self.root / one)) for number, one in numbered]
 
     def created(self, name: str, number: int, *heads: Mapping[str, Any]) -> RecordFile:
         file = self._file(self.root / f"{name}-{number}.bin")
@@ -241,14 +247,16 @@ class RecordLog:
     def sweep(self) -> None:
         """Delete files that were not written to their end."""
         with self._disk():
-            for left_over in self.root.glob("*.tmp"):
-                left_over.unlink()
+            for left_over in self.machine.disk.names(self.root):
+                if left_over.endswith(".tmp"):
+                    self.machine.disk.remove(self.root / left_over)
 
     def close(self) -> None:
         self._claim.close()
 
     def _file(self, path: Path) -> RecordFile:
-        return RecordFile(path, self.mark, f"{self.what} in {self.root}", self.again, self.kind.start_over)
+        what = f"{self.what} in {self.root}"
+        return RecordFile(path, self.mark, what, self.again, self.kind.start_over, self.machine)
 
     def _disk(self, verb: str = "write") -> AbstractContextManager[None]:
         return disk(f"{self.what} in {self.root}", verb, self.again)

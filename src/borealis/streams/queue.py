@@ -6,8 +6,6 @@ before it is released. Where a recovery cannot go on with the ids that were, the
 
 from __future__ import annotations
 
-import threading
-import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -15,6 +13,7 @@ from typing import Literal
 import pyarrow as pa
 
 from borealis.errors import GoneError, StateError, StreamError
+from borealis.machine import HERE, Machine
 from borealis.streams.held import Held
 from borealis.streams.id_gaps import Jumps
 from borealis.streams.section import NOTHING, Place, Section, joined
@@ -74,12 +73,13 @@ class OutputQueue:
         standing: int = FIRST_TIME,
         incarnation: int = 0,
         revised: bool = False,
+        machine: Machine = HERE,
     ) -> None:
         self.stream, self.schema = stream, schema
         self.revised = revised  # tuples have kinds
         self.incarnation = incarnation  # of the unit that writes it; 0: nothing protects it
         self.limits = limits or QueueLimits()
-        self.epoch = epoch or uuid.uuid4().hex[:16]
+        self.epoch = epoch or machine.chance.token()
         self._held = Held(schema, (next_id, standing))
         self._readers = {name: _Reader(next_id, next_id) for name in readers}
         self._mirrored = set(self._readers)  # those that an increment may take away
@@ -87,9 +87,9 @@ class OutputQueue:
         self.dropped = 0  # tuples lost to a reader that was too slow (policy `drop`)
         self._closed = False
         self._moved_to: str | None = None
-        lock = threading.Lock()
-        self._more = threading.Condition(lock)  # something to read
-        self._room = threading.Condition(lock)  # something was let go of
+        lock = machine.threads.lock()
+        self._more = machine.threads.condition(lock)  # something to read
+        self._room = machine.threads.condition(lock)  # something was let go of
 
     # -- how it stands
 
@@ -426,9 +426,11 @@ class OutputQueue:
             )
 
     @classmethod
-    def restore(cls, snapshot: QueueSnapshot, limits: QueueLimits | None = None) -> OutputQueue:
+    def restore(
+        cls, snapshot: QueueSnapshot, limits: QueueLimits | None = None, machine: Machine = HERE
+    ) -> OutputQueue:
         """The queue as it was, with the same epoch."""
-        queue = cls(snapshot.stream, snapshot.schema, limits)
+        queue = cls(snapshot.stream, snapshot.schema, limits, machine=machine)
         queue.reset_to(snapshot)
         return queue
 

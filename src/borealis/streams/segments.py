@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from borealis.disk import sync_directory
 from borealis.errors import FullError, StateError
+from borealis.machine import HERE, Machine
 from borealis.state.directory_lock import DirectoryKind
 from borealis.state.records import Blobs, Head, RecordFile, RecordLog
 
@@ -51,8 +50,10 @@ class SegmentLog(RecordLog):
     mark = b"BSG2"
     what, again = "the log", "try again"
 
-    def __init__(self, root: Path, belongs: Mapping[str, Any], *, segment_bytes: int = SEGMENT_BYTES) -> None:
-        super().__init__(root, {"version": VERSION, **belongs})
+    def __init__(
+        self, root: Path, belongs: Mapping[str, Any], *, segment_bytes: int = SEGMENT_BYTES, machine: Machine = HERE
+    ) -> None:
+        super().__init__(root, {"version": VERSION, **belongs}, machine)
         self.segment_bytes = segment_bytes
         self.facts: dict[str, Any] = {}
         self.next_id = 0
@@ -60,7 +61,7 @@ class SegmentLog(RecordLog):
         self.segments: list[RecordFile] = []  # the oldest first; only the last one grows
         self._number = 0  # of the last one
         self._stops: list[int] = []  # the id behind the last tuple of each
-        self._lock = threading.Lock()
+        self._lock = machine.threads.lock()
 
     @property
     def held_bytes(self) -> int:
@@ -157,10 +158,10 @@ class SegmentLog(RecordLog):
                 return
             with self._disk():
                 for segment in self.segments[:gone]:
-                    segment.path.unlink()
+                    self.machine.disk.remove(segment.path)
                     self.segments.pop(0)
                     self._stops.pop(0)
-                sync_directory(self.root)
+                self.machine.disk.sync_directory(self.root)
 
     def close(self) -> None:
         """Sync, and let go of the directory."""

@@ -7,24 +7,25 @@ A merge order (`merging.py`) says which tuple goes before which. Whatever the or
 from __future__ import annotations
 
 import queue
-import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
-from borealis.clock import Clock, WallClock
 from borealis.compile.company import GivesNothing
 from borealis.connectors.source import Source
 from borealis.diagram.spec import Input
 from borealis.entry.admission import Cursor, EntryPoint
 from borealis.errors import BorealisError, InputError, MachineError
 from borealis.kernels.time_of import TimeOf
+from borealis.machine import HERE, Machine
 from borealis.state.delta import to_stream
 from borealis.streams.section import Section, wire_schema
+from borealis.threads import Task
 from borealis.trains.header import PAYLOADS, TrainInputs
-from borealis.trains.intake import Admission, Intake
+from borealis.trains.intake import READ_AHEAD, Admission, Intake
 from borealis.trains.merge_order import bounds, determinants, numbered, with_cause
 from borealis.trains.merging import ByArrival, ByReplay, ByTime, Merged, Replay
 from borealis.trains.relay import Relay, Relayed, SectionSource, StreamInput
@@ -51,13 +52,13 @@ class InputManager:
         next_cause: int = 0,
         trains: int = 0,
         admission: Admission | None = None,
-        clock: Clock | None = None,
         times: Mapping[str, TimeOf] | None = None,  # by input; those that are columns may be left out
         gives_nothing: GivesNothing | None = None,  # whether a train can wait: nothing comes of it yet
+        machine: Machine = HERE,
     ) -> None:
         self.depot = depot
         self.admission = admission or Admission()
-        self.clock = clock or WallClock()
+        self.clock, self._threads = machine.clock, machine.threads
         self._intakes: dict[str, Intake] = {}
         for spec in inputs:
             name, schema, cursor = spec.name, schemas[spec.name], (cursors or {}).get(spec.name, Cursor())
@@ -66,7 +67,8 @@ class InputManager:
                 entry, schema = Relay(spec, cursor), wire_schema(schema)
             else:
                 entry = EntryPoint(spec, paces[name], cursor, (times or {}).get(name))
-            self._intakes[name] = Intake(entry, sources[name], schema, cursor, self.clock.now(), cursor.ended)
+            read = self._threads.mailbox(READ_AHEAD)
+            self._intakes[name] = Intake(entry, sources[name], schema, cursor, self.clock.now(), cursor.ended, read)
         self._gives_nothing = gives_nothing
         self._waits_since: float | None = None  # what is pending does, for company
         self._headers: dict[int, TrainInputs] = {}
@@ -82,15 +84,16 @@ class InputManager:
         self.failure: BaseException | None = None  # in reading, once all trains before it are made
         self._stopped = False
         self._news = 0  # counts what the making of trains may be waiting for
-        lock = threading.RLock()
-        self._changed, self._crowded = threading.Condition(lock), threading.Condition(lock)  # the latter for the maker
-        self._making = threading.Lock()  # one makes trains at a time; taken before the other
+        lock = self._threads.rlock()
+        self._changed = self._threads.condition(lock)
+        self._crowded = self._threads.condition(lock)  # for the maker
+        self._making = self._threads.lock()  # one makes trains at a time; taken before the other
         self._live: ByTime | ByArrival = ByArrival(self._intakes, self.admission, self.clock)
         if self.by_time and len(self._intakes) > 1:
             self._live = ByTime(self._intakes, self.admission)
         self._scripts = ByReplay(self._intakes, self.admission, self._changed)
-        self._maker: threading.Thread | None = None
-        self._readers: list[threading.Thread] = []
+        self._maker: Task[None] | None = None
+        self._readers: list[Task[None]] = []
 
     # -- standing by
 
@@ -137,12 +140,8 @@ class InputManager:
         self.depot.mkdir(parents=True, exist_ok=True)
         for name, intake in self._intakes.items():
             if not intake.source_ended:
-                reader = threading.Thread(target=self._read, args=(intake,), name=f"read-{name}", daemon=True)
-                reader.start()
-                self._readers.append(reader)  # when it can be joined: `stop` may come from another thread
-        maker = threading.Thread(target=self._make_trains, name="trains", daemon=True)
-        maker.start()
-        self._maker = maker
+                self._readers.append(self._threads.start(f"read-{name}", partial(self._read, intake)))
+        self._maker = self._threads.start("trains", self._make_trains)
 
     def stop(self) -> None:
         """Stop reading; trains already made stay. A source that waits for its next row is soon left to itself.
@@ -158,9 +157,14 @@ class InputManager:
                 stop()
         if self._maker is not None:
             self._maker.join()
-        until = time.monotonic() + READER_ENDS_S
+        with self._making:  # no more trains are made: readers that wait for room find it, and see that it is over
+            for intake in self._intakes.values():
+                with suppress(queue.Empty):
+                    while True:
+                        intake.read.get_nowait()
+        until = self.clock.now() + READER_ENDS_S
         for reader in self._readers:
-            reader.join(max(0.0, until - time.monotonic()))
+            reader.join(max(0.0, until - self.clock.now()))
 
     @property
     def deterministic(self) -> bool:
@@ -184,7 +188,7 @@ class InputManager:
 
         Who asks makes the train himself, as soon as there is something to make it of: small ones need no other thread.
         """
-        until = time.monotonic() + wait
+        until = self.clock.now() + wait
         with self._changed:
             nudges = self._nudges
         while True:
@@ -197,7 +201,7 @@ class InputManager:
                     return None
             if not self._paused and self._work_on(wanted=True):
                 continue
-            left = until - time.monotonic()
+            left = until - self.clock.now()
             if left <= 0:
                 return None
             with self._changed:
@@ -278,15 +282,12 @@ class InputManager:
         self._hand_over(intake, item)
 
     def _hand_over(self, intake: Intake, item: pa.RecordBatch | Section | BaseException | None) -> bool:
-        while not self._stopped:
-            try:
-                intake.read.put(item, timeout=0.1)
-            except queue.Full:
-                continue
-            with self._changed:
-                self._tell()
-            return True
-        return False
+        if self._stopped:
+            return False
+        intake.read.put(item)
+        with self._changed:
+            self._tell()
+        return True
 
     def _make_trains(self) -> None:
         """Make trains ahead of those who ask, of sources that have more to give than trains can take."""
@@ -308,7 +309,8 @@ class InputManager:
             return False
         with self._making:
             try:
-                return not self.finished and (self._fill() or self._make(wanted))
+                over = self._stopped or self.finished
+                return not over and (self._fill() or self._make(wanted))
             except BaseException as error:
                 with self._changed:
                     self.failure = error
@@ -331,7 +333,7 @@ class InputManager:
         """How long to wait before idleness, or what waits for company, is to be looked at again, in seconds."""
         patience = 0.05 if any(i.entry.spec.idle_us for i in self._intakes.values()) else 5.0
         if (since := self._waits_since) is not None:
-            patience = min(patience, max(0.0, since + self.admission.company_s - time.monotonic()))
+            patience = min(patience, max(0.0, since + self.admission.company_s - self.clock.now()))
         return patience
 
     def _fill(self) -> bool:
@@ -400,8 +402,8 @@ class InputManager:
         standing = {name: intake.cut.boundary for name, intake in self._intakes.items()}
         if not self._gives_nothing(standing, {name: i.entry.cursor.boundary for name, i in self._intakes.items()}):
             return False
-        self._waits_since = time.monotonic() if self._waits_since is None else self._waits_since
-        return time.monotonic() < self._waits_since + self.admission.company_s
+        self._waits_since = self.clock.now() if self._waits_since is None else self._waits_since
+        return self.clock.now() < self._waits_since + self.admission.company_s
 
     # -- writing a train
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -12,6 +11,7 @@ import pyarrow as pa
 from borealis.connectors.source import Source
 from borealis.entry.admission import Admitted, Cursor, EntryPoint
 from borealis.streams.section import Section, empty_rows
+from borealis.threads import Mailbox
 from borealis.trains.relay import Relay, Relayed, SectionSource
 
 READ_AHEAD = 2  # batches a source may be ahead of the trains
@@ -41,9 +41,7 @@ class Intake:
     cut: Cursor  # as of the last train
     last_arrival: float
     source_ended: bool
-    read: queue.Queue[pa.RecordBatch | Section | BaseException | None] = field(
-        default_factory=lambda: queue.Queue(READ_AHEAD)
-    )
+    read: Mailbox  # of batches or sections, then None or an error
     pending: deque[Admitted | Relayed] = field(default_factory=deque)
     idle_tail: list[int] = field(default_factory=list)  # boundaries written while nothing arrived
     failure: BaseException | None = None  # what stands behind the last row that could be read

@@ -7,7 +7,6 @@ unit did.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ import numpy as np
 
 from borealis.clock import Clock
 from borealis.entry.admission import Admitted
+from borealis.threads import Lock
 from borealis.trains.intake import Admission, InputSlice, Intake
 from borealis.trains.merge_order import Determinant
 from borealis.trains.relay import Relayed
@@ -150,7 +150,7 @@ class ByTime:
 class ByReplay:
     """What is there of the first replay that is not done, in its order; a train does not go beyond a replay."""
 
-    def __init__(self, intakes: Intakes, admission: Admission, lock: threading.Condition) -> None:
+    def __init__(self, intakes: Intakes, admission: Admission, lock: Lock) -> None:
         self._intakes, self._admission, self._lock = intakes, admission, lock
         self._scripts: deque[Replay] = deque()
         self.only = False  # without a replay there is nothing to do

@@ -6,12 +6,12 @@ A notice is a small file of the unit's, `troubles/<box>.<bucket>`; behind `.over
 from __future__ import annotations
 
 import re
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import pyarrow.flight as flight
 
+from borealis.clock import WALL, Clock
 from borealis.disk import write_whole
 from borealis.errors import WireError
 from borealis.trains.location import ask, is_remote, read
@@ -64,13 +64,13 @@ def put(file: Path, text: str | None) -> None:
 class Troubles:
     """What keeps a unit's train waiting that is under way, such as a database that is away."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, clock: Clock = WALL) -> None:
+        self._directory, self._clock = directory, clock
         self._since: dict[str, float] = {}  # when the node first looked
 
     def now(self) -> list[tuple[str, float]]:
         """Each that lasts, and for how many seconds."""
-        found, now = {}, time.monotonic()
+        found, now = {}, self._clock.now()
         for path in sorted(self._directory.glob("*[0-9]")):
             with suppress(OSError):  # it has passed meanwhile
                 found[path.name] = path.read_text()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from borealis.clock import WALL, Clock
 from borealis.connectors.source import LiveSource
 from borealis.diagram.durations import about
 from borealis.entry.admission import Cursor
@@ -22,7 +22,6 @@ class Progress:
     """Counts of one unit; the commit writes them, anyone may read them."""
 
     unit: str
-    started: float = field(default_factory=time.monotonic)
     trains: int = 0
     rows_in: int = 0
     rows_out: dict[str, int] = field(default_factory=dict)
@@ -38,6 +37,11 @@ class Progress:
     ends: tuple[Any, ...] = ()  # sources and sinks; those that can be cut off have a `note`
     live: dict[str, LiveSource] = field(default_factory=dict)  # sources that count what they cannot read
     rows_read: Callable[[], int] = lambda: 0  # from the sources, committed or not
+    clock: Clock = WALL
+    started: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.started = self.clock.now()
 
     def note(self, rows_in: int, ms: float, cursors: dict[str, Cursor], state_bytes: int) -> None:
         """A train was committed."""
@@ -47,7 +51,7 @@ class Progress:
         self.late = {name: c.late for name, c in cursors.items()}
         self.state_bytes = state_bytes
         self.train_ms.append(ms)
-        self.recent.append((time.monotonic(), self.rows_in))
+        self.recent.append((self.clock.now(), self.rows_in))
 
     @property
     def dead_letters(self) -> dict[str, int]:
@@ -60,7 +64,7 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        return time.monotonic() - self.started
+        return self.clock.now() - self.started
 
     @property
     def rate(self) -> float:

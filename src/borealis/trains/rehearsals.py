@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import threading
-
+from borealis.machine import HERE, Machine
 from borealis.state.log import StateLog
 
 
 class Rehearsals:
     """The state that a rehearsal sees stays where it is until that is over. Thread-safe, but for `begin`."""
 
-    def __init__(self, log: StateLog) -> None:
+    def __init__(self, log: StateLog, machine: Machine = HERE) -> None:
         self._log = log
         self._due = self._pinned = False
         self._handed = 0
         self.count = 0  # that are over
-        self._over = threading.Condition()
+        self._over = machine.threads.condition()
 
     def ask(self) -> None:
         self._due = True

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
-import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -15,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from borealis.clock import Clock
 from borealis.compile.company import gives_nothing
 from borealis.compile.unit import Compiled
 from borealis.connectors.sink import Sink
@@ -25,6 +21,7 @@ from borealis.diagram.spec import Input, Spec
 from borealis.disk import scratch
 from borealis.errors import BorealisError, TrainError
 from borealis.kernels.flow import Bounds, Flow
+from borealis.machine import HERE, Machine
 from borealis.state.commits import CommitLog
 from borealis.state.log import Key, StateLog
 from borealis.streams.id_gaps import HOP, above
@@ -74,31 +71,33 @@ class UnitRun:
         sources: Mapping[str, Source | SectionSource],
         sinks: Mapping[str, Sink],
         options: UnitOptions,
-        clock: Clock | None = None,
         *,
         feeds: Sequence[StreamInput] | None = None,
         queues: Mapping[str, OutputQueue] | None = None,
         resume: Handover | None = None,
+        machine: Machine = HERE,
     ) -> None:
         self.name, self.spec, self.compiled, self.options = name, spec, compiled, options
+        self.machine, self._clock = machine, machine.clock
         self.queues = dict(queues or {})
         if options.headers and not compiled.headers:
             raise ValueError("outputs with headers need compile_unit(..., headers=True)")
         self.sinks = Sinks(sinks, {name: outlet.schema for name, outlet in compiled.outlets.items()}, options.headers)
-        self.progress = Progress(name, live={n: s for n, s in sources.items() if isinstance(s, LiveSource)})
+        live = {n: s for n, s in sources.items() if isinstance(s, LiveSource)}
+        self.progress = Progress(name, live=live, clock=self._clock)
         self.scratch = scratch(name)
-        self.done = threading.Event()
+        self.done = machine.threads.event()
         self.failure: BorealisError | None = None
-        self.troubles = Troubles(self.scratch / TROUBLES)
+        self.troubles = Troubles(self.scratch / TROUBLES, self._clock)
         self._handed: dict[int, float] = {}  # when each train under way was handed to Spark
-        self._committing = threading.Condition()
+        self._committing = machine.threads.condition(machine.threads.rlock())
         self.closed = False
-        self._log = StateLog(self.scratch / "state", compiled.tables)
+        self._log = StateLog(self.scratch / "state", compiled.tables, machine)
         self._commits: CommitLog | None = None
         self._committed = 0
         self._rows = 0  # tuples in all committed trains, here and wherever the unit ran before
-        self.writer_id = new_writer_id()  # whatever goes on from this run's state goes on under the same
-        self.rehearsals = Rehearsals(self._log)
+        self.writer_id = machine.chance.token()  # whatever goes on from this run's state goes on under the same
+        self.rehearsals = Rehearsals(self._log, machine)
         self._begun = 0  # the last train that was logged before it was run
         self._ids = dict.fromkeys(compiled.outlets, 0)
         (self.scratch / "program.json").write_text(json.dumps(compiled.program.to_json()))
@@ -126,9 +125,9 @@ class UnitRun:
             next_cause=header["next_cause"] if header else 0,
             trains=self._committed,
             admission=options.admission,
-            clock=clock,
             times=compiled.times,
             gives_nothing=gives_nothing(compiled.program),
+            machine=machine,
         )
         self.progress.rows_read = self.manager.rows_read
         self._header_now = header or self._header(Train(0, self.manager.cursors(), 0, 0, False), {}, 0)
@@ -177,6 +176,7 @@ class UnitRun:
             self.compiled.tables,
             lambda before: sentence(differences(Spec.from_yaml(before), spec)),
             spec.to_yaml(),
+            self.machine,
         )
         found = self._commits.recover()
         self.writer_id = self._commits.writer_id(self.writer_id)
@@ -199,7 +199,7 @@ class UnitRun:
             return rehearsal
         number = self.manager.next_train(after, wait)
         if number is not None:
-            self._handed.setdefault(number, time.perf_counter())
+            self._handed.setdefault(number, self._clock.now())
         return number
 
     def plan(self, number: int, *, inline: bool = False) -> TrainHeader:
@@ -207,7 +207,7 @@ class UnitRun:
         if number < 0:
             header = self._nothing()
         else:
-            self._handed.setdefault(number, time.perf_counter())
+            self._handed.setdefault(number, self._clock.now())
             header = self.manager.header(number, files=not inline)
             if self._repeats and self.manager.train(number).leaps:  # from here on the input may be another
                 self._repeats, self._jumps = False, True
@@ -252,7 +252,9 @@ class UnitRun:
         with self._committing:
             self.rehearsals.begin()
             inputs: dict[str, TrainInput] = {}
-            for name in self.compiled.inputs.keys() & self.cursors().keys():
+            for name in self.compiled.inputs:
+                if name not in self.cursors():
+                    continue
                 time, at = self.manager.time_columns()[name], self.cursors()[name]["boundary"]
                 inputs[name] = {"time": time, "standing": at, "cause": [], "bound": [], "rows": None, "late": None}
             return {"train": self._committed + 1, "inputs": inputs, "rehearsal": True}
@@ -327,7 +329,7 @@ class UnitRun:
             shutil.rmtree(self.scratch / RESULTS, ignore_errors=True)  # those of attempts that died among them
         if self._may_wait:
             shutil.rmtree(self.scratch / TROUBLES, ignore_errors=True)  # a worker may have died before its own passed
-        ms = (time.perf_counter() - self._handed.pop(train.number)) * 1000
+        ms = (self._clock.now() - self._handed.pop(train.number)) * 1000
         self.progress.note(train.rows, ms, train.cursors, self._log.size())
         if self._commits is not None and self._commits.wants_base():
             self._commits.write_base(self._header_now, self._log.whole())
@@ -361,7 +363,7 @@ class UnitRun:
             cursors_from_json(header["cursors"]),
             {name: (queue.next_id, queue.boundary) for name, queue in self.queues.items()},
             self._passed,
-            time.monotonic(),
+            self._clock.now(),
             self._silent,
             self.writer_id,
             self._rows,
@@ -389,7 +391,7 @@ class UnitRun:
 
     def _stand_at(self, step: CommitPoint) -> None:
         self._committed = self.progress.resumed_after = step.train
-        self.writer_id = step.writer_id or new_writer_id()
+        self.writer_id = step.writer_id or self.machine.chance.token()
         self._ids |= {name: place[0] for name, place in step.outputs.items()}
         self._header_now = self._header(Train(step.train, dict(step.inputs), step.next_cause, 0, False), {}, step.rows)
         self._count_on(step.rows)
@@ -411,7 +413,7 @@ class UnitRun:
 
     def renew_writer_id(self) -> None:
         """From the next train on, causes may stand for other tuples than those of the run whose state this is."""
-        self.writer_id = new_writer_id()
+        self.writer_id = self.machine.chance.token()
 
     def jump(self) -> None:
         """Ids go on behind a hole as soon as there is no replay to follow."""
@@ -461,8 +463,3 @@ class UnitRun:
         if self._commits is not None:
             self._commits.close()
         shutil.rmtree(self.scratch, ignore_errors=True)
-
-
-def new_writer_id() -> str:
-    """A name that no other run has had; who goes on from a run's state goes on under its name."""
-    return uuid.uuid4().hex[:16]

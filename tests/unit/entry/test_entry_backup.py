@@ -9,11 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from borealis.clock import ManualClock
+from borealis.clock import WALL, Clock, ManualClock
 from borealis.diagram.spec import Input
 from borealis.entry.log import EntryLog
 from borealis.entry.point import Entry, StreamConfig
 from borealis.errors import FullError, InputError, StateError
+from borealis.machine import Machine
 from borealis.node.primary import PrimaryGuard
 from borealis.streams.queue import MovedError, OutputQueue, QueueLimits, StandbyError
 from borealis.tuples import FIRST_TIME
@@ -31,12 +32,12 @@ def spec(**fields: object) -> Input:
     return Input.model_validate({"name": "a", "columns": "ts TIMESTAMP, n INT", "slack": "1 second", **fields})
 
 
-def primary(log: Path | None = None, clock: ManualClock | None = None, **fields: object) -> Entry:
-    return Entry(spec(**fields), SECOND, PLACE, log, clock)
+def primary(log: Path | None = None, clock: Clock = WALL, **fields: object) -> Entry:
+    return Entry(spec(**fields), SECOND, PLACE, log, machine=Machine(clock))
 
 
-def standby(log: Path | None = None, clock: ManualClock | None = None, **fields: object) -> Entry:
-    return Entry(spec(**fields), SECOND, PLACE, log, clock, standby=True)
+def standby(log: Path | None = None, clock: Clock = WALL, **fields: object) -> Entry:
+    return Entry(spec(**fields), SECOND, PLACE, log, standby=True, machine=Machine(clock))
 
 
 def batch(*seconds: float, n: int = 0) -> pa.RecordBatch:

@@ -10,16 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from borealis import disk
 from borealis.clock import ManualClock
 from borealis.diagram.protection import Protection
 from borealis.diagram.spec import Input
-from borealis.disk import has_room
+from borealis.disk import Appended, LocalDisk, has_room
 from borealis.entry.point import Entry, StreamConfig
 from borealis.errors import FullError
+from borealis.machine import Machine
 from borealis.node.metrics import families
 from borealis.node.node import Node
-from borealis.state import records
 from borealis.streams.queue import QueueLimits
 from borealis.wire.messages import BatchHead, Guard
 from borealis.wire.server import WireServer
@@ -32,32 +31,30 @@ SPEC = Input.model_validate(
 )
 
 
-class Disks:
+class Disks(LocalDisk):
     """Folders that are disks of their own, each of which may be full."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.full: set[Path] = set()
-        monkeypatch.setattr(records, "open", self.open, raising=False)
-        monkeypatch.setattr(records, "write_whole", self.write_whole)
-        monkeypatch.setattr("borealis.entry.log.has_room", self.has_room)
 
-    def has_room(self, root: Path, count: int) -> bool:
-        return not any(full in (root, *root.parents) for full in self.full)
+    def has_room(self, path: Path, count: int) -> bool:
+        return not any(full in (path, *path.parents) for full in self.full)
 
     def check(self, path: Path) -> None:
         if not self.has_room(path, 1):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    def write_whole(self, path: Path, data: bytes) -> None:
+    def write_whole(self, path: Path, data: Any) -> None:
         self.check(path)
-        disk.write_whole(path, data)
+        super().write_whole(path, data)
 
-    def open(self, path: Path, mode: str, **more: Any) -> Any:
-        return _File(open(path, mode, **more), lambda: self.check(path))
+    def append_to(self, path: Path) -> Appended:
+        file: Any = _File(super().append_to(path), lambda: self.check(path))
+        return file
 
 
 class _File:
-    def __init__(self, file: Any, check: Callable[[], None]) -> None:
+    def __init__(self, file: Appended, check: Callable[[], None]) -> None:
         self._file, self._check = file, check
 
     def __getattr__(self, name: str) -> Any:
@@ -69,8 +66,8 @@ class _File:
 
 
 @pytest.fixture
-def disks(monkeypatch: pytest.MonkeyPatch) -> Disks:
-    return Disks(monkeypatch)
+def disks() -> Disks:
+    return Disks()
 
 
 def place(node: str) -> StreamConfig:
@@ -87,7 +84,7 @@ def take(entry: Entry, number: int) -> int:
 
 def test_the_node_and_its_disk_are_named_and_it_goes_on_when_there_is_room(disks: Disks, tmp_path: Path) -> None:
     clock = ManualClock()
-    one = Entry(SPEC, SECOND, place("node1"), tmp_path / "one", clock)
+    one = Entry(SPEC, SECOND, place("node1"), tmp_path / "one", machine=Machine(clock, disk=disks))
     two = Entry(SPEC, SECOND, place("node2"), standby=True)
     host = protect(guard_of(one), two)
     assert take(one, 0) == 1
@@ -122,7 +119,7 @@ def test_the_node_and_its_disk_are_named_and_it_goes_on_when_there_is_room(disks
 def test_a_backup_whose_disk_is_full_keeps_what_it_has(disks: Disks, tmp_path: Path) -> None:
     one = Entry(SPEC, SECOND, place("node1"))
     one.refusal_s = 0.0
-    two = Entry(SPEC, SECOND, place("node2"), tmp_path / "two", standby=True)
+    two = Entry(SPEC, SECOND, place("node2"), tmp_path / "two", standby=True, machine=Machine(disk=disks))
     host = protect(guard_of(one), two)
     take(one, 0)
     disks.full.add(tmp_path / "two")
@@ -178,9 +175,10 @@ def test_a_publisher_hears_which_disk_of_the_backup_is_full(
     guard = Guard(protection=Protection(ha="passive"))
     backup = guard.model_copy(update={"role": "backup", "partner": one.address, "partner_node": "node1"})
     primary = guard.model_copy(update={"partner": two.address, "partner_node": "node2"})
-    entry = Entry(SPEC, SECOND, place("node1"), tmp_path / "one")
+    machine = Machine(disk=disks)
+    entry = Entry(SPEC, SECOND, place("node1"), tmp_path / "one", machine=machine)
     entry.refusal_s = 0.0
-    standby = Entry(SPEC, SECOND, place("node2"), tmp_path / "two", standby=True)
+    standby = Entry(SPEC, SECOND, place("node2"), tmp_path / "two", standby=True, machine=machine)
     for node, made, how in ((two, standby, backup), (one, entry, primary)):
         node._begin(running(made, how))
     take(entry, 0)

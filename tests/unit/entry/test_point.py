@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from borealis.clock import ManualClock
+from borealis.clock import WALL, Clock, ManualClock
 from borealis.diagram.spec import Input
 from borealis.entry.point import Entry, StreamConfig
 from borealis.errors import InputError, StateError
+from borealis.machine import Machine
 from borealis.streams.queue import QueueLimits
 from borealis.streams.section import Section
 from borealis.tuples import FIRST_TIME, LAST_TIME
@@ -21,9 +22,9 @@ SECOND = 1_000_000
 SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int32())])
 
 
-def entry(log: Path | None = None, clock: ManualClock | None = None, **fields: object) -> Entry:
+def entry(log: Path | None = None, clock: Clock = WALL, **fields: object) -> Entry:
     spec = Input.model_validate({"name": "a", "columns": "ts TIMESTAMP, n INT", "slack": "1 second", **fields})
-    return Entry(spec, SECOND, StreamConfig("d/a", SCHEMA, QueueLimits(), ["d.u1"], []), log, clock)
+    return Entry(spec, SECOND, StreamConfig("d/a", SCHEMA, QueueLimits(), ["d.u1"], []), log, machine=Machine(clock))
 
 
 def batch(*seconds: float | None) -> pa.RecordBatch:

@@ -8,7 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from borealis.clock import ManualClock
 from borealis.errors import WireError
+from borealis.machine import Machine
 from borealis.spark.lane import ATTEMPT, BUCKET, LEASE, NUMBER, OVER, PACKETS, TRAIN, WAIT, packed, packets_of
 from borealis.spark.lanes import Lanes
 from borealis.trains.message import decode, encode
@@ -135,18 +137,18 @@ def test_whoever_comes_instead_finds_the_same_train_and_the_dead_count_no_more()
 
 
 def test_a_lease_ends_when_it_is_old_and_there_is_nothing_to_do() -> None:
-    now = 0.0
+    clock = ManualClock()
     unit = Unit(2)
-    lanes = lanes_of(unit, lease_s=10.0, now=lambda: now)
+    lanes = lanes_of(unit, lease_s=10.0, machine=Machine(clock))
     task = Task(lanes, lanes.lease(0) or 0)
     task.turn()
-    now = 11.0
+    clock.advance(11.0)
     assert task.turn(b"1", number=1)[NUMBER] == 2  # there is work
     assert OVER in task.turn(b"2", number=2)
     unit.trains = 9
     task = Task(lanes, lanes.lease(1) or 0)
     assert task.turn()[NUMBER] == 3
-    now += 21.0
+    clock.advance(21.0)
     assert OVER in task.turn(b"3", number=3)  # in any case
     assert unit.done == 3
 

@@ -57,6 +57,16 @@ def read(log: StateLog, manifest: dict[str, list[list[int]]]) -> dict[int, int]:
     return kernel.rows
 
 
+def test_a_log_that_nothing_needs_has_no_directory_and_no_thread(log: StateLog) -> None:
+    for train in range(1, STRETCHES_MOST + 1):
+        log.commit(train, {KEY: delta(train)})
+    assert not log.root.exists()
+    assert log._merger is None
+    log.commit(STRETCHES_MOST + 1, {KEY: delta(STRETCHES_MOST + 1)})
+    assert log._merger is not None
+    assert read(log, log.manifest()) == state(STRETCHES_MOST + 1)
+
+
 def test_stretches_files_and_bytes_stay_bounded(log: StateLog) -> None:
     most_files = most_bytes = 0
     for train in range(1, 3001):

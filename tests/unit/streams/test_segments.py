@@ -15,9 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from borealis import disk
+from borealis.disk import LocalDisk
 from borealis.errors import FullError, StateError
-from borealis.state import records
 from borealis.streams.segments import SegmentLog
 
 OWNER = {"stream": "d/x", "columns": ["v"]}
@@ -370,15 +369,14 @@ def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path, room: int) -> None
 def test_a_full_disk_when_a_segment_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, _ = opened(tmp_path, 1)
     log.append(head(0), body(0))
-    real = disk.write_whole
 
-    def full(path: Path, data: Any) -> None:
+    def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(records, "write_whole", full)
-    with pytest.raises(StateError, match="No space"):
-        log.append(head(1), body(1))
-    monkeypatch.setattr(records, "write_whole", real)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalDisk, "write_whole", full)
+        with pytest.raises(StateError, match="No space"):
+            log.append(head(1), body(1))
     log.append(head(1), body(1))
     log.close()
     assert count(tmp_path) == 2
