@@ -1,13 +1,9 @@
-"""The coordinator as a web application: its routes, its errors, and the loop that keeps what shall be."""
+"""The coordinator as a web application: its routes and its errors."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import threading
-import time
-import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,15 +16,12 @@ from starlette.requests import ClientDisconnect
 
 from borealis.coordinator import rest
 from borealis.coordinator.cluster import Cluster
-from borealis.coordinator.deployment import take_up
+from borealis.coordinator.coordinator import Coordinator
 from borealis.coordinator.http_auth import RequestGuard, answer_with, known_parameters
 from borealis.coordinator.http_errors import BadRequestError
 from borealis.coordinator.pages import add_pages
-from borealis.coordinator.reconcile import Reconciler
-from borealis.coordinator.threads import spawn
 from borealis.errors import BorealisError
 from borealis.version import __version__
-from borealis.wire.status import CoordinatorView
 
 log = logging.getLogger("borealis.coordinator")
 BROKE_OFF = 400  # a status that no client hears
@@ -39,39 +32,25 @@ AppPart = Callable[
 
 @dataclass(frozen=True)
 class AppOptions:
-    """How the application is protected, and what it shows of itself."""
+    """How the application is protected, and what it serves beside."""
 
     token: str | None = field(default=None, repr=False)
     hosts: Collection[str] = ()  # names by which it may be asked, beside those of loopback
-    address: str = ""
-    look_s: float = 1.0  # between two looks at what is and what shall be
     parts: Sequence[AppPart] = ()  # that are served beside what is the coordinator's own
 
 
-def create_app(cluster: Cluster, options: AppOptions, end: Callable[[], None] = lambda: None) -> FastAPI:
+def create_app(coordinator: Coordinator, options: AppOptions, end: Callable[[], None] = lambda: None) -> FastAPI:
     """The application. `end` is called when a client asks it to stop."""
-    reconciler = Reconciler(cluster)
     ending = asyncio.Event()
-    parts = [part(cluster, ending) for part in options.parts]
-    about = CoordinatorView(
-        version=__version__,
-        incarnation=uuid.uuid4().hex[:16],
-        address=options.address,
-        pid=os.getpid(),
-        catalog=str(cluster.catalog.path),
-        started=time.time(),
-    )
+    parts = [part(coordinator.cluster, ending) for part in options.parts]
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
-        take_up(cluster)
-        stopped = threading.Event()
-        spawn("reconcile", lambda: _keep(reconciler, options.look_s, stopped))
+        coordinator.start()
         yield
-        stopped.set()
         for _, end_part in parts:
             end_part()
-        cluster.nodes.close()
+        coordinator.close()
 
     app = FastAPI(
         title="Borealis coordinator",
@@ -84,23 +63,14 @@ def create_app(cluster: Cluster, options: AppOptions, end: Callable[[], None] = 
     )
     add_pages(app)
     app.state.ending = ending
-    app.include_router(rest.router(cluster, reconciler, about, end, has_token=options.token is not None))
+    app.include_router(rest.router(coordinator, end, has_token=options.token is not None))
     for routes, _ in parts:
         app.include_router(routes)
-    app.include_router(rest.metrics_router(cluster))
+    app.include_router(rest.metrics_router(coordinator.cluster))
     for kind in (BorealisError, RequestValidationError, HTTPException, ClientDisconnect, Exception):
         app.add_exception_handler(kind, _answer)
     app.add_middleware(RequestGuard, token=options.token, hosts=options.hosts)
     return app
-
-
-def _keep(reconciler: Reconciler, seconds: float, stopped: threading.Event) -> None:
-    while not stopped.wait(seconds):
-        try:
-            reconciler.step()
-        except Exception:
-            if not stopped.is_set():
-                log.exception("a look at the cluster failed")
 
 
 async def _answer(request: Request, error: Exception) -> Response:

@@ -12,21 +12,20 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import sqlite3
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import IO
 
 from pydantic import TypeAdapter, ValidationError
 
 from borealis.coordinator.http_errors import CatalogError, there_already
 from borealis.coordinator.layout import Layout, State, UnitAssignment
+from borealis.disk import Disk, Held
 from borealis.errors import ClusterError
+from borealis.machine import HERE, Machine
 from borealis.wire.messages import Claim
 from borealis.wire.status import NodeView
 
@@ -52,20 +51,22 @@ CREATE TABLE owed (node TEXT NOT NULL, diagram TEXT NOT NULL, PRIMARY KEY (node,
 class Catalog:
     """The catalog in a file. One coordinator at a time; thread-safe within it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, machine: Machine = HERE) -> None:
         self.path = path
-        self._guard = threading.RLock()
+        self._guard = machine.threads.rlock()
         with _disk(path), contextlib.ExitStack() as opened:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = opened.enter_context(_hold(path))
+            machine.disk.make_directory(path.parent)
+            self._lock = opened.enter_context(contextlib.closing(_hold(machine.disk, path)))
             self.held_by("")
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._db = machine.disk.database(path)
             opened.callback(self._db.close)
             self._open()
             opened.pop_all()
 
     def _open(self) -> None:
         db = self._db
+        if db.in_transaction:  # of a coordinator that was killed
+            db.execute("ROLLBACK")
         found = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         version = db.execute("PRAGMA user_version").fetchone()[0]
         owner = db.execute("PRAGMA application_id").fetchone()[0]
@@ -83,10 +84,7 @@ class Catalog:
 
     def held_by(self, holder: str) -> None:
         """Say in the lock which coordinator holds the catalog, for one that is refused."""
-        self._lock.seek(0)
-        self._lock.truncate()
-        self._lock.write(f"pid {os.getpid()}{', ' if holder else ''}{holder}\n")
-        self._lock.flush()
+        self._lock.note(f"pid {os.getpid()}{', ' if holder else ''}{holder}\n")
 
     def close(self) -> None:
         with self._guard:
@@ -123,7 +121,7 @@ class Catalog:
         with self._writing() as db:
             db.execute("DELETE FROM diagrams WHERE name = ?", (name,))
             db.execute("INSERT OR IGNORE INTO past VALUES (?)", (name,))
-            db.executemany("INSERT OR IGNORE INTO owed VALUES (?, ?)", [(node, name) for node in unreached])
+            db.executemany("INSERT OR IGNORE INTO owed VALUES (?, ?)", [(node, name) for node in sorted(unreached)])
 
     def past(self) -> set[str]:
         """The names of diagrams that were here once and are not now."""
@@ -243,18 +241,15 @@ def _core(place: UnitAssignment) -> tuple[str, str | None, int, int]:
     return place.node, place.backup, place.incarnation, place.lives
 
 
-def _hold(path: Path) -> IO[str]:
-    lock = open(path.with_name(path.name + ".lock"), "a+", encoding="utf-8")  # noqa: SIM115 - held until close
+def _hold(disk: Disk, path: Path) -> Held:
+    lock = path.with_name(path.name + ".lock")
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.seek(0)
-        holder = " ".join(lock.read(300).split()) or "unknown"
-        lock.close()
+        return disk.hold(lock)
+    except BlockingIOError:
+        holder = " ".join(disk.read(lock)[:300].decode(errors="replace").split()) or "unknown"
         raise ClusterError(
             f"catalog {path} is in use by another coordinator ({holder})", hint="stop that one, or give another catalog"
         ) from None
-    return lock
 
 
 @contextlib.contextmanager

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
-import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TypeVar
 
-from borealis.clock import Clock, WallClock
 from borealis.coordinator.catalog import Catalog
 from borealis.coordinator.http_errors import CatalogError, MissingError, TakenError
 from borealis.coordinator.layout import Layout
-from borealis.coordinator.membership import DEAD_AFTER_S, Member, Membership
+from borealis.coordinator.membership import Member, Membership
+from borealis.coordinator.timings import TIMINGS, ClusterTimings
 from borealis.errors import BorealisError, did_you_mean
+from borealis.machine import HERE, Machine
 from borealis.message import Message
+from borealis.threads import Lock
 from borealis.wire.client import Peers
 from borealis.wire.messages import DiagramName, Done, NodeStatus, Ping, Pong
 from borealis.wire.status import NodeView
@@ -24,30 +23,20 @@ from borealis.wire.status import NodeView
 log = logging.getLogger("borealis.coordinator")
 M = TypeVar("M", bound=Message)
 SEEN = {"node", "incarnation", "address", "http", "host", "pid"}  # what the catalog keeps of a node
-ORDER_S = 30.0
-ANSWER_S = {"ping": 2.0, "status": 5.0, "check": 150.0, "start": 170.0}  # Spark may be starting
-NOTED_S = 10.0  # between two notes in the catalog that a node was seen
-UNHEARD_S = 5.0  # after its start, in which the coordinator holds no silent node for dead
-WAIT_S = 60.0  # for other work on the same diagram
 
 
 class Cluster:
     """The coordinator's knowledge. Thread-safe."""
 
     def __init__(
-        self,
-        catalog: Catalog,
-        nodes: Peers,
-        clock: Clock | None = None,
-        dead_after_s: float = DEAD_AFTER_S,
-        now: Callable[[], float] = time.time,
+        self, catalog: Catalog, nodes: Peers, timings: ClusterTimings = TIMINGS, machine: Machine = HERE
     ) -> None:
-        self.catalog, self.nodes, self.now = catalog, nodes, now
-        self.clock = clock or WallClock()
-        self.members = Membership(self.clock, dead_after_s)
+        self.catalog, self.nodes, self.timings, self.machine = catalog, nodes, timings, machine
+        self.clock, self.threads = machine.clock, machine.threads
+        self.members = Membership(self.clock, timings.dead_after_s)
         self._began = self.clock.now()
-        self._guard = threading.Lock()
-        self._work: dict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._guard = self.threads.lock()
+        self._work: dict[str, Lock] = {}  # by diagram
         self._doing: dict[str, str] = {}
         self._noted: dict[str, float] = {}
 
@@ -66,10 +55,10 @@ class Cluster:
             self._heard(status)
 
     def _heard(self, status: NodeStatus) -> None:
-        now = self.now()
+        now = self.clock.time()
         with self._guard:
             new = self.members.heard(status)
-            due = new or now - self._noted.get(status.node, 0.0) >= NOTED_S
+            due = new or now - self._noted.get(status.node, 0.0) >= self.timings.noted_s
             if due:
                 self._noted[status.node] = now
         if due:
@@ -81,7 +70,7 @@ class Cluster:
 
     def _answers(self, holder: Member) -> bool:
         try:
-            pong = self.nodes.act(holder.status.address, "ping", Ping(), Pong, within=ANSWER_S["ping"])
+            pong = self.nodes.act(holder.status.address, "ping", Ping(), Pong, within=self.timings.ping_s)
         except BorealisError:
             return False
         return pong.incarnation == holder.status.incarnation
@@ -99,10 +88,10 @@ class Cluster:
 
     def silences(self) -> dict[str, float]:
         """For how many seconds each node that is not alive has been silent; one that never came is given time."""
-        unheard = self.clock.now() - self._began - UNHEARD_S
+        unheard = self.clock.now() - self._began - self.timings.unheard_s
         known = {node.node for node in self.catalog.nodes()}
         names = known.union(*(layout.nodes() for layout in self.catalog.layouts()))
-        silences = {name: self.members.silent_for(name) for name in names if not self.members.lives(name)}
+        silences = {name: self.members.silent_for(name) for name in sorted(names) if not self.members.lives(name)}
         found = {name: unheard if silence is None else silence for name, silence in silences.items()}
         return {name: silence for name, silence in found.items() if silence > 0}
 
@@ -120,7 +109,7 @@ class Cluster:
         return True
 
     def ask(self, node: str, action: str, message: Message, answer: type[M]) -> M:
-        within = ANSWER_S.get(action, ORDER_S)
+        within = self.timings.answer_s(action)
         return self.nodes.act(self.living(node).status.address, action, message, answer, within=within)
 
     def forget(self, name: str) -> None:
@@ -156,11 +145,12 @@ class Cluster:
         return TakenError(f"diagram '{diagram}' is being {doing} at this moment", hint="wait for that, then try again")
 
     @contextlib.contextmanager
-    def at_work(self, diagram: str, doing: str, wait: float = WAIT_S) -> Iterator[None]:
+    def at_work(self, diagram: str, doing: str, wait: float | None = None) -> Iterator[None]:
         """Change a diagram, one caller at a time. Refused if another is at it for longer than `wait` seconds."""
         with self._guard:
-            lock = self._work[diagram]
-        if not lock.acquire(timeout=wait):
+            if (lock := self._work.get(diagram)) is None:
+                lock = self._work[diagram] = self.threads.lock()
+        if not lock.acquire(timeout=self.timings.work_s if wait is None else wait):
             raise self._busy(diagram)
         self._doing[diagram] = doing
         try:

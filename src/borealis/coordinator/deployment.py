@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -20,7 +19,6 @@ from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.http_errors import AbsentError, TakenError, there_already
 from borealis.coordinator.layout import Layout, UnitAssignment, entry_point
 from borealis.coordinator.orders import Role, feeds, unit_order
-from borealis.coordinator.threads import side_by_side
 from borealis.diagram import passes
 from borealis.diagram.cut import Piece, cut, even_cuts
 from borealis.diagram.deployment import Deployment
@@ -28,6 +26,7 @@ from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError, WireError, brief
 from borealis.ha import behind
 from borealis.kernels.aside import DDL as ERRORS_DDL
+from borealis.threads import side_by_side
 from borealis.wire.messages import NAME_RULE, Checked, CheckOrder, DiagramName, is_name
 
 ROLES: tuple[Role, ...] = ("backup", "primary")  # in this order: a primary finds its partner there
@@ -48,7 +47,7 @@ def deploy(cluster: Cluster, wish: Deployment) -> Layout:
         columns = _types(cluster, wish.yaml) | {p.errors: ERRORS_DDL for p in pieces if p.errors is not None}
         if wish.replace:
             _end(cluster, spec.name)
-        layout = replace(layout, cuts=cuts, columns=columns, since=cluster.now())
+        layout = replace(layout, cuts=cuts, columns=columns, since=cluster.clock.time())
         cluster.catalog.add(layout)
         _start(cluster, layout)
         cluster.catalog.set_state(layout.name, "running")
@@ -105,7 +104,7 @@ def _placed(cluster: Cluster, spec: Spec, pieces: Sequence[Piece], wish: Deploym
         outputs={o.name: o.source for o in spec.outputs},
         places=dict(wish.place),
         buckets=wish.buckets,
-        epoch=uuid.uuid4().hex if any(protected.values()) else "",
+        epoch=cluster.machine.chance.token(32) if any(protected.values()) else "",
     )
 
 
@@ -145,18 +144,18 @@ def _types(cluster: Cluster, yaml: str) -> dict[str, str]:
 def _start(cluster: Cluster, layout: Layout) -> None:
     begun: set[str] = set()  # nodes that have, or may have, parts of it
     try:
-        _each_node(layout, cluster.settle)
+        _each_node(cluster, layout, cluster.settle)
         for places in (layout.entries, layout.units):
             for role in ROLES:
-                _each_node(layout, partial(_start_places, cluster, layout, role, places, begun))
+                _each_node(cluster, layout, partial(_start_places, cluster, layout, role, places, begun))
     except BaseException:
         cluster.catalog.remove(layout.name, _take_back(cluster, layout.name, begun))
         raise
 
 
-def _each_node(layout: Layout, work: Callable[[str], None]) -> None:
+def _each_node(cluster: Cluster, layout: Layout, work: Callable[[str], None]) -> None:
     """The same for all nodes of the layout, at once; the error of the first that had one."""
-    errors = side_by_side([partial(work, node) for node in sorted(layout.nodes())])
+    errors = side_by_side(cluster.threads, [partial(work, node) for node in sorted(layout.nodes())])
     if errors:
         raise errors[0]
 
@@ -193,7 +192,7 @@ def _take_back(cluster: Cluster, diagram: str, nodes: Iterable[str]) -> set[str]
         if not cluster.try_order(node, "undeploy", DiagramName(diagram=diagram)):
             unreached.add(node)
 
-    side_by_side([partial(drop, node) for node in sorted(nodes)])
+    side_by_side(cluster.threads, [partial(drop, node) for node in sorted(nodes)])
     return unreached
 
 

@@ -22,8 +22,6 @@ from borealis.coordinator.layout import Layout, UnitAssignment
 from borealis.coordinator.membership import Member
 from borealis.wire.messages import GuardStatus, called
 
-GONE_S = 15.0  # a node that is only paused comes back with what it has
-
 
 class DriftKind(Enum):
     """What can differ, in words."""
@@ -64,6 +62,7 @@ class Known:
 
     layouts: Iterable[Layout]
     alive: Mapping[str, Member]
+    gone_s: float  # of silence: the coordinator does not wait for longer for what a node had
     routes: Mapping[tuple[str, str, str], str] = field(default_factory=dict)  # by diagram, unit and arrow
     past: Set[str] = frozenset()
     owed: Set[tuple[str, str]] = frozenset()
@@ -71,7 +70,7 @@ class Known:
 
     def gone(self, node: str) -> bool:
         """Whether it has been silent for so long that the coordinator does not wait for what it had."""
-        return node not in self.alive and self.silent.get(node, 0.0) >= GONE_S
+        return node not in self.alive and self.silent.get(node, 0.0) >= self.gone_s
 
     def believed(self, diagram: str) -> dict[str, Member]:
         """The living nodes whose word on a diagram counts; what others have is of an earlier one of that name."""

@@ -12,7 +12,6 @@ from borealis.streams.status import QueueStatus
 from borealis.version import __version__
 from borealis.wire.messages import NodeStatus, UnitStatus
 
-DEAD_AFTER_S = 3.0
 RATE_S = 5.0  # rates are means over about so long
 
 
@@ -84,7 +83,7 @@ def _rate(samples: Sequence[tuple[float, object]], count: str) -> float:
 class Membership:
     """The nodes by name. Any thread may read it, one at a time may change it."""
 
-    def __init__(self, clock: Clock, dead_after_s: float = DEAD_AFTER_S) -> None:
+    def __init__(self, clock: Clock, dead_after_s: float) -> None:
         self._clock, self._dead_after_s = clock, dead_after_s
         self._members: dict[str, Member] = {}
 

@@ -75,9 +75,8 @@ def _none(name: str, bare: str, layouts: list[Layout]) -> StreamError:
                     f"'{layout.name}/{bare}' stays inside unit '{unit.unit}' and cannot be read from outside",
                     hint="make it an output of the diagram, or cut behind it",
                 )
-    known = {n for layout in layouts for n in (*layout.servers(), *layout.outputs)}
-    listing = ", ".join(sorted(known))
-    return StreamError(f"there is no stream '{name}' (there are: {listing})", hint=did_you_mean(bare, known))
+    known = sorted({n for layout in layouts for n in (*layout.servers(), *layout.outputs)})
+    return StreamError(f"there is no stream '{name}' (there are: {', '.join(known)})", hint=did_you_mean(bare, known))
 
 
 def locate(cluster: Cluster, name: str) -> Location:

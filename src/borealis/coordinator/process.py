@@ -20,7 +20,8 @@ import uvicorn
 from borealis.coordinator.app import AppOptions, AppPart, create_app
 from borealis.coordinator.catalog import Catalog
 from borealis.coordinator.cluster import Cluster
-from borealis.coordinator.membership import DEAD_AFTER_S
+from borealis.coordinator.coordinator import Coordinator
+from borealis.coordinator.timings import TIMINGS, ClusterTimings
 from borealis.errors import ClusterError
 from borealis.wire.auth import Security, require_security
 from borealis.wire.client import Peers
@@ -39,7 +40,7 @@ class Options:
     host: str = HOST
     port: int = PORT  # 0: any that is free
     security: Security | None = None
-    dead_after_s: float = DEAD_AFTER_S  # seconds without a heartbeat
+    timings: ClusterTimings = TIMINGS
     parts: Sequence[AppPart] = ()  # beside its own, say the gateway
 
 
@@ -53,9 +54,9 @@ def serve(options: Options, announce: Callable[[str], None]) -> None:
         host = f"[{options.host}]" if ":" in options.host else options.host
         address = f"{scheme}://{host}:{listening.getsockname()[1]}"
         catalog.held_by(address)
-        cluster = Cluster(catalog, Peers(security), dead_after_s=options.dead_after_s)
-        about = AppOptions(security.token if security else None, [options.host], address, parts=options.parts)
-        app = create_app(cluster, about, end=lambda: server.handle_exit(signal.SIGTERM, None))
+        coordinator = Coordinator(Cluster(catalog, Peers(security), options.timings), address)
+        guarded = AppOptions(security.token if security else None, [options.host], options.parts)
+        app = create_app(coordinator, guarded, end=lambda: server.handle_exit(signal.SIGTERM, None))
         config = uvicorn.Config(
             app,
             log_config=None,

@@ -19,7 +19,6 @@ from borealis.coordinator.http_errors import AbsentError
 from borealis.coordinator.layout import Layout, UnitAssignment
 from borealis.coordinator.orders import protect_order, reroute_order
 from borealis.coordinator.placement import Load, candidates
-from borealis.coordinator.threads import spawn
 from borealis.diagram.spec import Spec
 from borealis.errors import BorealisError
 from borealis.wire.messages import Claim, Claimed, Ping, Pong, UnitName, called
@@ -81,7 +80,7 @@ def claim(cluster: Cluster, asked: Sequence[Claim]) -> list[Claimed]:
         what = f"{wanted.node}: {wanted.what} {wanted.diagram}.{wanted.unit} #{wanted.incarnation}"
         log.warning("%s %s", "granted to" if granted else "refused to", what)
         if granted and place is not None and wanted.what == "take over":
-            spawn("reroute", partial(_reroute_readers, cluster, wanted.diagram, place))
+            cluster.threads.start("borealis-reroute", partial(_reroute_readers, cluster, wanted.diagram, place))
         address = None if place is None else cluster.address(place.node)
         incarnation = wanted.incarnation if place is None else place.incarnation
         found.append(Claimed(granted=granted, incarnation=incarnation, address=address or ""))
@@ -95,7 +94,7 @@ def _reroute_readers(cluster: Cluster, diagram: str, place: UnitAssignment) -> N
         return
     for arrow in place.gives:
         order = reroute_order(layout, arrow, cluster.address)
-        for node in {n for reader in layout.readers(arrow) for n in (reader.node, reader.backup) if n is not None}:
+        for node in sorted({n for r in layout.readers(arrow) for n in (r.node, r.backup) if n is not None}):
             cluster.try_order(node, "reroute", order)
 
 

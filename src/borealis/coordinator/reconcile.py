@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,14 +16,12 @@ from borealis.coordinator import deployment, moving, protecting
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.drift import Difference, DriftKind, Known, differences
 from borealis.coordinator.http_errors import TakenError
-from borealis.coordinator.threads import side_by_side, spawn
 from borealis.errors import BorealisError
+from borealis.threads import side_by_side
 from borealis.wire.status import TroubleView
 
 log = logging.getLogger("borealis.coordinator")
 BEATS_LEAST = 2
-RETRY_S = 1.0
-RETRY_S_MOST = 30.0
 
 
 @dataclass
@@ -40,8 +38,8 @@ class _Seen:
 class Reconciler:
     """Finds differences and mends them, those of one diagram one after the other."""
 
-    def __init__(self, cluster: Cluster, start: Callable[[str, Callable[[], None]], object] = spawn) -> None:
-        self._cluster, self._start = cluster, start
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
         self._seen: dict[Difference, _Seen] = {}
         self._at_work: set[str] = set()
         self.looks = 0
@@ -57,7 +55,7 @@ class Reconciler:
         for diagram, mine in due.items():
             if diagram not in self._at_work:
                 self._at_work.add(diagram)
-                self._start("mend", partial(self._mend_all, diagram, mine))
+                self._cluster.threads.start("borealis-mend", partial(self._mend_all, diagram, mine))
         self.looks += 1
 
     def troubles(self) -> list[TroubleView]:
@@ -73,12 +71,15 @@ class Reconciler:
             alive={member.name: member for member in self._cluster.members.alive()},
             past=catalog.past(),
             owed=catalog.owed(),
+            gone_s=self._cluster.timings.gone_s,
             silent=self._cluster.silences(),
         )
 
     def _remember(self, found: Sequence[Difference]) -> None:
-        for gone in self._seen.keys() - set(found):
-            del self._seen[gone]
+        there = set(found)
+        for one in list(self._seen):
+            if one not in there:
+                self._seen.pop(one, None)
         for difference in found:
             member = self._cluster.members.member(difference.node)
             incarnation = member.status.incarnation if member else ""
@@ -100,7 +101,7 @@ class Reconciler:
                     if difference.kind is not DriftKind.NO_BACKUP:
                         self._mend(difference)
                 lonely = [one for one in found if one.kind is DriftKind.NO_BACKUP]  # each waits for a query to be warm
-                side_by_side([partial(self._mend, one) for one in lonely])
+                side_by_side(self._cluster.threads, [partial(self._mend, one) for one in lonely])
         except TakenError:  # a user is changing it: what is seen now means nothing
             for difference in found:
                 self._seen.pop(difference, None)
@@ -115,8 +116,9 @@ class Reconciler:
             log.warning("%s: %s", difference, error)
             if seen is not None:
                 seen.error = str(error)
+                timings = self._cluster.timings
+                wait = min(timings.retry_first_s * 2**seen.failures, timings.retry_most_s)
                 seen.failures += 1
-                wait = min(RETRY_S * 2**seen.failures, RETRY_S_MOST)
                 seen.not_before = self._cluster.clock.now() + wait
             return
         log.info("mended: %s", difference)

@@ -234,7 +234,7 @@ def _unprotected(cluster: Cluster) -> list[views.Unprotected]:
             view = _guard_view(cluster, layout, place)
             if view is not None and view.state in EXPOSED:
                 name = f"input {place.input}" if place.input else place.unit
-                seconds = round(max(0.0, cluster.now() - view.since), 1)
+                seconds = round(max(0.0, cluster.clock.time() - view.since), 1)
                 found.append(views.Unprotected(**dict(view), diagram=layout.name, what=name, seconds=seconds))
     return found
 
@@ -253,7 +253,7 @@ def _state(
     lives, began = cluster.members.lives, layout.since if mine is None else mine.since
 
     def silent(node: str) -> tuple[float, str]:
-        return cluster.now() - (cluster.members.silent_for(node) or 0.0), f"{node} does not answer"
+        return cluster.clock.time() - (cluster.members.silent_for(node) or 0.0), f"{node} does not answer"
 
     if not lives(place.node):
         return "taking over" if place.backup is not None and lives(place.backup) else "lost", *silent(place.node)

@@ -15,10 +15,11 @@ from borealis.client.subscriber import ReadOptions, Start, Subscription
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.http_errors import status_of
 from borealis.coordinator.naming import locate
-from borealis.coordinator.threads import THREADS, in_thread, spawn
+from borealis.coordinator.threads import THREADS, in_thread
 from borealis.errors import BorealisError
 from borealis.retrying import Retries
 from borealis.streams.section import Section
+from borealis.threads import Threads
 from borealis.wire.client import Peer
 from borealis.wire.endpoints import Location
 from borealis.wire.problems import problem_of
@@ -73,12 +74,12 @@ def listening(cluster: Cluster, stream: str, start: Start, headers: bool) -> Asy
 
 
 async def events(
-    listener: AsyncSubscription, limit: int | None, ending: asyncio.Event, room: asyncio.Semaphore
+    listener: AsyncSubscription, limit: int | None, ending: asyncio.Event, room: asyncio.Semaphore, threads: Threads
 ) -> AsyncIterator[bytes]:
     """What a client gets, until the stream ends, it has so many rows, it goes, or the coordinator does."""
     await room.acquire()
     under = await listener.open()
-    until_end = asyncio.create_task(_stop_at(ending, under))
+    until_end = asyncio.create_task(_stop_at(ending, under, threads))
     try:
         yield HELLO
         async for piece in _pieces(listener, under, limit):
@@ -88,12 +89,12 @@ async def events(
     finally:
         room.release()
         until_end.cancel()
-        spawn("hang-up", under.stop)  # it may take a while to reach the other side
+        threads.start("borealis-hang-up", under.stop)  # it may take a while to reach the other side
 
 
-async def _stop_at(ending: asyncio.Event, under: Subscription) -> None:
+async def _stop_at(ending: asyncio.Event, under: Subscription, threads: Threads) -> None:
     await ending.wait()
-    spawn("hang-up", under.stop)
+    threads.start("borealis-hang-up", under.stop)
 
 
 async def _pieces(listener: AsyncSubscription, under: Subscription, left: int | None) -> AsyncIterator[bytes]:

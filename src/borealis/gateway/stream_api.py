@@ -107,7 +107,7 @@ def gateway(cluster: Cluster, ending: asyncio.Event) -> tuple[APIRouter, Callabl
         listener = listening(cluster, location.stream, begin, headers)
         await listener.open()
         return StreamingResponse(
-            events(listener, limit, ending, listeners),
+            events(listener, limit, ending, listeners, cluster.threads),
             media_type="text/event-stream",
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )

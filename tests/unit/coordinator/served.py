@@ -30,7 +30,7 @@ class Served:
             self.address = address
             there.set()
 
-        options = Options(path, port=0, security=security, dead_after_s=3.0, parts=[gateway])
+        options = Options(path, port=0, security=security, parts=[gateway])
         self._coordinator = threading.Thread(target=serve, args=(options, announce), daemon=True)
         self._coordinator.start()
         assert there.wait(30)

@@ -24,12 +24,15 @@ from borealis.diagram import passes
 from borealis.diagram.cut import piece_of
 from borealis.diagram.spec import LATE, Spec
 from borealis.errors import BorealisError, ClusterError, StreamError, WireError
+from borealis.machine import Machine
 from borealis.streams.queue import OutputQueue
 from borealis.streams.section import Section
+from borealis.threads import SystemThreads, Task
 from borealis.wire import messages as m
 from borealis.wire.problems import error_of, problem_of
 
 M = TypeVar("M", bound=m.Message)
+T = TypeVar("T")
 PACKETS = pa.schema([("ts", pa.timestamp("us", "UTC")), ("src", pa.string()), ("bytes", pa.int32())])
 NONE = np.empty(0, np.int64)
 
@@ -379,14 +382,23 @@ class Yard:
         """Nothing to close."""
 
 
+class AtOnce(SystemThreads):
+    """Threads that are done when they are started."""
+
+    def start(self, name: str, work: Callable[[], T]) -> Task[T]:
+        task = super().start(name, work)
+        task.join()
+        return task
+
+
 class Town:
-    """A yard, a catalog on disk, a coordinator's cluster, and a clock that moves by hand."""
+    """A yard, a catalog on disk, a coordinator's cluster, and a clock that moves by hand. All is done at once."""
 
     def __init__(self, path: Any, yard: Yard | None = None) -> None:
         self.yard = yard or Yard()
         self.clock = ManualClock()
         self.catalog = Catalog(path)
-        self.cluster = Cluster(self.catalog, self.yard, self.clock, now=lambda: 1000.0)
+        self.cluster = Cluster(self.catalog, self.yard, machine=Machine(self.clock, AtOnce()))  # type: ignore[arg-type]
 
     def beat(self, *names: str, seconds: float = 1.0) -> None:
         """Time passes, and these nodes (all that are not down) send a heartbeat."""

@@ -13,7 +13,9 @@ from borealis.coordinator.catalog import VERSION, Catalog
 from borealis.coordinator.http_errors import TakenError
 from borealis.coordinator.layout import Layout, UnitAssignment, entry_point
 from borealis.diagram.protection import Protection
+from borealis.disk import LocalDisk
 from borealis.errors import ClusterError
+from borealis.machine import Machine
 from borealis.wire.status import NodeView
 
 LAYOUT = Layout(
@@ -172,3 +174,25 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ClusterError, match="cannot use catalog"):
         Catalog(tmp_path / "file" / "catalog.sqlite")
+
+
+def test_what_a_killed_coordinator_had_not_committed_is_not_there(path: Path) -> None:
+    """On a disk whose databases outlive their users."""
+
+    class Outliving(LocalDisk):
+        def __init__(self) -> None:
+            self.kept = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+
+        def database(self, path: Path) -> sqlite3.Connection:
+            return self.kept
+
+    machine = Machine(disk=Outliving())
+    killed = Catalog(path, machine)
+    killed.add(LAYOUT)
+    killed._db.execute("BEGIN IMMEDIATE")
+    killed._db.execute("DELETE FROM diagrams")
+    killed._lock.close()
+    again = Catalog(path, machine)
+    assert again.layouts() == [LAYOUT]
+    again.set_state("traffic", "undeploying")
+    assert again.layouts()[0].state == "undeploying"

@@ -283,7 +283,7 @@ def test_undeploy_without_a_node_tells_it_later_even_under_the_same_name(town: T
     assert undeploy(town.cluster, "traffic") == {"node2"}
     deploy(town.cluster, Deployment(yaml=traffic(), place={"agg": "node1"}))
     town.yard.down.clear()
-    reconciler = Reconciler(town.cluster, start=lambda _, work: work())
+    reconciler = Reconciler(town.cluster)
     for _ in range(4):
         town.beat()
         reconciler.step()
@@ -297,7 +297,7 @@ def test_what_a_killed_coordinator_was_deploying_is_taken_back(town: Town) -> No
     town.catalog.set_state("traffic", "deploying")  # as if it had been killed just before the end
     again = town.restart()
     take_up(again.cluster)
-    reconciler = Reconciler(again.cluster, start=lambda _, work: work())
+    reconciler = Reconciler(again.cluster)
     for _ in range(4):
         again.beat()
         reconciler.step()

@@ -29,7 +29,7 @@ def where(town: Town, unit: str) -> list[str]:
 
 
 def settle(town: Town) -> None:
-    reconciler = Reconciler(town.cluster, start=lambda _, work: work())
+    reconciler = Reconciler(town.cluster)
     for _ in range(6):
         town.beat()
         reconciler.step()

@@ -14,11 +14,11 @@ from borealis.errors import StateError
 
 
 class Kept(Town):
-    """A town with a reconciler that works in this thread."""
+    """A town with a reconciler."""
 
     def __init__(self, path: Path, yard: object = None) -> None:
         super().__init__(path, yard)  # type: ignore[arg-type]
-        self.reconciler = Reconciler(self.cluster, start=lambda _, work: work())
+        self.reconciler = Reconciler(self.cluster)
 
     def live(self, seconds: int, *names: str) -> None:
         for _ in range(seconds):

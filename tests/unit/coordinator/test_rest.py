@@ -15,8 +15,8 @@ from stand_ins import Town, traffic, two_sides
 
 from borealis import __version__
 from borealis.coordinator.app import AppOptions, create_app
+from borealis.coordinator.coordinator import Coordinator
 from borealis.coordinator.http_auth import BODY_BYTES_MOST
-from borealis.coordinator.membership import DEAD_AFTER_S
 from borealis.errors import ExpressionError, WireError
 from borealis.gateway.stream_api import gateway
 from borealis.streams.status import QueueStatus
@@ -52,7 +52,7 @@ class Rest(Town):
     def __init__(self, path: Path, **options: Any) -> None:
         super().__init__(path)
         self.ended = 0
-        self.app = create_app(self.cluster, AppOptions(**options, parts=[gateway]), end=self._end)
+        self.app = create_app(Coordinator(self.cluster), AppOptions(**options, parts=[gateway]), end=self._end)
         self.http = Http(self.app)
 
     def _end(self) -> None:
@@ -354,7 +354,7 @@ def test_figures_of_the_whole_cluster(town: Rest) -> None:
     town.deploy(units=2, place={"packets": "node1"})
     town.beat()
     [unit, *_] = town.http.get("/v1/status").json()["units"]
-    town.beat("node1", "node2", seconds=DEAD_AFTER_S)
+    town.beat("node1", "node2", seconds=town.cluster.timings.dead_after_s)
     answer = town.http.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     found = {family.name: family for family in text_string_to_metric_families(answer.text)}

@@ -25,11 +25,11 @@ ENTRY_KEY = ("traffic", "in-packets")
 
 
 class Guarded(Town):
-    """One protected unit on node1 with its backup on node2, and a reconciler that works in this thread."""
+    """One protected unit on node1 with its backup on node2, and a reconciler."""
 
     def __init__(self, path: Path, yard: Yard | None = None) -> None:
         super().__init__(path, yard)
-        self.reconciler = Reconciler(self.cluster, start=lambda _, work: work())
+        self.reconciler = Reconciler(self.cluster)
 
     def live(self, seconds: int) -> None:
         for _ in range(seconds):
