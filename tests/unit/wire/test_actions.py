@@ -21,7 +21,8 @@ from borealis.streams.queue import MovedError
 from borealis.wire.client import Peer
 from borealis.wire.messages import Ack, Ping, Pong, Problem, Publish, Subscribe
 from borealis.wire.problems import KINDS, MESSAGE_BYTES_MOST, ReplacedError, clip, error_of, problem_of
-from borealis.wire.server import PIECE_BYTES_MOST, WireServer
+from borealis.wire.server import WireServer
+from borealis.wire.service import PIECE_BYTES_MOST
 from borealis.wire.waiting import PeerTimings
 
 
