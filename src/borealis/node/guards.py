@@ -35,7 +35,7 @@ class Guards:
     def __init__(self, node: Node, security: Security | None, claim: Claiming) -> None:
         self._node, self.claim = node, claim
         self.name, self.peers, self.routes = node.name, node.peers, node.routes
-        self.watch = Watch(security)
+        self.watch = Watch(self.peers)
         self.primaries: dict[UnitKey, PrimaryGuard] = {}
         self.standbys: dict[UnitKey, Standby] = {}
         self._lock = threading.Lock()
