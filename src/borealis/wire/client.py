@@ -101,7 +101,12 @@ class Peer:
 
     def subscribe(self, wanted: Subscribe) -> WireSubscription:
         self.probe()
-        subscription = WireSubscription(self._get(wanted, self.timings.silence_s), wanted)
+        pushed = self._get(wanted, self.timings.silence_s)
+        try:
+            subscription = WireSubscription(pushed, wanted)
+        except WireError:
+            pushed.cancel()
+            raise
         self._open[next(self._numbers)] = subscription
         return subscription
 
