@@ -12,7 +12,7 @@ async with borealis.connect_async() as cluster:
 
 from __future__ import annotations
 
-import threading
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
@@ -24,9 +24,11 @@ from borealis.diagram.deployment import Deployment, DeployOptions
 from borealis.diagram.model import Diagram
 from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError, InputError
+from borealis.machine import HERE, Machine
 from borealis.retrying import RETRIES, Retries
 from borealis.wire.auth import Security
 from borealis.wire.client import Peer
+from borealis.wire.endpoints import Location
 from borealis.wire.messages import Done, Forget, Receipt
 from borealis.wire.status import Deployed
 
@@ -70,18 +72,21 @@ class SubscribeOptions(TypedDict, total=False):
     timeout: float | None  # seconds without a tuple after which iteration raises TimeoutError
 
 
-class Client(CoordinatorRequests):
-    """A cluster, as a program uses it. Blocking; threads may share it. Close it, or use it as a context manager."""
+class Streams(ABC):
+    """Streams, as a program uses them; what knows where they are is a class under this one, and a `Locator`."""
 
-    def __init__(self, whereabouts: Whereabouts, retries: Retries = RETRIES) -> None:
-        super().__init__(whereabouts)
-        self._security = Security(token=whereabouts.token, ca=Path(whereabouts.ca) if whereabouts.ca else None)
+    def __init__(self, retries: Retries = RETRIES, machine: Machine = HERE) -> None:
+        self.machine = machine
         self._retries = retries
         self._publishers: dict[str, Publisher] = {}
         self._subscriptions: list[Subscription] = []
-        self._lock = threading.Lock()
+        self._lock = machine.threads.lock()
 
-    # -- streams
+    @abstractmethod
+    def locate(self, stream: str) -> Location: ...
+
+    @abstractmethod
+    def peer(self, address: str) -> Peer: ...
 
     def publish(self, stream: str, data: Any, *, timeout: float | None = None) -> Receipt:
         """Send rows to an input and wait until they are taken over: a record batch, a table, a data frame, dicts."""
@@ -102,7 +107,7 @@ class Client(CoordinatorRequests):
 
     def publisher(self, stream: str, name: str | None = None) -> Publisher:
         """A way into an input for many batches. Under a `name` a later program can go on where this one ended."""
-        return Publisher(self, stream, Publishing(name=name, retries=self._retries))
+        return Publisher(self, stream, Publishing(name=name, retries=self._retries), self.machine)
 
     def subscribe(self, stream: str, start: Start | None = None, **options: Unpack[SubscribeOptions]) -> Subscription:
         """A stream from a place on: `newest` (what comes from now on), `oldest`, or a tuple id.
@@ -110,7 +115,7 @@ class Client(CoordinatorRequests):
         With a `reader` name the stream keeps tuples until they are acknowledged under it, and a later program goes on
         where this one ended; `start` matters only the first time then.
         """
-        made = Subscription(self, stream, ReadOptions(start, retries=self._retries, **options))
+        made = Subscription(self, stream, ReadOptions(start, retries=self._retries, **options), self.machine)
         with self._lock:
             self._subscriptions = [s for s in self._subscriptions if s.running]
             self._subscriptions.append(made)
@@ -122,7 +127,24 @@ class Client(CoordinatorRequests):
         with self.peer(found.address) as peer:
             peer.act("forget", Forget(stream=found.stream, reader=reader), Done)
 
-    # -- the cluster
+    def close(self) -> None:
+        """End everything that runs over this client."""
+        with self._lock:
+            publishers, self._publishers = self._publishers, {}
+            subscriptions, self._subscriptions = self._subscriptions, []
+        for publisher in publishers.values():
+            publisher.abandon()  # each `publish` waited for its rows
+        for subscription in subscriptions:
+            subscription.stop()
+
+
+class Client(CoordinatorRequests, Streams):
+    """A cluster, as a program uses it. Blocking; threads may share it. Close it, or use it as a context manager."""
+
+    def __init__(self, whereabouts: Whereabouts, retries: Retries = RETRIES, machine: Machine = HERE) -> None:
+        CoordinatorRequests.__init__(self, whereabouts)
+        Streams.__init__(self, retries, machine)
+        self._security = Security(token=whereabouts.token, ca=Path(whereabouts.ca) if whereabouts.ca else None)
 
     def deploy(self, diagram: Diagram | Spec | str | Path, **options: Unpack[DeployOptions]) -> Deployed:
         """Run a diagram: a Diagram or the path of its YAML file.
@@ -158,14 +180,8 @@ class Client(CoordinatorRequests):
 
     def close(self) -> None:
         """End everything that runs over this client."""
-        with self._lock:
-            publishers, self._publishers = self._publishers, {}
-            subscriptions, self._subscriptions = self._subscriptions, []
-        for publisher in publishers.values():
-            publisher.abandon()  # each `publish` waited for its rows
-        for subscription in subscriptions:
-            subscription.stop()
-        super().close()
+        Streams.close(self)
+        CoordinatorRequests.close(self)
 
     def peer(self, address: str) -> Peer:
-        return Peer(address, self._security)
+        return Peer(address, self._security, machine=self.machine)

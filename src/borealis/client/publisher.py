@@ -18,21 +18,20 @@ import base64
 import binascii
 import contextlib
 import logging
-import threading
-import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from borealis.client.subscriber import check_name
-from borealis.clock import Clock, WallClock
 from borealis.connectors.sources import as_source
 from borealis.errors import BorealisError, FullError, InputError, StreamError, WireError
+from borealis.machine import HERE, Machine
 from borealis.retrying import RETRIES, Backoff, Retries, is_elsewhere, is_temporary
 from borealis.streams.queue import MovedError, StandbyError
 from borealis.streams.section import empty_rows
@@ -73,14 +72,14 @@ class Publisher:
     """Sends rows to a stream. A context manager: leaving it waits until all of them are taken over."""
 
     def __init__(
-        self, locator: Locator, stream: str, publishing: Publishing | None = None, clock: Clock | None = None
+        self, locator: Locator, stream: str, publishing: Publishing | None = None, machine: Machine = HERE
     ) -> None:
         self.publishing = publishing or Publishing()
-        self.name = self.publishing.name or f"client-{uuid.uuid4().hex[:12]}"
+        self.name = self.publishing.name or f"client-{machine.chance.token(12)}"
         self.reconnects = 0
         self.forgotten = 0  # how often the entry point had lost what it knew of us
         self._locator = locator
-        self._clock = clock or WallClock()
+        self._threads, clock = machine.threads, machine.clock
         self._unacked: deque[_Unacked] = deque()
         self._bytes = 0
         self._to_send = 0  # the number to send next on this connection; those held before it are under way
@@ -90,19 +89,19 @@ class Publisher:
         self._failed: BaseException | None = None
         self._full_logged = False  # that a disk is full where batches go
         self._refused: tuple[int, str] | None = None  # the batch and the words of the last refusal
-        self._changed = threading.Condition()
-        found = _entry(located(locator, stream))
+        self._changed = self._threads.condition()
+        found = _entry(located(locator, stream, clock))
         self.stream = found.stream
-        self._endpoints = Endpoints(lambda: _entry(locator.locate(self.stream)), found)
+        self._endpoints = Endpoints(lambda: _entry(locator.locate(self.stream)), found, clock=clock)
         self._peer: Peer
         self._publication: Publication | None = None
-        at_once = Backoff(Retries(give_up_s=0.0), self._clock)  # or at its backup, if that has taken over just now
+        at_once = Backoff(Retries(give_up_s=0.0), clock)  # or at its backup, if that has taken over just now
         known = self._endpoints.call(self._connect_first, lambda error: isinstance(error, WireError), at_once)
         self.receipt: Receipt = known.known
         self.mark = known.known.mark  # what was sent with the last batch under this name, before now
         self.next_number = self._to_send = self.receipt.number + 1  # not 0 under a name that was used before
-        self._backoff = Backoff(self.publishing.retries, self._clock)
-        threading.Thread(target=self._listen_on, name=f"borealis-publisher {self.stream}", daemon=True).start()
+        self._backoff = Backoff(self.publishing.retries, clock)
+        self._threads.start(f"borealis-publisher {self.stream}", self._listen_on)
         self._start_sending(known)
 
     # -- for the program
@@ -248,8 +247,7 @@ class Publisher:
     # -- the thread that sends, one for each connection: a dead machine may hold it up for long
 
     def _start_sending(self, publication: Publication) -> None:
-        name = f"borealis-publisher {self.stream} sends"
-        threading.Thread(target=self._send_on, args=(publication,), name=name, daemon=True).start()
+        self._threads.start(f"borealis-publisher {self.stream} sends", partial(self._send_on, publication))
 
     def _send_on(self, publication: Publication) -> None:
         try:

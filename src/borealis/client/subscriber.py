@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -23,8 +22,8 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from borealis.clock import Clock, WallClock
 from borealis.errors import BorealisError, GoneError, InputError, StreamError, WireError
+from borealis.machine import HERE, Machine
 from borealis.retrying import RETRIES, Backoff, Retries, is_elsewhere, is_temporary
 from borealis.streams.id_gaps import is_jump
 from borealis.streams.queue import MovedError, StandbyError
@@ -85,13 +84,13 @@ def check_name(what: str, name: str) -> None:
 class Buffer:
     """Sections between the thread that reads them and the program that wants them: bounded, then the thread waits."""
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, most_bytes: int, machine: Machine = HERE) -> None:
         self._most = most_bytes
         self._held: deque[Came] = deque()
         self._bytes = 0
         self.closed = False
         self._error: BaseException | None = None
-        self._changed = threading.Condition()
+        self._changed = machine.threads.condition()
         self.on_news: Callable[[], None] = lambda: None  # called when there may be something to take
 
     def put(self, came: Came) -> bool:
@@ -139,10 +138,11 @@ class Subscription:
     """
 
     def __init__(
-        self, locator: Locator, stream: str, options: ReadOptions | None = None, clock: Clock | None = None
+        self, locator: Locator, stream: str, options: ReadOptions | None = None, machine: Machine = HERE
     ) -> None:
         self.options = options or ReadOptions()
-        found = located(locator, stream, clock)
+        self._clock = machine.clock
+        found = located(locator, stream, self._clock)
         self.stream = found.stream
         self.schema: pa.Schema = pa.schema([])
         self.gaps = 0  # how often the stream did not go on where it was
@@ -151,20 +151,20 @@ class Subscription:
         self.reconnects = 0
         self.ended = False  # whether the stream itself has ended, and its last section was taken
         self._locator = locator
-        self._clock = clock or WallClock()
-        self._buffer = Buffer(self.options.buffer_bytes)
+        self._buffer = Buffer(self.options.buffer_bytes, machine)
         self._peer: Peer | None = None  # the node that serves the stream, in the life that `gaps` counts
         self._feed: WireSubscription
         self._before = (0, 0)  # lost and jumps, in earlier connections
         start, retries = self.options.start, self.options.retries
         self._follower = Follower(
             self.stream,
-            Endpoints(lambda: locator.locate(self.stream), found),
+            Endpoints(lambda: locator.locate(self.stream), found, clock=self._clock),
             self._subscribe,
             self._broken,
             Backoff(replace(retries, give_up_s=min(self.options.first_s, retries.give_up_s)), self._clock),
             start=("oldest" if self.options.reader else "newest") if start is None else start,
             reader=self.options.reader,
+            machine=machine,
         )
         self._current: Section | None = None
         self.position = 0  # the id of the tuple that will be handed out next: start here to go on
@@ -172,8 +172,7 @@ class Subscription:
         self._life = 0  # of what was handed out; `gaps` is that of what is being read
         self._acked = -1
         self._next_ack = 0.0
-        self._thread = threading.Thread(target=self._read, name=f"borealis-subscription {self.stream}", daemon=True)
-        self._thread.start()
+        self._reading = machine.threads.start(f"borealis-subscription {self.stream}", self._read)
         self._follower.opened.wait()
         if self._follower.epoch is None:
             self._buffer.take(0)  # raises why
@@ -240,7 +239,7 @@ class Subscription:
         self._follower.stopped.set()
         self._buffer.close(drop=True)
         self._follower.stop()
-        if not self._thread.is_alive():
+        if not self._reading.is_alive():
             self._hang_up()
 
     def __enter__(self) -> Subscription:

@@ -15,7 +15,6 @@ from borealis.node.running import UnitKey
 from borealis.node.standby import Standby
 from borealis.node.watch import Watch
 from borealis.streams.section import Place
-from borealis.wire.auth import Security
 from borealis.wire.messages import Claim, Claimed, Done, Forget, Guard, GuardAnswer, Protect, called
 
 if TYPE_CHECKING:
@@ -31,10 +30,10 @@ Claiming = Callable[[Sequence[Claim]], list[Claimed] | None]
 class Guards:
     """The guards of a node's units. Thread-safe."""
 
-    def __init__(self, node: Node, security: Security | None, claim: Claiming) -> None:
+    def __init__(self, node: Node, claim: Claiming) -> None:
         self._node, self.claim = node, claim
         self.name, self.peers, self.routes, self.machine = node.name, node.peers, node.routes, node.machine
-        self.watch = Watch(security)
+        self.watch = Watch(self.peers)
         self.primaries: dict[UnitKey, PrimaryGuard] = {}
         self.standbys: dict[UnitKey, Standby] = {}
         self._lock = self.machine.threads.lock()

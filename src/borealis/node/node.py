@@ -94,11 +94,11 @@ class Node:
         self._starting: set[UnitKey] = set()
         self._ending: list[Task[None]] = []
         self.session = session or Session(name, machine)
-        self.peers = peers or Peers(security)
+        self.peers = peers or Peers(security, machine=machine)
         self.routes = Routes(self.queues.get, ask, machine)
         self.acks = AckSender(self.routes, self.peers, machine=machine)
         self._builder = Builder(name, data, self.session, self.routes, self.peers, self.acks, query, machine)
-        self.guards = Guards(self, security, claim)
+        self.guards = Guards(self, claim)
         self.warm = False
         self.ordering = machine.threads.rlock()  # one order at a time
         self._timings = care or CareTimings()

@@ -38,7 +38,7 @@ from borealis.tuples import halves
 from borealis.values.fit import RowOrigin, fit, match_columns
 from borealis.wire.client import Peer
 from borealis.wire.messages import BatchHead, Publish
-from borealis.wire.server import BATCH_BYTES_MOST
+from borealis.wire.service import BATCH_BYTES_MOST
 
 OPTIONS = (*ADDRESS, "publisher", "time", "partBytes", "checkpointLocation")
 PART_BYTES = 32 << 20  # well below what the wire takes at most

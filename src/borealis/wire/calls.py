@@ -1,10 +1,9 @@
-"""The calls of a Flight server: the host that they are for, those under way, and how their errors become answers."""
+"""The calls of a server: the host that they are for, those under way, and how their errors become answers."""
 
 from __future__ import annotations
 
 import os
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -13,6 +12,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from borealis.errors import WireError
+from borealis.machine import HERE, Machine
 from borealis.streams.queue import OutputQueue
 from borealis.wire.auth import HEADER, refused_token
 from borealis.wire.messages import BatchHead, Receipt
@@ -32,7 +32,7 @@ class EntryHost(Protocol):
 
 
 class StreamHost(Protocol):
-    """A node, as its Flight server sees it."""
+    """A node, as its server sees it."""
 
     def queue(self, stream: str) -> OutputQueue:
         """The queue of a stream; StreamError if there is none."""
@@ -52,10 +52,10 @@ class StreamHost(Protocol):
 class Calls:
     """The calls under way that the server itself can end, and whether it is time."""
 
-    def __init__(self) -> None:
+    def __init__(self, machine: Machine = HERE) -> None:
         self.closing = False
         self._busy = 0
-        self._changed = threading.Condition()
+        self._changed = machine.threads.condition()
 
     def enter(self) -> None:
         with self._changed:

@@ -1,30 +1,28 @@
-"""The other side of a node's Flight server: subscribe, publish, order. Everything blocks; threads may share a Peer."""
+"""The other side of a node's server: subscribe, publish, order. Everything blocks; threads may share a Peer."""
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Iterator
+from itertools import count
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
-from pyarrow import flight
 
 from borealis.errors import WireError
 from borealis.hosts import is_flight
+from borealis.machine import HERE, Machine
 from borealis.message import Message
 from borealis.wire.auth import OPEN, Security
+from borealis.wire.flight import FLIGHT
 from borealis.wire.messages import Ack, Acknowledgements, Done, Export, Ping, Pong, Publish, Subscribe
 from borealis.wire.problems import calling
 from borealis.wire.publication import Publication
 from borealis.wire.subscription import WireSubscription
-from borealis.wire.waiting import PeerTimings, Pushed, Talk, first_answer
+from borealis.wire.transport import Network
+from borealis.wire.waiting import PeerTimings, Pushed, Talk, silent
 
 A = TypeVar("A", bound=Message)
-
-WINDOW_BYTES = 4 << 20  # so much may be under way to a subscriber that does not read
-FRAME_BYTES = 1 << 20  # large ones save work; gRPC's own choice is 16 KB
-NEVER_MS = 24 * 3600 * 1000  # gRPC's own pings are not wanted: servers take them for an attack
 
 
 class Sendable(Protocol):
@@ -36,24 +34,22 @@ class Sendable(Protocol):
 class Peer:
     """A node at an address. Nothing is sent before the first call; the next one makes a broken connection again."""
 
-    def __init__(self, address: str, security: Security | None = None, timings: PeerTimings | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        security: Security | None = None,
+        timings: PeerTimings | None = None,
+        network: Network = FLIGHT,
+        machine: Machine = HERE,
+    ) -> None:
         if not is_flight(address):
             raise WireError(f"'{address}' is no address of a node", hint="write grpc://host:port")
         self.address = address
         self.timings = timings or PeerTimings()
-        self._security = security or OPEN
-        options = [
-            ("grpc.enable_http_proxy", 0),  # nodes talk to one another, whatever the environment says of the web
-            ("grpc.min_reconnect_backoff_ms", int(self.timings.connect_s * 1000)),  # of one attempt to connect
-            ("grpc.http2.bdp_probe", 0),
-            ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
-            ("grpc.http2.max_frame_size", FRAME_BYTES),
-            ("grpc.keepalive_time_ms", NEVER_MS),  # set at all, it makes the system give up on unanswered packets
-            ("grpc.keepalive_timeout_ms", int(self.timings.silence_s * 1000)),
-        ]
-        tls = {"tls_root_certs": self._security.roots()} if address.startswith("grpc+tls://") else {}
-        self._client = flight.FlightClient(address, generic_options=options, **tls)
-        self._open: weakref.WeakSet[WireSubscription] = weakref.WeakSet()
+        self.machine = machine
+        self._transport = network.connect(address, security or OPEN, self.timings.connect_s, self.timings.silence_s)
+        self._open: weakref.WeakValueDictionary[int, WireSubscription] = weakref.WeakValueDictionary()
+        self._numbers = count()  # of subscriptions
         self._talks: list[Talk] = []  # those that are free
 
     def ping(self) -> Pong:
@@ -63,8 +59,7 @@ class Peer:
         """Give an order and wait for its answer."""
         limit = self.timings.answer_s if within is None else within
         with calling(self.address):
-            answers = self._client.do_action(flight.Action(name, message.encode()), self._options(limit))
-            got = [answer.body.to_pybytes() for answer in answers]
+            got = self._transport.action(name, message.encode(), limit)
         if len(got) != 1:
             raise WireError(f"{self.address} answered '{name}' with {len(got)} messages", hint="one is expected")
         return answer.decode(got[0])
@@ -81,8 +76,7 @@ class Peer:
                     raise
                 self._hang_up()  # the node has restarted, perhaps: the lines are old
         with calling(self.address):
-            descriptor = flight.FlightDescriptor.for_command(b"talk")
-            talk = Talk(self.address, *self._client.do_exchange(descriptor, self._options()))
+            talk = Talk(self.address, *self._transport.exchange())
         return answer.decode(self._ask(talk, name, body, limit))
 
     def _free(self) -> Talk | None:
@@ -107,15 +101,19 @@ class Peer:
 
     def subscribe(self, wanted: Subscribe) -> WireSubscription:
         self.probe()
-        subscription = WireSubscription(self._get(wanted, self.timings.silence_s), wanted)
-        self._open.add(subscription)
+        pushed = self._get(wanted, self.timings.silence_s)
+        try:
+            subscription = WireSubscription(pushed, wanted)
+        except WireError:
+            pushed.cancel()
+            raise
+        self._open[next(self._numbers)] = subscription
         return subscription
 
     def publish(self, publish: Publish, schema: pa.Schema) -> Publication:
         self.probe()
         with calling(self.address):
-            descriptor = flight.FlightDescriptor.for_command(publish.encode())
-            writer, receipts = self._client.do_put(descriptor, schema, self._options())
+            writer, receipts = self._transport.put(publish.encode(), schema)
         return Publication(self, schema, writer, receipts)
 
     def export(self, what: str, body: bytes = b"") -> Iterator[bytes]:
@@ -124,16 +122,18 @@ class Peer:
         pushed = self._get(Export(export=what, body=body.decode()), self.timings.answer_s)
         try:
             while (chunk := pushed.read()) is not None:
+                if chunk.data is None:
+                    raise WireError(f"{self.address} sent words where bytes of '{what}' are expected")
                 yield chunk.data.column(0)[0].as_py()
         finally:
             pushed.cancel()
 
     def close(self) -> None:
         """Give the connection back. Subscriptions are cancelled; publications are closed by their publishers."""
-        for subscription in list(self._open):
+        for subscription in list(self._open.values()):
             subscription.cancel()
         self._hang_up()
-        self._client.close()
+        self._transport.close()
 
     def __enter__(self) -> Peer:
         return self
@@ -145,36 +145,34 @@ class Peer:
         """Raises soon if no server answers: a stream itself has no time limit."""
         with calling(self.address):
             # not `list_actions`: if the server cancels that, Arrow pretends that this process was interrupted (Ctrl-C)
-            list(self._client.do_action(flight.Action("reach", b""), self._options(self.timings.connect_s)))
+            self._transport.action("reach", b"", self.timings.connect_s)
 
     def _get(self, ticket: Message, silence_s: float) -> Pushed:
-        wanted = flight.Ticket(ticket.encode())
         with calling(self.address):
-            reader = first_answer(self.address, lambda: self._client.do_get(wanted, self._options()), silence_s)
-            return Pushed(self.address, reader, silence_s)
-
-    def _options(self, within: float | None = None) -> flight.FlightCallOptions:
-        return flight.FlightCallOptions(timeout=within, headers=self._security.headers())
+            try:
+                return Pushed(self.address, self._transport.get(ticket.encode(), silence_s), silence_s)
+            except TimeoutError:
+                raise silent(self.address, silence_s) from None
 
 
 class Peers:
     """Connections to nodes, one for each address, made when first needed. Thread-safe."""
 
-    def __init__(self, security: Security | None = None) -> None:
-        self._security = security
+    def __init__(self, security: Security | None = None, network: Network = FLIGHT, machine: Machine = HERE) -> None:
+        self.security, self.network, self.machine = security, network, machine
         self._peers: dict[str, Peer] = {}
-        self._lock = threading.Lock()
+        self._lock = machine.threads.lock()
 
     def at(self, address: str) -> Peer:
         """The connection that all callers share."""
         with self._lock:
             if address not in self._peers:
-                self._peers[address] = Peer(address, self._security)
+                self._peers[address] = self.connect(address)
             return self._peers[address]
 
-    def connect(self, address: str) -> Peer:
+    def connect(self, address: str, timings: PeerTimings | None = None) -> Peer:
         """A new connection, which the caller closes."""
-        return Peer(address, self._security)
+        return Peer(address, self.security, timings, self.network, self.machine)
 
     def act(self, address: str, name: str, message: Sendable, answer: type[A], *, within: float | None = None) -> A:
         """Give an order over the shared connection. One that breaks is replaced by the next call."""

@@ -5,7 +5,6 @@ Each address is tried once without waiting; when all of them failed it is time f
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,7 +44,7 @@ class Locator(Protocol):
     def peer(self, address: str) -> Peer: ...
 
 
-def located(locator: Locator, stream: str, clock: Clock | None = None) -> Location:
+def located(locator: Locator, stream: str, clock: Clock = WALL) -> Location:
     """Where a stream is; waits a little where the coordinator says that it will be somewhere soon."""
     backoff = Backoff(SOON, clock or WALL)
     while True:
@@ -54,7 +53,7 @@ def located(locator: Locator, stream: str, clock: Clock | None = None) -> Locati
         except BorealisError as error:
             if getattr(error, "status", None) != TEMPORARY_STATUS:
                 raise
-            time.sleep(backoff.lost(error))
+            clock.sleep(backoff.lost(error))
 
 
 class Endpoints:
@@ -69,7 +68,9 @@ class Endpoints:
         locate: Callable[[], Location],
         found: Location | None = None,
         recall: Callable[[], Location | None] = lambda: None,
+        clock: Clock = WALL,
     ) -> None:
+        self._clock = clock
         self._known, self._locate, self._recall = found, locate, recall
         self._ahead = deque([found.address] if found is not None else [])
         self._at = found.address if found is not None else ""  # what was tried last
@@ -134,9 +135,12 @@ class Endpoints:
         do: Callable[[str], T],
         passing: Callable[[BorealisError], bool],
         backoff: Backoff,
-        wait: Callable[[float], object] = time.sleep,
+        wait: Callable[[float], object] | None = None,
     ) -> T:
-        """Do something at the address that serves the stream; it may be done again where an error passes."""
+        """Do something at the address that serves the stream; it may be done again where an error passes.
+
+        `wait` is how a caller waits that can be interrupted.
+        """
         while True:
             try:
                 if (address := self.next()) is not None:
@@ -148,7 +152,7 @@ class Endpoints:
                     raise
                 self.lost(error)
             if self.exhausted:
-                wait(self.pause(backoff))
+                (wait or self._clock.sleep)(self.pause(backoff))
 
     def _plan(self, *addresses: str | None) -> None:
         self._ahead += [a for a in dict.fromkeys(addresses) if a and a not in self._tried and a not in self._ahead]

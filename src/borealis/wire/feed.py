@@ -1,15 +1,14 @@
-"""A subscription, as the Flight server of a node serves it from an output queue."""
+"""A subscription, as the server of a node serves it from an output queue."""
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from borealis.errors import StreamError
+from borealis.machine import HERE, Machine
 from borealis.streams.queue import MovedError, StandbyError
 from borealis.streams.section import NOTHING, Section, boundary_only, wire_schema
 from borealis.wire.calls import Calls, StreamHost, answering
@@ -30,10 +29,10 @@ class FeedTimings:
 
 
 class ServedFeed:
-    """One subscription: what the queue has for it, batch after batch, as Flight asks for them.
+    """One subscription: what the queue has for it, batch after batch, as the network asks for them.
 
-    The reader is registered when this is made and taken back when it goes, even if Flight never asks. At a backup it
-    is made when the backup takes over, or refused after a while: the reader hears nothing until then.
+    The reader is registered when this is made and taken back when it is closed, even if no batch was asked for. At a
+    backup it is made when the backup takes over, or refused after a while: the reader hears nothing until then.
     """
 
     def __init__(
@@ -44,7 +43,10 @@ class ServedFeed:
         timings: FeedTimings,
         is_cancelled: Callable[[], bool],
         wanted: Subscribe,
+        machine: Machine = HERE,
     ) -> None:
+        self._open = False
+        self._clock = machine.clock
         self._host, self._calls, self._turns, self._timings = host, calls, turns, timings
         self._is_cancelled, self._wanted = is_cancelled, wanted
         queue = self._queue = host.queue(wanted.stream)
@@ -56,7 +58,7 @@ class ServedFeed:
         if wanted.reader is not None and wanted.reader.startswith("~"):
             raise StreamError(f"'{wanted.reader}' cannot name a reader", hint="names with ~ are for those without one")
         self._passing = wanted.reader is None
-        self._reader = wanted.reader or f"~{uuid.uuid4().hex[:16]}"
+        self._reader = wanted.reader or f"~{machine.chance.token(16)}"
         start = queue.newest() if wanted.start == "newest" else None if wanted.start == "oldest" else wanted.start
         self._next = queue.register(self._reader, start)
         self._boundary = wanted.boundary
@@ -64,15 +66,17 @@ class ServedFeed:
         self._done = False
         self._key = (wanted.stream, self._reader)
         self._turn = turns[self._key] = object()  # an earlier subscription of this name ends
-        self._entered = True
-        calls.enter()
         self._held_since: float | None = None
-        while queue.standby and not self._is_over():
-            queue.wait_for_release(self._timings.tick_s)
-        self._check_incarnation()
-        facts = StreamFacts(
-            stream=wanted.stream, epoch=queue.epoch, first=self._next, incarnation=self._queue.incarnation
-        )
+        self._open = True
+        calls.enter()
+        try:
+            while queue.standby and not self._is_over():
+                queue.wait_for_release(self._timings.tick_s)
+            self._check_incarnation()
+        except BaseException:
+            self.close()
+            raise
+        facts = StreamFacts(stream=wanted.stream, epoch=queue.epoch, first=self._next, incarnation=queue.incarnation)
         self.schema = wire_schema(queue.schema, queue.revised).with_metadata({FACTS: facts.encode()})
 
     def __iter__(self) -> ServedFeed:
@@ -116,7 +120,7 @@ class ServedFeed:
         if not self._queue.standby:
             self._held_since = None
             return
-        now = time.monotonic()
+        now = self._clock.now()
         self._held_since = now if self._held_since is None else self._held_since
         if now - self._held_since >= self._timings.hold_s:
             raise self._on_standby()
@@ -149,11 +153,16 @@ class ServedFeed:
         )
         return section.batch(self.schema), head.encode()
 
-    def __del__(self) -> None:
-        if not hasattr(self, "_entered"):  # it was refused
+    def close(self) -> None:
+        """Take the reader back. Once is enough."""
+        if not self._open:
             return
+        self._open = False
         if self._turns.get(self._key) is self._turn:
             del self._turns[self._key]
         if self._passing:
             self._queue.forget(self._reader)
         self._calls.leave()
+
+    def __del__(self) -> None:
+        self.close()

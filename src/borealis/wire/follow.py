@@ -10,11 +10,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from typing import Literal, Protocol
 
 from borealis.errors import BorealisError, StreamError
+from borealis.machine import HERE, Machine
 from borealis.retrying import Backoff
 from borealis.streams.section import Section
 from borealis.tuples import FIRST_TIME, LAST_TIME
@@ -51,13 +51,14 @@ class Follower:
         stop: int | None = None,
         reader: str | None = None,
         pause: Callable[[float], object] | None = None,
+        machine: Machine = HERE,
     ) -> None:
         self.stream, self.backoff = stream, backoff
         self.epoch: str | None = None
         self.incarnation = 0  # the highest seen in this epoch
         self.next_id, self.boundary = 0, FIRST_TIME
         self.start, self.begins = start, True  # whether to subscribe at `start`, not behind what was read
-        self.stopped, self.opened = threading.Event(), threading.Event()
+        self.stopped, self.opened = machine.threads.event(), machine.threads.event()
         self.feed: IncomingFeed | None = None  # None: there is no connection now, another one is being tried
         self._endpoints, self._subscribe, self._broken = endpoints, subscribe, broken
         self._stop, self._reader, self._pause = stop, reader, pause or self.stopped.wait

@@ -18,7 +18,7 @@ from borealis.wire.messages import Problem
 MESSAGE_BYTES_MOST = 4000  # gRPC carries errors in trailers, and drops the call when these grow above 8 KB
 HINT_BYTES_MOST = 1000
 
-BROKEN = (flight.FlightError, pa.ArrowException, OSError)  # what Flight raises when a call goes wrong
+BROKEN = (flight.FlightError, pa.ArrowException, OSError)  # what a network raises when a call goes wrong
 
 FAILURES = (
     (
@@ -26,7 +26,11 @@ FAILURES = (
         "{at} cannot be reached, or broke off ({text})",
         "is it running, and is this it?",
     ),
-    (flight.FlightTimedOutError, "{at} did not answer in time ({text})", "is it overloaded, or frozen?"),
+    (
+        (flight.FlightTimedOutError, TimeoutError),
+        "{at} did not answer in time ({text})",
+        "is it overloaded, or frozen?",
+    ),
     (flight.FlightUnauthenticatedError, "{at} does not let us in ({text})", "give the token it was started with"),
     (flight.FlightUnauthorizedError, "{at} does not let us in ({text})", "give the token it was started with"),
     (flight.FlightCancelledError, "the call to {at} was cancelled ({text})", ""),

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyarrow import flight
 
 from borealis.errors import BorealisError, WireError
 from borealis.wire.messages import BatchHead, Receipt
 from borealis.wire.problems import BROKEN, error_from
-from borealis.wire.server import BATCH_BYTES_MOST, columns
+from borealis.wire.service import BATCH_BYTES_MOST, columns
+from borealis.wire.transport import Receipts, Writer
 
 if TYPE_CHECKING:
     from borealis.wire.client import Peer
@@ -27,18 +25,17 @@ class Publication:
     its receipt is there, not when `send` returns.
     """
 
-    def __init__(
-        self, peer: Peer, schema: pa.Schema, writer: flight.FlightStreamWriter, receipts: flight.FlightMetadataReader
-    ) -> None:
+    def __init__(self, peer: Peer, schema: pa.Schema, writer: Writer, receipts: Receipts) -> None:
+        threads, self._clock = peer.machine.threads, peer.machine.clock
         self._peer, self._writer, self._receipts = peer, writer, receipts
         self.schema = schema
-        self._writing = threading.Lock()
+        self._writing = threads.lock()
         self._finished = False  # nothing more can be sent
-        self._came = threading.Condition()
+        self._came = threads.condition()
         self._last: Receipt | None = None
         self._error: BorealisError | None = None
         self._over = False  # the server has ended the call
-        threading.Thread(target=self._listen, name="wire-receipts", daemon=True).start()
+        threads.start("wire-receipts", self._listen)
         self.known = self._wait_for(lambda: self._last is not None, peer.timings.answer_s)
 
     @property
@@ -120,9 +117,9 @@ class Publication:
 
     def _hear(self, condition: Callable[[], bool], within: float | None) -> None:
         """Wait for something to be so. A full queue may take long; a node that is gone may not."""
-        until = None if within is None else time.monotonic() + within
+        until = None if within is None else self._clock.now() + within
         while not condition():
-            left = self._peer.timings.silence_s if until is None else until - time.monotonic()
+            left = self._peer.timings.silence_s if until is None else until - self._clock.now()
             if left <= 0:
                 raise WireError(f"{self._peer.address} did not take a batch over within {within:g} s")
             if not self._came.wait(min(left, self._peer.timings.silence_s)):

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import flight
 
 from borealis.errors import WireError
 from borealis.streams.section import Section, from_batch, wire_schema
 from borealis.tuples import KIND, LAST_TIME, TIME
 from borealis.wire.feed import FACTS
 from borealis.wire.messages import SectionHead, StreamFacts, Subscribe
+from borealis.wire.transport import Chunk
 from borealis.wire.waiting import Pushed
 
 
@@ -62,7 +62,7 @@ class WireSubscription:
     def __exit__(self, *exc: object) -> None:
         self.cancel()
 
-    def _section(self, chunk: flight.FlightStreamChunk) -> tuple[Section, SectionHead]:
+    def _section(self, chunk: Chunk) -> tuple[Section, SectionHead]:
         """A pushed batch as a section, if it is one and follows the last."""
         batch = chunk.data
         if batch is None or chunk.app_metadata is None:

@@ -19,7 +19,8 @@ class Chunk(NamedTuple):
 class Reader(Protocol):
     """What the other side sends within one call, in order."""
 
-    schema: pa.Schema
+    @property
+    def schema(self) -> pa.Schema: ...
 
     def read(self, within: float) -> Chunk | None:
         """The next chunk; None behind the last. TimeoutError if none comes for so many seconds: the call is over."""
@@ -53,7 +54,8 @@ class Transport(Protocol):
 
     def action(self, name: str, body: bytes, within: float | None) -> list[bytes]: ...
 
-    def exchange(self) -> tuple[Writer, Reader]: ...
+    def exchange(self) -> tuple[Writer, Reader]:
+        """Words and answers, by turns. What is written may be sent as late as its answer is read."""
 
     def get(self, ticket: bytes, within: float) -> Reader:
         """Returns with the schema; TimeoutError if that does not come within so many seconds."""

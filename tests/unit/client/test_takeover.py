@@ -11,9 +11,11 @@ import pytest
 from town import SCHEMA, SOON, STREAM, WAIT_S, Counter, Place, add, eventually, finish
 
 from aborting import abort
+from borealis.client.client import Streams
 from borealis.client.publisher import Publisher, Publishing
 from borealis.client.subscriber import ReadOptions, Subscription
 from borealis.errors import GoneError, StreamError, WireError
+from borealis.machine import Machine
 from borealis.retrying import Backoff, Retries
 from borealis.streams.id_gaps import JUMP
 from borealis.streams.queue import MovedError, OutputQueue, StandbyError
@@ -227,6 +229,37 @@ def test_a_publisher_begins_at_the_backup_where_that_has_taken_over(pair: Pair) 
     time.sleep(0.1)
     with pytest.raises(WireError):
         Publisher(pair, STREAM, Publishing(retries=SOON))
+
+
+# -- without a coordinator
+
+
+class Program(Streams):
+    """A client that knows by itself where streams are."""
+
+    def __init__(self, pair: Pair, machine: Machine) -> None:
+        super().__init__(SOON, machine)
+        self._pair = pair
+
+    def locate(self, stream: str) -> Location:
+        return self._pair.locate(stream)
+
+    def peer(self, address: str) -> Peer:
+        return self._pair.peer(address)
+
+
+def test_a_program_that_knows_where_streams_are_needs_no_coordinator(pair: Pair) -> None:
+    class Same:
+        def token(self, length: int = 16) -> str:
+            return "5" * length
+
+    program = Program(pair, Machine(chance=Same()))
+    subscription = program.subscribe(STREAM, "oldest", timeout=WAIT_S)
+    program.publish(STREAM, [{"n": 0, "word": "a"}], timeout=WAIT_S)
+    assert numbers(subscription, 1) == [0]
+    assert list(pair.primary.entries[STREAM].last) == [f"client-{'5' * 12}"]
+    program.close()
+    assert not subscription.running
 
 
 # -- in which order addresses are tried

@@ -15,6 +15,7 @@ from aborting import abort
 from borealis.errors import ClusterError
 from borealis.ha.detector import Detector, Pace
 from borealis.node.watch import Watch
+from borealis.wire.client import Peers
 from borealis.wire.messages import Pong
 from borealis.wire.server import WireServer
 
@@ -55,7 +56,7 @@ class Deaths:
 
 @pytest.fixture
 def watch() -> Iterator[Watch]:
-    one = Watch(None)
+    one = Watch(Peers())
     yield one
     one.close()
 
@@ -110,7 +111,7 @@ def test_lines_that_are_cut_all_the_time_cost_no_pings(watch: Watch, host: Someo
     while time.monotonic() < until:
         if (line := watched._line._line) is not None:
             with suppress(OSError):
-                line.shutdown(socket.SHUT_RDWR)
+                line._socket.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]
         time.sleep(0.005)
     assert 3 < len(pings) < 20
 

@@ -21,7 +21,8 @@ from borealis.streams.queue import MovedError
 from borealis.wire.client import Peer
 from borealis.wire.messages import Ack, Ping, Pong, Problem, Publish, Subscribe
 from borealis.wire.problems import KINDS, MESSAGE_BYTES_MOST, ReplacedError, clip, error_of, problem_of
-from borealis.wire.server import PIECE_BYTES_MOST, WireServer
+from borealis.wire.server import WireServer
+from borealis.wire.service import PIECE_BYTES_MOST
 from borealis.wire.waiting import PeerTimings
 
 
@@ -316,3 +317,29 @@ def test_other_flight_calls_are_refused(server: WireServer) -> None:
 
 def test_facts_are_facts(peer: Peer) -> None:
     assert peer.act("facts", Order(), Facts).threads > 1
+
+
+class Deaf(flight.FlightServerBase):
+    """Lets a conversation in, and reads nothing of it."""
+
+    def __init__(self) -> None:
+        self.ending = threading.Event()
+        super().__init__("grpc://127.0.0.1:0")
+
+    def do_exchange(self, context: object, descriptor: object, reader: object, writer: object) -> None:
+        self.ending.wait(30)
+
+
+def test_an_order_that_is_not_taken_is_late_as_well() -> None:
+    class Large:
+        def encode(self) -> bytes:
+            return bytes(32 << 20)
+
+    server = Deaf()
+    with Peer(f"grpc://127.0.0.1:{server.port}") as peer:
+        begun = time.monotonic()
+        with pytest.raises(WireError, match=r"did not answer 'echo' within 0\.4 s"):
+            peer.say("echo", Large(), Order, within=0.4)
+        assert time.monotonic() - begun < 5
+    server.ending.set()
+    server.shutdown()

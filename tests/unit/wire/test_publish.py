@@ -20,7 +20,8 @@ from borealis.tuples import LAST_TIME
 from borealis.wire.client import Peer
 from borealis.wire.messages import BatchHead, Publish, Receipt, Subscribe
 from borealis.wire.publication import Publication
-from borealis.wire.server import BATCH_BYTES_MOST, WireServer, _published
+from borealis.wire.server import WireServer
+from borealis.wire.service import BATCH_BYTES_MOST, published
 from borealis.wire.waiting import PeerTimings
 
 Soon = Callable[..., None]
@@ -177,7 +178,7 @@ def test_more_rows_than_there_are_bytes_for_are_refused() -> None:
     )
     assert batch.num_rows == claimed
     with pytest.raises(pa.ArrowInvalid):
-        _published("d/a", SimpleNamespace(app_metadata=head(0).encode(), data=batch), SCHEMA)
+        published("d/a", SimpleNamespace(app_metadata=head(0).encode(), data=batch), SCHEMA)
 
 
 def test_text_that_is_no_text_is_refused(peer: Peer, queue: OutputQueue) -> None:

@@ -21,7 +21,8 @@ from borealis.wire.client import Peer
 from borealis.wire.feed import FACTS, SECTION_BYTES_MOST, FeedTimings
 from borealis.wire.messages import Ack, SectionHead, StreamFacts, Subscribe
 from borealis.wire.problems import ReplacedError
-from borealis.wire.server import PIECES, WireServer
+from borealis.wire.server import WireServer
+from borealis.wire.service import PIECES
 from borealis.wire.waiting import PeerTimings
 
 Soon = Callable[..., None]
