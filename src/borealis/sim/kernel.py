@@ -25,13 +25,13 @@ from collections import Counter, deque
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from types import TracebackType
-from typing import Any, Literal, NoReturn, Protocol, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 from greenlet import getcurrent
 
 from borealis.clock import EPOCH_S
-from borealis.disk import Disk, LocalDisk
 from borealis.machine import Machine
+from borealis.sim.disk import SimDisk
 from borealis.sim.threads import KilledError, SimTask, SimThreads, TaskError
 
 T = TypeVar("T")
@@ -46,12 +46,6 @@ STALE_LEAST = 1_000  # timers that no task waits for any more, before they are s
 
 class LivelockError(Exception):
     """Threads go on and on, and no time passes."""
-
-
-class Store(Protocol):
-    """What outlives a process: a disk gives each process that uses it a view of its own."""
-
-    def for_process(self, process: Process) -> Disk: ...
 
 
 class Timer:
@@ -103,7 +97,7 @@ class SimChance:
 class Process:
     """Threads that live and die together, and the machine that they stand on."""
 
-    def __init__(self, kernel: Kernel, name: str, disk: Store | None) -> None:
+    def __init__(self, kernel: Kernel, name: str, disk: SimDisk | None) -> None:
         self.kernel, self.name = kernel, name
         self.dead = self.paused = False
         self.runs = True  # neither dead nor paused
@@ -112,8 +106,8 @@ class Process:
         self._held: list[SimTask[Any]] = []  # could run, but for the pause
         self._due: list[Timer | SimTask[Any]] = []  # should have rung during the pause
         chance = SimChance(kernel.chance(f"tokens/{name}"))
-        stored = LocalDisk() if disk is None else disk.for_process(self)
-        self.machine = Machine(SimClock(self), SimThreads(self), stored, chance)
+        view = (disk or SimDisk()).for_process(self)
+        self.machine = Machine(SimClock(self), SimThreads(self), view, chance)
 
     @property
     def state(self) -> Literal["running", "paused", "dead"]:
@@ -228,8 +222,8 @@ class Kernel:
             self._chances[name] = random.Random(f"{self.seed}/chance/{name}")
         return self._chances[name]
 
-    def process(self, name: str, disk: Store | None = None) -> Process:
-        """A new one; the last of that name must be dead."""
+    def process(self, name: str, disk: SimDisk | None = None) -> Process:
+        """A new one, on a disk that outlives it, else on an empty one. The last of that name must be dead."""
         if name in self._living and not self._living[name].dead:
             raise ValueError(f"process {name!r} is alive")
         process = self._living[name] = Process(self, name, disk)
