@@ -62,6 +62,9 @@ class Timer:
             self.alarm = 0
             self._kernel.stale += 1
 
+    def __str__(self) -> str:
+        return f"timer {getattr(self.ring, '__qualname__', 'of the kernel')}"
+
 
 class SimClock:
     """One machine's: its zero is its own, and its clock on the wall is a little off."""
@@ -174,7 +177,7 @@ class Process:
 
 
 class Kernel:
-    """Time, and which thread runs. To be run from the greenlet that made it.
+    """Time, and which task runs. To be run from the greenlet that made it, and to be disposed of in the end.
 
     `preempt` is the chance that a task gives way where it takes a free lock, sets, notifies or starts; in one of four
     such cases it does for up to `stall_s` of simulated time.
@@ -206,7 +209,8 @@ class Kernel:
         self._chances: dict[str, random.Random] = {}
         self._preempt, self._stall_s, self._steps_max, self._silence_s = preempt, stall_s, steps_max, silence_s
         self._ran: Counter[str] = Counter()
-        self._over = False
+        self._over = self._gc_paused = False
+        self._collect_at = COLLECT_STEPS
         self.leave: Callable[[], object] = self.hub.switch  # back to the loop, for good unless the task waits in a list
         self.fuse = self._draw_fuse()  # so many more locks and notifications until a preemption; below 0, it is now
 
@@ -254,19 +258,19 @@ class Kernel:
         """Until `stop` says so, which is asked before every step; or that time; or nothing can happen any more."""
         if getcurrent() is not self.hub:
             raise RuntimeError("only the greenlet that made the kernel can run it")
-        collecting, silence = gc.isenabled(), _Silence(self, self._silence_s)
-        gc.disable()  # else it depends on what else is in memory when __del__ is called
+        if gc.isenabled():
+            gc.disable()  # else it depends on what else is in memory when __del__ is called
+            self._gc_paused = True
+        silence = _Silence(self, self._silence_s)
         try:
             return self._run(until, stop)
         finally:
             self.current = None
             silence.over()
-            if collecting:
-                gc.enable()
 
     def _run(self, until: float, stop: Callable[[], bool] | None) -> Literal["stopped", "time is up", "idle"]:
         ready, timers = self.ready, self._timers
-        calm, collect = self.steps + self._steps_max, self.steps + COLLECT_STEPS
+        calm = self.steps + self._steps_max
         while True:
             if stop is not None and stop():
                 return "stopped"
@@ -297,15 +301,15 @@ class Kernel:
             if when > self.now:
                 self.now, calm = when, self.steps + self._steps_max
                 self._ran.clear()
-                if self.steps >= collect:
-                    collect = self.steps + COLLECT_STEPS
+                if self.steps >= self._collect_at:
+                    self._collect_at = self.steps + COLLECT_STEPS
                     gc.collect()
             timer.alarm = 0
             self.steps += 1
             if timer.process is None or timer.process.runs:
                 timer.ring()
                 if self.steps > calm:
-                    self._restless(f"timer {timer.ring}")
+                    self._restless(str(timer))
             else:
                 timer.process.put_off(timer)
 
@@ -332,6 +336,9 @@ class Kernel:
         self.current = None
         self.ready.clear()
         self._timers.clear()
+        if self._gc_paused:
+            gc.enable()
+            self._gc_paused = False
 
     # -- what threads call
 
