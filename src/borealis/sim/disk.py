@@ -32,13 +32,13 @@ CHANGE = re.compile(r"\s*(INSERT|UPDATE|DELETE|REPLACE|CREATE|DROP|ALTER)\b", re
 class _File:
     """A power cut leaves `data[:safe] + tail`, or some of what came instead of the tail."""
 
-    __slots__ = ("cuts", "data", "safe", "tail")
+    __slots__ = ("data", "safe", "syncs", "tail")
 
     def __init__(self, data: bytes = b"") -> None:
         self.data = bytearray(data)
         self.safe = len(data)
         self.tail = b""  # was synced, then cut off, which is not synced
-        self.cuts = 0
+        self.syncs: list[_Sync] = []
 
     def truncate(self, length: int) -> None:
         if length < self.safe:
@@ -46,11 +46,21 @@ class _File:
             self.safe = length
         del self.data[length:]
         self.data.extend(bytes(length - len(self.data)))
-        self.cuts += 1
+        for sync in self.syncs:
+            sync.upto, sync.cut = min(sync.upto, length), True
 
     def settle(self, length: int) -> None:
         """So many bytes are on the disk, as they are."""
         self.safe, self.tail = length, b""
+
+    def begin_sync(self) -> _Sync:
+        self.syncs.append(sync := _Sync(len(self.data)))
+        return sync
+
+    def end_sync(self, sync: _Sync) -> None:
+        self.syncs.remove(sync)
+        if sync.upto > self.safe or (sync.upto == self.safe and not sync.cut):
+            self.settle(sync.upto)
 
     def crash(self, drawn: random.Random) -> None:
         if self.tail and drawn.random() < 0.5:
@@ -63,6 +73,16 @@ class _File:
             if instead is not None and torn:
                 self.data[-torn:] = instead
         self.settle(len(self.data))
+        self.syncs.clear()
+
+
+class _Sync:
+    """A sync under way, of so many bytes: those that were there when it began, and have not been cut off since."""
+
+    __slots__ = ("cut", "upto")
+
+    def __init__(self, upto: int) -> None:
+        self.upto, self.cut = upto, False
 
 
 class _Renamed(NamedTuple):
@@ -326,10 +346,9 @@ class _SimAppended:
     def sync(self) -> None:
         self._begin("sync")
         file = self._file
-        length, cuts = len(file.data), file.cuts
+        sync = file.begin_sync()
         self._view.wait()
-        if file.cuts == cuts:  # else another thread has cut it meanwhile, and has to sync that
-            file.settle(length)
+        file.end_sync(sync)
         self._store.settle_name(file)
 
     def truncate(self, length: int) -> object:

@@ -277,3 +277,20 @@ def test_a_sync_takes_time_and_only_what_was_there_before_it_survives(kernel: Ke
     assert task.result() is None
     assert kernel.now == 1.0
     assert (store.files["/log"].safe, bytes(store.files["/log"].data)) == (6, b"beforeafter")
+
+
+def test_a_cut_during_a_sync_takes_nothing_from_what_is_before_it(kernel: Kernel) -> None:
+    store = SimDisk(sync_s=1.0)
+    process = kernel.process("one", store)
+    file = process.machine.disk.append_to(Path("/log"))
+    file.write(b"before")
+    process.start("sync", file.sync)
+    kernel.at(0.2, lambda: file.write(b"a part"))
+    kernel.at(0.3, lambda: file.truncate(6))
+    kernel.at(0.4, lambda: file.write(b"after"))
+    process.at(0.5, lambda: process.start("later", file.sync))
+    kernel.at(0.6, lambda: file.truncate(8))
+    kernel.run(until=1.2)
+    assert (store.files["/log"].safe, bytes(store.files["/log"].data)) == (6, b"beforeaf")
+    kernel.run()
+    assert store.files["/log"].safe == 8
