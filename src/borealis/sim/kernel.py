@@ -25,13 +25,13 @@ from collections import Counter, deque
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from types import TracebackType
-from typing import Any, Literal, NoReturn, Protocol, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 from greenlet import getcurrent
 
 from borealis.clock import EPOCH_S
-from borealis.disk import Disk, LocalDisk
 from borealis.machine import Machine
+from borealis.sim.disk import SimDisk
 from borealis.sim.threads import KilledError, SimTask, SimThreads, TaskError
 
 T = TypeVar("T")
@@ -48,12 +48,6 @@ class LivelockError(Exception):
     """Threads go on and on, and no time passes."""
 
 
-class Store(Protocol):
-    """What outlives a process: a disk gives each process that uses it a view of its own."""
-
-    def for_process(self, process: Process) -> Disk: ...
-
-
 class Timer:
     """A call at a time to come."""
 
@@ -67,6 +61,9 @@ class Timer:
         if self.alarm:
             self.alarm = 0
             self._kernel.stale += 1
+
+    def __str__(self) -> str:
+        return f"timer {getattr(self.ring, '__qualname__', 'of the kernel')}"
 
 
 class SimClock:
@@ -103,7 +100,7 @@ class SimChance:
 class Process:
     """Threads that live and die together, and the machine that they stand on."""
 
-    def __init__(self, kernel: Kernel, name: str, disk: Store | None) -> None:
+    def __init__(self, kernel: Kernel, name: str, disk: SimDisk | None) -> None:
         self.kernel, self.name = kernel, name
         self.dead = self.paused = False
         self.runs = True  # neither dead nor paused
@@ -112,8 +109,8 @@ class Process:
         self._held: list[SimTask[Any]] = []  # could run, but for the pause
         self._due: list[Timer | SimTask[Any]] = []  # should have rung during the pause
         chance = SimChance(kernel.chance(f"tokens/{name}"))
-        stored = LocalDisk() if disk is None else disk.for_process(self)
-        self.machine = Machine(SimClock(self), SimThreads(self), stored, chance)
+        view = (disk or SimDisk()).for_process(self)
+        self.machine = Machine(SimClock(self), SimThreads(self), view, chance)
 
     @property
     def state(self) -> Literal["running", "paused", "dead"]:
@@ -180,7 +177,7 @@ class Process:
 
 
 class Kernel:
-    """Time, and which thread runs. To be run from the greenlet that made it.
+    """Time, and which task runs. To be run from the greenlet that made it, and to be disposed of in the end.
 
     `preempt` is the chance that a task gives way where it takes a free lock, sets, notifies or starts; in one of four
     such cases it does for up to `stall_s` of simulated time.
@@ -212,7 +209,8 @@ class Kernel:
         self._chances: dict[str, random.Random] = {}
         self._preempt, self._stall_s, self._steps_max, self._silence_s = preempt, stall_s, steps_max, silence_s
         self._ran: Counter[str] = Counter()
-        self._over = False
+        self._over = self._gc_paused = False
+        self._collect_at = COLLECT_STEPS
         self.leave: Callable[[], object] = self.hub.switch  # back to the loop, for good unless the task waits in a list
         self.fuse = self._draw_fuse()  # so many more locks and notifications until a preemption; below 0, it is now
 
@@ -228,8 +226,8 @@ class Kernel:
             self._chances[name] = random.Random(f"{self.seed}/chance/{name}")
         return self._chances[name]
 
-    def process(self, name: str, disk: Store | None = None) -> Process:
-        """A new one; the last of that name must be dead."""
+    def process(self, name: str, disk: SimDisk | None = None) -> Process:
+        """A new one, on a disk that outlives it, else on an empty one. The last of that name must be dead."""
         if name in self._living and not self._living[name].dead:
             raise ValueError(f"process {name!r} is alive")
         process = self._living[name] = Process(self, name, disk)
@@ -260,19 +258,19 @@ class Kernel:
         """Until `stop` says so, which is asked before every step; or that time; or nothing can happen any more."""
         if getcurrent() is not self.hub:
             raise RuntimeError("only the greenlet that made the kernel can run it")
-        collecting, silence = gc.isenabled(), _Silence(self, self._silence_s)
-        gc.disable()  # else it depends on what else is in memory when __del__ is called
+        if gc.isenabled():
+            gc.disable()  # else it depends on what else is in memory when __del__ is called
+            self._gc_paused = True
+        silence = _Silence(self, self._silence_s)
         try:
             return self._run(until, stop)
         finally:
             self.current = None
             silence.over()
-            if collecting:
-                gc.enable()
 
     def _run(self, until: float, stop: Callable[[], bool] | None) -> Literal["stopped", "time is up", "idle"]:
         ready, timers = self.ready, self._timers
-        calm, collect = self.steps + self._steps_max, self.steps + COLLECT_STEPS
+        calm = self.steps + self._steps_max
         while True:
             if stop is not None and stop():
                 return "stopped"
@@ -303,15 +301,15 @@ class Kernel:
             if when > self.now:
                 self.now, calm = when, self.steps + self._steps_max
                 self._ran.clear()
-                if self.steps >= collect:
-                    collect = self.steps + COLLECT_STEPS
+                if self.steps >= self._collect_at:
+                    self._collect_at = self.steps + COLLECT_STEPS
                     gc.collect()
             timer.alarm = 0
             self.steps += 1
             if timer.process is None or timer.process.runs:
                 timer.ring()
                 if self.steps > calm:
-                    self._restless(f"timer {timer.ring}")
+                    self._restless(str(timer))
             else:
                 timer.process.put_off(timer)
 
@@ -338,6 +336,9 @@ class Kernel:
         self.current = None
         self.ready.clear()
         self._timers.clear()
+        if self._gc_paused:
+            gc.enable()
+            self._gc_paused = False
 
     # -- what threads call
 

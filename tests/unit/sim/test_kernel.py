@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import subprocess
@@ -311,6 +312,27 @@ def test_a_livelock_names_the_tasks() -> None:
         with pytest.raises(LivelockError, match="one/spin") as raised:
             kernel.run()
         assert "calm" not in str(raised.value)
+
+
+def test_a_livelock_of_timers() -> None:
+    with Kernel(1, steps_max=2_000) as kernel:
+
+        def again() -> None:
+            kernel.at(0.0, again)
+
+        again()
+        with pytest.raises(LivelockError, match=r"timer .*again 100%"):
+            kernel.run()
+
+
+def test_garbage_is_collected_at_the_same_steps_in_every_run() -> None:
+    assert gc.isenabled()
+    with Kernel(1) as kernel:
+        task = kernel.process("one").start("looks", gc.isenabled)
+        kernel.run()
+        assert not task.result()
+        assert not gc.isenabled()  # between two runs, too
+    assert gc.isenabled()
 
 
 def test_a_deadlock_is_idle_and_says_where_all_stand() -> None:
