@@ -9,8 +9,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from pydantic import TypeAdapter
 from pyarrow import flight
+from pydantic import TypeAdapter
 
 from borealis.coordinator.catalog import Catalog
 from borealis.coordinator.cluster import Cluster

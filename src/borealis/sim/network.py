@@ -130,7 +130,7 @@ class Wires:
 class _Pipe:
     """One direction of a call."""
 
-    __slots__ = ("_at", "_came", "_call", "_flying", "_from", "_items", "_room", "_stuck", "_to", "broken", "wires")
+    __slots__ = ("_at", "_call", "_came", "_flying", "_from", "_items", "_room", "_stuck", "_to", "broken", "wires")
 
     def __init__(self, call: Call, source: str, target: str) -> None:
         self._call, self.wires, self._from, self._to = call, call.wires, source, target

@@ -19,7 +19,16 @@ from borealis.retrying import Retries
 from borealis.sim.cluster import CoordinatorLine, Host, SimCluster
 from borealis.sim.disk import SimDisk
 from borealis.sim.history import History, Received, check, plain
-from borealis.sim.invariants import Fed, Guarded, InputRecord, Recovery, acked_and_lost, deposed_heard, stable_undone, stuck
+from borealis.sim.invariants import (
+    Fed,
+    Guarded,
+    InputRecord,
+    Recovery,
+    acked_and_lost,
+    deposed_heard,
+    stable_undone,
+    stuck,
+)
 from borealis.sim.kernel import Kernel, LivelockError
 from borealis.sim.oracle import Oracle, Rows, shape_of
 from borealis.sim.plan import COORDINATOR, Fault, Plan
@@ -254,7 +263,9 @@ class Run:
         for number, (at, row) in enumerate(zip(times, rows, strict=True)):
             history.received.append(Received(section.first + number, at, row))
         self.outcome.rows += len(rows)
-        self.note("client", f"{history.output}: tuples {section.first} to {section.stop} came: {rows[0]} ... {rows[-1]}")
+        self.note(
+            "client", f"{history.output}: tuples {section.first} to {section.stop} came: {rows[0]} ... {rows[-1]}"
+        )
 
     # -- how it stands
 
