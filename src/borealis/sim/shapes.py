@@ -1,4 +1,4 @@
-"""The diagrams of the matrix, the rows they are fed, and what must come of them, told in plain Python.
+"""The diagrams of the matrix of failures, the rows they are fed, and what must come of them, in plain Python.
 
 Two diagrams hold the five shapes, each in three units in a row: to start a unit takes seconds, so shapes share them.
 
@@ -10,20 +10,16 @@ Row n of an input has time n * 2 ms, so that to know how many rows were publishe
 
 from __future__ import annotations
 
-import os
-import sqlite3
 from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from borealis.kernels.xxhash import xxhash64
+from borealis.sim.history import Counts, Row, Shape
 
 START_US = 1_700_000_000_000_000
 STEP_US = 2_000
@@ -33,12 +29,8 @@ ZERO_EVERY = 7  # rows of `left` that the filter takes out
 WITHIN_ROWS = 5  # 10 ms
 SIZE_ROWS, SLIDE_ROWS = 200, 100  # 400 ms every 200 ms
 
-DATABASES = "BOREALIS_CHAOS_DATABASES"
 WRITE = "INSERT INTO seen (n) VALUES (:n)"
 READ = "SELECT m FROM names WHERE k = :k"
-
-Row = tuple[int, ...]
-Counts = Mapping[str, int]  # rows published to each input
 
 _ROWS = "{columns: 'ts TIMESTAMP, n BIGINT, k INT', time: ts}"
 _OTHERS = "{columns: 'ts TIMESTAMP, m BIGINT, g INT', time: ts}"
@@ -140,19 +132,6 @@ def _sorted(counts: Counts) -> list[Row]:
     return [(n, n % KEYS) for n in found]
 
 
-@dataclass(frozen=True)
-class Shape:
-    """An output."""
-
-    truth: Callable[[Counts], list[Row]]
-    columns: tuple[str, ...]
-    order: int | None = None  # the column by which results come in order, if anything is known of it
-    windows: bool = False  # the last column counts what is in a window, which the others name
-    stateless: bool = False
-    arbitrary: bool = False  # behind a unit that merges streams as they arrive
-    plausible: Callable[[Row], bool] | None = None  # what holds of a row behind a gap, where the truth does not
-
-
 SHAPES = {
     "chain": Shape(_chain, ("n", "k"), order=0, stateless=True),
     "aggregate": Shape(_aggregate, ("k", "window_start", "window_end", "n"), order=2, windows=True),
@@ -235,30 +214,15 @@ BOXES = {"all": _ALL, "light": _LIGHT}
 ALL_GROUPS = GROUPS | BOXES
 
 
-def make_database(folder: Path, name: str) -> None:
-    """What a diagram finds where it reads and writes; harmless if it is there already."""
-    with closing(sqlite3.connect(folder / f"{name}.db")) as database:
-        database.execute("CREATE TABLE IF NOT EXISTS seen (n BIGINT)")
-        database.execute("CREATE TABLE IF NOT EXISTS names (k INT PRIMARY KEY, m BIGINT)")
-        database.executemany("INSERT OR REPLACE INTO names VALUES (?, ?)", NAMES.items())
-        database.commit()
-
-
-def database_of(name: str) -> str:
-    """Where a diagram writes to; the folder is that of whoever deploys it."""
-    return f"sqlite:///{os.environ.get(DATABASES, '')}/{name}.db"
-
-
-def text(group: str, name: str, approach: str, guarantee: str) -> str:
-    """The YAML file of a diagram."""
-    one = ALL_GROUPS[group]
-    inputs = "".join(f"  {name}: {columns}\n" for name, columns in one.inputs.items())
-    boxes = "".join(f"  {box}\n" for box in one.boxes)
-    for place, words in (("@write", WRITE), ("@read", READ), ("@database", database_of(name))):
+def text(group: Group, name: str, protection: str = "", database: str = "") -> str:
+    """The YAML file of a diagram; its SQL boxes read and write in this database."""
+    inputs = "".join(f"  {name}: {columns}\n" for name, columns in group.inputs.items())
+    boxes = "".join(f"  {box}\n" for box in group.boxes)
+    for place, words in (("@write", WRITE), ("@read", READ), ("@database", database)):
         boxes = boxes.replace(place, words)
-    outputs = "".join(f"  {output}: {arrow}\n" for output, arrow in one.outputs.items())
-    protection = f"protection: {{ha: {approach}, guarantee: {guarantee}, patience: 3 seconds}}\n"
-    return f"borealis: 1\nname: {name}\ninputs:\n{inputs}boxes:\n{boxes}outputs:\n{outputs}{protection}"
+    outputs = "".join(f"  {output}: {arrow}\n" for output, arrow in group.outputs.items())
+    ending = f"protection: {protection}\n" if protection else ""
+    return f"borealis: 1\nname: {name}\ninputs:\n{inputs}boxes:\n{boxes}outputs:\n{outputs}{ending}"
 
 
 def rows(name: str, first: int, stop: int) -> pa.RecordBatch:
