@@ -32,9 +32,9 @@ SIZE_ROWS, SLIDE_ROWS = 200, 100  # 400 ms every 200 ms
 WRITE = "INSERT INTO seen (n) VALUES (:n)"
 READ = "SELECT m FROM names WHERE k = :k"
 
-_ROWS = "{columns: 'ts TIMESTAMP, n BIGINT, k INT', time: ts}"
-_OTHERS = "{columns: 'ts TIMESTAMP, m BIGINT, g INT', time: ts}"
-_FIRST = "first: {filter: {from: left, predicate: n % 7 <> 0}}"
+ROWS = "{columns: 'ts TIMESTAMP, n BIGINT, k INT', time: ts}"
+OTHERS = "{columns: 'ts TIMESTAMP, m BIGINT, g INT', time: ts}"
+FIRST = "first: {filter: {from: left, predicate: n % 7 <> 0}}"
 
 
 def _passed(count: int) -> list[int]:
@@ -160,9 +160,9 @@ class Group:
 
 GROUPS = {
     "single": Group(
-        {"left": _ROWS},
+        {"left": ROWS},
         (
-            _FIRST,
+            FIRST,
             "second: {map: {from: first, exprs: {n: n, k: k}}}",
             "counted: {aggregate: {from: second, by: [k], size: 400 ms, slide: 200 ms, exprs: {n: count(*)}}}",
             "third: {aggregate: {from: counted, size: 400 ms, exprs: {n: sum(n)}}}",
@@ -171,9 +171,9 @@ GROUPS = {
         {"chain": "second", "aggregate": "counted", "two": "third"},
     ),
     "merging": Group(
-        {"left": _ROWS, "right": _ROWS, "other": _OTHERS},
+        {"left": ROWS, "right": ROWS, "other": OTHERS},
         (
-            _FIRST,
+            FIRST,
             "second: {union: {from: [first, right]}}",
             "paired: {join: {from: [second, other], 'on': left.k = right.g, within: 10 ms}}",
             "third: {map: {from: paired, exprs: {n: n, m: m}}}",
@@ -187,9 +187,9 @@ GROUPS = {
 # Boxes that the matrix does not have, in one unit: all of them, and those that any approach can recover, as their state
 # does not depend on where they began.
 _LIGHT = Group(
-    {"left": _ROWS},
+    {"left": ROWS},
     (
-        _FIRST,
+        FIRST,
         "ways: {route: {from: first, branches: {even: n % 2 = 0}, otherwise: odd}}",
         "fewer: {drop: {from: first, rate: 0.5, seed: 7, key: [n]}}",
         "at: {resample: {from: [ways.even, ways.odd], value: n, how: previous, window: 20 ms}}",
