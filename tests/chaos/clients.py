@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import pyarrow as pa
-from history import History, Received
 from matrix import Deployed
-from shapes import ALL_GROUPS, SHAPES, START_US, STEP_US, rows
 
 from borealis.client.client import Client
+from borealis.sim.history import History, Received, plain
+from borealis.sim.shapes import ALL_GROUPS, START_US, STEP_US, rows
 from borealis.streams.section import Section
 
 BATCH_ROWS = 200
@@ -43,9 +42,8 @@ class Reader:
         if not len(section):
             return
         times = section.time.tolist()
-        names = SHAPES[self.history.shape].columns
-        columns = [_numbers(section.rows.column(name)) for name in names]
-        for number, (at, row) in enumerate(zip(times, zip(*columns, strict=True), strict=True)):
+        found = plain(section.rows, self.history.shape.columns)
+        for number, (at, row) in enumerate(zip(times, found, strict=True)):
             self.history.received.append(Received(section.first + number, at, row))
         self.newest = max(self.newest, *times)
         event = {"at": time.time(), "what": "received", "first": section.first, "rows": len(times), "time": times[-1]}
@@ -54,10 +52,6 @@ class Reader:
     def stop(self) -> None:
         """No more."""
         self._subscription.stop()
-
-
-def _numbers(column: pa.Array) -> list[int]:
-    return list((column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist())
 
 
 class Feed:

@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass
 from functools import cache, partial
 from itertools import product
 
-from shapes import ALL_GROUPS, BOXES, GROUPS, text
+from databases import database_of
 
 from borealis.diagram.cut import cut
 from borealis.diagram.model import Diagram
@@ -18,6 +18,7 @@ from borealis.diagram.protection import APPROACHES, GUARANTEES, protection_of
 from borealis.errors import DiagramError
 from borealis.ha.classes import classify
 from borealis.ha.guarantees import check_guarantee
+from borealis.sim.shapes import ALL_GROUPS, BOXES, GROUPS, text
 
 # One blow may hit several: the backup of the second unit is on the node of the first, and whoever comes back must have
 # died before. In the order of a round: what leaves least behind comes last.
@@ -71,7 +72,8 @@ class Deployed:
     @property
     def yaml(self) -> str:
         """The diagram's file."""
-        return text(self.group, self.name, self.approach, self.guarantee)
+        protection = f"{{ha: {self.approach}, guarantee: {self.guarantee}, patience: 3 seconds}}"
+        return text(ALL_GROUPS[self.group], self.name, protection, database_of(self.name))
 
     @property
     def places(self) -> dict[str, str]:

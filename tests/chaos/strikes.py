@@ -14,13 +14,13 @@ from typing import Any
 
 from benchmarks.recovery_cluster import Cluster
 from clients import Feed, Reader
-from history import History
 from matrix import Deployed, Strike
-from shapes import ALL_GROUPS, SHAPES
 
 from borealis.cli import processes
 from borealis.client.cluster_config import ClusterProcess, read_record
 from borealis.errors import BorealisError
+from borealis.sim.history import History
+from borealis.sim.shapes import ALL_GROUPS, SHAPES
 from borealis.wire.status import ClusterStatus, ProtectionView, StreamView, UnitView
 
 FIRST_S = 60.0  # for first results
@@ -77,7 +77,7 @@ class Round:
         self._deploy()
         client = self.cluster.client
         self._readers = [
-            Reader(client, f"{name}/{history.shape}", history)
+            Reader(client, f"{name}/{history.output}", history)
             for name, some in self.histories.items()
             for history in some
         ]
@@ -121,7 +121,7 @@ class Round:
         self._look()
         time.sleep(self.chance.uniform(0.5, 2.0))
         for history in self._every():
-            history.published_then = self._feed.count
+            history.moment = self._feed.moment
         getattr(self, f"_{blow}", self._kill)(node)
         moment = self._feed.moment
         self._wait(lambda: all(r.newest > moment for r in self._going_on()), f"results behind '{blow}'", AGAIN_S)
@@ -214,7 +214,7 @@ class Round:
         for name, some in self.histories.items():
             left = [unit for diagram, unit in hit - risen if diagram == name]
             for history in some:
-                history.struck |= SHAPES[history.shape].arbitrary and (name, "u2") in risen
+                history.struck |= history.shape.arbitrary and (name, "u2") in risen
                 history.trouble += [f"{unit} was not taken over from {node} ({blow})" for unit in left]
 
     def _finish(self) -> None:
@@ -302,8 +302,8 @@ def _kept(part: UnitView | StreamView) -> ProtectionView:
 
 
 def _histories(one: Deployed) -> list[History]:
-    shapes = ALL_GROUPS[one.group].outputs
-    return [History(f"{one.name}_{shape}", shape, one.approach, one.guarantee) for shape in shapes]
+    outputs = ALL_GROUPS[one.group].outputs
+    return [History(f"{one.name}_{output}", output, SHAPES[output], one.approach, one.guarantee) for output in outputs]
 
 
 def _part(name: str) -> ClusterProcess:

@@ -16,10 +16,12 @@ from pathlib import Path
 
 import pytest
 from benchmarks.recovery_cluster import Cluster, cluster
-from history import History, check
+from databases import DATABASES, make_database
 from matrix import Strike, box_strike, brief, brief_boxes, cover, rounds, straight, whole
-from shapes import DATABASES, SHAPES, make_database
 from strikes import Round
+
+from borealis.sim.history import History, check
+from borealis.sim.shapes import SHAPES
 
 FULL = os.environ.get("BOREALIS_CHAOS") == "full"
 SEED = int(os.environ.get("BOREALIS_CHAOS_SEED", "20240501"))
@@ -71,7 +73,7 @@ def test_guarantees_hold(running: Cluster, databases: Path, tmp_path: Path, stri
     histories = Round(running, strikes, tmp_path, SEED, rests=not FULL).run()
     faults = {history.case: found for history in histories if (found := check(history))}
     for history in histories:
-        if history.shape == "written" and (found := written(history, databases)):
+        if history.output == "written" and (found := written(history, databases)):
             faults[history.case] = [*faults.get(history.case, []), *found]
     words = [f"{case}.jsonl: {fault}" for case, found in faults.items() for fault in found]
     assert not faults, f"seed {SEED}, {tmp_path}\n" + "\n".join(words)

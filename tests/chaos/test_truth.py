@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from databases import DATABASES, make_database
 from matrix import Deployed
 from pyspark.sql import SparkSession
-from shapes import ALL_GROUPS, DATABASES, SHAPES, make_database, rows
 
 from borealis import Diagram
 from borealis.compile.batch import batch
+from borealis.sim.history import plain
+from borealis.sim.shapes import ALL_GROUPS, SHAPES, rows
 
 pytestmark = pytest.mark.spark
 
@@ -29,7 +31,5 @@ def test_the_truth_is_that_of_the_batch_form(
         name: spark.createDataFrame(pa.Table.from_batches([rows(name, 0, count)])) for name, count in counts.items()
     }
     for shape, frame in batch(spec, spark, frames).items():
-        table = frame.toArrow().select(SHAPES[shape].columns)
-        columns = [c.cast(pa.int64()) if pa.types.is_timestamp(c.type) else c for c in table.columns]
-        found = sorted(zip(*(c.to_pylist() for c in columns), strict=True))
+        found = sorted(plain(frame.toArrow(), SHAPES[shape].columns))
         assert found == sorted(SHAPES[shape].truth(counts)), shape

@@ -13,10 +13,12 @@ from borealis import Diagram
 from borealis.diagram.boxes import BOXES
 from borealis.diagram.cut import cut
 from borealis.diagram.protection import APPROACHES
+from borealis.sim.history import History, Received, check
+from borealis.sim.shapes import ALL_GROUPS, GROUPS, SHAPES, START_US, STEP_US
+from borealis.streams.id_gaps import HOP
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "chaos"))
 
-from history import HOP, History, Received, check
 from matrix import (
     BACKUPS,
     BLOWS,
@@ -32,7 +34,6 @@ from matrix import (
     straight,
     whole,
 )
-from shapes import ALL_GROUPS, GROUPS, SHAPES, START_US, STEP_US
 
 pytestmark = pytest.mark.long
 ROWS = 1800
@@ -43,8 +44,17 @@ def told(shape: str, guarantee: str, approach: str = "passive") -> History:
     published = dict.fromkeys(("left", "right", "other"), ROWS)
     last = START_US + ROWS * STEP_US
     received = [Received(number, last, row) for number, row in enumerate(SHAPES[shape].truth(published))]
+    moment = START_US + ROWS // 2 * STEP_US
     return History(
-        "case", shape, approach, guarantee, published=published, published_then=ROWS // 2, received=received, ended=True
+        "case",
+        shape,
+        SHAPES[shape],
+        approach,
+        guarantee,
+        published=published,
+        moment=moment,
+        received=received,
+        ended=True,
     )
 
 

@@ -55,7 +55,13 @@ class Builder:
         )
         stands_by = guard is not None and guard.role == "backup"
         entry = Entry(
-            one, spec.paces()[name], place, self._home(order, one), time=self.session.time_of(one), standby=stands_by
+            one,
+            spec.paces()[name],
+            place,
+            self._home(order, one),
+            time=self.session.time_of(one),
+            standby=stands_by,
+            machine=self.machine,
         )
         return RunningEntry(
             order, Piece(name=order.unit, boxes=(), reads=(), gives=arrows), entry.queues, entry, machine=self.machine
@@ -93,11 +99,13 @@ class Builder:
         for arrow in piece.gives:
             limits = QueueLimits(full="drop" if arrow == piece.errors else full.get(arrow, "wait"))
             if handover is not None:
-                queues[arrow] = OutputQueue.restore(handover.queues[arrow], limits)
+                queues[arrow] = OutputQueue.restore(handover.queues[arrow], limits, self.machine)
             else:
                 schema = compiled.outlets[arrow].schema
                 readers = order.readers.get(arrow, ())
-                queues[arrow] = OutputQueue(name(arrow), schema, limits, readers=readers, epoch=order.epoch)
+                queues[arrow] = OutputQueue(
+                    name(arrow), schema, limits, readers=readers, epoch=order.epoch, machine=self.machine
+                )
         epochs = handover.header.get("epochs", {}) if handover else {}
         reader = order.reader or f"{order.diagram}.{order.unit}"
         parts = (self.routes, self.peers, self.acks)
@@ -115,6 +123,7 @@ class Builder:
             feeds=[StreamInput(arrow) for arrow in piece.reads],
             queues=queues,
             resume=handover,
+            machine=self.machine,
         )
         retained = [CommitPoint.from_json(step) for step in handover.header.get("retained", ())] if handover else []
         return RunningUnit(

@@ -1,1 +1,1 @@
-"""A cluster in one thread and in simulated time: kernel, network, disks, faults, checkers."""
+"""A cluster in one thread and in simulated time: one seed is one run."""

@@ -121,7 +121,7 @@ class Host:
 
     def __init__(self, name: str, kernel: Kernel, wires: Wires) -> None:
         self.name, self.kernel, self.wires = name, kernel, wires
-        self.disk = SimDisk(kernel)
+        self.disk = SimDisk()
         self.process: Process | None = None
         self.lives = 0  # processes so far
 
@@ -139,7 +139,6 @@ class Host:
         """As by `kill -9`."""
         if self.process is not None and self.alive:
             self.process.kill()
-            self.disk.process_died()
             self.wires.died(self.process)
 
 

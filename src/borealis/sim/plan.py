@@ -1,4 +1,4 @@
-"""What happens in a simulated run: a diagram, its protection, and a schedule of faults; all of it drawn from one seed."""
+"""What happens in a simulated run: a diagram, its protection, and a schedule of faults; all drawn from one seed."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from borealis.spark.lanes import Lanes, failure_of
 from borealis.trains.results import Arrived
 from borealis.trains.unit import UnitRun
 
-# what a small train takes from its hand-over to its commit, in milliseconds, as `bench latency` has measured: the median,
-# and how far it scatters (of the logarithm)
+# what a small train takes from its hand-over to its commit, in milliseconds, as `bench latency` has measured: the
+# median, and how far it scatters (of the logarithm)
 TRAIN_MS, SCATTER = 3.0, 0.5
 STARTING_MS = 80.0  # a query that starts, with a warm JVM
 

@@ -206,9 +206,8 @@ class Run:
 
     def _deploy(self) -> None:
         plan = self.plan
-        wish = Deployment.of(
-            self.subject.yaml, {"cut": list(plan.cuts), "ha": plan.approach, "guarantee": plan.guarantee}
-        )
+        how: Any = {"cut": list(plan.cuts), "ha": plan.approach, "guarantee": plan.guarantee}
+        wish = Deployment.of(self.subject.yaml, how)
         task = self.cluster.coordinator.do(lambda coordinator: coordinator.deploy(wish))
         task.result(READY_S)
         self.note("run", "deployed")
@@ -263,9 +262,8 @@ class Run:
         for number, (at, row) in enumerate(zip(times, rows, strict=True)):
             history.received.append(Received(section.first + number, at, row))
         self.outcome.rows += len(rows)
-        self.note(
-            "client", f"{history.output}: tuples {section.first} to {section.stop} came: {rows[0]} ... {rows[-1]}"
-        )
+        shown = f"{rows[0]} ... {rows[-1]}"
+        self.note("client", f"{history.output}: tuples {section.first} to {section.stop} came: {shown}")
 
     # -- how it stands
 
@@ -316,7 +314,7 @@ class Run:
     def _is_new(self, history: History, moments: dict[str, int]) -> bool:
         """Whether the last row was made of rows that were published later."""
         first = min(self.subject.rows(n, c, c + 1).column(0)[0].value for n, c in moments.items())
-        return history.received[-1].time > first
+        return bool(history.received[-1].time > first)
 
     # -- faults
 
@@ -350,15 +348,18 @@ class Run:
                         self.kernel.at(last, lambda host=host: self._at_full_speed(host))  # type: ignore[misc]
             case "full disk":
                 for host in hosts:
-                    host.disk.fill()
-                    self.kernel.at(last, host.disk.make_room)
+                    host.disk.limit = host.disk.used
+                    self.kernel.at(last, lambda host=host: self._make_room(host))  # type: ignore[misc]
             case "failing disk":
                 for host in hosts:
-                    host.disk.fail(int(fault.amount))
+                    host.disk.failing.update(dict.fromkeys(("write", "sync"), int(fault.amount)))
 
     def _heal(self) -> None:
         self.note("fault", "the network is whole again")
         self.cluster.wires.heal()
+
+    def _make_room(self, host: Host) -> None:
+        host.disk.limit = None
 
     def _at_full_speed(self, host: Host) -> None:
         if host.process is not None:
@@ -373,7 +374,7 @@ class Run:
         if fault.what == "crash":
             host.disk.crash(self._chance)
         elif fault.what == "wipe":
-            host.disk = SimDisk(self.kernel)
+            host.disk = SimDisk()
         elif fault.what == "flipped bit":
             host.disk.flip(self._chance)
 
@@ -385,8 +386,8 @@ class Run:
     def _mend(self) -> None:
         self.cluster.wires.heal()
         for host in (self.cluster.coordinator, *self.cluster.nodes.values()):
-            host.disk.make_room()
-            host.disk.fail(0)
+            self._make_room(host)
+            host.disk.failing.clear()
             if host.process is not None:
                 host.process.resume()
                 host.process.slow = 1.0

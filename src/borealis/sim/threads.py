@@ -358,6 +358,9 @@ class SimMailbox:
         self._items: deque[Any] = deque()
         self._waiting: deque[SimTask[Any]] = deque()  # to put
 
+    def empty(self) -> bool:
+        return not self._items
+
     def full(self) -> bool:
         return 0 < self._size <= len(self._items)
 

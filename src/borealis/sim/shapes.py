@@ -1,4 +1,4 @@
-"""The diagrams of the matrix, the rows they are fed, and what must come of them, told in plain Python.
+"""The diagrams of the matrix of failures, the rows they are fed, and what must come of them, in plain Python.
 
 Two diagrams hold the five shapes, each in three units in a row: to start a unit takes seconds, so shapes share them.
 
@@ -10,20 +10,16 @@ Row n of an input has time n * 2 ms, so that to know how many rows were publishe
 
 from __future__ import annotations
 
-import os
-import sqlite3
 from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from borealis.kernels.xxhash import xxhash64
+from borealis.sim.history import Counts, Row, Shape
 
 START_US = 1_700_000_000_000_000
 STEP_US = 2_000
@@ -33,16 +29,12 @@ ZERO_EVERY = 7  # rows of `left` that the filter takes out
 WITHIN_ROWS = 5  # 10 ms
 SIZE_ROWS, SLIDE_ROWS = 200, 100  # 400 ms every 200 ms
 
-DATABASES = "BOREALIS_CHAOS_DATABASES"
 WRITE = "INSERT INTO seen (n) VALUES (:n)"
 READ = "SELECT m FROM names WHERE k = :k"
 
-Row = tuple[int, ...]
-Counts = Mapping[str, int]  # rows published to each input
-
-_ROWS = "{columns: 'ts TIMESTAMP, n BIGINT, k INT', time: ts}"
-_OTHERS = "{columns: 'ts TIMESTAMP, m BIGINT, g INT', time: ts}"
-_FIRST = "first: {filter: {from: left, predicate: n % 7 <> 0}}"
+ROWS = "{columns: 'ts TIMESTAMP, n BIGINT, k INT', time: ts}"
+OTHERS = "{columns: 'ts TIMESTAMP, m BIGINT, g INT', time: ts}"
+FIRST = "first: {filter: {from: left, predicate: n % 7 <> 0}}"
 
 
 def _passed(count: int) -> list[int]:
@@ -140,19 +132,6 @@ def _sorted(counts: Counts) -> list[Row]:
     return [(n, n % KEYS) for n in found]
 
 
-@dataclass(frozen=True)
-class Shape:
-    """An output."""
-
-    truth: Callable[[Counts], list[Row]]
-    columns: tuple[str, ...]
-    order: int | None = None  # the column by which results come in order, if anything is known of it
-    windows: bool = False  # the last column counts what is in a window, which the others name
-    stateless: bool = False
-    arbitrary: bool = False  # behind a unit that merges streams as they arrive
-    plausible: Callable[[Row], bool] | None = None  # what holds of a row behind a gap, where the truth does not
-
-
 SHAPES = {
     "chain": Shape(_chain, ("n", "k"), order=0, stateless=True),
     "aggregate": Shape(_aggregate, ("k", "window_start", "window_end", "n"), order=2, windows=True),
@@ -181,9 +160,9 @@ class Group:
 
 GROUPS = {
     "single": Group(
-        {"left": _ROWS},
+        {"left": ROWS},
         (
-            _FIRST,
+            FIRST,
             "second: {map: {from: first, exprs: {n: n, k: k}}}",
             "counted: {aggregate: {from: second, by: [k], size: 400 ms, slide: 200 ms, exprs: {n: count(*)}}}",
             "third: {aggregate: {from: counted, size: 400 ms, exprs: {n: sum(n)}}}",
@@ -192,9 +171,9 @@ GROUPS = {
         {"chain": "second", "aggregate": "counted", "two": "third"},
     ),
     "merging": Group(
-        {"left": _ROWS, "right": _ROWS, "other": _OTHERS},
+        {"left": ROWS, "right": ROWS, "other": OTHERS},
         (
-            _FIRST,
+            FIRST,
             "second: {union: {from: [first, right]}}",
             "paired: {join: {from: [second, other], 'on': left.k = right.g, within: 10 ms}}",
             "third: {map: {from: paired, exprs: {n: n, m: m}}}",
@@ -208,9 +187,9 @@ GROUPS = {
 # Boxes that the matrix does not have, in one unit: all of them, and those that any approach can recover, as their state
 # does not depend on where they began.
 _LIGHT = Group(
-    {"left": _ROWS},
+    {"left": ROWS},
     (
-        _FIRST,
+        FIRST,
         "ways: {route: {from: first, branches: {even: n % 2 = 0}, otherwise: odd}}",
         "fewer: {drop: {from: first, rate: 0.5, seed: 7, key: [n]}}",
         "at: {resample: {from: [ways.even, ways.odd], value: n, how: previous, window: 20 ms}}",
@@ -235,30 +214,15 @@ BOXES = {"all": _ALL, "light": _LIGHT}
 ALL_GROUPS = GROUPS | BOXES
 
 
-def make_database(folder: Path, name: str) -> None:
-    """What a diagram finds where it reads and writes; harmless if it is there already."""
-    with closing(sqlite3.connect(folder / f"{name}.db")) as database:
-        database.execute("CREATE TABLE IF NOT EXISTS seen (n BIGINT)")
-        database.execute("CREATE TABLE IF NOT EXISTS names (k INT PRIMARY KEY, m BIGINT)")
-        database.executemany("INSERT OR REPLACE INTO names VALUES (?, ?)", NAMES.items())
-        database.commit()
-
-
-def database_of(name: str) -> str:
-    """Where a diagram writes to; the folder is that of whoever deploys it."""
-    return f"sqlite:///{os.environ.get(DATABASES, '')}/{name}.db"
-
-
-def text(group: str, name: str, approach: str, guarantee: str) -> str:
-    """The YAML file of a diagram."""
-    one = ALL_GROUPS[group]
-    inputs = "".join(f"  {name}: {columns}\n" for name, columns in one.inputs.items())
-    boxes = "".join(f"  {box}\n" for box in one.boxes)
-    for place, words in (("@write", WRITE), ("@read", READ), ("@database", database_of(name))):
+def text(group: Group, name: str, protection: str = "", database: str = "") -> str:
+    """The YAML file of a diagram; its SQL boxes read and write in this database."""
+    inputs = "".join(f"  {name}: {columns}\n" for name, columns in group.inputs.items())
+    boxes = "".join(f"  {box}\n" for box in group.boxes)
+    for place, words in (("@write", WRITE), ("@read", READ), ("@database", database)):
         boxes = boxes.replace(place, words)
-    outputs = "".join(f"  {output}: {arrow}\n" for output, arrow in one.outputs.items())
-    protection = f"protection: {{ha: {approach}, guarantee: {guarantee}, patience: 3 seconds}}\n"
-    return f"borealis: 1\nname: {name}\ninputs:\n{inputs}boxes:\n{boxes}outputs:\n{outputs}{protection}"
+    outputs = "".join(f"  {output}: {arrow}\n" for output, arrow in group.outputs.items())
+    ending = f"protection: {protection}\n" if protection else ""
+    return f"borealis: 1\nname: {name}\ninputs:\n{inputs}boxes:\n{boxes}outputs:\n{outputs}{ending}"
 
 
 def rows(name: str, first: int, stop: int) -> pa.RecordBatch:

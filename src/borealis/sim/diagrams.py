@@ -1,0 +1,152 @@
+"""Small diagrams for simulated runs. Few are named here, since Spark types each once; a seed draws how one is run.
+
+Their inputs are those of `shapes.py`, fed with its rows. What must come of them: `oracle.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+from random import Random
+
+from borealis.diagram import passes
+from borealis.diagram.cut import Piece, cut
+from borealis.diagram.protection import APPROACHES, GUARANTEES, Protection
+from borealis.diagram.spec import Spec
+from borealis.errors import DiagramError
+from borealis.ha.classes import classify
+from borealis.ha.guarantees import check_guarantee
+from borealis.sim.shapes import FIRST, GROUPS, OTHERS, ROWS, Group, text
+
+UNITS_MAX = 3
+
+Way = tuple[str, str]  # approach, guarantee
+
+
+def _group(inputs: dict[str, str], boxes: Sequence[str], outputs: dict[str, str]) -> Group:
+    names = tuple(box.partition(":")[0] for box in boxes)
+    return Group(inputs, tuple(boxes), (names,), outputs)
+
+
+DIAGRAMS: dict[str, Group] = GROUPS | {
+    "routed": _group(
+        {"left": ROWS},
+        (
+            "ways: {route: {from: left, branches: {even: n % 2 = 0, third: n % 3 = 0}, otherwise: rest}}",
+            "fewer: {drop: {from: ways.rest, rate: 0.5, seed: 7, key: [n]}}",
+            "again: {union: {from: [ways.even, fewer]}}",
+            "shown: {map: {from: again, exprs: {n: n, twice: 2 * n}}}",
+        ),
+        {"third": "ways.third", "shown": "shown"},
+    ),
+    "sorted": _group(
+        {"left": ROWS},
+        (
+            FIRST,
+            "sorted: {bsort: {from: first, value: 0 - n % 8, buffer: 20}}",
+            "small: {filter: {from: sorted, predicate: k < 3}}",
+        ),
+        {"sorted": "sorted", "small": "small"},
+    ),
+    "sampled": _group(
+        {"left": ROWS, "other": OTHERS},
+        (
+            FIRST,
+            "near: {resample: {from: [first, other], value: m, how: previous, window: 20 ms}}",
+            "shown: {map: {from: near, exprs: {n: n, m: 'coalesce(m, -1L)'}}}",
+        ),
+        {"shown": "shown"},
+    ),
+    "counted": _group(
+        {"left": ROWS, "right": ROWS},
+        (
+            "both: {union: {from: [left, right]}}",
+            "counted: {aggregate: {from: both, by: [k], size: 100 ms, slide: 50 ms, exprs: {n: count(*)}}}",
+            "totals: {aggregate: {from: counted, size: 200 ms, exprs: {n: sum(n), most: max(n)}}}",
+        ),
+        {"counted": "counted", "totals": "totals"},
+    ),
+    "paired": _group(
+        {"left": ROWS, "other": OTHERS},
+        (
+            FIRST,
+            "paired: {join: {from: [first, other], 'on': left.k = right.g, within: 10 ms}}",
+            "pairs: {aggregate: {from: paired, by: [k], size: 100 ms, exprs: {pairs: count(*)}}}",
+        ),
+        {"paired": "paired", "pairs": "pairs"},
+    ),
+    "tens": _group(
+        {"left": ROWS},
+        (
+            FIRST,
+            "tens: {aggregate: {from: first, by: [k], count: 10, exprs: {least: min(n), n: count(*)}}}",
+            "hundreds: {aggregate: {from: tens, size: 400 ms, exprs: {tens: count(*), n: sum(n)}}}",
+        ),
+        {"tens": "tens", "hundreds": "hundreds"},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class DrawnDiagram:
+    """A named diagram and how it is run. The YAML has no protection: that goes with the deployment."""
+
+    name: str
+    cuts: tuple[str, ...]  # boxes before which to cut
+    approach: str
+    guarantee: str
+
+    @property
+    def yaml(self) -> str:
+        return yaml_of(self.name)
+
+    @property
+    def pieces(self) -> list[Piece]:
+        return cut(spec_of(self.name), self.cuts)
+
+
+def yaml_of(name: str) -> str:
+    """The file of a named diagram."""
+    return text(DIAGRAMS[name], name)
+
+
+@cache
+def spec_of(name: str) -> Spec:
+    """A named diagram, checked."""
+    return passes.checked(Spec.from_yaml(yaml_of(name)))
+
+
+@cache
+def cuts_of(name: str) -> list[tuple[str, ...]]:
+    """All ways to cut a named diagram into one to three units, each once."""
+    spec, found = spec_of(name), dict[tuple[tuple[str, ...], ...], tuple[str, ...]]()
+    for count in range(UNITS_MAX):
+        for some in combinations([box.name for box in spec.topological()], count):
+            units = tuple(piece.boxes for piece in cut(spec, some))
+            if len(units) <= UNITS_MAX:
+                found.setdefault(units, some)
+    return list(found.values())
+
+
+def allowed(spec: Spec, cuts: Sequence[str]) -> list[Way]:
+    """The approaches and guarantees that no unit of a diagram refuses, when it is cut like this."""
+    units = [classify(spec, piece) for piece in cut(spec, cuts)]
+    found = []
+    for approach in APPROACHES:
+        for guarantee in GUARANTEES:
+            try:
+                for unit in units:
+                    check_guarantee(Protection(ha=approach, guarantee=guarantee), unit)
+            except DiagramError:
+                continue
+            found.append((approach, guarantee))
+    return found
+
+
+def drawn_diagram(rng: Random) -> DrawnDiagram:
+    """One of DIAGRAMS, cut and protected in one of the ways that it can be."""
+    name = rng.choice(list(DIAGRAMS))
+    cuts = rng.choice(cuts_of(name))
+    return DrawnDiagram(name, cuts, *rng.choice(allowed(spec_of(name), cuts)))

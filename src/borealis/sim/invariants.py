@@ -1,0 +1,198 @@
+"""What holds of nodes, publishers and readers, whatever a diagram computes: each a function on what a run has recorded.
+
+Each gives what is wrong, in words, and nothing if all is right. What holds of the rows of one output: `history.py`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from borealis.sim.history import SHOWN, Row
+from borealis.streams.section import Section
+
+SAFE = ("protected", "watching")  # states of a protection that is whole
+
+
+# -- acknowledged and lost
+
+
+@dataclass(frozen=True)
+class InputRecord:
+    """What publishers of one input have receipts for, what is found of it, and what its entry point went through.
+
+    `found` are rows that readers got from a stream that passes the input's rows on; late rows, which go another way,
+    belong to them. `taken` is what the entry point says at the end. Either may be left out, not both.
+    """
+
+    name: str
+    acknowledged: Mapping[str, Mapping[int, Sequence[Row]]]  # by publisher, by number: batches with a receipt
+    found: Sequence[Row] | None = None
+    taken: Mapping[str, int] | None = None  # by publisher: the number of the last batch that the entry point has
+    approach: str = "none"  # of the entry point: amnesia only where all units of its diagram have it
+    guarantee: str | None = None
+    durable: bool = False
+    node_died: bool = False  # that of the entry point, or of a unit that passes its rows on
+    both_died: bool = False  # primary and backup at about the same time
+    loss_known: bool = False  # readers heard of a gap, or the diagram was given up
+
+    @property
+    def may_lose(self) -> bool:
+        """Whether what was acknowledged may be lost, since nothing better was promised for what happened."""
+        if self.both_died and (self.guarantee == "gap" or self.approach == "amnesia" or self.loss_known):
+            return True
+        forgets = self.approach == "amnesia" or (self.approach == "none" and not self.durable)
+        return forgets and self.node_died
+
+
+def acked_and_lost(record: InputRecord) -> list[str]:
+    """Batches that a publisher has a receipt for, and that are not in the input's stream."""
+    if record.found is None and record.taken is None:
+        return [f"unknown: nothing says what input {record.name} has"]
+    if record.may_lose:
+        return []
+    lost: dict[tuple[str, int], str] = {}
+    left = None if record.found is None else Counter(record.found)
+    for publisher, batches in record.acknowledged.items():
+        for number, rows in batches.items():
+            if record.taken is not None and record.taken.get(publisher, -1) < number:
+                lost[publisher, number] = "the entry point does not have it"
+            if left is not None and (missing := Counter(rows) - left):
+                some = list(missing.elements())
+                lost[publisher, number] = f"{len(some)} of {len(rows)} rows: {some[:SHOWN]}"
+            if left is not None:
+                left.subtract(Counter(rows))
+    words = [f"batch {number} of {publisher} ({what})" for (publisher, number), what in list(lost.items())[:SHOWN]]
+    return [f"input {record.name}: {len(lost)} batches acknowledged and lost: {', '.join(words)}"] if lost else []
+
+
+# -- two primaries
+
+
+@dataclass(frozen=True)
+class Served:
+    """A node served tuples of a unit to readers from `start` to `stop`."""
+
+    node: str
+    diagram: str
+    unit: str
+    incarnation: int
+    start: float
+    stop: float
+    epoch: str = ""  # of its streams: another life begins with the first incarnation again
+    handed_over: bool = False  # it ended since the unit moved to another node, which keeps the incarnation
+
+
+@dataclass(frozen=True)
+class Fed:
+    """A reader got tuples of a stream from a primary of this incarnation; in the order in which it got them."""
+
+    reader: str
+    stream: str
+    epoch: str
+    incarnation: int
+    at: float
+
+
+def two_primaries(served: Iterable[Served]) -> list[str]:
+    """Incarnations that two nodes served: at one time, or one after the other without a handover."""
+    each: dict[tuple[str, str, str, int], list[Served]] = {}
+    for one in served:
+        each.setdefault((one.diagram, one.unit, one.epoch, one.incarnation), []).append(one)
+    faults = []
+    for (diagram, unit, _, incarnation), some in each.items():
+        for before, after in pairwise(sorted(some, key=lambda one: (one.start, one.stop))):
+            if before.node == after.node or (before.handed_over and before.stop <= after.start):
+                continue
+            both = f"{_span(before)} and {_span(after)}"
+            faults.append(f"{diagram}/{unit}: incarnation {incarnation} was served by {both}")
+    return faults
+
+
+def _span(one: Served) -> str:
+    return f"{one.node} ({one.start:.3f} s to {one.stop:.3f} s)"
+
+
+def deposed_heard(fed: Iterable[Fed]) -> list[str]:
+    """Tuples that a reader got from a primary of a lower incarnation than it had tuples of, in the same epoch.
+
+    An incarnation of 0 says nothing: the stream is not protected.
+    """
+    highest: dict[tuple[str, str, str], int] = {}
+    faults = []
+    for one in fed:
+        key = one.reader, one.stream, one.epoch
+        if 0 < one.incarnation < highest.get(key, 0):
+            lower = f"incarnation {one.incarnation} behind {highest[key]}"
+            faults.append(f"{one.reader} got tuples of {one.stream} from {lower} at {one.at:.3f} s")
+        highest[key] = max(highest.get(key, 0), one.incarnation)
+    return faults
+
+
+# -- stable and undone
+
+
+def stable_undone(stream: str, sections: Iterable[Section]) -> list[str]:
+    """Sections that take back what was stable, of all that a reader got of one epoch of a stream, in order."""
+    stable = 0  # the id behind the last stable tuple
+    faults = []
+    for one in sections:
+        if one.undo and one.first < stable:
+            faults.append(f"{stream}: tuples from {one.first} on were taken back, and stable up to {stable}")
+            stable = one.first
+        if one.stable and len(one):
+            stable = max(stable, one.stop)
+    return faults
+
+
+# -- stuck
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A unit or entry point that is promised protection, as a look at it shows it: its state, and why it is that."""
+
+    name: str
+    state: str
+    why: str = ""
+    since: float | None = None  # when it was protected again for good; None: it is not
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What came behind the last fault of a run; moments are seconds of its clock."""
+
+    healed: float  # the last fault was
+    looked: float  # all below is as of then
+    guarded: Sequence[Guarded] = ()
+    flowing: Mapping[str, float | None] = field(default_factory=dict)  # by output: its first row published after that
+
+
+def stuck(recovery: Recovery, protected_s: float, rows_s: float) -> list[str]:
+    """What was not protected again, or gave nothing, within these seconds after the last fault healed.
+
+    A look that came before the time was up does not know.
+    """
+    waited, faults = recovery.looked - recovery.healed, []
+    for one in recovery.guarded:
+        if one.state not in SAFE or one.since is None:
+            state = f"{one.state} ({one.why})" if one.why else one.state
+            faults.append(_never(f"{one.name} is not protected: it is {state}", waited, protected_s))
+        elif one.since - recovery.healed > protected_s:
+            faults.append(_late(f"{one.name} was protected again", one.since - recovery.healed, protected_s))
+    for stream, at in recovery.flowing.items():
+        if at is None:
+            faults.append(_never(f"{stream} gave no row that was published since", waited, rows_s))
+        elif at - recovery.healed > rows_s:
+            faults.append(_late(f"{stream} gave a row again", at - recovery.healed, rows_s))
+    return faults
+
+
+def _never(what: str, waited_s: float, most_s: float) -> str:
+    return f"{'unknown: ' if waited_s < most_s else ''}{waited_s:.1f} s after the last fault healed {what}"
+
+
+def _late(what: str, took_s: float, most_s: float) -> str:
+    return f"{what} only {took_s:.1f} s after the last fault healed; {most_s:.1f} s are allowed"
