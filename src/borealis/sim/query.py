@@ -30,10 +30,11 @@ class SimQuery:
         self,
         process: Process,
         chance: Random,
+        _: object,
         compiled: Compiled,
         trains: UnitRun,
         commit: Callable[[pa.Table | Arrived], None],
-        _: Path,
+        __: Path,
     ) -> None:
         if not compiled.one_level:
             raise TrainError("a program of several levels is not simulated", hint="cut the diagram, or use one bucket")
