@@ -4,6 +4,9 @@ A node whose machine refuses connections (or cannot be reached at all) is dead a
 refusal the next pings may come faster, since it is an answer, if not the node's. One that accepts connections and does
 not answer is slow: busy, paused, swapping. It gets far more time, since a takeover is in vain if it is back in a
 moment. Only time in which an answer was waited for counts: the node that asks may have been slow itself.
+
+A death is certain if the machine itself says that the process is gone: it refuses connections, or another process is
+there. Otherwise the node may live behind a network that is cut, and a third must say who goes on.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ class Detector:
         self.pace = pace
         self.last_answer = now
         self.died: float | None = None
+        self.certain = False  # that the process is gone, not only out of reach
         self._misses = 0
         self._waited = 0.0
 
@@ -38,9 +42,10 @@ class Detector:
             self.last_answer, self._misses, self._waited = now, 0, 0.0
         return self.health()
 
-    def refused(self, now: float) -> Health:
-        """The machine refuses the connection, or cannot be reached."""
+    def refused(self, now: float, certain: bool = False) -> Health:
+        """The machine refuses the connection, which is certain, or cannot be reached."""
         if self.died is None:
+            self.certain = certain
             self._misses += 1
             if self._misses >= self.pace.misses:
                 self.died = now

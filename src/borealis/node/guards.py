@@ -124,7 +124,11 @@ class Guards:
         ]
         claimed = self.claim(claims) if claims else None
         for number, standby in enumerate(mine):
-            if claimed is not None and not claimed[number].granted:
+            if claimed is None and not dead.certain and standby.guard.guarantee != "gap":
+                log.warning("%s may live behind a cut, and the coordinator does not answer", standby.unit.title)
+                self._taking.discard(standby)
+                self.watch.add(address, pace_of(standby.guard), self.died)  # and then once more
+            elif claimed is not None and not claimed[number].granted:
                 log.warning("not ours to take over: %s", claims[number])
                 self._taking.discard(standby)
             else:

@@ -36,12 +36,11 @@ def pace_of(guard: Guard) -> Pace:
     return Pace(how.ping_us / 1e6, how.misses, how.patience_us / 1e6)
 
 
-def successor_of(claim: Claim, ask: Callable[[Sequence[Claim]], list[Claimed] | None]) -> Claimed | None:
-    """The claim of the node that took over from a primary that wants to go on alone; None if none is known to have."""
+def answer_to(claim: Claim, ask: Callable[[Sequence[Claim]], list[Claimed] | None]) -> Claimed | None:
+    """What the coordinator says to a primary that wants to go on alone; None if it does not answer."""
     for _ in range(CLAIMS):
         if (claimed := ask([claim])) is not None:
-            is_deposed = not claimed[0].granted and claimed[0].incarnation > claim.incarnation
-            return claimed[0] if is_deposed else None
+            return claimed[0]
     return None
 
 
@@ -154,14 +153,25 @@ class PrimaryGuard:
         base, number = f"{self.unit.order.diagram}.{self.unit.order.unit}", self.guard.incarnation
         return [active_reader(base, n) for n in (number - 1, number + 1) if n > 0]
 
-    def _partner_died(self, address: str, _: Detector) -> None:
-        """The backup's node is dead: go on alone, unless it thinks the same of us and was faster."""
+    def _partner_died(self, address: str, dead: Detector) -> None:
+        """The backup's node is dead: go on alone, unless it thinks the same of us and was faster.
+
+        Where it may live behind a cut, the coordinator has to say that it did not take over. Until then nothing is
+        given or acknowledged that the backup does not have, unless tuples may be lost anyway.
+        """
         if address != self.guard.partner or self._stopped:
             return
         (diagram, unit), node, incarnation = self.unit.key, self._host.name, self.guard.incarnation
         claim = Claim(what="alone", diagram=diagram, unit=unit, node=node, incarnation=incarnation)
-        if (successor := successor_of(claim, self._host.claim)) is not None:
-            self._host.step_down(self.unit, successor.address)
+        answer = answer_to(claim, self._host.claim)
+        if answer is not None and not answer.granted and answer.incarnation > incarnation:
+            self._host.step_down(self.unit, answer.address)
+            return
+        if answer is None and not dead.certain and self.guard.guarantee != "gap":
+            with self._lock:
+                self._why = f"neither {self.guard.partner_node} nor the coordinator answers"
+                if not self._stopped and address == self.guard.partner:
+                    self._host.watch.add(address, pace_of(self.guard), self._partner_died)
             return
         with self._lock:
             node = self.guard.partner_node or self.guard.partner

@@ -139,13 +139,15 @@ class _Watched:
         except WireError:
             now = self._clock.now()
             waited = max(min(now - begun, self._within), self._pace.every_s)
-            return self.detector.silent(now, waited) if self._listens() else self.detector.refused(now)
+            if self._listens():
+                return self.detector.silent(now, waited)
+            return self.detector.refused(now, certain=self._refuses)
         except BorealisError as error:  # it answers, whatever it says
             log.info("node at %s answers a ping with: %s", self.address, error)
             return self.detector.answered(self._clock.now())
         if self._incarnation not in (None, pong.incarnation):  # the process that was there is gone; this is another
             for _ in range(self._pace.misses):
-                self.detector.refused(self._clock.now())
+                self.detector.refused(self._clock.now(), certain=True)
             return self.detector.health()
         self._incarnation = pong.incarnation
         return self.detector.answered(self._clock.now())

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
+from borealis.errors import DiagramError
+from borealis.sim.diagrams import DIAGRAMS, allowed, cuts_of, spec_of
+
 KINDS = ("kill", "cut", "pause", "disk")
 COORDINATOR = "coordinator"
 QUIET_S = 1.0  # before the first fault, everything runs
@@ -125,3 +128,26 @@ def _fault(rng: Random, what: str, at: float, nodes: Sequence[str]) -> list[Faul
         case "flipped bit":  # found when the node comes back
             return [Fault(at, lasts(0.1, 1.0), what, (node,))]
     raise ValueError(what)
+
+
+def drawn_plan(seed: int, options: Options) -> Plan:
+    """The run of a seed: the same on every machine."""
+    rng = Random(f"plan {seed}")
+    nodes = tuple(f"node{n + 1}" for n in range(options.nodes))
+    names = [options.diagram] if options.diagram is not None else list(DIAGRAMS)
+    ways = [
+        (name, cuts, approach, guarantee)
+        for name in names
+        for cuts in cuts_of(name)
+        for approach, guarantee in allowed(spec_of(name), cuts)
+        if approach != "none" and options.approach in (None, approach) and options.guarantee in (None, guarantee)
+    ]
+    if not ways:
+        raise DiagramError("no diagram can be run like this", hint="another approach or guarantee")
+    # each approach and guarantee alike, however many ways there are to cut for it
+    kinds = list(dict.fromkeys((way[2], way[3]) for way in ways))
+    kind = kinds[rng.randrange(len(kinds))]
+    name, cuts, approach, guarantee = rng.choice([way for way in ways if way[2:] == kind])
+    durable = rng.random() < 0.5
+    faults = drawn_faults(rng, options, nodes)
+    return Plan(seed, name, cuts, approach, guarantee, durable, nodes, options.seconds, faults)
