@@ -56,7 +56,7 @@ class Twin:
 
     def register(self, name: str, start: int | None) -> None:
         known = name in self.needs
-        acked = self.queue.acks()[name][1] if known else None
+        acked = self.queue.status().readers.get(name)
         at = self.queue.register(name, start)
         assert at == (start if start is not None else acked if known else self.queue.first_id)
         if not known:
