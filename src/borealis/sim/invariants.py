@@ -59,13 +59,21 @@ def acked_and_lost(record: InputRecord) -> list[str]:
         for number, rows in batches.items():
             if record.taken is not None and record.taken.get(publisher, -1) < number:
                 lost[publisher, number] = "the entry point does not have it"
-            if left is not None and (missing := Counter(rows) - left):
-                some = list(missing.elements())
-                lost[publisher, number] = f"{len(some)} of {len(rows)} rows: {some[:SHOWN]}"
-            if left is not None:
-                left.subtract(Counter(rows))
+            if left is not None and (missing := _taken_out(left, rows)):
+                lost[publisher, number] = f"{len(missing)} of {len(rows)} rows: {missing[:SHOWN]}"
     words = [f"batch {number} of {publisher} ({what})" for (publisher, number), what in list(lost.items())[:SHOWN]]
     return [f"input {record.name}: {len(lost)} batches acknowledged and lost: {', '.join(words)}"] if lost else []
+
+
+def _taken_out(left: Counter[Row], rows: Sequence[Row]) -> list[Row]:
+    """Take each row out once; those that were not there."""
+    missing = []
+    for row in rows:
+        if left[row] > 0:
+            left[row] -= 1
+        else:
+            missing.append(row)
+    return missing
 
 
 # -- two primaries

@@ -33,6 +33,8 @@ def test_what_was_acknowledged_must_be_found() -> None:
     assert "batch 0 of q" in fault
     [fault] = acked_and_lost(replace(PROTECTED, found=[(2,), (3,), (3,)]))
     assert "batch 0 of p (1 of 2 rows: [(1,)])" in fault
+    [fault] = acked_and_lost(replace(PROTECTED, found=[(1,), (2,)]))
+    assert "batch 1 of p (1 of 1 rows: [(3,)]), batch 0 of q (1 of 1 rows: [(3,)])" in fault
 
 
 def test_the_entry_point_must_have_what_was_acknowledged() -> None:
