@@ -31,6 +31,7 @@ class UnitAssignment:
     backup: str | None = None  # the node that takes over; None: there is none now
     was: str | None = None  # the node that was on the other side last
     incarnation: int = 1  # rises with each takeover
+    standing: int = 0  # rises with each new backup
     lives: int = 1  # rises when both copies are lost and it begins from nothing
 
     @property
@@ -47,19 +48,27 @@ class UnitAssignment:
         """The same once a node's claim is granted, or None: it is refused.
 
         Of two nodes that claim the same incarnation one gets it: the second finds a higher one in force. A claim that
-        is repeated because its answer was lost is granted again.
+        is repeated because its answer was lost is granted again. One that was under way for so long that there is
+        another backup by now is refused: its node may have given it up.
         """
         if not self.protected:
             return None
         if claim.node == self.node and claim.incarnation == self.incarnation:
-            return self.alone() if claim.what == "alone" else self
-        if claim.node == self.backup and claim.incarnation == self.incarnation + 1:
+            if claim.what == "alone":
+                return self.alone() if claim.standing == self.standing else None
+            return self
+        is_backup = claim.node == self.backup and claim.standing == self.standing
+        if is_backup and claim.incarnation == self.incarnation + 1:
             return self.taken_over(claim.node, claim.incarnation)  # one that is alone took over unseen
         return None
 
     def alone(self) -> UnitAssignment:
         """Without its backup."""
         return self if self.backup is None else replace(self, backup=None, was=self.backup)
+
+    def backed_by(self, node: str) -> UnitAssignment:
+        """With another backup."""
+        return replace(self, backup=node, was=None, standing=self.standing + 1)
 
     def taken_over(self, node: str, incarnation: int) -> UnitAssignment:
         return replace(self, node=node, backup=None, was=self.node, incarnation=incarnation, moving_to=None)

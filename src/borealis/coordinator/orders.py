@@ -40,7 +40,7 @@ def unit_order(
 def protect_order(layout: Layout, place: UnitAssignment, address: Address) -> Protect:
     """Know the node that stands by from now on, if there is one."""
     partner, incarnation = _partner(place.backup, address), place.incarnation
-    return Protect(diagram=layout.name, unit=place.unit, incarnation=incarnation, **partner)
+    return Protect(diagram=layout.name, unit=place.unit, incarnation=incarnation, standing=place.standing, **partner)
 
 
 def reroute_order(layout: Layout, arrow: str, address: Address) -> Reroute:
@@ -64,7 +64,8 @@ def _guard(place: UnitAssignment, address: Address, role: Role) -> Guard | None:
     if place.protection is None:
         return None
     partner = _partner(place.backup if role == "primary" else place.node, address)
-    return Guard(role=role, incarnation=place.incarnation, protection=place.protection, **partner)
+    facts: dict[str, Any] = {"incarnation": place.incarnation, "standing": place.standing, **partner}
+    return Guard(role=role, protection=place.protection, **facts)
 
 
 def _partner(node: str | None, address: Address) -> dict[str, Any]:

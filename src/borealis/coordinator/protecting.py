@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from borealis.coordinator.cluster import Cluster
@@ -29,7 +28,7 @@ log = logging.getLogger("borealis.coordinator")
 def protect(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
     """Give a running primary a backup; reconcile looks again at what has changed meanwhile."""
     node = _willing(cluster, place)
-    now = replace(place, backup=node, was=None)
+    now = place.backed_by(node)
     if not cluster.catalog.put(layout.name, place, now):
         return
     cluster.settle(node)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from borealis.node.running import RunningEntry, RunningUnit
 
 FORGET_S = 2.0
+CLAIM_AGAIN_S = 0.1
 
 log = logging.getLogger("borealis.node")
 Claiming = Callable[[Sequence[Claim]], list[Claimed] | None]
@@ -65,7 +66,7 @@ class Guards:
             raise ClusterError(f"{called(order.diagram, order.unit)} is not protected on {self.name}")
         if order.incarnation < primary.guard.incarnation:
             raise ClusterError(f"{primary.unit.title} is in incarnation {primary.guard.incarnation}", hint="look again")
-        primary.protect(order.partner, order.partner_node)
+        primary.protect(order)
         return Done()
 
     def close(self) -> None:
@@ -117,22 +118,28 @@ class Guards:
             ready = [s for s in list(self.standbys.values()) if s.guard.partner == address and s.ready]
             mine = [s for s in ready if s not in self._taking]
             self._taking.update(mine)
-        claims = [
-            Claim(what="take over", diagram=d, unit=u, node=self.name, incarnation=s.backup.incarnation + 1)
-            for s in mine
-            for d, u in [s.unit.key]
-        ]
-        claimed = self.claim(claims) if claims else None
-        for number, standby in enumerate(mine):
-            if claimed is None and not dead.certain and standby.guard.guarantee != "gap":
-                log.warning("%s may live behind a cut, and the coordinator does not answer", standby.unit.title)
-                self._taking.discard(standby)
-                self.watch.add(address, pace_of(standby.guard), self.died)  # and then once more
-            elif claimed is not None and not claimed[number].granted:
-                log.warning("not ours to take over: %s", claims[number])
-                self._taking.discard(standby)
-            else:
-                self.machine.threads.start("take-over", partial(self._take_over, standby, dead))
+        self._claim(mine, dead)
+
+    def _claim(self, mine: list[Standby], dead: Detector) -> None:
+        """Take over what the coordinator grants.
+
+        If it does not answer, that can be done without it where the death is certain, or tuples may be lost anyway. Of
+        the rest it is asked until it answers: a claim may be granted as long as it is under way.
+        """
+        while mine:
+            claims = [standby.claim(self.name) for standby in mine]
+            claimed, left = self.claim(claims), []
+            for number, standby in enumerate(mine):
+                if claimed is None and not dead.certain and standby.guard.guarantee != "gap":
+                    left.append(standby)
+                elif claimed is not None and not claimed[number].granted:
+                    log.warning("not ours to take over: %s", claims[number])
+                    self._taking.discard(standby)
+                else:
+                    self.machine.threads.start("take-over", partial(self._take_over, standby, dead))
+            mine = [standby for standby in left if self.standbys.get(standby.unit.key) is standby]
+            if mine:
+                self.machine.clock.sleep(CLAIM_AGAIN_S)
 
     def _take_over(self, standby: Standby, dead: Detector) -> None:
         try:

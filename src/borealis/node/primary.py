@@ -16,7 +16,7 @@ from borealis.state.log import Key
 from borealis.streams.section import Place
 from borealis.streams.snapshot import QueueSnapshot
 from borealis.trains.commit_point import CommitPoint
-from borealis.wire.messages import Claim, Claimed, Guard, GuardAnswer, GuardStatus, Takeover
+from borealis.wire.messages import Claim, Claimed, Guard, GuardAnswer, GuardStatus, Protect, Takeover
 
 if TYPE_CHECKING:
     from borealis.node.guards import Guards
@@ -108,14 +108,16 @@ class PrimaryGuard:
         with self._lock:
             return [step.to_json() for step in self.policy.retained()] if isinstance(self.policy, Upstream) else []
 
-    def protect(self, address: str, node: str) -> None:
+    def protect(self, order: Protect) -> None:
         """There is another backup, or none (an empty address)."""
+        address, news = order.partner, {"partner_node": order.partner_node, "standing": order.standing}
         with self._lock:
-            if address == self.guard.partner and self.policy.joined == bool(address):
+            same = address == self.guard.partner and order.standing == self.guard.standing
+            if same and self.policy.joined == bool(address):
                 return
             if self.guard.partner:
                 self._host.watch.remove(self.guard.partner, self._partner_died)
-            self.guard = self.guard.model_copy(update={"partner": address, "partner_node": node})
+            self.guard = self.guard.model_copy(update={"partner": address, **news})
         if address:
             self._join()
         else:
@@ -161,19 +163,22 @@ class PrimaryGuard:
         """
         if address != self.guard.partner or self._stopped:
             return
-        (diagram, unit), node, incarnation = self.unit.key, self._host.name, self.guard.incarnation
-        claim = Claim(what="alone", diagram=diagram, unit=unit, node=node, incarnation=incarnation)
-        answer = answer_to(claim, self._host.claim)
-        if answer is not None and not answer.granted and answer.incarnation > incarnation:
+        (diagram, unit), guard, answer = self.unit.key, self.guard, None
+        numbers: dict[str, Any] = {"incarnation": guard.incarnation, "standing": guard.standing}
+        claim = Claim(what="alone", diagram=diagram, unit=unit, node=self._host.name, **numbers)
+        while (answer := answer_to(claim, self._host.claim)) is None:  # it may be granted as long as it is under way
+            if dead.certain or guard.guarantee == "gap":
+                break
+            self._why = f"neither {guard.partner_node} nor the coordinator answers"
+            self._clock.sleep(self._timings.tick_s)
+            if self._stopped or self.guard.standing != guard.standing:
+                return
+        if answer is not None and not answer.granted and answer.incarnation > guard.incarnation:
             self._host.step_down(self.unit, answer.address)
             return
-        if answer is None and not dead.certain and self.guard.guarantee != "gap":
-            with self._lock:
-                self._why = f"neither {self.guard.partner_node} nor the coordinator answers"
-                if not self._stopped and address == self.guard.partner:
-                    self._host.watch.add(address, pace_of(self.guard), self._partner_died)
-            return
         with self._lock:
+            if self._stopped or self.guard.standing != guard.standing:
+                return
             node = self.guard.partner_node or self.guard.partner
             self.guard = self.guard.model_copy(update={"partner": "", "partner_node": ""})
         self._remove_backup(f"{node} does not answer")

@@ -20,7 +20,7 @@ from borealis.streams.snapshot import QueueSnapshot
 from borealis.trains.commit_point import CommitPoint
 from borealis.trains.sections import beyond
 from borealis.tuples import LAST_TIME
-from borealis.wire.messages import Guard, GuardAnswer, GuardStatus, ParcelVerdict, Takeover
+from borealis.wire.messages import Claim, Guard, GuardAnswer, GuardStatus, ParcelVerdict, Takeover
 
 if TYPE_CHECKING:
     from borealis.node.guards import Guards
@@ -47,6 +47,14 @@ class Standby:
     def ready(self) -> bool:
         """Whether it knows enough to take over."""
         return self.backup.step is not None
+
+    def claim(self, node: str) -> Claim:
+        """That it wants to go on for its primary, on this node."""
+        (diagram, unit), incarnation = self.unit.key, self.backup.incarnation + 1
+        standing = self.guard.standing
+        return Claim(
+            what="take over", diagram=diagram, unit=unit, node=node, incarnation=incarnation, standing=standing
+        )
 
     def discard(self) -> GuardAnswer:
         """A parcel came that is not what was sent; what is here stays as it is."""

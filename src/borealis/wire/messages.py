@@ -183,6 +183,7 @@ class Guard(Message):
     partner: Address = ""  # the node on the other side; empty: there is none now
     partner_node: str = ""
     incarnation: int = Field(default=1, ge=1)  # rises with every takeover; a node with a lower one is deposed
+    standing: int = 0  # rises with every new backup: claims of an earlier pair count no more
 
     @property
     def approach(self) -> Approach:
@@ -247,6 +248,7 @@ class Protect(UnitName):
     partner: Address = ""
     partner_node: str = ""
     incarnation: int = Field(ge=1)
+    standing: int = 0
 
 
 ParcelVerdict = Literal["take", "known", "whole", "deposed", "damaged", "busy", "full", "failed"]
@@ -270,6 +272,7 @@ class Claim(UnitName):
     what: Literal["take over", "alone"]
     node: Name
     incarnation: int = Field(ge=1)
+    standing: int = 0  # of the pair that it speaks of
 
 
 class Claimed(Message):
