@@ -27,11 +27,7 @@ QUEUES = {"Queue", "LifoQueue", "PriorityQueue", "SimpleQueue"}  # but not queue
 NOW = {"now", "utcnow", "today"}
 SYSTEMS_OWN = {  # files of simulated packages that are never simulated, and use the system's threads or chance
     "node/metrics.py": "an HTTP server, which the system's threads answer for",
-    "node/process.py": "where a real process starts",
-    "coordinator/app.py": "an HTTP server in an asyncio loop",
 }
-# what is not converted yet; make it (), then take it out of the two tests
-NOT_YET = ("node/", "wire/", "trains/", "state/", "streams/", "entry/", "coordinator/", "client/", "spark/lanes.py")
 
 
 def layers() -> list[str]:
@@ -116,11 +112,11 @@ def test_what_counts_as_asking_for_the_time(code: str, is_used: bool) -> None:
 def test_only_the_clock_knows_the_time() -> None:
     wrong = {file for file, _, name in imports() if name == "time"}
     wrong |= {file for file, tree in trees().items() if uses(tree, "datetime", NOW)}
-    assert {file for file in wrong if not file.startswith(NOT_YET)} == {"clock.py"}
+    assert wrong == {"clock.py"}
 
 
 def test_what_is_simulated_is_given_its_threads_and_its_chance() -> None:
     wrong = {file for file, _, name in imports() if name.split(".")[0] in GIVEN}
     wrong |= {file for file, tree in trees().items() if uses(tree, "queue", QUEUES)}
     own = {file for file in wrong if package(file) in SIMULATED}
-    assert {f for f in own if not f.startswith(NOT_YET)} == {f for f in SYSTEMS_OWN if not f.startswith(NOT_YET)}
+    assert own == set(SYSTEMS_OWN)

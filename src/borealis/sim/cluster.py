@@ -36,6 +36,7 @@ DATA = Path("/data")
 CATALOG = Path("/catalog/catalog.db")
 LOCATION = TypeAdapter(Location)
 CLAIMED = TypeAdapter(list[Claimed])
+SYNC_S = 0.002  # to make a file survive a power cut
 HEARTBEAT_WITHIN_S, CLAIM_WITHIN_S, LOCATE_WITHIN_S = 5.0, 0.5, 5.0
 STATUS = b"\0status "  # before the HTTP status, in what the coordinator refuses
 
@@ -121,7 +122,7 @@ class Host:
 
     def __init__(self, name: str, kernel: Kernel, wires: Wires) -> None:
         self.name, self.kernel, self.wires = name, kernel, wires
-        self.disk = SimDisk()
+        self.disk = SimDisk(SYNC_S)
         self.process: Process | None = None
         self.lives = 0  # processes so far
 

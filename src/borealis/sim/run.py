@@ -43,6 +43,7 @@ PROTECTED_S = 30.0  # after the last fault, until everything is protected again
 ROWS_S = 15.0  # after the last fault, until every output gives what was published since
 END_S = 20.0  # for the end to pass through everything
 LOOK_S = 0.1  # between two looks
+STALL_S = 0.002  # a thread may be held up for so long where it takes a lock or wakes another
 TAIL_S = 1.0  # everything runs on for a moment before its end
 RETRIES = Retries(give_up_s=120.0)
 SAFE = ("protected", "watching")
@@ -93,7 +94,7 @@ class Run:
 
     def __init__(self, plan: Plan, subject: Subject, programs: Programs) -> None:
         self.plan, self.subject = plan, subject
-        self.kernel = Kernel(plan.seed)
+        self.kernel = Kernel(plan.seed, stall_s=STALL_S)
         self.cluster = SimCluster(self.kernel, plan.nodes, programs)
         self.outcome = Outcome(plan)
         self._over = False

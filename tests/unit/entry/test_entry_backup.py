@@ -18,7 +18,7 @@ from borealis.machine import Machine
 from borealis.node.primary import PrimaryGuard
 from borealis.streams.queue import MovedError, OutputQueue, QueueLimits, StandbyError
 from borealis.tuples import FIRST_TIME
-from borealis.wire.messages import BatchHead, GuardAnswer
+from borealis.wire.messages import BatchHead, GuardAnswer, Protect
 from entry_pair import Host, guard_of, protect, take_over
 
 SECOND = 1_000_000
@@ -147,7 +147,7 @@ def test_acknowledgements_and_readers_that_are_gone_come_along() -> None:
 
 def test_going_on_alone_and_with_another_backup() -> None:
     one, two, _, guard = pair()
-    guard.protect("", "")
+    guard.protect(Protect(diagram="d", unit="in-in", incarnation=1))
     one.take("p", BatchHead(number=0), batch(10))
     assert two.queue.next_id == 0
     three = standby()
@@ -442,7 +442,8 @@ def test_a_backup_that_cannot_load_the_whole_is_none_and_holds_up_no_publisher(
     told = guard.status()
     assert (told.state, told.why) == ("alone", "its backup cannot stand by: the disk is broken")
     monkeypatch.undo()
-    guard.protect("grpc://two:1", "two")  # as the coordinator orders again
+    again = {"partner": "grpc://two:1", "partner_node": "two"}  # as the coordinator orders
+    guard.protect(Protect(diagram="d", unit="in-in", incarnation=1, **again))
     guard._converse()
     assert host.standby.ready
     assert one.take("p", BatchHead(number=2), batch(12)).number == 2
