@@ -21,8 +21,8 @@ from borealis.node.heartbeats import Heartbeats
 from borealis.node.node import Node
 from borealis.sim.disk import SimDisk
 from borealis.sim.kernel import Kernel, Process
-from borealis.sim.network import SimNetwork, Wires, address_of
-from borealis.sim.plan import COORDINATOR
+from borealis.sim.network import Delays, SimNetwork, Wires, address_of
+from borealis.sim.plan import COORDINATOR, Weather
 from borealis.sim.programs import Programs, SimSession
 from borealis.sim.query import SimQuery
 from borealis.wire.auth import OPEN
@@ -36,7 +36,6 @@ DATA = Path("/data")
 CATALOG = Path("/catalog/catalog.db")
 LOCATION = TypeAdapter(Location)
 CLAIMED = TypeAdapter(list[Claimed])
-SYNC_S = 0.002  # to make a file survive a power cut
 HEARTBEAT_WITHIN_S, CLAIM_WITHIN_S, LOCATE_WITHIN_S = 5.0, 0.5, 5.0
 STATUS = b"\0status "  # before the HTTP status, in what the coordinator refuses
 
@@ -120,9 +119,9 @@ class CoordinatorLine:
 class Host:
     """A machine: its disk, and the process that runs on it, if one does."""
 
-    def __init__(self, name: str, kernel: Kernel, wires: Wires) -> None:
+    def __init__(self, name: str, kernel: Kernel, wires: Wires, sync_s: float = 0.0) -> None:
         self.name, self.kernel, self.wires = name, kernel, wires
-        self.disk = SimDisk(SYNC_S)
+        self.disk = SimDisk(sync_s)
         self.process: Process | None = None
         self.lives = 0  # processes so far
 
@@ -146,8 +145,11 @@ class Host:
 class NodeHost(Host):
     """A machine that runs a node."""
 
-    def __init__(self, name: str, kernel: Kernel, wires: Wires, programs: Programs, chance: Random) -> None:
-        super().__init__(name, kernel, wires)
+    def __init__(
+        self, name: str, kernel: Kernel, wires: Wires, programs: Programs, weather: Weather, chance: Random
+    ) -> None:
+        super().__init__(name, kernel, wires, weather.sync_s)
+        self._train_s = weather.train_s
         self.node: Node | None = None
         self._programs, self._chance = programs, chance
 
@@ -165,7 +167,7 @@ class NodeHost(Host):
                 ask=coordinator.find,
                 claim=coordinator.claim,
                 cores=2,
-                query=partial(SimQuery, process, self._chance),  # type: ignore[arg-type]
+                query=partial(SimQuery, process, self._chance, self._train_s),  # type: ignore[arg-type]
                 peers=peers,
                 session=SimSession(self.name, self._programs, machine),
                 machine=machine,
@@ -181,8 +183,8 @@ class NodeHost(Host):
 class CoordinatorHost(Host):
     """The machine that runs the coordinator."""
 
-    def __init__(self, kernel: Kernel, wires: Wires) -> None:
-        super().__init__(COORDINATOR, kernel, wires)
+    def __init__(self, kernel: Kernel, wires: Wires, weather: Weather) -> None:
+        super().__init__(COORDINATOR, kernel, wires, weather.sync_s)
         self.coordinator: Coordinator | None = None
 
     def start(self) -> None:
@@ -211,11 +213,15 @@ class CoordinatorHost(Host):
 class SimCluster:
     """Some nodes and a coordinator, and a client's machine, which never fails."""
 
-    def __init__(self, kernel: Kernel, names: Sequence[str], programs: Programs) -> None:
-        self.kernel, self.wires = kernel, Wires(kernel)
-        self.coordinator = CoordinatorHost(kernel, self.wires)
+    def __init__(
+        self, kernel: Kernel, names: Sequence[str], programs: Programs, weather: Weather | None = None
+    ) -> None:
+        weather = weather or Weather()
+        delays = Delays(usual_s=weather.message_s, late=weather.late, late_s=weather.late_s)
+        self.kernel, self.wires = kernel, Wires(kernel, delays)
+        self.coordinator = CoordinatorHost(kernel, self.wires, weather)
         costs = kernel.chance("costs")
-        self.nodes = {name: NodeHost(name, kernel, self.wires, programs, costs) for name in names}
+        self.nodes = {name: NodeHost(name, kernel, self.wires, programs, weather, costs) for name in names}
         self.client = Host("client", kernel, self.wires)
 
     def start(self) -> CoordinatorLine:

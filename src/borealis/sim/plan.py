@@ -39,6 +39,35 @@ FAULTS: dict[str, dict[str, int]] = {
 
 
 @dataclass(frozen=True)
+class Weather:
+    """What is usual in a run: how long things take, and how often threads are held up."""
+
+    preempt: float = 0.02  # how often, where a thread takes a lock or wakes another
+    stall_s: float = 0.002  # for how long, at most
+    message_s: float = 0.000_8  # under way, on average
+    late: float = 0.01  # of the messages that take longer, by up to
+    late_s: float = 0.03
+    sync_s: float = 0.002  # to make a file survive a power cut
+    train_s: float = 0.003  # from the hand-over of a small train to its commit
+    batch_s: float = 0.5  # between two batches of an input
+
+    @classmethod
+    def drawn(cls, seed: int) -> Weather:
+        """Mostly as measured; now and then something is far from that."""
+        rng = Random(f"weather {seed}")
+        return cls(
+            preempt=rng.choice((0.02, 0.02, 0.0, 0.1)),
+            stall_s=rng.choice((0.002, 0.002, 0.0, 0.02)),
+            message_s=rng.choice((0.000_8, 0.000_8, 0.000_1, 0.005, 0.03)),
+            late=rng.choice((0.01, 0.01, 0.1)),
+            late_s=rng.choice((0.03, 0.03, 0.3)),
+            sync_s=rng.choice((0.002, 0.002, 0.0, 0.03)),
+            train_s=rng.choice((0.003, 0.003, 0.001, 0.02, 0.1)),
+            batch_s=rng.choice((0.5, 0.5, 0.2, 1.0)),
+        )
+
+
+@dataclass(frozen=True)
 class Options:
     """What a run is drawn from; None or empty: anything."""
 

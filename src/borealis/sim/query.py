@@ -17,10 +17,8 @@ from borealis.spark.lanes import Lanes, failure_of
 from borealis.trains.results import Arrived
 from borealis.trains.unit import UnitRun
 
-# what a small train takes from its hand-over to its commit, in milliseconds, as `bench latency` has measured: the
-# median, and how far it scatters (of the logarithm)
-TRAIN_MS, SCATTER = 3.0, 0.5
-STARTING_MS = 80.0  # a query that starts, with a warm JVM
+SCATTER = 0.5  # of what a train takes, around its median: of the logarithm
+STARTING_S = 0.08  # a query that starts, with a warm JVM
 
 
 class SimQuery:
@@ -30,6 +28,7 @@ class SimQuery:
         self,
         process: Process,
         chance: Random,
+        train_s: float,
         _: object,
         compiled: Compiled,
         trains: UnitRun,
@@ -40,13 +39,14 @@ class SimQuery:
             raise TrainError("a program of several levels is not simulated", hint="cut the diagram, or use one bucket")
         self.hinders = compiled.hinders
         self._process, self._chance, self._buckets = process, chance, compiled.program.buckets
+        self._train_s = train_s
         self._lanes = Lanes(trains, commit, self._buckets, machine=process.machine)
         self._threads: list[Any] = []
         self._stopped = False
         self._died: BorealisError | None = None
 
     def start(self) -> None:
-        self._process.work(STARTING_MS / 1000)
+        self._process.work(STARTING_S)
         lease = self._lanes.lease(0)
         assert lease is not None
         for bucket in range(self._buckets):
@@ -65,7 +65,7 @@ class SimQuery:
         def ask(head: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
             order, answer = self._lanes.turn(head, [pa.py_buffer(b) for b in buffers])
             if TRAIN in order:
-                self._process.work(self._chance.lognormvariate(0.0, SCATTER) * TRAIN_MS / 1000)
+                self._process.work(self._chance.lognormvariate(0.0, SCATTER) * self._train_s)
             return order, answer
 
         def keep() -> None:

@@ -31,20 +31,18 @@ from borealis.sim.invariants import (
 )
 from borealis.sim.kernel import Kernel, LivelockError
 from borealis.sim.oracle import Oracle, Rows, shape_of
-from borealis.sim.plan import COORDINATOR, Fault, Plan
+from borealis.sim.plan import COORDINATOR, Fault, Plan, Weather
 from borealis.sim.programs import Programs
 from borealis.streams.section import Section
 from borealis.wire.status import ClusterStatus
 
 BATCH_ROWS = 40
-TICK_S = 0.5  # between two batches of an input, on average
 READY_S = 20.0  # for the cluster to come up, and the diagram to run
 PROTECTED_S = 30.0  # after the last fault, until everything is protected again
 LOST_S = 60.0  # the same where no copy of a unit was left: the coordinator waits a while before it starts from nothing
 ROWS_S = 15.0  # after the last fault, until every output gives what was published since
 END_S = 20.0  # for the end to pass through everything
 LOOK_S = 0.1  # between two looks
-STALL_S = 0.002  # a thread may be held up for so long where it takes a lock or wakes another
 RETRIES = Retries(give_up_s=120.0)
 SAFE = ("protected", "watching")
 GIVEN_UP = "in epoch"  # a unit's words when what it reads began from nothing
@@ -94,8 +92,9 @@ class Run:
 
     def __init__(self, plan: Plan, subject: Subject, programs: Programs) -> None:
         self.plan, self.subject = plan, subject
-        self.kernel = Kernel(plan.seed, stall_s=STALL_S)
-        self.cluster = SimCluster(self.kernel, plan.nodes, programs)
+        self.weather = weather = Weather.drawn(plan.seed)
+        self.kernel = Kernel(plan.seed, weather.preempt, weather.stall_s)
+        self.cluster = SimCluster(self.kernel, plan.nodes, programs, weather)
         self.outcome = Outcome(plan)
         self._over = False
         self._given_up = ""  # why the diagram does not go on, where no copy of a unit was left
@@ -230,7 +229,7 @@ class Run:
             publisher.send_batch(batch.cast(publisher.schema))
             self._published[name] = stop
             self._receipts(name, publisher, sent)
-            self._clock.sleep(self._chance.uniform(0.2, 1.8) * TICK_S)
+            self._clock.sleep(self._chance.uniform(0.2, 1.8) * self.weather.batch_s)
         publisher.end()
         publisher.close(END_S)
         self._receipts(name, publisher, sent)
@@ -386,7 +385,7 @@ class Run:
         if fault.what == "crash":
             host.disk.crash(self._chance)
         elif fault.what == "wipe":
-            host.disk = SimDisk()
+            host.disk = SimDisk(self.weather.sync_s)
         elif fault.what == "flipped bit":
             host.disk.flip(self._chance)
 
