@@ -25,6 +25,7 @@ from borealis.sim.network import SimNetwork, Wires, address_of
 from borealis.sim.plan import COORDINATOR
 from borealis.sim.programs import Programs, SimSession
 from borealis.sim.query import SimQuery
+from borealis.streams.queue import QueueLimits
 from borealis.wire.auth import OPEN
 from borealis.wire.client import Peer, Peers
 from borealis.wire.endpoints import Location
@@ -145,10 +146,12 @@ class Host:
 class NodeHost(Host):
     """A machine that runs a node."""
 
-    def __init__(self, name: str, kernel: Kernel, wires: Wires, programs: Programs, chance: Random) -> None:
+    def __init__(
+        self, name: str, kernel: Kernel, wires: Wires, programs: Programs, chance: Random, limits: QueueLimits | None
+    ) -> None:
         super().__init__(name, kernel, wires)
         self.node: Node | None = None
-        self._programs, self._chance = programs, chance
+        self._programs, self._chance, self._limits = programs, chance, limits
 
     def start(self) -> None:
         process = self.boot()
@@ -167,6 +170,7 @@ class NodeHost(Host):
                 query=partial(SimQuery, process, self._chance),  # type: ignore[arg-type]
                 peers=peers,
                 session=SimSession(self.name, self._programs, machine),
+                limits=self._limits,
                 machine=machine,
             )
             node.address = address_of(self.name)
@@ -210,11 +214,13 @@ class CoordinatorHost(Host):
 class SimCluster:
     """Some nodes and a coordinator, and a client's machine, which never fails."""
 
-    def __init__(self, kernel: Kernel, names: Sequence[str], programs: Programs) -> None:
+    def __init__(
+        self, kernel: Kernel, names: Sequence[str], programs: Programs, limits: QueueLimits | None = None
+    ) -> None:
         self.kernel, self.wires = kernel, Wires(kernel)
         self.coordinator = CoordinatorHost(kernel, self.wires)
         costs = kernel.chance("costs")
-        self.nodes = {name: NodeHost(name, kernel, self.wires, programs, costs) for name in names}
+        self.nodes = {name: NodeHost(name, kernel, self.wires, programs, costs, limits) for name in names}
         self.client = Host("client", kernel, self.wires)
 
     def start(self) -> CoordinatorLine:
