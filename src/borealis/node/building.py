@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from borealis.compile.analyze import input_schema
@@ -37,6 +37,7 @@ class Builder:
     peers: Peers
     acks: AckSender
     query_type: type[Query] = Query  # what runs a unit's trains
+    limits: QueueLimits = QueueLimits()  # of every queue; what happens when it is full, the diagram says
     machine: Machine = HERE
 
     def entry(self, order: UnitOrder) -> RunningEntry:
@@ -47,7 +48,7 @@ class Builder:
         place = StreamConfig(
             f"{order.diagram}/{name}",
             to_arrow(nullable(input_schema(one))),
-            QueueLimits(full=one.full),
+            replace(self.limits, full=one.full),
             order.readers.get(name, ()),
             order.readers.get(name + LATE, ()),
             order.epoch,
@@ -97,7 +98,7 @@ class Builder:
         full = {o.source: o.full for o in spec.outputs if o.full == "drop"}
         queues = {}
         for arrow in piece.gives:
-            limits = QueueLimits(full="drop" if arrow == piece.errors else full.get(arrow, "wait"))
+            limits = replace(self.limits, full="drop" if arrow == piece.errors else full.get(arrow, "wait"))
             if handover is not None:
                 queues[arrow] = OutputQueue.restore(handover.queues[arrow], limits, self.machine)
             else:

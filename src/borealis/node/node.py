@@ -26,7 +26,7 @@ from borealis.node.running import Running, RunningEntry, RunningUnit, UnitKey
 from borealis.node.served import Served
 from borealis.node.session import Session, spec_of
 from borealis.spark.query import Query
-from borealis.streams.queue import OutputQueue, StandbyError
+from borealis.streams.queue import OutputQueue, QueueLimits, StandbyError
 from borealis.streams.status import QueueStatus
 from borealis.threads import Task
 from borealis.trains.handover import Handover
@@ -79,6 +79,7 @@ class Node:
         care: CareTimings | None = None,
         peers: Peers | None = None,
         session: Session | None = None,
+        limits: QueueLimits | None = None,
         machine: Machine = HERE,
     ) -> None:
         self.name, self.data, self.master, self.machine = name, data, master, machine
@@ -97,7 +98,8 @@ class Node:
         self.peers = peers or Peers(security, machine=machine)
         self.routes = Routes(self.queues.get, ask, machine)
         self.acks = AckSender(self.routes, self.peers, machine=machine)
-        self._builder = Builder(name, data, self.session, self.routes, self.peers, self.acks, query, machine)
+        parts = (self.session, self.routes, self.peers, self.acks, query, limits or QueueLimits(), machine)
+        self._builder = Builder(name, data, *parts)
         self.guards = Guards(self, claim)
         self.warm = False
         self.ordering = machine.threads.rlock()  # one order at a time

@@ -25,6 +25,7 @@ from borealis.sim.network import Delays, SimNetwork, Wires, address_of
 from borealis.sim.plan import COORDINATOR, Weather
 from borealis.sim.programs import Programs, SimSession
 from borealis.sim.query import SimQuery
+from borealis.streams.queue import QueueLimits
 from borealis.wire.auth import OPEN
 from borealis.wire.client import Peer, Peers
 from borealis.wire.endpoints import Location
@@ -146,12 +147,19 @@ class NodeHost(Host):
     """A machine that runs a node."""
 
     def __init__(
-        self, name: str, kernel: Kernel, wires: Wires, programs: Programs, weather: Weather, chance: Random
+        self,
+        name: str,
+        kernel: Kernel,
+        wires: Wires,
+        programs: Programs,
+        chance: Random,
+        weather: Weather,
+        limits: QueueLimits | None,
     ) -> None:
         super().__init__(name, kernel, wires, weather.sync_s)
         self._train_s = weather.train_s
         self.node: Node | None = None
-        self._programs, self._chance = programs, chance
+        self._programs, self._chance, self._limits = programs, chance, limits
 
     def start(self) -> None:
         process = self.boot()
@@ -170,6 +178,7 @@ class NodeHost(Host):
                 query=partial(SimQuery, process, self._chance, self._train_s),  # type: ignore[arg-type]
                 peers=peers,
                 session=SimSession(self.name, self._programs, machine),
+                limits=self._limits,
                 machine=machine,
             )
             node.address = address_of(self.name)
@@ -214,14 +223,19 @@ class SimCluster:
     """Some nodes and a coordinator, and a client's machine, which never fails."""
 
     def __init__(
-        self, kernel: Kernel, names: Sequence[str], programs: Programs, weather: Weather | None = None
+        self,
+        kernel: Kernel,
+        names: Sequence[str],
+        programs: Programs,
+        weather: Weather | None = None,
+        limits: QueueLimits | None = None,
     ) -> None:
         weather = weather or Weather()
         delays = Delays(usual_s=weather.message_s, late=weather.late, late_s=weather.late_s)
         self.kernel, self.wires = kernel, Wires(kernel, delays)
         self.coordinator = CoordinatorHost(kernel, self.wires, weather)
-        costs = kernel.chance("costs")
-        self.nodes = {name: NodeHost(name, kernel, self.wires, programs, weather, costs) for name in names}
+        more = (kernel.chance("costs"), weather, limits)
+        self.nodes = {name: NodeHost(name, kernel, self.wires, programs, *more) for name in names}
         self.client = Host("client", kernel, self.wires)
 
     def start(self) -> CoordinatorLine:

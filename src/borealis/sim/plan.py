@@ -11,6 +11,7 @@ from borealis.sim.diagrams import DIAGRAMS, allowed, cuts_of, spec_of
 
 KINDS = ("kill", "cut", "pause", "disk")
 COORDINATOR = "coordinator"
+LEAN = 0.7  # of all runs: a queue's default is to keep more than comes in any of them
 QUIET_S = 1.0  # before the first fault, everything runs
 
 
@@ -92,6 +93,7 @@ class Plan:
     nodes: tuple[str, ...]
     seconds: float
     faults: tuple[Fault, ...]
+    lean: bool = False  # queues keep nothing that no reader waits for, and clients are readers that they know by name
 
     @property
     def healed_at(self) -> float:
@@ -103,7 +105,11 @@ class Plan:
         return replace(self, faults=tuple(f for i, f in enumerate(self.faults) if i in numbers))
 
     def __str__(self) -> str:
-        how = f"{self.approach}, {self.guarantee}" + (", durable" if self.durable else "")
+        how = (
+            f"{self.approach}, {self.guarantee}"
+            + (", durable" if self.durable else "")
+            + (", lean" if self.lean else "")
+        )
         where = f"cut at {', '.join(self.cuts)}" if self.cuts else "one unit"
         return f"seed {self.seed}: {self.diagram} ({where}), {how}, {len(self.nodes)} nodes, {len(self.faults)} faults"
 
@@ -179,4 +185,5 @@ def drawn_plan(seed: int, options: Options) -> Plan:
     name, cuts, approach, guarantee = rng.choice([way for way in ways if way[2:] == kind])
     durable = rng.random() < 0.5
     faults = drawn_faults(rng, options, nodes)
-    return Plan(seed, name, cuts, approach, guarantee, durable, nodes, options.seconds, faults)
+    lean = rng.random() < LEAN
+    return Plan(seed, name, cuts, approach, guarantee, durable, nodes, options.seconds, faults, lean)

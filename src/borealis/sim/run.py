@@ -20,19 +20,19 @@ from borealis.sim.cluster import CoordinatorLine, Host, SimCluster
 from borealis.sim.disk import SimDisk
 from borealis.sim.history import History, Received, check, plain
 from borealis.sim.invariants import (
-    Fed,
     Guarded,
     InputRecord,
     Recovery,
     acked_and_lost,
-    deposed_heard,
     stable_undone,
     stuck,
 )
 from borealis.sim.kernel import Kernel, LivelockError
+from borealis.sim.looks import Looks
 from borealis.sim.oracle import Oracle, Rows, shape_of
 from borealis.sim.plan import COORDINATOR, Fault, Plan, Weather
 from borealis.sim.programs import Programs
+from borealis.streams.queue import QueueLimits
 from borealis.streams.section import Section
 from borealis.wire.status import ClusterStatus
 
@@ -94,8 +94,10 @@ class Run:
         self.plan, self.subject = plan, subject
         self.weather = weather = Weather.drawn(plan.seed)
         self.kernel = Kernel(plan.seed, weather.preempt, weather.stall_s)
-        self.cluster = SimCluster(self.kernel, plan.nodes, programs, weather)
+        limits = QueueLimits(keep_bytes=0) if plan.lean else None
+        self.cluster = SimCluster(self.kernel, plan.nodes, programs, weather, limits)
         self.outcome = Outcome(plan)
+        self._looks = Looks(self.cluster)
         self._over = False
         self._given_up = ""  # why the diagram does not go on, where no copy of a unit was left
         self._healed = False
@@ -104,8 +106,7 @@ class Run:
         self._struck: set[str] = set()  # units that were taken over
         self._published = {one.name: 0 for one in subject.spec.inputs}
         self._acked: dict[str, dict[int, list[Any]]] = {one.name: {} for one in subject.spec.inputs}
-        self._fed: list[Fed] = []
-        self._sections: dict[str, list[Section]] = {}
+        self._sections: dict[str, list[Section]] = {}  # that the reader of each output got
         self._chance = self.kernel.chance("run")
         self._t0 = 0.0
         self.histories = {
@@ -136,6 +137,7 @@ class Run:
             self._clock = client.machine.clock
             self._threads = client.machine.threads
             driver = client.start("driver", self._drive)
+            self._looks.begin()
             most = READY_S + self.plan.seconds + PROTECTED_S + ROWS_S + END_S + 60.0
             self.kernel.run(self.kernel.now + most, lambda: self._over or not driver.is_alive())
             if driver.is_alive():
@@ -153,6 +155,7 @@ class Run:
             logger.setLevel(level)
             logger.propagate = propagate
             outcome.simulated_s = self.kernel.now
+            self._looks.end()
             self.kernel.dispose()
         self._judge()
         outcome.real_s = WALL.now() - begun
@@ -169,6 +172,7 @@ class Run:
         self._await(lambda: not self._unsafe(), READY_S, "not everything is protected to begin with")
         self._t0 = self.kernel.now
         readers = [self._threads.start(f"read-{name}", lambda name=name: self._read(name)) for name in self.histories]  # type: ignore[misc]
+        self._await(lambda: len(self._sections) == len(readers), READY_S, "the outputs cannot be read")
         feeds = [self._threads.start(f"feed-{name}", lambda name=name: self._feed(name)) for name in self._published]  # type: ignore[misc]
         for number, fault in enumerate(self.plan.faults):
             self.kernel.at(fault.at, lambda number=number, fault=fault: self._strike(number, fault))  # type: ignore[misc]
@@ -244,12 +248,14 @@ class Run:
     def _read(self, output: str) -> None:
         history = self.histories[output]
         machine = self.cluster.client.process.machine  # type: ignore[union-attr]
-        options = ReadOptions(start="oldest", on_gap="continue", retries=RETRIES, first_s=60.0)
+        reader = "client" if self.plan.lean else None
+        options = ReadOptions(start="oldest", reader=reader, on_gap="continue", retries=RETRIES, first_s=60.0)
         subscription = Subscription(self._client, f"{self.subject.spec.name}/{output}", options, machine=machine)
-        sections = self._sections.setdefault(subscription.epoch, [])
+        sections = self._sections[output] = []
         try:
             for section in subscription.sections():
                 self._take(history, section)
+                self._looks.hear("the client", subscription._follower)
                 sections.append(section.bare() if hasattr(section, "bare") else section)
             history.ended = subscription.ended
         except BorealisError as error:
@@ -449,9 +455,9 @@ class Run:
             history.struck = bool(self._struck) or any(f.what != "slow" for f in plan.faults)
             if not any(fault.startswith(("stuck", "livelock")) for fault in outcome.faults) or history.ended:
                 outcome.faults += [f"{history.output}: {fault}" for fault in check(history)]
-        for epoch, sections in self._sections.items():
-            outcome.faults += stable_undone(epoch, sections)
-        outcome.faults += deposed_heard(self._fed)
+        for output, sections in self._sections.items():
+            outcome.faults += stable_undone(output, sections)
+        outcome.faults += self._looks.faults()
         outcome.faults += self._unacknowledged()
 
     def _unacknowledged(self) -> list[str]:

@@ -1,0 +1,59 @@
+"""Looks at the nodes of a run while it runs: which of them serve what, and from which the readers get it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from borealis.node.node import Node
+from borealis.node.running import RunningEntry, RunningUnit
+from borealis.sim.cluster import SimCluster
+from borealis.sim.invariants import Fed, Served, deposed_heard, two_primaries
+from borealis.sim.kernel import Process
+from borealis.wire.follow import Follower
+
+LOOK_S = 0.05  # between two looks
+
+
+class Looks:
+    """What was seen, several times a second, from the loop of the kernel: nothing happens during a look."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self._cluster, self._kernel = cluster, cluster.kernel
+        self._over = False
+        self._served: dict[tuple[str, str, str, int], Served] = {}  # by process, diagram, unit and incarnation
+        self._followers: dict[Follower, tuple[int, Any, int]] = {}  # each one's number, its connection, its place
+        self._fed: list[Fed] = []
+
+    def begin(self) -> None:
+        for host in self._cluster.nodes.values():
+            if host.alive and host.node is not None and host.process is not None:
+                for unit in [*host.node.units.values(), *host.node.entries.values()]:
+                    self._look_at(host.process, host.node, unit)
+        if not self._over:
+            self._kernel.at(LOOK_S, self.begin)
+
+    def end(self) -> None:
+        self._over = True
+
+    def faults(self) -> list[str]:
+        return [*two_primaries(self._served.values()), *deposed_heard(self._fed)]
+
+    def hear(self, reader: str, follower: Follower) -> None:
+        """A reader has got something since the last look if its place has changed, and its connection has not."""
+        number, feed, place = self._followers.get(follower, (len(self._followers), None, 0))
+        self._followers[follower] = number, follower.feed, follower.next_id
+        if feed is not None and feed is follower.feed and place < follower.next_id:
+            epoch, incarnation = follower.epoch or "", follower.feed.incarnation
+            self._fed.append(Fed(f"{reader} ({number})", follower.stream, epoch, incarnation, self._kernel.now))
+
+    def _look_at(self, process: Process, node: Node, unit: RunningUnit | RunningEntry) -> None:
+        for feed in unit.feeds.values():
+            self.hear(f"{unit.title} on {process.name}", feed._follower)
+        guard = node.guards.primaries.get(unit.key)
+        if guard is None or guard.unit is not unit or unit.standby or not unit.started:
+            return
+        now, incarnation, queue = self._kernel.now, guard.guard.incarnation, next(iter(unit.queues.values()))
+        key = (process.name, *unit.key, incarnation)
+        known = self._served.get(key) or Served(*key, now, now, queue.epoch)
+        self._served[key] = replace(known, stop=now)

@@ -1,0 +1,264 @@
+"""Defects that are put into the product on purpose, to see that simulated runs find them.
+
+Most were found there once, by kills of real processes or by a law. Each changes one place: `edited` compiles a method
+again with one piece of its text replaced, and fails if the text is no longer there.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from borealis.coordinator import layout, reconcile
+from borealis.coordinator.layout import UnitAssignment
+from borealis.entry.point import Entry
+from borealis.ha.backup import Backup
+from borealis.ha.detector import Detector
+from borealis.ha.primary import Active, Effects, Passive, Primary, Upstream
+from borealis.node import primary as node_primary
+from borealis.node.feeds import StreamFeed
+from borealis.node.guards import Guards
+from borealis.node.primary import PrimaryGuard
+from borealis.node.running import RunningEntry
+from borealis.node.standby import Standby
+from borealis.sim.plan import Options
+from borealis.streams.queue import OutputQueue
+from borealis.trains import relay
+from borealis.trains.unit import UnitRun
+from borealis.wire.feed import ServedFeed
+from borealis.wire.follow import Follower
+
+SEEDS = 200  # within which each is caught
+
+Install = Callable[[pytest.MonkeyPatch], None]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A defect, the runs that show it, and the first seed from 0 on that does."""
+
+    name: str
+    breaks: str
+    install: Install
+    options: Options
+    seed: int
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            self.install(patch)
+            yield
+
+
+MUTANTS: dict[str, Mutant] = {}
+
+
+def mutant(seed: int, **options: Any) -> Callable[[Install], Install]:
+    """Add a defect to the list; the options narrow what its runs are drawn from."""
+
+    def add(install: Install) -> Install:
+        name = install.__name__.replace("_", "-")
+        MUTANTS[name] = Mutant(name, inspect.getdoc(install) or "", install, Options(**options), seed)
+        return install
+
+    return add
+
+
+def edited(patch: pytest.MonkeyPatch, owner: Any, name: str, old: str, new: str) -> None:
+    """Replace one piece of the text of a function of a class or module."""
+    function = inspect.unwrap(getattr(owner, name))
+    text = textwrap.dedent(inspect.getsource(function))
+    assert text.count(old) == 1, f"{old!r} is there {text.count(old)} times in {name}"
+    found: dict[str, Any] = {}
+    flags = function.__code__.co_flags & 0x1000000  # annotations as the module has them
+    exec(compile(text.replace(old, new), f"<{name}, edited>", "exec", flags), function.__globals__, found)  # noqa: S102
+    patch.setattr(owner, name, found[name])
+
+
+# -- acknowledged, released or let go of too early
+
+
+@mutant(0, approach="passive", kinds=("kill",))
+def acks_at_once(patch: pytest.MonkeyPatch) -> None:
+    """A primary acknowledges its inputs before the backup has what came of them."""
+    patch.setattr(Passive, "_on_commit", lambda self, step: Effects(step.positions()))
+
+
+@mutant(0, approach="active", guarantee="precise", kinds=("kill",))
+def never_holds(patch: pytest.MonkeyPatch) -> None:
+    """Readers get what a backup does not know the order of."""
+    patch.setattr(Active, "holds", False)
+
+
+@mutant(0, approach="passive", guarantee="precise", kinds=("kill",))
+def receipts_at_once(patch: pytest.MonkeyPatch) -> None:
+    """An entry point answers its publishers before its backup has the batch."""
+    patch.setattr(Entry, "_await_backup", lambda *_: None)
+
+
+@mutant(0, approach="upstream-backup", guarantee="precise", kinds=("kill",))
+def forgets_windows(patch: pytest.MonkeyPatch) -> None:
+    """A backup begins where readers have everything, as if there were no state."""
+    patch.setattr(Upstream, "_beginning", lambda self, done: done)
+
+
+@mutant(0, approach="active", kinds=("kill", "cut"))
+def stray_acks(patch: pytest.MonkeyPatch) -> None:
+    """Both copies of a unit acknowledge under one name: what the one has, upstream drops for the other."""
+    for where in (layout, node_primary):
+        patch.setattr(where, "active_reader", lambda name, _: f"{name}.1")
+
+
+@mutant(0, approach="passive", kinds=("kill",))
+def acks_what_it_read(patch: pytest.MonkeyPatch) -> None:
+    """A feed acknowledges when a train is committed, though the guard of its unit does that."""
+    edited(patch, StreamFeed, "committed", "if not self.deferred:", "if True:")
+
+
+@mutant(0, kinds=("kill",))
+def keeps_no_place(patch: pytest.MonkeyPatch) -> None:
+    """A reader that goes back is not given its place back: what it reads again may be let go of meanwhile."""
+    edited(patch, OutputQueue, "register", "elif start < known.done:", "elif False:")
+
+
+# -- takeovers
+
+
+@mutant(0, approach="upstream-backup", guarantee="precise", kinds=("kill",))
+def hasty(patch: pytest.MonkeyPatch) -> None:
+    """A second takeover during the first: a primary takes a backup before it has done again what its own primary did."""
+    patch.setattr(Primary, "_is_behind", lambda self: False)
+
+
+@mutant(0, guarantee="no-loss", kinds=("kill",))
+def never_jumps(patch: pytest.MonkeyPatch) -> None:
+    """A backup goes on under ids that readers may have seen with other tuples."""
+    edited(patch, Backup, "take_over", "jump = self.nondeterministic and not self.precise", "jump = False")
+
+
+@mutant(0, guarantee="no-loss", kinds=("kill",))
+def keeps_jumps_to_itself(patch: pytest.MonkeyPatch) -> None:
+    """The lost jump: a unit reads that ids jumped, and does not pass it on."""
+    patch.setattr(relay, "is_jump", lambda *_: False)
+
+
+@mutant(0, guarantee="no-loss", kinds=("kill",))
+def jumps_as_far(patch: pytest.MonkeyPatch) -> None:
+    """A jump is passed on as far as a takeover's goes: the next may land where a dead primary had been."""
+    edited(patch, UnitRun, "_commit", "above(queue.next_id, HOP)", "above(queue.next_id)")
+
+
+@mutant(0, approach="passive", kinds=("kill", "cut", "pause"))
+def takes_anything(patch: pytest.MonkeyPatch) -> None:
+    """A backup takes what it has already, and what comes behind a hole."""
+    edited(patch, Backup, "receive", "elif want.since > self.step.train:", "elif False:")
+    edited(
+        patch, Backup, "_is_old", "return self.step is not None and want.step.train < self.step.train", "return False"
+    )
+
+
+@mutant(0, kinds=("kill",))
+def forgets_publishers(patch: pytest.MonkeyPatch) -> None:
+    """An entry point's backup does not hear which batches were taken since it came: they are taken twice."""
+    whole = RunningEntry.merged
+
+    def merged(self: RunningEntry, deltas: Any) -> Any:
+        return whole(self, [{key: _without_publishers(facts) for key, facts in delta.items()} for delta in deltas])
+
+    patch.setattr(RunningEntry, "merged", merged)
+
+
+def _without_publishers(facts: bytes) -> bytes:
+    import json
+
+    from borealis.entry.log import PUBLISHER
+
+    return json.dumps({k: v for k, v in json.loads(facts).items() if not k.startswith(PUBLISHER)}).encode()
+
+
+@mutant(0, kinds=("cut",))
+def takes_batches_again(patch: pytest.MonkeyPatch) -> None:
+    """A batch that comes again, since its receipt was lost, is taken again."""
+    edited(patch, Entry, "_in_turn", "if head.number <= last:", "if head.number < last:")
+
+
+@mutant(0, approach="active", kinds=("kill",))
+def reads_from_nowhere(patch: pytest.MonkeyPatch) -> None:
+    """A backup that runs in parallel does not have its inputs kept before it reads them."""
+    edited(
+        patch,
+        Standby,
+        "_keep_up",
+        "keep_from(self._host.routes, self._host.peers, feed.stream, feed.reader, position)",
+        "pass",
+    )
+
+
+# -- two that think they are the one
+
+
+@mutant(0, guarantee="precise", kinds=("cut",))
+def goes_on_alone(patch: pytest.MonkeyPatch) -> None:
+    """A node behind a cut goes on without the coordinator's word, as if the death of the other were certain."""
+    edited(patch, Detector, "refused", "self.certain = certain", "self.certain = True")
+
+
+@mutant(0, kinds=("kill", "cut", "pause"))
+def grants_earlier_pairs(patch: pytest.MonkeyPatch) -> None:
+    """The coordinator grants a claim that was under way for so long that there is another backup by now."""
+    edited(patch, UnitAssignment, "after", "if claim.standing == self.standing else None", "")
+    edited(patch, UnitAssignment, "after", "and claim.standing == self.standing", "")
+
+
+@mutant(0, kinds=("kill", "cut", "pause"))
+def hears_former_backups(patch: pytest.MonkeyPatch) -> None:
+    """A primary takes the late answer of a backup that was for one of the backup it has."""
+    edited(patch, PrimaryGuard, "_answered", "if self.policy._under_way is not want:", "if False:")
+    edited(patch, Primary, "acknowledged", "sent is None or sent.number != number or not self.joined", "sent is None")
+
+
+@mutant(0, kinds=("cut", "pause"))
+def serves_when_deposed(patch: pytest.MonkeyPatch) -> None:
+    """Readers that know a later incarnation are served by a deposed primary, and take what it gives."""
+    patch.setattr(ServedFeed, "_check_incarnation", lambda self: None)
+    edited(patch, Follower, "_once", "feed.incarnation < self.incarnation", "False")
+
+
+@mutant(0, kinds=("kill", "cut", "pause"))
+def same_incarnation(patch: pytest.MonkeyPatch) -> None:
+    """A node takes over under the incarnation of its primary."""
+    edited(patch, Backup, "take_over", "self.incarnation += 1", "pass")
+
+
+# -- what never happens
+
+
+@mutant(0, kinds=("cut", "pause"))
+def waits_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """A parcel that failed counts as under way: the backup never catches up."""
+    patch.setattr(Primary, "failed", lambda self: None)
+
+
+@mutant(0, kinds=("kill",))
+def never_mends(patch: pytest.MonkeyPatch) -> None:
+    """The coordinator gives no primary another backup."""
+    patch.setattr(reconcile.protecting, "protect", lambda *_: None)
+
+
+@mutant(0, kinds=("kill",))
+def deadlocks(patch: pytest.MonkeyPatch) -> None:
+    """A guard takes its own lock first and then that of its trains; everything else takes them in the other order."""
+    text = "with self.unit.run.between_trains(), self._lock:"
+    edited(patch, PrimaryGuard, "_remove_backup", text, "with self._lock, self.unit.run.between_trains():")
+
+
+@mutant(0, kinds=("kill",))
+def rebuilds_once(patch: pytest.MonkeyPatch) -> None:
+    """A node that has taken something over, or tried to, is deaf to the next death of the same primary."""
+    edited(patch, Guards, "_claim", "self._taking.discard(standby)", "pass")
