@@ -7,7 +7,7 @@ from typing import Any
 from borealis.compile.analyze import analyze, time_of
 from borealis.compile.unit import Compiled, compile_unit
 from borealis.diagram.cut import Piece
-from borealis.diagram.spec import Input, Spec
+from borealis.diagram.spec import ERRORS, Input, Spec
 from borealis.kernels.time_of import TimeOf
 from borealis.machine import Machine
 from borealis.node.session import Session, columns_of
@@ -17,12 +17,14 @@ class Programs:
     """What Spark says of diagrams, remembered. Spark starts when it is first needed."""
 
     def __init__(self, spark: Any = None) -> None:
-        self._spark = spark
+        self._spark, self._closed = spark, False
         self._types: dict[str, dict[str, Any]] = {}
         self._compiled: dict[tuple[str, int, Piece | None], Compiled] = {}
         self._times: dict[Input, TimeOf] = {}
 
     def spark(self) -> Any:
+        if self._closed:
+            raise RuntimeError("a diagram comes that Spark has not compiled beforehand")
         if self._spark is None:
             from borealis.spark.session import session
 
@@ -30,15 +32,19 @@ class Programs:
         return self._spark
 
     def types(self, spec: Spec) -> dict[str, Any]:
-        key = spec.fingerprint()
+        key = _key(spec)
         if key not in self._types:
             self._types[key] = analyze(spec, self.spark())
         return self._types[key]
 
     def compiled(self, spec: Spec, buckets: int, piece: Piece | None) -> Compiled:
-        key = (spec.fingerprint(), buckets, piece)
+        key = (_key(spec), buckets, piece)
         if key not in self._compiled:
-            self._compiled[key] = compile_unit(spec, self.spark(), buckets, piece=piece, schemas=self.types(spec))
+            errors = None if spec.errors == "fail" else spec.name + ERRORS  # of the whole; a piece has its own
+            types = self.types(spec)
+            self._compiled[key] = compile_unit(
+                spec, self.spark(), buckets, piece=piece, schemas=types, errors=errors if piece is None else None
+            )
         return self._compiled[key]
 
     def time_of(self, one: Input) -> TimeOf:
@@ -47,10 +53,17 @@ class Programs:
         return self._times[one]
 
     def close(self) -> None:
-        """Let go of Spark; what it has said stays."""
+        """Let go of Spark; what it has said stays, and it can be asked for nothing else."""
+        self._closed = True
         if self._spark is not None:
             self._spark.stop()
             self._spark = None
+
+
+def _key(spec: Spec) -> str:
+    """The same for diagrams that Spark cannot tell apart."""
+    inputs = tuple(one.model_copy(update={"durable": False}) for one in spec.inputs)
+    return spec.model_copy(update={"inputs": inputs}).fingerprint()
 
 
 class SimSession(Session):
