@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from borealis.compile.analyze import input_schema
 from borealis.compile.lowering import to_arrow
 from borealis.compile.types import nullable
 from borealis.diagram.cut import Piece, piece_of
@@ -46,7 +45,7 @@ class Builder:
         arrows = (name, name + LATE)
         place = StreamConfig(
             f"{order.diagram}/{name}",
-            to_arrow(nullable(input_schema(one))),
+            to_arrow(nullable(self.session.input_schema(one))),
             QueueLimits(full=one.full),
             order.readers.get(name, ()),
             order.readers.get(name + LATE, ()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from borealis.compile.analyze import analyze, time_of
+from borealis.compile.analyze import analyze, input_schema, time_of
 from borealis.compile.unit import Compiled, compile_unit
 from borealis.diagram.cut import Piece
 from borealis.diagram.spec import ERRORS, Input, Spec
@@ -20,6 +20,7 @@ class Programs:
         self._spark, self._closed = spark, False
         self._types: dict[str, dict[str, Any]] = {}
         self._compiled: dict[tuple[str, int, Piece | None], Compiled] = {}
+        self._schemas: dict[str, Any] = {}  # of inputs, by what their columns say
         self._times: dict[Input, TimeOf] = {}
 
     def spark(self) -> Any:
@@ -46,6 +47,12 @@ class Programs:
                 spec, self.spark(), buckets, piece=piece, schemas=types, errors=errors if piece is None else None
             )
         return self._compiled[key]
+
+    def input_schema(self, one: Input) -> Any:
+        if one.columns not in self._schemas:
+            self.spark()
+            self._schemas[one.columns] = input_schema(one)
+        return self._schemas[one.columns]
 
     def time_of(self, one: Input) -> TimeOf:
         if one not in self._times:
@@ -79,6 +86,9 @@ class SimSession(Session):
 
     def compiled(self, spec: Spec, buckets: int, piece: Piece) -> Compiled:
         return self._programs.compiled(spec, buckets, piece)
+
+    def input_schema(self, one: Input) -> Any:
+        return self._programs.input_schema(one)
 
     def time_of(self, one: Input) -> TimeOf:
         return self._programs.time_of(one)

@@ -82,6 +82,7 @@ class Stage:
             spec, programs = some[pair].spec, self.programs
             refuse_unknowable(spec, programs.compiled(spec, 1, None))
             for one in spec.inputs:
+                programs.input_schema(one)
                 programs.time_of(one)
                 programs.time_of(one.model_copy(update={"durable": not one.durable}))
             for piece in cut(spec, pair[1]):
