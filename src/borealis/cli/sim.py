@@ -119,18 +119,23 @@ def sim(
     """A seed draws a diagram, how it is cut and protected, and a schedule of faults; the same seed is the same run, on
     any machine. What readers and publishers saw is judged. The exit code is 1 if a run failed.
     """
+    from borealis.cli.opening import start_spark
     from borealis.sim.plan import drawn_plan
+    from borealis.sim.programs import Programs
     from borealis.sim.seeds import Stage, judged
 
     options = drawn.drawn_from()
     plans = [drawn_plan(seed, options) for seed in _seeds(seeds)]
     only = _numbers(seeds.only, plans[0])
-    report = Report(drawn.words(), 0, len(plans))
+    report, many = Report(drawn.words(), 0, len(plans)), min(jobs or _cores(), len(plans))
     with Screen(quiet=json) as screen:
-        stage = Stage()
+        spark = start_spark("local[1]")
+        stage = Stage(Programs(spark))
         stage.prepare(plans, lambda done, of: _doing(screen, f"Spark compiles: {done} of {plural(of, 'way')} to cut"))
+        if many > 1:
+            spark.stop()  # processes that are forked need what it has said, and nothing else
         report.begun = WALL.now()
-        for verdict in judged(stage, plans, jobs or _cores(), only):
+        for verdict in judged(stage, plans, many, only):
             report.add(verdict, trace)
             if verdict.faults and not json:
                 screen.say("\n".join(report.failure(verdict)))

@@ -17,7 +17,7 @@ class Programs:
     """What Spark says of diagrams, remembered. Spark starts when it is first needed."""
 
     def __init__(self, spark: Any = None) -> None:
-        self._spark, self._closed = spark, False
+        self._spark, self._mine, self._closed = spark, spark is None, False
         self._types: dict[str, dict[str, Any]] = {}
         self._compiled: dict[tuple[str, int, Piece | None], Compiled] = {}
         self._schemas: dict[str, Any] = {}  # of inputs, by what their columns say
@@ -60,11 +60,11 @@ class Programs:
         return self._times[one]
 
     def close(self) -> None:
-        """Let go of Spark; what it has said stays, and it can be asked for nothing else."""
+        """Let go of Spark, and stop one that was started here. What it has said stays; nothing else can be asked for."""
         self._closed = True
-        if self._spark is not None:
+        if self._spark is not None and self._mine:
             self._spark.stop()
-            self._spark = None
+        self._spark = None
 
 
 def _key(spec: Spec) -> str:

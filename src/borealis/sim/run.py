@@ -40,11 +40,11 @@ BATCH_ROWS = 40
 TICK_S = 0.5  # between two batches of an input, on average
 READY_S = 20.0  # for the cluster to come up, and the diagram to run
 PROTECTED_S = 30.0  # after the last fault, until everything is protected again
+LOST_S = 60.0  # the same where no copy of a unit was left: the coordinator waits a while before it starts from nothing
 ROWS_S = 15.0  # after the last fault, until every output gives what was published since
 END_S = 20.0  # for the end to pass through everything
 LOOK_S = 0.1  # between two looks
 STALL_S = 0.002  # a thread may be held up for so long where it takes a lock or wakes another
-TAIL_S = 1.0  # everything runs on for a moment before its end
 RETRIES = Retries(give_up_s=120.0)
 SAFE = ("protected", "watching")
 GIVEN_UP = "in epoch"  # a unit's words when what it reads began from nothing
@@ -99,6 +99,7 @@ class Run:
         self.cluster = SimCluster(self.kernel, plan.nodes, programs)
         self.outcome = Outcome(plan)
         self._over = False
+        self._given_up = ""  # why the diagram does not go on, where no copy of a unit was left
         self._healed = False
         self._copies: dict[tuple[str, str], set[str]] = {}  # of each unit: nodes that have all of it
         self._lost: set[tuple[str, str]] = set()  # units of which no copy was left
@@ -179,13 +180,15 @@ class Run:
         healed = self.kernel.now
         self.note("run", "all faults are healed")
         self._recover(healed)
+        if self._given_up:
+            return
         left = self._t0 + self.plan.seconds - self.kernel.now
         if left > 0:
             self._clock.sleep(left)
         self._healed = True
         for feed in feeds:
             self._join(feed, END_S, "a publisher did not end")
-        for reader in readers if not self._lost else ():
+        for reader in readers:
             self._join(reader, END_S, f"an output did not end: {self._unsafe() or 'all is protected'}")
         self._over = True
 
@@ -292,17 +295,25 @@ class Run:
                     found.append(f"input {stream.arrow} is {_protection(stream)}")
         return found
 
+    def _gave_up(self) -> str:
+        """What a unit says that does not go on, since what it reads began from nothing."""
+        status = self._status()
+        units = [] if status is None else status.units
+        return next((u.error for u in units if u.state == "failed" and GIVEN_UP in u.error), "")
+
     def _recover(self, healed: float) -> None:
         """Everything is protected again, and every output gives what is published from now on; or it is stuck."""
-        if self._lost:  # what was promised for this: see `history.both_died`
-            self._clock.sleep(TAIL_S)
-            return
+        protected_s, rows_s = (LOST_S, LOST_S) if self._lost else (PROTECTED_S, ROWS_S)
         moments = dict(self._published)
         since: float | None = None
         flowing: dict[str, float | None] = dict.fromkeys(n for n in self.histories if n not in self.subject.silent)
-        until = healed + max(PROTECTED_S, ROWS_S)
+        until = healed + max(protected_s, rows_s)
         while self.kernel.now < until:
             unsafe = self._unsafe()
+            if self._lost and self.plan.guarantee != "gap" and (why := self._gave_up()):
+                self.note("run", f"given up: {why}")
+                self._given_up = why
+                return
             since = None if unsafe else since if since is not None else self.kernel.now
             for name in flowing:
                 history = self.histories[name]
@@ -314,7 +325,7 @@ class Run:
         why = "; ".join(self._unsafe())
         state = "protected" if since is not None else "unprotected"
         recovery = Recovery(healed, self.kernel.now, [Guarded("the diagram", state, why, since)], flowing)
-        self.outcome.faults += [f"stuck: {fault}" for fault in stuck(recovery, PROTECTED_S, ROWS_S)]
+        self.outcome.faults += [f"stuck: {fault}" for fault in stuck(recovery, protected_s, rows_s)]
 
     def _is_new(self, history: History, moments: dict[str, int]) -> bool:
         """Whether the last row was made of rows that were published later."""
@@ -440,7 +451,7 @@ class Run:
         for history in self.histories.values():
             history.published = dict(self._published)
             history.both_died = bool(self._lost)
-            history.given_up = "no copy was left" if self._lost and not history.ended else ""
+            history.given_up = self._given_up
             history.struck = bool(self._struck) or any(f.what != "slow" for f in plan.faults)
             if not any(fault.startswith(("stuck", "livelock")) for fault in outcome.faults) or history.ended:
                 outcome.faults += [f"{history.output}: {fault}" for fault in check(history)]

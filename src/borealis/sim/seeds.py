@@ -228,7 +228,7 @@ def _first_behind_missing(history: History) -> int:
 
 def judged(stage: Stage, plans: Sequence[Plan], jobs: int = 1, only: Sequence[int] | None = None) -> Iterator[Verdict]:
     """The verdicts of plans that are prepared, as they come. With several jobs, Spark is let go of."""
-    if jobs == 1 or len(plans) == 1:
+    if jobs == 1:
         failed = 0
         for plan in plans:
             verdict = stage.judge(plan, failed < SHORTENED_MAX, only)
