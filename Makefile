@@ -7,12 +7,13 @@ PYTEST := $(BIN)/python -m pytest -q
 LONG_PYTEST := $(PYTEST)  # CI's own repeats what failed
 export PYTHONDONTWRITEBYTECODE :=  # every process of ours would compile all it imports
 
-.PHONY: help setup demo test check bench chaos clean
+.PHONY: help setup demo test check sim bench chaos clean
 
 help:
 	@echo "make demo    see it run: packets per source, live (set-up included)"
 	@echo "make test    every test, as CI runs them"
 	@echo "make check   lint, types, unit tests and laws: the quick ones"
+	@echo "make sim     clusters in simulated time: 500 seeds of failures"
 	@echo "make bench   measure against plain Structured Streaming"
 	@echo "make chaos   kill -9 at many random moments (long)"
 	@echo "make setup   only the virtual environment; make clean removes it"
@@ -48,8 +49,11 @@ check: setup
 	  -n 3 --dist worksteal --durations=15; tests=$$?; \
 	wait $$types && exit $$tests  # tests wait, too: a third lane, and types meanwhile, fill two cores
 
+sim: setup
+	$(BIN)/borealis sim --seeds 500
+
 test: EXAMPLES := quick
-test: check
+test: check sim
 	$(LONG_PYTEST) $(CLUSTERS) --durations=10
 	$(LONG_PYTEST) $(LONG) tests/chaos tests/steps $(CLUSTERS:%=--ignore=%) -n 2 --dist loadfile --no-loadscope-reorder \
 	  --durations=30  # the longest files first: a lane that begins one late ends alone

@@ -20,6 +20,7 @@ ALONE = {
     "gives it.",
     "check": "Validate a diagram, its structure first, then its types.",
     "bench": "Measure on this machine, side by side with plain Structured Streaming where it can do the same.",
+    "sim": "Run clusters in simulated time while nodes, networks and disks fail, and judge what clients saw.",
     "demo": "Watch ten minutes' worth of packets go through a diagram, live, and see the result checked.",
     "sample": "Make files to try things with: packets, and the diagram of the demo that computes over them.",
     "cat": "Show the rows of files that Borealis reads or writes; exit code 1 if one is damaged.",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from borealis.compile.analyze import input_schema
 from borealis.compile.lowering import to_arrow
 from borealis.compile.types import nullable
 from borealis.diagram.cut import Piece, piece_of
@@ -25,6 +24,8 @@ from borealis.trains.unit import UnitOptions, UnitRun
 from borealis.wire.client import Peers
 from borealis.wire.messages import ENTRY, UnitName, UnitOrder
 
+LIMITS = QueueLimits()
+
 
 @dataclass(frozen=True)
 class Builder:
@@ -37,7 +38,7 @@ class Builder:
     peers: Peers
     acks: AckSender
     query_type: type[Query] = Query  # what runs a unit's trains
-    limits: QueueLimits = QueueLimits()  # of every queue; what happens when it is full, the diagram says
+    limits: QueueLimits = LIMITS  # of every queue; what happens when it is full, the diagram says
     machine: Machine = HERE
 
     def entry(self, order: UnitOrder) -> RunningEntry:
@@ -47,7 +48,7 @@ class Builder:
         arrows = (name, name + LATE)
         place = StreamConfig(
             f"{order.diagram}/{name}",
-            to_arrow(nullable(input_schema(one))),
+            to_arrow(nullable(self.session.input_schema(one))),
             replace(self.limits, full=one.full),
             order.readers.get(name, ()),
             order.readers.get(name + LATE, ()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from borealis.compile.analyze import analyze, time_of
+from borealis.compile.analyze import analyze, input_schema, time_of
 from borealis.compile.unit import Compiled, compile_unit
 from borealis.diagram import passes
 from borealis.diagram.cut import Piece
@@ -57,6 +57,9 @@ class Session:
     def compiled(self, spec: Spec, buckets: int, piece: Piece) -> Compiled:
         """The program of a unit."""
         return compile_unit(spec, self.get(), buckets, piece=piece, schemas=self.types(spec))
+
+    def input_schema(self, one: Input) -> Any:
+        return input_schema(one)
 
     def time_of(self, one: Input) -> TimeOf:
         """How the rows of an input get their times."""

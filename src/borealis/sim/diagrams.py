@@ -1,6 +1,7 @@
 """Small diagrams for simulated runs. Few are named here, since Spark types each once; a seed draws how one is run.
 
-Their inputs are those of `shapes.py`, fed with its rows. What must come of them: `oracle.py`.
+Their inputs are those of `shapes.py`, fed with its rows. What must come of them: `oracle.py`. A diagram of a user is
+known by the text of its file, wherever one of these is by its name.
 """
 
 from __future__ import annotations
@@ -107,25 +108,36 @@ class DrawnDiagram:
         return cut(spec_of(self.name), self.cuts)
 
 
-def yaml_of(name: str) -> str:
-    """The file of a named diagram."""
-    return text(DIAGRAMS[name], name)
+def is_named(diagram: str) -> bool:
+    """Whether it is one of these; else it is the text of a file, which has more than one line."""
+    return "\n" not in diagram
+
+
+def yaml_of(diagram: str) -> str:
+    """The file of a diagram."""
+    return text(DIAGRAMS[diagram], diagram) if is_named(diagram) else diagram
 
 
 @cache
-def spec_of(name: str) -> Spec:
-    """A named diagram, checked."""
-    return passes.checked(Spec.from_yaml(yaml_of(name)))
+def spec_of(diagram: str, durable: bool = False) -> Spec:
+    """A diagram, checked; without protection, which goes with the deployment. `durable`: all its inputs are."""
+    spec = passes.checked(Spec.from_yaml(yaml_of(diagram)))
+    inputs = tuple(one.model_copy(update={"durable": one.durable or durable}) for one in spec.inputs)
+    return spec.model_copy(update={"protection": (), "inputs": inputs})
 
 
 @cache
-def cuts_of(name: str) -> list[tuple[str, ...]]:
-    """All ways to cut a named diagram into one to three units, each once."""
-    spec, found = spec_of(name), dict[tuple[tuple[str, ...], ...], tuple[str, ...]]()
+def cuts_of(diagram: str) -> list[tuple[str, ...]]:
+    """All ways to cut a diagram into one to three units, each once; in how many it falls apart by itself counts on top.
+
+    A diagram of parts that have nothing to do with each other has a unit for each.
+    """
+    spec, found = spec_of(diagram), dict[tuple[tuple[str, ...], ...], tuple[str, ...]]()
+    most = max(UNITS_MAX, len(cut(spec)))
     for count in range(UNITS_MAX):
         for some in combinations([box.name for box in spec.topological()], count):
             units = tuple(piece.boxes for piece in cut(spec, some))
-            if len(units) <= UNITS_MAX:
+            if len(units) <= most:
                 found.setdefault(units, some)
     return list(found.values())
 
@@ -143,6 +155,13 @@ def allowed(spec: Spec, cuts: Sequence[str]) -> list[Way]:
                 continue
             found.append((approach, guarantee))
     return found
+
+
+@cache
+def ways_of(diagram: str) -> list[tuple[tuple[str, ...], str, str]]:
+    """All ways to run a diagram: cuts, approach, guarantee."""
+    spec = spec_of(diagram)
+    return [(cuts, *way) for cuts in cuts_of(diagram) for way in allowed(spec, cuts)]
 
 
 def drawn_diagram(rng: Random) -> DrawnDiagram:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
+from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError
-from borealis.sim.diagrams import DIAGRAMS, allowed, cuts_of, spec_of
+from borealis.sim.diagrams import DIAGRAMS, spec_of, ways_of
 
 KINDS = ("kill", "cut", "pause", "disk")
 COORDINATOR = "coordinator"
@@ -85,7 +86,7 @@ class Plan:
     """One run."""
 
     seed: int
-    diagram: str
+    diagram: str  # its name, or the text of its file
     cuts: tuple[str, ...]
     approach: str
     guarantee: str
@@ -94,6 +95,15 @@ class Plan:
     seconds: float
     faults: tuple[Fault, ...]
     lean: bool = False  # queues keep nothing that no reader waits for, and clients are readers that they know by name
+
+    @property
+    def spec(self) -> Spec:
+        """The diagram as it is deployed."""
+        return spec_of(self.diagram, self.durable)
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
 
     @property
     def healed_at(self) -> float:
@@ -111,7 +121,7 @@ class Plan:
             + (", lean" if self.lean else "")
         )
         where = f"cut at {', '.join(self.cuts)}" if self.cuts else "one unit"
-        return f"seed {self.seed}: {self.diagram} ({where}), {how}, {len(self.nodes)} nodes, {len(self.faults)} faults"
+        return f"seed {self.seed}: {self.name} ({where}), {how}, {len(self.nodes)} nodes, {len(self.faults)} faults"
 
 
 def drawn_faults(rng: Random, options: Options, nodes: Sequence[str]) -> tuple[Fault, ...]:
@@ -173,12 +183,14 @@ def drawn_plan(seed: int, options: Options) -> Plan:
     ways = [
         (name, cuts, approach, guarantee)
         for name in names
-        for cuts in cuts_of(name)
-        for approach, guarantee in allowed(spec_of(name), cuts)
+        for cuts, approach, guarantee in ways_of(name)
         if approach != "none" and options.approach in (None, approach) and options.guarantee in (None, guarantee)
     ]
     if not ways:
-        raise DiagramError("no diagram can be run like this", hint="another approach or guarantee")
+        which = "no diagram" if options.diagram is None else f"diagram '{spec_of(options.diagram).name}' cannot"
+        how = ", ".join(word for word in (options.approach, options.guarantee) if word) or "any approach"
+        can = "can be" if options.diagram is None else "be"
+        raise DiagramError(f"{which} {can} protected with {how}", hint="`borealis explain --ha` says why")
     # each approach and guarantee alike, however many ways there are to cut for it
     kinds = list(dict.fromkeys((way[2], way[3]) for way in ways))
     kind = kinds[rng.randrange(len(kinds))]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from borealis.compile.analyze import analyze, time_of
+from borealis.compile.analyze import analyze, input_schema, time_of
 from borealis.compile.unit import Compiled, compile_unit
 from borealis.diagram.cut import Piece
-from borealis.diagram.spec import Input, Spec
+from borealis.diagram.spec import ERRORS, Input, Spec
 from borealis.kernels.time_of import TimeOf
 from borealis.machine import Machine
 from borealis.node.session import Session, columns_of
@@ -17,12 +17,15 @@ class Programs:
     """What Spark says of diagrams, remembered. Spark starts when it is first needed."""
 
     def __init__(self, spark: Any = None) -> None:
-        self._spark = spark
+        self._spark, self._mine, self._closed = spark, spark is None, False
         self._types: dict[str, dict[str, Any]] = {}
         self._compiled: dict[tuple[str, int, Piece | None], Compiled] = {}
+        self._schemas: dict[str, Any] = {}  # of inputs, by what their columns say
         self._times: dict[Input, TimeOf] = {}
 
     def spark(self) -> Any:
+        if self._closed:
+            raise RuntimeError("a diagram comes that Spark has not compiled beforehand")
         if self._spark is None:
             from borealis.spark.session import session
 
@@ -30,16 +33,26 @@ class Programs:
         return self._spark
 
     def types(self, spec: Spec) -> dict[str, Any]:
-        key = spec.fingerprint()
+        key = _key(spec)
         if key not in self._types:
             self._types[key] = analyze(spec, self.spark())
         return self._types[key]
 
     def compiled(self, spec: Spec, buckets: int, piece: Piece | None) -> Compiled:
-        key = (spec.fingerprint(), buckets, piece)
+        key = (_key(spec), buckets, piece)
         if key not in self._compiled:
-            self._compiled[key] = compile_unit(spec, self.spark(), buckets, piece=piece, schemas=self.types(spec))
+            errors = None if spec.errors == "fail" else spec.name + ERRORS  # of the whole; a piece has its own
+            types = self.types(spec)
+            self._compiled[key] = compile_unit(
+                spec, self.spark(), buckets, piece=piece, schemas=types, errors=errors if piece is None else None
+            )
         return self._compiled[key]
+
+    def input_schema(self, one: Input) -> Any:
+        if one.columns not in self._schemas:
+            self.spark()
+            self._schemas[one.columns] = input_schema(one)
+        return self._schemas[one.columns]
 
     def time_of(self, one: Input) -> TimeOf:
         if one not in self._times:
@@ -47,10 +60,17 @@ class Programs:
         return self._times[one]
 
     def close(self) -> None:
-        """Let go of Spark; what it has said stays."""
-        if self._spark is not None:
+        """Let go of Spark, and stop one that was started here. What it has said stays; nothing else can be asked for."""
+        self._closed = True
+        if self._spark is not None and self._mine:
             self._spark.stop()
-            self._spark = None
+        self._spark = None
+
+
+def _key(spec: Spec) -> str:
+    """The same for diagrams that Spark cannot tell apart."""
+    inputs = tuple(one.model_copy(update={"durable": False}) for one in spec.inputs)
+    return spec.model_copy(update={"inputs": inputs}).fingerprint()
 
 
 class SimSession(Session):
@@ -66,6 +86,9 @@ class SimSession(Session):
 
     def compiled(self, spec: Spec, buckets: int, piece: Piece) -> Compiled:
         return self._programs.compiled(spec, buckets, piece)
+
+    def input_schema(self, one: Input) -> Any:
+        return self._programs.input_schema(one)
 
     def time_of(self, one: Input) -> TimeOf:
         return self._programs.time_of(one)

@@ -14,33 +14,46 @@ from borealis.errors import InputError
 START_US = 1_700_000_000_000_000
 STEPS_US = (1, 500, 1_000, 2_000, 5_000)  # from one row's time to the next one's
 DISORDERED = 0.3  # of all rows, so many are older than the newest, where the slack lets them
+CHUNK_ROWS = 1_000  # drawn at once
 VALUES = 5  # different ones in a column
 
 
-def drawn(schema: pa.Schema, time_column: str, count: int, rng: Random, slack_us: int = 0) -> pa.RecordBatch:
-    """So many rows. Their times rise, and none is late: those out of order are so within the slack.
+class Drawn:
+    """The rows of one input, without an end: each is the same whatever part is asked for.
 
-    Floats are quarters and decimals have few digits, so that no sum of them is rounded, in whatever order.
+    Their times rise, and none is late: those out of order are so within the slack. Floats are quarters and decimals
+    have few digits, so that no sum of them is rounded, in whatever order. `pace`: how many times longer the steps from
+    one row's time to the next one's are than STEPS_US.
     """
-    if time_column not in schema.names or not pa.types.is_timestamp(schema.field(time_column).type):
-        hint = "name a TIMESTAMP column as the input's time"
-        raise InputError(f"rows with the time '{time_column}' cannot be drawn: it is no such column", hint=hint)
-    times = pa.array(_times(count, rng, slack_us), pa.int64())
-    columns = [
-        times.cast(pa.timestamp("us", "UTC")).cast(field.type)
-        if field.name == time_column
-        else pa.array([_value(field.type, rng) for _ in range(count)], field.type)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
+    def __init__(self, schema: pa.Schema, time_column: str, seed: str, slack_us: int = 0, pace: int = 1) -> None:
+        if time_column not in schema.names or not pa.types.is_timestamp(schema.field(time_column).type):
+            hint = "name a TIMESTAMP column as the input's time"
+            raise InputError(f"rows with the time '{time_column}' cannot be drawn: it is no such column", hint=hint)
+        self._schema, self._time, self._slack_us, self._pace = schema, time_column, slack_us, pace
+        self._rng, self._now = Random(seed), START_US
+        self._chunks: list[pa.RecordBatch] = []
 
-def _times(count: int, rng: Random, slack_us: int) -> list[int]:
-    now, found = START_US, []
-    for _ in range(count):
-        now += rng.choice(STEPS_US)
-        found.append(now - rng.randint(0, slack_us) if rng.random() < DISORDERED else now)
-    return found
+    def rows(self, first: int, stop: int) -> pa.RecordBatch:
+        while len(self._chunks) * CHUNK_ROWS < stop:
+            self._chunks.append(self._draw())
+        some = self._chunks[first // CHUNK_ROWS : -(-stop // CHUNK_ROWS)]
+        table = pa.Table.from_batches(some, self._schema).slice(first % CHUNK_ROWS, stop - first).combine_chunks()
+        return table.to_batches()[0] if stop > first else self._schema.empty_table().to_batches()[0]
+
+    def _draw(self) -> pa.RecordBatch:
+        times = pa.array([self._next_time() for _ in range(CHUNK_ROWS)], pa.int64())
+        columns = [
+            times.cast(pa.timestamp("us", "UTC")).cast(field.type)
+            if field.name == self._time
+            else pa.array([_value(field.type, self._rng) for _ in range(CHUNK_ROWS)], field.type)
+            for field in self._schema
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _next_time(self) -> int:
+        self._now += self._rng.choice(STEPS_US) * self._pace
+        return self._now - (self._rng.randint(0, self._slack_us) if self._rng.random() < DISORDERED else 0)
 
 
 def _value(kind: pa.DataType, rng: Random) -> Any:

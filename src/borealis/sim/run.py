@@ -59,6 +59,7 @@ class Subject:
     pieces: Sequence[Piece]
     oracle: Oracle
     rows: Rows
+    silent: frozenset[str] = frozenset()  # outputs that give so little that their silence says nothing
 
     @classmethod
     def of(cls, yaml: str, spec: Spec, cuts: Sequence[str], programs: Programs, rows: Rows) -> Subject:
@@ -107,6 +108,7 @@ class Run:
         self._published = {one.name: 0 for one in subject.spec.inputs}
         self._acked: dict[str, dict[int, list[Any]]] = {one.name: {} for one in subject.spec.inputs}
         self._sections: dict[str, list[Section]] = {}  # that the reader of each output got
+        self.came: list[tuple[str, int, int]] = []  # an output, its tuples by now, and the line of the history
         self._chance = self.kernel.chance("run")
         self._t0 = 0.0
         self.histories = {
@@ -271,6 +273,7 @@ class Run:
         for number, (at, row) in enumerate(zip(times, rows, strict=True)):
             history.received.append(Received(section.first + number, at, row))
         self.outcome.rows += len(rows)
+        self.came.append((history.output, len(history.received), len(self.outcome.lines)))
         shown = f"{rows[0]} ... {rows[-1]}"
         self.note("client", f"{history.output}: tuples {section.first} to {section.stop} came: {shown}")
 
@@ -308,7 +311,7 @@ class Run:
         protected_s, rows_s = (LOST_S, LOST_S) if self._lost else (PROTECTED_S, ROWS_S)
         moments = dict(self._published)
         since: float | None = None
-        flowing: dict[str, float | None] = dict.fromkeys(self.histories)
+        flowing: dict[str, float | None] = dict.fromkeys(n for n in self.histories if n not in self.subject.silent)
         until = healed + max(protected_s, rows_s)
         while self.kernel.now < until:
             unsafe = self._unsafe()
@@ -317,7 +320,8 @@ class Run:
                 self._given_up = why
                 return
             since = None if unsafe else since if since is not None else self.kernel.now
-            for name, history in self.histories.items():
+            for name in flowing:
+                history = self.histories[name]
                 if flowing[name] is None and history.received and self._is_new(history, moments):
                     flowing[name] = self.kernel.now
             if since is not None and None not in flowing.values():
@@ -330,7 +334,8 @@ class Run:
 
     def _is_new(self, history: History, moments: dict[str, int]) -> bool:
         """Whether the last row was made of rows that were published later."""
-        first = min(self.subject.rows(n, c, c + 1).column(0)[0].value for n, c in moments.items())
+        times = {one.name: one.time for one in self.subject.spec.inputs}
+        first = min(self.subject.rows(n, c, c + 1).column(times[n])[0].value for n, c in moments.items())
         return bool(history.received[-1].time > first)
 
     # -- faults

@@ -14,7 +14,7 @@ from borealis.diagram.spec import Input, Spec
 from borealis.entry.admission import Cursor, EntryPoint
 from borealis.errors import InputError
 from borealis.sim.diagrams import DIAGRAMS, UNITS_MAX, allowed, cuts_of, drawn_diagram, spec_of, yaml_of
-from borealis.sim.rows import drawn
+from borealis.sim.rows import Drawn
 from borealis.sim.shapes import rows
 
 BOXES = {"filter", "map", "union", "aggregate", "join", "route", "bsort", "resample", "drop"}
@@ -65,8 +65,8 @@ def test_a_seed_draws_the_same_and_seeds_draw_all_diagrams() -> None:
 
 @pytest.mark.parametrize("slack_us", [0, 3_000])
 def test_drawn_rows_are_in_time_and_few_of_a_kind(slack_us: int) -> None:
-    batch = drawn(SCHEMA, "ts", 400, Random(1), slack_us)
-    assert batch.equals(drawn(SCHEMA, "ts", 400, Random(1), slack_us))
+    batch = Drawn(SCHEMA, "ts", "1", slack_us).rows(0, 400)
+    assert batch.equals(Drawn(SCHEMA, "ts", "1", slack_us).rows(0, 400))
     assert batch.schema == SCHEMA
     entry = EntryPoint(Input(name="i", columns="ts TIMESTAMP", slack=f"{slack_us} microseconds"), 1, Cursor())
     assert not entry.admit(batch).late.any()
@@ -80,4 +80,4 @@ def test_drawn_rows_are_in_time_and_few_of_a_kind(slack_us: int) -> None:
 
 def test_rows_whose_time_is_no_column_cannot_be_drawn() -> None:
     with pytest.raises(InputError, match="it is no such column"):
-        drawn(SCHEMA, "timestamp_millis(k)", 5, Random(1))
+        Drawn(SCHEMA, "timestamp_millis(k)", "1")

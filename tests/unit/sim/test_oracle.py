@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from random import Random
 
 import pyarrow as pa
 import pytest
@@ -18,7 +17,7 @@ from borealis.errors import DiagramError
 from borealis.sim.diagrams import DIAGRAMS, cuts_of, spec_of
 from borealis.sim.history import History, Received, Shape, check, plain
 from borealis.sim.oracle import Oracle, shape_of, truth_of
-from borealis.sim.rows import drawn
+from borealis.sim.rows import Drawn
 from borealis.sim.shapes import GROUPS, SHAPES, rows
 
 pytestmark = pytest.mark.spark
@@ -67,7 +66,7 @@ def test_drawn_rows_out_of_order_give_what_the_batch_form_gives(spark: SparkSess
         "boxes:\n  n: {aggregate: {from: a, by: [s], size: 20 ms, exprs: {n: count(*), k: sum(k)}}}\noutputs: {o: n}"
     )
     spec, unit = made(boxes, spark, ", slack: 3 ms")
-    table = pa.table(drawn(unit.inputs["a"], "ts", 300, Random(3), spec.input("a").slack_us))
+    table = pa.table(Drawn(unit.inputs["a"], "ts", "3", spec.input("a").slack_us).rows(0, 300))
     truth = truth_of(spec, unit, {"a": table})
     frame = batch(spec, spark, {"a": spark.createDataFrame(table)})["o"]
     assert sorted(truth["o"]) == sorted(plain(frame.toArrow()))
