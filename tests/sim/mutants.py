@@ -77,7 +77,7 @@ def edited(patch: pytest.MonkeyPatch, owner: Any, name: str, old: str, new: str)
     assert text.count(old) == 1, f"{old!r} is there {text.count(old)} times in {name}"
     found: dict[str, Any] = {}
     flags = function.__code__.co_flags & 0x1000000  # annotations as the module has them
-    exec(compile(text.replace(old, new), f"<{name}, edited>", "exec", flags), function.__globals__, found)  # noqa: S102
+    exec(compile(text.replace(old, new), f"<{name}, edited>", "exec", flags), function.__globals__, found)
     patch.setattr(owner, name, found[name])
 
 

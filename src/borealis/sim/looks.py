@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from borealis.node.node import Node
-from borealis.node.running import RunningEntry, RunningUnit
+from borealis.node.running import Running
 from borealis.sim.cluster import SimCluster
 from borealis.sim.invariants import Fed, Served, deposed_heard, two_primaries
 from borealis.sim.kernel import Process
@@ -47,7 +47,7 @@ class Looks:
             epoch, incarnation = follower.epoch or "", follower.feed.incarnation
             self._fed.append(Fed(f"{reader} ({number})", follower.stream, epoch, incarnation, self._kernel.now))
 
-    def _look_at(self, process: Process, node: Node, unit: RunningUnit | RunningEntry) -> None:
+    def _look_at(self, process: Process, node: Node, unit: Running) -> None:
         for feed in unit.feeds.values():
             self.hear(f"{unit.title} on {process.name}", feed._follower)
         guard = node.guards.primaries.get(unit.key)

@@ -60,7 +60,7 @@ class Programs:
         return self._times[one]
 
     def close(self) -> None:
-        """Let go of Spark, and stop one that was started here. What it has said stays; nothing else can be asked for."""
+        """Let go of Spark, and stop one that was started here. What it has said stays; nothing else can be asked."""
         self._closed = True
         if self._spark is not None and self._mine:
             self._spark.stop()
