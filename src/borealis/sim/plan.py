@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from random import Random
 
 from borealis.errors import DiagramError
@@ -130,17 +131,27 @@ def _fault(rng: Random, what: str, at: float, nodes: Sequence[str]) -> list[Faul
     raise ValueError(what)
 
 
+@cache
+def _ways(name: str) -> list[tuple[str, tuple[str, ...], str, str]]:
+    """All in which a diagram can be cut and protected."""
+    return [
+        (name, cuts, approach, guarantee)
+        for cuts in cuts_of(name)
+        for approach, guarantee in allowed(spec_of(name), cuts)
+        if approach != "none"
+    ]
+
+
 def drawn_plan(seed: int, options: Options) -> Plan:
     """The run of a seed: the same on every machine."""
     rng = Random(f"plan {seed}")
     nodes = tuple(f"node{n + 1}" for n in range(options.nodes))
     names = [options.diagram] if options.diagram is not None else list(DIAGRAMS)
     ways = [
-        (name, cuts, approach, guarantee)
+        way
         for name in names
-        for cuts in cuts_of(name)
-        for approach, guarantee in allowed(spec_of(name), cuts)
-        if approach != "none" and options.approach in (None, approach) and options.guarantee in (None, guarantee)
+        for way in _ways(name)
+        if options.approach in (None, way[2]) and options.guarantee in (None, way[3])
     ]
     if not ways:
         raise DiagramError("no diagram can be run like this", hint="another approach or guarantee")
