@@ -95,6 +95,9 @@ class Disk(Protocol):
     def database(self, path: Path) -> sqlite3.Connection:
         """SQLite in a file, without transactions of its own."""
 
+    def scratch(self, name: str) -> Path:
+        """A new directory in memory, for what need not outlive the process; it is one of the system's always."""
+
 
 def one_line(error: BaseException) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or " ".join(str(error).split())
@@ -293,3 +296,6 @@ class LocalDisk:
 
     def database(self, path: Path) -> sqlite3.Connection:
         return sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+
+    def scratch(self, name: str) -> Path:
+        return scratch(name)

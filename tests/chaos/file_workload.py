@@ -73,13 +73,12 @@ def write_file(place: Path, number: int) -> None:
 
 
 def main(home: Path, to: Path, rows_most: int) -> None:
-    from borealis import directory, run, watch
+    from borealis import directory, disk, run, watch
     from borealis.spark.session import session
-    from borealis.trains import unit
     from borealis.trains.intake import Admission
 
     # a run that is killed cannot clear it away; here it goes with the test's directory
-    unit.scratch = lambda prefix: Path(tempfile.mkdtemp(prefix=prefix, dir=to))
+    disk.scratch = lambda prefix: Path(tempfile.mkdtemp(prefix=prefix, dir=to))
     spark = session("local[1]")
     run(
         diagram(),

@@ -31,7 +31,6 @@ from borealis.errors import BorealisError
 from borealis.spark.plan import level_schema
 from borealis.spark.worker import read_train
 from borealis.state import commits
-from borealis.trains import unit as node_unit
 from borealis.trains.intake import Admission
 from borealis.trains.unit import UnitOptions, UnitRun
 
@@ -60,7 +59,7 @@ def drive(
         made.mkdir()
         return made
 
-    monkeypatch.setattr(node_unit, "scratch", scratch)
+    monkeypatch.setattr(disk, "scratch", scratch)
     monkeypatch.setattr(commits, "BASE_BYTES_LEAST", 30_000)  # a base every few trains
     spec = workload.diagram().validate()
     schema = to_arrow_schema(level_schema(compiled, 0), timezone="UTC")

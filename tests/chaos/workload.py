@@ -70,13 +70,12 @@ def contents(to: Path) -> dict[str, Any]:
 
 
 def main(home: Path, to: Path, rows_most: int) -> None:
-    from borealis import run
+    from borealis import disk, run
     from borealis.spark.session import session
-    from borealis.trains import unit
     from borealis.trains.intake import Admission
 
     # a run that is killed cannot clear it away; here it goes with the test's directory
-    unit.scratch = lambda prefix: Path(tempfile.mkdtemp(prefix=prefix, dir=to))
+    disk.scratch = lambda prefix: Path(tempfile.mkdtemp(prefix=prefix, dir=to))
     spark = session("local[1]")
     run(
         diagram(),

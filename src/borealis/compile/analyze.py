@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -40,7 +42,7 @@ def analyze(spec: Spec, spark: SparkSession) -> dict[str, StructType]:
 
 def input_schema(one: Input) -> StructType:
     try:
-        schema = StructType.fromDDL(one.columns)
+        schema = _columns(one.columns)
     except PySparkException as error:
         raise DiagramError(
             f"input '{one.name}': {first_line(error)}", hint="columns are Spark SQL: 'ts TIMESTAMP, n INT'"
@@ -48,6 +50,11 @@ def input_schema(one: Input) -> StructType:
     if one.time_expression is None and not isinstance(schema[one.time].dataType, TimestampType):
         raise DiagramError(f"input '{one.name}': time column '{one.time}' is not a TIMESTAMP", hint="declare it so")
     return schema
+
+
+@lru_cache(256)
+def _columns(ddl: str) -> StructType:
+    return StructType.fromDDL(ddl)  # Spark's JVM is asked
 
 
 def time_of(one: Input, spark: SparkSession) -> TimeOf:

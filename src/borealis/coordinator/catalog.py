@@ -16,7 +16,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -97,7 +97,7 @@ class Catalog:
         """All diagrams, by name."""
         with self._reading() as db:
             found = db.execute("SELECT layout FROM diagrams ORDER BY name").fetchall()
-            return [LAYOUT.validate_json(text) for (text,) in found]
+            return [_layout(text) for (text,) in found]
 
     def layout(self, name: str) -> Layout | None:
         with self._reading() as db:
@@ -182,7 +182,7 @@ class Catalog:
         """Every node that was ever seen and not forgotten, by name, as one that is awaited."""
         with self._reading() as db:
             found = db.execute("SELECT view FROM nodes ORDER BY name").fetchall()
-            return [NodeView.model_validate_json(text) for (text,) in found]
+            return [_node(text) for (text,) in found]
 
     def saw(self, node: NodeView) -> None:
         """A node has come, or was last seen now."""
@@ -210,9 +210,20 @@ class Catalog:
             self._db.execute("COMMIT")
 
 
+@lru_cache(256)
+def _layout(text: str) -> Layout:
+    """It is read many times a second, and seldom changes."""
+    return LAYOUT.validate_json(text)
+
+
+@lru_cache(256)
+def _node(text: str) -> NodeView:
+    return NodeView.model_validate_json(text)
+
+
 def _read(db: sqlite3.Connection, name: str) -> Layout | None:
     found = db.execute("SELECT layout FROM diagrams WHERE name = ?", (name,)).fetchone()
-    return None if found is None else LAYOUT.validate_json(found[0])
+    return None if found is None else _layout(found[0])
 
 
 def _write(db: sqlite3.Connection, layout: Layout) -> None:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 from fractions import Fraction
+from functools import lru_cache
 from typing import Annotated
 
 from pydantic import BeforeValidator
@@ -44,6 +45,11 @@ def parse(text: object) -> int:
     if not isinstance(text, str):
         example = f"'{text} seconds'" if isinstance(text, int | float) else "'10 seconds'"
         raise DiagramError(f"{brief(text)} is not a duration", hint=f"write its unit, too, as in {example}, or {ALSO}")
+    return _parsed(text)
+
+
+@lru_cache(1024)
+def _parsed(text: str) -> int:
     match = _DURATION.fullmatch(text)
     if not match:
         raise DiagramError(

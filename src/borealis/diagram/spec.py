@@ -177,6 +177,10 @@ class Spec(Frozen):
 
     def topological(self) -> list[Box]:
         """The boxes, each after those it reads from; otherwise in the order in which they were added."""
+        return list(self._topological)
+
+    @cached_property
+    def _topological(self) -> list[Box]:
         boxes = {box.name: box for box in self.boxes}
         order = TopologicalSorter[str](dict.fromkeys(boxes, ()))
         for box in self.boxes:
@@ -265,6 +269,10 @@ class Spec(Frozen):
 
     def fingerprint(self) -> str:
         """What tells this diagram from any other: the SHA-256 of its YAML form."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
         return hashlib.sha256(self.to_yaml().encode()).hexdigest()
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
+from borealis.of_schema import OfSchema
 from borealis.tuples import CAUSE, FIRST_TIME, SUB, TIME, Int8s, Int64s
 
 NOTHING: Int64s = np.empty(0, np.int64)
@@ -70,17 +71,11 @@ def held_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([(name, pa.int64()) for name in HEAD] + list(schema))
 
 
-_EMPTY: dict[int, tuple[pa.Schema, pa.Table]] = {}  # by identity: to compare schemas takes longer than a small train
-EMPTY_MOST = 1_000
+_empty = OfSchema(lambda schema: schema.empty_table())
 
 
 def empty_flow(schema: pa.Schema, bounds: Bounds) -> Flow:
-    known = _EMPTY.get(id(schema))
-    if known is None:
-        if len(_EMPTY) >= EMPTY_MOST:
-            _EMPTY.clear()
-        known = _EMPTY[id(schema)] = (schema, schema.empty_table())
-    return Flow(known[1], NOTHING, NOTHING, NOTHING, bounds)
+    return Flow(_empty(schema), NOTHING, NOTHING, NOTHING, bounds)
 
 
 def merge_bounds(inputs: list[Bounds]) -> Bounds:

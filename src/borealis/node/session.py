@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Literal
 
 from borealis.compile.analyze import analyze, input_schema, time_of
@@ -72,6 +73,7 @@ class Session:
         return columns_of(types)
 
 
+@lru_cache(64)
 def spec_of(text: str) -> Spec:
     """A diagram that was sent, checked as where it was written."""
     return passes.checked(Spec.from_yaml(text))

@@ -25,6 +25,7 @@ from borealis.sim.network import Delays, SimNetwork, Wires, address_of
 from borealis.sim.plan import COORDINATOR, Weather
 from borealis.sim.programs import Programs, SimSession
 from borealis.sim.query import SimQuery
+from borealis.spark.worker import forget
 from borealis.streams.queue import QueueLimits
 from borealis.wire.auth import OPEN
 from borealis.wire.client import Peer, Peers
@@ -240,6 +241,7 @@ class SimCluster:
 
     def start(self) -> CoordinatorLine:
         """Start everything; says how a client finds its way."""
+        forget()  # what the kernels of earlier runs take in memory must not matter to this one
         self.coordinator.start()
         for node in self.nodes.values():
             node.start()

@@ -321,6 +321,10 @@ class _View:
         kept.process = self._process
         return cast(sqlite3.Connection, _SimDatabase(store, self, kept))
 
+    def scratch(self, name: str) -> Path:
+        self.begin("scratch")
+        return self._process.kernel.scratch(name)
+
 
 class _SimAppended:
     __slots__ = ("_file", "_open", "_store", "_view")

@@ -18,18 +18,21 @@ from __future__ import annotations
 import gc
 import math
 import random
+import shutil
 import sys
 import threading
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NoReturn, TypeVar
 
 from greenlet import getcurrent
 
 from borealis.clock import EPOCH_S
+from borealis.disk import scratch
 from borealis.machine import Machine
 from borealis.sim.disk import SimDisk
 from borealis.sim.threads import KilledError, SimTask, SimThreads, TaskError
@@ -209,6 +212,8 @@ class Kernel:
         self._chances: dict[str, random.Random] = {}
         self._preempt, self._stall_s, self._steps_max, self._silence_s = preempt, stall_s, steps_max, silence_s
         self._ran: Counter[str] = Counter()
+        self._scratch: Path | None = None
+        self._scratches = 0
         self._over = self._gc_paused = False
         self._collect_at = COLLECT_STEPS
         self.leave: Callable[[], object] = self.hub.switch  # back to the loop, for good unless the task waits in a list
@@ -249,6 +254,15 @@ class Kernel:
         """Where every living task stands, for people: who waits for whom in a deadlock."""
         living = [task for process in self.processes if not process.dead for task in process.tasks]
         return "\n".join(f"{task}:\n{task.stack()}" for task in living)
+
+    def scratch(self, name: str) -> Path:
+        """A new directory of the system, in memory, until this is disposed of."""
+        if self._scratch is None:
+            self._scratch = scratch("sim")
+        self._scratches += 1
+        made = self._scratch / f"{self._scratches}-{name}"
+        made.mkdir()
+        return made
 
     # -- the loop
 
@@ -336,6 +350,9 @@ class Kernel:
         self.current = None
         self.ready.clear()
         self._timers.clear()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch = None
         if self._gc_paused:
             gc.enable()
             self._gc_paused = False

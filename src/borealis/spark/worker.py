@@ -55,6 +55,11 @@ def settle() -> None:
     gc.freeze()
 
 
+def forget() -> None:
+    """All kernels that this worker holds: no unit is left that they are of."""
+    _CACHE.forget()
+
+
 def read_train(train: TrainHeader, bucket: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Level 0, inside the Spark source: read the train's tuples and run the first kernels over them."""
     settle()

@@ -20,7 +20,7 @@ class Stateful(Protocol):
 
 
 K = TypeVar("K", bound=Stateful)
-HELD_MOST = 32  # kernels, before those of finished runs are looked for
+HELD_MOST = 32  # kernels, before those of finished runs are looked for; then twice as many as were left
 
 
 class Cache(Generic[K]):
@@ -36,6 +36,7 @@ class Cache(Generic[K]):
     ) -> None:
         self._read, self._is_there = read, is_there
         self._held: dict[tuple[str, Key], tuple[int, K]] = {}
+        self._most = HELD_MOST
         self.reloads = 0
 
     def take(
@@ -61,7 +62,13 @@ class Cache(Generic[K]):
 
     def give(self, root: Path | str, key: Key, train: int, kernel: K) -> None:
         """Put the kernel back after it ran `train`; forget those of runs that are over."""
-        if (str(root), key) not in self._held and len(self._held) >= HELD_MOST:
+        if (str(root), key) not in self._held and len(self._held) >= self._most:
             live = {held for held in dict.fromkeys(name for name, _ in self._held) if self._is_there(held)}
             self._held = {k: v for k, v in self._held.items() if k[0] in live}
+            self._most = max(HELD_MOST, 2 * len(self._held))
         self._held[(str(root), key)] = (train, kernel)
+
+    def forget(self) -> None:
+        """All of them."""
+        self._held.clear()
+        self._most = HELD_MOST

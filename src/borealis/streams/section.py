@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from borealis.of_schema import OfSchema
 from borealis.tuples import FIRST_TIME, KIND, LAST_TIME, TIME, Int8s, Int64s, Kind, with_header
 
 NOTHING: Int64s = np.empty(0, np.int64)
@@ -194,6 +195,7 @@ def _numbers(column: pa.Array, kind: type[np.generic]) -> NDArray[Any]:
     return np.empty(0, kind) if data is None else np.frombuffer(data, kind, len(column), column.offset * size)
 
 
+@OfSchema
 def empty_rows(schema: pa.Schema) -> pa.RecordBatch:
     return pa.record_batch([pa.array([], f.type) for f in schema], schema=schema)
 

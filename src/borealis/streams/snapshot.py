@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 
 from borealis.errors import StateError
+from borealis.of_schema import OfSchema
 from borealis.state import frame
 from borealis.streams.id_gaps import Interval, Jumps
 from borealis.streams.section import Section, from_batch, wire_schema
@@ -39,6 +41,9 @@ class QueueSnapshot:
 
     def to_bytes(self) -> bytes:
         """All of it, for another node or for a disk."""
+        if not self.sections:
+            head = {name: getattr(self, name) for name in _FACTS} | {"sections": []}
+            return frame.pack(MARK, head, _no_sections(self.schema))
         tuples, boundaries = pa.BufferOutputStream(), pa.BufferOutputStream()
         schema = wire_schema(self.schema, revised=any(s.kind is not None for s in self.sections))
         with pa.ipc.new_stream(tuples, schema) as rows, pa.ipc.new_stream(boundaries, _BOUNDARIES) as bounds:
@@ -55,12 +60,11 @@ class QueueSnapshot:
         """The queue in these bytes, checked; a StateError if they are something else or damaged."""
         try:
             head, blobs = frame.unpack(MARK, data)
-            streams = []
-            for blob in blobs:
-                with pa.ipc.open_stream(blob) as reader:
-                    streams.append((reader.schema, list(reader)))
-            (schema, tuples), (_, boundaries) = streams
-            user = pa.schema([field for field in schema if field.name not in HEADER], schema.metadata)
+            if head["sections"]:
+                (user, tuples), (_, boundaries) = map(_read, blobs)
+            else:
+                rows, bounds = blobs
+                (user, tuples), (_, boundaries) = _read_once(rows.to_pybytes()), _read_once(bounds.to_pybytes())
             facts = {name: head[name] for name in _FACTS}
             facts["jumps"] = tuple((int(a), int(b)) for a, b in head["jumps"])
             facts["readers"] = {name: (int(a), int(b), int(lost)) for name, (a, b, lost) in head["readers"].items()}
@@ -70,6 +74,28 @@ class QueueSnapshot:
         except (ValueError, KeyError, TypeError, pa.ArrowException, OSError) as error:
             what = " ".join(str(error).split())
             raise StateError(f"these bytes are not a queue of this version, or damaged: {what}") from error
+
+
+def _stream(schema: pa.Schema) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    pa.ipc.new_stream(sink, schema).close()
+    return sink.getvalue()
+
+
+@OfSchema
+def _no_sections(schema: pa.Schema) -> tuple[pa.Buffer, pa.Buffer]:
+    """As most increments are."""
+    return _stream(wire_schema(schema)), _stream(_BOUNDARIES)
+
+
+def _read(data: bytes | pa.Buffer) -> tuple[pa.Schema, list[pa.RecordBatch]]:
+    """The user's columns, and all batches."""
+    with pa.ipc.open_stream(data) as reader:
+        schema = pa.schema([field for field in reader.schema if field.name not in HEADER], reader.schema.metadata)
+        return schema, list(reader)
+
+
+_read_once = lru_cache(256)(_read)  # of what has no sections: the same again and again
 
 
 def _sections(

@@ -18,7 +18,6 @@ from borealis.connectors.sink import Sink
 from borealis.connectors.source import LiveSource, Source
 from borealis.diagram.differences import differences, sentence
 from borealis.diagram.spec import Input, Spec
-from borealis.disk import scratch
 from borealis.errors import BorealisError, TrainError
 from borealis.kernels.flow import Bounds, Flow
 from borealis.machine import HERE, Machine
@@ -85,7 +84,7 @@ class UnitRun:
         self.sinks = Sinks(sinks, {name: outlet.schema for name, outlet in compiled.outlets.items()}, options.headers)
         live = {n: s for n, s in sources.items() if isinstance(s, LiveSource)}
         self.progress = Progress(name, live=live, clock=self._clock)
-        self.scratch = scratch(name)
+        self.scratch = machine.disk.scratch(name)
         self.done = machine.threads.event()
         self.failure: BorealisError | None = None
         self.troubles = Troubles(self.scratch / TROUBLES, self._clock)
