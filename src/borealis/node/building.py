@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from borealis.compile.analyze import input_schema
@@ -37,7 +37,7 @@ class Builder:
     peers: Peers
     acks: AckSender
     query_type: type[Query] = Query  # what runs a unit's trains
-    limits: QueueLimits = QueueLimits()  # of every queue; what happens when it is full, the diagram says
+    limits: QueueLimits = field(default_factory=QueueLimits)  # but for what the diagram says
     machine: Machine = HERE
 
     def entry(self, order: UnitOrder) -> RunningEntry:
