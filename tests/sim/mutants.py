@@ -20,7 +20,7 @@ from borealis.coordinator.layout import UnitAssignment
 from borealis.entry.point import Entry
 from borealis.ha.backup import Backup
 from borealis.ha.detector import Detector
-from borealis.ha.primary import Active, Effects, Passive, Primary, Upstream
+from borealis.ha.primary import Effects, Passive, Primary, Synchronous, Upstream
 from borealis.node import primary as node_primary
 from borealis.node.feeds import StreamFeed
 from borealis.node.guards import Guards
@@ -72,31 +72,34 @@ def mutant(seed: int, **options: Any) -> Callable[[Install], Install]:
 
 def edited(patch: pytest.MonkeyPatch, owner: Any, name: str, old: str, new: str) -> None:
     """Replace one piece of the text of a function of a class or module."""
-    function = inspect.unwrap(getattr(owner, name))
-    text = textwrap.dedent(inspect.getsource(function))
+    function = getattr(owner, name)
+    text = getattr(function, "edited_text", None) or textwrap.dedent(inspect.getsource(function))
     assert text.count(old) == 1, f"{old!r} is there {text.count(old)} times in {name}"
     found: dict[str, Any] = {}
     flags = function.__code__.co_flags & 0x1000000  # annotations as the module has them
-    exec(compile(text.replace(old, new), f"<{name}, edited>", "exec", flags), function.__globals__, found)
+    text = text.replace(old, new)
+    exec(compile(text, f"<{name}, edited>", "exec", flags), function.__globals__, found)
+    found[name].edited_text = text  # for the next edit
     patch.setattr(owner, name, found[name])
 
 
 # -- acknowledged, released or let go of too early
 
 
-@mutant(0, approach="passive", kinds=("kill",))
+@mutant(0, approach="passive", guarantee="precise", kinds=("kill busy",))
 def acks_at_once(patch: pytest.MonkeyPatch) -> None:
     """A primary acknowledges its inputs before the backup has what came of them."""
     patch.setattr(Passive, "_on_commit", lambda self, step: Effects(step.positions()))
 
 
-@mutant(0, approach="active", guarantee="precise", kinds=("kill",))
+@mutant(0, diagram="merging", approach="passive", guarantee="precise", kinds=("kill busy",))
 def never_holds(patch: pytest.MonkeyPatch) -> None:
-    """Readers get what a backup does not know the order of."""
-    patch.setattr(Active, "holds", False)
+    """Readers get what the backup does not have, and may come to in another order."""
+    patch.setattr(Passive, "holds", False)
+    patch.setattr(Synchronous, "holds", True)  # that of entry points
 
 
-@mutant(0, approach="passive", guarantee="precise", kinds=("kill",))
+@mutant(0, diagram="single", approach="passive", guarantee="precise", kinds=("kill busy", "slow"))
 def receipts_at_once(patch: pytest.MonkeyPatch) -> None:
     """An entry point answers its publishers before its backup has the batch."""
     patch.setattr(Entry, "_await_backup", lambda *_: None)
@@ -136,7 +139,7 @@ def hasty(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Primary, "_is_behind", lambda self: False)
 
 
-@mutant(0, guarantee="no-loss", kinds=("kill",))
+@mutant(0, diagram="merging", approach="passive", guarantee="no-loss", kinds=("kill busy",))
 def never_jumps(patch: pytest.MonkeyPatch) -> None:
     """A backup goes on under ids that readers may have seen with other tuples."""
     edited(patch, Backup, "take_over", "jump = self.nondeterministic and not self.precise", "jump = False")
@@ -163,7 +166,7 @@ def takes_anything(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-@mutant(0, kinds=("kill",))
+@mutant(0, guarantee="precise", kinds=("kill busy",))
 def forgets_publishers(patch: pytest.MonkeyPatch) -> None:
     """An entry point's backup does not hear which batches were taken since it came: they are taken twice."""
     whole = RunningEntry.merged
@@ -182,10 +185,11 @@ def _without_publishers(facts: bytes) -> bytes:
     return json.dumps({k: v for k, v in json.loads(facts).items() if not k.startswith(PUBLISHER)}).encode()
 
 
-@mutant(0, kinds=("cut",))
+@mutant(0, guarantee="precise", kinds=("cut",))
 def takes_batches_again(patch: pytest.MonkeyPatch) -> None:
     """A batch that comes again, since its receipt was lost, is taken again."""
-    edited(patch, Entry, "_in_turn", "if head.number <= last:", "if head.number < last:")
+    edited(patch, Entry, "_in_turn", "if head.number <= last:", "if False:")
+    edited(patch, Entry, "_in_turn", "batch.slice(head.rows_until(last))", "batch")
 
 
 @mutant(0, approach="active", kinds=("kill",))
@@ -239,16 +243,17 @@ def same_incarnation(patch: pytest.MonkeyPatch) -> None:
 # -- what never happens
 
 
-@mutant(0, kinds=("cut", "pause"))
-def waits_for_ever(patch: pytest.MonkeyPatch) -> None:
-    """A parcel that failed counts as under way: the backup never catches up."""
-    patch.setattr(Primary, "failed", lambda self: None)
+@mutant(0, guarantee="precise", kinds=("cut off", "pause", "kill"))
+def keeps_given_up_standbys(patch: pytest.MonkeyPatch) -> None:
+    """A standby that was given up is taken for a new one: it watches no node, and never takes over."""
+    patch.setattr(reconcile.protecting, "_clear", lambda *_: None)
 
 
 @mutant(0, kinds=("kill",))
 def never_mends(patch: pytest.MonkeyPatch) -> None:
     """The coordinator gives no primary another backup."""
-    patch.setattr(reconcile.protecting, "protect", lambda *_: None)
+    protect = reconcile.protecting.protect
+    patch.setattr(reconcile.protecting, "protect", lambda *how: None if how[2].was is not None else protect(*how))
 
 
 @mutant(0, kinds=("kill",))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from borealis.compile.lowering import to_arrow
@@ -24,8 +24,6 @@ from borealis.trains.unit import UnitOptions, UnitRun
 from borealis.wire.client import Peers
 from borealis.wire.messages import ENTRY, UnitName, UnitOrder
 
-LIMITS = QueueLimits()
-
 
 @dataclass(frozen=True)
 class Builder:
@@ -38,7 +36,7 @@ class Builder:
     peers: Peers
     acks: AckSender
     query_type: type[Query] = Query  # what runs a unit's trains
-    limits: QueueLimits = LIMITS  # of every queue; what happens when it is full, the diagram says
+    limits: QueueLimits = field(default_factory=QueueLimits)  # but for what the diagram says
     machine: Machine = HERE
 
     def entry(self, order: UnitOrder) -> RunningEntry:

@@ -13,6 +13,8 @@ from borealis.sim.diagrams import DIAGRAMS, spec_of, ways_of
 KINDS = ("kill", "cut", "pause", "disk")
 COORDINATOR = "coordinator"
 LEAN = 0.7  # of all runs: a queue's default is to keep more than comes in any of them
+AIM_S = 1.0  # within which there is a batch
+SUCCESSOR_S = 5.0  # within which a node is to have taken over, and to have a backup
 QUIET_S = 1.0  # before the first fault, everything runs
 
 
@@ -24,7 +26,7 @@ class Fault:
     until: float
     what: str  # see FAULTS
     nodes: tuple[str, ...]
-    amount: float = 0.0  # what it means depends on the fault
+    amount: float = 0.0  # what it means depends on the fault; of a kill: so long after the next batch is published
 
     def __str__(self) -> str:
         how = f" ({self.amount:.3g})" if self.amount else ""
@@ -33,7 +35,15 @@ class Fault:
 
 # what can go wrong, by kind, and how often each is drawn
 FAULTS: dict[str, dict[str, int]] = {
-    "kill": {"kill": 6, "crash": 2, "wipe": 1, "kill coordinator": 1, "kill twice": 2},
+    "kill": {
+        "kill": 6,
+        "crash": 2,
+        "wipe": 1,
+        "kill coordinator": 1,
+        "kill twice": 2,
+        "kill successor": 2,
+        "kill busy": 2,
+    },
     "cut": {"cut off": 4, "cut one way": 1, "break connections": 2, "cut pair": 2},
     "pause": {"pause": 3, "blink": 2, "slow": 2},
     "disk": {"full disk": 2, "failing disk": 1, "flipped bit": 1},
@@ -76,7 +86,7 @@ class Options:
     diagram: str | None = None  # the name of one that is built in, or the text of a file
     approach: str | None = None
     guarantee: str | None = None
-    kinds: Sequence[str] = KINDS
+    kinds: Sequence[str] = KINDS  # of faults, or names of single ones
     seconds: float = 15.0  # from the first batch to the last
     nodes: int = 3
 
@@ -107,8 +117,8 @@ class Plan:
 
     @property
     def healed_at(self) -> float:
-        """When the last fault is over."""
-        return max((fault.until for fault in self.faults), default=0.0)
+        """When the last fault is over; it may have waited for a batch."""
+        return max((fault.until + AIM_S for fault in self.faults), default=0.0)
 
     def only(self, numbers: Sequence[int]) -> Plan:
         """The same with fewer faults."""
@@ -126,10 +136,10 @@ class Plan:
 
 def drawn_faults(rng: Random, options: Options, nodes: Sequence[str]) -> tuple[Fault, ...]:
     """A schedule of faults in the first half of a run, in the order of their moments."""
-    names = {what: (kind, weight) for kind in options.kinds for what, weight in FAULTS[kind].items()}
+    names = {what: weight for kind in options.kinds for what, weight in FAULTS.get(kind, {kind: 1}).items()}
     if not names:
         return ()
-    whats, weights = list(names), [weight for _, weight in names.values()]
+    whats, weights = list(names), list(names.values())
     last = QUIET_S + options.seconds * 0.4
     found: list[Fault] = []
     for _ in range(rng.choice((1, 1, 2, 2, 3, 4))):
@@ -139,6 +149,11 @@ def drawn_faults(rng: Random, options: Options, nodes: Sequence[str]) -> tuple[F
     return tuple(sorted(found, key=lambda fault: fault.at))
 
 
+def _aim(rng: Random) -> float:
+    """Most kills come while something is under way."""
+    return round(rng.choice((0.004, 0.01, 0.04)) * rng.random(), 4) if rng.random() < 0.7 else 0.0
+
+
 def _fault(rng: Random, what: str, at: float, nodes: Sequence[str]) -> list[Fault]:
     def lasts(least: float, most: float) -> float:
         return round(at + rng.uniform(least, most), 3)
@@ -146,7 +161,14 @@ def _fault(rng: Random, what: str, at: float, nodes: Sequence[str]) -> list[Faul
     node = rng.choice(list(nodes))
     match what:
         case "kill" | "crash" | "wipe":
-            return [Fault(at, lasts(0.05, 3.0), what, (node,))]
+            return [Fault(at, lasts(0.05, 3.0), what, (node,), _aim(rng))]
+        case "kill busy":  # in the middle of what it was given for a while
+            slowed = Fault(at, round(at + 1.5, 3), "slow", (node,), float(rng.choice((10, 50))))
+            then = round(at + rng.uniform(0.2, 1.0), 3)
+            return [slowed, Fault(then, round(then + rng.uniform(0.05, 1.0), 3), "kill", (node,), _aim(rng))]
+        case "kill successor":  # a node that took over, at the moment when it has a backup again
+            first = Fault(at, lasts(0.05, 0.5), "kill", (node,), _aim(rng))
+            return [first, Fault(at, round(at + SUCCESSOR_S, 3), what, (), round(rng.uniform(0.0, 0.1), 3))]
         case "kill twice":  # the node that takes over dies as well, or the one that has just come back
             then = round(at + rng.choice((0.01, 0.1, 0.4, 1.0)) * rng.uniform(0.5, 1.5), 3)
             other = rng.choice(list(nodes))

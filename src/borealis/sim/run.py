@@ -14,10 +14,8 @@ from borealis.diagram.cut import Piece, cut
 from borealis.diagram.deployment import Deployment
 from borealis.diagram.spec import Spec
 from borealis.errors import BorealisError
-from borealis.node.primary import PrimaryGuard
 from borealis.retrying import Retries
-from borealis.sim.cluster import CoordinatorLine, Host, SimCluster
-from borealis.sim.disk import SimDisk
+from borealis.sim.cluster import CoordinatorLine, SimCluster
 from borealis.sim.history import History, Received, check, plain
 from borealis.sim.invariants import (
     Guarded,
@@ -30,13 +28,15 @@ from borealis.sim.invariants import (
 from borealis.sim.kernel import Kernel, LivelockError
 from borealis.sim.looks import Looks
 from borealis.sim.oracle import Oracle, Rows, shape_of
-from borealis.sim.plan import COORDINATOR, Fault, Plan, Weather
+from borealis.sim.plan import Plan, Weather
 from borealis.sim.programs import Programs
+from borealis.sim.strikes import Strikes
 from borealis.streams.queue import QueueLimits
 from borealis.streams.section import Section
 from borealis.wire.status import ClusterStatus
 
 BATCH_ROWS = 40
+TOGETHER_S = 0.005  # between batches that come in quick succession
 READY_S = 20.0  # for the cluster to come up, and the diagram to run
 PROTECTED_S = 30.0  # after the last fault, until everything is protected again
 LOST_S = 60.0  # the same where no copy of a unit was left: the coordinator waits a while before it starts from nothing
@@ -44,6 +44,7 @@ ROWS_S = 15.0  # after the last fault, until every output gives what was publish
 END_S = 20.0  # for the end to pass through everything
 LOOK_S = 0.1  # between two looks
 RETRIES = Retries(give_up_s=120.0)
+STALE_MS = 5_000.0  # since a backup has heard of its primary
 SAFE = ("protected", "watching")
 GIVEN_UP = "in epoch"  # a unit's words when what it reads began from nothing
 
@@ -102,14 +103,12 @@ class Run:
         self._over = False
         self._given_up = ""  # why the diagram does not go on, where no copy of a unit was left
         self._healed = False
-        self._copies: dict[tuple[str, str], set[str]] = {}  # of each unit: nodes that have all of it
-        self._lost: set[tuple[str, str]] = set()  # units of which no copy was left
-        self._struck: set[str] = set()  # units that were taken over
         self._published = {one.name: 0 for one in subject.spec.inputs}
         self._acked: dict[str, dict[int, list[Any]]] = {one.name: {} for one in subject.spec.inputs}
         self._sections: dict[str, list[Section]] = {}  # that the reader of each output got
         self.came: list[tuple[str, int, int]] = []  # an output, its tuples by now, and the line of the history
         self._chance = self.kernel.chance("run")
+        self._strikes = Strikes(self.cluster, self.kernel.chance("faults"), self.note)
         self._t0 = 0.0
         self.histories = {
             output.name: History(
@@ -176,10 +175,10 @@ class Run:
         readers = [self._threads.start(f"read-{name}", lambda name=name: self._read(name)) for name in self.histories]  # type: ignore[misc]
         self._await(lambda: len(self._sections) == len(readers), READY_S, "the outputs cannot be read")
         feeds = [self._threads.start(f"feed-{name}", lambda name=name: self._feed(name)) for name in self._published]  # type: ignore[misc]
-        for number, fault in enumerate(self.plan.faults):
-            self.kernel.at(fault.at, lambda number=number, fault=fault: self._strike(number, fault))  # type: ignore[misc]
+        for fault in self.plan.faults:
+            self.kernel.at(fault.at, lambda fault=fault: self._strikes.strike(fault))  # type: ignore[misc]
         self._clock.sleep(self.plan.healed_at + 0.001)
-        self._mend()
+        self._strikes.mend()
         healed = self.kernel.now
         self.note("run", "all faults are healed")
         self._recover(healed)
@@ -228,17 +227,31 @@ class Run:
         publisher = Publisher(self._client, f"{self.subject.spec.name}/{name}", publishing, machine=machine)
         sent: dict[int, tuple[int, int]] = {}
         while not self._healed:
-            first = self._published[name]
-            stop = first + self._chance.randint(1, 2 * BATCH_ROWS)
-            batch = self.subject.rows(name, first, stop)
-            sent[publisher.next_number] = (first, stop)
-            publisher.send_batch(batch.cast(publisher.schema))
-            self._published[name] = stop
+            count = self._chance.choice((1, 1, 1, 3))
+            for _ in range(count):
+                first = self._published[name]
+                stop = first + self._chance.randint(1, 2 * BATCH_ROWS // count)
+                batch = self.subject.rows(name, first, stop)
+                sent[publisher.next_number] = (first, stop)
+                publisher.send_batch(batch.cast(publisher.schema))
+                self._published[name] = stop
+                self._strikes.published()
+                self._clock.sleep(self._chance.uniform(0.0, TOGETHER_S))
             self._receipts(name, publisher, sent)
-            self._clock.sleep(self._chance.uniform(0.2, 1.8) * self.weather.batch_s)
+            self._clock.sleep(self._pause())
         publisher.end()
         publisher.close(END_S)
         self._receipts(name, publisher, sent)
+
+    def _pause(self) -> float:
+        """Until the next batch: often that of a beat at which the other inputs get one, too."""
+        if self._chance.random() < 0.5:
+            return (
+                self.weather.batch_s
+                - (self.kernel.now - self._t0) % self.weather.batch_s
+                + self._chance.uniform(0.0, TOGETHER_S)
+            )
+        return self._chance.uniform(0.2, 1.8) * self.weather.batch_s
 
     def _receipts(self, name: str, publisher: Publisher, sent: dict[int, tuple[int, int]]) -> None:
         acked = self._acked[name]
@@ -293,10 +306,10 @@ class Run:
         found = [f"unit {u.unit} on {u.node} is {u.state}: {u.error}" for u in status.units if u.state != "running"]
         if self.plan.approach != "none":
             for unit in status.units:
-                if unit.protection is None or unit.protection.state not in SAFE:
+                if not _is_safe(unit):
                     found.append(f"unit {unit.unit} is {_protection(unit)}")
             for stream in status.streams:
-                if stream.entry and (stream.protection is None or stream.protection.state not in SAFE):
+                if stream.entry and not _is_safe(stream):
                     found.append(f"input {stream.arrow} is {_protection(stream)}")
         return found
 
@@ -308,14 +321,14 @@ class Run:
 
     def _recover(self, healed: float) -> None:
         """Everything is protected again, and every output gives what is published from now on; or it is stuck."""
-        protected_s, rows_s = (LOST_S, LOST_S) if self._lost else (PROTECTED_S, ROWS_S)
+        protected_s, rows_s = (LOST_S, LOST_S) if self._strikes.lost else (PROTECTED_S, ROWS_S)
         moments = dict(self._published)
         since: float | None = None
         flowing: dict[str, float | None] = dict.fromkeys(n for n in self.histories if n not in self.subject.silent)
         until = healed + max(protected_s, rows_s)
         while self.kernel.now < until:
             unsafe = self._unsafe()
-            if self._lost and self.plan.guarantee != "gap" and (why := self._gave_up()):
+            if self._strikes.lost and self.plan.guarantee != "gap" and (why := self._gave_up()):
                 self.note("run", f"given up: {why}")
                 self._given_up = why
                 return
@@ -338,126 +351,16 @@ class Run:
         first = min(self.subject.rows(n, c, c + 1).column(times[n])[0].value for n, c in moments.items())
         return bool(history.received[-1].time > first)
 
-    # -- faults
-
-    def _strike(self, number: int, fault: Fault) -> None:
-        self.note("fault", f"{fault.what} {' '.join(fault.nodes)}".strip())
-        hosts = [self.cluster.host(name) for name in fault.nodes]
-        wires, names = self.cluster.wires, set(self.plan.nodes) | {COORDINATOR, "client"}
-        last = fault.until - fault.at
-        match fault.what:
-            case "kill" | "crash" | "wipe" | "flipped bit":
-                for host in hosts:
-                    self._kill(host, fault)
-                    self.kernel.at(last, lambda host=host: self._restart(host))  # type: ignore[misc]
-            case "cut off" | "cut one way":
-                wires.cut(fault.nodes, sorted(names - set(fault.nodes)), both=fault.what == "cut off")
-                self.kernel.at(last, self._heal)
-            case "cut pair":
-                wires.cut(fault.nodes[:1], fault.nodes[1:])
-                self.kernel.at(last, self._heal)
-            case "break connections":
-                wires.break_some(fault.amount)
-            case "pause":
-                for host in hosts:
-                    if host.process is not None and host.alive:
-                        host.process.pause()
-                        self.kernel.at(last, host.process.resume)
-            case "slow":
-                for host in hosts:
-                    if host.process is not None:
-                        host.process.slow = fault.amount
-                        self.kernel.at(last, lambda host=host: self._at_full_speed(host))  # type: ignore[misc]
-            case "full disk":
-                for host in hosts:
-                    host.disk.limit = host.disk.used
-                    self.kernel.at(last, lambda host=host: self._make_room(host))  # type: ignore[misc]
-            case "failing disk":
-                for host in hosts:
-                    host.disk.failing.update(dict.fromkeys(("write", "sync"), int(fault.amount)))
-
-    def _heal(self) -> None:
-        self.note("fault", "the network is whole again")
-        self.cluster.wires.heal()
-
-    def _make_room(self, host: Host) -> None:
-        host.disk.limit = None
-
-    def _at_full_speed(self, host: Host) -> None:
-        if host.process is not None:
-            host.process.slow = 1.0
-
-    def _kill(self, host: Any, fault: Fault) -> None:
-        if not host.alive:
-            return
-        if host.name != COORDINATOR:
-            self._count_copies(host.name)
-        host.kill()
-        if fault.what == "crash":
-            host.disk.crash(self._chance)
-        elif fault.what == "wipe":
-            host.disk = SimDisk(self.weather.sync_s)
-        elif fault.what == "flipped bit":
-            host.disk.flip(self._chance)
-
-    def _restart(self, host: Any) -> None:
-        if not host.alive:
-            self.note("fault", f"{host.name} starts again")
-            host.start()
-
-    def _mend(self) -> None:
-        self.cluster.wires.heal()
-        for host in (self.cluster.coordinator, *self.cluster.nodes.values()):
-            self._make_room(host)
-            host.disk.failing.clear()
-            if host.process is not None:
-                host.process.resume()
-                host.process.slow = 1.0
-            self._restart(host)
-
-    def _count_copies(self, dying: str) -> None:
-        """A node is about to die: which units have no copy left then? That is more than protection is promised for."""
-        for key, copies in self._all_copies().items():
-            self._copies[key] = copies - {dying}
-            if not self._copies[key] and key not in self._lost:
-                self._lost.add(key)
-                self.note("run", f"no copy of {key[1]} is left")
-            if dying in copies:
-                self._struck.add(key[1])
-
-    def _all_copies(self) -> dict[tuple[str, str], set[str]]:
-        found = dict(self._copies)
-        best: dict[tuple[str, str], int] = {}
-        for name, host in self.cluster.nodes.items():
-            if not host.alive or host.node is None:
-                continue
-            for key in [*host.node.units, *host.node.entries]:
-                unit = host.node.running(key)
-                if unit is None or unit.standby:
-                    continue
-                guard = host.node.guards.primaries.get(key)
-                incarnation = guard.guard.incarnation if guard is not None else 1
-                if incarnation >= best.get(key, 0):
-                    best[key] = incarnation
-                    found[key] = {name, *self._backup(guard)}
-        return found
-
-    def _backup(self, guard: PrimaryGuard | None) -> set[str]:
-        if guard is None or not (guard.policy.joined and guard.policy.known):
-            return set()
-        partner = guard.guard.partner_node
-        return {partner} if partner in self.cluster.nodes and self.cluster.nodes[partner].alive else set()
-
     # -- the judgement
 
     def _judge(self) -> None:
         outcome, plan = self.outcome, self.plan
-        outcome.both_died = bool(self._lost)
+        outcome.both_died = bool(self._strikes.lost)
         for history in self.histories.values():
             history.published = dict(self._published)
-            history.both_died = bool(self._lost)
+            history.both_died = bool(self._strikes.lost)
             history.given_up = self._given_up
-            history.struck = bool(self._struck) or any(f.what != "slow" for f in plan.faults)
+            history.struck = bool(self._strikes.struck) or any(f.what != "slow" for f in plan.faults)
             if not any(fault.startswith(("stuck", "livelock")) for fault in outcome.faults) or history.ended:
                 outcome.faults += [f"{history.output}: {fault}" for fault in check(history)]
         for output, sections in self._sections.items():
@@ -466,7 +369,7 @@ class Run:
         outcome.faults += self._unacknowledged()
 
     def _unacknowledged(self) -> list[str]:
-        if self._lost or self.plan.approach in ("amnesia", "none"):
+        if self._strikes.lost or self.plan.approach in ("amnesia", "none"):
             return []
         found = []
         for name, acked in self._acked.items():
@@ -481,9 +384,14 @@ class Run:
         return [e.entry.state.publishers.get(f"pub-{name}", -1) for e in entries if not e.standby]
 
 
+def _is_safe(view: Any) -> bool:
+    kept = view.protection
+    return kept is not None and kept.state in SAFE and kept.stale_ms < STALE_MS
+
+
 def _protection(view: Any) -> str:
     kept = view.protection
-    return "unprotected" if kept is None else f"{kept.state} ({kept.why})"
+    return "unprotected" if kept is None else f"{kept.state} ({kept.why or f'{kept.stale_ms:.0f} ms ago'})"
 
 
 class _Noted(logging.Handler):

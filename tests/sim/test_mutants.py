@@ -1,0 +1,52 @@
+"""Simulated runs find defects: each of those in `mutants` within 200 seeds, and nothing under the same seed without it.
+
+The usual tests play the first seed that shows a defect. `MUTANT_SEEDS=200 pytest tests/sim/test_mutants.py` looks
+for it from 0 on, and says which it is.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from mutants import MUTANTS, SEEDS, Mutant
+
+from borealis.sim.diagrams import spec_of, yaml_of
+from borealis.sim.plan import drawn_plan
+from borealis.sim.programs import Programs
+from borealis.sim.run import Outcome, Run, Subject
+from borealis.sim.shapes import rows
+
+AROUND = 3  # seeds from the one that is known on, for a defect that no longer shows there
+LONG = int(os.environ.get("MUTANT_SEEDS", "0"))
+
+every_mutant = pytest.mark.parametrize("mutant", MUTANTS.values(), ids=list(MUTANTS))
+
+
+def played(seed: int, mutant: Mutant, programs: Programs) -> Outcome:
+    plan = drawn_plan(seed, mutant.options)
+    subject = Subject.of(yaml_of(plan.diagram), spec_of(plan.diagram), plan.cuts, programs, rows)
+    return Run(plan, subject, programs).play()
+
+
+def finds(seed: int, mutant: Mutant, programs: Programs) -> bool:
+    """Whether a run is right without the defect, and not with it."""
+    with mutant.installed():
+        wrong = played(seed, mutant, programs).faults
+    return bool(wrong) and not played(seed, mutant, programs).faults
+
+
+@every_mutant
+def test_a_known_seed_finds_it(mutant: Mutant, programs: Programs) -> None:
+    assert mutant.seed < SEEDS
+    seeds = range(mutant.seed, mutant.seed + AROUND)
+    assert any(finds(seed, mutant, programs) for seed in seeds), mutant.breaks
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not LONG, reason="MUTANT_SEEDS says how many seeds")
+@every_mutant
+def test_some_seed_finds_it(mutant: Mutant, programs: Programs) -> None:
+    first = next((seed for seed in range(LONG) if finds(seed, mutant, programs)), None)
+    assert first is not None, mutant.breaks
+    print(f"{mutant.name}: {first}")
