@@ -28,7 +28,7 @@ class Looks:
     def begin(self) -> None:
         for host in self._cluster.nodes.values():
             if host.alive and host.node is not None and host.process is not None:
-                units: list[RunningUnit | RunningEntry] = [*host.node.units.values(), *host.node.entries.values()]
+                units: list[Running] = [*host.node.units.values(), *host.node.entries.values()]
                 for unit in units:
                     self._look_at(host.process, host.node, unit)
         if not self._over:

@@ -37,9 +37,11 @@ class Drawn:
     def rows(self, first: int, stop: int) -> pa.RecordBatch:
         while len(self._chunks) * CHUNK_ROWS < stop:
             self._chunks.append(self._draw())
+        if first >= stop:
+            return pa.RecordBatch.from_pylist([], self._schema)
         some = self._chunks[first // CHUNK_ROWS : -(-stop // CHUNK_ROWS)]
         table = pa.Table.from_batches(some, self._schema).slice(first % CHUNK_ROWS, stop - first).combine_chunks()
-        return table.to_batches()[0] if stop > first else self._schema.empty_table().to_batches()[0]
+        return table.to_batches()[0]
 
     def _draw(self) -> pa.RecordBatch:
         times = pa.array([self._next_time() for _ in range(CHUNK_ROWS)], pa.int64())

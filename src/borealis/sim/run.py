@@ -245,13 +245,10 @@ class Run:
 
     def _pause(self) -> float:
         """Until the next batch: often that of a beat at which the other inputs get one, too."""
+        beat_s = self.weather.batch_s
         if self._chance.random() < 0.5:
-            return (
-                self.weather.batch_s
-                - (self.kernel.now - self._t0) % self.weather.batch_s
-                + self._chance.uniform(0.0, TOGETHER_S)
-            )
-        return self._chance.uniform(0.2, 1.8) * self.weather.batch_s
+            return beat_s - (self.kernel.now - self._t0) % beat_s + self._chance.uniform(0.0, TOGETHER_S)
+        return self._chance.uniform(0.2, 1.8) * beat_s
 
     def _receipts(self, name: str, publisher: Publisher, sent: dict[int, tuple[int, int]]) -> None:
         acked = self._acked[name]

@@ -20,7 +20,7 @@ from typing import Any
 from borealis.clock import WALL
 from borealis.diagram.cut import cut
 from borealis.diagram.spec import Spec
-from borealis.errors import DiagramError
+from borealis.errors import DiagramError, plural
 from borealis.sim import shapes
 from borealis.sim.diagrams import is_named
 from borealis.sim.history import History, check
@@ -51,20 +51,31 @@ class Verdict:
     runs: int = 1
 
     def excerpt(self) -> list[str]:
-        """The history around the first sign, and before that what went wrong by plan."""
-        first, stop = max(0, self.sign - BEFORE + 1), min(len(self.lines), self.sign + 1 + AFTER)
-        struck = [number for number in range(first) if _is_fault(self.lines[number])]
+        """The history around the first sign, and before that what went wrong by plan.
+
+        Where the sign is that nothing comes any more, what came before tells nothing, and is left out.
+        """
+        stop = min(len(self.lines), self.sign + 1 + AFTER)
+        silent = stop == len(self.lines)
+        near = [
+            number
+            for number in range(min(self.sign + 1, stop))
+            if not (silent and _where(self.lines[number]) == "client")
+        ]
+        near = [*near[-BEFORE:], *range(self.sign + 1, stop)]
+        struck = [number for number in range(min(near, default=0)) if _where(self.lines[number]) in ("fault", "run")]
         found, last = [], -1
-        for number in (*struck, *range(first, stop)):
+        for number in (*struck, *near):
             if number != last + 1:
-                found.append(f"... {number - last - 1} lines")
+                found.append(f"... {plural(number - last - 1, 'line')}")
             found.append(self.lines[number])
             last = number
-        return found + ([f"... {len(self.lines) - stop} lines"] if stop < len(self.lines) else [])
+        return found + ([f"... {plural(len(self.lines) - last - 1, 'line')}"] if last < len(self.lines) - 1 else [])
 
 
-def _is_fault(line: str) -> bool:
-    return line.split(maxsplit=2)[1] in ("fault", "run")
+def _where(line: str) -> str:
+    """The process that a line of a history is about."""
+    return line.split(maxsplit=2)[1]
 
 
 class Stage:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError, InputError
 from borealis.sim.diagrams import cuts_of, spec_of
 from borealis.sim.history import History, Received, Shape
@@ -61,7 +62,7 @@ def plan(*faults: str) -> Plan:
 
 @pytest.mark.spark
 def test_a_seed_is_the_same_run_in_every_process_and_every_time(stage: Stage, tmp_path: Path) -> None:
-    seeds = [3, 4, 5, 8]
+    seeds = [3, 4, 5]
     plans = [drawn_plan(seed, SHORT) for seed in seeds]
     assert len({plan.approach for plan in plans}) > 1
     apart = Stage(Programs(stage.programs.spark()))
@@ -133,7 +134,7 @@ def test_a_failure_is_shortened_and_shown(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Stage, "play", play)
     verdict = Stage(Programs(None)).judge(plan("kill", "crash", "pause"), shorten=True)
     assert (verdict.kept, verdict.kept_faults, verdict.faults) == ((1,), ("wrong with 1",), ["wrong with 3"])
-    assert verdict.runs == 4
+    assert verdict.runs == 5
     shown = verdict.excerpt()
     assert shown[0] == "... 10 lines"
     assert "kill node1" in shown[1]
@@ -200,7 +201,7 @@ def test_inputs_are_durable_where_the_plan_says_so() -> None:
     assert {plan.durable for plan in drawn} == {False, True}
     for one in drawn:
         assert all(i.durable == one.durable for i in one.spec.inputs)
-        assert ("durable: true" in one.spec.to_yaml()) == one.durable
+        assert Spec.from_yaml(one.spec.to_yaml()) == one.spec
     assert not spec_of(FILE).protection
 
 
