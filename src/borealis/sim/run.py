@@ -10,6 +10,7 @@ from typing import Any
 from borealis.client.publisher import Publisher, Publishing
 from borealis.client.subscriber import ReadOptions, Subscription
 from borealis.clock import WALL
+from borealis.coordinator.coordinator import Coordinator
 from borealis.diagram.cut import Piece, cut
 from borealis.diagram.deployment import Deployment
 from borealis.diagram.spec import Spec
@@ -353,6 +354,18 @@ class Run:
             case "failing disk":
                 for host in hosts:
                     host.disk.failing.update(dict.fromkeys(("write", "sync"), int(fault.amount)))
+            case "move":
+                self.cluster.coordinator.do(lambda coordinator: self._move(coordinator, fault.nodes[0]))
+
+    def _move(self, coordinator: Coordinator, node: str) -> None:
+        """A unit that is elsewhere, as is its backup, moves to this node."""
+        units = [u for u in coordinator.status().units if u.node != node and u.state != "orphan"]
+        for unit in [u.unit for u in units if u.protection is None or u.protection.backup != node][:1]:
+            try:
+                coordinator.move(unit, node, self.subject.spec.name)
+                self.note("fault", f"{unit} has moved to {node}")
+            except BorealisError as error:
+                self.note("fault", f"{unit} does not move to {node}: {error}")
 
     def _heal(self) -> None:
         self.note("fault", "the network is whole again")
@@ -435,7 +448,7 @@ class Run:
             history.published = dict(self._published)
             history.both_died = bool(self._lost)
             history.given_up = "no copy was left" if self._lost and not history.ended else ""
-            history.struck = bool(self._struck) or any(f.what != "slow" for f in plan.faults)
+            history.struck = bool(self._struck) or any(f.what not in ("slow", "move") for f in plan.faults)
             if not any(fault.startswith(("stuck", "livelock")) for fault in outcome.faults) or history.ended:
                 outcome.faults += [f"{history.output}: {fault}" for fault in check(history)]
         for epoch, sections in self._sections.items():
