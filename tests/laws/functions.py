@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
-from random import Random
 from typing import Any, NamedTuple
 
 import pyarrow as pa

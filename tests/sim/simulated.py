@@ -188,7 +188,8 @@ class Simulated:
         """The nodes that have a unit or entry point, and its state there."""
         found: dict[str, str] = {}
         for name, host in self.cluster.nodes.items():
-            if host.node is not None and host.alive:
-                here = [*host.node.units.items(), *host.node.entries.items()]
-                found |= {name: "standby" if one.standby else "runs" for (_, unit_), one in here if unit_ == unit}
+            here = [*host.node.units.items(), *host.node.entries.items()] if host.node and host.alive else []
+            for (_, one), running in here:
+                if one == unit:
+                    found[name] = "standby" if running.standby else "runs"
         return found

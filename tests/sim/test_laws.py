@@ -1,4 +1,4 @@
-"""Laws of whole clusters, with real nodes in one thread: cuts, nodes and moves do not matter; takeovers are as promised.
+"""Laws of clusters of real nodes in one thread: cuts, nodes and moves do not matter; takeovers are as promised.
 
 What random faults may do under each approach and guarantee is held by the runs of `make sim`; here is what those do not
 look at: random diagrams, tuples that fail, databases, jumps that are passed on, and what is kept while all is well.
