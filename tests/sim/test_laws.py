@@ -25,8 +25,10 @@ from borealis.diagram.durations import window
 from borealis.diagram.model import Diagram
 from borealis.diagram.spec import LATE, Spec
 from borealis.errors import BorealisError, WireError
-from borealis.sim.diagrams import yaml_of
+from borealis.sim.diagrams import spec_of, yaml_of
+from borealis.sim.plan import Options, drawn_plan
 from borealis.sim.programs import Programs
+from borealis.sim.run import Run, Subject
 from borealis.sim.shapes import rows
 from postgres import Embedded
 
@@ -113,6 +115,15 @@ def test_a_chain_gives_the_same_tuples_with_the_same_ids_wherever_it_runs(
     whole = run_story(tell(spec, {"a": table}), compiled(spec.to_yaml(), spark, 1))
     spread = run_anywhere(programs, spec, {"a": table}, rng.choice([2, 3, 4]), rng, moves)
     assert exactly(spread) == exactly(whole)
+
+
+@pytest.mark.parametrize("kinds", [("move",), ("move", "kill")], ids=",".join)
+@few(15)
+@given(seed=SEEDS)
+def test_protected_units_that_move_are_as_promised(programs: Programs, kinds: tuple[str, ...], seed: int) -> None:
+    plan = drawn_plan(seed, Options(kinds=kinds, seconds=8.0))
+    subject = Subject.of(yaml_of(plan.diagram), spec_of(plan.diagram), plan.cuts, programs, rows)
+    assert Run(plan, subject, programs).play().faults == [], plan
 
 
 def test_two_nodes_may_take_over_units_from_each_other_at_once(programs: Programs) -> None:
