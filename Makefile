@@ -20,7 +20,7 @@ help:
 
 setup: $(READY)
 
-LONG := $(patsubst %,tests/laws/test_%.py,functions takeover nodes diagrams end_to_end retention) \
+LONG := $(patsubst %,tests/laws/test_%.py,functions diagrams end_to_end retention) \
         $(patsubst %,tests/unit/cli/test_%.py,send_and_tail send_watch)
 EXAMPLES := brief  # how many each law takes: a profile of tests/conftest.py
 # several nodes, or executors, keep two cores busy: one test at a time
@@ -55,7 +55,7 @@ sim: setup
 test: EXAMPLES := quick
 test: check sim
 	$(LONG_PYTEST) $(CLUSTERS) --durations=10
-	$(LONG_PYTEST) $(LONG) tests/chaos tests/steps $(CLUSTERS:%=--ignore=%) -n 2 --dist loadfile --no-loadscope-reorder \
+	$(LONG_PYTEST) $(LONG) tests/sim tests/chaos tests/steps $(CLUSTERS:%=--ignore=%) -n 2 --dist loadfile --no-loadscope-reorder \
 	  --durations=30  # the longest files first: a lane that begins one late ends alone
 
 bench: setup

@@ -11,11 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
-from random import Random
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from nodes import Cluster, collect_all, table_of
+from levels import in_levels
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -394,11 +393,11 @@ def table(spark: SparkSession) -> pa.Table:
 def everywhere(spark: SparkSession, calls: Mapping[str, str], rows: pa.Table) -> dict[str, pa.Table]:
     """The outputs of a map of these calls: its own, through a box that keeps state, and through one behind a cut."""
     spec = diagram(calls)
-    with Cluster(spark, 1) as cluster:
-        cluster.deploy(spec, ["there"], Random(0))
-        cluster.publish("functions/rows", rows.to_batches(), rows.schema)
-        found = collect_all(cluster, {o.name: f"functions/{o.source}" for o in spec.outputs})
-    return {name: table_of(section).sort_by("row") for name, section in found.items()}
+    with in_levels(spark) as town:
+        town.deploy(spec.to_yaml(), cut=("there",))
+        reads = town.run(spec.name, {"rows": rows.to_batches()}, dict.fromkeys(o.source for o in spec.outputs))
+        town.finish(reads)
+    return {o.name: reads[o.source].table.sort_by("row") for o in spec.outputs}
 
 
 def findings(spark: SparkSession) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""A cluster of real nodes in one thread for a test to play with: it deploys, publishes, reads, kills, moves, and looks."""
+"""A cluster of real nodes in one thread for a test to play with: deploy, publish, read, kill, move, and look."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from borealis.tuples import with_header
 from borealis.wire.status import ClusterStatus
 
 SOON_S = 30.0  # of simulated time, for what must happen
+LOOK_S = 0.25  # between two looks at the status, which take long
 RETRIES = Retries(give_up_s=60.0)
 
 
@@ -95,7 +96,7 @@ class Simulated:
         return process
 
     def publish(self, stream: str, batches: Sequence[pa.RecordBatch], pause_s: float = 0.05) -> None:
-        """In a thread of the client's, one batch after the other; the last few, and the end, when all shall `finish`."""
+        """In a thread of the client's, one batch after the other; the last few, and the end, when all `finish`."""
         self._publications += 1
         publishing = Publishing(name=f"p{self._publications}", retries=RETRIES)
 
@@ -150,7 +151,11 @@ class Simulated:
 
     def deploy(self, yaml: str, **how: Any) -> None:
         self.do(lambda coordinator: coordinator.deploy(Deployment(yaml=yaml, **how)))
-        self.until(self.all_runs)
+        self.settle()
+
+    def settle(self) -> None:
+        """Until everything runs, and what shall be protected is."""
+        self.until(self._all_runs, each_s=LOOK_S)
 
     def move(self, unit: str, node: str) -> None:
         self.do(lambda coordinator: coordinator.move(unit, node))
@@ -172,8 +177,7 @@ class Simulated:
             if part.unit == name
         )
 
-    def all_runs(self) -> bool:
-        """Everything runs, and what shall be protected is."""
+    def _all_runs(self) -> bool:
         status = self.status()
         shown = [one.protection for one in (*status.units, *(s for s in status.streams if s.entry))]
         return all(unit.state in ("running", "ended") for unit in status.units) and all(
@@ -184,7 +188,8 @@ class Simulated:
         """The nodes that have a unit or entry point, and its state there."""
         found: dict[str, str] = {}
         for name, host in self.cluster.nodes.items():
-            if host.node is not None and host.alive:
-                here = [*host.node.units.items(), *host.node.entries.items()]
-                found |= {name: "standby" if one.standby else "runs" for (_, unit_), one in here if unit_ == unit}
+            here = [*host.node.units.items(), *host.node.entries.items()] if host.node and host.alive else []
+            for (_, one), running in here:
+                if one == unit:
+                    found[name] = "standby" if running.standby else "runs"
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -37,8 +38,10 @@ class Looks:
     def end(self) -> None:
         self._over = True
 
-    def faults(self) -> list[str]:
-        return [*two_primaries(self._served.values()), *deposed_heard(self._fed)]
+    def faults(self, moved: Collection[str]) -> list[str]:
+        """What is wrong. Units that moved keep their incarnation on another node."""
+        served = [one for one in self._served.values() if one.unit not in moved]
+        return [*two_primaries(served), *deposed_heard(self._fed)]
 
     def hear(self, reader: str, follower: Follower) -> None:
         """A reader has got something since the last look if its place has changed, and its connection has not."""

@@ -47,6 +47,7 @@ FAULTS: dict[str, dict[str, int]] = {
     "cut": {"cut off": 4, "cut one way": 1, "break connections": 2, "cut pair": 2},
     "pause": {"pause": 3, "blink": 2, "slow": 2},
     "disk": {"full disk": 2, "failing disk": 1, "flipped bit": 1},
+    "move": {"move": 1},  # nothing goes wrong: a unit moves to that node
 }
 
 
@@ -190,6 +191,8 @@ def _fault(rng: Random, what: str, at: float, nodes: Sequence[str]) -> list[Faul
             return [Fault(at, lasts(0.5, 4.0), what, (node,), float(rng.choice((3, 10, 50))))]
         case "full disk":
             return [Fault(at, lasts(0.3, 3.0), what, (rng.choice([*nodes, COORDINATOR]),))]
+        case "move":
+            return [Fault(at, at, what, (node,))]
         case "failing disk":
             return [Fault(at, at, what, (node,), float(rng.randint(1, 3)))]
         case "flipped bit":  # found when the node comes back

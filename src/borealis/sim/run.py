@@ -362,7 +362,7 @@ class Run:
                 outcome.faults += [f"{history.output}: {fault}" for fault in check(history)]
         for output, sections in self._sections.items():
             outcome.faults += stable_undone(output, sections)
-        outcome.faults += self._looks.faults()
+        outcome.faults += self._looks.faults(self._strikes.moved)
         outcome.faults += self._unacknowledged()
 
     def _unacknowledged(self) -> list[str]:

@@ -7,6 +7,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from borealis.coordinator.coordinator import Coordinator
+from borealis.errors import BorealisError
 from borealis.node.primary import PrimaryGuard
 from borealis.node.running import UnitKey
 from borealis.sim.cluster import Host, SimCluster
@@ -26,6 +28,7 @@ class Strikes:
         self.cluster, self._kernel, self._chance, self._note = cluster, cluster.kernel, chance, note
         self.lost: set[UnitKey] = set()  # units of which no copy was left
         self.struck: set[str] = set()  # units that were taken over
+        self.moved: set[str] = set()  # units that were ordered elsewhere
         self._copies: dict[UnitKey, set[str]] = {}  # of each unit: nodes that have all of it
         self._aimed: list[tuple[float, Callable[[], None]]] = []  # what is to come so long after the next batch
         self._mended = False
@@ -68,6 +71,19 @@ class Strikes:
             case "failing disk":
                 for host in hosts:
                     host.disk.failing.update(dict.fromkeys(("write", "sync"), int(fault.amount)))
+            case "move":
+                self.cluster.coordinator.do(lambda coordinator: self._move(coordinator, fault.nodes[0]))
+
+    def _move(self, coordinator: Coordinator, node: str) -> None:
+        """A unit that is elsewhere, as is its backup, moves to this node."""
+        units = [u for u in coordinator.status().units if u.node != node and u.state != "orphan"]
+        for unit in [u for u in units if u.protection is None or u.protection.backup != node][:1]:
+            self.moved.add(unit.unit)
+            try:
+                coordinator.move(unit.unit, node, unit.diagram)
+                self._note("fault", f"{unit.unit} has moved to {node}")
+            except BorealisError as error:
+                self._note("fault", f"{unit.unit} does not move to {node}: {error}")
 
     def published(self) -> None:
         """A batch was: what waited for that comes in a moment."""

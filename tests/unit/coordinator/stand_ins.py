@@ -105,8 +105,6 @@ class StandInNode:
     states: dict[tuple[str, str], str] = field(default_factory=dict)
     entries: dict[str, StandInEntry] = field(default_factory=dict)
     guards: dict[tuple[str, str], m.Guard] = field(default_factory=dict)  # of units
-    lonely: set[tuple[str, str]] = field(default_factory=set)  # units that say they are alone
-    partners: dict[str, str] = field(default_factory=dict)  # as ordered last by `protect`, by unit
     queues: dict[str, OutputQueue] = field(default_factory=dict)
     routes: dict[str, str] = field(default_factory=dict)
     orders: list[str] = field(default_factory=list)  # in the order they came, as "start traffic.u1"
@@ -125,7 +123,7 @@ class StandInNode:
                 unit=u,
                 state=self.states[d, u],  # type: ignore[arg-type]
                 boxes=order.boxes,
-                guard=_guard_status(self.guards.get((d, u)), (d, u) in self.lonely),
+                guard=_guard_status(self.guards.get((d, u))),
             )
             for (d, u), order in {**self.points, **self.units}.items()
         ]
@@ -253,18 +251,8 @@ class StandInNode:
         self.entries.pop(f"{name.diagram}/{name.unit.removeprefix(m.ENTRY)}", None)
         return m.Done()
 
-    def _protect(self, order: m.Protect) -> m.Done:
-        self.partners[f"{order.diagram}.{order.unit}"] = order.partner_node
-        self.lonely.discard((order.diagram, order.unit))
+    def _protect(self, _: m.Protect) -> m.Done:
         return m.Done()
-
-    def take_over(self, diagram: str, unit: str) -> m.Claim:
-        """Run a unit this node stood by for; what it claims then."""
-        guard = self.guards[diagram, unit]
-        now = guard.model_copy(update={"role": "primary", "incarnation": guard.incarnation + 1, "partner": ""})
-        self.guards[diagram, unit], self.states[diagram, unit] = now, "running"
-        self._open({**self.points, **self.units}[diagram, unit], {})
-        return m.Claim(what="take over", diagram=diagram, unit=unit, node=self.name, incarnation=now.incarnation)
 
     def _undeploy(self, name: m.DiagramName) -> m.Done:
         for held in (self.units, self.points, self.guards):
@@ -303,10 +291,10 @@ ACTIONS: dict[str, tuple[type[m.Message], Callable[[StandInNode, Any], m.Message
 }
 
 
-def _guard_status(guard: m.Guard | None, alone: bool) -> m.GuardStatus | None:
+def _guard_status(guard: m.Guard | None) -> m.GuardStatus | None:
     if guard is None:
         return None
-    state: Any = "alone" if alone else "protected" if guard.role == "primary" else "watching"
+    state: Any = "protected" if guard.role == "primary" else "watching"
     return m.GuardStatus(
         approach=guard.approach,
         guarantee=guard.guarantee,

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from stand_ins import Town, Yard, traffic, two_sides
 
-from borealis.coordinator.deployment import deploy, take_up, undeploy, warnings
+from borealis.coordinator.deployment import deploy, undeploy, warnings
 from borealis.coordinator.http_errors import AbsentError, MissingError, TakenError
-from borealis.coordinator.reconcile import Reconciler
 from borealis.diagram import passes
 from borealis.diagram.boxes.filter import Filter
 from borealis.diagram.deployment import Deployment
@@ -273,34 +272,3 @@ def test_undeploy_stops_it_everywhere(town: Town) -> None:
     with pytest.raises(MissingError, match=r"no diagram 'traffic' \(there are other\)"):
         undeploy(town.cluster, "traffic")
     deploy(town.cluster, Deployment(yaml=traffic()))
-
-
-def test_undeploy_without_a_node_tells_it_later_even_under_the_same_name(town: Town) -> None:
-    deploy(town.cluster, Deployment(yaml=traffic(), place={"agg": "node2"}))
-    town.yard.down.add("node2")
-    for _ in range(4):
-        town.beat()
-    assert undeploy(town.cluster, "traffic") == {"node2"}
-    deploy(town.cluster, Deployment(yaml=traffic(), place={"agg": "node1"}))
-    town.yard.down.clear()
-    reconciler = Reconciler(town.cluster)
-    for _ in range(4):
-        town.beat()
-        reconciler.step()
-    assert town.yard["node2"].units == {}
-    assert town.yard["node2"].entries == {}
-    assert list(town.yard["node1"].units) == [("traffic", "u1")]
-
-
-def test_what_a_killed_coordinator_was_deploying_is_taken_back(town: Town) -> None:
-    layout = deploy(town.cluster, Deployment(yaml=traffic(), units=2))
-    town.catalog.set_state("traffic", "deploying")  # as if it had been killed just before the end
-    again = town.restart()
-    take_up(again.cluster)
-    reconciler = Reconciler(again.cluster)
-    for _ in range(4):
-        again.beat()
-        reconciler.step()
-    assert again.catalog.layouts() == []
-    assert all(node.units == {} and node.entries == {} for node in again.yard.nodes.values())
-    assert deploy(again.cluster, Deployment(yaml=traffic(), units=2)).units == layout.units

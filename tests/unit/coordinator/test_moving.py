@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from stand_ins import Town, give, packets, traffic
+from stand_ins import Town, traffic
 
 from borealis.coordinator.deployment import deploy
 from borealis.coordinator.http_errors import AbsentError, MissingError, TakenError
@@ -34,22 +34,6 @@ def settle(town: Town) -> None:
         town.beat()
         reconciler.step()
     assert reconciler.troubles() == []
-
-
-def test_a_unit_moves_with_its_queue_and_its_readers_follow(town: Town) -> None:
-    queue = town.yard["node1"].queues["traffic/slim"]
-    give(queue, packets(3))
-    move(town.cluster, "u1", "node3")
-    assert where(town, "u1") == ["node3"]
-    assert town.yard["node3"].queues["traffic/slim"].next_id == 3
-    assert town.yard["node3"].units["traffic", "u1"].take_over == town.yard["node1"].address
-    assert town.yard["node2"].routes["traffic/slim"] == town.yard["node3"].address
-    unit = town.cluster.layout("traffic").part("u1")
-    assert unit is not None
-    assert (unit.node, unit.moving_to) == ("node3", None)
-    before = {name: list(node.orders) for name, node in town.yard.nodes.items()}
-    settle(town)
-    assert {name: node.orders for name, node in town.yard.nodes.items()} == before, "nothing was left to mend"
 
 
 def test_a_unit_by_its_full_name(town: Town) -> None:
@@ -124,29 +108,6 @@ def test_readers_that_cannot_be_told_are_told_later(town: Town) -> None:
 
 
 # -- the coordinator dies in between
-
-
-def test_a_move_that_had_happened_is_seen_by_the_next_coordinator(town: Town) -> None:
-    town.catalog.moving("traffic", "u1", "node3")
-    order = town.yard["node1"].units["traffic", "u1"].model_copy(update={"take_over": town.yard["node1"].address})
-    town.yard["node3"].act("start", order.encode())
-    again = town.restart()
-    settle(again)
-    assert again.cluster.layout("traffic").part("u1").node == "node3"  # type: ignore[union-attr]
-    assert again.yard["node2"].routes["traffic/slim"] == again.yard["node3"].address
-    assert where(again, "u1") == ["node3"]
-
-
-def test_a_move_that_had_not_happened_is_called_off(town: Town) -> None:
-    town.catalog.moving("traffic", "u1", "node3")
-    town.yard["node1"].states["traffic", "u1"] = "frozen"
-    again = town.restart()
-    settle(again)
-    unit = again.cluster.layout("traffic").part("u1")
-    assert unit is not None
-    assert (unit.node, unit.moving_to) == ("node1", None)
-    assert again.yard["node1"].states["traffic", "u1"] == "running"
-    assert where(again, "u1") == ["node1"]
 
 
 def test_while_the_target_is_starting_reconcile_does_not_interfere(town: Town) -> None:

@@ -25,10 +25,6 @@ class Kept(Town):
             self.beat(*names)
             self.reconciler.step()
 
-    def restart(self) -> Kept:
-        self.catalog.close()
-        return Kept(self.catalog.path, self.yard)
-
     def orders(self) -> dict[str, list[str]]:
         return {name: [o for o in node.orders if o != "check"] for name, node in self.yard.nodes.items()}
 
@@ -39,12 +35,6 @@ def town(tmp_path: Path) -> Kept:
     made.beat()
     deploy(made.cluster, Deployment(yaml=traffic(), place={"big": "node1", "slim": "node1", "agg": "node2"}))
     return made
-
-
-def test_nothing_is_mended_where_nothing_is_wrong(town: Kept) -> None:
-    before = town.orders()
-    town.live(10)
-    assert town.orders() == before
 
 
 def test_a_heartbeat_from_before_the_last_order_does_no_harm(town: Kept) -> None:
@@ -58,18 +48,6 @@ def test_a_heartbeat_from_before_the_last_order_does_no_harm(town: Kept) -> None
     assert town.orders() == before
 
 
-def test_a_node_that_restarts_gets_its_units_again_and_others_find_it(town: Kept) -> None:
-    town.yard.add("node1", incarnation="2")
-    town.live(4, "node2", "node3")
-    town.live(4)
-    assert town.orders()["node1"] == ["start traffic.in-packets", "start traffic.u1"]
-    order = town.yard["node1"].units["traffic", "u1"]
-    assert order.feeds == {"traffic/packets": town.yard["node1"].address}
-    assert order.take_over is None
-    assert town.yard["node2"].routes["traffic/slim"] == town.yard["node1"].address
-    assert town.orders()["node2"][-1] == "reroute traffic/slim"
-
-
 def test_a_node_whose_spark_is_starting_is_given_time(town: Kept) -> None:
     node = town.yard.add("node1", incarnation="2")
     node.spark = "starting"
@@ -79,27 +57,6 @@ def test_a_node_whose_spark_is_starting_is_given_time(town: Kept) -> None:
     node.spark = "ready"
     town.live(2)
     assert node.orders == ["start traffic.in-packets", "start traffic.u1"]
-
-
-def test_a_dead_node_is_asked_for_nothing_and_nothing_goes_elsewhere(town: Kept) -> None:
-    before = town.orders()
-    town.yard.down.add("node1")
-    town.live(10)
-    assert town.orders() == before
-    town.yard.down.clear()  # it had only been cut off
-    town.live(5)
-    assert town.orders() == before
-
-
-def test_a_new_coordinator_orders_nothing_that_runs(town: Kept) -> None:
-    town.live(3)
-    before = town.orders()
-    again = town.restart()
-    again.reconciler.step()  # before any node was heard
-    again.live(2, "node2")
-    again.live(5)
-    assert again.orders() == before
-    assert again.reconciler.troubles() == []
 
 
 def test_a_unit_that_is_on_two_nodes_is_dropped_where_it_shall_not_be(town: Kept) -> None:
