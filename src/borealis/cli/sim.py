@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SEEDS = 20  # if nothing is said
 SEED_MAX = 1_000_000  # of those that are drawn
 SECONDS, NODES = 15.0, 3
-KINDS = ("kill", "cut", "pause", "disk")
+KINDS = ("kill", "cut", "pause", "disk", "move")
 NONE = "none"  # of the faults
 
 
@@ -55,7 +55,7 @@ class PlanOptions:
     ] = None
     guarantee: Annotated[str | None, Option(metavar="WHAT", help="gap, no-loss or precise; any if left out.")] = None
     faults: Annotated[
-        str | None, Option(metavar="KINDS", help="Of kill, cut, pause, disk: these, or none; all if left out.")
+        str | None, Option(metavar="KINDS", help="Of kill, cut, pause, disk, move: these, or none; all if left out.")
     ] = None
     minutes: Annotated[float | None, Option(min=0.05, help="How long a run lasts, in simulated minutes.")] = None
     seconds: Annotated[float | None, Option(min=3, help=f"The same in seconds; {SECONDS:.0f} if left out.")] = None

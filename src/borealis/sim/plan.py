@@ -10,7 +10,7 @@ from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError
 from borealis.sim.diagrams import DIAGRAMS, spec_of, ways_of
 
-KINDS = ("kill", "cut", "pause", "disk")
+KINDS = ("kill", "cut", "pause", "disk", "move")
 COORDINATOR = "coordinator"
 LEAN = 0.7  # of all runs: a queue's default is to keep more than comes in any of them
 AIM_S = 1.0  # within which there is a batch
