@@ -142,6 +142,13 @@ class Spec(Frozen):
         protection.check_names(self.protection, [b.name for b in self.boxes], [i.name for i in self.inputs], outputs)
         return self
 
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Spec:
+        """A copy; what was found out of this one is not known of it."""
+        made = super().model_copy(update=update, deep=deep)
+        for known in ("_columns", "_topological", "_fingerprint"):
+            made.__dict__.pop(known, None)
+        return made
+
     def box(self, name: str) -> Box:
         return _named("box", name, self.boxes)
 

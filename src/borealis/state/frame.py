@@ -19,6 +19,7 @@ import pyarrow as pa
 _BEGIN = struct.Struct("<4sIIIQ")  # mark, checksum of the head, of the blobs, size of the head, of the blobs
 _ALIGN, _ALIGN_BLOB = 64, 8
 _NOTHING = bytes(_ALIGN_BLOB)
+_JSON = json.JSONEncoder(separators=(",", ":")).encode
 BEGIN_BYTES = _BEGIN.size
 
 
@@ -41,7 +42,7 @@ def pack(mark: bytes, head: Mapping[str, Any], blobs: Iterable[bytes | pa.Buffer
         view = memoryview(blob).cast("B")
         sizes.append(len(view))
         views += (view, memoryview(_NOTHING)[: -len(view) % _ALIGN_BLOB])
-    text = json.dumps([head, sizes], separators=(",", ":")).encode()
+    text = _JSON([head, sizes]).encode()
     text += b" " * (-(_BEGIN.size + len(text)) % _ALIGN)
     checksum, size = 0, 0
     for view in views:
