@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from borealis.client.subscriber import check_name
 from borealis.connectors.sources import as_source
-from borealis.errors import BorealisError, FullError, InputError, StreamError, WireError
+from borealis.errors import BorealisError, InputError, StateError, StreamError, WireError
 from borealis.machine import HERE, Machine
 from borealis.retrying import RETRIES, Backoff, Retries, is_elsewhere, is_temporary
 from borealis.streams.queue import MovedError, StandbyError
@@ -315,7 +315,7 @@ class Publisher:
         with self._changed:
             if publication is not self._publication:
                 return  # of an earlier connection
-            if isinstance(error, FullError) and not self._full_logged:
+            if isinstance(error, StateError) and not self._full_logged:
                 self._full_logged = True
                 log.warning("%s; trying again for %.0f s", error.message, self.publishing.retries.give_up_s)
             if not (self._may_try_again(error) or self._goes_one_by_one()):
@@ -327,10 +327,10 @@ class Publisher:
 
     def _passes(self, error: BorealisError) -> bool:
         """Whether the entry point may be found later, or elsewhere; if not, the coordinator knows of no such stream."""
-        return not self._is_over() and (is_temporary(error) or is_elsewhere(error) or isinstance(error, FullError))
+        return not self._is_over() and (is_temporary(error) or is_elsewhere(error) or isinstance(error, StateError))
 
     def _may_try_again(self, error: BorealisError) -> bool:
-        if is_temporary(error) or isinstance(error, MovedError | StandbyError | FullError):
+        if is_temporary(error) or isinstance(error, MovedError | StandbyError | StateError):
             return True
         if not is_elsewhere(error):
             return False  # what we send is wrong

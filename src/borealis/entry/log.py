@@ -8,6 +8,7 @@ earlier ones.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import zip_longest
@@ -172,11 +173,17 @@ class EntryLog:
         self.failure: LogFailure | None = None
         self._stream, self._schema = stream, schema
         self._segments: SegmentLog | None = None
+        self._claimed: SegmentLog | None = None  # not read
 
     @property
     def missing(self) -> bool:
         """Whether it should be there and is not, since it could not be rewritten."""
         return self.root is not None and self._segments is None
+
+    def claim(self) -> None:
+        """Have the directory before anything is written to it: of another process it is not taken, nor deleted."""
+        if self.root is not None:
+            self._claimed = self._new(self.root)
 
     def read(self) -> Logged:
         """Everything that is there; the log is ready to be written then."""
@@ -199,8 +206,8 @@ class EntryLog:
         """Keep one more step; with `sync` it will survive when this returns."""
         if self.root is None:
             return
-        self.find_room()
-        if self.failure is not None and (self.failure.full or self._segments is None):
+        self.try_again()
+        if self.failure is not None:
             raise type(self.failure.error)(self.failure.error.message, hint=self.failure.error.hint)
         if self._segments is None:
             raise StateError(f"the log in {self.root} is not there")
@@ -223,9 +230,8 @@ class EntryLog:
             raise self._failed(error, count) from error
 
     def _rewritten(self, root: Path, snapshots: Sequence[QueueSnapshot], facts: Facts) -> SegmentLog:
-        if self._segments is not None:
-            self._segments.close()
-            self._segments = None
+        self.close()
+        self._segments = None
         self._disk.remove_all(root)
         log = self._new(root)
         standing = [s.sections[0].standing if s.sections else s.boundary for s in snapshots]
@@ -269,13 +275,18 @@ class EntryLog:
         self.failure = LogFailure(error, since, count + ROOM_BYTES)
         return error
 
-    def find_room(self) -> None:
-        """Look whether a disk that was full has room again. To be called now and then."""
+    def try_again(self) -> None:
+        """Look whether a disk that was full has room again, or one that failed works. To be called now and then."""
         failure = self.failure
-        if self.root is None or failure is None or not failure.full:
+        if self.root is None or failure is None:
             return
-        if self._disk.has_room(self.root, failure.needs):
-            self.failure = None
+        if failure.full:
+            if self._disk.has_room(self.root, failure.needs):
+                self.failure = None
+        elif self._segments is not None:
+            with suppress(StateError):
+                self._segments.go_on()
+                self.failure = None
 
     def status(self) -> LogStatus | None:
         """How the log stands; None where there is none."""
@@ -303,8 +314,10 @@ class EntryLog:
             self._segments.trim(upto)
 
     def close(self) -> None:
-        if self._segments is not None:
-            self._segments.close()
+        for log in (self._segments, self._claimed):
+            if log is not None:
+                log.close()
+        self._claimed = None
 
     def erase(self) -> None:
         """Delete a log that is closed: its diagram is no more, and the next of its name is new."""

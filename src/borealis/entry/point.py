@@ -85,9 +85,11 @@ class Entry:
     ) -> None:
         self.spec, self.schema, self.standby = spec, place.schema, standby
         self.log = EntryLog(log, place.stream, place.schema, place.node, machine)
-        logged = self.log.read()  # also on standby: no other process has it from now on
-        if standby:
-            logged = Logged()
+        logged = Logged()
+        if standby:  # what an earlier life left there may be damaged, and is not needed
+            self.log.claim()
+        else:
+            logged = self.log.read()
         self.queue, self.late = place.queues(logged, machine)
         self.queues = {spec.name: self.queue, spec.name + LATE: self.late}
         self.state = EntryState()

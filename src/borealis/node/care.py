@@ -86,7 +86,7 @@ class Care:
                 _try(one.entry.tick)
                 if seldom:
                     _try(one.entry.trim)
-                    _try(one.entry.log.find_room)
+                    _try(one.entry.log.try_again)
             for unit in list(self._node.units.values()):
                 _try(partial(self._thaw_forgotten, unit))
                 if seldom:

@@ -123,23 +123,23 @@ class Guards:
     def _claim(self, mine: list[Standby], dead: Detector) -> None:
         """Take over what the coordinator grants.
 
-        If it does not answer, that can be done without it where the death is certain, or tuples may be lost anyway. Of
-        the rest it is asked until it answers: a claim may be granted as long as it is under way.
+        If it does not answer, that can be done without it where the death is certain. Otherwise it is asked until it
+        answers: a claim may be granted as long as it is under way.
         """
         while mine:
             claims = [standby.claim(self.name) for standby in mine]
-            claimed, left = self.claim(claims), []
+            claimed = self.claim(claims)
+            if claimed is None and not dead.certain:
+                self.machine.clock.sleep(CLAIM_AGAIN_S)
+                mine = [standby for standby in mine if self.standbys.get(standby.unit.key) is standby]
+                continue
             for number, standby in enumerate(mine):
-                if claimed is None and not dead.certain and standby.guard.guarantee != "gap":
-                    left.append(standby)
-                elif claimed is not None and not claimed[number].granted:
+                if claimed is not None and not claimed[number].granted:
                     log.warning("not ours to take over: %s", claims[number])
                     self._taking.discard(standby)
                 else:
                     self.machine.threads.start("take-over", partial(self._take_over, standby, dead))
-            mine = [standby for standby in left if self.standbys.get(standby.unit.key) is standby]
-            if mine:
-                self.machine.clock.sleep(CLAIM_AGAIN_S)
+            return
 
     def _take_over(self, standby: Standby, dead: Detector) -> None:
         try:

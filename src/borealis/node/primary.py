@@ -159,7 +159,7 @@ class PrimaryGuard:
         """The backup's node is dead: go on alone, unless it thinks the same of us and was faster.
 
         Where it may live behind a cut, the coordinator has to say that it did not take over. Until then nothing is
-        given or acknowledged that the backup does not have, unless tuples may be lost anyway.
+        given or acknowledged that the backup does not have.
         """
         if address != self.guard.partner or self._stopped:
             return
@@ -167,7 +167,7 @@ class PrimaryGuard:
         numbers: dict[str, Any] = {"incarnation": guard.incarnation, "standing": guard.standing}
         claim = Claim(what="alone", diagram=diagram, unit=unit, node=self._host.name, **numbers)
         while (answer := answer_to(claim, self._host.claim)) is None:  # it may be granted as long as it is under way
-            if dead.certain or guard.guarantee == "gap":
+            if dead.certain:
                 break
             self._why = f"neither {guard.partner_node} nor the coordinator answers"
             self._clock.sleep(self._timings.tick_s)

@@ -13,7 +13,7 @@ from borealis.ha.backup import Backup, Resume
 from borealis.ha.detector import Detector
 from borealis.ha.primary import Want
 from borealis.node.feeds import keep_from
-from borealis.node.parcel import Parcel
+from borealis.node.parcel import Acks, Parcel
 from borealis.node.running import RunningEntry, RunningUnit
 from borealis.streams.section import Place
 from borealis.streams.snapshot import QueueSnapshot
@@ -37,6 +37,7 @@ class Standby:
         self.backup = Backup(guard.approach, multi_input, unit.nondeterministic, guard.precise, guard.incarnation)
         self._clock = host.machine.clock
         self._lock = host.machine.threads.lock()
+        self._acks: Acks = {}  # of each output, by reader
         self._followed = 0  # the last train whose order is known, of a backup that runs in parallel
         self._heard, self._messages, self._bytes, self._discarded = self._clock.now(), 0, 0, 0
         self._since = self._clock.time()
@@ -92,6 +93,7 @@ class Standby:
         return not self.backup.multi_input or parcel.want.since <= self._followed
 
     def _take(self, parcel: Parcel, want: Want) -> None:
+        self._acks = parcel.acks
         for name, epoch in parcel.epochs.items():
             if epoch is not None and not self.unit.started:
                 self.unit.feeds[name].epoch = epoch
@@ -173,6 +175,11 @@ class Standby:
         elif self.guard.approach == "upstream-backup":
             for name, place in resume.outputs.items():
                 unit.queues[name].begin_at(place)
+        for (
+            name,
+            readers,
+        ) in self._acks.items():  # what they have not acknowledged is kept for them, also before they come
+            unit.queues[name].raise_acks(readers)
         jump = resume.jump and self.guard.approach != "amnesia"
         unit.run.resume(begin, resume.replays, jump=jump, repeats=True)
 

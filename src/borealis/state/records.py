@@ -182,6 +182,25 @@ class RecordFile:
                 raise refusal if alone else self._failure from error
             self.synced = upto
 
+    def give_up(self) -> None:
+        """After an error: leave what is known to survive, which is all but the last record, and take no more."""
+        with self._syncing, self._lock:
+            if self._failure is None:
+                return
+            if self.synced != self._last:  # more than the last record is unsure
+                raise StateError(self._failure.message, hint=self._failure.hint)
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+            with self._disk("write"):
+                self._on.cut(self.path, self.synced)
+            self.length, self._failure = self.synced, None
+
+    @property
+    def takes(self) -> bool:
+        """Whether it takes records."""
+        return self._file is not None and self._failure is None
+
     def retract(self) -> None:
         """Take back the last record, for which `sync` found no room: what is before it had been synced."""
         with self._lock:

@@ -115,7 +115,8 @@ class SegmentLog(RecordLog):
     def append(self, head: Mapping[str, Any], blobs: Blobs, sync: bool = True) -> None:
         """Add a record. With `sync` it will survive when this returns; without, when `sync` does.
 
-        When the disk is full this raises, and the log is as it was before. After any other error it takes nothing more.
+        When the disk is full this raises, and the log is as it was before. After any other error it takes nothing more,
+        before `go_on` succeeds.
         """
         facts = json.loads(json.dumps(head.get("facts", {})))
         with self._lock:
@@ -131,12 +132,21 @@ class SegmentLog(RecordLog):
         if sync:
             try:
                 segment.sync(alone=True)
-            except FullError:
+            except StateError as error:
                 with self._lock:
-                    segment.retract()
+                    if isinstance(error, FullError):
+                        segment.retract()
                     self._note(head["first"], before)
                     self._stops[-1] = self.next_id
                 raise
+
+    def go_on(self) -> None:
+        """After an error that may have passed: cut off what is unsure, and go on in a new segment, or raise again."""
+        with self._lock:
+            for segment in self.segments[-1:]:
+                if not segment.takes:
+                    segment.give_up()
+                    self._roll()
 
     def sync(self) -> None:
         """Wait until all that was appended survives. Threads that come together share one sync."""

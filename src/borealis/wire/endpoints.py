@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from borealis.clock import WALL, Clock
-from borealis.errors import BorealisError, FullError, GoneError, WireError
+from borealis.errors import BorealisError, GoneError, StateError, WireError
 from borealis.message import PROTOCOL
 from borealis.retrying import TEMPORARY_STATUS, Backoff, Retries, is_temporary
 from borealis.streams.queue import MovedError, StandbyError
@@ -110,7 +110,7 @@ class Endpoints:
     def lost(self, error: BorealisError) -> None:
         """The address that was tried last does not serve the stream, or no longer; or the coordinator complained."""
         self._last = error
-        if isinstance(error, GoneError | FullError):  # it does, but not from there or now: a pause, and once more
+        if isinstance(error, GoneError | StateError):  # it does, but not from there or now: a pause, and once more
             self._asked = True
             self._ahead.clear()
             return

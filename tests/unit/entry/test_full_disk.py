@@ -99,13 +99,13 @@ def test_the_node_and_its_disk_are_named_and_it_goes_on_when_there_is_room(disks
     status = one.log.status()
     assert status is not None
     assert (status.stream, status.error, status.full) == ("d/a", told, True)
-    one.log.find_room()
+    one.log.try_again()
     clock.advance(60)
     one.tick()  # no boundary is written for silence, and no error raised, while nothing can be written
     assert one.log.failure is not None
     assert one.queue.next_id == 1
     disks.full.clear()
-    one.log.find_room()
+    one.log.try_again()
     assert one.log.failure is None, "also where no publisher comes any more"
     assert take(one, 1) == 2
     take_over(host)
