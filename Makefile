@@ -55,8 +55,8 @@ sim: setup
 test: EXAMPLES := quick
 test: check sim
 	$(LONG_PYTEST) $(CLUSTERS) --durations=10
-	$(LONG_PYTEST) $(LONG) tests/sim tests/chaos tests/steps $(CLUSTERS:%=--ignore=%) -n 2 --dist loadfile --no-loadscope-reorder \
-	  --durations=30  # the longest files first: a lane that begins one late ends alone
+	$(LONG_PYTEST) $(LONG) tests/sim tests/chaos tests/steps $(CLUSTERS:%=--ignore=%) -n 2 --dist loadfile \
+	  --no-loadscope-reorder --durations=30  # the longest files first: a lane that begins one late ends alone
 
 bench: setup
 	$(BIN)/borealis bench engine
