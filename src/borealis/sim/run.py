@@ -64,8 +64,7 @@ class Subject:
 
     @classmethod
     def of(cls, yaml: str, spec: Spec, cuts: Sequence[str], programs: Programs, rows: Rows) -> Subject:
-        oracle = Oracle(spec, programs.compiled(spec, 1, None), rows)
-        return cls(spec, yaml, cut(spec, cuts), oracle, rows)
+        return cls(spec, yaml, cut(spec, cuts), Oracle(spec, programs.compiled(spec, 1, None), rows), rows)
 
 
 @dataclass
@@ -330,9 +329,8 @@ class Run:
                 self._given_up = why
                 return
             since = None if unsafe else since if since is not None else self.kernel.now
-            for name in flowing:
-                history = self.histories[name]
-                if flowing[name] is None and history.received and self._is_new(history, moments):
+            for name, history in self.histories.items():
+                if flowing.get(name, 0.0) is None and history.received and self._is_new(history, moments):
                     flowing[name] = self.kernel.now
             if since is not None and None not in flowing.values():
                 break
