@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from borealis.clock import WALL
 from borealis.compile.lowering import Outlet
 from borealis.compile.unit import Compiled
 from borealis.connectors.files.sink import file_sink
@@ -161,6 +162,10 @@ def test_a_train_that_had_begun_is_run_again_as_it_was(database: Embedded, tmp_p
     """First only one input has rows; after the death the other one is faster. The train does not change."""
     run = begin(database, {"a": Turns(0, 3), "b": Turns(100, 0)}, tmp_path / "s")
     run.start()
+    until = WALL.now() + 10
+    while run.manager._intakes["a"].read.empty():  # or the end of the other may be a train of its own
+        assert WALL.now() < until
+        WALL.sleep(0.001)
     before, _ = next_train(run)
     first = written(database)
     assert first

@@ -1,0 +1,107 @@
+"""What simulated runs have found, each by its name: the plan that failed passes since the defect is mended."""
+
+from __future__ import annotations
+
+import pytest
+
+from borealis.sim.plan import Fault, Plan
+from borealis.sim.programs import Programs
+from borealis.sim.seeds import Stage
+
+NODES = ("node1", "node2", "node3")
+
+
+def plan(
+    seed: int,
+    diagram: str,
+    cuts: tuple[str, ...],
+    way: tuple[str, str],
+    *faults: Fault,
+    durable: bool = False,
+    lean: bool = False,
+) -> Plan:
+    return Plan(seed, diagram, cuts, *way, durable, NODES, 15.0, faults, lean)
+
+
+FOUND = {
+    # a primary that neither its backup nor the coordinator answered went on alone, and acknowledged what was lost
+    "acknowledged behind a cut": plan(
+        20,
+        "merging",
+        (),
+        ("upstream-backup", "precise"),
+        Fault(2.728, 3.163, "pause", ("node3",)),
+        Fault(4.761, 8.305, "cut off", ("node1",)),
+    ),
+    "windows counted behind a cut": plan(
+        26, "single", ("third",), ("upstream-backup", "no-loss"), Fault(6.218, 9.620, "cut off", ("node1", "node2"))
+    ),
+    # a claim that was under way when its node had given it up was granted: no node ran the unit then
+    "an old claim is granted": plan(
+        13,
+        "merging",
+        ("paired", "third"),
+        ("upstream-backup", "no-loss"),
+        Fault(6.467, 9.149, "cut off", ("node1", "node2")),
+    ),
+    "an old claim of entry points is granted": plan(
+        34,
+        "paired",
+        (),
+        ("active", "no-loss"),
+        Fault(3.569, 4.071, "cut pair", ("coordinator", "node2")),
+        Fault(4.387, 8.020, "cut off", ("node2", "node3")),
+    ),
+    # where tuples may be lost anyway, both sides of a cut went on, under the same incarnation
+    "two primaries of one incarnation": plan(
+        5000,
+        "sampled",
+        ("near",),
+        ("passive", "gap"),
+        Fault(2.494, 4.175, "cut one way", ("node1",)),
+        Fault(6.390, 8.905, "cut off", ("node1", "node2")),
+    ),
+    # a backup that builds its state again did not know clients by their names, and kept nothing for them
+    "a named reader that comes late": plan(
+        6020,
+        "routed",
+        ("again",),
+        ("upstream-backup", "no-loss"),
+        Fault(4.100, 6.404, "cut off", ("node2",)),
+        lean=True,
+    ),
+    "a named reader behind two one-way cuts": plan(
+        1046,
+        "merging",
+        ("third",),
+        ("upstream-backup", "no-loss"),
+        Fault(2.287, 4.835, "cut one way", ("node2",)),
+        Fault(6.858, 9.543, "cut one way", ("node3",)),
+        lean=True,
+    ),
+    # a log whose disk had failed once took nothing more, before its node was started again
+    "a disk that fails twice": plan(
+        5004,
+        "paired",
+        ("paired",),
+        ("upstream-backup", "no-loss"),
+        Fault(2.755, 2.755, "failing disk", ("node1",), 2.0),
+        durable=True,
+    ),
+    # a node that came back with a damaged log could not even stand by, for which the log is not needed
+    "a backup with a damaged log": plan(
+        1015,
+        "counted",
+        (),
+        ("passive", "precise"),
+        Fault(3.0, 3.5, "flipped bit", ("node1",)),
+        Fault(6.0, 6.5, "flipped bit", ("node2",)),
+        durable=True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_it_is_mended(programs: Programs, name: str) -> None:
+    verdict = Stage(programs).judge(FOUND[name], False, None)
+    assert verdict.faults == [], "\n".join(verdict.lines[-60:])
