@@ -29,6 +29,7 @@ class Host:
     name = "node1"
     routes: Any = None
     machine = HERE
+    process = ""
 
     def __init__(self) -> None:
         self.peers = self.watch = self

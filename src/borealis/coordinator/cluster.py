@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from borealis.coordinator.catalog import Catalog
-from borealis.coordinator.http_errors import CatalogError, MissingError, TakenError
+from borealis.coordinator.http_errors import AbsentError, CatalogError, MissingError, TakenError
 from borealis.coordinator.layout import Layout
 from borealis.coordinator.membership import Member, Membership
 from borealis.coordinator.timings import TIMINGS, ClusterTimings
@@ -74,6 +74,17 @@ class Cluster:
         except BorealisError:
             return False
         return pong.incarnation == holder.status.incarnation
+
+    def is_there(self, node: str, process: str) -> bool:
+        """Whether this process of a node lives; an AbsentError if it cannot be asked."""
+        address = self.address(node)
+        if not process or address is None:
+            return True
+        try:
+            pong = self.nodes.act(address, "ping", Ping(), Pong, within=self.timings.claim_s)
+        except BorealisError as error:
+            raise AbsentError(f"node '{node}' claims something, and does not answer: {error.message}") from None
+        return pong.incarnation == process
 
     def living(self, name: str) -> Member:
         """The node, which must be there and alive."""

@@ -77,11 +77,12 @@ class UnitAssignment:
         """From nothing, on this node: both copies are lost.
 
         Readers of a unit that may lose tuples go on behind the gap: ids jump, as in any of its takeovers. All others
-        must not take what follows for what they wait for: it is another life of the stream.
+        must not take what follows for what they wait for: it is another life of the stream. The backup may have taken
+        over before it died, unseen: its incarnation is left out.
         """
         may_lose = self.boxes and self.protection is not None and self.protection.guarantee == "gap"
         lives = self.lives if may_lose else self.lives + 1
-        return replace(self.taken_over(node, self.incarnation + 1), was=None, lives=lives)
+        return replace(self.taken_over(node, self.incarnation + 2), was=None, lives=lives)
 
 
 def entry_point(name: str, node: str, protection: Protection | None = None) -> UnitAssignment:

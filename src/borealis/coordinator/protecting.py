@@ -23,6 +23,7 @@ from borealis.errors import BorealisError
 from borealis.wire.messages import Claim, Claimed, Ping, Pong, UnitName, called
 
 log = logging.getLogger("borealis.coordinator")
+NEVER = -1  # the number of no pair
 
 
 def protect(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
@@ -73,7 +74,12 @@ def restart(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
 
 
 def claim(cluster: Cluster, asked: Sequence[Claim]) -> list[Claimed]:
-    """What nodes claim, granted or not. A takeover cannot wait until other work on the diagram is done."""
+    """What nodes claim, granted or not. A takeover cannot wait until other work on the diagram is done.
+
+    A claim may arrive when the process that made it is dead: only of one that answers it is granted.
+    """
+    if not all(cluster.is_there(node, process) for node, process in sorted({(c.node, c.process) for c in asked})):
+        asked = [one.model_copy(update={"standing": NEVER}) for one in asked]
     found = []
     for wanted, (granted, place) in zip(asked, cluster.catalog.claim(asked), strict=True):
         what = f"{wanted.node}: {wanted.what} {wanted.diagram}.{wanted.unit} #{wanted.incarnation}"

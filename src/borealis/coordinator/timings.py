@@ -17,6 +17,7 @@ class ClusterTimings:
     look_s: float = 1.0  # between two looks at what is and what shall be
     retry_first_s: float = 2.0  # until what could not be mended is tried again, then each time twice as long
     retry_most_s: float = 30.0
+    claim_s: float = 0.3  # for a node that claims something to say that it is there
     ping_s: float = 2.0  # for the answers of nodes
     status_s: float = 5.0
     check_s: float = 150.0  # Spark may be starting

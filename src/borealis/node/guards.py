@@ -34,6 +34,7 @@ class Guards:
     def __init__(self, node: Node, claim: Claiming) -> None:
         self._node, self.claim = node, claim
         self.name, self.peers, self.routes, self.machine = node.name, node.peers, node.routes, node.machine
+        self.process = node.incarnation
         self.watch = Watch(self.peers)
         self.primaries: dict[UnitKey, PrimaryGuard] = {}
         self.standbys: dict[UnitKey, Standby] = {}
@@ -127,7 +128,7 @@ class Guards:
         answers: a claim may be granted as long as it is under way.
         """
         while mine:
-            claims = [standby.claim(self.name) for standby in mine]
+            claims = [standby.claim(self.name, self.process) for standby in mine]
             claimed = self.claim(claims)
             if claimed is None and not dead.certain:
                 self.machine.clock.sleep(CLAIM_AGAIN_S)

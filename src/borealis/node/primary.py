@@ -165,11 +165,15 @@ class PrimaryGuard:
             return
         (diagram, unit), guard, answer = self.unit.key, self.guard, None
         numbers: dict[str, Any] = {"incarnation": guard.incarnation, "standing": guard.standing}
-        claim = Claim(what="alone", diagram=diagram, unit=unit, node=self._host.name, **numbers)
-        while (answer := answer_to(claim, self._host.claim)) is None:  # it may be granted as long as it is under way
-            if dead.certain:
+        node, process = self._host.name, self._host.process
+        claim = Claim(what="alone", diagram=diagram, unit=unit, node=node, process=process, **numbers)
+        while True:
+            answer = answer_to(claim, self._host.claim)
+            if answer is None and dead.certain:
                 break
-            self._why = f"neither {guard.partner_node} nor the coordinator answers"
+            if answer is not None and (answer.granted or answer.incarnation > guard.incarnation):
+                break
+            self._why = f"neither {guard.partner_node} nor the coordinator answers"  # or it speaks of another backup
             self._clock.sleep(self._timings.tick_s)
             if self._stopped or self.guard.standing != guard.standing:
                 return

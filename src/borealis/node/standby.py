@@ -49,12 +49,17 @@ class Standby:
         """Whether it knows enough to take over."""
         return self.backup.step is not None
 
-    def claim(self, node: str) -> Claim:
+    def claim(self, node: str, process: str) -> Claim:
         """That it wants to go on for its primary, on this node."""
-        (diagram, unit), incarnation = self.unit.key, self.backup.incarnation + 1
-        standing = self.guard.standing
+        (diagram, unit), numbers = self.unit.key, (self.backup.incarnation + 1, self.guard.standing)
         return Claim(
-            what="take over", diagram=diagram, unit=unit, node=node, incarnation=incarnation, standing=standing
+            what="take over",
+            diagram=diagram,
+            unit=unit,
+            node=node,
+            incarnation=numbers[0],
+            standing=numbers[1],
+            process=process,
         )
 
     def discard(self) -> GuardAnswer:

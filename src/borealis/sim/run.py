@@ -33,6 +33,7 @@ from borealis.sim.programs import Programs
 from borealis.sim.strikes import Strikes
 from borealis.streams.queue import QueueLimits
 from borealis.streams.section import Section
+from borealis.wire.messages import ENTRY
 from borealis.wire.status import ClusterStatus
 
 BATCH_ROWS = 40
@@ -46,6 +47,7 @@ LOOK_S = 0.1  # between two looks
 RETRIES = Retries(give_up_s=120.0)
 STALE_MS = 5_000.0  # since a backup has heard of its primary
 SAFE = ("protected", "watching")
+DAMAGED = "is damaged"  # words of a log that has no other copy
 GIVEN_UP = "in epoch"  # a unit's words when what it reads began from nothing
 
 log = logging.getLogger("borealis.sim")
@@ -309,11 +311,18 @@ class Run:
                     found.append(f"input {stream.arrow} is {_protection(stream)}")
         return found
 
+    def _may_give_up(self) -> bool:
+        """Whether a unit may stop, since no copy was left of what it reads. Under `gap` that holds of inputs only."""
+        inputs = [unit for _, unit in self._strikes.lost if unit.startswith(ENTRY)]
+        return bool(inputs or (self._strikes.lost and self.plan.guarantee != "gap"))
+
     def _gave_up(self) -> str:
-        """What a unit says that does not go on, since what it reads began from nothing."""
+        """Why a unit does not go on, if what it reads began from nothing, or a person has to look at a damaged log."""
         status = self._status()
-        units = [] if status is None else status.units
-        return next((u.error for u in units if u.state == "failed" and GIVEN_UP in u.error), "")
+        if status is None:
+            return ""
+        said = [unit.error for unit in status.units if unit.state == "failed" and GIVEN_UP in unit.error]
+        return next(iter(said + [trouble.why for trouble in status.troubles if DAMAGED in trouble.why]), "")
 
     def _recover(self, healed: float) -> None:
         """Everything is protected again, and every output gives what is published from now on; or it is stuck."""
@@ -324,7 +333,7 @@ class Run:
         until = healed + max(protected_s, rows_s)
         while self.kernel.now < until:
             unsafe = self._unsafe()
-            if self._strikes.lost and self.plan.guarantee != "gap" and (why := self._gave_up()):
+            if self._may_give_up() and (why := self._gave_up()):
                 self.note("run", f"given up: {why}")
                 self._given_up = why
                 return

@@ -189,5 +189,7 @@ class Strikes:
     def _backup(self, guard: PrimaryGuard | None) -> set[str]:
         if guard is None or not (guard.policy.joined and guard.policy.known):
             return set()
-        partner = guard.guard.partner_node
-        return {partner} if partner in self.cluster.nodes and self.cluster.nodes[partner].alive else set()
+        host = self.cluster.nodes.get(guard.guard.partner_node)
+        node = host.node if host is not None and host.alive else None
+        standby = node.guards.standbys.get(guard.unit.key) if node is not None else None
+        return {guard.guard.partner_node} if standby is not None and standby.ready else set()

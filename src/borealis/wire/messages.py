@@ -273,6 +273,7 @@ class Claim(UnitName):
     node: Name
     incarnation: int = Field(ge=1)
     standing: int = 0  # of the pair that it speaks of
+    process: str = ""  # of the node, which must be there when the claim is granted; empty: any
 
 
 class Claimed(Message):

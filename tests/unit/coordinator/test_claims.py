@@ -71,7 +71,7 @@ def test_what_is_not_protected_cannot_be_claimed() -> None:
 def test_what_restarts_is_another_incarnation_of_another_life() -> None:
     assert UNIT.taken_over("node2", 3).incarnation == 3
     then = UNIT.restarted("node3")
-    assert (then.node, then.backup, then.was, then.incarnation, then.lives) == ("node3", None, None, 2, 2)
+    assert (then.node, then.backup, then.was, then.incarnation, then.lives) == ("node3", None, None, 3, 2)
     forgetful = replace(UNIT, protection=Protection(ha="amnesia")).restarted("node3")
     assert (forgetful.incarnation, forgetful.lives) == (2, 1), "its readers go on behind the gap"
 
