@@ -91,7 +91,9 @@ class Copies:
         """What a node reports. Without a guard it has never been anything but a primary."""
         incarnation = place.incarnation if guard is None else guard.incarnation
         if state == "standby" or (guard is not None and guard.role == "backup"):
-            if state != "failed" and incarnation <= place.incarnation:
+            if guard is not None and guard.standing < place.standing:  # of an earlier pair: its claims are refused
+                self.deposed.add(node)
+            elif state != "failed" and incarnation <= place.incarnation:
                 self.standbys[node] = "watching" if guard is None else guard.state
         elif incarnation > place.incarnation:
             self.ahead[node] = incarnation

@@ -283,6 +283,9 @@ class EntryLog:
         if failure.full:
             if self._disk.has_room(self.root, failure.needs):
                 self.failure = None
+        elif self._segments is not None and self._segments.unsure:  # what the queues hold is written again
+            self._segments.close()
+            self._segments = None
         elif self._segments is not None:
             with suppress(StateError):
                 self._segments.go_on()

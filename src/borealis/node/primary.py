@@ -334,6 +334,7 @@ class PrimaryGuard:
                 guarantee=guard.guarantee,
                 role="primary",
                 incarnation=guard.incarnation,
+                standing=guard.standing,
                 partner=guard.partner_node,
                 state="protected" if protected else "catching up" if policy.joined else "alone",
                 since=self._since,

@@ -216,6 +216,7 @@ class Standby:
             guarantee=self.guard.guarantee,
             role="backup",
             incarnation=self.backup.incarnation,
+            standing=self.guard.standing,
             partner=self.guard.partner_node,
             state="watching" if self.ready else "catching up",
             since=self._since,

@@ -197,6 +197,11 @@ class RecordFile:
             self.length, self._failure = self.synced, None
 
     @property
+    def unsure(self) -> bool:
+        """Whether more than the last record may be gone, since a sync failed."""
+        return self._failure is not None and self.synced != self._last
+
+    @property
     def takes(self) -> bool:
         """Whether it takes records."""
         return self._file is not None and self._failure is None

@@ -140,6 +140,11 @@ class SegmentLog(RecordLog):
                     self._stops[-1] = self.next_id
                 raise
 
+    @property
+    def unsure(self) -> bool:
+        """Whether it is not known which records survive, so that it cannot `go_on`."""
+        return any(segment.unsure for segment in self.segments[-1:])
+
     def go_on(self) -> None:
         """After an error that may have passed: cut off what is unsure, and go on in a new segment, or raise again."""
         with self._lock:

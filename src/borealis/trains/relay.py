@@ -123,6 +123,9 @@ class Relay:
         if section.first < self.cursor.position:
             raise ValueError(f"stream '{self.spec.name}': tuple {section.first} came after {self.cursor.position - 1}")
         section = section.above(self.cursor.boundary)
+        if section.standing > self.cursor.boundary:  # passed before its first tuple, and seen here for the first time
+            at, bound = np.insert(section.at, 0, section.first), np.insert(section.bound, 0, section.standing)
+            section = section.bounded(at, bound, self.cursor.boundary)
         leaps = self._leapt or section.first > self.cursor.position
         jumps = self._jumped or is_jump(self.cursor.position, section.first)
         admitted = Relayed(replace(self.cursor, position=section.first), section, leaps, jumps)

@@ -358,6 +358,7 @@ class GuardStatus(GuardFacts, Message):
     """How well a unit or an entry point is protected now."""
 
     role: Literal["primary", "backup"]
+    standing: int = 0  # of the pair
     partner: str = ""  # the name of the node on the other side
     state: Literal["protected", "catching up", "alone", "watching"] = "alone"
     takeovers: list[Takeover] = []  # here, the newest last
