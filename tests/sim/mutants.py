@@ -281,7 +281,7 @@ def grants_earlier_pairs(patch: pytest.MonkeyPatch) -> None:
     edited(patch, UnitAssignment, "after", "and claim.standing == self.standing", "")
 
 
-@mutant(16, kinds=("kill", "cut", "pause"))
+@mutant(None, kinds=("kill", "cut", "pause"))
 def hears_former_backups(patch: pytest.MonkeyPatch) -> None:
     """A primary takes the late answer of a backup that was for one of the backup it has."""
     edited(patch, PrimaryGuard, "_answered", "if self.policy._under_way is not want:", "if False:")
