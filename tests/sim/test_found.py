@@ -79,6 +79,57 @@ FOUND = {
         Fault(6.858, 9.543, "cut one way", ("node3",)),
         lean=True,
     ),
+    # the last word of a primary that was dead made its backup ready, after the backup had looked whether it was
+    "a primary's last word": plan(
+        102,
+        "merging",
+        (),
+        ("upstream-backup", "precise"),
+        Fault(3.655, 3.924, "kill", ("node1",), 0.0293),
+        Fault(3.655, 8.655, "kill successor", (), 0.002),
+        Fault(4.599, 4.599, "break connections", (), 0.95),
+        durable=True,
+    ),
+    # a claim of a process that had died was granted, and the backup, which had everything, refused
+    "a claim of the dead": plan(
+        20049,
+        "counted",
+        ("counted",),
+        ("passive", "precise"),
+        Fault(3.069, 7.003, "cut one way", ("node2", "node3")),
+        Fault(4.138, 8.100, "cut off", ("node1",)),
+        Fault(4.507, 6.621, "kill", ("node1",), 0.0341),
+    ),
+    # where a stream is taken up in its midst, the boundary that stands there closed nothing, and a box failed
+    "a boundary that stands": plan(
+        86,
+        "sampled",
+        (),
+        ("passive", "gap"),
+        Fault(3.215, 6.776, "cut off", ("node1",)),
+        Fault(6.579, 11.579, "kill successor", (), 0.012),
+        durable=True,
+    ),
+    # a backup of an earlier pair was waited for, whose claims are refused
+    "a backup of an earlier pair": plan(
+        65,
+        "routed",
+        ("fewer",),
+        ("active", "precise"),
+        Fault(1.468, 4.719, "cut one way", ("node2", "node3")),
+        Fault(2.878, 4.378, "slow", ("node1",), 10.0),
+        Fault(3.296, 4.160, "kill", ("node1",), 0.0245),
+    ),
+    # a new primary whose disk fails when it makes the log it had as a backup survive
+    "a disk that fails in a takeover": plan(
+        134,
+        "routed",
+        (),
+        ("passive", "precise"),
+        Fault(2.239, 2.239, "failing disk", ("node2",), 3.0),
+        Fault(2.427, 3.461, "wipe", ("node1",)),
+        durable=True,
+    ),
     # a log whose disk had failed once took nothing more, before its node was started again
     "a disk that fails twice": plan(
         5004,

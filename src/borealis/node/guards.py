@@ -92,7 +92,10 @@ class Guards:
             if primary is not None and primary.guard.incarnation > parcel.incarnation:
                 return GuardAnswer(verdict="deposed", incarnation=primary.guard.incarnation)
             raise ClusterError(f"node {self.name} does not stand by for {called(*key)}")
+        knew = standby.ready
         answer = standby.receive(parcel, len(data))
+        if standby.ready and not knew:  # its primary may have been found dead before it could go on for it
+            self.watch.add(standby.guard.partner, pace_of(standby.guard), self.died)
         if answer.verdict == "busy":  # it runs in parallel, and has to begin again
             with self._lock:  # once, however often the primary asks meanwhile
                 if standby in self._rebuilding:

@@ -22,6 +22,8 @@ LONG_S = 20.0  # for what should come at once, on a busy machine
 class Busy:
     """A backup that runs, and must begin again before it can take a whole state."""
 
+    ready = True
+
     def __init__(self) -> None:
         self.unit = SimpleNamespace(order=object())
 
