@@ -163,7 +163,7 @@ def test_when_both_are_gone_for_good_it_begins_from_nothing_under_a_new_epoch(to
     town.live(8.0)
     assert "node3" not in town.where("u1"), "they may only be paused"
     town.until(lambda: town.where("u1").get("node3") == PRIMARY)
-    assert (town.unit("u1").incarnation, town.unit("u1").lives) == (2, 2)
+    assert (town.unit("u1").incarnation, town.unit("u1").lives) == (3, 2)
     assert running(town, "node3").order.epoch != epoch
     town.cluster.wires.heal()
     town.until(lambda: list(town.where("u1").values()).count(PRIMARY) == 1)
