@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from borealis.client.cluster_config import Whereabouts, find
-from borealis.client.coordinator import DEPLOY_TIMEOUT_S, CoordinatorRequests
+from borealis.client.coordinator import TIMINGS, CoordinatorRequests
 from borealis.client.publisher import Publisher, Publishing
 from borealis.client.subscriber import ReadOptions, Start, Subscription
 from borealis.diagram.deployment import Deployment, DeployOptions
@@ -169,7 +169,7 @@ class Client(CoordinatorRequests, Streams):
             loaded.validate()
             loaded = loaded.spec
         order = Deployment.of(loaded.to_yaml(), options).to_json()
-        return Deployed.decode(self.ask("POST", "/v1/diagrams", json=order, timeout=DEPLOY_TIMEOUT_S))
+        return Deployed.decode(self.ask("POST", "/v1/diagrams", json=order, timeout=TIMINGS.change_s))
 
     @property
     def aio(self) -> AsyncClient:

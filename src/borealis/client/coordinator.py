@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -15,13 +16,22 @@ from borealis.wire.messages import Claim, Claimed, Problem
 from borealis.wire.problems import error_of
 from borealis.wire.status import ClusterStatus, NodeList, NodeView, Ordered, StreamList, StreamView
 
-TIMEOUT_S = 10.0
-HEARTBEAT_TIMEOUT_S = 5.0
-CLAIM_TIMEOUT_S = 0.5  # a takeover waits a little for a coordinator that is slow
-CLAIM_CONNECT_S = 0.1  # and not for one that is not there
 REFUSALS = (401, 403, 409)  # of a heartbeat: this node shall not be
-DEPLOY_TIMEOUT_S = 180.0  # types are checked by Spark, and units start before the answer comes
-MOVE_TIMEOUT_S = 180.0
+
+
+@dataclass(frozen=True)
+class RequestTimings:
+    """How long to wait for the coordinator, in seconds."""
+
+    answer_s: float = 10.0
+    heartbeat_s: float = 5.0
+    locate_s: float = 5.0  # of a node: while it waits, a feed does not notice a new route
+    claim_s: float = 0.5  # a takeover waits a little for a coordinator that is slow
+    claim_connect_s: float = 0.1  # and not for one that is not there
+    change_s: float = 180.0  # types are checked by Spark, and units start before the answer comes
+
+
+TIMINGS = RequestTimings()
 
 
 class CoordinatorRequests:
@@ -35,12 +45,12 @@ class CoordinatorRequests:
         self._http = httpx.Client(
             base_url=whereabouts.url,
             headers=headers,
-            timeout=TIMEOUT_S,
+            timeout=TIMINGS.answer_s,
             verify=_trust(whereabouts) if whereabouts.tls else False,
             trust_env=False,  # a proxy has no business between a cluster and its client
         )
 
-    def locate(self, stream: str, timeout: float = TIMEOUT_S) -> Location:
+    def locate(self, stream: str, timeout: float = TIMINGS.answer_s) -> Location:
         """Where a stream is served now, by its full or short name."""
         found = self.ask("GET", "/v1/locate", params={"stream": stream}, timeout=timeout)
         try:
@@ -50,13 +60,13 @@ class CoordinatorRequests:
 
     def undeploy(self, diagram: str) -> None:
         """Stop a diagram; its state and streams are gone then."""
-        self.ask("DELETE", f"/v1/diagrams/{quote(diagram, safe='')}", timeout=DEPLOY_TIMEOUT_S)
+        self.ask("DELETE", f"/v1/diagrams/{quote(diagram, safe='')}", timeout=TIMINGS.change_s)
 
     def move(self, unit: str, node: str, *, diagram: str | None = None) -> Ordered:
         """Move a running unit, with its state, to another node."""
         body = {"node": node} | ({"diagram": diagram} if diagram else {})
         path = f"/v1/units/{quote(unit, safe='')}/move"
-        return Ordered.decode(self.ask("POST", path, json=body, timeout=MOVE_TIMEOUT_S))
+        return Ordered.decode(self.ask("POST", path, json=body, timeout=TIMINGS.change_s))
 
     def status(self) -> ClusterStatus:
         """Everything: nodes, diagrams, units, streams."""
@@ -75,7 +85,7 @@ class CoordinatorRequests:
         return StreamList.decode(self.ask("GET", "/v1/streams")).streams
 
     def ask(
-        self, method: str, path: str, *, timeout: float = TIMEOUT_S, connect_s: float | None = None, **more: Any
+        self, method: str, path: str, *, timeout: float = TIMINGS.answer_s, connect_s: float | None = None, **more: Any
     ) -> Any:
         """One request; the JSON of the answer."""
         import httpx
@@ -128,7 +138,7 @@ class CoordinatorClient(CoordinatorRequests):
         """A node is there, and this is on it. Raises the coordinator's own error where it refuses the node."""
         headers = {"content-type": "application/json"}
         try:
-            self.ask("POST", "/v1/nodes", content=status, headers=headers, timeout=HEARTBEAT_TIMEOUT_S)
+            self.ask("POST", "/v1/nodes", content=status, headers=headers, timeout=TIMINGS.heartbeat_s)
         except BorealisError as error:
             if getattr(error, "status", None) in REFUSALS:
                 raise
@@ -137,9 +147,9 @@ class CoordinatorClient(CoordinatorRequests):
 
     def claim(self, claims: Sequence[Claim]) -> list[Claimed] | None:
         """What the coordinator says to claims; None if it says nothing in time, or nothing that makes sense."""
-        body, wait = [one.model_dump(mode="json") for one in claims], CLAIM_TIMEOUT_S
+        body, wait = [one.model_dump(mode="json") for one in claims], TIMINGS.claim_s
         try:
-            answer = self.ask("POST", "/v1/claims", json=body, timeout=wait, connect_s=CLAIM_CONNECT_S)
+            answer = self.ask("POST", "/v1/claims", json=body, timeout=wait, connect_s=TIMINGS.claim_connect_s)
             claimed = TypeAdapter(list[Claimed]).validate_python(answer)
         except (BorealisError, ValidationError):
             return None

@@ -35,9 +35,15 @@ from borealis.streams.snapshot import QueueSnapshot
 from borealis.tuples import FIRST_TIME, LAST_TIME
 from borealis.wire.messages import BatchHead, Receipt
 
-REFUSAL_S = 5.0  # so long a batch that is taken waits for a backup that takes nothing, before its publisher hears
-ANSWER_S = 0.1  # between looks whether a backup that does not answer is to be waited for
 Snapshots = Mapping[str, QueueSnapshot]  # by arrow
+
+
+@dataclass(frozen=True)
+class EntryTimings:
+    """How an entry point waits for its backup, in seconds."""
+
+    refusal_s: float = 5.0  # a batch that is taken waits so long for one that takes nothing, before its publisher hears
+    answer_s: float = 0.1  # between looks whether one that does not answer is to be waited for
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,7 @@ class Entry:
         self.on_step: Callable[[Facts], None] | None = None  # called with what a step changed, under the lock
         self.flush: Callable[[], None] = lambda: None  # sends what its backup lacks
         self.refusal: BorealisError | None = None  # why its backup takes nothing
-        self.refusal_s = REFUSAL_S
+        self.timings = EntryTimings()
         self.lock = machine.threads.rlock()  # held while a step is taken
         self._idle_us, self._slack_us = spec.idle_us, spec.slack_us
         self._clock = machine.clock
@@ -128,7 +134,7 @@ class Entry:
         """Take a batch, whole or not at all; once it is taken, its number is, too."""
         try:
             receipt, upto = self._in_turn(publisher, head, batch)
-            self._await_backup(upto, self.refusal_s)
+            self._await_backup(upto, self.timings.refusal_s)
             return receipt
         except StreamError:
             self._check_serves()  # it may have stepped down meanwhile
@@ -158,7 +164,7 @@ class Entry:
         until, places = self._clock.now() + refusal_s, list(zip(self.queues.values(), upto, strict=True))
         while not all(queue.wait_for_release(0, place) for queue, place in places):
             self.flush()
-            released = [queue.wait_for_release(ANSWER_S, place) for queue, place in places]
+            released = [queue.wait_for_release(self.timings.answer_s, place) for queue, place in places]
             if not all(released) and self.refusal is not None and self._clock.now() >= until:
                 raise self.refusal
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from borealis.errors import BorealisError, ClusterError
 from borealis.ha.detector import Detector
 from borealis.node.parcel import DamagedError, Parcel
-from borealis.node.primary import PrimaryGuard, pace_of
+from borealis.node.primary import GuardTimings, PrimaryGuard, pace_of
 from borealis.node.running import UnitKey
 from borealis.node.standby import Standby
 from borealis.node.watch import Watch
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from borealis.node.node import Node
     from borealis.node.running import RunningEntry, RunningUnit
 
-FORGET_S = 2.0
-CLAIM_AGAIN_S = 0.1
+TIMINGS = GuardTimings()
 
 log = logging.getLogger("borealis.node")
 Claiming = Callable[[Sequence[Claim]], list[Claimed] | None]
@@ -134,7 +133,7 @@ class Guards:
             claims = [standby.claim(self.name, self.process) for standby in mine]
             claimed = self.claim(claims)
             if claimed is None and not dead.certain:
-                self.machine.clock.sleep(CLAIM_AGAIN_S)
+                self.machine.clock.sleep(TIMINGS.claim_s)
                 mine = [standby for standby in mine if self.standbys.get(standby.unit.key) is standby]
                 continue
             for number, standby in enumerate(mine):
@@ -202,7 +201,7 @@ class Guards:
                     queue.forget(reader)
                 elif address is not None:
                     order = Forget(stream=feed.stream, reader=reader)
-                    self.peers.at(address).act("unread", order, Done, within=FORGET_S)
+                    self.peers.at(address).act("unread", order, Done, within=TIMINGS.forget_s)
             except BorealisError as error:
                 log.info("stream %s still keeps tuples for %s: %s", feed.stream, reader, error)
                 known = False

@@ -52,6 +52,8 @@ class GuardTimings:
     whole_s: float = 60.0  # to one with all there is: a large state takes its time
     tick_s: float = 0.1  # before it looks whether something is due, at most
     retry_s: float = 0.05  # after a parcel that did not arrive
+    claim_s: float = 0.1  # before a coordinator that did not answer is asked again
+    forget_s: float = 2.0  # for upstream to say that it keeps nothing for a reader any more
 
 
 class PrimaryGuard:
@@ -174,7 +176,7 @@ class PrimaryGuard:
             if answer is not None and (answer.granted or answer.incarnation > guard.incarnation):
                 break
             self._why = f"neither {guard.partner_node} nor the coordinator answers"  # or it speaks of another backup
-            self._clock.sleep(self._timings.tick_s)
+            self._clock.sleep(self._timings.claim_s)
             if self._stopped or self.guard.standing != guard.standing:
                 return
         if answer is not None and not answer.granted and answer.incarnation > guard.incarnation:

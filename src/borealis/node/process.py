@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from borealis.node.node import Node
     from borealis.wire.endpoints import Location
 
-LOCATE_S = 5.0  # while it waits, a feed does not notice a new route
 JVM_DIED = 3  # exit code
 JVM_ENDS_S = 2.0  # a JVM that does not answer any more is on its way out, or broken
 
@@ -132,8 +131,10 @@ def _serve(options: NodeOptions, name: str, master: str, spark: Task[Any]) -> in
 
 def located(coordinator: CoordinatorClient, stream: str) -> Location | None:
     """Which node serves a stream now, and which will if that one dies, if the coordinator knows."""
+    from borealis.client.coordinator import TIMINGS
+
     try:
-        return coordinator.locate(stream, LOCATE_S)
+        return coordinator.locate(stream, TIMINGS.locate_s)
     except BorealisError:
         return None
 

@@ -12,6 +12,7 @@ from typing import Any
 from pyarrow import flight
 from pydantic import TypeAdapter
 
+from borealis.client.coordinator import REFUSALS, TIMINGS
 from borealis.coordinator.catalog import Catalog
 from borealis.coordinator.cluster import Cluster
 from borealis.coordinator.coordinator import Coordinator
@@ -38,8 +39,6 @@ DATA = Path("/data")
 CATALOG = Path("/catalog/catalog.db")
 LOCATION = TypeAdapter(Location)
 CLAIMED = TypeAdapter(list[Claimed])
-HEARTBEAT_WITHIN_S, CLAIM_WITHIN_S, LOCATE_WITHIN_S = 5.0, 0.5, 5.0
-STATUS = b"\0status "  # before the HTTP status, in what the coordinator refuses
 
 
 class CoordinatorFront:
@@ -91,21 +90,21 @@ class CoordinatorLine:
 
     def heartbeat(self, status: bytes) -> None:
         try:
-            self._ask("heartbeat", status, HEARTBEAT_WITHIN_S)
+            self._ask("heartbeat", status, TIMINGS.heartbeat_s)
         except BorealisError as error:
-            if getattr(error, "status", None) in (403, 409, 422):
+            if getattr(error, "status", None) in REFUSALS:
                 raise
             raise UnreachableError(f"the coordinator does not answer: {error}") from error
 
     def claim(self, claims: Sequence[Claim]) -> list[Claimed] | None:
         body = json.dumps([claim.model_dump(mode="json") for claim in claims]).encode()
         try:
-            return CLAIMED.validate_json(self._ask("claim", body, CLAIM_WITHIN_S))
+            return CLAIMED.validate_json(self._ask("claim", body, TIMINGS.claim_s))
         except BorealisError:
             return None
 
     def locate(self, stream: str) -> Location:
-        return LOCATION.validate_json(self._ask("locate", stream.encode(), LOCATE_WITHIN_S))
+        return LOCATION.validate_json(self._ask("locate", stream.encode(), TIMINGS.locate_s))
 
     def find(self, stream: str) -> Location | None:
         """For a node: nothing where the coordinator does not know or does not answer."""

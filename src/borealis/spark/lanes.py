@@ -12,6 +12,7 @@ attempt that was last to begin; a task that comes instead of one that died finds
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -28,12 +29,18 @@ from borealis.trains.results import Arrived
 if TYPE_CHECKING:
     from borealis.trains.unit import UnitRun
 
-LEASE_S = 600.0  # a lease ends when it is this old and there is nothing to do; at twice that age in any case
-TURN_S = 10.0  # a turn is answered after this time, even if there is no train
-PAUSE_S = 0.02  # before the next question, where there was nothing
 SPARE = 1  # cores that lanes leave to everything else
 
 Message = tuple[dict[str, Any], list[Any]]
+
+
+@dataclass(frozen=True)
+class LaneTimings:
+    """How long leases and turns last, in seconds."""
+
+    lease_s: float = 600.0  # a lease ends when it is this old and there is nothing to do; at twice that in any case
+    turn_s: float = 10.0  # a turn is answered after this time, even if there is no train
+    pause_s: float = 0.02  # before the next question, where there was nothing
 
 
 class Lanes:
@@ -46,12 +53,13 @@ class Lanes:
         buckets: int,
         outward: Callable[[TrainHeader], TrainHeader] | None = None,
         *,
-        lease_s: float = LEASE_S,
-        turn_s: float = TURN_S,
+        timings: LaneTimings | None = None,
         machine: Machine = HERE,
     ) -> None:
         self._trains, self._commit, self._buckets, self._outward = trains, commit, buckets, outward
-        self._lease_s, self._turn_s, self._now = lease_s, turn_s, machine.clock.now
+        timings = timings or LaneTimings()
+        self._lease_s, self._turn_s, self._pause_s = timings.lease_s, timings.turn_s, timings.pause_s
+        self._now = machine.clock.now
         self.failure: BaseException | None = None  # why a commit was refused
         self.leases = 0  # the number of the present one, or of the last
         self._given = 0.0  # when
@@ -181,7 +189,7 @@ class Lanes:
             if not self._fetch(until, may_end=age > self._lease_s):
                 # an input that has failed says at once that there is nothing: do not ask all the time
                 with self._changed:
-                    self._changed.wait_for(lambda: not self._holds(mine), min(PAUSE_S, self._turn_s))
+                    self._changed.wait_for(lambda: not self._holds(mine), min(self._pause_s, self._turn_s))
             looked = True
 
     def _outside(self, header: TrainHeader) -> TrainHeader:

@@ -14,7 +14,7 @@ from borealis.clock import ManualClock
 from borealis.diagram.protection import Protection
 from borealis.diagram.spec import Input
 from borealis.disk import Appended, LocalDisk, has_room
-from borealis.entry.point import Entry, StreamConfig
+from borealis.entry.point import Entry, EntryTimings, StreamConfig
 from borealis.errors import FullError
 from borealis.machine import Machine
 from borealis.node.metrics import families
@@ -118,7 +118,7 @@ def test_the_node_and_its_disk_are_named_and_it_goes_on_when_there_is_room(disks
 
 def test_a_backup_whose_disk_is_full_keeps_what_it_has(disks: Disks, tmp_path: Path) -> None:
     one = Entry(SPEC, SECOND, place("node1"))
-    one.refusal_s = 0.0
+    one.timings = EntryTimings(refusal_s=0.0)
     two = Entry(SPEC, SECOND, place("node2"), tmp_path / "two", standby=True, machine=Machine(disk=disks))
     host = protect(guard_of(one), two)
     take(one, 0)
@@ -177,7 +177,7 @@ def test_a_publisher_hears_which_disk_of_the_backup_is_full(
     primary = guard.model_copy(update={"partner": two.address, "partner_node": "node2"})
     machine = Machine(disk=disks)
     entry = Entry(SPEC, SECOND, place("node1"), tmp_path / "one", machine=machine)
-    entry.refusal_s = 0.0
+    entry.timings = EntryTimings(refusal_s=0.0)
     standby = Entry(SPEC, SECOND, place("node2"), tmp_path / "two", standby=True, machine=machine)
     for node, made, how in ((two, standby, backup), (one, entry, primary)):
         node._begin(running(made, how))
@@ -192,7 +192,7 @@ def test_a_publisher_hears_which_disk_of_the_backup_is_full(
     assert (figures(two, "borealis_log_full"), figures(one, "borealis_log_full")) == ([1.0], [0.0])
     assert figures(one, "borealis_log_bytes")[0] > 0
     disks.full.clear()
-    entry.refusal_s = 60.0  # until the next message has found room
+    entry.timings = EntryTimings(refusal_s=60.0)  # until the next message has found room
     assert take(entry, 1) == 2
     assert figures(two, "borealis_log_full") == [0.0]
 

@@ -12,7 +12,7 @@ from borealis.clock import ManualClock
 from borealis.errors import WireError
 from borealis.machine import Machine
 from borealis.spark.lane import ATTEMPT, BUCKET, LEASE, NUMBER, OVER, PACKETS, TRAIN, WAIT, packed, packets_of
-from borealis.spark.lanes import Lanes
+from borealis.spark.lanes import Lanes, LaneTimings
 from borealis.trains.message import decode, encode
 from borealis.trains.results import Arrived
 
@@ -75,7 +75,7 @@ class Task:
 
 
 def lanes_of(unit: Unit, buckets: int = 1, **more: Any) -> Lanes:
-    return Lanes(unit, unit.commit, buckets, **({"turn_s": 0.0} | more))
+    return Lanes(unit, unit.commit, buckets, **({"timings": LaneTimings(turn_s=0.0)} | more))
 
 
 def test_each_answer_is_met_with_the_next_train() -> None:
@@ -139,7 +139,7 @@ def test_whoever_comes_instead_finds_the_same_train_and_the_dead_count_no_more()
 def test_a_lease_ends_when_it_is_old_and_there_is_nothing_to_do() -> None:
     clock = ManualClock()
     unit = Unit(2)
-    lanes = lanes_of(unit, lease_s=10.0, machine=Machine(clock))
+    lanes = lanes_of(unit, timings=LaneTimings(10.0, 0.0), machine=Machine(clock))
     task = Task(lanes, lanes.lease(0) or 0)
     task.turn()
     clock.advance(11.0)
@@ -162,7 +162,7 @@ def test_an_input_that_has_failed_is_not_asked_all_the_time() -> None:
             asked.append(wait)
             return None
 
-    lanes = lanes_of(Failed(0), turn_s=0.2)
+    lanes = lanes_of(Failed(0), timings=LaneTimings(turn_s=0.2))
     assert WAIT in Task(lanes, lanes.lease(0) or 0).turn()
     assert 1 <= len(asked) <= 11  # every 20 ms
 
@@ -170,7 +170,7 @@ def test_an_input_that_has_failed_is_not_asked_all_the_time() -> None:
 @pytest.mark.timeout(20)
 def test_closing_wakes_who_waits_and_lets_the_last_train_in() -> None:
     unit = Unit(0)
-    lanes = lanes_of(unit, 2, turn_s=60.0)
+    lanes = lanes_of(unit, 2, timings=LaneTimings(turn_s=60.0))
     lease = lanes.lease(0) or 0
     told: list[dict[str, Any]] = []
     waiting = [threading.Thread(target=lambda b=b: told.append(Task(lanes, lease, b).turn())) for b in (0, 1)]
