@@ -130,6 +130,18 @@ FOUND = {
         Fault(2.427, 3.461, "wipe", ("node1",)),
         durable=True,
     ),
+    # a unit was moved to a node that stood by for it once: that copy was taken for the one that had moved
+    "a move to a former backup": plan(
+        436,
+        "routed",
+        ("fewer",),
+        ("passive", "gap"),
+        Fault(3.633, 5.806, "cut one way", ("node3",)),
+        Fault(5.243, 5.243, "move", ("node3",)),
+        Fault(6.162, 10.540, "pause", ("node1",)),
+        durable=True,
+        lean=True,
+    ),
     # a log whose disk had failed once took nothing more, before its node was started again
     "a disk that fails twice": plan(
         5004,

@@ -60,6 +60,7 @@ def move(cluster: Cluster, name: str, node: str, diagram: str | None = None) -> 
             raise TakenError(f"the backup of unit '{unit.unit}' is on '{node}'", hint=hint)
         source = cluster.living(unit.node)
         cluster.settle(node)
+        protecting.clear(cluster, layout, unit, node)
         unit = protecting.unprotect(cluster, layout, unit)
         layout = cluster.layout(layout.name)
         cluster.catalog.moving(layout.name, unit.unit, node)

@@ -33,7 +33,7 @@ def protect(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
     if not cluster.catalog.put(layout.name, place, now):
         return
     cluster.settle(node)
-    _clear(cluster, layout, now, node)
+    clear(cluster, layout, now, node)
     order_place(cluster, layout, now, "backup")
     cluster.order(now.node, "protect", protect_order(layout, now, cluster.address))
     log.info("%s is protected by %s again", called(layout.name, now.unit), node)
@@ -69,7 +69,7 @@ def restart(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
         return
     log.warning("%s begins from nothing on %s: both copies are lost", what, other)
     cluster.settle(other)
-    _clear(cluster, layout, now, other)
+    clear(cluster, layout, now, other)
     order_place(cluster, layout, now)
 
 
@@ -116,7 +116,7 @@ def drop(cluster: Cluster, diagram: str, unit: str, node: str) -> None:
     cluster.order(node, "drop", UnitName(diagram=diagram, unit=unit))
 
 
-def _clear(cluster: Cluster, layout: Layout, place: UnitAssignment, node: str) -> None:
+def clear(cluster: Cluster, layout: Layout, place: UnitAssignment, node: str) -> None:
     """What the node has of it goes first: a standby that was given up may be far behind, and watches no node."""
     if cluster.living(node).unit(layout.name, place.unit) is not None:
         drop(cluster, layout.name, place.unit, node)

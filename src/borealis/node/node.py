@@ -219,7 +219,7 @@ class Node:
         key = (order.diagram, order.unit)
         with self.ordering:
             here = self.running(key)
-            if here is not None and key not in self._starting and here.order.yaml == order.yaml:
+            if here is not None and key not in self._starting and here.is_ordered_by(order):
                 return Done()
             if here is not None or key in self._starting:
                 raise ClusterError(f"{called(*key)} is on {self.name}", hint="drop it first")

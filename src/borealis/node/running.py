@@ -64,6 +64,13 @@ class Running:
     def key(self) -> UnitKey:
         return self.order.diagram, self.order.unit
 
+    def is_ordered_by(self, order: UnitOrder) -> bool:
+        """Whether an order asks for what is here already: not if it is the copy of an earlier pair."""
+        mine, asked = self.order.guard, order.guard
+        stands_by = asked is not None and asked.role == "backup"
+        earlier = mine is not None and asked is not None and mine.standing < asked.standing
+        return self.order.yaml == order.yaml and self.standby == stands_by and not earlier
+
     @property
     def title(self) -> str:
         """As people read it."""
