@@ -108,7 +108,7 @@ def stray_acks(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(where, "active_reader", lambda name, _: f"{name}.1")
 
 
-@mutant(2, approach="upstream-backup", guarantee="precise", kinds=("kill",))
+@mutant(6, approach="upstream-backup", guarantee="precise", kinds=("kill",))
 def forgets_windows(patch: pytest.MonkeyPatch) -> None:
     """A backup begins where readers have everything, as if there were no state."""
     patch.setattr(Upstream, "_beginning", lambda self, done: done)
@@ -166,7 +166,7 @@ def keeps_jumps_to_itself(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(relay, "is_jump", lambda *_: False)
 
 
-@mutant(9, guarantee="precise", kinds=("kill busy",))
+@mutant(2, guarantee="precise", kinds=("kill busy",))
 def forgets_publishers(patch: pytest.MonkeyPatch) -> None:
     """An entry point's backup does not hear which batches were taken since it came: they are taken twice."""
     whole = RunningEntry.merged
@@ -197,7 +197,7 @@ def goes_on_alone(patch: pytest.MonkeyPatch) -> None:
     edited(patch, Detector, "refused", "self.certain = certain", "self.certain = True")
 
 
-@mutant(8, guarantee="precise", kinds=("cut",))
+@mutant(50, guarantee="precise", kinds=("cut",))
 def ignores_refusals(patch: pytest.MonkeyPatch) -> None:
     """A primary goes on alone, though the coordinator says that its backup has taken over."""
     edited(patch, PrimaryGuard, "_partner_died", "if answer is not None and not answer.granted", "if False")
@@ -219,13 +219,13 @@ def never_mends(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reconcile.protecting, "protect", lambda *how: None if how[2].was is not None else protect(*how))
 
 
-@mutant(6, guarantee="precise", kinds=("cut off", "pause", "kill"))
+@mutant(None, guarantee="precise", kinds=("cut off", "pause", "kill"))
 def keeps_given_up_standbys(patch: pytest.MonkeyPatch) -> None:
     """A standby that was given up is taken for a new one: it watches no node, and never takes over."""
     patch.setattr(reconcile.protecting, "_clear", lambda *_: None)
 
 
-@mutant(6, kinds=("kill",))
+@mutant(3, kinds=("kill",))
 def deadlocks(patch: pytest.MonkeyPatch) -> None:
     """A guard takes its own lock first and then that of its trains; a commit takes them in the other order."""
     text = "with self.unit.run.between_trains(), self._lock:"

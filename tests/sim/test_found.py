@@ -109,6 +109,7 @@ FOUND = {
         Fault(3.215, 6.776, "cut off", ("node1",)),
         Fault(6.579, 11.579, "kill successor", (), 0.012),
         durable=True,
+        lean=True,
     ),
     # a backup of an earlier pair was waited for, whose claims are refused
     "a backup of an earlier pair": plan(

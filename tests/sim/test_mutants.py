@@ -11,11 +11,10 @@ import os
 import pytest
 from mutants import MUTANTS, SEEDS, Mutant
 
-from borealis.sim.diagrams import spec_of, yaml_of
 from borealis.sim.plan import drawn_plan
 from borealis.sim.programs import Programs
-from borealis.sim.run import Outcome, Run, Subject
-from borealis.sim.shapes import rows
+from borealis.sim.run import Outcome
+from borealis.sim.seeds import Stage
 
 AROUND = 3  # seeds from the one that is known on, for a defect that no longer shows there
 LONG = int(os.environ.get("MUTANT_SEEDS", "0"))
@@ -24,9 +23,7 @@ KNOWN = {name: mutant for name, mutant in MUTANTS.items() if mutant.seed is not 
 
 
 def played(seed: int, mutant: Mutant, programs: Programs) -> Outcome:
-    plan = drawn_plan(seed, mutant.options)
-    subject = Subject.of(yaml_of(plan.diagram), spec_of(plan.diagram), plan.cuts, programs, rows)
-    return Run(plan, subject, programs).play()
+    return Stage(programs).play(drawn_plan(seed, mutant.options))[0]
 
 
 def finds(seed: int, mutant: Mutant, programs: Programs) -> bool:
