@@ -162,7 +162,7 @@ class NodeHost(Host):
         self._programs, self._chance, self._limits = programs, chance, limits
 
     def start(self) -> None:
-        process = self.boot()
+        process, self.node = self.boot(), None  # until its process has made one
         network = self.wires.of(process, self.name)
         machine = process.machine
         peers = Peers(network=network, machine=machine)
@@ -197,7 +197,7 @@ class CoordinatorHost(Host):
         self.coordinator: Coordinator | None = None
 
     def start(self) -> None:
-        process = self.boot()
+        process, self.coordinator = self.boot(), None
         network = self.wires.of(process, self.name)
 
         def main() -> None:
