@@ -42,7 +42,7 @@ class Appended(Unbuffered, Protocol):
     def close(self) -> None: ...
 
 
-class Held(Protocol):
+class HeldFile(Protocol):
     """A lock on a file, until it is closed or the process dies. What is in the file says by whom."""
 
     def note(self, text: str) -> None: ...
@@ -83,7 +83,7 @@ class Disk(Protocol):
     def remove_all(self, path: Path) -> None:
         """A directory and all in it, as far as that is possible."""
 
-    def hold(self, path: Path) -> Held:
+    def hold(self, path: Path) -> HeldFile:
         """Lock a file that no other process has; BlockingIOError where one does."""
 
     def has_room(self, path: Path, count: int) -> bool:
@@ -285,7 +285,7 @@ class LocalDisk:
     def remove_all(self, path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
-    def hold(self, path: Path) -> Held:
+    def hold(self, path: Path) -> HeldFile:
         return _HeldFile(path)
 
     def has_room(self, path: Path, count: int) -> bool:

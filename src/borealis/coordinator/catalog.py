@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from borealis.coordinator.http_errors import CatalogError, there_already
 from borealis.coordinator.layout import Layout, State, UnitAssignment
-from borealis.disk import Disk, Held
+from borealis.disk import Disk, HeldFile
 from borealis.errors import ClusterError
 from borealis.machine import HERE, Machine
 from borealis.wire.messages import Claim
@@ -252,7 +252,7 @@ def _core(place: UnitAssignment) -> tuple[str, str | None, int, int]:
     return place.node, place.backup, place.incarnation, place.lives
 
 
-def _hold(disk: Disk, path: Path) -> Held:
+def _hold(disk: Disk, path: Path) -> HeldFile:
     lock = path.with_name(path.name + ".lock")
     try:
         return disk.hold(lock)

@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from borealis.disk import Appended, Disk, Held
+from borealis.disk import Appended, Disk, HeldFile
 
 if TYPE_CHECKING:
     from borealis.sim.kernel import Process
@@ -290,7 +290,7 @@ class _View:
         if (key := _key(path)) in self._store.directories:
             self._store.remove_all(key)
 
-    def hold(self, path: Path) -> Held:
+    def hold(self, path: Path) -> HeldFile:
         self.begin("hold")
         store, key = self._store, _key(path)
         if (holder := store.holders.get(key)) is not None and not holder.process.dead:

@@ -80,7 +80,7 @@ def _taken_out(left: Counter[Row], rows: Sequence[Row]) -> list[Row]:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedSpan:
     """A node served tuples of a unit to readers from `start` to `stop`."""
 
     node: str
@@ -104,9 +104,9 @@ class Fed:
     at: float
 
 
-def two_primaries(served: Iterable[Served]) -> list[str]:
+def two_primaries(served: Iterable[ServedSpan]) -> list[str]:
     """Incarnations that two nodes served: at one time, or one after the other without a handover."""
-    each: dict[tuple[str, str, str, int], list[Served]] = {}
+    each: dict[tuple[str, str, str, int], list[ServedSpan]] = {}
     for one in served:
         each.setdefault((one.diagram, one.unit, one.epoch, one.incarnation), []).append(one)
     faults = []
@@ -119,7 +119,7 @@ def two_primaries(served: Iterable[Served]) -> list[str]:
     return faults
 
 
-def _span(one: Served) -> str:
+def _span(one: ServedSpan) -> str:
     return f"{one.node} ({one.start:.3f} s to {one.stop:.3f} s)"
 
 
@@ -169,7 +169,7 @@ class Guarded:
 
 
 @dataclass(frozen=True)
-class Recovery:
+class AfterFaults:
     """What came behind the last fault of a run; moments are seconds of its clock."""
 
     healed: float  # the last fault was
@@ -178,7 +178,7 @@ class Recovery:
     flowing: Mapping[str, float | None] = field(default_factory=dict)  # by output: its first row published after that
 
 
-def stuck(recovery: Recovery, protected_s: float, rows_s: float) -> list[str]:
+def stuck(recovery: AfterFaults, protected_s: float, rows_s: float) -> list[str]:
     """What was not protected again, or gave nothing, within these seconds after the last fault healed.
 
     A look that came before the time was up does not know.

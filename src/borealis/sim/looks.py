@@ -9,7 +9,7 @@ from typing import Any
 from borealis.node.node import Node
 from borealis.node.running import Running
 from borealis.sim.cluster import SimCluster
-from borealis.sim.invariants import Fed, Served, deposed_heard, two_primaries
+from borealis.sim.invariants import Fed, ServedSpan, deposed_heard, two_primaries
 from borealis.sim.kernel import Process
 from borealis.wire.follow import Follower
 
@@ -22,7 +22,7 @@ class Looks:
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster, self._kernel = cluster, cluster.kernel
         self._over = False
-        self._served: dict[tuple[str, str, str, int], Served] = {}  # by process, diagram, unit and incarnation
+        self._served: dict[tuple[str, str, str, int], ServedSpan] = {}  # by process, diagram, unit and incarnation
         self._followers: dict[Follower, tuple[int, Any, int]] = {}  # each one's number, its connection, its place
         self._fed: list[Fed] = []
 
@@ -59,5 +59,5 @@ class Looks:
             return
         now, incarnation, queue = self._kernel.now, guard.guard.incarnation, next(iter(unit.queues.values()))
         key = (process.name, *unit.key, incarnation)
-        known = self._served.get(key) or Served(*key, now, now, queue.epoch)
+        known = self._served.get(key) or ServedSpan(*key, now, now, queue.epoch)
         self._served[key] = replace(known, stop=now)

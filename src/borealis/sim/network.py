@@ -36,7 +36,7 @@ class Delays:
     late_s: float = 0.03  # so much, at most
 
 
-class Served(Protocol):
+class Answering(Protocol):
     """What answers calls: a node's `wire.service.Service`, or a coordinator's front."""
 
     def act(self, name: str, body: bytes) -> bytes: ...
@@ -48,7 +48,7 @@ class Served(Protocol):
     ) -> None: ...
 
 
-Serve = Callable[[Served, "Call"], None]
+Serve = Callable[[Answering, "Call"], None]
 
 
 class Wires:
@@ -57,7 +57,7 @@ class Wires:
     def __init__(self, kernel: Kernel, delays: Delays | None = None) -> None:
         self.kernel, self.delays = kernel, delays or Delays()
         self._chance = kernel.chance("network")
-        self._servers: dict[str, tuple[Process, Served]] = {}  # by address
+        self._servers: dict[str, tuple[Process, Answering]] = {}  # by address
         self._cut: set[tuple[str, str]] = set()  # from which machine to which nothing arrives
         self._held: list[_Pipe] = []  # whose messages wait behind a cut
         self._calls: dict[Call, None] = {}  # that are open
@@ -66,10 +66,10 @@ class Wires:
         """The network as a process of a machine sees it."""
         return SimNetwork(self, process, machine)
 
-    def listen(self, address: str, process: Process, served: Served) -> None:
+    def listen(self, address: str, process: Process, served: Answering) -> None:
         self._servers[address] = (process, served)
 
-    def server(self, address: str) -> tuple[Process, Served] | None:
+    def server(self, address: str) -> tuple[Process, Answering] | None:
         found = self._servers.get(address)
         return None if found is None or found[0].dead else found
 
@@ -130,7 +130,7 @@ class Wires:
 class _Pipe:
     """One direction of a call."""
 
-    __slots__ = ("_at", "_call", "_came", "_flying", "_from", "_items", "_room", "_stuck", "_to", "broken", "wires")
+    __slots__ = ("_at", "_call", "_came", "_flying", "_from", "_items", "_room", "_stuck", "_to", "wires")
 
     def __init__(self, call: Call, source: str, target: str) -> None:
         self._call, self.wires, self._from, self._to = call, call.wires, source, target
@@ -140,7 +140,6 @@ class _Pipe:
         self._at = 0.0  # when the last one arrives
         self._came: Any = None  # events of the reader and of the writer, as soon as there is one
         self._room: Any = None
-        self.broken: BaseException | None = None
 
     def read_by(self, process: Process) -> None:
         self._came = process.machine.threads.event()
@@ -243,7 +242,7 @@ class Call:
         else:
             self.server.start("call", lambda: self._answer(served))
 
-    def _answer(self, served: Served) -> None:
+    def _answer(self, served: Answering) -> None:
         """In a thread of the server."""
         try:
             self._serve(served, self)
@@ -270,11 +269,11 @@ def _actor(name: str, body: bytes) -> Serve:
     return lambda served, call: call.down.send(served.act(name, body))
 
 
-def _line(_: Served, __: Call) -> None:
+def _line(_: Answering, __: Call) -> None:
     """Nothing is said: no thread serves it."""
 
 
-def _converse(served: Served, call: Call) -> None:
+def _converse(served: Answering, call: Call) -> None:
     assert call.server is not None
     while (chunk := call.up.take(call.server, FOR_EVER_S)) is not None:
         name, _, body = chunk.app_metadata.partition(b"\n")
@@ -282,7 +281,7 @@ def _converse(served: Served, call: Call) -> None:
 
 
 def _streamer(ticket: bytes) -> Serve:
-    def stream(served: Served, call: Call) -> None:
+    def stream(served: Answering, call: Call) -> None:
         schema, items = served.get(ticket, lambda: call.over)
         call.down.send(schema)
         try:
@@ -298,7 +297,7 @@ def _streamer(ticket: bytes) -> Serve:
 
 
 def _taker(command: bytes, schema: pa.Schema) -> Serve:
-    def take(served: Served, call: Call) -> None:
+    def take(served: Answering, call: Call) -> None:
         server = call.server
         assert server is not None
         served.put(command, schema, lambda: call.up.take(server, FOR_EVER_S), call.down.send)

@@ -18,9 +18,9 @@ from borealis.retrying import Retries
 from borealis.sim.cluster import CoordinatorLine, SimCluster
 from borealis.sim.history import History, Received, check, plain
 from borealis.sim.invariants import (
+    AfterFaults,
     Guarded,
     InputRecord,
-    Recovery,
     acked_and_lost,
     stable_undone,
     stuck,
@@ -346,7 +346,7 @@ class Run:
             self._clock.sleep(LOOK_S)
         why = "; ".join(self._unsafe())
         state = "protected" if since is not None else "unprotected"
-        recovery = Recovery(healed, self.kernel.now, [Guarded("the diagram", state, why, since)], flowing)
+        recovery = AfterFaults(healed, self.kernel.now, [Guarded("the diagram", state, why, since)], flowing)
         self.outcome.faults += [f"stuck: {fault}" for fault in stuck(recovery, protected_s, rows_s)]
 
     def _is_new(self, history: History, moments: dict[str, int]) -> bool:

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from borealis.sim.invariants import (
+    AfterFaults,
     Fed,
     Guarded,
     InputRecord,
-    Recovery,
-    Served,
+    ServedSpan,
     acked_and_lost,
     deposed_heard,
     stable_undone,
@@ -66,28 +66,28 @@ def test_a_loss_is_excused_only_where_nothing_better_was_promised(happened: dict
     assert (acked_and_lost(InputRecord("left", BATCHES, found=[], **happened)) == []) is excused
 
 
-FIRST = Served("node1", "d", "u1", 1, 0.0, 5.0)
+FIRST = ServedSpan("node1", "d", "u1", 1, 0.0, 5.0)
 
 
 @pytest.mark.parametrize(
     ("second", "right"),
     [
-        (Served("node2", "d", "u1", 2, 4.0, 9.0), True),  # a deposed primary may go on for a while
-        (Served("node2", "d", "u1", 1, 4.0, 9.0), False),
-        (Served("node2", "d", "u1", 1, 6.0, 9.0), False),
-        (Served("node1", "d", "u1", 1, 6.0, 9.0), True),
-        (Served("node2", "d", "u2", 1, 4.0, 9.0), True),
-        (Served("node2", "d", "u1", 1, 4.0, 9.0, epoch="later"), True),
+        (ServedSpan("node2", "d", "u1", 2, 4.0, 9.0), True),  # a deposed primary may go on for a while
+        (ServedSpan("node2", "d", "u1", 1, 4.0, 9.0), False),
+        (ServedSpan("node2", "d", "u1", 1, 6.0, 9.0), False),
+        (ServedSpan("node1", "d", "u1", 1, 6.0, 9.0), True),
+        (ServedSpan("node2", "d", "u2", 1, 4.0, 9.0), True),
+        (ServedSpan("node2", "d", "u1", 1, 4.0, 9.0, epoch="later"), True),
     ],
 )
-def test_an_incarnation_is_served_by_one_node(second: Served, right: bool) -> None:
+def test_an_incarnation_is_served_by_one_node(second: ServedSpan, right: bool) -> None:
     assert (two_primaries([second, FIRST]) == []) is right
 
 
 def test_a_unit_that_moves_keeps_its_incarnation() -> None:
     moved = replace(FIRST, handed_over=True)
-    assert two_primaries([moved, Served("node2", "d", "u1", 1, 5.0, 9.0)]) == []
-    assert two_primaries([moved, Served("node2", "d", "u1", 1, 4.0, 9.0)])
+    assert two_primaries([moved, ServedSpan("node2", "d", "u1", 1, 5.0, 9.0)]) == []
+    assert two_primaries([moved, ServedSpan("node2", "d", "u1", 1, 4.0, 9.0)])
 
 
 def test_a_reader_believes_no_deposed_primary() -> None:
@@ -117,7 +117,7 @@ def test_what_is_stable_may_not() -> None:
 
 def test_what_recovers_in_time_is_not_stuck() -> None:
     guarded = (Guarded("d/u1", "protected", since=12.0), Guarded("d/left", "watching", since=9.0))
-    assert stuck(Recovery(10.0, 30.0, guarded, {"d/out": 14.0}), 5.0, 5.0) == []
+    assert stuck(AfterFaults(10.0, 30.0, guarded, {"d/out": 14.0}), 5.0, 5.0) == []
 
 
 @pytest.mark.parametrize(
@@ -130,10 +130,10 @@ def test_what_recovers_in_time_is_not_stuck() -> None:
     ],
 )
 def test_what_does_not_is(guarded: Guarded, flowing: float | None, words: str) -> None:
-    [fault] = stuck(Recovery(10.0, 30.0, (guarded,), {"d/out": flowing}), 5.0, 5.0)
+    [fault] = stuck(AfterFaults(10.0, 30.0, (guarded,), {"d/out": flowing}), 5.0, 5.0)
     assert words in fault
 
 
 def test_a_look_that_came_too_early_does_not_know() -> None:
-    [fault] = stuck(Recovery(10.0, 12.0, (Guarded("d/u1", "catching up"),)), 5.0, 5.0)
+    [fault] = stuck(AfterFaults(10.0, 12.0, (Guarded("d/u1", "catching up"),)), 5.0, 5.0)
     assert fault.startswith("unknown")
