@@ -162,6 +162,16 @@ FOUND = {
         Fault(6.0, 6.5, "flipped bit", ("node2",)),
         durable=True,
     ),
+    # a backup that begins at its first tuple again took another life of its input for the one it had results of
+    "another life of an input": plan(
+        100125,
+        "counted",
+        ("counted",),
+        ("upstream-backup", "precise"),
+        Fault(4.295, 4.725, "kill", ("node3",)),
+        Fault(4.308, 5.308, "kill", ("node1",)),
+        Fault(6.349, 7.848, "kill", ("node2",)),
+    ),
 }
 
 

@@ -260,6 +260,7 @@ class StreamFeed:
     ) -> None:
         self.stream, self.reader = stream, reader
         self.epoch = epoch  # of the ids this unit has seen; None: it has seen none
+        self.seen = epoch is not None  # whether results were made of that epoch, by this copy or by the one it goes on for
         self.waiting_for = ""  # why nothing comes, if it is known
         self.forgetful = False  # what is gone is gone: it goes on at the oldest tuple there is
         self.fresh: Literal["oldest", "newest"] = "oldest"  # where it begins, having seen nothing
@@ -286,7 +287,7 @@ class StreamFeed:
         self._acknowledged = min(self._acknowledged, start) if self.deferred else start
         self._follower.go_on(start, boundary)
         for section in self._follower:
-            self._gone, self.waiting_for = 0, ""
+            self._gone, self.waiting_for, self.seen = 0, "", True
             if isinstance(feed := self._follower.feed, WireSubscription):
                 self._routes.put(self.stream, feed.address, feed.incarnation)
             yield section
@@ -324,7 +325,7 @@ class StreamFeed:
 
     def _subscribe(self, address: str) -> LocalFeed | WireSubscription:
         place = self._follower
-        if not place.next_id and place.boundary == FIRST_TIME:  # nothing was seen: until then a stream may begin again
+        if not (self.seen or place.next_id or place.boundary != FIRST_TIME):  # until then a stream may begin again
             place.begin(self.fresh)  # "oldest" is where this reader's acknowledgements stand, even if that is gone
         if self._anywhere:
             place.start = place.next_id = self._status(address).first_id

@@ -340,7 +340,7 @@ class Node:
                 raise failure
             handover = unit.run.freeze(self._timings.freeze_s)
             unit.frozen_since = self.machine.clock.now()
-            handover.header["epochs"] = {arrow: feed.epoch for arrow, feed in unit.feeds.items()}
+            handover.header["epochs"] = {arrow: feed.epoch for arrow, feed in unit.feeds.items() if feed.seen}
             primary = self.guards.primaries.get((name.diagram, name.unit))
             handover.header["retained"] = primary.retained() if primary is not None else []
             return handover

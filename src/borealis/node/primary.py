@@ -311,7 +311,7 @@ class PrimaryGuard:
         """Everything a parcel needs, as of now: no train is committed meanwhile. What takes time is done later."""
         unit, queues = self.unit, self.unit.queues
         acks = {name: queue.acks() for name, queue in queues.items()}
-        epochs = {name: feed.epoch for name, feed in unit.feeds.items()}
+        epochs = {name: feed.epoch for name, feed in unit.feeds.items() if feed.seen}
         base = (unit.order.diagram, unit.order.unit, self.guard.incarnation, want, acks, epochs)
         state: Callable[[], Mapping[Key, bytes]] = dict
         snapshots: dict[str, QueueSnapshot] = {}

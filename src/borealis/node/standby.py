@@ -101,7 +101,7 @@ class Standby:
         self._acks = parcel.acks
         for name, epoch in parcel.epochs.items():
             if epoch is not None and not self.unit.started:
-                self.unit.feeds[name].epoch = epoch
+                self.unit.feeds[name].epoch, self.unit.feeds[name].seen = epoch, True
         if want.kind == "facts":
             parcel = replace(parcel, queues={})
         self.unit.mirror(want, parcel.state, {n: QueueSnapshot.from_bytes(data) for n, data in parcel.queues.items()})
