@@ -31,6 +31,7 @@ from borealis.node.primary import PrimaryGuard
 from borealis.node.running import RunningEntry, RunningUnit
 from borealis.node.standby import Standby
 from borealis.sim.plan import Options
+from borealis.state.records import RecordFile
 from borealis.streams.queue import OutputQueue
 from borealis.trains import relay
 from borealis.trains.unit import UnitRun
@@ -131,6 +132,19 @@ def never_holds(patch: pytest.MonkeyPatch) -> None:
 def receipts_at_once(patch: pytest.MonkeyPatch) -> None:
     """An entry point answers its publishers before its backup has the batch."""
     patch.setattr(Entry, "_await_backup", lambda *_: None)
+
+
+@mutant(3, kinds=("power cut",))
+def receipts_before_the_disk(patch: pytest.MonkeyPatch) -> None:
+    """A durable entry point answers its publishers before the batch survives a power cut."""
+    text = "self.log.append(EntryStep((on_time, late), facts))"
+    edited(patch, Entry, "_commit", text, text[:-1] + ", sync=False)")
+
+
+@mutant(14, kinds=("full disk", "power cut"))
+def leaves_half_a_record(patch: pytest.MonkeyPatch) -> None:
+    """What a full disk took of a batch that was refused stays in the log: what comes behind it is not found again."""
+    edited(patch, RecordFile, "append", "self._take_back(self.length, refusal)", "pass")
 
 
 # -- takeovers that go on with too little, or with too much
@@ -235,7 +249,7 @@ def deadlocks(patch: pytest.MonkeyPatch) -> None:
 # -- no seed is known that shows these: other machinery hides them, or the moment is too short
 
 
-@mutant(None, diagram="merging", approach="upstream-backup", guarantee="precise", kinds=("kill successor", "slow"))
+@mutant(24, approach="upstream-backup", guarantee="precise", kinds=("slow successor",))
 def hasty(patch: pytest.MonkeyPatch) -> None:
     """A second takeover during the first: a primary takes a backup before it has done again what was done."""
     patch.setattr(Primary, "_is_behind", lambda self: False)

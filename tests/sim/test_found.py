@@ -172,6 +172,17 @@ FOUND = {
         Fault(4.308, 5.308, "kill", ("node1",)),
         Fault(6.349, 7.848, "kill", ("node2",)),
     ),
+    # a unit whose node had just died lost its backup first, and then did not move
+    "a move from a dead node": plan(
+        201156,
+        "routed",
+        (),
+        ("upstream-backup", "precise"),
+        Fault(1.789, 2.219, "kill", ("node1",)),
+        Fault(1.904, 1.904, "move", ("node3",)),
+        durable=True,
+        lean=True,
+    ),
 }
 
 

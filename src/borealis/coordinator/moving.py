@@ -7,7 +7,7 @@
 3. The catalog says where it is. Readers get the new address, as soon as they can be reached.
 
 A protected unit moves without its backup, which would take over the moment the source lets go; it gets one again when
-it has arrived.
+it has arrived. So a source that does not answer keeps its backup: nothing else has what the unit knows.
 
 If the target fails, the source goes on. Only a target that says it runs the unit has it.
 """
@@ -24,7 +24,7 @@ from borealis.coordinator.http_errors import FIRST, MissingError, TakenError
 from borealis.coordinator.layout import Layout, UnitAssignment
 from borealis.coordinator.orders import feeds, reroute_order, unit_order
 from borealis.errors import BorealisError, did_you_mean
-from borealis.wire.messages import NodeStatus, Ping, UnitName
+from borealis.wire.messages import NodeStatus, Ping, Pong, UnitName
 
 log = logging.getLogger("borealis.coordinator")
 
@@ -59,6 +59,7 @@ def move(cluster: Cluster, name: str, node: str, diagram: str | None = None) -> 
             hint = f"choose another node; or kill the node of the unit, and '{node}' takes over"
             raise TakenError(f"the backup of unit '{unit.unit}' is on '{node}'", hint=hint)
         source = cluster.living(unit.node)
+        cluster.ask(unit.node, "ping", Ping(), Pong)  # one that has just died is taken for alive for a while
         cluster.settle(node)
         protecting.clear(cluster, layout, unit, node)
         unit = protecting.unprotect(cluster, layout, unit)

@@ -260,7 +260,9 @@ class StreamFeed:
     ) -> None:
         self.stream, self.reader = stream, reader
         self.epoch = epoch  # of the ids this unit has seen; None: it has seen none
-        self.seen = epoch is not None  # whether results were made of that epoch, by this copy or by the one it goes on for
+        self.seen = (
+            epoch is not None
+        )  # whether results were made of that epoch, by this copy or by the one it goes on for
         self.waiting_for = ""  # why nothing comes, if it is known
         self.forgetful = False  # what is gone is gone: it goes on at the oldest tuple there is
         self.fresh: Literal["oldest", "newest"] = "oldest"  # where it begins, having seen nothing
@@ -325,13 +327,15 @@ class StreamFeed:
 
     def _subscribe(self, address: str) -> LocalFeed | WireSubscription:
         place = self._follower
-        if not (self.seen or place.next_id or place.boundary != FIRST_TIME):  # until then a stream may begin again
+        if not place.next_id and place.boundary == FIRST_TIME:
             place.begin(self.fresh)  # "oldest" is where this reader's acknowledgements stand, even if that is gone
         if self._anywhere:
             place.start = place.next_id = self._status(address).first_id
         place.epoch = self.epoch
         place.incarnation = self._routes.incarnation(self.stream) if not place.begins and self.epoch is not None else 0
         queue, wanted, look_s = self._routes.local(self.stream), place.wanted(), self._timings.look_s
+        if self.seen:  # until then a stream may begin again
+            wanted = wanted.model_copy(update={"epoch": self.epoch})
         feed = LocalFeed(queue, wanted, look_s) if queue is not None else self._peers.at(address).subscribe(wanted)
         self.epoch, self._anywhere = feed.epoch, False
         self._acks.put(self.stream, self.reader, 1, self._acknowledged)

@@ -45,8 +45,8 @@ FAULTS: dict[str, dict[str, int]] = {
         "kill busy": 2,
     },
     "cut": {"cut off": 4, "cut one way": 1, "break connections": 2, "cut pair": 2},
-    "pause": {"pause": 3, "blink": 2, "slow": 2},
-    "disk": {"full disk": 2, "failing disk": 1, "flipped bit": 1},
+    "pause": {"pause": 3, "blink": 2, "slow": 2, "slow successor": 1},
+    "disk": {"full disk": 2, "failing disk": 1, "flipped bit": 1, "power cut": 1},
     "move": {"move": 1},  # nothing goes wrong: a unit moves to that node
 }
 
@@ -170,6 +170,9 @@ def _fault(rng: Random, what: str, at: float, nodes: Sequence[str]) -> list[Faul
         case "kill successor":  # a node that took over, at the moment when it has a backup again
             first = Fault(at, lasts(0.05, 0.5), "kill", (node,), _aim(rng))
             return [first, Fault(at, round(at + SUCCESSOR_S, 3), what, (), round(rng.uniform(0.0, 0.1), 3))]
+        case "slow successor":  # the same, and it is long in doing again what the dead one did
+            others = [Fault(at, round(at + 4.0, 3), "slow", (name,), 50.0) for name in nodes if name != node]
+            return [*others, *_fault(rng, "kill successor", at, [node])]
         case "kill twice":  # the node that takes over dies as well, or the one that has just come back
             then = round(at + rng.choice((0.01, 0.1, 0.4, 1.0)) * rng.uniform(0.5, 1.5), 3)
             other = rng.choice(list(nodes))
@@ -190,11 +193,14 @@ def _fault(rng: Random, what: str, at: float, nodes: Sequence[str]) -> list[Faul
         case "slow":
             return [Fault(at, lasts(0.5, 4.0), what, (node,), float(rng.choice((3, 10, 50))))]
         case "full disk":
-            return [Fault(at, lasts(0.3, 3.0), what, (rng.choice([*nodes, COORDINATOR]),))]
+            full = (rng.choice([*nodes, COORDINATOR]),)
+            return [Fault(at, lasts(0.3, 3.0), what, full, float(rng.choice((0, rng.randint(1, 3000)))))]
         case "move":
             return [Fault(at, at, what, (node,))]
         case "failing disk":
             return [Fault(at, at, what, (node,), float(rng.randint(1, 3)))]
+        case "power cut":
+            return [Fault(at, lasts(0.1, 2.0), what, (*nodes, COORDINATOR), _aim(rng))]
         case "flipped bit":  # found when the node comes back
             return [Fault(at, lasts(0.1, 1.0), what, (node,))]
     raise ValueError(what)

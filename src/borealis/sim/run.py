@@ -33,6 +33,7 @@ from borealis.sim.programs import Programs
 from borealis.sim.strikes import Strikes
 from borealis.streams.queue import QueueLimits
 from borealis.streams.section import Section
+from borealis.threads import Task
 from borealis.wire.messages import ENTRY
 from borealis.wire.status import ClusterStatus
 
@@ -48,6 +49,7 @@ RETRIES = Retries(give_up_s=120.0)
 STALE_MS = 5_000.0  # since a backup has heard of its primary
 SAFE = ("protected", "watching")
 DAMAGED = "is damaged"  # words of a log that has no other copy
+SPOILS = ("wipe", "flipped bit")  # faults that leave no log
 GIVEN_UP = "in epoch"  # a unit's words when what it reads began from nothing
 
 log = logging.getLogger("borealis.sim")
@@ -106,6 +108,7 @@ class Run:
         self._healed = False
         self._published = {one.name: 0 for one in subject.spec.inputs}
         self._acked: dict[str, dict[int, list[Any]]] = {one.name: {} for one in subject.spec.inputs}
+        self._forgotten: dict[str, int] = {}  # how often an entry point did not know what it had given receipts for
         self._sections: dict[str, list[Section]] = {}  # that the reader of each output got
         self.came: list[tuple[str, int, int]] = []  # an output, its tuples by now, and the line of the history
         self._chance = self.kernel.chance("run")
@@ -189,10 +192,8 @@ class Run:
         if left > 0:
             self._clock.sleep(left)
         self._healed = True
-        for feed in feeds:
-            self._join(feed, END_S, "a publisher did not end")
-        for reader in readers:
-            self._join(reader, END_S, f"an output did not end: {self._unsafe() or 'all is protected'}")
+        self._join(feeds, "a publisher did not end")
+        self._join(readers, "an output did not end")
         self._over = True
 
     def _await(self, what: Callable[[], Any], within: float, otherwise: str) -> None:
@@ -202,12 +203,21 @@ class Run:
                 raise StuckError(otherwise)
             self._clock.sleep(LOOK_S)
 
-    def _join(self, task: Any, within: float, otherwise: str) -> None:
-        task.join(within)
-        if task.is_alive():
-            raise StuckError(otherwise)
-        if (error := task.exception()) is not None:
-            self.outcome.faults.append(f"a client failed: {error!r}")
+    def _join(self, tasks: Sequence[Task[Any]], otherwise: str) -> None:
+        """Wait until clients have ended; a unit may find out that late that it cannot go on."""
+        until = self.kernel.now + END_S
+        while any(task.is_alive() for task in tasks) and not self._is_given_up():
+            if self.kernel.now > until:
+                raise StuckError(f"{otherwise}: {'; '.join(self._unsafe()) or 'all is protected'}")
+            self._clock.sleep(LOOK_S)
+        failed = [error for task in tasks if not task.is_alive() and (error := task.exception()) is not None]
+        self.outcome.faults += [f"a client failed: {error!r}" for error in failed]
+
+    def _is_given_up(self) -> bool:
+        if not self._given_up and self._may_give_up() and (why := self._gave_up()):
+            self.note("run", f"given up: {why}")
+            self._given_up = why
+        return bool(self._given_up)
 
     def _all_there(self) -> bool:
         coordinator = self.cluster.coordinator.coordinator
@@ -243,6 +253,7 @@ class Run:
         publisher.end()
         publisher.close(END_S)
         self._receipts(name, publisher, sent)
+        self._forgotten[name] = publisher.forgotten
 
     def _pause(self) -> float:
         """Until the next batch: often that of a beat at which the other inputs get one, too."""
@@ -322,7 +333,9 @@ class Run:
         if status is None:
             return ""
         said = [unit.error for unit in status.units if unit.state == "failed" and GIVEN_UP in unit.error]
-        return next(iter(said + [trouble.why for trouble in status.troubles if DAMAGED in trouble.why]), "")
+        spoilt = any(fault.what == "flipped bit" for fault in self.plan.faults)
+        damaged = [trouble.why for trouble in status.troubles if DAMAGED in trouble.why] if spoilt else []
+        return next(iter(said + damaged), "")
 
     def _recover(self, healed: float) -> None:
         """Everything is protected again, and every output gives what is published from now on; or it is stuck."""
@@ -333,9 +346,7 @@ class Run:
         until = healed + max(protected_s, rows_s)
         while self.kernel.now < until:
             unsafe = self._unsafe()
-            if self._may_give_up() and (why := self._gave_up()):
-                self.note("run", f"given up: {why}")
-                self._given_up = why
+            if self._is_given_up():
                 return
             since = None if unsafe else since if since is not None else self.kernel.now
             for name, history in self.histories.items():
@@ -373,13 +384,22 @@ class Run:
         outcome.faults += self._unacknowledged()
 
     def _unacknowledged(self) -> list[str]:
-        if self._strikes.lost or self.plan.approach in ("amnesia", "none"):
+        if not self._keeps_receipts():
             return []
-        found = []
+        found = [f"input {name}: acknowledged and lost, {n} times" for name, n in self._forgotten.items() if n]
         for name, acked in self._acked.items():
-            taken = {f"pub-{name}": max(self._taken(name), default=-1)}
+            numbers = self._taken(name)
+            if self._given_up and not numbers:  # it was just being taken over when that was seen
+                continue
+            taken = {f"pub-{name}": max(numbers, default=-1)}
             found += acked_and_lost(InputRecord(name, {f"pub-{name}": acked}, taken=taken, approach=self.plan.approach))
         return found
+
+    def _keeps_receipts(self) -> bool:
+        """Whether what has a receipt is still there: on a node that lives, or in a log that nothing took or spoilt."""
+        if self._strikes.lost and not (self.plan.durable and all(f.what not in SPOILS for f in self.plan.faults)):
+            return False
+        return self.plan.approach not in ("amnesia", "none")
 
     def _taken(self, name: str) -> list[int]:
         key = (self.subject.spec.name, f"in-{name}")

@@ -39,7 +39,7 @@ class Strikes:
         wires, names = self.cluster.wires, set(self.cluster.nodes) | {COORDINATOR, "client"}
         last = fault.until - fault.at
         match fault.what:
-            case "kill" | "crash" | "wipe" | "flipped bit":
+            case "kill" | "crash" | "wipe" | "power cut" | "flipped bit":
                 if fault.amount:
                     self._aimed.append((fault.amount, lambda: self._blow(fault)))
                 else:
@@ -66,7 +66,7 @@ class Strikes:
                         self._kernel.at(last, lambda host=host: self._at_full_speed(host))  # type: ignore[misc]
             case "full disk":
                 for host in hosts:
-                    host.disk.limit = host.disk.used
+                    host.disk.limit = host.disk.used + int(fault.amount)
                     self._kernel.at(last, lambda host=host: self._make_room(host))  # type: ignore[misc]
             case "failing disk":
                 for host in hosts:
@@ -136,7 +136,7 @@ class Strikes:
         if host.name != COORDINATOR:
             self._count_copies(host.name)
         host.kill()
-        if fault.what == "crash":
+        if fault.what in ("crash", "power cut"):
             host.disk.crash(self._chance)
         elif fault.what == "wipe":
             host.disk = SimDisk(host.disk.sync_s)

@@ -56,12 +56,14 @@ def test_what_was_committed_is_acknowledged_to_a_queue_that_came_from_elsewhere(
 def test_a_stream_may_begin_anew_only_for_those_who_have_seen_nothing(place: Place) -> None:
     queues, *rest = place
     queues["d/s"] = queue(5, epoch="two")
-    fresh = StreamFeed("d/s", "d.u1", *rest, "one")
+    fresh = StreamFeed("d/s", "d.u1", *rest, None)
+    fresh.epoch = "one"  # where it was connected, and nothing came
     assert len(next(fresh.sections(0, FIRST_TIME))) == 5
     fresh.stop()
-    late = StreamFeed("d/s", "d.u1", *rest, "one")
-    with pytest.raises(GoneError, match="in epoch"):
-        next(late.sections(3, FIRST_TIME))
+    for start in (3, 0):  # 0: what was seen is to be read again
+        late = StreamFeed("d/s", "d.u1", *rest, "one")
+        with pytest.raises(GoneError, match="in epoch"):
+            next(late.sections(start, FIRST_TIME))
 
 
 def test_a_unit_that_may_lose_tuples_begins_anew_at_what_is_newest(place: Place) -> None:
