@@ -128,7 +128,7 @@ def never_holds(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Synchronous, "holds", True)  # that of entry points
 
 
-@mutant(5, diagram="single", approach="passive", guarantee="precise", kinds=("kill", "pause"))
+@mutant(23, diagram="single", approach="passive", guarantee="precise", kinds=("kill", "pause"))
 def receipts_at_once(patch: pytest.MonkeyPatch) -> None:
     """An entry point answers its publishers before its backup has the batch."""
     patch.setattr(Entry, "_await_backup", lambda *_: None)
