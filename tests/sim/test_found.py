@@ -183,6 +183,27 @@ FOUND = {
         durable=True,
         lean=True,
     ),
+    # a node that had been paused took over what the other had gone on with alone before it died
+    "a takeover behind a pause": plan(
+        300411,
+        "merging",
+        ("second", "paired"),
+        ("upstream-backup", "no-loss"),
+        Fault(2.530, 6.936, "pause", ("node1",)),
+        Fault(6.269, 6.630, "kill", ("node3",)),
+        Fault(6.641, 8.374, "kill", ("coordinator",)),
+        lean=True,
+    ),
+    # the backup of a primary that had just died was replaced, and so could not take over
+    "a backup that is replaced too early": plan(
+        300411,
+        "merging",
+        ("second", "paired"),
+        ("upstream-backup", "no-loss"),
+        Fault(2.530, 6.936, "pause", ("node1",)),
+        Fault(6.335, 7.335, "kill", ("node2",)),
+        lean=True,
+    ),
 }
 
 

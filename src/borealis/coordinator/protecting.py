@@ -27,7 +27,11 @@ NEVER = -1  # the number of no pair
 
 
 def protect(cluster: Cluster, layout: Layout, place: UnitAssignment) -> None:
-    """Give a running primary a backup; reconcile looks again at what has changed meanwhile."""
+    """Give a running primary a backup; reconcile looks again at what has changed meanwhile.
+
+    A primary that does not answer keeps the backup that it has, which may only be out of reach, and be needed now.
+    """
+    cluster.ask(place.node, "ping", Ping(), Pong)
     node = _willing(cluster, place)
     now = place.backed_by(node)
     if not cluster.catalog.put(layout.name, place, now):

@@ -6,7 +6,9 @@ not answer is slow: busy, paused, swapping. It gets far more time, since a takeo
 moment. Only time in which an answer was waited for counts: the node that asks may have been slow itself.
 
 A death is certain if the machine itself says that the process is gone: it refuses connections, or another process is
-there. Otherwise the node may live behind a network that is cut, and a third must say who goes on.
+there. Otherwise the node may live behind a network that is cut, and a third must say who goes on. So it must where the
+last answer is long past: the node that asks was paused, or cut off, and the other may have gone on without it before it
+died.
 """
 
 from __future__ import annotations
@@ -33,19 +35,20 @@ class Detector:
         self.pace = pace
         self.last_answer = now
         self.died: float | None = None
-        self.certain = False  # that the process is gone, not only out of reach
+        self.certain = False  # that the process is gone, not only out of reach, and was a partner until then
         self._misses = 0
         self._waited = 0.0
 
-    def answered(self, now: float) -> Health:
+    def answered(self, asked: float) -> Health:
+        """It has answered what it was asked then: the answer may have lain here while this node was paused."""
         if self.died is None:
-            self.last_answer, self._misses, self._waited = now, 0, 0.0
+            self.last_answer, self._misses, self._waited = asked, 0, 0.0
         return self.health()
 
     def refused(self, now: float, certain: bool = False) -> Health:
         """The machine refuses the connection, which is certain, or cannot be reached."""
         if self.died is None:
-            self.certain = certain
+            self.certain = certain and now - self.last_answer <= self.pace.misses * self.pace.every_s
             self._misses += 1
             if self._misses >= self.pace.misses:
                 self.died = now
@@ -66,5 +69,5 @@ class Detector:
         return "suspect" if self._misses else "alive"
 
     def detection_s(self) -> float:
-        """From the last answer until it is held to be dead."""
+        """From the last question that it answered until it is held to be dead."""
         return 0.0 if self.died is None else self.died - self.last_answer

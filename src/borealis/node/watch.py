@@ -144,13 +144,13 @@ class _Watched:
             return self.detector.refused(now, certain=self._refuses)
         except BorealisError as error:  # it answers, whatever it says
             log.info("node at %s answers a ping with: %s", self.address, error)
-            return self.detector.answered(self._clock.now())
+            return self.detector.answered(begun)
         if self._incarnation not in (None, pong.incarnation):  # the process that was there is gone; this is another
             for _ in range(self._pace.misses):
                 self.detector.refused(self._clock.now(), certain=True)
             return self.detector.health()
         self._incarnation = pong.incarnation
-        return self.detector.answered(self._clock.now())
+        return self.detector.answered(begun)
 
     def _listens(self) -> bool:
         """Whether the machine still takes connections for it: then it is there, and slow."""
