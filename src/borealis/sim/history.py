@@ -61,6 +61,7 @@ class History:
     struck: bool = False  # whether a unit that merges streams was taken over: its ids may jump
     both_died: bool = False  # primary and backup at about the same time: more than was promised may be lost
     given_up: str = ""  # what the diagram said when that was so, and it did not go on
+    resent: bool = False  # a publisher without a receipt may have sent again what an entry point had passed on
     gaps: int = 0  # that the reader heard of
     published: dict[str, int] = field(default_factory=dict)  # rows of each input
     moment: int | None = None  # rows of this time and later were published behind the last failure; None: not known
@@ -171,8 +172,8 @@ def _possible(history: History, got: Sequence[Row]) -> list[str]:
         return _shown("wrong", (row for row in got if not plausible(row)))
     truth = shape.truth(history.published)
     if not shape.windows:
-        forgets = shape.stateless and history.approach == "amnesia"
-        return _foreign(truth, got) + (_twice(truth, got) if forgets else [])
+        once = shape.stateless and history.approach == "amnesia" and not history.resent
+        return _foreign(truth, got) + (_twice(truth, got) if once else [])
     most = {row[:-1]: row[-1] for row in truth}
     return _shown("wrong", (row for row in set(got) if row[-1] > most.get(row[:-1], -1)))
 

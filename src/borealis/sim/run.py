@@ -375,6 +375,7 @@ class Run:
             history.published = dict(self._published)
             history.both_died = bool(self._strikes.lost)
             history.given_up = self._given_up
+            history.resent = any(unit.startswith(ENTRY) for unit in self._strikes.struck)
             history.struck = bool(self._strikes.struck) or any(f.what != "slow" for f in plan.faults)
             if not any(fault.startswith(("stuck", "livelock")) for fault in outcome.faults) or history.ended:
                 outcome.faults += [f"{history.output}: {fault}" for fault in check(history)]
