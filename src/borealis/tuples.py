@@ -51,14 +51,29 @@ def with_header(
 ) -> pa.Table:
     """The rows with header columns in front, as they leave the engine when a user asks for headers."""
     n = rows.num_rows
-    kinds = np.full(n, Kind.INSERTION, np.int8) if kind is None else kind
     columns = {
         ID: pa.array(np.arange(first_id, first_id + n, dtype=np.int64)),
         TIME: pa.array(time, pa.int64()),
-        KIND: pa.array(KIND_NAMES).take(pa.array(kinds, pa.int8())),
+        KIND: _names_of(np.full(n, Kind.INSERTION, np.int8) if kind is None else kind),
         STABLE: pa.array(np.full(n, stable, np.bool_)),
     }
     return pa.table(columns | dict(zip(rows.column_names, rows.columns, strict=True)))
+
+
+def kinds_apart(rows: pa.Table) -> tuple[pa.Table, Int8s | None]:
+    """The user's columns, and the kinds of rows that carry revisions."""
+    if KIND not in rows.column_names:
+        return rows, None
+    return rows.drop_columns([KIND]), rows[KIND].to_numpy()
+
+
+def with_kinds(rows: pa.Table, kind: Int8s) -> pa.Table:
+    """The rows with their kinds in front, as users see them."""
+    return rows.add_column(0, pa.field(KIND, pa.string()), _names_of(kind))
+
+
+def _names_of(kind: Int8s) -> pa.Array:
+    return pa.array(KIND_NAMES).take(pa.array(kind, pa.int8()))
 
 
 def headed(schema: pa.Schema) -> pa.Schema:

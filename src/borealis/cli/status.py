@@ -103,6 +103,9 @@ def _notes(status: views.ClusterStatus) -> list[Text]:
             some = f"{plural(unit.errors, 'tuple')} aside in {unit.unit}.errors"
             last = f"; the last: {unit.last_error}" if unit.last_error else ""
             notes.append(Text(f"{name}: {some}{last}", style="yellow"))
+        for arrow, count in unit.refused.items():
+            if count:
+                notes.append(Text(f"{name}: {plural(count, 'change')} not made, on {arrow}", style="yellow"))
         for one in unit.waiting:
             notes.append(Text(f"{name} waits, for {span(1e6 * one.seconds)} so far: {one.why}", style="yellow"))
     for trouble in status.troubles:

@@ -7,14 +7,25 @@ from functools import lru_cache
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, IntegralType, NumericType, StructType, TimestampType
+from pyspark.sql.types import (
+    ByteType,
+    DataType,
+    IntegralType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from borealis.compile.boxes import batch_arrows, form_of
 from borealis.compile.expressions import translate_time
 from borealis.compile.types import blaming, empty, first_line, hidden, require_carried, show, visible
-from borealis.diagram.spec import Input, Spec
+from borealis.diagram.passes.revisions import revised_arrows
+from borealis.diagram.spec import LATE, Input, Spec
 from borealis.errors import DiagramError
 from borealis.kernels.time_of import TimeOf
+from borealis.tuples import KIND
 
 TIMES_ARE_MADE_BY = (
     "times are made by to_timestamp (of text, also in a format such as 'dd/MM/yyyy HH:mm:ss', or of seconds), "
@@ -26,7 +37,8 @@ def analyze(spec: Spec, spark: SparkSession) -> dict[str, StructType]:
     """The Spark schema of every arrow, by the input or box it comes from; raises on the first that does not type."""
     frames: dict[str, DataFrame] = {}
     for one in spec.inputs:
-        frames[one.name] = frames[f"{one.name}.late"] = empty(spark, input_schema(one))
+        frames[one.name] = empty(spark, input_schema(one))
+        frames[one.name + LATE] = frames[one.name].drop(KIND)
         time_of(one, spark)
     for box in spec.topological():
         sources = [frames[s] for s in box.sources]
@@ -37,10 +49,13 @@ def analyze(spec: Spec, spark: SparkSession) -> dict[str, StructType]:
             schema = visible(out).schema
             require_carried(box, schema)
             frames[arrow] = empty(spark, schema)
-    return {name: frame.schema for name, frame in frames.items()}
+    kinds = StructField(KIND, ByteType())
+    revised = revised_arrows(spec)
+    return {n: StructType([*f.schema.fields, kinds]) if n in revised else f.schema for n, f in frames.items()}
 
 
 def input_schema(one: Input) -> StructType:
+    """The columns of an input; where rows have a key, what each of them does comes behind them, as users write it."""
     try:
         schema = _columns(one.columns)
     except PySparkException as error:
@@ -49,7 +64,7 @@ def input_schema(one: Input) -> StructType:
         ) from error
     if one.time_expression is None and not isinstance(schema[one.time].dataType, TimestampType):
         raise DiagramError(f"input '{one.name}': time column '{one.time}' is not a TIMESTAMP", hint="declare it so")
-    return schema
+    return StructType([*schema.fields, StructField(KIND, StringType())]) if one.key else schema
 
 
 @lru_cache(256)

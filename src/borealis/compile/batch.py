@@ -14,13 +14,15 @@ from pyspark.sql import functions as F
 
 from borealis.compile.analyze import input_schema
 from borealis.compile.boxes import batch_arrows
+from borealis.compile.boxes.history import aside, corrected
 from borealis.compile.lowering import to_arrow
 from borealis.compile.types import hidden, nullable, visible
 from borealis.connectors.sources import as_source
 from borealis.diagram import Diagram
 from borealis.diagram.passes import checked
-from borealis.diagram.spec import Input, Spec
+from borealis.diagram.spec import LATE, Input, Spec
 from borealis.errors import InputError
+from borealis.tuples import KIND
 
 ROWS_AT_ONCE = 65_536  # read from a source
 
@@ -42,10 +44,14 @@ def batch(diagram: Diagram | Spec, spark: SparkSession, inputs: Mapping[str, Any
             raise InputError(
                 f"input '{one.name}': no column '{missing[0]}' in the DataFrame (has: {', '.join(frame.columns)})"
             )
+        if one.key and KIND not in frame.columns:
+            frame = frame.withColumn(KIND, F.lit(None).cast("string"))
         frame = frame.select(*(F.col(f"`{f.name}`").cast(f.dataType).alias(f.name) for f in input_schema(one).fields))
         time = F.col(f"`{one.time}`") if one.time_expression is None else F.expr(one.time_expression)
-        frames[one.name] = hidden(frame, F.unix_micros(time), F.monotonically_increasing_id())
-        frames[f"{one.name}.late"] = frames[one.name].where(F.lit(False))
+        came = hidden(frame, F.unix_micros(time), F.monotonically_increasing_id())
+        frames[one.name] = corrected(came, one.key)
+        frames |= {side: aside(frames[one.name]) for side in one.sides}
+        frames[one.name + LATE] = came.drop(KIND).where(F.lit(False))
     for box in spec.topological():
         frames |= batch_arrows(box, [frames[s] for s in box.sources])
     return {o.name: visible(frames[o.source]) for o in spec.outputs}

@@ -15,7 +15,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ByteType, StructType
 
 from borealis.compile.expressions import translate_all
 from borealis.compile.per_tuple import require_per_tuple
@@ -25,6 +25,7 @@ from borealis.kernels.expr import to_json
 from borealis.kernels.program import Level, Port, Program
 from borealis.kernels.step import Step, schema_text
 from borealis.state.delta import TableSpec
+from borealis.tuples import KIND, Kind
 
 
 @dataclass(frozen=True)
@@ -103,17 +104,35 @@ class Lowering:
         """A frame with a flow's columns and no rows, to ask Spark about expressions."""
         return empty(self.spark, self._flows[flow].schema)
 
+    def revised(self, flow: str) -> bool:
+        """Whether a flow carries rows that correct earlier ones."""
+        return is_revised(self._flows[flow].schema)
+
     def filter(self, box: Box, source: str, out: str, predicate: str) -> None:
         self._stateless(box, source, out, CatalystStep(box.name, self.schema(source), predicate=predicate))
 
     def map(self, box: Box, source: str, out: str, exprs: Mapping[str, str]) -> None:
+        """These columns, and behind them the kinds of the rows, if they have any."""
+        if self.revised(source):
+            exprs = {**exprs, KIND: KIND}
         self._stateless(box, source, out, CatalystStep(box.name, self.schema(source), exprs=tuple(exprs.items())))
 
     def union(self, box: Box, sources: Sequence[str], out: str) -> None:
         """All rows of flows that have the same columns."""
+        if any(map(self.revised, sources)):
+            sources = [self._signed(box, source) for source in sources]
         flows = [self._flows[s] for s in sources]
         level, parted = max(f.level for f in flows), any(f.parted for f in flows)
         self._step("union", box, out, sources, flows[0].schema, level, parted, {})
+
+    def _signed(self, box: Box, source: str) -> str:
+        """A flow with kinds: of one that has none, all rows are insertions."""
+        if self.revised(source):
+            return source
+        signed = f"{box.name}~{source}"
+        insertion = f"CAST({int(Kind.INSERTION)} AS TINYINT)"
+        self.map(box, source, signed, unchanged(self.schema(source).names) | {KIND: insertion})
+        return signed
 
     def stateful(
         self,
@@ -187,7 +206,12 @@ class Lowering:
         step = replace(step, as_json=self._is_json(frame))
         exprs = {} if flow.channel is not None else translate_all(frame, texts)
         twins = {name: to_json(e) for name, e in exprs.items() if e is not None}
+        revised = is_revised(schema)
         if flow.channel is not None or len(twins) < len(texts):
+            if revised:
+                first = next(text for name, text in texts.items() if name not in twins)
+                why = f"`{flat(first)}` is left to Spark, where rows that correct earlier ones cannot go yet"
+                raise box.wrong(why, "write it with functions that have an Arrow form, as `explain` shows them")
             require_nullable(box, flow.schema)
             require_nullable(box, schema)
             channel, level = flow.channel, flow.level
@@ -204,6 +228,8 @@ class Lowering:
             op, options["predicate"] = "filter", twins[""]
         else:
             op, options["exprs"] = "map", list(twins.items())
+        if revised:
+            options["revised"] = True
         self._step(op, box, out, (source,), schema, flow.level, flow.parted, options)
 
     def _is_json(self, frame: DataFrame) -> bool:
@@ -271,6 +297,11 @@ class Lowering:
     def _note(self, box: Box, where: str) -> None:
         known = self.where.get(box.name)
         self.where[box.name] = where if known in (None, where) else f"{known}, {where}"
+
+
+def is_revised(schema: StructType) -> bool:
+    """Whether there is a column for the kinds of rows; an input's, as users write them, are text."""
+    return KIND in schema.names and isinstance(schema[KIND].dataType, ByteType)
 
 
 def unchanged(names: Iterable[str]) -> dict[str, str]:

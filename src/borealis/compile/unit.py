@@ -11,6 +11,8 @@ from pyspark.sql.types import StructType
 from borealis.compile.analyze import analyze, time_of
 from borealis.compile.boxes import form_of
 from borealis.compile.lowering import CatalystStep, Lowering, Outlet
+from borealis.diagram.boxes import Box
+from borealis.diagram.boxes.history import CONFLICT, EXPIRED, History
 from borealis.diagram.cut import Piece
 from borealis.diagram.spec import LATE, Spec
 from borealis.kernels.aside import ERRORS
@@ -34,6 +36,7 @@ class Compiled:
     where: dict[str, str]  # box to where it runs, for explain
     hinders: str | None = None  # why it cannot run in a lane
     headers: bool = False  # outputs know their times
+    counted: dict[str, Outlet] = field(default_factory=dict)  # changes of inputs that were not made, by their arrows
     times: dict[str, TimeOf] = field(default_factory=dict)  # of the inputs of a whole diagram
 
     @property
@@ -78,7 +81,11 @@ def compile_unit(
         low.add_input(name, schemas[name])
     for box in boxes:
         form_of(box).lower(box, low)
+    refused = {side: box.name + side.removeprefix(box.sources[0]) for box in boxes for side in refused_by(box)}
+    if piece is None:
+        outputs |= {side: arrow for side, arrow in refused.items() if side not in outputs}
     outlets = low.add_outlets(outputs, hidden)
+    counted = low.add_outlets(refused, ())
     if errors is not None:
         outlets[errors] = Outlet(ERRORS_TAG, ERRORS, ERRORS_SCHEMA)
     return Compiled(
@@ -91,5 +98,11 @@ def compile_unit(
         low.where,
         low.hinders,
         headers=TIME in hidden,
+        counted=counted,
         times=times,
     )
+
+
+def refused_by(box: Box) -> list[str]:
+    """The arrows of an input, as users call them, on which changes go that a box does not make."""
+    return [box.sources[0] + side for side in (EXPIRED, CONFLICT)] if isinstance(box, History) else []

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from borealis.diagram.boxes import Box
 from borealis.diagram.frozen import Frozen
-from borealis.diagram.spec import ERRORS, LATE, Spec, origin
+from borealis.diagram.spec import ERRORS, Spec, origin
 from borealis.errors import DiagramError, OutputError, did_you_mean
 
 
@@ -83,7 +83,7 @@ def part_of(spec: Spec, piece: Piece) -> Spec:
 def check_outputs(spec: Spec, given: Iterable[str]) -> list[str]:
     """All that a local run can put out: outputs, late tuples, those set aside; an OutputError for what is none."""
     aside = [piece.errors for piece in cut(spec, local=True) if piece.errors is not None]
-    known = [*(o.name for o in spec.outputs), *(i.name + LATE for i in spec.inputs), *aside]
+    known = [*(o.name for o in spec.outputs), *(side for i in spec.inputs for side in i.sides), *aside]
     for name in given:
         if name not in known:
             hint = did_you_mean(name, known) or f"it has: {', '.join(known)}"

@@ -11,6 +11,7 @@ from typing import Any, Literal, Unpack
 
 from borealis.diagram import drawing, passes
 from borealis.diagram.boxes import BOXES, Box
+from borealis.diagram.boxes.history import CONFLICT, EXPIRED
 from borealis.diagram.boxes.sql_write import BAD
 from borealis.diagram.durations import CountWindow, Window, show, window
 from borealis.diagram.names import no_column
@@ -82,7 +83,9 @@ class Diagram:
         slack: Time = "0 seconds",
         idle: Time | None = None,
         every: Time | None = None,
-        late: Literal["keep", "fail"] = "keep",
+        late: Literal["keep", "fail", "revise"] = "keep",
+        key: Columns = (),
+        history: Time | None = None,
         durable: bool = False,
         full: Literal["wait", "drop"] = "wait",
     ) -> Stream:
@@ -91,11 +94,20 @@ class Diagram:
         It names a column, or is an expression over the row that makes the time of numbers or text, such as
         `timestamp_millis(t)` or `to_timestamp(t, 'dd/MM/yyyy HH:mm')`.
 
+        With a `key` and a `history`, rows can be deleted and replaced afterwards: a column `_kind` says what each does
+        (`+I`, which is also what no kind means, `-D` or `+U`), and results are corrected, as far back as the history
+        reaches. With `late="revise"`, so they are for rows that come late.
+
+        >>> d = Diagram("ticker")
+        >>> quotes = d.input("quotes", "ts TIMESTAMP, id INT, price DOUBLE", key="id", history="1 hour")
+        >>> quotes.filter("price > 100").output("dear")
+
         In a cluster, a `durable` input is logged on disk before its publisher is answered, and `full` says what happens
         when its queue is full: publishers wait, or the oldest tuples are dropped and counted.
         """
         times: dict[str, Any] = {"time": time, "slack": slack, "idle": idle, "every": every}
-        one = Input(name=name, columns=columns, **times, late=late, durable=durable, full=full)
+        revised: dict[str, Any] = {"late": late, "key": key, "history": history}
+        one = Input(name=name, columns=columns, **times, **revised, durable=durable, full=full)
         self._grow(inputs=(*self.spec.inputs, one))
         return Stream(self, name)
 
@@ -405,6 +417,21 @@ class Stream:
         if self.source not in {i.name for i in self.diagram.spec.inputs}:
             raise DiagramError(f"'{self.source}' has no late tuples", hint="only an input has: take .late from it")
         return Stream(self.diagram, self.source + LATE)
+
+    @property
+    def expired(self) -> Stream:
+        """The changes of an input that were older than its history, with the reason."""
+        return self._side(EXPIRED)
+
+    @property
+    def conflict(self) -> Stream:
+        """The changes of an input that did not fit what was there, with the reason."""
+        return self._side(CONFLICT)
+
+    def _side(self, side: str) -> Stream:
+        if self.source + side not in self.diagram.spec.arrows():
+            raise DiagramError(f"'{self.source}' has no {side}", hint="only an input with a history has: take it there")
+        return Stream(self.diagram, self.source + side)
 
     def protect(self, **how: Unpack[ProtectOptions]) -> Stream:
         """Protect the unit of the box that this stream comes from; the same stream again."""

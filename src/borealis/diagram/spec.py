@@ -13,9 +13,11 @@ from pydantic import Field, SerializeAsAny, model_validator
 
 from borealis.diagram import notation, protection, sql
 from borealis.diagram.boxes import BOXES, Box
+from borealis.diagram.boxes.base import Names
+from borealis.diagram.boxes.history import CHANGE, CONFLICT, EXPIRED, REASON
 from borealis.diagram.durations import Duration, parse
 from borealis.diagram.frozen import Frozen
-from borealis.diagram.names import no_column
+from borealis.diagram.names import no_column, require_columns
 from borealis.diagram.protection import Protection
 from borealis.errors import SHOWN_MOST, DiagramError, InputError, article, brief, did_you_mean
 
@@ -42,7 +44,9 @@ class Input(Frozen):
     slack: Duration = "0 seconds"  # how far out of order tuples may come
     idle: Duration | None = None  # silence after which this input no longer holds the boundary back
     every: Duration | None = None  # distance of boundaries; None: as the windows downstream need it
-    late: Literal["keep", "fail"] = "keep"
+    late: Literal["keep", "fail", "revise"] = "keep"  # `revise`: they correct what was given, within the history
+    key: Names = ()  # the columns that name a row, by which it can be deleted or replaced
+    history: Duration | None = None  # how far behind the boundary a row can still be corrected
     durable: bool = False  # in a cluster: logged on disk before a publisher is answered
     full: Literal["wait", "drop"] = "wait"  # in a cluster, when its queue is full: publishers wait, or the oldest go
 
@@ -69,9 +73,16 @@ class Input(Frozen):
                 raise DiagramError(f"the time column '{self.time}' is {types[self.time]}", hint=hint)
         elif sum(token.solid for token in sql.tokens(self.time)) < 2:
             raise no_column(self.time, list(types))
-        for what, us in (("idle", self.idle_us), ("every", self.every_us)):
+        for what, us in (("idle", self.idle_us), ("every", self.every_us), ("history", self.history_us)):
             if us == 0:
                 raise DiagramError(f"'{what}' must be more than zero", hint="leave it out, or give some time")
+        require_columns(self.key, list(types))
+        if self.history is None and (self.key or self.late == "revise"):
+            why = "a key" if self.key else "late: revise"
+            raise DiagramError(f"{why} without a history", hint="say how far back rows are corrected: history='1 hour'")
+        if self.history is not None and not self.key and self.late != "revise":
+            hint = "name the key of a row, key='id', or let late tuples correct results, late='revise'"
+            raise DiagramError("a history that nothing can correct", hint=hint)
         return self
 
     @property
@@ -99,16 +110,29 @@ class Input(Frozen):
         return None if self.every is None else parse(self.every)
 
     @property
+    def history_us(self) -> int | None:
+        """How far behind the boundary a row can still be corrected; None: not at all."""
+        return None if self.history is None else parse(self.history)
+
+    @property
     def names(self) -> list[str]:
         return [name for name, _ in sql.columns_of_ddl(self.columns)]
+
+    @property
+    def sides(self) -> list[str]:
+        """The arrows beside its own: what is late, what is too old to be corrected, what contradicts what is there."""
+        return [self.name + side for side in ((LATE,) if self.history is None else (LATE, EXPIRED, CONFLICT))]
+
+    def side_columns(self, arrow: str) -> list[str]:
+        return self.names if arrow == self.name + LATE else [*self.names, CHANGE, REASON]
 
     def plain(self) -> dict[str, Any]:
         """It as the YAML form has it; what is as always is left out."""
         body: dict[str, Any] = {"columns": self.columns, "time": self.time}
-        for field in ("slack", "idle", "every", "late", "durable", "full"):
+        for field in ("slack", "idle", "every", "late", "key", "history", "durable", "full"):
             value = getattr(self, field)
             if value != type(self).model_fields[field].default:
-                body[field] = "true" if value is True else value
+                body[field] = "true" if value is True else list(value) if isinstance(value, tuple) else value
         return body
 
 
@@ -168,7 +192,7 @@ class Spec(Frozen):
 
     def arrows(self) -> list[str]:
         """Everything an arrow can come from: inputs, their late tuples, boxes and their ports."""
-        return [a for i in self.inputs for a in (i.name, i.name + LATE)] + [a for box in self.boxes for a in box.arrows]
+        return [a for i in self.inputs for a in (i.name, *i.sides)] + [a for box in self.boxes for a in box.arrows]
 
     def no_arrow(self, source: str) -> DiagramError:
         near = did_you_mean(source, self.arrows())
@@ -209,7 +233,8 @@ class Spec(Frozen):
 
     @cached_property
     def _columns(self) -> dict[str, list[str]]:
-        found = {i.name + suffix: i.names for i in self.inputs for suffix in ("", LATE)}
+        found = {i.name: i.names for i in self.inputs}
+        found |= {side: i.side_columns(side) for i in self.inputs for side in i.sides}
         for box in self.topological():
             box.check_arity()
             for source in box.sources:
@@ -227,7 +252,7 @@ class Spec(Frozen):
         return {i.name: i.every_us or self._pace(i.name) for i in self.inputs}
 
     def _pace(self, name: str) -> int:
-        downstream = self.downstream((name, name + LATE))
+        downstream = self.downstream((name, *self.input(name).sides))
         grid = gcd(*(box.grid_us for box in downstream))
         reach = min((box.reach_us for box in downstream if box.reach_us), default=0)
         if grid and 0 < reach < grid:
@@ -343,7 +368,8 @@ def _read_input(name: str, body: Any) -> Input:
         )
     _known(f"input '{name}'", body, [field for field in Input.model_fields if field != "name"])
     empty = ("", "null", "~")  # every scalar is text here, also the one that says there is none
-    return Input(name=name, **{k: v for k, v in body.items() if k not in ("time", "idle", "every") or v not in empty})
+    may = ("time", "idle", "every", "history")
+    return Input(name=name, **{k: v for k, v in body.items() if k not in may or v not in empty})
 
 
 def _read_output(name: str, body: Any) -> Output:

@@ -18,8 +18,9 @@ import pyarrow as pa
 from borealis.diagram.durations import about
 from borealis.diagram.spec import Input
 from borealis.errors import InputError
+from borealis.kernels.kinds import UNKNOWN, kinds_of
 from borealis.kernels.time_of import TimeOf
-from borealis.tuples import FIRST_TIME, LAST_TIME, TIME, Int64s
+from borealis.tuples import FIRST_TIME, KIND_NAMES, LAST_TIME, TIME, Int8s, Int64s, Kind
 
 
 @dataclass(frozen=True)
@@ -109,10 +110,11 @@ class EntryPoint:
     def admit(self, batch: pa.Table | pa.RecordBatch) -> Admitted:
         """Give a batch its times and boundaries. Only the rows before one that is `refused` are admitted."""
         cursor, spec, rows = self.cursor, self.spec, pa.table(batch)
-        time, fault = self.time.until_fault(rows)
+        kind = kinds_of(rows) if spec.key else None
+        time, fault = self._times(rows, kind)
         if fault is not None:
             self.refused = InputError(
-                f"input '{spec.name}': row {cursor.position + len(time) + 1} has no time ({fault})",
+                f"input '{spec.name}': row {cursor.position + len(time) + 1} has {fault}",
                 hint="drop or repair such rows before they enter",
             )
             rows = rows.slice(0, len(time))
@@ -129,7 +131,9 @@ class EntryPoint:
         bound[rises] = boundary[rises]
         if boundary[0] > cursor.boundary:
             bound[0] = boundary[0]
-        late = time < boundary
+        late = np.zeros(n, np.bool_) if spec.late == "revise" else time < boundary
+        if kind is not None:  # what corrects a row is not late, however old that is
+            late &= kind[:n] == Kind.INSERTION
         if spec.late == "fail" and late.any():
             first = int(np.flatnonzero(late)[0])
             behind = about(int(boundary[first]) - int(time[first]))
@@ -143,10 +147,32 @@ class EntryPoint:
         self.cursor = admitted.cursor(n)
         return admitted
 
+    def _times(self, rows: pa.Table, kind: Int8s | None) -> tuple[Int64s, str | None]:
+        """The times of the rows before the first that has none, or no kind, and what that one has instead.
+
+        A row that takes another back need not have a time: it comes at the newest time so far.
+        """
+        unknown = np.flatnonzero(kind == UNKNOWN) if kind is not None else np.empty(0, np.int64)
+        if len(unknown):
+            rows = rows.slice(0, int(unknown[0]))
+        back = None if kind is None else np.isin(kind[: len(rows)], (Kind.DELETION, Kind.UPDATE_BEFORE))
+        if back is None or not back.any():
+            time, fault = self.time.until_fault(rows)
+        else:
+            own = np.flatnonzero(~back)
+            some, fault = self.time.until_fault(rows.take(pa.array(own)))
+            n = len(rows) if fault is None else int(own[len(some)])
+            time = np.full(n, self.cursor.newest)
+            time[own[: len(some)]] = some
+            time = np.where(back[:n], np.maximum.accumulate(time), time)
+        if fault is not None:
+            return time, f"no time ({fault})"
+        return time, f"no kind that is known (one of {', '.join(KIND_NAMES)})" if len(unknown) else None
+
     @property
     def time_column(self) -> str:
         """Where a train's workers find the time of a tuple: in a column of the user's, or in one that is added."""
-        return TIME if self.time.expr is not None else self.spec.time
+        return TIME if self.time.expr is not None or self.spec.key else self.spec.time
 
     def _held(self, newest: Int64s) -> Int64s:
         """The multiples of the pace at or before `newest - slack`; where there is no such time, FIRST_TIME."""

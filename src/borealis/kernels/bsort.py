@@ -15,7 +15,7 @@ import pyarrow as pa
 from borealis.kernels.columns import column_numbers, whole
 from borealis.kernels.flow import NOTHING, Bounds, Flow, empty_flow, held_schema, rank_within
 from borealis.kernels.groups import Groups
-from borealis.kernels.sorting import newest, ranks_of, stable_order
+from borealis.kernels.sorting import ranks_of, stable_order, without
 from borealis.kernels.step import Step, schema_of
 from borealis.state.delta import Change, Delta, TableSpec
 from borealis.tuples import CAUSE, LAST_TIME, SUB, TIME, Int64s
@@ -157,7 +157,7 @@ class BSortKernel:
         table = self.held.take(pa.array(self._alive()))
         for keys in (change.cut, change.put):
             if keys is not None and keys.num_rows:
-                table = _without(table, keys)
+                table = without(table, keys, (CAUSE, SUB))
         self._load(pa.concat_tables([table, change.put.cast(self.schema)]))
 
     def tables_now(self) -> dict[str, pa.Table]:
@@ -171,10 +171,3 @@ def make(step: Step) -> BSortKernel:
 
 def _ends(bounds: Bounds) -> bool:
     return bool(len(bounds.time)) and bounds.final == LAST_TIME
-
-
-def _without(table: pa.Table, keys: pa.Table) -> pa.Table:
-    """The rows whose key is not among these, in order of their keys, which are unique on both sides."""
-    both = (np.concatenate([column_numbers(table, name), column_numbers(keys, name)]) for name in (CAUSE, SUB))
-    places = newest(*both)
-    return table.take(pa.array(places[places < len(table)]))

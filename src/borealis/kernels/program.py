@@ -24,6 +24,7 @@ from borealis.kernels import aside
 from borealis.kernels.columns import normal_floats, whole
 from borealis.kernels.expr import Expr, column, mask
 from borealis.kernels.flow import Bounds, Flow, empty_flow, merge_bounds, rank_within
+from borealis.kernels.kinds import mended
 from borealis.kernels.step import Kernel, Step, schema_of
 from borealis.state.delta import Delta, from_stream, pack, to_stream
 from borealis.tuples import CAUSE, SUB, TIME
@@ -125,6 +126,8 @@ def run_level(
             if failed is not None and not step.parted:  # every bucket has all rows, and finds the same
                 failed = failed.filter(pa.array(failed[CAUSE].to_numpy() % program.buckets == bucket))
             delta = {}
+        if step.options.get("revised"):
+            out = mended(out)
         if failed is not None and len(failed):
             yield Packet(ERRORS_TAG, bucket, to_stream(failed))
         if step.parted and program.buckets > 1 and step.op not in ("filter", "map"):

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from borealis.kernels.columns import to_numpy, whole
+from borealis.kernels.columns import column_numbers, to_numpy, whole
 from borealis.tuples import Int64s
 
 
@@ -63,6 +63,13 @@ def newest(*key: Int64s) -> Int64s:
     same: NDArray[np.bool_] = np.logical_and.reduce([one[order][1:] == one[order][:-1] for one in key])
     places: Int64s = order[np.append(~same, True)[: len(order)]]
     return places
+
+
+def without(table: pa.Table, keys: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The rows whose key, of numbers, is not among these, in order of their keys, which are unique on both sides."""
+    both = (np.concatenate([column_numbers(table, name), column_numbers(keys, name)]) for name in names)
+    places = newest(*both)
+    return table.take(pa.array(places[places < len(table)]))
 
 
 def ranks_of(column: pa.Array | pa.ChunkedArray) -> Int64s:

@@ -25,6 +25,7 @@ from borealis.diagram.model import Diagram
 from borealis.diagram.spec import Spec
 from borealis.disk import make_directory
 from borealis.errors import BorealisError, BorealisWarning, OutputError, plural
+from borealis.kernels.kinds import standing
 from borealis.kernels.time_of import TimeOf
 from borealis.local import display
 from borealis.machine import HERE, Machine
@@ -51,6 +52,10 @@ class Result:
         if output not in self.tables:
             raise KeyError(f"output '{output}' was not collected (collected: {', '.join(self.tables) or 'none'})")
         return self.tables[output]
+
+    def table(self, output: str) -> pa.Table:
+        """What stands of an output after all changes: without the rows that were deleted or replaced later."""
+        return standing(self[output])
 
     def rows(self, output: str) -> list[dict[str, Any]]:
         """An output as a list of dicts."""
@@ -100,6 +105,7 @@ class Result:
             "late": {k: v for u in units for k, v in u["late"].items()},
             "dead_letters": {k: v for u in units for k, v in u["dead_letters"].items()},
             "errors": {u["unit"]: u["errors"] for u in units if u["errors"]},
+            "refused": {k: v for u in units for k, v in u["refused"].items()},
             "seconds": max((u["seconds"] for u in units), default=0.0),
             "units": units,
             "warnings": [w for u in self.units for w in u.warnings()],

@@ -236,6 +236,7 @@ class RunningUnit(Running):
             error=str(failure) if failure is not None else "; ".join([*self.dying(), *awaited]),
             errors=progress.errors,
             last_error=progress.last_error,
+            refused=progress.refused,
             in_lanes=self.query.hinders is None,
             hinders=self.query.hinders or "",
             waiting=[Waiting(why=why, seconds=round(seconds, 1)) for why, seconds in troubles],

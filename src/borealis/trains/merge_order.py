@@ -10,7 +10,7 @@ import pyarrow as pa
 from borealis.entry.admission import Admitted
 from borealis.trains.intake import InputSlice
 from borealis.trains.relay import Relayed
-from borealis.tuples import CAUSE, TIME, Int64s
+from borealis.tuples import CAUSE, KIND, TIME, Int64s
 
 Determinant = tuple[str, int, int]  # an input was read up to this tuple id and boundary
 
@@ -84,5 +84,7 @@ def with_cause(pieces: Sequence[tuple[InputSlice, Int64s]], *, late: bool, timed
             if not wanted.any():
                 continue
             rows, cause = rows.filter(pa.array(wanted)), cause[wanted]
+        if late and KIND in rows.column_names:
+            rows = rows.drop_columns([KIND])
         tables.append(rows.append_column(CAUSE, pa.array(cause)))
     return None if not tables else tables[0] if len(tables) == 1 else pa.concat_tables(tables)

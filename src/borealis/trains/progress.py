@@ -30,6 +30,7 @@ class Progress:
     state_bytes: int = 0
     errors: int = 0  # tuples that a box could not take
     last_error: str = ""
+    refused: dict[str, int] = field(default_factory=dict)  # changes that were not made, by the arrow they are on
     jumps: int = 0  # how often ids of its inputs were left out, in recoveries upstream
     train_ms: deque[float] = field(default_factory=lambda: deque(maxlen=TRAINS_REMEMBERED))
     recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=20))  # when, rows_in
@@ -104,6 +105,7 @@ class Progress:
             "late": self.late,
             "dead_letters": self.dead_letters,
             "errors": self.errors,
+            "refused": self.refused,
             "notes": self.notes(),
             "boundary_held_by": self.held_by,
             "lag_ms": None if self.lag_us is None else self.lag_us / 1000,
@@ -127,6 +129,9 @@ class Progress:
             some = f"{plural(self.errors, 'tuple')} that a box cannot take {'is' if self.errors == 1 else 'are'}"
             last = f" (the last: {self.last_error})" if self.last_error else ""
             aside = [f"{some} aside{last}: see the output '{self.unit}.errors'"]
+        aside += [
+            f"{plural(n, 'change')} on '{name}' could not be made: see there" for name, n in self.refused.items() if n
+        ]
         sources = [*self.live.values(), *(end for end in self.ends if end not in self.live.values())]
         theirs = [one for source in sources if hasattr(source, "warnings") for one in source.warnings()]
         return [*late, *aside, *theirs]

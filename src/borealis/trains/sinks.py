@@ -11,7 +11,7 @@ import pyarrow as pa
 from borealis.connectors.sink import FollowingSink, Sink
 from borealis.errors import BorealisError, OutputError
 from borealis.kernels.flow import Flow
-from borealis.tuples import headed, with_header
+from borealis.tuples import headed, kinds_apart, with_header, with_kinds
 
 
 class Sinks:
@@ -20,12 +20,18 @@ class Sinks:
     def __init__(self, sinks: Mapping[str, Sink], schemas: Mapping[str, pa.Schema], headers: bool) -> None:
         self._sinks = dict(sorted(sinks.items(), key=lambda item: item[1].durable))
         self._headers = headers
-        self._schemas = {name: headed(schemas[name]) if headers else schemas[name] for name in sinks}
+        self._schemas = {name: self._shown(schemas[name]) for name in sinks}
         self.places = {name: place_of(sink) for name, sink in sinks.items()}
         self.positions: dict[str, Any] = {}  # as of the last commit
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._sinks)
+
+    def _shown(self, schema: pa.Schema) -> pa.Schema:
+        rows, kind = kinds_apart(schema.empty_table())
+        if self._headers:
+            return headed(rows.schema)
+        return schema if kind is None else with_kinds(rows, kind).schema
 
     def open(self, header: dict[str, Any] | None, train: int) -> None:
         """Go on where the commit of a train left them; an output that the earlier run did not have starts afresh."""
@@ -47,7 +53,11 @@ class Sinks:
                 raise moved from None
 
     def write(self, name: str, flow: Flow, first_id: int) -> None:
-        rows = with_header(flow.rows, first_id, flow.time, flow.kind) if self._headers else flow.rows
+        rows, kind = kinds_apart(flow.rows)
+        if self._headers:
+            rows = with_header(rows, first_id, flow.time, kind)
+        elif kind is not None:
+            rows = with_kinds(rows, kind)
         self._sinks[name].write(rows)
 
     def flush(self, durable: bool) -> dict[str, Any]:

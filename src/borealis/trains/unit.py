@@ -98,7 +98,7 @@ class UnitRun:
         self.writer_id = machine.chance.token()  # whatever goes on from this run's state goes on under the same
         self.rehearsals = Rehearsals(self._log, machine)
         self._begun = 0  # the last train that was logged before it was run
-        self._ids = dict.fromkeys(compiled.outlets, 0)
+        self._ids = dict.fromkeys((*compiled.outlets, *(f"{name} refused" for name in compiled.counted)), 0)
         (self.scratch / "program.json").write_text(json.dumps(compiled.program.to_json()))
         try:
             header = None
@@ -306,6 +306,9 @@ class UnitRun:
                 self.sinks.write(name, flow, self._ids[name])
                 self._ids[name] += len(flow)
             self.progress.rows_out[name] = self._ids[name]
+        for name, outlet in self.compiled.counted.items():
+            self._ids[f"{name} refused"] += len(arrived.flow(outlet.tag, outlet.schema, Bounds()))
+            self.progress.refused[name] = self._ids[f"{name} refused"]
         positions = self.sinks.flush(self._commits is not None)
         rows = self._rows + train.rows
         if self._commits is not None:

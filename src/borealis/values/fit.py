@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from borealis.errors import InputError, did_you_mean
+from borealis.tuples import KIND
 from borealis.values import decimals
 
 Conversion: TypeAlias = Callable[[pa.Array], pa.Array]
@@ -38,8 +39,11 @@ class RowOrigin:
 
 
 def match_columns(wanted: Sequence[str], have: Sequence[str], source: str) -> list[int]:
-    """Where each wanted column stands among those a source has: by name, else by name whatever the case."""
-    return [_match(name, have, source) for name in wanted]
+    """Where each wanted column stands among those a source has: by name, else by name whatever the case.
+
+    A source need not have kinds: without them, its rows are insertions.
+    """
+    return [_match(name, have, source) for name in wanted if name != KIND or name in have]
 
 
 def _match(name: str, have: Sequence[str], source: str) -> int:
@@ -71,6 +75,8 @@ def choose(wanted: pa.Schema | None, have: pa.Schema, source: str) -> list[int]:
 
 def fit(batch: pa.RecordBatch, schema: pa.Schema, place: RowOrigin, *, text: bool = False) -> pa.RecordBatch:
     """The batch's columns, taken in order, as exactly `schema`. With `text`, strings are parsed; else never."""
+    if schema.names[-1:] == [KIND] and batch.num_columns < len(schema):
+        batch = batch.append_column(KIND, pa.nulls(batch.num_rows, schema.field(KIND).type))
     arrays = [fit_column(column, field, place, text=text) for column, field in zip(batch.columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

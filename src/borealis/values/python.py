@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from borealis.errors import InputError, did_you_mean
+from borealis.tuples import KIND
 from borealis.values import decimals
 from borealis.values.fit import RowOrigin, first_misfit, misfit, parse
 
@@ -43,6 +44,8 @@ def _as_tuple(row: object, schema: pa.Schema, place: RowOrigin, index: int) -> S
     if isinstance(row, Mapping):
         return [_value_in(row, name) for name in schema.names]
     if isinstance(row, tuple | list):
+        if len(row) == len(schema) - 1 and schema.names[-1] == KIND:
+            return [*row, None]
         if len(row) != len(schema):
             raise InputError(
                 f"{place.row(index)} has {len(row)} values, declared are {len(schema)}: {', '.join(schema.names)}",
@@ -71,7 +74,7 @@ def absent(wanted: Sequence[str], have: Collection[str], source: str, notes: lis
     """The declared columns that none of the first rows has, in whatever case: noted, for it may be a mistake."""
     folded = {name.casefold() for name in have}
     found = [name for name in wanted if name.casefold() not in folded]
-    for name in found if have else ():
+    for name in (one for one in found if one != KIND) if have else ():
         near = did_you_mean(name, have)
         note = f"no column '{name}' in {source} (has: {', '.join(have)}): it is null" + (f"; {near}" if near else "")
         if note not in notes:

@@ -400,6 +400,7 @@ class UnitFacts(MessagePart):
     error: str = ""
     errors: int = 0  # tuples that a box could not take, set aside
     last_error: str = ""  # where and why the last of them failed
+    refused: dict[str, int] = {}  # changes of inputs that could not be made, by the arrow they are on
     waiting: list[Waiting] = []
     hinders: str = ""  # what keeps it from lanes
 

@@ -53,6 +53,7 @@ class Aggregate(AggregatingBox):
     """
 
     kind: ClassVar[str] = "aggregate"
+    unrevised: ClassVar[str] = "it cannot take rows back yet"
     span_fields: ClassVar[tuple[str, ...]] = ("size", "slide", "timeout")
 
     by: Names = ()

@@ -19,6 +19,7 @@ class DatabaseBox(Box):
     """What boxes that ask or change a database share; what it refuses goes to `<name>.bad`, with the reason."""
 
     span_fields: ClassVar[tuple[str, ...]] = ("give_up",)
+    unrevised: ClassVar[str] = "it cannot take rows back yet"
 
     if TYPE_CHECKING:  # fields of each, in its own order: that of the YAML form
         statement: str

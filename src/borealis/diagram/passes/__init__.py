@@ -9,15 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from borealis.diagram.passes import arrows, columns, cycles, ends, expressions, names, windows
+from borealis.diagram.passes import arrows, columns, cycles, ends, expressions, names, revisions, windows
 from borealis.diagram.spec import Spec
 
 Pass = Callable[[Spec], Spec]
 
 # Checks that hold of every diagram, also of one that is still being drawn.
-SOUND: tuple[Pass, ...] = (names.check, arrows.check, cycles.check, windows.check, columns.check, expressions.check)
+SOUND: tuple[Pass, ...] = (
+    names.check,
+    arrows.check,
+    cycles.check,
+    windows.check,
+    columns.check,
+    expressions.check,
+    revisions.check,
+)
 
-PASSES: tuple[Pass, ...] = (*SOUND, ends.check)
+PASSES: tuple[Pass, ...] = (*SOUND, ends.check, revisions.rewrite)
 
 
 def checked(spec: Spec, passes: tuple[Pass, ...] | None = None) -> Spec:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from borealis.diagram.spec import LATE, Spec
+from borealis.diagram.spec import Spec
 
 
 def check(spec: Spec) -> Spec:
-    columns = {arrow: i.names for i in spec.inputs for arrow in (i.name, i.name + LATE)}
+    columns = {i.name: i.names for i in spec.inputs}
+    columns |= {side: i.side_columns(side) for i in spec.inputs for side in i.sides}
     for box in spec.topological():
         inputs = [columns[source] for source in box.sources]
         box.check(inputs)

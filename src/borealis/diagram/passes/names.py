@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from borealis.diagram.boxes.history import history_of
 from borealis.diagram.names import require_identifier
 from borealis.diagram.spec import Spec
 from borealis.errors import DiagramError
@@ -10,8 +11,10 @@ from borealis.errors import DiagramError
 def check(spec: Spec) -> Spec:
     starts = [*(("input", i.name) for i in spec.inputs), *(("box", box.name) for box in spec.boxes)]
     ends = [("output", output.name) for output in spec.outputs]
+    made = {history_of(one.name) for one in spec.inputs}
     for noun, name in (*starts, *ends):
-        require_identifier(noun, name)
+        if name not in made:
+            require_identifier(noun, name)
     _distinct(starts)
     _distinct(ends)
     return spec
